@@ -1,0 +1,492 @@
+//! The broker: the catalog of topics, and what all of them share.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cloverleaf_log::{AppendError, Log, LogMetrics, Offset, PartitionLog, Recovery};
+use parking_lot::{Mutex, RwLock};
+use uuid::Uuid;
+
+use crate::clock::Clock;
+use crate::committed::{Committed, CommittedOffsets};
+use crate::entries::{Entry, EntryError, SubscriptionDefinition, TopicDefinition};
+use crate::housekeeping::Housekeeping;
+use crate::ledger::{Ledger, RestoredRetries};
+use crate::options::{BrokerOptions, TopicOptions};
+use crate::publish::Room;
+use crate::topic::Topic;
+use crate::work::Work;
+
+/// Most partitions of a topic: their number shares 64 bits with the offset in an NSQ message id.
+pub const PARTITIONS_MAX: u32 = 1024;
+
+/// After a power loss each partition goes on so many offsets above the end that was found.
+///
+/// Messages that were not synced may have been seen by consumers and are gone; their offsets are not
+/// used again. The log syncs what nobody waits for every second, so they were fewer than this.
+const POWER_LOSS_GAP: u64 = 1 << 24;
+
+/// Why a definition cannot be made, changed or deleted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CatalogError {
+    /// The topic was deleted meanwhile.
+    #[error("topic {topic} was deleted")]
+    TopicDeleted {
+        /// Its name.
+        topic: String,
+    },
+    /// The log cannot hold it.
+    #[error("the log refuses: {reason}")]
+    Log {
+        /// The log's error in words.
+        reason: String,
+    },
+    /// A number of partitions that cannot be.
+    #[error("{partitions} partitions: 1 to {PARTITIONS_MAX} are possible")]
+    Partitions {
+        /// The number asked for.
+        partitions: u32,
+    },
+}
+
+/// Why the stored state cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// An entry of the state journal that this version cannot read.
+    #[error(transparent)]
+    Entry(#[from] EntryError),
+    /// A topic whose log cannot be opened.
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+}
+
+/// A broker on one log. Cheap to clone.
+#[derive(Clone)]
+pub struct Broker {
+    shared: Arc<Shared>,
+    housekeeping: Arc<Mutex<Housekeeping>>,
+}
+
+type Listener = Box<dyn Fn() + Send + Sync>;
+
+/// What topics, subscriptions and the housekeeping have in common.
+pub(crate) struct Shared {
+    pub(crate) log: Log,
+    pub(crate) options: BrokerOptions,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) work: Work,
+    pub(crate) room: Arc<Room>,
+    /// Held while a definition changes and while a snapshot of all of them is taken.
+    pub(crate) definitions: Mutex<()>,
+    pub(crate) committed: CommittedOffsets,
+    topics: RwLock<HashMap<String, Arc<Topic>>>,
+    boot_id: String,
+    last_subscription_id: AtomicU64,
+    generation: AtomicU64,
+    listeners: RwLock<Vec<Listener>>,
+}
+
+impl std::fmt::Debug for Broker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Broker").field("topics", &self.shared.topics.read().len()).finish()
+    }
+}
+
+impl Broker {
+    /// Takes up the state that `recovery` found in the log.
+    pub fn open(
+        log: Log,
+        recovery: Recovery,
+        options: BrokerOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, OpenError> {
+        let shared = Arc::new(Shared {
+            log,
+            room: Arc::new(Room::new(options.unwritten_bytes_max)),
+            options,
+            clock,
+            work: Work::default(),
+            definitions: Mutex::new(()),
+            committed: CommittedOffsets::default(),
+            topics: RwLock::new(HashMap::new()),
+            boot_id: recovery.boot_id.clone(),
+            last_subscription_id: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
+            listeners: RwLock::new(Vec::new()),
+        });
+        Restored::read(&recovery)?.take_up(&shared, &recovery)?;
+        shared.write_synced(Entry::Opened(recovery.boot_id))?;
+        let housekeeping = Arc::new(Mutex::new(Housekeeping::new(shared.clone())));
+        Ok(Self { shared, housekeeping })
+    }
+
+    /// The topic of that name.
+    pub fn topic(&self, name: &str) -> Option<Arc<Topic>> {
+        self.shared.topic(name)
+    }
+
+    /// The topic with that id.
+    pub fn topic_by_id(&self, id: Uuid) -> Option<Arc<Topic>> {
+        self.shared.topic_by_id(id)
+    }
+
+    /// The topic of that name, made if there is none.
+    pub fn topic_or_create(
+        &self,
+        name: &str,
+        options: impl FnOnce() -> TopicOptions,
+    ) -> Result<Arc<Topic>, CatalogError> {
+        self.shared.topic_or_create(name, options)
+    }
+
+    /// Deletes a topic with its messages and subscriptions. `false`: there is none of that name.
+    pub fn delete_topic(&self, name: &str) -> Result<bool, CatalogError> {
+        self.shared.delete_topic(name)
+    }
+
+    /// All topics that users see, sorted by name.
+    pub fn topics(&self) -> Vec<Arc<Topic>> {
+        let mut topics = self.shared.all_topics();
+        topics.retain(|topic| !topic.options().hidden);
+        topics.sort_by(|a, b| a.name().cmp(b.name()));
+        topics
+    }
+
+    /// Rises with each definition that is made, changed or deleted.
+    pub fn generation(&self) -> u64 {
+        self.shared.generation.load(Ordering::Acquire)
+    }
+
+    /// Calls `listener` after each change of the definitions. It must not call the broker.
+    pub fn on_change(&self, listener: impl Fn() + Send + Sync + 'static) {
+        self.shared.listeners.write().push(Box::new(listener));
+    }
+
+    /// The bound on what is accepted and not yet written.
+    pub fn room(&self) -> &Arc<Room> {
+        &self.shared.room
+    }
+
+    /// The settings.
+    pub fn options(&self) -> &BrokerOptions {
+        &self.shared.options
+    }
+
+    /// The log's figures.
+    pub fn log_metrics(&self) -> LogMetrics {
+        self.shared.log.metrics()
+    }
+
+    /// Writes committed offsets down, in the kernel when this returns.
+    pub fn commit_offsets(&self, offsets: Vec<Committed>) -> Result<(), CatalogError> {
+        let _definitions = self.shared.definitions.lock();
+        let entries: Vec<Entry> = offsets.iter().cloned().map(Entry::Committed).collect();
+        self.shared.write(&entries)?;
+        for committed in offsets {
+            self.shared.committed.set(committed);
+        }
+        Ok(())
+    }
+
+    /// The committed offsets of a group.
+    pub fn committed_offsets(&self, group: &str) -> Vec<Committed> {
+        self.shared.committed.of_group(group)
+    }
+
+    /// Forgets a group's committed offsets. `false`: it has none.
+    pub fn delete_group(&self, group: &str) -> Result<bool, CatalogError> {
+        let _definitions = self.shared.definitions.lock();
+        self.shared.write(&[Entry::GroupDeleted(group.to_owned())])?;
+        Ok(self.shared.committed.remove_group(group))
+    }
+
+    /// Does what is due now. Returns when it wants to be called again, milliseconds since the epoch.
+    pub fn tick(&self) -> u64 {
+        self.housekeeping.lock().tick()
+    }
+
+    /// Ticks until [`Self::close`]; for a thread of its own.
+    pub fn run_housekeeping(&self) {
+        loop {
+            let until_ms = {
+                let mut housekeeping = self.housekeeping.lock();
+                if housekeeping.is_closed() {
+                    return;
+                }
+                housekeeping.tick()
+            };
+            self.shared.work.wait(self.shared.clock.now_ms(), until_ms);
+        }
+    }
+
+    /// Writes all progress down and ends the housekeeping. The caller closes the log afterwards.
+    pub fn close(&self) {
+        self.housekeeping.lock().close();
+        self.shared.work.kick();
+        // Topics and what they share name each other: nobody else would free them.
+        for (_, topic) in self.shared.topics.write().drain() {
+            topic.close();
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn topic(&self, name: &str) -> Option<Arc<Topic>> {
+        self.topics.read().get(name).cloned()
+    }
+
+    pub(crate) fn topic_by_id(&self, id: Uuid) -> Option<Arc<Topic>> {
+        self.topics.read().values().find(|topic| topic.id() == id).cloned()
+    }
+
+    pub(crate) fn all_topics(&self) -> Vec<Arc<Topic>> {
+        self.topics.read().values().cloned().collect()
+    }
+
+    pub(crate) fn topic_or_create(
+        self: &Arc<Self>,
+        name: &str,
+        options: impl FnOnce() -> TopicOptions,
+    ) -> Result<Arc<Topic>, CatalogError> {
+        if let Some(topic) = self.topic(name) {
+            return Ok(topic);
+        }
+        let _definitions = self.definitions.lock();
+        if let Some(topic) = self.topic(name) {
+            return Ok(topic);
+        }
+        let options = options();
+        let partitions = options.partitions;
+        if !(1..=PARTITIONS_MAX).contains(&partitions) {
+            return Err(CatalogError::Partitions { partitions });
+        }
+        let definition = TopicDefinition {
+            id: Uuid::new_v4(),
+            name: name.to_owned(),
+            created_ms: self.clock.now_ms(),
+            options,
+            paused_at: None,
+        };
+        // An ephemeral one too: so that a restart knows that its folder may go.
+        self.write(&[Entry::Topic(definition.clone())])?;
+        let topic = Topic::open(self, definition)?;
+        self.topics.write().insert(name.to_owned(), topic.clone());
+        self.changed();
+        Ok(topic)
+    }
+
+    pub(crate) fn delete_topic(&self, name: &str) -> Result<bool, CatalogError> {
+        let topic = {
+            let _definitions = self.definitions.lock();
+            let Some(topic) = self.topic(name) else { return Ok(false) };
+            self.write(&[Entry::TopicDeleted(topic.id())])?;
+            self.topics.write().remove(name);
+            self.committed.remove_topic(topic.id());
+            topic
+        };
+        topic.close();
+        self.log
+            .delete_topic(topic.id())
+            .map_err(|error| CatalogError::Log { reason: error.to_string() })?;
+        self.changed();
+        Ok(true)
+    }
+
+    /// Writes entries to the journal: in the kernel when this returns.
+    pub(crate) fn write(&self, entries: &[Entry]) -> Result<(), CatalogError> {
+        let encoded: Vec<Vec<u8>> = entries.iter().map(Entry::encode).collect();
+        let slices: Vec<&[u8]> = encoded.iter().map(Vec::as_slice).collect();
+        self.log
+            .journal()
+            .append(&slices)
+            .map(|_| ())
+            .map_err(|error| CatalogError::Log { reason: error.to_string() })
+    }
+
+    /// Writes an entry to the journal and waits for its sync. Not for a thread that serves anybody.
+    pub(crate) fn write_synced(&self, entry: Entry) -> Result<(), CatalogError> {
+        let refused = |error: AppendError| CatalogError::Log { reason: error.to_string() };
+        let journal = self.log.journal();
+        let position = journal.append(&[&entry.encode()]).map_err(refused)?;
+        let synced = journal.wait_synced(position);
+        if !synced.is_ready() && self.log.is_manual() {
+            self.log.step_commit();
+        }
+        synced.wait().map_err(refused)
+    }
+
+    pub(crate) fn next_subscription_id(&self) -> u64 {
+        self.last_subscription_id.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(crate) fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+        for listener in self.listeners.read().iter() {
+            listener();
+        }
+    }
+
+    /// All that a restart needs. The caller holds `definitions`.
+    pub(crate) fn snapshot(&self) -> Vec<Entry> {
+        let topics = self.all_topics();
+        // Ids are never given twice, or the progress of a deleted one would meet a new one: so the
+        // last one is mentioned, before the definition that it may have.
+        let last = self.last_subscription_id.load(Ordering::Relaxed);
+        let mut entries =
+            vec![Entry::Opened(self.boot_id.clone()), Entry::SubscriptionDeleted(last)];
+        entries.extend(topics.iter().flat_map(|topic| topic.snapshot()));
+        entries.extend(self.committed.all().into_iter().map(Entry::Committed));
+        entries
+    }
+}
+
+/// The state as the journal tells it.
+#[derive(Default)]
+struct Restored {
+    topics: BTreeMap<Uuid, TopicDefinition>,
+    subscriptions: BTreeMap<u64, (SubscriptionDefinition, Ledger, RestoredRetries)>,
+    committed: CommittedOffsets,
+    starts: BTreeMap<(Uuid, u32), Offset>,
+    nexts: BTreeMap<(Uuid, u32), Offset>,
+    last_subscription_id: u64,
+    /// The boot in which the last broker worked, unless it ended in order.
+    interrupted_boot: Option<String>,
+    /// Topics whose folders may be removed.
+    gone: Vec<Uuid>,
+}
+
+impl Restored {
+    fn read(recovery: &Recovery) -> Result<Self, EntryError> {
+        let mut restored = Self::default();
+        for bytes in &recovery.journal {
+            restored.apply(Entry::decode(bytes)?);
+        }
+        Ok(restored)
+    }
+
+    fn apply(&mut self, entry: Entry) {
+        match entry {
+            Entry::Topic(definition) => {
+                self.topics.insert(definition.id, definition);
+            }
+            Entry::TopicDeleted(id) => self.forget_topic(id),
+            Entry::Subscription(definition) => {
+                let id = definition.id;
+                self.last_subscription_id = self.last_subscription_id.max(id);
+                if let Some((known, _, _)) = self.subscriptions.get_mut(&id) {
+                    *known = definition;
+                    return;
+                }
+                let attempts_max = definition.options.attempts_max;
+                let ledger = Ledger::new(&definition.floors, attempts_max);
+                self.subscriptions.insert(id, (definition, ledger, RestoredRetries::new()));
+            }
+            Entry::SubscriptionDeleted(id) => {
+                self.last_subscription_id = self.last_subscription_id.max(id);
+                self.subscriptions.remove(&id);
+            }
+            Entry::Progress(id, delta) => {
+                if let Some((_, ledger, retries)) = self.subscriptions.get_mut(&id) {
+                    ledger.restore(&delta, retries);
+                }
+            }
+            Entry::Committed(committed) => self.committed.set(committed),
+            Entry::GroupDeleted(group) => {
+                self.committed.remove_group(&group);
+            }
+            Entry::Start { topic, partition, offset } => {
+                let start = self.starts.entry((topic, partition)).or_default();
+                *start = offset.max(*start);
+            }
+            Entry::Next { topic, partition, offset } => {
+                let next = self.nexts.entry((topic, partition)).or_default();
+                *next = offset.max(*next);
+            }
+            Entry::Opened(boot_id) => self.interrupted_boot = Some(boot_id),
+            Entry::Closed => self.interrupted_boot = None,
+        }
+    }
+
+    fn forget_topic(&mut self, id: Uuid) {
+        self.topics.remove(&id);
+        self.committed.remove_topic(id);
+        self.subscriptions.retain(|_, (definition, _, _)| definition.topic != id);
+        self.gone.push(id);
+    }
+
+    fn take_up(mut self, shared: &Arc<Shared>, recovery: &Recovery) -> Result<(), OpenError> {
+        let ephemeral: Vec<Uuid> =
+            self.topics.values().filter(|t| t.options.ephemeral).map(|t| t.id).collect();
+        ephemeral.into_iter().for_each(|id| self.forget_topic(id));
+        shared.last_subscription_id.store(self.last_subscription_id, Ordering::Relaxed);
+        for committed in self.committed.all() {
+            shared.committed.set(committed);
+        }
+        let mut by_topic: BTreeMap<Uuid, Vec<(SubscriptionDefinition, Ledger)>> = BTreeMap::new();
+        for (_, (definition, mut ledger, retries)) in self.subscriptions {
+            ledger.finish_restore(retries);
+            by_topic.entry(definition.topic).or_default().push((definition, ledger));
+        }
+        let lost_power = self.interrupted_boot.is_some_and(|boot| boot != recovery.boot_id);
+        for (id, definition) in self.topics {
+            let topic = Topic::open(shared, definition)?;
+            let subscriptions = by_topic.remove(&id).unwrap_or_default();
+            for (partition, log) in (0u32..).zip(topic.logs()) {
+                if let Some(start) = self.starts.get(&(id, partition)) {
+                    truncate(&topic, log, *start);
+                    log.raise_next_offset(*start);
+                }
+                // An acknowledgement may have outlived the message: its offset is never used again.
+                let named = subscriptions.iter().map(|(_, l)| l.known_end(partition));
+                let committed = shared.committed.of_partition(id, partition);
+                log.raise_next_offset(self.nexts.get(&(id, partition)).copied().unwrap_or(0));
+                log.raise_next_offset(named.chain(committed).max().unwrap_or(0));
+            }
+            let ends: Vec<Offset> = topic.logs().iter().map(|log| log.next_offset()).collect();
+            for (definition, ledger) in subscriptions {
+                topic.add_subscription(&definition, ledger);
+            }
+            if lost_power {
+                leave_gap(&topic, &ends);
+                shared.write(&topic.next_offsets())?;
+            }
+            shared.topics.write().insert(topic.name().to_owned(), topic);
+        }
+        remove_folders(shared, recovery, &self.gone);
+        Ok(())
+    }
+}
+
+/// Goes on above every offset that was handed out before the power failed.
+fn leave_gap(topic: &Topic, ends: &[Offset]) {
+    for ((partition, log), end) in (0u32..).zip(topic.logs()).zip(ends) {
+        let next = end.saturating_add(POWER_LOSS_GAP);
+        log.raise_next_offset(next);
+        for subscription in topic.subscriptions().iter() {
+            subscription.forget_range(partition, *end, next);
+        }
+    }
+}
+
+/// Makes `start` the topic's first offset again. What cannot be removed is hidden all the same.
+pub(crate) fn truncate(topic: &Topic, log: &Arc<PartitionLog>, start: Offset) {
+    if let Err(error) = log.truncate_before(start) {
+        tracing::warn!(topic = topic.name(), %error, "cannot remove segments that were emptied");
+    }
+}
+
+/// Removes the folders of deleted topics. A folder of which nothing is known stays: better an orphan than
+/// a loss.
+fn remove_folders(shared: &Arc<Shared>, recovery: &Recovery, gone: &[Uuid]) {
+    let mut unknown: Vec<Uuid> = recovery.partitions.iter().map(|found| found.topic).collect();
+    unknown.dedup();
+    unknown.retain(|id| shared.topic_by_id(*id).is_none());
+    for id in unknown {
+        if !gone.contains(&id) {
+            tracing::warn!(topic = %id, "a topic folder is in no definition; it is left alone");
+        } else if let Err(error) = shared.log.delete_topic(id) {
+            tracing::warn!(topic = %id, %error, "cannot remove the folder of a deleted topic");
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! What the state journal holds: definitions, progress, committed offsets.
+//!
+//! ```text
+//! entry      kind u8, body
+//! 1 topic            JSON of TopicDefinition (made or changed)
+//! 2 topic deleted    uuid [16]
+//! 3 subscription     JSON of SubscriptionDefinition (made or changed)
+//! 4 sub. deleted     id u64
+//! 5 progress         id u64, partition u32, floor u64,
+//!                    words u32 { word u64, bits u64 }, ranges u32 { start u64, end u64 },
+//!                    retries u32 { word u64, mask u64, attempts u16, due_ms u64 }
+//! 6 committed        JSON of Committed
+//! 7 group deleted    name, UTF-8
+//! 8 start            uuid [16], partition u32, offset u64
+//! 9 opened           boot id, UTF-8: a broker began to work
+//! 10 closed          (nothing): it ended in order, everything was synced
+//! 11 next            uuid [16], partition u32, offset u64: all offsets below have been used
+//! ```
+//!
+//! Numbers are big endian. The kinds are stored: never change one.
+
+use cloverleaf_log::Offset;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::committed::Committed;
+use crate::ledger::cursor::CursorDelta;
+use crate::ledger::{PartitionDelta, Retry};
+use crate::options::{SubscriptionOptions, TopicOptions};
+
+/// A topic as the journal knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TopicDefinition {
+    pub(crate) id: Uuid,
+    pub(crate) name: String,
+    pub(crate) created_ms: u64,
+    pub(crate) options: TopicOptions,
+    /// Where each partition stood when the topic was paused.
+    #[serde(default)]
+    pub(crate) paused_at: Option<Vec<Offset>>,
+}
+
+/// A subscription as the journal knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SubscriptionDefinition {
+    pub(crate) id: u64,
+    pub(crate) topic: Uuid,
+    pub(crate) name: String,
+    pub(crate) options: SubscriptionOptions,
+    pub(crate) paused: bool,
+    /// Where each partition began; progress is in entries of its own.
+    pub(crate) floors: Vec<Offset>,
+}
+
+/// One entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Topic(TopicDefinition),
+    TopicDeleted(Uuid),
+    Subscription(SubscriptionDefinition),
+    SubscriptionDeleted(u64),
+    Progress(u64, PartitionDelta),
+    Committed(Committed),
+    GroupDeleted(String),
+    Start { topic: Uuid, partition: u32, offset: Offset },
+    Opened(String),
+    Closed,
+    Next { topic: Uuid, partition: u32, offset: Offset },
+}
+
+/// Bytes that are no entry of this version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("state entry of kind {kind} cannot be read: {reason}")]
+pub struct EntryError {
+    /// The first byte.
+    pub kind: u8,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl Entry {
+    /// The entry's bytes.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Self::Topic(definition) => put_json(&mut out, 1, definition),
+            Self::TopicDeleted(topic) => {
+                out.push(2);
+                out.extend_from_slice(topic.as_bytes());
+            }
+            Self::Subscription(definition) => put_json(&mut out, 3, definition),
+            Self::SubscriptionDeleted(id) => {
+                out.push(4);
+                out.extend_from_slice(&id.to_be_bytes());
+            }
+            Self::Progress(id, delta) => {
+                out.push(5);
+                out.extend_from_slice(&id.to_be_bytes());
+                put_delta(&mut out, delta);
+            }
+            Self::Committed(committed) => put_json(&mut out, 6, committed),
+            Self::GroupDeleted(group) => {
+                out.push(7);
+                out.extend_from_slice(group.as_bytes());
+            }
+            Self::Start { topic, partition, offset } => {
+                put_place(&mut out, 8, *topic, *partition, *offset);
+            }
+            Self::Next { topic, partition, offset } => {
+                put_place(&mut out, 11, *topic, *partition, *offset);
+            }
+            Self::Opened(boot_id) => {
+                out.push(9);
+                out.extend_from_slice(boot_id.as_bytes());
+            }
+            Self::Closed => out.push(10),
+        }
+        out
+    }
+
+    /// Reads an entry back.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, EntryError> {
+        let kind = bytes.first().copied().unwrap_or(0);
+        let error = |reason: &str| EntryError { kind, reason: reason.to_owned() };
+        let body = bytes.get(1..).unwrap_or_default();
+        let mut input = Input(body);
+        let short = || error("too short");
+        match kind {
+            1 => read_json(kind, body).map(Self::Topic),
+            2 => input.uuid().map(Self::TopicDeleted).ok_or_else(short),
+            3 => read_json(kind, body).map(Self::Subscription),
+            4 => input.u64().map(Self::SubscriptionDeleted).ok_or_else(short),
+            5 => {
+                let id = input.u64().ok_or_else(short)?;
+                let delta = input.delta().ok_or_else(short)?;
+                Ok(Self::Progress(id, delta))
+            }
+            6 => read_json(kind, body).map(Self::Committed),
+            7 | 9 => {
+                let text = String::from_utf8(body.to_vec()).map_err(|_| error("not UTF-8"))?;
+                Ok(if kind == 7 { Self::GroupDeleted(text) } else { Self::Opened(text) })
+            }
+            10 => Ok(Self::Closed),
+            8 | 11 => {
+                let topic = input.uuid().ok_or_else(short)?;
+                let partition = input.u32().ok_or_else(short)?;
+                let offset = input.u64().ok_or_else(short)?;
+                Ok(match kind {
+                    8 => Self::Start { topic, partition, offset },
+                    _ => Self::Next { topic, partition, offset },
+                })
+            }
+            _ => Err(error("unknown kind")),
+        }
+    }
+}
+
+/// Whether `bytes` are an entry. For the fuzz target.
+#[doc(hidden)]
+pub fn is_entry(bytes: &[u8]) -> bool {
+    Entry::decode(bytes).is_ok()
+}
+
+fn put_json(out: &mut Vec<u8>, kind: u8, value: &impl Serialize) {
+    out.push(kind);
+    // A definition is plain data with string keys: serialising it into memory has no way to fail.
+    let _written = serde_json::to_writer(&mut *out, value);
+    debug_assert!(_written.is_ok());
+}
+
+fn read_json<T: for<'a> Deserialize<'a>>(kind: u8, body: &[u8]) -> Result<T, EntryError> {
+    serde_json::from_slice(body).map_err(|error| EntryError { kind, reason: error.to_string() })
+}
+
+fn put_place(out: &mut Vec<u8>, kind: u8, topic: Uuid, partition: u32, offset: Offset) {
+    out.push(kind);
+    out.extend_from_slice(topic.as_bytes());
+    out.extend_from_slice(&partition.to_be_bytes());
+    out.extend_from_slice(&offset.to_be_bytes());
+}
+
+fn put_count(out: &mut Vec<u8>, count: usize) {
+    out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());
+}
+
+fn put_delta(out: &mut Vec<u8>, delta: &PartitionDelta) {
+    out.extend_from_slice(&delta.partition.to_be_bytes());
+    out.extend_from_slice(&delta.cursor.floor.to_be_bytes());
+    for pairs in [&delta.cursor.words, &delta.cursor.ranges] {
+        put_count(out, pairs.len());
+        for (first, second) in pairs {
+            out.extend_from_slice(&first.to_be_bytes());
+            out.extend_from_slice(&second.to_be_bytes());
+        }
+    }
+    put_count(out, delta.retries.len());
+    for retry in &delta.retries {
+        out.extend_from_slice(&retry.word.to_be_bytes());
+        out.extend_from_slice(&retry.mask.to_be_bytes());
+        out.extend_from_slice(&retry.attempts.to_be_bytes());
+        out.extend_from_slice(&retry.due_ms.to_be_bytes());
+    }
+}
+
+/// What is left to read. Every method gives `None` when that is too little.
+struct Input<'a>(&'a [u8]);
+
+impl Input<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_be_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_be_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_be_bytes)
+    }
+
+    fn uuid(&mut self) -> Option<Uuid> {
+        self.take().map(Uuid::from_bytes)
+    }
+
+    /// A count of elements of `size` bytes each, all of which must be there.
+    fn count(&mut self, size: usize) -> Option<usize> {
+        let count = usize::try_from(self.u32()?).ok()?;
+        (count.checked_mul(size)? <= self.0.len()).then_some(count)
+    }
+
+    fn pairs(&mut self) -> Option<Vec<(u64, u64)>> {
+        let count = self.count(16)?;
+        (0..count).map(|_| Some((self.u64()?, self.u64()?))).collect()
+    }
+
+    fn delta(&mut self) -> Option<PartitionDelta> {
+        let partition = self.u32()?;
+        let floor = self.u64()?;
+        let (words, ranges) = (self.pairs()?, self.pairs()?);
+        let count = self.count(26)?;
+        let retries = (0..count)
+            .map(|_| {
+                Some(Retry {
+                    word: self.u64()?,
+                    mask: self.u64()?,
+                    attempts: self.u16()?,
+                    due_ms: self.u64()?,
+                })
+            })
+            .collect::<Option<_>>()?;
+        let cursor = CursorDelta { floor, words, ranges };
+        Some(PartitionDelta { partition, cursor, retries })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn check(entry: Entry) {
+        assert_eq!(Entry::decode(&entry.encode()).unwrap(), entry);
+    }
+
+    #[test]
+    fn round_trips() {
+        let topic = Uuid::from_u128(7);
+        check(Entry::Topic(TopicDefinition {
+            id: topic,
+            name: "orders".to_owned(),
+            created_ms: 5,
+            options: TopicOptions::default(),
+            paused_at: Some(vec![3, 4]),
+        }));
+        check(Entry::TopicDeleted(topic));
+        check(Entry::Subscription(SubscriptionDefinition {
+            id: 9,
+            topic,
+            name: "ch".to_owned(),
+            options: SubscriptionOptions { attempts_max: 3, ..Default::default() },
+            paused: true,
+            floors: vec![1, 2],
+        }));
+        check(Entry::SubscriptionDeleted(9));
+        let retry = Retry { word: 1, mask: 2, attempts: 3, due_ms: 4 };
+        let cursor = CursorDelta { floor: 1, words: vec![(2, 3)], ranges: vec![(4, 5), (6, 7)] };
+        check(Entry::Progress(9, PartitionDelta { partition: 1, cursor, retries: vec![retry] }));
+        check(Entry::GroupDeleted("g".to_owned()));
+        check(Entry::Start { topic, partition: 1, offset: 77 });
+        check(Entry::Opened("boot".to_owned()));
+        check(Entry::Closed);
+        check(Entry::Next { topic, partition: 1, offset: 77 });
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..200),
+                                               kind in 0u8..13) {
+            let mut bytes = bytes;
+            if let Some(first) = bytes.first_mut() {
+                *first = kind;
+            }
+            if let Ok(entry) = Entry::decode(&bytes) {
+                prop_assert_eq!(Entry::decode(&entry.encode()).unwrap(), entry);
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The slab of leases: who holds which messages, and until when.
+//!
+//! One lease stands for up to 64 messages of one [word](super::cursor), delivered together. A consumer
+//! with an unlimited window therefore costs one entry per 64 messages, not one per message.
+
+use std::collections::BTreeSet;
+
+/// "No lease": ends every list.
+pub(crate) const NIL: u32 = u32::MAX;
+
+/// The deadline of a lease that never ends by itself.
+pub(crate) const NEVER_MS: u64 = u64::MAX;
+
+/// A consumer's place in its subscription; reused after it left.
+pub(crate) type ConsumerSlot = u32;
+
+/// What is being done with the messages of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeaseState {
+    /// Delivered to this consumer, not settled.
+    InFlight(ConsumerSlot),
+    /// Waiting to be delivered again, in its old position.
+    Ready,
+    /// Waiting for its due time, then ready.
+    Delayed,
+    /// Out of attempts: on its way to the dead-letter topic.
+    Dead,
+}
+
+/// Up to 64 messages of one word in one state.
+#[derive(Debug, Clone)]
+pub(crate) struct Lease {
+    pub(crate) partition: u32,
+    pub(crate) word: u64,
+    /// Bit n stands for offset `word * 64 + n`.
+    pub(crate) mask: u64,
+    pub(crate) state: LeaseState,
+    /// How often these messages were delivered.
+    pub(crate) attempts: u16,
+    /// When the state ends by itself; [`NEVER_MS`] if it does not.
+    pub(crate) due_ms: u64,
+    /// When they were delivered.
+    pub(crate) delivered_us: u64,
+    /// The next lease of the same word.
+    pub(crate) next_in_word: u32,
+    previous_of_consumer: u32,
+    next_of_consumer: u32,
+}
+
+/// All leases of one subscription.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    slots: Vec<Option<Lease>>,
+    free: Vec<u32>,
+    /// Leases that end by themselves, soonest first.
+    due: BTreeSet<(u64, u32)>,
+    /// First lease of each consumer.
+    heads: Vec<u32>,
+}
+
+impl Leases {
+    pub(crate) fn get(&self, index: u32) -> Option<&Lease> {
+        self.slots.get(index as usize).and_then(Option::as_ref)
+    }
+
+    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut Lease> {
+        self.slots.get_mut(index as usize).and_then(Option::as_mut)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Files a new lease and returns its index. The caller links it into its word.
+    #[allow(clippy::too_many_arguments)] // one plain value per field
+    pub(crate) fn insert(
+        &mut self,
+        partition: u32,
+        word: u64,
+        mask: u64,
+        state: LeaseState,
+        attempts: u16,
+        due_ms: u64,
+        delivered_us: u64,
+    ) -> u32 {
+        debug_assert!(mask != 0);
+        let lease = Lease {
+            partition,
+            word,
+            mask,
+            state,
+            attempts,
+            due_ms,
+            delivered_us,
+            next_in_word: NIL,
+            previous_of_consumer: NIL,
+            next_of_consumer: NIL,
+        };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.slots[index as usize] = Some(lease);
+                index
+            }
+            None => {
+                self.slots.push(Some(lease));
+                u32::try_from(self.slots.len() - 1).unwrap_or(NIL)
+            }
+        };
+        assert!(index != NIL, "more than four billion leases");
+        if due_ms != NEVER_MS {
+            self.due.insert((due_ms, index));
+        }
+        if let LeaseState::InFlight(consumer) = state {
+            self.link_consumer(index, consumer);
+        }
+        index
+    }
+
+    /// Frees a lease that the caller has taken out of its word.
+    pub(crate) fn remove(&mut self, index: u32) {
+        self.set_due(index, NEVER_MS);
+        self.unlink_consumer(index);
+        self.slots[index as usize] = None;
+        self.free.push(index);
+        if self.free.len() == self.slots.len() && self.slots.len() > 1024 {
+            self.slots = Vec::new();
+            self.free = Vec::new();
+        }
+    }
+
+    /// Moves the time at which the lease's state ends by itself.
+    pub(crate) fn set_due(&mut self, index: u32, due_ms: u64) {
+        let Some(lease) = self.slots.get_mut(index as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        if lease.due_ms != NEVER_MS {
+            self.due.remove(&(lease.due_ms, index));
+        }
+        lease.due_ms = due_ms;
+        if due_ms != NEVER_MS {
+            self.due.insert((due_ms, index));
+        }
+    }
+
+    /// The soonest time at which a lease ends by itself.
+    pub(crate) fn first_due_ms(&self) -> Option<u64> {
+        self.due.first().map(|(due_ms, _)| *due_ms)
+    }
+
+    /// A lease whose time has come.
+    pub(crate) fn first_due_by(&self, now_ms: u64) -> Option<u32> {
+        self.due.first().filter(|(due_ms, _)| *due_ms <= now_ms).map(|(_, index)| *index)
+    }
+
+    /// Any lease that `consumer` holds.
+    pub(crate) fn first_of_consumer(&self, consumer: ConsumerSlot) -> Option<u32> {
+        self.heads.get(consumer as usize).copied().filter(|head| *head != NIL)
+    }
+
+    /// Every lease, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
+        self.slots.iter().filter_map(Option::as_ref)
+    }
+
+    fn link_consumer(&mut self, index: u32, consumer: ConsumerSlot) {
+        let slot = consumer as usize;
+        if self.heads.len() <= slot {
+            self.heads.resize(slot + 1, NIL);
+        }
+        let head = std::mem::replace(&mut self.heads[slot], index);
+        if let Some(lease) = self.get_mut(index) {
+            lease.previous_of_consumer = NIL;
+            lease.next_of_consumer = head;
+        }
+        if let Some(lease) = self.get_mut(head) {
+            lease.previous_of_consumer = index;
+        }
+    }
+
+    fn unlink_consumer(&mut self, index: u32) {
+        let Some(lease) = self.get_mut(index) else { return };
+        let LeaseState::InFlight(consumer) = lease.state else { return };
+        let (previous, next) = (lease.previous_of_consumer, lease.next_of_consumer);
+        (lease.previous_of_consumer, lease.next_of_consumer) = (NIL, NIL);
+        match self.get_mut(previous) {
+            Some(lease) => lease.next_of_consumer = next,
+            None => self.heads[consumer as usize] = next,
+        }
+        if let Some(lease) = self.get_mut(next) {
+            lease.previous_of_consumer = previous;
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What of a [`Ledger`] survives a restart: acknowledgements, attempts and delays.
+//!
+//! In-flight leases do not: after a restart their messages are delivered again.
+
+use std::collections::BTreeMap;
+
+use super::cursor::{CursorDelta, WORD};
+use super::leases::LeaseState;
+use super::Ledger;
+use crate::message::DeadReason;
+
+/// Messages of one word that were delivered before, or that wait for their time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Retry {
+    pub(crate) word: u64,
+    pub(crate) mask: u64,
+    pub(crate) attempts: u16,
+    /// Milliseconds since the epoch; 0: ready.
+    pub(crate) due_ms: u64,
+}
+
+/// The change of one partition.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct PartitionDelta {
+    pub(crate) partition: u32,
+    pub(crate) cursor: CursorDelta,
+    /// Later entries replace earlier ones for the same messages.
+    pub(crate) retries: Vec<Retry>,
+}
+
+/// The change of a ledger.
+pub(crate) type LedgerDelta = Vec<PartitionDelta>;
+
+impl Ledger {
+    /// What changed since the last call.
+    pub(crate) fn take_delta(&mut self) -> LedgerDelta {
+        let mut retries: BTreeMap<u32, Vec<Retry>> = BTreeMap::new();
+        for (partition, retry) in std::mem::take(&mut self.retries_dirty) {
+            retries.entry(partition).or_default().push(retry);
+        }
+        let mut deltas = Vec::new();
+        for (partition, cursor) in (0u32..).zip(self.cursors.iter_mut()) {
+            let retries = retries.remove(&partition).unwrap_or_default();
+            let floor = cursor.floor();
+            let change = cursor.take_delta();
+            if change.is_none() && retries.is_empty() {
+                continue;
+            }
+            let cursor = change.unwrap_or(CursorDelta { floor, ..CursorDelta::default() });
+            deltas.push(PartitionDelta { partition, cursor, retries });
+        }
+        deltas
+    }
+
+    /// Everything that a restart needs.
+    pub(crate) fn whole(&self) -> LedgerDelta {
+        let mut deltas: LedgerDelta = (0u32..)
+            .zip(self.cursors.iter())
+            .map(|(partition, cursor)| PartitionDelta {
+                partition,
+                cursor: cursor.whole(),
+                retries: Vec::new(),
+            })
+            .collect();
+        for lease in self.leases.iter() {
+            let due_ms = match lease.state {
+                LeaseState::Delayed => lease.due_ms,
+                LeaseState::InFlight(_) | LeaseState::Ready | LeaseState::Dead => 0,
+            };
+            // A first delivery under way leaves nothing to remember.
+            if matches!(lease.state, LeaseState::InFlight(_)) && lease.attempts <= 1 {
+                continue;
+            }
+            let (word, mask, attempts) = (lease.word, lease.mask, lease.attempts);
+            if let Some(delta) = deltas.get_mut(lease.partition as usize) {
+                delta.retries.push(Retry { word, mask, attempts, due_ms });
+            }
+        }
+        deltas
+    }
+
+    /// Applies what an earlier process wrote, in the order in which it was written.
+    ///
+    /// Call [`Self::finish_restore`] with the collected retries afterwards.
+    pub(crate) fn restore(&mut self, delta: &PartitionDelta, retries: &mut RestoredRetries) {
+        let Some(cursor) = self.cursors.get_mut(delta.partition as usize) else { return };
+        cursor.restore(&delta.cursor);
+        for retry in &delta.retries {
+            if retry.word >= u64::MAX / WORD {
+                continue;
+            }
+            let word = retries.entry((delta.partition, retry.word)).or_default();
+            word.retain_mut(|earlier| {
+                earlier.mask &= !retry.mask;
+                earlier.mask != 0
+            });
+            if retry.mask != 0 {
+                word.push(*retry);
+            }
+        }
+    }
+
+    /// Makes leases of the messages that were requeued or delayed when the process ended.
+    pub(crate) fn finish_restore(&mut self, retries: RestoredRetries) {
+        for ((partition, word), retries) in retries {
+            for retry in retries {
+                let cursor = &mut self.cursors[partition as usize];
+                let mask = retry.mask & !cursor.acked_bits(word);
+                if mask == 0 {
+                    continue;
+                }
+                let end = (word + 1) * WORD - u64::from(mask.leading_zeros());
+                cursor.restored_end = cursor.restored_end.max(end);
+                if self.attempts_max > 0 && retry.attempts >= self.attempts_max {
+                    self.bury(partition, word, mask, retry.attempts, DeadReason::Attempts);
+                } else if retry.due_ms == 0 {
+                    self.make_ready(partition, word, mask, retry.attempts);
+                } else {
+                    let (attempts, due_ms) = (retry.attempts, retry.due_ms);
+                    self.link(partition, word, mask, LeaseState::Delayed, attempts, due_ms, 0);
+                    self.delayed += u64::from(mask.count_ones());
+                }
+            }
+        }
+    }
+}
+
+/// Retries read back so far, by partition and word.
+pub(crate) type RestoredRetries = BTreeMap<(u32, u64), Vec<Retry>>;

@@ -1,0 +1,356 @@
+//! The ledger against a plain model: any interleaving of what consumers and clocks can do.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::leases::NEVER_MS;
+use super::*;
+use crate::message::DeadReason;
+
+const ATTEMPTS_MAX: u16 = 4;
+
+/// What the model says of one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Message {
+    New,
+    InFlight { consumer: u32, attempts: u16, due_ms: u64 },
+    Ready { attempts: u16 },
+    Delayed { attempts: u16, due_ms: u64 },
+    Dead { attempts: u16 },
+    Acked,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Append(u64),
+    TakeNew { consumer: u32, count: u64, wait_ms: u64 },
+    TakeReady { consumer: u32, wait_ms: u64 },
+    SkipNew(u64),
+    DelayNew(u64),
+    Ack { consumer: u32, pick: usize },
+    Nack { consumer: u32, pick: usize, delay_ms: u64 },
+    Extend { consumer: u32, pick: usize, wait_ms: u64 },
+    Reject { consumer: u32, pick: usize },
+    Advance(u64),
+    Release(u32),
+    BuryDead,
+    Purge,
+    Journal,
+    Restart,
+    RestartFromSnapshot,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let consumer = 0u32..3;
+    let pick = 0usize..400;
+    prop_oneof![
+        4 => (1u64..150).prop_map(Step::Append),
+        6 => (consumer.clone(), 1u64..100, 1u64..300).prop_map(|(consumer, count, wait_ms)| {
+            Step::TakeNew { consumer, count, wait_ms }
+        }),
+        4 => (consumer.clone(), 1u64..300)
+            .prop_map(|(consumer, wait_ms)| Step::TakeReady { consumer, wait_ms }),
+        1 => (1u64..90).prop_map(Step::SkipNew),
+        1 => (1u64..300).prop_map(Step::DelayNew),
+        12 => (consumer.clone(), pick.clone())
+            .prop_map(|(consumer, pick)| Step::Ack { consumer, pick }),
+        4 => (consumer.clone(), pick.clone(), prop_oneof![Just(0u64), 1u64..300])
+            .prop_map(|(consumer, pick, delay_ms)| Step::Nack { consumer, pick, delay_ms }),
+        2 => (consumer.clone(), pick.clone(), 1u64..300)
+            .prop_map(|(consumer, pick, wait_ms)| Step::Extend { consumer, pick, wait_ms }),
+        1 => (consumer.clone(), pick).prop_map(|(consumer, pick)| Step::Reject { consumer, pick }),
+        3 => (1u64..120).prop_map(Step::Advance),
+        1 => consumer.prop_map(Step::Release),
+        1 => Just(Step::BuryDead),
+        1 => Just(Step::Journal),
+        1 => Just(Step::Restart),
+        1 => Just(Step::RestartFromSnapshot),
+        1 => Just(Step::Purge),
+    ]
+}
+
+struct Pair {
+    ledger: Ledger,
+    model: BTreeMap<u64, Message>,
+    end: u64,
+    now_ms: u64,
+    /// What a journal would hold.
+    journal: Vec<PartitionDelta>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self {
+            ledger: Ledger::new(&[0], ATTEMPTS_MAX),
+            model: BTreeMap::new(),
+            end: 0,
+            now_ms: 1_000,
+            journal: Vec::new(),
+        }
+    }
+
+    fn held_by(&self, consumer: u32, pick: usize) -> Option<(u64, u16)> {
+        let held: Vec<(u64, u16)> = self
+            .model
+            .iter()
+            .filter_map(|(offset, message)| match message {
+                Message::InFlight { consumer: by, attempts, .. } if *by == consumer => {
+                    Some((*offset, *attempts))
+                }
+                _ => None,
+            })
+            .collect();
+        (!held.is_empty()).then(|| held[pick % held.len()])
+    }
+
+    fn back(attempts: u16, due_ms: Option<u64>) -> Message {
+        match due_ms {
+            _ if attempts >= ATTEMPTS_MAX => Message::Dead { attempts },
+            Some(due_ms) => Message::Delayed { attempts, due_ms },
+            None => Message::Ready { attempts },
+        }
+    }
+
+    /// The next message that was never offered, as the ledger steps to it.
+    fn step_to_free(&mut self) -> Option<u64> {
+        loop {
+            let next = self.ledger.next(0);
+            if next >= self.end {
+                return None;
+            }
+            match self.ledger.claim(0, self.end - next) {
+                Claim::Taken(count) => {
+                    for offset in next..next + count {
+                        let message = self.model.get(&offset).copied();
+                        assert_ne!(message, Some(Message::New), "offset {offset} is not taken");
+                    }
+                    self.ledger.step_over(0, count);
+                }
+                Claim::Free(count) => return Some(count),
+            }
+        }
+    }
+
+    fn run(&mut self, step: Step) {
+        let now_ms = self.now_ms;
+        match step {
+            Step::Append(count) => {
+                for offset in self.end..self.end + count {
+                    self.model.insert(offset, Message::New);
+                }
+                self.end += count;
+            }
+            Step::TakeNew { consumer, count, wait_ms } => {
+                let Some(free) = self.step_to_free() else { return };
+                let (count, next) = (count.min(free), self.ledger.next(0));
+                let due_ms = now_ms + wait_ms;
+                self.ledger.take_new(0, count, consumer, due_ms, now_ms);
+                for offset in next..next + count {
+                    let before = self
+                        .model
+                        .insert(offset, Message::InFlight { consumer, attempts: 1, due_ms });
+                    assert_eq!(before, Some(Message::New));
+                }
+            }
+            Step::TakeReady { consumer, wait_ms } => {
+                let Some(run) = self.ledger.first_ready(0) else { return };
+                let due_ms = now_ms + wait_ms;
+                self.ledger.take_ready(0, run.count, consumer, due_ms, now_ms);
+                for offset in run.first..run.first + u64::from(run.count) {
+                    let attempts = run.attempts + 1;
+                    let before =
+                        self.model.insert(offset, Message::InFlight { consumer, attempts, due_ms });
+                    assert_eq!(before, Some(Message::Ready { attempts: run.attempts }));
+                }
+            }
+            Step::SkipNew(count) => {
+                let to = (self.ledger.next(0) + count).min(self.end);
+                self.ledger.skip_to(0, to);
+                for (_, message) in self.model.range_mut(..to) {
+                    if *message == Message::New {
+                        *message = Message::Acked;
+                    }
+                }
+            }
+            Step::DelayNew(wait_ms) => {
+                if self.step_to_free().is_some() {
+                    let (next, due_ms) = (self.ledger.next(0), now_ms + wait_ms);
+                    self.ledger.delay_new(0, due_ms);
+                    self.model.insert(next, Message::Delayed { attempts: 0, due_ms });
+                }
+            }
+            Step::Ack { consumer, pick } => {
+                let Some((offset, attempts)) = self.held_by(consumer, pick) else { return };
+                let id = MessageId { partition: 0, offset };
+                assert_eq!(self.ledger.ack(id, consumer + 1), Err(NotInFlight));
+                assert_eq!(self.ledger.ack(id, consumer).unwrap().attempts, attempts);
+                assert_eq!(self.ledger.ack(id, consumer), Err(NotInFlight));
+                self.model.insert(offset, Message::Acked);
+            }
+            Step::Nack { consumer, pick, delay_ms } => {
+                let Some((offset, attempts)) = self.held_by(consumer, pick) else { return };
+                let due_ms = (delay_ms > 0).then_some(now_ms + delay_ms);
+                self.ledger.nack(MessageId { partition: 0, offset }, consumer, due_ms).unwrap();
+                self.model.insert(offset, Self::back(attempts, due_ms));
+            }
+            Step::Extend { consumer, pick, wait_ms } => {
+                let Some((offset, attempts)) = self.held_by(consumer, pick) else { return };
+                let (id, due_ms) = (MessageId { partition: 0, offset }, now_ms + wait_ms);
+                self.ledger.extend(id, consumer, |_| due_ms).unwrap();
+                self.model.insert(offset, Message::InFlight { consumer, attempts, due_ms });
+            }
+            Step::Reject { consumer, pick } => {
+                let Some((offset, attempts)) = self.held_by(consumer, pick) else { return };
+                self.ledger.reject(MessageId { partition: 0, offset }, consumer).unwrap();
+                self.model.insert(offset, Message::Dead { attempts });
+            }
+            Step::Advance(ms) => {
+                self.now_ms += ms;
+                while self.ledger.expire(self.now_ms).is_some() {}
+                for message in self.model.values_mut() {
+                    *message = match *message {
+                        Message::InFlight { attempts, due_ms, .. } if due_ms <= self.now_ms => {
+                            Self::back(attempts, None)
+                        }
+                        Message::Delayed { attempts, due_ms } if due_ms <= self.now_ms => {
+                            Message::Ready { attempts }
+                        }
+                        other => other,
+                    };
+                }
+            }
+            Step::Release(consumer) => {
+                self.ledger.release(consumer);
+                for message in self.model.values_mut() {
+                    if let Message::InFlight { consumer: by, attempts, .. } = *message
+                        && by == consumer
+                    {
+                        *message = Self::back(attempts, None);
+                    }
+                }
+            }
+            Step::BuryDead => {
+                for (id, reason) in self.ledger.take_died() {
+                    assert!(matches!(reason, DeadReason::Attempts | DeadReason::Rejected));
+                    self.ledger.ack_dead(id);
+                    let before = self.model.insert(id.offset, Message::Acked);
+                    assert!(matches!(before, Some(Message::Dead { .. })), "{before:?}");
+                }
+            }
+            Step::Purge => {
+                self.ledger.purge(&[self.end]);
+                self.model.values_mut().for_each(|message| *message = Message::Acked);
+            }
+            Step::Journal => self.write(),
+            Step::Restart => {
+                self.write();
+                let journal = self.journal.clone();
+                self.restart(&journal, false);
+            }
+            Step::RestartFromSnapshot => {
+                self.ledger.take_delta();
+                self.journal = self.ledger.whole();
+                let journal = self.journal.clone();
+                self.restart(&journal, true);
+            }
+        }
+    }
+
+    fn write(&mut self) {
+        self.journal.extend(self.ledger.take_delta());
+    }
+
+    /// A new process: acknowledgements hold, what was in flight or dead is offered again.
+    fn restart(&mut self, journal: &[PartitionDelta], knows_all: bool) {
+        self.ledger = Ledger::new(&[0], ATTEMPTS_MAX);
+        let mut retries = RestoredRetries::new();
+        for delta in journal {
+            self.ledger.restore(delta, &mut retries);
+        }
+        self.ledger.finish_restore(retries);
+        while self.ledger.expire(self.now_ms).is_some() {}
+        for (offset, message) in &mut self.model {
+            let acked = self.ledger.covers(0, *offset, *offset + 1);
+            assert_eq!(acked, *message == Message::Acked, "offset {offset}: {message:?}");
+            if acked {
+                continue;
+            }
+            // The ledger remembers at most one delivery less than there were.
+            let found = self.ledger.find(MessageId { partition: 0, offset: *offset });
+            let lease = found.and_then(|index| self.ledger.leases.get(index)).cloned();
+            let before = *message;
+            *message = match &lease {
+                None => Message::New,
+                Some(lease) => match lease.state {
+                    LeaseState::Ready => Message::Ready { attempts: lease.attempts },
+                    LeaseState::Delayed => {
+                        Message::Delayed { attempts: lease.attempts, due_ms: lease.due_ms }
+                    }
+                    LeaseState::Dead => Message::Dead { attempts: lease.attempts },
+                    LeaseState::InFlight(_) => unreachable!("nothing is in flight after a restart"),
+                },
+            };
+            match (before, *message) {
+                // A delay that a message header demands is found again in the header.
+                (
+                    Message::Delayed { attempts: 0, .. } | Message::Ready { attempts: 0 },
+                    Message::New,
+                ) => assert!(!knows_all),
+                (Message::New, after) => assert_eq!(after, Message::New),
+                (Message::Ready { .. } | Message::Delayed { .. }, after) => {
+                    assert_eq!(after, before);
+                }
+                (Message::InFlight { .. } | Message::Dead { .. }, after) => {
+                    assert!(!matches!(after, Message::Acked));
+                }
+                (Message::Acked, _) => unreachable!(),
+            }
+        }
+    }
+
+    fn compare(&self) {
+        let count = |wanted: fn(&Message) -> bool| {
+            self.model.values().filter(|message| wanted(message)).count() as u64
+        };
+        let ledger = &self.ledger;
+        assert_eq!(ledger.in_flight(), count(|m| matches!(m, Message::InFlight { .. })));
+        assert_eq!(ledger.ready(), count(|m| matches!(m, Message::Ready { .. })));
+        assert_eq!(ledger.delayed(), count(|m| matches!(m, Message::Delayed { .. })));
+        assert_eq!(ledger.dead(), count(|m| matches!(m, Message::Dead { .. })));
+        assert_eq!(ledger.undelivered(0, self.end), count(|m| *m == Message::New));
+        let floor = self.model.iter().find(|(_, m)| **m != Message::Acked).map(|(o, _)| *o);
+        assert_eq!(ledger.floor(0), floor.unwrap_or(self.end));
+        let first =
+            self.model.iter().find(|(_, m)| matches!(m, Message::Ready { .. })).map(|(o, _)| *o);
+        assert_eq!(ledger.first_ready(0).map(|run| run.first), first);
+        assert!(ledger.known_end(0) <= self.end);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn agrees_with_the_model(steps in prop::collection::vec(step(), 1..150)) {
+        let mut pair = Pair::new();
+        for step in steps {
+            pair.run(step);
+            pair.compare();
+        }
+    }
+}
+
+#[test]
+fn unlimited_windows_cost_ranges_not_entries() {
+    let mut ledger = Ledger::new(&[0], 0);
+    ledger.take_new(0, 1_000_000, 0, NEVER_MS, 0);
+    assert_eq!(ledger.lease_count(), 1_000_000usize.div_ceil(64));
+    for offset in 0..1_000_000 {
+        ledger.ack(MessageId { partition: 0, offset }, 0).unwrap();
+    }
+    assert_eq!(ledger.lease_count(), 0);
+    assert_eq!(ledger.floor(0), 1_000_000);
+}

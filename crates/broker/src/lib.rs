@@ -1,0 +1,48 @@
+//! The delivery engine: topics, partitions, subscriptions, and the catalog of them.
+//!
+//! Architecture invariant: this crate knows no protocol and no socket, and learns the time from a
+//! [`Clock`] only. A protocol's session publishes batches ([`Topic::publish`]), attaches consumers
+//! ([`Subscription::attach`]) and settles what they were given ([`Consumer`]).
+//!
+//! The way in: [`Topic::publish`] → the partition's log → [`Subscription`] → `dispatch` → outbox →
+//! [`Consumer::poll_deliveries`]. The way back: [`Consumer::ack_many`] → `ledger` → the state journal.
+
+mod broker;
+mod clock;
+mod committed;
+mod consumer;
+mod dead_letter;
+mod dispatch;
+mod entries;
+mod filter;
+mod housekeeping;
+mod ledger;
+mod lookup;
+mod message;
+mod moving;
+mod options;
+mod outbox;
+mod publish;
+mod retention;
+mod schedule;
+mod source;
+mod subscription;
+mod topic;
+mod work;
+
+pub use broker::{Broker, CatalogError, OpenError, PARTITIONS_MAX};
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use committed::Committed;
+pub use consumer::{Consumer, Settlement};
+pub use entries::EntryError;
+#[doc(hidden)]
+pub use entries::is_entry;
+pub use ledger::NotInFlight;
+pub use message::{DeadReason, Delivery, MessageId, headers};
+pub use options::{
+    BrokerOptions, ConsumerOptions, DurabilityMode, Overflow, PartitionOrder, Retention, StartAt,
+    SubscriptionOptions, TopicOptions,
+};
+pub use publish::{PublishError, Published, Room};
+pub use subscription::{AttachError, ConsumerStats, Subscription, SubscriptionStats};
+pub use topic::Topic;

@@ -1,0 +1,190 @@
+//! What can be set: for the broker, a topic, a subscription, a consumer.
+//!
+//! Topic and subscription options are stored in definitions as JSON; unknown keys are kept out, and each
+//! new key needs a serde default so that definitions written by older versions still load.
+
+use cloverleaf_log::Durability;
+use serde::{Deserialize, Serialize};
+
+/// What an acknowledgement to a producer promises, whatever the producer asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DurabilityMode {
+    /// What the producer's protocol promises (design, section 5).
+    #[default]
+    Protocol,
+    /// Everything is synced to disk before the answer.
+    Disk,
+    /// Everything is handed to the kernel before the answer, nothing waits for a sync.
+    Kernel,
+}
+
+impl DurabilityMode {
+    /// The class in which a publish is stored for which the protocol asks `asked`.
+    pub fn class(self, asked: Durability) -> Durability {
+        match self {
+            Self::Protocol => asked,
+            Self::Disk => Durability::Disk,
+            Self::Kernel => Durability::Kernel,
+        }
+    }
+}
+
+/// Broker-wide settings.
+#[derive(Debug, Clone)]
+pub struct BrokerOptions {
+    /// The promise of acknowledgements where a topic says nothing else.
+    pub durability: DurabilityMode,
+    /// Most bytes accepted from producers and not yet written; beyond, publishing waits.
+    pub unwritten_bytes_max: u64,
+    /// Most bytes that wait for one consumer's connection to take them.
+    pub outbox_bytes_max: u32,
+    /// Most bytes read from the log at once for one subscription.
+    pub read_bytes_max: usize,
+    /// How long acknowledgements may stay in memory alone.
+    pub progress_interval_ms: u64,
+    /// A log segment that has reached this size is sealed and the next one begun.
+    pub segment_bytes: u64,
+    /// Most messages that may wait for a delayed publish.
+    pub scheduled_messages_max: u64,
+    /// How often retention is looked after.
+    pub retention_interval_ms: u64,
+}
+
+impl Default for BrokerOptions {
+    fn default() -> Self {
+        Self {
+            durability: DurabilityMode::Protocol,
+            unwritten_bytes_max: 64 << 20,
+            outbox_bytes_max: 256 << 10,
+            read_bytes_max: 256 << 10,
+            // Design, section 6: progress reaches the kernel within 10 ms.
+            progress_interval_ms: 10,
+            segment_bytes: 64 << 20,
+            scheduled_messages_max: 1_000_000,
+            retention_interval_ms: 1_000,
+        }
+    }
+}
+
+/// What happens to messages after they have been stored.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retention {
+    /// Messages older than this go.
+    pub ms: Option<u64>,
+    /// The oldest segments go when a partition is larger than this.
+    pub bytes: Option<u64>,
+    /// Segments go that every subscription and every committed group has passed. With neither, none
+    /// goes.
+    pub consumed: bool,
+}
+
+/// How a topic is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TopicOptions {
+    /// Number of partitions.
+    pub partitions: u32,
+    /// Lives in this process only: gone after a restart, deleted with its last subscription.
+    pub ephemeral: bool,
+    /// The promise of acknowledgements, if it differs from the broker's.
+    pub durability: Option<DurabilityMode>,
+    /// When stored messages go.
+    pub retention: Retention,
+    /// Not listed to users.
+    pub hidden: bool,
+}
+
+impl Default for TopicOptions {
+    fn default() -> Self {
+        Self {
+            partitions: 1,
+            ephemeral: false,
+            durability: None,
+            retention: Retention { consumed: true, ..Retention::default() },
+            hidden: false,
+        }
+    }
+}
+
+/// Where a new subscription begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StartAt {
+    /// The topic's first subscription takes the whole backlog, a later one starts at the end (NSQ).
+    #[default]
+    Delivery,
+    /// The oldest message that is stored.
+    Earliest,
+    /// Messages published from now on.
+    Latest,
+}
+
+/// The order among partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PartitionOrder {
+    /// In turn.
+    #[default]
+    RoundRobin,
+    /// The highest partition first: each priority level of a queue is a partition.
+    HighestFirst,
+}
+
+/// What happens when a subscription holds `length_max` messages that are not in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Overflow {
+    /// The oldest message goes (to the dead-letter topic, if there is one).
+    #[default]
+    DropHead,
+    /// New messages are refused.
+    RejectPublish,
+}
+
+/// How a subscription delivers.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SubscriptionOptions {
+    /// Where it begins.
+    pub start: StartAt,
+    /// Gone with its last consumer, and after a restart.
+    pub ephemeral: bool,
+    /// Deliveries after which a message is dead; 0: never.
+    pub attempts_max: u16,
+    /// The topic to which dead messages go; without one they are dropped.
+    pub dead_letter: Option<String>,
+    /// Most messages that wait; more is handled by `overflow`.
+    pub length_max: Option<u64>,
+    /// What happens beyond `length_max`.
+    pub overflow: Overflow,
+    /// Only the consumer that attached first gets messages; the next one takes over when it leaves.
+    pub single_active: bool,
+    /// Most consumers at once; 0: no limit.
+    pub consumers_max: u32,
+    /// The order among partitions.
+    pub order: PartitionOrder,
+    /// Messages carry an expiry header that is honoured.
+    pub expires: bool,
+    /// Only messages whose `nats-subject` header matches one of these patterns (`*` one token, `>` the
+    /// rest); empty: all.
+    pub subjects: Vec<String>,
+    /// Messages wait for the time in their schedule header. For the broker's own schedule topic.
+    pub scheduled: bool,
+}
+
+/// How one consumer wants its messages.
+#[derive(Debug, Clone, Default)]
+pub struct ConsumerOptions {
+    /// After this long without an answer a message is delivered again; `None`: never.
+    pub ack_wait_ms: Option<u64>,
+    /// [`crate::Consumer::extend`] cannot hold a message longer than this after its delivery.
+    pub ack_wait_max_ms: Option<u64>,
+    /// Consumers with a higher priority get messages first.
+    pub priority: i32,
+    /// The only consumer there may be.
+    pub exclusive: bool,
+    /// Shown in statistics.
+    pub label: String,
+}

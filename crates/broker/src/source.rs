@@ -1,0 +1,111 @@
+//! Where a subscription reads its messages: a position in one partition's log that never blocks.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use cloverleaf_log::{Batch, ColdRead, Offset, PartitionLog, Read};
+
+/// A reader of one partition.
+#[derive(Debug, Default)]
+pub(crate) struct Source {
+    batches: VecDeque<Batch>,
+    /// Byte position of the next record in the foremost batch; 0: at its start.
+    position: u32,
+    /// The offset for which [`Self::rewind_to`] was called last.
+    read_to: Offset,
+    /// A cold read is under way on the log's reader thread.
+    reading: bool,
+    /// After a failed read: not before this time.
+    retry_ms: u64,
+}
+
+/// What a source has at an offset.
+pub(crate) enum Front {
+    /// A batch that holds the offset or follows it, and the byte position to read on from.
+    Batch(Batch, u32),
+    /// Nothing yet.
+    End,
+    /// A cold read has to be started by the caller.
+    Start(ColdRead),
+    /// A cold read is under way, or has to wait after an error.
+    Wait,
+}
+
+impl Source {
+    /// Finds the batch with the first message at or above `from`.
+    pub(crate) fn front(
+        &mut self,
+        log: &Arc<PartitionLog>,
+        from: Offset,
+        bytes_max: usize,
+        now_ms: u64,
+    ) -> Front {
+        while let Some(batch) = self.batches.front() {
+            if batch.end_offset() > from {
+                return Front::Batch(batch.clone(), self.position);
+            }
+            self.batches.pop_front();
+            self.position = 0;
+        }
+        if self.reading || now_ms < self.retry_ms {
+            return Front::Wait;
+        }
+        if from >= log.written_end() {
+            return Front::End;
+        }
+        match log.read(from, bytes_max) {
+            Read::Batches(batches) => {
+                self.position = 0;
+                self.batches = batches.into();
+                while self.batches.front().is_some_and(|batch| batch.end_offset() <= from) {
+                    self.batches.pop_front();
+                }
+                match self.batches.front() {
+                    Some(batch) => Front::Batch(batch.clone(), 0),
+                    None => Front::End,
+                }
+            }
+            Read::End => Front::End,
+            Read::Cold(read) => {
+                self.reading = true;
+                Front::Start(read)
+            }
+        }
+    }
+
+    /// Makes ready for an offset that may lie before the last one: requeued messages are not read in
+    /// one direction only.
+    pub(crate) fn rewind_to(&mut self, from: Offset) {
+        if from <= self.read_to {
+            self.position = 0;
+            if self.batches.front().is_some_and(|batch| batch.base_offset() > from) {
+                self.batches.clear();
+            }
+        }
+        self.read_to = from;
+    }
+
+    /// Remembers how far the foremost batch has been read.
+    pub(crate) fn set_position(&mut self, position: u32) {
+        self.position = position;
+    }
+
+    /// A cold read brought these.
+    pub(crate) fn arrived(&mut self, batches: Vec<Batch>) {
+        self.reading = false;
+        self.position = 0;
+        self.batches = batches.into();
+    }
+
+    /// A cold read failed.
+    pub(crate) fn failed(&mut self, retry_ms: u64) {
+        self.reading = false;
+        self.retry_ms = retry_ms;
+    }
+
+    /// Forgets what was read ahead. A read under way is taken in when it comes.
+    pub(crate) fn clear(&mut self) {
+        self.batches.clear();
+        self.position = 0;
+    }
+}

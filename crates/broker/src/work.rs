@@ -1,0 +1,100 @@
+//! What the housekeeping thread has to do, and when: subscriptions put themselves on its lists.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::subscription::Subscription;
+
+/// The lists. One mutex, held for a push; nobody else's lock is taken under it.
+#[derive(Default)]
+pub(crate) struct Work {
+    lists: Mutex<Lists>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Lists {
+    /// Subscriptions with progress that is in memory alone.
+    dirty: Vec<Arc<Subscription>>,
+    /// Subscriptions with messages whose dead letter has to be written.
+    dead: Vec<Arc<Subscription>>,
+    /// Subscriptions that want to be called at a time, by time and id.
+    due: BTreeMap<(u64, u64), Weak<Subscription>>,
+    /// Set by anything that should be looked at now.
+    kicked: bool,
+    /// When the thread sleeps, until when; 0 while it works.
+    sleeps_until_ms: u64,
+}
+
+impl Work {
+    pub(crate) fn dirty(&self, subscription: Arc<Subscription>) {
+        let mut lists = self.lists.lock();
+        lists.dirty.push(subscription);
+        // The thread wakes for the first one only and then works every few milliseconds.
+        if lists.dirty.len() == 1 {
+            self.kick_locked(&mut lists);
+        }
+    }
+
+    pub(crate) fn dead(&self, subscription: Arc<Subscription>) {
+        let mut lists = self.lists.lock();
+        lists.dead.push(subscription);
+        self.kick_locked(&mut lists);
+    }
+
+    pub(crate) fn due(&self, due_ms: u64, subscription: &Arc<Subscription>) {
+        let mut lists = self.lists.lock();
+        lists.due.insert((due_ms, subscription.id()), Arc::downgrade(subscription));
+        if due_ms < lists.sleeps_until_ms {
+            self.kick_locked(&mut lists);
+        }
+    }
+
+    pub(crate) fn kick(&self) {
+        self.kick_locked(&mut self.lists.lock());
+    }
+
+    fn kick_locked(&self, lists: &mut Lists) {
+        lists.kicked = true;
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn take_dirty(&self) -> Vec<Arc<Subscription>> {
+        std::mem::take(&mut self.lists.lock().dirty)
+    }
+
+    pub(crate) fn has_dirty(&self) -> bool {
+        !self.lists.lock().dirty.is_empty()
+    }
+
+    pub(crate) fn take_dead(&self) -> Vec<Arc<Subscription>> {
+        std::mem::take(&mut self.lists.lock().dead)
+    }
+
+    /// Subscriptions whose time has come.
+    pub(crate) fn take_due(&self, now_ms: u64) -> Vec<Arc<Subscription>> {
+        let mut lists = self.lists.lock();
+        let later = lists.due.split_off(&(now_ms + 1, 0));
+        let due = std::mem::replace(&mut lists.due, later);
+        due.into_values().filter_map(|subscription| subscription.upgrade()).collect()
+    }
+
+    pub(crate) fn first_due_ms(&self) -> Option<u64> {
+        self.lists.lock().due.first_key_value().map(|((due_ms, _), _)| *due_ms)
+    }
+
+    /// Sleeps until `until_ms` or until there is something new to do.
+    pub(crate) fn wait(&self, now_ms: u64, until_ms: u64) {
+        let mut lists = self.lists.lock();
+        if !lists.kicked && until_ms > now_ms {
+            lists.sleeps_until_ms = until_ms;
+            let timeout = Duration::from_millis(until_ms - now_ms);
+            self.changed.wait_for(&mut lists, timeout);
+            lists.sleeps_until_ms = 0;
+        }
+        lists.kicked = false;
+    }
+}

@@ -1,0 +1,189 @@
+//! A broker on a simulated disk with a clock that the test drives: no thread, no socket, no sleep.
+
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use cloverleaf_broker::{
+    Broker, BrokerOptions, Clock, Consumer, ConsumerOptions, Delivery, ManualClock, MessageId,
+    PublishError, Published, Subscription, SubscriptionOptions, Topic, TopicOptions,
+};
+use cloverleaf_log::{Batch, BatchBuilder, Durability, Log, LogOptions, RecordCursor, SimDisk};
+
+/// A broker that can be killed and started again.
+pub struct World {
+    pub disk: SimDisk,
+    pub clock: Arc<ManualClock>,
+    pub options: BrokerOptions,
+    pub log: Log,
+    pub broker: Broker,
+}
+
+/// A message as a consumer got it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Got {
+    pub id: MessageId,
+    pub body: String,
+    pub attempts: u16,
+    pub headers: Vec<(String, String)>,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(BrokerOptions::default())
+    }
+
+    pub fn with(options: BrokerOptions) -> Self {
+        let disk = SimDisk::new();
+        let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+        let (log, broker) = open(&disk, &clock, &options);
+        Self { disk, clock, options, log, broker }
+    }
+
+    /// What `kill -9` does: the kernel keeps what it was handed.
+    pub fn kill_and_restart(&mut self) {
+        self.disk.kill();
+        (self.log, self.broker) = open(&self.disk, &self.clock, &self.options);
+    }
+
+    /// Power fails: what was not synced may vanish in any way.
+    pub fn lose_power_and_restart(&mut self, seed: u64) {
+        self.disk.power_loss(seed);
+        (self.log, self.broker) = open(&self.disk, &self.clock, &self.options);
+    }
+
+    /// Lets the log and the housekeeping do all they have to do now.
+    pub fn settle(&self) {
+        for _ in 0..4 {
+            self.log.step();
+            self.broker.tick();
+        }
+    }
+
+    pub fn advance(&self, ms: u64) {
+        self.clock.advance(ms);
+        self.settle();
+    }
+
+    pub fn topic(&self, name: &str) -> Arc<Topic> {
+        self.broker.topic_or_create(name, TopicOptions::default).unwrap()
+    }
+
+    pub fn subscription(&self, topic: &str, name: &str) -> Arc<Subscription> {
+        self.subscription_with(topic, name, SubscriptionOptions::default())
+    }
+
+    pub fn subscription_with(
+        &self,
+        topic: &str,
+        name: &str,
+        options: SubscriptionOptions,
+    ) -> Arc<Subscription> {
+        self.topic(topic).subscription_or_create(name, || options).unwrap()
+    }
+
+    pub fn publish(&self, topic: &str, bodies: &[&str]) {
+        let published = self.topic(topic).publish(self.batch(bodies), Durability::Kernel).unwrap();
+        self.log.step();
+        assert!(matches!(poll(published), Some(Ok(()))));
+    }
+
+    pub fn batch(&self, bodies: &[&str]) -> Batch {
+        let now_ms = i64::try_from(self.clock.now_ms()).unwrap();
+        let mut builder = BatchBuilder::with_capacity(1024, now_ms);
+        for body in bodies {
+            builder.push(None, Some(body.as_bytes()), &[]);
+        }
+        builder.finish()
+    }
+
+    pub fn publish_with_header(&self, topic: &str, body: &str, name: &[u8], value: &[u8]) {
+        let now_ms = i64::try_from(self.clock.now_ms()).unwrap();
+        let mut builder = BatchBuilder::with_capacity(1024, now_ms);
+        builder.push(None, Some(body.as_bytes()), &[(name, Some(value))]);
+        self.topic(topic).publish(builder.finish(), Durability::Kernel).unwrap();
+        self.log.step();
+    }
+}
+
+fn open(disk: &SimDisk, clock: &Arc<ManualClock>, options: &BrokerOptions) -> (Log, Broker) {
+    let log_options = LogOptions {
+        manual: true,
+        disk_free_bytes_min: 0,
+        journal_bytes: 64 << 10,
+        ..LogOptions::default()
+    };
+    let (log, recovery) = Log::open(disk.mount(), log_options).unwrap();
+    let broker = Broker::open(log.clone(), recovery, options.clone(), clock.clone()).unwrap();
+    (log, broker)
+}
+
+/// Polls once.
+pub fn poll(mut published: Published) -> Option<Result<(), PublishError>> {
+    match Pin::new(&mut published).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Some(result),
+        Poll::Pending => None,
+    }
+}
+
+/// A consumer with a window.
+pub fn consumer(subscription: &Arc<Subscription>, window: u32) -> Consumer {
+    consumer_with(subscription, window, ConsumerOptions::default())
+}
+
+pub fn consumer_with(
+    subscription: &Arc<Subscription>,
+    window: u32,
+    options: ConsumerOptions,
+) -> Consumer {
+    let consumer = subscription.attach(options).unwrap();
+    consumer.set_window(window);
+    consumer
+}
+
+/// Everything that has been delivered to a consumer. `None`: it was closed.
+pub fn receive(consumer: &Consumer) -> Option<Vec<Got>> {
+    let mut deliveries: Vec<Delivery> = Vec::new();
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        match consumer.poll_deliveries(&mut context, &mut deliveries) {
+            Poll::Ready(Some(())) => {}
+            Poll::Ready(None) => return None,
+            Poll::Pending => break,
+        }
+    }
+    Some(deliveries.iter().flat_map(unpack).collect())
+}
+
+fn unpack(delivery: &Delivery) -> Vec<Got> {
+    let mut records = RecordCursor::at(&delivery.batch, delivery.position);
+    let mut got = Vec::new();
+    for _ in 0..delivery.count {
+        let (offset, record) = records.next_record().unwrap().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        got.push(Got {
+            id: MessageId { partition: delivery.partition, offset },
+            body: text(record.value.unwrap()),
+            attempts: delivery.attempts,
+            headers: record
+                .headers
+                .clone()
+                .map(|(name, value)| (text(name), text(value.unwrap_or_default())))
+                .collect(),
+        });
+    }
+    assert_eq!(got[0].id.offset, delivery.first);
+    got
+}
+
+pub fn bodies(consumer: &Consumer) -> Vec<String> {
+    receive(consumer).unwrap().into_iter().map(|got| got.body).collect()
+}
+
+pub fn ack_all(consumer: &Consumer, got: &[Got]) {
+    let ids: Vec<MessageId> = got.iter().map(|got| got.id).collect();
+    consumer.ack_many(&ids, |_, result| assert!(result.is_ok()));
+}

@@ -1,0 +1,185 @@
+//! The command line. The flags of `serve` come from the definitions of the options.
+
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, Args, Command, Subcommand, ValueHint, value_parser};
+use cloverleaf_server::{OPTIONS, OptionDef};
+
+use crate::subscription::SubscriptionCommand;
+use crate::tail::TailArgs;
+use crate::topic::TopicCommand;
+
+const ABOUT: &str = "A message broker in one small binary: NSQ programs connect to it unchanged";
+
+const EXAMPLES: &str = "\
+Examples:
+  cloverleaf serve                              start a broker; data in ./cloverleaf-data
+  curl -d 'hello' 'http://127.0.0.1:4151/pub?topic=greetings'
+  cloverleaf tail greetings                     look at messages without consuming them
+  cloverleaf topic list                         what there is
+  cloverleaf subscription describe greetings archive
+
+Configuration: `cloverleaf serve --help`, or `cloverleaf options` for the whole page.";
+
+const SERVE_EXAMPLES: &str = "\
+Examples:
+  cloverleaf serve
+  cloverleaf serve --data-dir /var/lib/cloverleaf --durability disk
+  cloverleaf serve --config /etc/cloverleaf.toml --nsq-max-msg-size 4MiB
+  CLOVERLEAF_NSQ_MSG_TIMEOUT=30s cloverleaf serve
+  cloverleaf serve --nsq-tcp-address 0.0.0.0:4150 --allow-anonymous-remote   # in a container
+
+Flags go before the environment, the environment before the file, the file before the defaults.
+SIGTERM and Ctrl-C let clients finish what is pending, for at most --drain-timeout.";
+
+const TOPIC_EXAMPLES: &str = "\
+Examples:
+  cloverleaf topic list
+  cloverleaf topic create orders
+  cloverleaf topic describe orders
+  cloverleaf topic delete orders               with all its messages and subscriptions";
+
+const SUBSCRIPTION_EXAMPLES: &str = "\
+A subscription is what NSQ calls a channel: it hands each message to one of its consumers.
+
+Examples:
+  cloverleaf subscription list                 of all topics
+  cloverleaf subscription create orders billing --attempts-max 5
+  cloverleaf subscription describe orders billing
+  cloverleaf subscription pause orders billing
+  cloverleaf subscription empty orders billing skip all that waits";
+
+const TAIL_EXAMPLES: &str = "\
+Nothing is consumed and no consumer is disturbed.
+
+Examples:
+  cloverleaf tail orders                       all that is stored, then end
+  cloverleaf tail orders --count 10 --from 5000
+  cloverleaf tail orders --follow              from now on, until Ctrl-C
+  cloverleaf tail orders --follow --from earliest --meta";
+
+/// The whole command line.
+pub(crate) fn command() -> Command {
+    // The descriptions come last: the derived ones are those of the argument types.
+    let topic = TopicCommand::augment_subcommands(Command::new("topic"))
+        .about("List, create, delete and describe topics");
+    let subscription = SubscriptionCommand::augment_subcommands(Command::new("subscription"))
+        .about("List, create, delete, describe, empty, pause and unpause subscriptions");
+    let tail = TailArgs::augment_args(Command::new("tail"))
+        .about("Print the messages of a topic without consuming them");
+    let options = Command::new("options").about("Print the documentation of all options");
+    Command::new("cloverleaf")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about(ABOUT)
+        .after_help(EXAMPLES)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(serve())
+        .subcommand(with_admin(topic, TOPIC_EXAMPLES))
+        .subcommand(with_admin(subscription, SUBSCRIPTION_EXAMPLES))
+        .subcommand(with_admin(tail, TAIL_EXAMPLES))
+        .subcommand(options)
+}
+
+fn with_admin(command: Command, examples: &'static str) -> Command {
+    let subcommands = command.has_subcommands();
+    let admin = Arg::new("admin")
+        .long("admin")
+        .value_name("ADDRESS")
+        .env("CLOVERLEAF_ADMIN_ADDRESS")
+        .default_value("127.0.0.1:8080")
+        .global(true)
+        .help("Admin address of the running broker");
+    command
+        .arg(admin)
+        .after_help(examples)
+        .subcommand_required(subcommands)
+        .arg_required_else_help(subcommands)
+}
+
+fn serve() -> Command {
+    let config = Arg::new("config")
+        .long("config")
+        .value_name("FILE")
+        .env("CLOVERLEAF_CONFIG")
+        .value_parser(value_parser!(PathBuf))
+        .value_hint(ValueHint::FilePath)
+        .help("Configuration file (TOML); `cloverleaf options` says what can be in it");
+    let command = Command::new("serve")
+        .about("Start a broker")
+        .after_help(SERVE_EXAMPLES)
+        .arg(config);
+    OPTIONS
+        .iter()
+        .fold(command, |command, option| command.arg(flag(option)))
+}
+
+fn flag(option: &OptionDef) -> Arg {
+    let heading = if option.section.is_empty() {
+        "Broker"
+    } else {
+        "NSQ"
+    };
+    let doc = option.doc.trim();
+    let short = doc.split(". ").next().unwrap_or(doc).trim_end_matches('.');
+    let default = if option.default.is_empty() {
+        String::new()
+    } else {
+        format!(" [default: {}]", option.default)
+    };
+    let arg = Arg::new(option.flag())
+        .long(option.flag())
+        .value_name(option.kind.to_uppercase())
+        .help_heading(heading)
+        .help(format!("{short}{default}"))
+        .long_help(format!("{doc}{default} [env: {}]", option.variable()));
+    if option.switch {
+        let arg = arg
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true");
+        arg.value_name("true|false").action(ArgAction::Set)
+    } else {
+        arg.action(ArgAction::Append)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn help_of_serve_names_every_option_its_default_and_its_variable() {
+        let help = serve().render_long_help().to_string();
+        for option in OPTIONS {
+            assert!(
+                help.contains(&format!("--{}", option.flag())),
+                "{}",
+                option.name()
+            );
+            assert!(help.contains(&option.variable()), "{}", option.name());
+        }
+        assert!(help.contains("[default: 127.0.0.1:4150]"));
+    }
+
+    #[test]
+    fn switches_may_stand_alone_or_have_a_value() {
+        let value = |args: &[&str]| {
+            let matches = serve().try_get_matches_from(args).unwrap();
+            matches.get_one::<String>("nsq-deflate").cloned()
+        };
+        assert_eq!(value(&["serve"]), None);
+        assert_eq!(value(&["serve", "--nsq-deflate"]).as_deref(), Some("true"));
+        assert_eq!(
+            value(&["serve", "--nsq-deflate=false"]).as_deref(),
+            Some("false")
+        );
+    }
+}

@@ -1,0 +1,115 @@
+//! Talking to the admin interface of a running broker.
+
+use anyhow::{Context as _, bail};
+use clap::ArgMatches;
+use cloverleaf_server::admin_types::Problem;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use ureq::http::Method;
+use ureq::{Agent, Body};
+
+/// The admin interface of one broker.
+pub(crate) struct Client {
+    address: String,
+    agent: Agent,
+}
+
+impl Client {
+    /// For the address that `--admin` names.
+    pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
+        let address = matches
+            .get_one::<String>("admin")
+            .cloned()
+            .unwrap_or_default();
+        // No proxy: the broker is on this machine, whatever the environment says.
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .proxy(None)
+            .build();
+        Self {
+            address,
+            agent: config.into(),
+        }
+    }
+
+    /// Reads something.
+    pub(crate) fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
+        read(self.call(Method::GET, path, None::<&()>)?)
+    }
+
+    /// Sends something and reads the answer.
+    pub(crate) fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        read(self.call(Method::POST, path, Some(body))?)
+    }
+
+    /// Deletes something.
+    pub(crate) fn delete(&self, path: &str) -> anyhow::Result<()> {
+        self.call(Method::DELETE, path, None::<&()>).map(|_| ())
+    }
+
+    fn call(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> anyhow::Result<Body> {
+        let bytes = body.map(serde_json::to_vec).transpose()?;
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(format!("http://{}{path}", self.address))
+            .header("content-type", "application/json");
+        let answer = match bytes {
+            Some(bytes) => self.agent.run(request.body(bytes)?),
+            None => self.agent.run(request.body(())?),
+        };
+        let mut answer = answer.with_context(|| {
+            format!(
+                "no broker answers at {}; is `cloverleaf serve` running? (--admin says where)",
+                self.address
+            )
+        })?;
+        if !answer.status().is_success() {
+            let text = answer.body_mut().read_to_string().unwrap_or_default();
+            match serde_json::from_str::<Problem>(&text) {
+                Ok(problem) => bail!("{}", problem.error),
+                Err(_) => bail!("the broker answers {}: {}", answer.status(), text.trim()),
+            }
+        }
+        Ok(answer.into_body())
+    }
+}
+
+fn read<T: DeserializeOwned>(mut body: Body) -> anyhow::Result<T> {
+    body.read_json()
+        .context("the broker's answer is not understood; is it another version?")
+}
+
+/// A name as one segment of a path.
+pub(crate) fn segment(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                text.push(char::from(byte));
+            }
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_one_segment() {
+        assert_eq!(segment("orders.v1-a_b"), "orders.v1-a_b");
+        assert_eq!(segment("a/b #ephemeral"), "a%2Fb%20%23ephemeral");
+        assert_eq!(segment("ö"), "%C3%B6");
+    }
+}

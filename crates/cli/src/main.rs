@@ -1,0 +1,59 @@
+//! The `cloverleaf` binary: reads the command line and does what it says.
+
+mod args;
+mod client;
+mod logging;
+mod serve;
+mod subscription;
+mod table;
+mod tail;
+mod topic;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, FromArgMatches};
+
+/// Keeps the heap of each thread apart, which suits one runtime per core.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let matches = args::command().get_matches();
+    match run(&matches) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cloverleaf: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+    match matches.subcommand() {
+        Some(("serve", matches)) => serve::run(matches),
+        Some(("topic", matches)) => topic::run(
+            &client::Client::from_matches(matches),
+            &topic::TopicCommand::from_arg_matches(matches)?,
+        ),
+        Some(("subscription", matches)) => subscription::run(
+            &client::Client::from_matches(matches),
+            &subscription::SubscriptionCommand::from_arg_matches(matches)?,
+        ),
+        Some(("tail", matches)) => tail::run(
+            &client::Client::from_matches(matches),
+            &tail::TailArgs::from_arg_matches(matches)?,
+        ),
+        _ => {
+            std::io::stdout().write_all(cloverleaf_server::options_markdown().as_bytes())?;
+            Ok(())
+        }
+    }
+}
+
+/// `cloverleaf … | head` is no error.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}

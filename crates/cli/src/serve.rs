@@ -1,0 +1,83 @@
+//! `cloverleaf serve`
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use cloverleaf_server::config_value::DurabilityMode;
+use cloverleaf_server::{Config, OPTIONS, Server, Sources};
+
+use tracing_subscriber::filter::LevelFilter;
+
+use crate::logging;
+
+/// Runs a broker until it is told to end.
+pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+    let config = Config::load(&sources(matches))?;
+    let level = logging::init(config.general.log_level);
+    let server = Server::start(config)?;
+    server.on_log_level(move |wanted| {
+        // It fails only when the subscriber is gone, and then there is nothing to filter.
+        let _ = level.modify(|filter| *filter = LevelFilter::from_level(wanted));
+    });
+    announce(&server, &mut io::stdout().lock())?;
+    for line in server.recovery() {
+        tracing::info!("recovery: {line}");
+    }
+    server.wait_for_signal()?;
+    tracing::info!("shutting down: clients may finish what is pending");
+    server.shutdown();
+    tracing::info!("all is written down");
+    Ok(())
+}
+
+fn sources(matches: &ArgMatches) -> Sources {
+    let mut flags = BTreeMap::new();
+    for flag in OPTIONS.iter().map(cloverleaf_server::OptionDef::flag) {
+        if matches.value_source(&flag) == Some(ValueSource::CommandLine)
+            && let Some(values) = matches.get_many::<String>(&flag)
+        {
+            flags.insert(flag, values.cloned().collect());
+        }
+    }
+    Sources {
+        file: matches.get_one::<PathBuf>("config").cloned(),
+        // Variables that are not text cannot be one of ours.
+        variables: std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect(),
+        flags,
+    }
+}
+
+/// Says in a few lines where the broker is and what it promises.
+fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
+    let config = &server.context().config;
+    let addresses = server.addresses();
+    let promise = match config.general.durability {
+        DurabilityMode::Protocol => "NSQ's OK: handed to the kernel, survives kill -9",
+        DurabilityMode::Disk => "an answer means synced to disk, survives power loss",
+        DurabilityMode::Kernel => "an answer means handed to the kernel, survives kill -9",
+    };
+    let show = |address: Option<SocketAddr>| address.map_or("off".to_owned(), |a| a.to_string());
+    writeln!(out, "cloverleaf {}", env!("CARGO_PKG_VERSION"))?;
+    writeln!(out, "  data        {}", config.general.data_dir.display())?;
+    writeln!(
+        out,
+        "  durability  {} ({promise})",
+        config.general.durability
+    )?;
+    write!(out, "  NSQ         {}", show(addresses.nsq_tcp))?;
+    write!(out, ", HTTP {}", show(addresses.nsq_http))?;
+    if let Some(https) = addresses.nsq_https {
+        write!(out, ", HTTPS {https}")?;
+    }
+    writeln!(out, ", lookup {}", show(addresses.nsq_lookup_http))?;
+    if let Some(admin) = addresses.admin {
+        writeln!(out, "  admin       http://{admin}/metrics, /healthz")?;
+    }
+    out.flush()
+}

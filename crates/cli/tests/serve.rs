@@ -1,0 +1,175 @@
+//! The binary itself: what it prints, how it ends, and the commands against it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_cloverleaf");
+
+struct Broker {
+    child: Child,
+    lines: Vec<String>,
+}
+
+impl Broker {
+    fn start(folder: &Path) -> Broker {
+        let mut child = serve(folder).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = Vec::new();
+        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+            lines.push(line.unwrap());
+            if lines.last().is_some_and(|line| line.contains("admin")) {
+                break;
+            }
+        }
+        Broker { child, lines }
+    }
+
+    fn admin(&self) -> String {
+        let line = self.lines.last().unwrap();
+        let address = line.split("http://").nth(1).unwrap();
+        address.split('/').next().unwrap().to_owned()
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        Command::new(BINARY)
+            .args(args)
+            .args(["--admin", &self.admin()])
+            .output()
+            .unwrap()
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn terminate(&mut self) -> bool {
+        let pid = self.child.id().to_string();
+        Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn serve(folder: &Path) -> Command {
+    let mut command = Command::new(BINARY);
+    command
+        .arg("serve")
+        .arg("--data-dir")
+        .arg(folder)
+        .stderr(Stdio::null());
+    for flag in ["admin", "nsq-tcp", "nsq-http", "nsq-lookup-http"] {
+        command.arg(format!("--{flag}-address")).arg("127.0.0.1:0");
+    }
+    command.arg("--disk-free-bytes-min=0");
+    command
+}
+
+#[test]
+fn serve_says_where_it_is_and_ends_well_on_sigterm() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broker = Broker::start(&folder.path().join("data"));
+    assert!(broker.lines.len() <= 8, "{:?}", broker.lines);
+    let text = broker.lines.join("\n");
+    for part in ["127.0.0.1:", "/data", "durability  protocol"] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+    assert!(broker.terminate());
+}
+
+#[test]
+fn a_second_broker_names_the_first_and_exits_with_1() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path());
+    let mut second = serve(folder.path()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut text = String::new();
+    second
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(second.wait().unwrap().code(), Some(1), "{text}");
+    assert!(text.contains(&broker.child.id().to_string()), "{text}");
+}
+
+#[test]
+fn topics_and_subscriptions_from_the_command_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path());
+    broker.ok(&["topic", "create", "orders"]);
+    broker.ok(&["topic", "create", "tmp#ephemeral"]);
+    let list = broker.ok(&["topic", "list"]);
+    assert!(
+        list.starts_with("TOPIC") && list.contains("orders"),
+        "{list}"
+    );
+    assert!(
+        broker
+            .ok(&["topic", "describe", "tmp#ephemeral"])
+            .contains("ephemeral")
+    );
+    broker.ok(&[
+        "subscription",
+        "create",
+        "orders",
+        "billing",
+        "--attempts-max",
+        "5",
+    ]);
+    broker.ok(&["subscription", "pause", "orders", "billing"]);
+    let text = broker.ok(&["subscription", "describe", "orders", "billing"]);
+    assert!(
+        text.contains("at most 5") && text.contains("paused"),
+        "{text}"
+    );
+    broker.ok(&["subscription", "unpause", "orders", "billing"]);
+    broker.ok(&["subscription", "empty", "orders", "billing"]);
+    assert!(broker.ok(&["subscription", "list"]).contains("billing"));
+    assert_eq!(broker.ok(&["tail", "orders"]), "");
+    broker.ok(&["subscription", "delete", "orders", "billing"]);
+    broker.ok(&["topic", "delete", "orders"]);
+    let output = broker.run(&["topic", "describe", "orders"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("there is no topic orders"));
+}
+
+#[test]
+fn wrong_configuration_is_explained() {
+    let output = Command::new(BINARY)
+        .args(["serve", "--durability", "disc"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        text.contains("`disc` is not one of: protocol, disk, kernel"),
+        "{text}"
+    );
+    let remote = ["serve", "--nsq-tcp-address", "0.0.0.0:4150"];
+    let output = Command::new(BINARY).args(remote).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("--allow-anonymous-remote"), "{text}");
+}
+
+#[test]
+fn without_a_broker_commands_say_so() {
+    let output = Command::new(BINARY)
+        .args(["topic", "list", "--admin", "127.0.0.1:1"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("no broker answers at 127.0.0.1:1"), "{text}");
+}

@@ -1,0 +1,193 @@
+//! Measures the log alone, for the decisions in `docs/decisions`:
+//!
+//! ```text
+//! cargo run --release -p cloverleaf-log --example append -- FOLDER
+//! ```
+//!
+//! FOLDER should be on the disk in question and is used for a subfolder that is removed again.
+
+use std::error::Error;
+use std::io::IoSlice;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cloverleaf_log::{
+    Batch, BatchBuilder, Disk, DiskFile, Durability, Log, LogOptions, OpenMode, PartitionLog,
+    PartitionOptions, Read, RealDisk,
+};
+use uuid::Uuid;
+
+type Outcome<T> = Result<T, Box<dyn Error>>;
+
+const MESSAGES: usize = 200;
+const MESSAGE_BYTES: usize = 200;
+
+fn batch(messages: usize) -> Batch {
+    let body = [b'x'; MESSAGE_BYTES];
+    let capacity = messages * (MESSAGE_BYTES + 12);
+    let mut builder = BatchBuilder::with_capacity(capacity, 1_700_000_000_000);
+    for _ in 0..messages {
+        builder.push(None, Some(&body), &[]);
+    }
+    builder.finish()
+}
+
+/// Median of the time that `work` takes, after a few rounds that do not count.
+fn median(rounds: usize, mut work: impl FnMut() -> Outcome<()>) -> Outcome<Duration> {
+    let mut times = Vec::with_capacity(rounds);
+    for round in 0..rounds + rounds / 10 {
+        let began = Instant::now();
+        work()?;
+        if round >= rounds / 10 {
+            times.push(began.elapsed());
+        }
+    }
+    times.sort();
+    Ok(times[times.len() / 2])
+}
+
+fn encode() -> Outcome<()> {
+    let build = median(20_000, || {
+        std::hint::black_box(batch(MESSAGES));
+        Ok(())
+    })?;
+    println!("build a batch of {MESSAGES} x {MESSAGE_BYTES} bytes: {build:?}");
+    let stored = batch(MESSAGES);
+    let walk = median(20_000, || {
+        let mut cursor = stored.records();
+        while let Some(record) = cursor.next_record()? {
+            std::hint::black_box(record);
+        }
+        Ok(())
+    })?;
+    println!("walk its records: {walk:?}");
+    let parse = median(20_000, || {
+        std::hint::black_box(Batch::parse(stored.bytes().clone())?);
+        Ok(())
+    })?;
+    println!("validate it (checksum): {parse:?}");
+    Ok(())
+}
+
+fn appends(log: &Log) -> Outcome<()> {
+    let partition = log.partition(Uuid::new_v4(), 0, PartitionOptions::default())?;
+    for class in [Durability::Kernel, Durability::None] {
+        let mut times = Vec::new();
+        for _ in 0..10_000 {
+            let batch = batch(MESSAGES);
+            let began = Instant::now();
+            partition.append(batch, class)?.wait()?;
+            times.push(began.elapsed());
+        }
+        let average = times.iter().sum::<Duration>() / times.len() as u32;
+        times.sort();
+        let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+        println!(
+            "append that batch, {class:?} class: median {:?}, 99% {:?}, max {:?}, average {average:?}",
+            at(0.5),
+            at(0.99),
+            at(1.0)
+        );
+    }
+    let mut from = 0;
+    let mut batches = 0;
+    let began = Instant::now();
+    loop {
+        let read = match partition.read(from, 256 << 10) {
+            Read::Batches(batches) => batches,
+            Read::End => break,
+            Read::Cold(cold) => cold.run()?,
+        };
+        let Some(last) = read.last() else { break };
+        from = last.end_offset();
+        batches += read.len() as u32;
+    }
+    println!(
+        "read it back from the page cache: {:?} per batch",
+        began.elapsed() / batches
+    );
+    println!("{:?}", log.metrics());
+    Ok(())
+}
+
+/// Appends one message to each partition, waits for all of them, again and again.
+fn groups(log: &Log, partitions: u32, each: usize) -> Outcome<()> {
+    let topic = Uuid::new_v4();
+    let mut logs: Vec<Arc<PartitionLog>> = Vec::new();
+    for number in 0..partitions {
+        logs.push(log.partition(topic, number, PartitionOptions::default())?);
+    }
+    let before = log.metrics();
+    let round = median(300, || {
+        let mut waiting = Vec::new();
+        for partition in &logs {
+            for _ in 0..each {
+                waiting.push(partition.append(batch(1), Durability::Disk)?);
+            }
+        }
+        for appended in waiting {
+            appended.wait()?;
+        }
+        Ok(())
+    })?;
+    let after = log.metrics();
+    let groups = after.groups - before.groups;
+    println!(
+        "{partitions} partitions x {each} waiting: {round:?} per round, {:.0} messages/s, \
+         {:.1} messages per group",
+        f64::from(partitions) * each as f64 / round.as_secs_f64(),
+        (after.group_waiters - before.group_waiters) as f64 / groups as f64,
+    );
+    Ok(())
+}
+
+fn sync_line(disk: &RealDisk) -> Outcome<()> {
+    println!("dirty files | fdatasync each | syncfs once");
+    for count in [1, 2, 4, 8, 16, 64] {
+        let mut files: Vec<Arc<dyn DiskFile>> = Vec::new();
+        for number in 0..count {
+            let file = disk.open(&format!("f{count}-{number}"), OpenMode::CreateNew)?;
+            file.allocate(16 << 20)?;
+            file.sync_data()?;
+            files.push(file);
+        }
+        let mut position = 0;
+        let mut dirty = || {
+            position += 300;
+            files
+                .iter()
+                .try_for_each(|file| file.write_all_at(&[IoSlice::new(&[7; 300])], position))
+        };
+        let each = median(100, || {
+            dirty()?;
+            Ok(files.iter().try_for_each(|file| file.sync_data())?)
+        })?;
+        let once = median(100, || {
+            dirty()?;
+            Ok(disk.sync_fs()?)
+        })?;
+        println!("{count:11} | {each:14.1?} | {once:.1?}");
+    }
+    Ok(())
+}
+
+fn main() -> Outcome<()> {
+    let folder = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
+    let folder = Path::new(&folder).join(format!("cloverleaf-append-{}", std::process::id()));
+    let disk = RealDisk::open(&folder)?;
+    let outcome = (|| {
+        encode()?;
+        sync_line(&disk)?;
+        let (log, _) = Log::open(disk.clone(), LogOptions::default())?;
+        groups(&log, 1, 1)?;
+        groups(&log, 1, 64)?;
+        groups(&log, 8, 1)?;
+        groups(&log, 64, 1)?;
+        appends(&log)?;
+        log.close();
+        Ok(())
+    })();
+    std::fs::remove_dir_all(&folder)?;
+    outcome
+}

@@ -1,0 +1,278 @@
+//! The way of a batch into the log.
+//!
+//! The caller's thread gives the batch its offsets under the partition's lock. If nobody else
+//! writes to this partition and the disk is not slow, the same thread hands all that is pending to
+//! the kernel with one vectored write (and what others added meanwhile, a few times). Otherwise the
+//! append only registers, and whoever writes completes it: so appends of many threads combine into
+//! few writes, and no thread waits for another. While the disk throttles writers, the thread
+//! "log-writer" writes and no caller does.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::appended::{Appended, Completions, Pending, Waiter};
+use crate::batch::Batch;
+use crate::error::AppendError;
+use crate::group_commit::SyncRequest;
+use crate::housekeeping::Chore;
+use crate::metrics::{count, discount};
+use crate::options::Durability;
+use crate::partition::{PartitionLog, State, WriteWaiter, tail_weight};
+use crate::writer::Written;
+
+/// Rounds that a caller's thread writes for others before it hands the rest to "log-writer".
+const INLINE_ROUNDS: u32 = 4;
+
+impl PartitionLog {
+    /// Appends a batch: it gets the next offsets, in the order of the calls.
+    ///
+    /// The result is ready (as a future) when the batch is as durable as `class` says; with
+    /// [`Durability::None`] at once, and with [`Durability::Kernel`] nearly always. It never blocks
+    /// longer than a write to the page cache takes.
+    ///
+    /// # Errors
+    /// Refused at once: too large, disk full, closed, or the write on this thread has failed.
+    pub fn append(
+        self: &Arc<Self>,
+        batch: Batch,
+        class: Durability,
+    ) -> Result<Appended, AppendError> {
+        let bytes = batch.bytes().len() as u64;
+        let now = Instant::now();
+        if let Err(free_bytes) = self.shared.space.admit(&*self.shared.disk, now, bytes) {
+            count(&self.shared.counters.storage_full, 1);
+            return Err(AppendError::StorageFull { free_bytes });
+        }
+        self.append_at(batch, class, now)
+    }
+
+    /// As [`PartitionLog::append`], but may use the reserve of free space: for the broker's own
+    /// messages (dead letters), which must have room when producers are refused.
+    ///
+    /// # Errors
+    /// As [`PartitionLog::append`].
+    pub fn append_internal(
+        self: &Arc<Self>,
+        batch: Batch,
+        class: Durability,
+    ) -> Result<Appended, AppendError> {
+        self.append_at(batch, class, Instant::now())
+    }
+
+    fn append_at(
+        self: &Arc<Self>,
+        batch: Batch,
+        class: Durability,
+        now: Instant,
+    ) -> Result<Appended, AppendError> {
+        let shared = &self.shared;
+        let bytes = batch.bytes().len() as u64;
+        let bytes_max = shared.options.batch_bytes_max;
+        if bytes > bytes_max {
+            return Err(AppendError::TooLarge { bytes, bytes_max });
+        }
+        if class == Durability::Disk
+            && let Some(failure) = shared.journal.failure()
+        {
+            // Definitions that messages depend on are not durable: nothing after them can be.
+            return Err(AppendError::Failed(failure));
+        }
+        let batch = batch.into_unplaced();
+        let mut state = self.state.lock();
+        if state.closed {
+            return Err(AppendError::Closed);
+        }
+        let base = state.next_offset;
+        let batch = batch.place(base);
+        let end = batch.end_offset();
+        state.next_offset = end;
+        state.pending.push(batch);
+        count(&shared.counters.batches, 1);
+        count(&shared.counters.unwritten_bytes, bytes);
+        let writes_here = !state.writing && shared.writes_inline(now);
+        let mut pending = Pending::ready();
+        if class == Durability::Disk || (class == Durability::Kernel && !writes_here) {
+            let waiter = Arc::new(Waiter::default());
+            state.write_waiters.push(WriteWaiter {
+                end,
+                class,
+                waiter: waiter.clone(),
+            });
+            pending = Pending::waiting(waiter);
+        }
+        if writes_here {
+            state.writing = true;
+            let batches = state.take_pending();
+            drop(state);
+            self.write_rounds(batches, Some(now))?;
+        } else if !state.writing && !state.write_queued {
+            state.write_queued = true;
+            drop(state);
+            self.queue_write();
+        }
+        Ok(Appended { base, end, pending })
+    }
+
+    /// Puts the partition into the queue of "log-writer".
+    pub(crate) fn queue_write(self: &Arc<Self>) {
+        if self.shared.queues.writes.push(self.clone()).is_err() {
+            // The log was stopped meanwhile: nobody will write, so everybody is told.
+            self.close_now();
+        }
+    }
+
+    /// "log-writer": writes everything that is pending, unless somebody is at it.
+    pub(crate) fn write_pending(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        state.write_queued = false;
+        if state.writing || state.pending.is_empty() {
+            return;
+        }
+        state.writing = true;
+        let batches = state.take_pending();
+        drop(state);
+        // Waiters are told by the rounds themselves.
+        let _ = self.write_rounds(batches, None);
+    }
+
+    /// Writes `batches`, then what was added meanwhile. Gives the outcome of the first round.
+    /// `inline_since` is when a caller's own thread began; `None` on "log-writer".
+    fn write_rounds(
+        self: &Arc<Self>,
+        mut batches: Vec<Batch>,
+        inline_since: Option<Instant>,
+    ) -> Result<(), AppendError> {
+        let mut rounds = 0;
+        let mut first = None;
+        let mut began = inline_since;
+        loop {
+            rounds += 1;
+            let mut writer = self.writer.lock();
+            let written = writer.write(self, &batches);
+            let slow = began.is_some_and(|began| self.shared.judge_write(began));
+            let hand_over = inline_since.is_some() && (slow || rounds == INLINE_ROUNDS);
+            let mut told = Completions::default();
+            let mut state = self.state.lock();
+            let round = self.publish(&mut state, &mut batches, &written, &mut told);
+            if std::mem::take(&mut state.seal_requested) {
+                drop(state);
+                writer.roll(self);
+                state = self.state.lock();
+            }
+            drop(writer);
+            let more = !state.pending.is_empty();
+            let goes_on = more && !hand_over;
+            let mut queue = false;
+            if goes_on {
+                std::mem::swap(&mut state.pending, &mut batches);
+            } else {
+                state.writing = false;
+                state.spare = std::mem::take(&mut batches);
+                queue = more && !std::mem::replace(&mut state.write_queued, true);
+            }
+            drop(state);
+            if queue {
+                self.queue_write();
+            }
+            self.after_round(&round, told);
+            first.get_or_insert(written.error.map_or(Ok(()), Err));
+            if !goes_on {
+                return first.unwrap_or(Ok(()));
+            }
+            began = inline_since.map(|_| Instant::now());
+        }
+    }
+
+    /// Makes the written batches visible, and sorts out who waits for what.
+    fn publish(
+        self: &Arc<Self>,
+        state: &mut State,
+        batches: &mut Vec<Batch>,
+        written: &Written,
+        told: &mut Completions,
+    ) -> Round {
+        let mut round = Round::default();
+        let last = batches.last().map_or(0, Batch::end_offset);
+        let all: u64 = batches.iter().map(|batch| batch.bytes().len() as u64).sum();
+        discount(&self.shared.counters.unwritten_bytes, all);
+        for batch in batches.drain(..written.count) {
+            round.end = batch.end_offset();
+            round.bytes += batch.bytes().len() as u64;
+            round.weight += tail_weight(&batch);
+            state.tail.push_back(batch);
+        }
+        batches.clear();
+        if written.count > 0 {
+            self.set_written_end(round.end);
+            round.note_dirty = !std::mem::replace(&mut state.dirty_noted, true);
+        }
+        let due = state
+            .write_waiters
+            .partition_point(|waiter| waiter.end <= last);
+        for WriteWaiter { end, class, waiter } in state.write_waiters.drain(..due) {
+            match (&written.error, class) {
+                (Some(error), _) if end > round.end => told.add(waiter, Err(error.clone())),
+                (_, Durability::Disk) => state.sync_waiters.push((end, waiter)),
+                _ => told.add(waiter, Ok(())),
+            }
+        }
+        round.ask_sync = !state.sync_waiters.is_empty() && !state.sync_queued;
+        state.sync_queued |= round.ask_sync;
+        round
+    }
+
+    /// What a round leaves to do once the locks are released.
+    fn after_round(self: &Arc<Self>, round: &Round, told: Completions) {
+        let shared = &self.shared;
+        told.tell();
+        if round.bytes > 0 {
+            if round.note_dirty {
+                let _ = shared.queues.chores.push(Chore::Dirty(self.clone()));
+            }
+            shared.tail.admit(self, round.end, round.weight);
+            self.tell_written();
+        }
+        if round.ask_sync
+            && shared
+                .queues
+                .syncs
+                .push(SyncRequest::Partition(self.clone()))
+                .is_err()
+        {
+            self.close_now();
+        }
+    }
+
+    /// Refuses appends from now on and tells everyone who waits that the log is closed.
+    pub(crate) fn close_now(&self) {
+        let mut told = Completions::default();
+        let mut state = self.state.lock();
+        state.closed = true;
+        for waiting in state.write_waiters.drain(..) {
+            told.add(waiting.waiter, Err(AppendError::Closed));
+        }
+        for (_, waiter) in state.sync_waiters.drain(..) {
+            told.add(waiter, Err(AppendError::Closed));
+        }
+        drop(state);
+        told.tell();
+    }
+}
+
+/// What one round of writing has changed.
+#[derive(Default)]
+struct Round {
+    /// Offset after the last written batch; 0 if none was.
+    end: u64,
+    bytes: u64,
+    weight: u64,
+    note_dirty: bool,
+    ask_sync: bool,
+}
+
+impl State {
+    fn take_pending(&mut self) -> Vec<Batch> {
+        let spare = std::mem::take(&mut self.spare);
+        std::mem::replace(&mut self.pending, spare)
+    }
+}

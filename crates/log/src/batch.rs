@@ -1,0 +1,313 @@
+//! The record batch: the one format on disk, in memory and (for Kafka clients) on the wire.
+//!
+//! Kafka's message format 2, big-endian:
+//!
+//! ```text
+//!  byte  0        8            12            16    17    21         23                27
+//!       +--------+------------+-------------+-----+-----+----------+-----------------+--
+//!       | base   | batch      | partition   | mag | crc | attri-   | last offset     |
+//!       | offset | length i32 | leader      | ic  | u32 | butes    | delta i32       |
+//!       | i64    | (from 12)  | epoch i32   | =2  |     | i16      |                 |
+//!       +--------+------------+-------------+-----+-----+----------+-----------------+--
+//!        27          35         43          51         53         57         61
+//!       +-----------+----------+-----------+----------+----------+----------+----------+
+//!       | base time | max time | producer  | producer | base     | record   | records  |
+//!       | i64 ms    | i64 ms   | id i64    | epoch    | sequence | count    |          |
+//!       |           |          |           | i16      | i32      | i32      |          |
+//!       +-----------+----------+-----------+----------+----------+----------+----------+
+//! ```
+//!
+//! The CRC-32C covers everything from byte 21 on, so base offset and leader epoch can be patched
+//! when the batch gets its place in a partition. Attributes: bits 0-2 compression (0 none, 1 gzip,
+//! 2 snappy, 3 lz4, 4 zstd), bit 3 timestamp type (1 = the broker's append time), bit 4
+//! transactional, bit 5 control.
+//! Source: <https://kafka.apache.org/documentation/#recordbatch>.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::error::BatchError;
+use crate::record::RecordCursor;
+
+/// Position of a record in its partition; 0-based, never reused.
+pub type Offset = u64;
+
+/// Bytes before the first record.
+pub const BATCH_HEADER_BYTES: usize = 61;
+/// Bytes that the batch length field does not count: base offset and the field itself.
+const LENGTH_OVERHEAD: usize = 12;
+/// First byte that the checksum covers.
+pub(crate) const CRC_FROM: usize = 21;
+
+/// A validated record batch. Cloning is cheap: the bytes are shared.
+#[derive(Clone)]
+pub struct Batch {
+    bytes: Bytes,
+    base_offset: Offset,
+    max_timestamp_ms: i64,
+    last_offset_delta: u32,
+    count: u32,
+}
+
+/// How strict the record count is checked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// From a producer: offsets are dense.
+    New,
+    /// From our own files: compaction may have removed records.
+    Stored,
+}
+
+impl Batch {
+    /// Validates one ready-made batch of a producer: lengths, format 2, CRC-32C, codec, and that
+    /// the record count equals the last offset delta + 1. The records themselves are not walked:
+    /// see [`Batch::validate_records`].
+    ///
+    /// # Errors
+    /// [`BatchError`] says what is wrong; `bytes` must be exactly one batch.
+    pub fn parse(bytes: Bytes) -> Result<Batch, BatchError> {
+        Batch::parse_as(bytes, Origin::New)
+    }
+
+    /// As [`Batch::parse`], for batches from our own files, which may hold fewer records than
+    /// offsets.
+    ///
+    /// # Errors
+    /// [`BatchError`] says what is wrong; `bytes` must be exactly one batch.
+    pub fn parse_stored(bytes: Bytes) -> Result<Batch, BatchError> {
+        Batch::parse_as(bytes, Origin::Stored)
+    }
+
+    fn parse_as(bytes: Bytes, origin: Origin) -> Result<Batch, BatchError> {
+        let declared = Batch::peek_len(&bytes)?;
+        if declared != bytes.len() {
+            return Err(BatchError::Length {
+                declared: declared as u64,
+                actual: bytes.len() as u64,
+            });
+        }
+        let stored = u32::from_be_bytes(field(&bytes, 17));
+        let computed = crc32c::crc32c(&bytes[CRC_FROM..]);
+        if stored != computed {
+            return Err(BatchError::Checksum { stored, computed });
+        }
+        let codec = bytes[22] & 0x07;
+        if codec > 4 {
+            return Err(BatchError::Codec(codec));
+        }
+        let count = i32::from_be_bytes(field(&bytes, 57));
+        let last_offset_delta = i32::from_be_bytes(field(&bytes, 23));
+        let fits = match origin {
+            Origin::New => count > 0 && count - 1 == last_offset_delta,
+            Origin::Stored => {
+                count >= 0 && last_offset_delta >= 0 && count - 1 <= last_offset_delta
+            }
+        };
+        if !fits {
+            return Err(BatchError::Count {
+                count,
+                last_offset_delta,
+            });
+        }
+        let base = i64::from_be_bytes(field(&bytes, 0));
+        if origin == Origin::Stored
+            && (base < 0 || base.checked_add(i64::from(last_offset_delta) + 1).is_none())
+        {
+            return Err(BatchError::BaseOffset(base));
+        }
+        Ok(Batch {
+            base_offset: if origin == Origin::Stored {
+                base as u64
+            } else {
+                0
+            },
+            max_timestamp_ms: i64::from_be_bytes(field(&bytes, 35)),
+            last_offset_delta: last_offset_delta as u32,
+            count: count as u32,
+            bytes,
+        })
+    }
+
+    /// Total length in bytes that a batch header announces. Checks only length and format.
+    ///
+    /// # Errors
+    /// Fewer bytes than a header, an impossible length, another message format.
+    pub fn peek_len(header: &[u8]) -> Result<usize, BatchError> {
+        if header.len() < BATCH_HEADER_BYTES {
+            return Err(BatchError::Length {
+                declared: BATCH_HEADER_BYTES as u64,
+                actual: header.len() as u64,
+            });
+        }
+        let magic = header[16] as i8;
+        if magic != 2 {
+            return Err(BatchError::Magic(magic));
+        }
+        let length = i32::from_be_bytes(field(header, 8));
+        let total = usize::try_from(length).unwrap_or(0) + LENGTH_OVERHEAD;
+        if total < BATCH_HEADER_BYTES {
+            return Err(BatchError::Length {
+                declared: BATCH_HEADER_BYTES as u64,
+                actual: total as u64,
+            });
+        }
+        Ok(total)
+    }
+
+    /// What a builder knows to be valid.
+    pub(crate) fn from_builder(bytes: Bytes, count: u32, max_timestamp_ms: i64) -> Batch {
+        let last_offset_delta = count.saturating_sub(1);
+        Batch {
+            bytes,
+            base_offset: 0,
+            max_timestamp_ms,
+            last_offset_delta,
+            count,
+        }
+    }
+
+    /// Walks all records of an uncompressed batch and checks that each is well formed, that their
+    /// offsets are dense and that there are as many as the header says. A compressed batch passes:
+    /// who inflates it checks it.
+    ///
+    /// # Errors
+    /// The position of the first malformed record.
+    pub fn validate_records(&self) -> Result<(), BatchError> {
+        if self.is_compressed() {
+            return Ok(());
+        }
+        let mut cursor = self.records();
+        let mut expected = self.base_offset;
+        loop {
+            let position = cursor.position();
+            let Some((offset, record)) = cursor.next_record()? else {
+                break;
+            };
+            if offset != expected || !record.headers.is_well_formed() {
+                return Err(BatchError::Record { position });
+            }
+            expected += 1;
+        }
+        if expected != self.base_offset + u64::from(self.count) {
+            return Err(BatchError::Record {
+                position: cursor.position(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Offset of the first record; 0 until the batch was appended.
+    pub fn base_offset(&self) -> Offset {
+        self.base_offset
+    }
+
+    /// Offset after the last record.
+    pub fn end_offset(&self) -> Offset {
+        self.base_offset + u64::from(self.last_offset_delta) + 1
+    }
+
+    /// Number of records.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Highest timestamp of the records, in milliseconds since 1970.
+    pub fn max_timestamp_ms(&self) -> i64 {
+        self.max_timestamp_ms
+    }
+
+    /// The timestamp to which the records' deltas are added, in milliseconds since 1970.
+    pub fn base_timestamp_ms(&self) -> i64 {
+        i64::from_be_bytes(field(&self.bytes, 27))
+    }
+
+    /// Attribute bits; see the module's layout.
+    pub fn attributes(&self) -> u16 {
+        u16::from_be_bytes(field(&self.bytes, 21))
+    }
+
+    /// Highest offset delta within the batch.
+    pub(crate) fn last_offset_delta(&self) -> u32 {
+        self.last_offset_delta
+    }
+
+    /// The whole batch as it is stored.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Whether the records are compressed.
+    pub fn is_compressed(&self) -> bool {
+        self.bytes[22] & 0x07 != 0
+    }
+
+    /// Walks the records of an uncompressed batch from the first one.
+    pub fn records(&self) -> RecordCursor<'_> {
+        RecordCursor::at(self, BATCH_HEADER_BYTES as u32)
+    }
+
+    /// Makes the bytes exclusively ours, copying them only if somebody else holds them too, so
+    /// that [`Unplaced::place`] under the partition's lock is two stores.
+    pub(crate) fn into_unplaced(self) -> Unplaced {
+        let Batch {
+            bytes,
+            max_timestamp_ms,
+            last_offset_delta,
+            count,
+            ..
+        } = self;
+        let bytes = match bytes.try_into_mut() {
+            Ok(own) => own,
+            Err(shared) => BytesMut::from(&shared[..]),
+        };
+        Unplaced {
+            bytes,
+            max_timestamp_ms,
+            last_offset_delta,
+            count,
+        }
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            formatter,
+            "Batch({}..{}, {} records, {} bytes)",
+            self.base_offset,
+            self.end_offset(),
+            self.count,
+            self.bytes.len()
+        )
+    }
+}
+
+/// A batch whose bytes are ours alone and that has no place in a partition yet.
+pub(crate) struct Unplaced {
+    bytes: BytesMut,
+    max_timestamp_ms: i64,
+    last_offset_delta: u32,
+    count: u32,
+}
+
+impl Unplaced {
+    /// Gives the batch its offsets: patches base offset and leader epoch (always 0: one broker).
+    pub(crate) fn place(mut self, base_offset: Offset) -> Batch {
+        self.bytes[0..8].copy_from_slice(&base_offset.to_be_bytes());
+        self.bytes[12..16].copy_from_slice(&[0; 4]);
+        Batch {
+            bytes: self.bytes.freeze(),
+            base_offset,
+            max_timestamp_ms: self.max_timestamp_ms,
+            last_offset_delta: self.last_offset_delta,
+            count: self.count,
+        }
+    }
+}
+
+/// Copies a fixed-size field; callers have checked that the header is complete.
+#[inline]
+pub(crate) fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}

@@ -1,0 +1,245 @@
+//! A disk that fails on demand, around any other.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode};
+
+/// What is to fail. Counters count down; `None` never fails.
+#[derive(Clone, Debug, Default)]
+pub struct Faults {
+    /// Only files whose path contains this text are affected by `write`, `sync` and `read`.
+    pub only: String,
+    /// This many writes succeed, the next one fails with an I/O error.
+    pub write_after: Option<u64>,
+    /// A failing write first writes this many bytes.
+    pub torn_bytes: usize,
+    /// This many syncs (file, folder or file system) succeed, the next one fails.
+    pub sync_after: Option<u64>,
+    /// Bytes that can still be allocated or written before the disk is full.
+    pub room_bytes: Option<u64>,
+    /// Everything that would change the disk is refused as on a read-only file system.
+    pub read_only: bool,
+    /// Reads that must not block do as if nothing were cached.
+    pub uncached: bool,
+    /// Reads fail with an I/O error.
+    pub broken_reads: bool,
+}
+
+/// A [`Disk`] whose operations fail as [`Faults`] says.
+pub struct FaultyDisk {
+    inner: Arc<dyn Disk>,
+    faults: Arc<Mutex<Faults>>,
+}
+
+impl FaultyDisk {
+    /// Wraps a disk; nothing fails yet.
+    pub fn new(inner: Arc<dyn Disk>) -> Arc<FaultyDisk> {
+        Arc::new(FaultyDisk {
+            inner,
+            faults: Arc::default(),
+        })
+    }
+
+    /// Changes what is to fail from now on.
+    pub fn set(&self, change: impl FnOnce(&mut Faults)) {
+        change(&mut self.faults.lock());
+    }
+
+    fn writable(&self) -> io::Result<()> {
+        if self.faults.lock().read_only {
+            return Err(ErrorKind::ReadOnlyFilesystem.into());
+        }
+        Ok(())
+    }
+}
+
+impl Faults {
+    /// Counts one sync down.
+    fn on_sync(&mut self, path: &str) -> io::Result<()> {
+        if !path.contains(&self.only) {
+            return Ok(());
+        }
+        count_down(&mut self.sync_after, "injected sync failure")
+    }
+
+    /// Takes room for `bytes`, or says that the disk is full.
+    fn take_room(&mut self, bytes: u64) -> io::Result<()> {
+        if let Some(room) = &mut self.room_bytes {
+            if *room < bytes {
+                return Err(ErrorKind::StorageFull.into());
+            }
+            *room -= bytes;
+        }
+        Ok(())
+    }
+}
+
+fn count_down(counter: &mut Option<u64>, message: &str) -> io::Result<()> {
+    match counter {
+        None => Ok(()),
+        Some(0) => {
+            *counter = None;
+            Err(io::Error::other(message.to_owned()))
+        }
+        Some(left) => {
+            *left -= 1;
+            Ok(())
+        }
+    }
+}
+
+impl Disk for FaultyDisk {
+    fn folder(&self) -> String {
+        self.inner.folder()
+    }
+
+    fn boot_id(&self) -> String {
+        self.inner.boot_id()
+    }
+
+    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        if mode != OpenMode::Existing {
+            self.writable()?;
+        }
+        let inner = self.inner.open(path, mode)?;
+        Ok(Arc::new(FaultyFile {
+            inner,
+            path: path.to_owned(),
+            faults: self.faults.clone(),
+        }))
+    }
+
+    fn create_dir_all(&self, path: &str) -> io::Result<()> {
+        self.writable()?;
+        self.inner.create_dir_all(path)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
+        self.inner.list(path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.writable()?;
+        self.inner.rename(from, to)
+    }
+
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        self.writable()?;
+        self.inner.remove_file(path)
+    }
+
+    fn remove_dir_all(&self, path: &str) -> io::Result<()> {
+        self.writable()?;
+        self.inner.remove_dir_all(path)
+    }
+
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        self.faults.lock().on_sync(path)?;
+        self.inner.sync_dir(path)
+    }
+
+    fn sync_fs(&self) -> io::Result<()> {
+        // A file system sync covers every path, so it fails whatever path the fault is about.
+        count_down(&mut self.faults.lock().sync_after, "injected sync failure")?;
+        self.inner.sync_fs()
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        match self.faults.lock().room_bytes {
+            Some(room) => Ok(room),
+            None => self.inner.free_bytes(),
+        }
+    }
+
+    fn lock(&self, path: &str) -> Result<Box<dyn DiskLock>, LockFailure> {
+        self.writable().map_err(LockFailure::Io)?;
+        self.inner.lock(path)
+    }
+}
+
+struct FaultyFile {
+    inner: Arc<dyn DiskFile>,
+    path: String,
+    faults: Arc<Mutex<Faults>>,
+}
+
+impl DiskFile for FaultyFile {
+    fn write_all_at(&self, buffers: &[IoSlice<'_>], position: u64) -> io::Result<()> {
+        let mut faults = self.faults.lock();
+        if faults.read_only {
+            return Err(ErrorKind::ReadOnlyFilesystem.into());
+        }
+        if self.path.contains(&faults.only)
+            && let Err(error) = count_down(&mut faults.write_after, "injected write failure")
+        {
+            let mut left = faults.torn_bytes;
+            let mut at = position;
+            for buffer in buffers {
+                let part = &buffer[..buffer.len().min(left)];
+                self.inner.write_all_at(&[IoSlice::new(part)], at)?;
+                at += part.len() as u64;
+                left -= part.len();
+            }
+            return Err(error);
+        }
+        drop(faults);
+        self.inner.write_all_at(buffers, position)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        let faults = self.faults.lock();
+        if faults.broken_reads && self.path.contains(&faults.only) {
+            return Err(io::Error::other("injected read failure"));
+        }
+        drop(faults);
+        self.inner.read_at(buffer, position)
+    }
+
+    fn read_at_nowait(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        let faults = self.faults.lock();
+        if faults.uncached && self.path.contains(&faults.only) {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        if faults.broken_reads && self.path.contains(&faults.only) {
+            return Err(io::Error::other("injected read failure"));
+        }
+        drop(faults);
+        self.inner.read_at_nowait(buffer, position)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        let mut faults = self.faults.lock();
+        if faults.read_only {
+            return Err(ErrorKind::ReadOnlyFilesystem.into());
+        }
+        let grows = len.saturating_sub(self.inner.len()?);
+        faults.take_room(grows)?;
+        drop(faults);
+        self.inner.allocate(len)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut faults = self.faults.lock();
+        if faults.read_only {
+            return Err(ErrorKind::ReadOnlyFilesystem.into());
+        }
+        let freed = self.inner.len()?.saturating_sub(len);
+        if let Some(room) = &mut faults.room_bytes {
+            *room += freed;
+        }
+        drop(faults);
+        self.inner.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.faults.lock().on_sync(&self.path)?;
+        self.inner.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.inner.len()
+    }
+}

@@ -1,0 +1,155 @@
+//! The file seam: everything that the log asks of a disk, and nothing else.
+//!
+//! [`RealDisk`] is a folder, [`SimDisk`] a simulated disk that can lose power, and [`FaultyDisk`]
+//! wraps either and fails on demand. Paths are relative to the data folder, with `/` between parts.
+//!
+//! What survives a power loss, on every implementation:
+//! - the bytes and the size of a file: after [`DiskFile::sync_data`];
+//! - the name of a file or folder, its removal, a rename: after [`Disk::sync_dir`] of its parent;
+//! - everything: after [`Disk::sync_fs`].
+
+mod faulty;
+mod real;
+mod sim;
+mod sim_file;
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+pub use faulty::{Faults, FaultyDisk};
+pub use real::RealDisk;
+pub use sim::SimDisk;
+
+/// How [`Disk::open`] treats existing and missing files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// The file must exist (read and write).
+    Existing,
+    /// Created if it is missing.
+    OpenOrCreate,
+    /// Created; an existing file is an error.
+    CreateNew,
+}
+
+/// One name in a folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name without its folder.
+    pub name: String,
+    /// Whether it is a folder.
+    pub is_dir: bool,
+}
+
+/// The lock of a data folder; dropping it releases the lock.
+pub trait DiskLock: Send + Sync {
+    /// Replaces the text that a second broker is shown.
+    ///
+    /// # Errors
+    /// The operating system's.
+    fn set_text(&self, text: &str) -> io::Result<()>;
+
+    /// The text that the previous holder left behind.
+    fn previous_text(&self) -> &str;
+}
+
+/// Why a data folder could not be locked.
+#[derive(Debug)]
+pub enum LockFailure {
+    /// Somebody else holds it; this is the text they left in the lock file.
+    Held(String),
+    /// The lock file could not be created or locked.
+    Io(io::Error),
+}
+
+/// A data folder.
+///
+/// All methods return the operating system's errors.
+#[allow(clippy::missing_errors_doc)]
+pub trait Disk: Send + Sync {
+    /// What to call this folder in messages.
+    fn folder(&self) -> String;
+
+    /// Names the time since the machine was switched on: while it stays the same, the kernel still
+    /// has everything that it was ever handed.
+    fn boot_id(&self) -> String;
+
+    /// Opens a file for reading and writing.
+    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Creates a folder and its parents. Existing ones are no error.
+    fn create_dir_all(&self, path: &str) -> io::Result<()>;
+
+    /// Names in a folder, in no particular order. The data folder itself is the empty path.
+    fn list(&self, path: &str) -> io::Result<Vec<DirEntry>>;
+
+    /// Renames a file; an existing target is replaced.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove_file(&self, path: &str) -> io::Result<()>;
+
+    /// Removes a folder and everything in it.
+    fn remove_dir_all(&self, path: &str) -> io::Result<()>;
+
+    /// Makes the names in this folder durable.
+    fn sync_dir(&self, path: &str) -> io::Result<()>;
+
+    /// Makes everything on the file system durable (`syncfs`).
+    fn sync_fs(&self) -> io::Result<()>;
+
+    /// Bytes that an ordinary process may still write.
+    fn free_bytes(&self) -> io::Result<u64>;
+
+    /// Takes the folder's lock, or says who has it.
+    ///
+    /// # Errors
+    /// [`LockFailure::Held`] when another process or another open log holds it.
+    fn lock(&self, path: &str) -> Result<Box<dyn DiskLock>, LockFailure>;
+}
+
+/// An open file. Reads and writes name their position; there is no cursor.
+///
+/// All methods return the operating system's errors.
+#[allow(clippy::missing_errors_doc)]
+pub trait DiskFile: Send + Sync {
+    /// Writes all buffers one after the other at `position`, or fails. After an error any part of
+    /// it may have been written.
+    fn write_all_at(&self, buffers: &[IoSlice<'_>], position: u64) -> io::Result<()>;
+
+    /// Reads at `position`; fewer bytes than asked for mean the end of the file.
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
+
+    /// As `read_at`, but only what needs no disk access; `WouldBlock` when that is nothing. May
+    /// return fewer bytes than asked for anywhere.
+    fn read_at_nowait(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
+
+    /// Reserves room up to `len` bytes and sets the size to at least that; new bytes read as 0.
+    fn allocate(&self, len: u64) -> io::Result<()>;
+
+    /// Sets the size; bytes beyond it are gone, new ones read as 0.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Makes bytes and size durable (`fdatasync`).
+    fn sync_data(&self) -> io::Result<()>;
+
+    /// Size in bytes.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+}
+
+/// Reads until the buffer is full or the file ends.
+pub(crate) fn read_full(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let count = file.read_at(&mut buffer[filled..], at + filled as u64)?;
+        if count == 0 {
+            break;
+        }
+        filled += count;
+    }
+    Ok(filled)
+}

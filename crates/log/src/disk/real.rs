@@ -1,0 +1,262 @@
+//! The operating system's files below one folder.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use crate::error::OpenError;
+
+use super::{DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode};
+
+/// Most buffers that Linux takes in one vectored write (`IOV_MAX`).
+const BUFFERS_MAX: usize = 1024;
+
+/// A folder on a real file system.
+#[derive(Debug)]
+pub struct RealDisk {
+    root: PathBuf,
+    /// Kept open for `syncfs`, which reports an error once per open file.
+    handle: File,
+}
+
+impl RealDisk {
+    /// Opens the data folder and creates it if it is missing.
+    ///
+    /// # Errors
+    /// The folder cannot be created or opened.
+    pub fn open(root: impl AsRef<Path>) -> Result<Arc<RealDisk>, OpenError> {
+        let root = root.as_ref().to_path_buf();
+        let opened = fs::create_dir_all(&root).and_then(|()| File::open(&root));
+        match opened {
+            Ok(handle) => Ok(Arc::new(RealDisk { root, handle })),
+            Err(error) => {
+                let (folder, message) = (root.display().to_string(), error.to_string());
+                Err(OpenError::NotWritable { folder, message })
+            }
+        }
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        if path.is_empty() {
+            self.root.clone()
+        } else {
+            self.root.join(path)
+        }
+    }
+}
+
+impl Disk for RealDisk {
+    fn folder(&self) -> String {
+        self.root.display().to_string()
+    }
+
+    fn boot_id(&self) -> String {
+        // An empty text, where the kernel has no such file, equals no other boot.
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        id.map(|id| id.trim().to_owned()).unwrap_or_default()
+    }
+
+    fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        match mode {
+            OpenMode::Existing => {}
+            OpenMode::OpenOrCreate => {
+                options.create(true).truncate(false);
+            }
+            OpenMode::CreateNew => {
+                options.create_new(true);
+            }
+        }
+        Ok(Arc::new(RealFile {
+            file: options.open(self.path(path))?,
+        }))
+    }
+
+    fn create_dir_all(&self, path: &str) -> io::Result<()> {
+        fs::create_dir_all(self.path(path))
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(self.path(path))? {
+            let entry = entry?;
+            let is_dir = entry.file_type()?.is_dir();
+            entries.push(DirEntry {
+                name: entry.file_name().to_string_lossy().into(),
+                is_dir,
+            });
+        }
+        Ok(entries)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path(from), self.path(to))
+    }
+
+    fn remove_file(&self, path: &str) -> io::Result<()> {
+        fs::remove_file(self.path(path))
+    }
+
+    fn remove_dir_all(&self, path: &str) -> io::Result<()> {
+        fs::remove_dir_all(self.path(path))
+    }
+
+    fn sync_dir(&self, path: &str) -> io::Result<()> {
+        File::open(self.path(path))?.sync_all()
+    }
+
+    fn sync_fs(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(&self.handle)?)
+    }
+
+    fn free_bytes(&self) -> io::Result<u64> {
+        let stat = rustix::fs::fstatvfs(&self.handle)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn lock(&self, path: &str) -> Result<Box<dyn DiskLock>, LockFailure> {
+        let path = self.path(path);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(LockFailure::Io)?;
+        let held = match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => false,
+            Err(Errno::WOULDBLOCK) => true,
+            Err(error) => return Err(LockFailure::Io(error.into())),
+        };
+        let text = fs::read_to_string(&path)
+            .unwrap_or_default()
+            .trim()
+            .to_owned();
+        if held {
+            return Err(LockFailure::Held(text));
+        }
+        Ok(Box::new(RealLock {
+            file,
+            previous: text,
+        }))
+    }
+}
+
+/// Closing the file releases the lock.
+struct RealLock {
+    file: File,
+    previous: String,
+}
+
+impl DiskLock for RealLock {
+    fn set_text(&self, text: &str) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.write_all_at(text.as_bytes(), 0)
+    }
+
+    fn previous_text(&self) -> &str {
+        &self.previous
+    }
+}
+
+#[derive(Debug)]
+struct RealFile {
+    file: File,
+}
+
+impl RealFile {
+    /// Finishes a vectored write that the kernel took only in part.
+    fn write_rest(
+        &self,
+        buffers: &[IoSlice<'_>],
+        mut written: usize,
+        mut position: u64,
+    ) -> io::Result<()> {
+        for buffer in buffers {
+            if written >= buffer.len() {
+                written -= buffer.len();
+            } else {
+                self.file
+                    .write_all_at(&buffer[written..], position + written as u64)?;
+                written = 0;
+            }
+            position += buffer.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+impl DiskFile for RealFile {
+    fn write_all_at(&self, buffers: &[IoSlice<'_>], mut position: u64) -> io::Result<()> {
+        for group in buffers.chunks(BUFFERS_MAX) {
+            let total: usize = group.iter().map(|buffer| buffer.len()).sum();
+            let written = loop {
+                match rustix::io::pwritev(&self.file, group, position) {
+                    Ok(count) => break count,
+                    Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            };
+            if written < total {
+                self.write_rest(group, written, position)?;
+            }
+            position += total as u64;
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        loop {
+            match self.file.read_at(buffer, position) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn read_at_nowait(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        let mut buffers = [IoSliceMut::new(buffer)];
+        let read = rustix::io::preadv2(&self.file, &mut buffers, position, ReadWriteFlags::NOWAIT);
+        match read {
+            Ok(count) => Ok(count),
+            // File systems without the flag: let the reader thread do it.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR | Errno::INVAL) => {
+                Err(ErrorKind::WouldBlock.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
+            Ok(()) => Ok(()),
+            // File systems without preallocation: the size alone is worth having.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                if self.len()? < len {
+                    self.file.set_len(len)
+                } else {
+                    Ok(())
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+}

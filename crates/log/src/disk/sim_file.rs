@@ -1,0 +1,128 @@
+//! The files of a simulated disk: what is there now, and what a power loss may leave of it.
+
+use std::collections::BTreeMap;
+
+/// Bytes that a disk writes as one.
+const SECTOR: usize = 512;
+
+/// A file.
+#[derive(Default)]
+pub(super) struct Inode {
+    pub(super) data: Vec<u8>,
+    /// Sizes that a power loss may leave: the synced one first. Empty when the size is synced.
+    sizes: Vec<usize>,
+    /// Versions of each unsynced sector, the synced one first, without the current one.
+    dirty: BTreeMap<usize, Vec<Vec<u8>>>,
+}
+
+impl Inode {
+    fn sector(&self, number: usize) -> Vec<u8> {
+        let mut bytes = vec![0; SECTOR];
+        let start = (number * SECTOR).min(self.data.len());
+        let end = ((number + 1) * SECTOR).min(self.data.len());
+        bytes[..end - start].copy_from_slice(&self.data[start..end]);
+        bytes
+    }
+
+    /// Remembers the sectors of a range before it changes.
+    fn remember(&mut self, from: usize, to: usize) {
+        for number in from / SECTOR..to.div_ceil(SECTOR) {
+            let before = self.sector(number);
+            let versions = self.dirty.entry(number).or_default();
+            if versions.last() != Some(&before) {
+                versions.push(before);
+            }
+        }
+    }
+
+    pub(super) fn resize(&mut self, len: usize) {
+        if len == self.data.len() {
+            return;
+        }
+        if len < self.data.len() {
+            self.remember(len, self.data.len());
+        }
+        self.sizes.push(self.data.len());
+        fit(&mut self.data, len);
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8], at: usize) {
+        if bytes.is_empty() {
+            return;
+        }
+        if at + bytes.len() > self.data.len() {
+            self.resize(at + bytes.len());
+        }
+        self.remember(at, at + bytes.len());
+        self.data[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    pub(super) fn sync(&mut self) {
+        self.sizes.clear();
+        self.dirty.clear();
+    }
+
+    /// Keeps what fate leaves of the unsynced part.
+    pub(super) fn lose_power(&mut self, fate: &mut Fate) {
+        let mut sizes = std::mem::take(&mut self.sizes);
+        sizes.push(self.data.len());
+        let size = fate.pick(sizes.len());
+        let dirty = std::mem::take(&mut self.dirty);
+        let reach = dirty
+            .last_key_value()
+            .map_or(0, |(number, _)| (number + 1) * SECTOR);
+        if reach > self.data.len() {
+            fit(&mut self.data, reach);
+        }
+        for (number, versions) in dirty {
+            let chosen = fate.pick(versions.len() + 1);
+            if let Some(version) = versions.get(chosen) {
+                self.data[number * SECTOR..][..SECTOR].copy_from_slice(version);
+            }
+        }
+        let current = sizes[sizes.len() - 1];
+        self.data.truncate(current.max(sizes[size]));
+        fit(&mut self.data, sizes[size]);
+    }
+}
+
+/// Cuts to a length, or fills up with zeros (faster than `resize` in a debug build).
+fn fit(data: &mut Vec<u8>, len: usize) {
+    data.truncate(len);
+    let zeros = vec![0; len - data.len()];
+    data.extend_from_slice(&zeros);
+}
+
+/// Pseudo-random choices of a power loss (SplitMix64).
+pub(super) struct Fate {
+    state: u64,
+    /// How likely the newest version survives, of 256.
+    survival: u64,
+}
+
+impl Fate {
+    pub(super) fn new(seed: u64) -> Fate {
+        let mut fate = Fate {
+            state: seed,
+            survival: 0,
+        };
+        fate.survival = [0, 32, 128, 224, 256][(fate.next() % 5) as usize];
+        fate
+    }
+
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.state;
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+
+    /// An index below `count`; the last one (the newest version) with the odds of this loss.
+    pub(super) fn pick(&mut self, count: usize) -> usize {
+        if count <= 1 || self.next() % 256 < self.survival {
+            return count.saturating_sub(1);
+        }
+        (self.next() % (count as u64 - 1)) as usize
+    }
+}

@@ -1,0 +1,167 @@
+//! What can go wrong, one type per place where it can.
+
+use std::io;
+use std::sync::Arc;
+
+/// A file operation that failed, with everything an operator needs to look for the cause.
+///
+/// It can be cloned, because one failed sync is reported to everyone who waited for it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("cannot {operation} {path}: {message}")]
+pub struct IoFailure {
+    /// What was attempted, a verb phrase such as `write to`.
+    pub operation: &'static str,
+    /// The file or folder, below the data folder.
+    pub path: Arc<str>,
+    /// The operating system's own words.
+    pub message: Arc<str>,
+    /// The kind of the error, for code that must tell a full disk from a broken one.
+    pub kind: io::ErrorKind,
+}
+
+impl IoFailure {
+    /// Wraps an error of the operating system.
+    pub(crate) fn new(operation: &'static str, path: &str, error: &io::Error) -> IoFailure {
+        IoFailure {
+            operation,
+            path: path.into(),
+            message: error.to_string().into(),
+            kind: error.kind(),
+        }
+    }
+}
+
+/// Why a data folder could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has the folder open.
+    #[error("the data folder {folder} is in use by another broker ({holder})")]
+    Locked {
+        /// The data folder.
+        folder: String,
+        /// What the other process wrote into the lock file: its process id and start time.
+        holder: String,
+    },
+    /// The folder cannot be written to.
+    #[error("the data folder {folder} cannot be written to: {message}")]
+    NotWritable {
+        /// The data folder.
+        folder: String,
+        /// The operating system's own words.
+        message: String,
+    },
+    /// A file operation failed.
+    #[error("the data folder {folder} cannot be opened: {failure}")]
+    Io {
+        /// The data folder.
+        folder: String,
+        /// The operation.
+        failure: IoFailure,
+    },
+}
+
+/// Why an operation on the log as a whole, or on its files, failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LogError {
+    /// A file operation failed.
+    #[error(transparent)]
+    Io(#[from] IoFailure),
+    /// The log or the partition was closed or deleted.
+    #[error("the log is closed")]
+    Closed,
+}
+
+/// Why an append was not accepted, or was not made as durable as asked.
+///
+/// After an error the batch may or may not be found in the log after a restart; its offsets are
+/// never given to another one.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum AppendError {
+    /// The disk is (nearly) full; nothing was written and nothing is broken.
+    #[error("the disk has {free_bytes} bytes left, which is below the reserve")]
+    StorageFull {
+        /// Bytes that were free when this was found out.
+        free_bytes: u64,
+    },
+    /// A write or a sync failed.
+    #[error(transparent)]
+    Failed(#[from] IoFailure),
+    /// The log or the partition was closed or deleted.
+    #[error("the log is closed")]
+    Closed,
+    /// The batch is larger than the limit.
+    #[error("a batch of {bytes} bytes is larger than the limit of {bytes_max} bytes")]
+    TooLarge {
+        /// Size of the refused batch in bytes.
+        bytes: u64,
+        /// The limit, `LogOptions::batch_bytes_max`.
+        bytes_max: u64,
+    },
+}
+
+impl From<LogError> for AppendError {
+    fn from(error: LogError) -> AppendError {
+        match error {
+            LogError::Io(failure) => AppendError::Failed(failure),
+            LogError::Closed => AppendError::Closed,
+        }
+    }
+}
+
+/// Why a cold read failed. Corrupt data is no such error: it is reported once and jumped over.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ReadError {
+    /// A file could not be opened or read.
+    #[error(transparent)]
+    Failed(#[from] IoFailure),
+    /// The log was closed before the read ran.
+    #[error("the log is closed")]
+    Closed,
+}
+
+/// Why bytes are not a valid record batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BatchError {
+    /// Fewer bytes than a batch header has, or than the header announces.
+    #[error("a record batch is cut off: {actual} bytes of {declared}")]
+    Length {
+        /// Bytes that the header announces (or that a header has).
+        declared: u64,
+        /// Bytes that are there.
+        actual: u64,
+    },
+    /// Not message format 2.
+    #[error("record batch of message format {0}, only 2 is supported")]
+    Magic(i8),
+    /// The checksum does not match the bytes.
+    #[error("record batch checksum {computed:08x} does not match the stored {stored:08x}")]
+    Checksum {
+        /// In the header.
+        stored: u32,
+        /// Of the bytes.
+        computed: u32,
+    },
+    /// Record count and last offset delta contradict each other.
+    #[error("record batch with {count} records and last offset delta {last_offset_delta}")]
+    Count {
+        /// The header's record count.
+        count: i32,
+        /// The header's last offset delta.
+        last_offset_delta: i32,
+    },
+    /// Base offset out of range.
+    #[error("record batch with base offset {0} is out of range")]
+    BaseOffset(i64),
+    /// A compression codec that the format does not define.
+    #[error("record batch with unknown compression codec {0}")]
+    Codec(u8),
+    /// A record inside does not fit its batch.
+    #[error("malformed record at byte {position} of its batch")]
+    Record {
+        /// Position of the record, in bytes from the batch's first byte.
+        position: u32,
+    },
+    /// Records of a compressed batch cannot be walked without inflating it.
+    #[error("the records of a compressed batch cannot be walked")]
+    Compressed,
+}

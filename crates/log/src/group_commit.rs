@@ -1,0 +1,231 @@
+//! Group commit: one sync for all who wait for one.
+//!
+//! There is no timer: whatever asks for the disk while a sync runs is the next group. A group syncs
+//! the state journal first (definitions must be durable before messages that need them), then each
+//! dirty file once, then the folders with new names, and only then tells everyone. Many dirty files
+//! are cheaper to sync with one `syncfs`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::appended::Completions;
+use crate::batch::Offset;
+use crate::error::{AppendError, IoFailure};
+use crate::metrics::{count, discount};
+use crate::partition::PartitionLog;
+use crate::segment::{Segment, Stage};
+use crate::shared::Shared;
+
+/// With more dirty files than this in a group, one `syncfs` replaces their syncs, if little else is
+/// dirty. Measured in `docs/decisions/002-inline-writes-and-group-commit.md`.
+const SYNCFS_MIN: usize = 2;
+/// A `syncfs` also writes what others have dirty. This many of such bytes make it as much dearer as
+/// one more `fdatasync` would be (100 µs at 500 MB/s).
+const SYNCFS_BYTES_PER_FILE: u64 = 50 << 10;
+
+/// Somebody waits for a sync.
+pub(crate) enum SyncRequest {
+    /// Of this partition.
+    Partition(Arc<PartitionLog>),
+    /// Of the state journal.
+    Journal,
+}
+
+/// What a sync of a partition will cover.
+struct SyncPlan {
+    partition: Arc<PartitionLog>,
+    /// Everything before this offset was handed to the kernel before the sync begins.
+    target: Offset,
+    segments: Vec<(Arc<Segment>, u64)>,
+    dirs: Vec<(String, u64)>,
+}
+
+/// Runs one group commit for these requests.
+pub(crate) fn commit_group(shared: &Shared, requests: Vec<SyncRequest>) {
+    let mut partitions = Vec::new();
+    for request in requests {
+        if let SyncRequest::Partition(partition) = request {
+            partition.state.lock().sync_queued = false;
+            partitions.push(partition);
+        }
+    }
+    let told = sync_partitions(shared, &partitions);
+    if told > 0 {
+        count(&shared.counters.groups, 1);
+        count(&shared.counters.group_waiters, told);
+        let max = &shared.counters.group_waiters_max;
+        max.fetch_max(told, Relaxed);
+    }
+}
+
+/// Syncs the journal and these partitions and tells everyone who waited. Says how many that were.
+pub(crate) fn sync_partitions(shared: &Shared, partitions: &[Arc<PartitionLog>]) -> u64 {
+    let plans: Vec<SyncPlan> = partitions.iter().map(PartitionLog::begin_sync).collect();
+    let mut outcome = shared.journal.sync();
+    if outcome.is_ok() {
+        outcome = sync_plans(shared, &plans);
+    }
+    let mut told = 0;
+    for plan in &plans {
+        told += plan.partition.finish_sync(plan, &outcome);
+    }
+    told
+}
+
+/// Syncs the files and folders of all plans. A file that fails is poisoned and the others go on;
+/// a failure that concerns all is returned.
+fn sync_plans(shared: &Shared, plans: &[SyncPlan]) -> Result<(), IoFailure> {
+    let files: usize = plans.iter().map(|plan| plan.segments.len()).sum();
+    let dirs: BTreeSet<&str> = plans
+        .iter()
+        .flat_map(|plan| &plan.dirs)
+        .map(|(dir, _)| dir.as_str())
+        .collect();
+    if prefers_syncfs(shared, plans, files) {
+        count(&shared.counters.syncs, 1);
+        count(&shared.counters.fs_syncs, 1);
+        let outcome = shared.disk.sync_fs();
+        let outcome = outcome.map_err(|error| IoFailure::new("sync", "the file system", &error));
+        for (segment, len) in plans.iter().flat_map(|plan| &plan.segments) {
+            match &outcome {
+                Ok(()) => discount(&shared.counters.unsynced_bytes, segment.note_synced(*len)),
+                Err(failure) => poison(shared, segment, failure),
+            }
+        }
+        return outcome;
+    }
+    for (segment, len) in plans.iter().flat_map(|plan| &plan.segments) {
+        // Who waits for it learns of a failure by the poison.
+        let _ = sync_segment(shared, segment, *len);
+    }
+    for dir in dirs {
+        count(&shared.counters.syncs, 1);
+        // A topic that was deleted meanwhile has no names left to sync.
+        if let Err(error) = shared.disk.sync_dir(dir)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            let failure = IoFailure::new("sync", dir, &error);
+            for (segment, _) in plans.iter().flat_map(|plan| &plan.segments) {
+                poison(shared, segment, &failure);
+            }
+            return Err(failure);
+        }
+    }
+    Ok(())
+}
+
+/// Whether one sync of everything is cheaper than one per file.
+fn prefers_syncfs(shared: &Shared, plans: &[SyncPlan], files: usize) -> bool {
+    if files <= SYNCFS_MIN {
+        return false;
+    }
+    let segments = plans.iter().flat_map(|plan| &plan.segments);
+    let ours: u64 = segments
+        .map(|(segment, len)| len.saturating_sub(segment.synced()))
+        .sum();
+    let all = shared.counters.unsynced_bytes.load(Relaxed);
+    let dearer = all.saturating_sub(ours) / SYNCFS_BYTES_PER_FILE;
+    files as u64 > SYNCFS_MIN as u64 + dearer
+}
+
+/// Syncs one file up to `len`, at least.
+pub(crate) fn sync_segment(
+    shared: &Shared,
+    segment: &Arc<Segment>,
+    len: u64,
+) -> Result<(), IoFailure> {
+    let _one_at_a_time = segment.sync_lock.lock();
+    if let Some(failure) = segment.failure() {
+        return Err(failure.clone());
+    }
+    if segment.synced() >= len {
+        return Ok(());
+    }
+    count(&shared.counters.syncs, 1);
+    let outcome = segment.file(shared).and_then(|file| {
+        let outcome = file.sync_data();
+        outcome.map_err(|error| IoFailure::new("sync", &segment.log_path(), &error))
+    });
+    match outcome {
+        Ok(()) => {
+            discount(&shared.counters.unsynced_bytes, segment.note_synced(len));
+            Ok(())
+        }
+        Err(failure) => {
+            poison(shared, segment, &failure);
+            Err(failure)
+        }
+    }
+}
+
+/// After a failed sync nobody knows what of the file is on the disk, and a second sync would not
+/// say so: the file takes no more appends, and what waits for it fails.
+fn poison(shared: &Shared, segment: &Segment, failure: &IoFailure) {
+    if segment.is_poisoned() {
+        return;
+    }
+    count(&shared.counters.sync_errors, 1);
+    discount(
+        &shared.counters.unsynced_bytes,
+        segment.len().saturating_sub(segment.synced()),
+    );
+    tracing::error!(file = %segment.log_path(), %failure, "sync of the log failed");
+    segment.poison(failure);
+}
+
+impl PartitionLog {
+    fn begin_sync(self: &Arc<Self>) -> SyncPlan {
+        let state = self.state.lock();
+        let mut segments = Vec::new();
+        for segment in state.segments.iter().rev() {
+            if segment.stage() == Stage::Sealed {
+                break;
+            }
+            if segment.is_dirty() {
+                segments.push((segment.clone(), segment.len()));
+            }
+        }
+        let target = self.written_end();
+        SyncPlan {
+            partition: self.clone(),
+            target,
+            segments,
+            dirs: state.unsynced_dirs.clone(),
+        }
+    }
+
+    /// Tells who waited for this sync; says how many.
+    fn finish_sync(&self, plan: &SyncPlan, outcome: &Result<(), IoFailure>) -> u64 {
+        let mut told = Completions::default();
+        let mut state = self.state.lock();
+        if outcome.is_ok() {
+            state.unsynced_dirs.retain(|dir| !plan.dirs.contains(dir));
+            self.set_synced_end(plan.target);
+        }
+        let due = state
+            .sync_waiters
+            .partition_point(|(end, _)| *end <= plan.target);
+        let waiters: Vec<_> = state.sync_waiters.drain(..due).collect();
+        for (end, waiter) in waiters {
+            let doubt = || {
+                let holds = |segment: &&Arc<Segment>| segment.base < end && end <= segment.end();
+                state
+                    .segments
+                    .iter()
+                    .rev()
+                    .find(holds)
+                    .and_then(|segment| segment.failure())
+            };
+            let failure = outcome.as_ref().err().or_else(doubt);
+            told.add(
+                waiter,
+                failure.map_or(Ok(()), |it| Err(AppendError::Failed(it.clone()))),
+            );
+        }
+        drop(state);
+        let count = due as u64;
+        told.tell();
+        count
+    }
+}

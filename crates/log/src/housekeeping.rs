@@ -1,0 +1,129 @@
+//! What need not happen at once: syncing what nobody waits for, and sealing full segments.
+//!
+//! The thread "log-housekeeper" does it, so that neither a network thread nor a group commit waits
+//! for the sync of a whole segment.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::error::IoFailure;
+use crate::group_commit::{sync_partitions, sync_segment};
+use crate::metrics::count;
+use crate::partition::PartitionLog;
+use crate::segment::{Close, Segment, Stage};
+use crate::shared::Shared;
+
+/// This many unsynced bytes are synced even before the interval is over, so that a later sync that
+/// somebody waits for has little to do.
+pub(crate) const UNSYNCED_BYTES_MAX: u64 = 64 << 20;
+
+/// Work for the housekeeper.
+pub(crate) enum Chore {
+    /// A segment takes no more appends.
+    Seal(Arc<PartitionLog>, Arc<Segment>),
+    /// The partition has data that is not synced.
+    Dirty(Arc<PartitionLog>),
+    /// The state journal has entries that are not synced.
+    JournalDirty,
+    /// Much is unsynced: do not wait for the interval.
+    SyncNow,
+}
+
+/// Collects what is to be synced until it is time.
+#[derive(Default)]
+pub(crate) struct Housekeeper {
+    dirty: Vec<Arc<PartitionLog>>,
+    due: Option<Instant>,
+}
+
+impl Housekeeper {
+    /// When the next sync is due; `None` while everything is synced.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Takes chores in; seals at once, syncs when it is time (with `now_or_never`, now).
+    pub(crate) fn work(&mut self, shared: &Shared, chores: Vec<Chore>, mut sync_now: bool) {
+        let mut seals = Vec::new();
+        let mut noted = false;
+        for chore in chores {
+            match chore {
+                Chore::Seal(partition, segment) => seals.push((partition, segment)),
+                Chore::Dirty(partition) => {
+                    self.dirty.push(partition);
+                    noted = true;
+                }
+                Chore::JournalDirty => noted = true,
+                Chore::SyncNow => sync_now = true,
+            }
+        }
+        for (partition, segment) in seals {
+            if let Err(failure) = seal(shared, &partition, &segment) {
+                segment.poison(&failure);
+                tracing::error!(
+                    file = %segment.log_path(),
+                    %failure,
+                    "segment not sealed; it stays readable and the next start scans it"
+                );
+            }
+        }
+        if noted && self.due.is_none() {
+            let interval = Duration::from_millis(shared.options.sync_interval_ms);
+            self.due = Some(Instant::now() + interval);
+        }
+        if self
+            .due
+            .is_some_and(|due| sync_now || due <= Instant::now())
+        {
+            self.due = None;
+            self.sync(shared);
+        }
+    }
+
+    fn sync(&mut self, shared: &Shared) {
+        let dirty = std::mem::take(&mut self.dirty);
+        for partition in &dirty {
+            partition.state.lock().dirty_noted = false;
+        }
+        sync_partitions(shared, &dirty);
+        for partition in &dirty {
+            partition.promise_synced(shared, Close::No);
+        }
+    }
+}
+
+/// Cuts a full segment to its length, syncs it and writes its footer.
+fn seal(
+    shared: &Shared,
+    partition: &Arc<PartitionLog>,
+    segment: &Arc<Segment>,
+) -> Result<(), IoFailure> {
+    if segment.stage() == Stage::Sealed {
+        return Ok(());
+    }
+    let path = segment.log_path();
+    let fail = |error| IoFailure::new("cut", &path, &error);
+    segment.file(shared)?.set_len(segment.len()).map_err(fail)?;
+    sync_segment(shared, segment, segment.len())?;
+    // Names first: a footer without its log would be nonsense.
+    sync_partitions(shared, std::slice::from_ref(partition));
+    segment.flush_index(shared, Close::Footer)?;
+    count(&shared.counters.syncs, 2);
+    let sync = shared.disk.sync_dir(&partition.dir);
+    sync.map_err(|error| IoFailure::new("sync", &partition.dir, &error))?;
+    segment.set_stage(Stage::Sealed);
+    segment.admit_index(shared);
+    Ok(())
+}
+
+impl PartitionLog {
+    /// Writes to the index of the active segment what is synced by now.
+    pub(crate) fn promise_synced(&self, shared: &Shared, close: Close) {
+        let active = self.state.lock().active().cloned();
+        if let Some(segment) = active
+            && let Err(failure) = segment.flush_index(shared, close)
+        {
+            tracing::warn!(%failure, "index not written; the next start scans more of the log");
+        }
+    }
+}

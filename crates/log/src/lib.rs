@@ -1,0 +1,69 @@
+//! The durable log of Cloverleaf: segments, sparse index, recovery, retention, group commit.
+//!
+//! **Architecture invariant:** this crate knows files. It knows no topic names, no subscriptions,
+//! no network and no protocol, and depends on no other crate of the project.
+//!
+//! A data folder holds
+//!
+//! ```text
+//! lock                                        who has the folder open
+//! state.0, state.1                            the state journal ([`Journal`])
+//! topics/<uuid>/<partition>/<base>.log        batches, back to back ([`Batch`])
+//! topics/<uuid>/<partition>/<base>.index      the sparse index of that segment
+//! ```
+//!
+//! The way in: [`BatchBuilder`] or [`Batch::parse`], then [`PartitionLog::append`], which answers
+//! with an [`Appended`] that is ready once the batch is as durable as was asked. The way out:
+//! [`PartitionLog::read`] and [`RecordCursor`]. All file operations go through [`Disk`].
+
+mod append;
+mod appended;
+mod batch;
+mod builder;
+mod disk;
+mod error;
+mod group_commit;
+mod housekeeping;
+mod index;
+mod journal;
+mod log;
+mod metrics;
+mod options;
+mod partition;
+mod queue;
+mod read;
+mod record;
+mod recovery;
+mod residents;
+mod retention;
+mod scan;
+mod segment;
+mod shared;
+mod space;
+mod tail;
+mod varint;
+mod writer;
+
+pub use appended::{Appended, Pending};
+pub use batch::{BATCH_HEADER_BYTES, Batch, Offset};
+pub use builder::{BatchBuilder, Header};
+pub use disk::{
+    DirEntry, Disk, DiskFile, DiskLock, Faults, FaultyDisk, LockFailure, OpenMode, RealDisk,
+    SimDisk,
+};
+pub use error::{AppendError, BatchError, IoFailure, LogError, OpenError, ReadError};
+pub use index::{
+    INDEX_ENTRY_BYTES, IndexContents, IndexEntry, IndexItem, decode_index, decode_index_item,
+    encode_index_item,
+};
+pub use journal::{
+    Journal, JournalPosition, decode_journal_entries, decode_journal_header, encode_journal_header,
+};
+pub use log::Log;
+pub use metrics::LogMetrics;
+pub use options::{Durability, LogOptions, PartitionOptions};
+pub use partition::{PartitionLog, WrittenListener};
+pub use read::{ColdRead, ColdReader, Read};
+pub use record::{Headers, Record, RecordCursor};
+pub use recovery::{RecoveredPartition, Recovery};
+pub use segment::SegmentInfo;

@@ -1,0 +1,367 @@
+//! The log: one data folder, its partitions, its journal and its threads.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::{self, JoinHandle};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::disk::{Disk, DiskLock, LockFailure};
+use crate::error::{IoFailure, LogError, OpenError};
+use crate::group_commit::{commit_group, sync_partitions};
+use crate::housekeeping::Housekeeper;
+use crate::journal::Journal;
+use crate::metrics::{Counters, LogMetrics};
+use crate::options::{LogOptions, PartitionOptions};
+use crate::partition::{PartitionLog, RecoveredState, topic_dir};
+use crate::queue::Work;
+use crate::recovery::{Recovery, recover_partitions};
+use crate::segment::Close;
+use crate::shared::{Queues, Shared};
+
+/// Lock file of the data folder.
+const LOCK_PATH: &str = "lock";
+/// What stands in the lock file after a clean end.
+const CLEAN_TEXT: &str = "closed cleanly";
+
+/// One data folder. Clones are the same log; it ends with [`Log::close`], or less tidily with the
+/// last clone.
+#[derive(Clone)]
+pub struct Log {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Of manual mode; else the thread "log-housekeeper" has its own.
+    housekeeper: Mutex<Housekeeper>,
+    /// Given back by `close`.
+    lock: Mutex<Option<Box<dyn DiskLock>>>,
+}
+
+impl Log {
+    /// Opens a data folder: takes its lock, reads the journal, finds the end of every partition,
+    /// and starts the log's threads (unless `options.manual`).
+    ///
+    /// # Errors
+    /// The folder is in use by another broker, cannot be written to, or cannot be read.
+    pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(Log, Recovery), OpenError> {
+        let folder = disk.folder();
+        let lock = take_lock(&*disk, &folder)?;
+        let mut recovery = Recovery {
+            clean: lock.previous_text().starts_with(CLEAN_TEXT),
+            boot_id: disk.boot_id(),
+            ..Recovery::default()
+        };
+        let opened = open_folder(disk, options, &mut recovery);
+        let shared = opened.map_err(|failure| OpenError::Io { folder, failure })?;
+        let inner = Inner {
+            shared: shared.clone(),
+            threads: Mutex::default(),
+            housekeeper: Mutex::default(),
+            lock: Mutex::new(Some(lock)),
+        };
+        let log = Log {
+            inner: Arc::new(inner),
+        };
+        if !shared.options.manual {
+            log.start_threads().map_err(|error| OpenError::Io {
+                folder: shared.disk.folder(),
+                failure: IoFailure::new("start a thread for", "the log", &error),
+            })?;
+        }
+        Ok((log, recovery))
+    }
+
+    fn start_threads(&self) -> io::Result<()> {
+        let mut threads = self.inner.threads.lock();
+        let mut start = |name: &str, work: fn(&Shared)| -> io::Result<()> {
+            let shared = self.inner.shared.clone();
+            let named = thread::Builder::new().name(name.to_owned());
+            threads.push(named.spawn(move || work(&shared))?);
+            Ok(())
+        };
+        start("log-writer", |shared| {
+            while let Work::Items(partitions) = shared.queues.writes.wait(None) {
+                partitions
+                    .iter()
+                    .for_each(|partition| partition.write_pending());
+            }
+        })?;
+        start("log-sync", |shared| {
+            while let Work::Items(requests) = shared.queues.syncs.wait(None) {
+                commit_group(shared, requests);
+            }
+        })?;
+        start("log-reader", |shared| {
+            while let Work::Items(jobs) = shared.queues.reads.wait(None) {
+                jobs.into_iter().for_each(|job| job.run());
+            }
+        })?;
+        start("log-housekeeper", |shared| {
+            let mut housekeeper = Housekeeper::default();
+            while let Work::Items(chores) = shared.queues.chores.wait(housekeeper.due()) {
+                housekeeper.work(shared, chores, false);
+            }
+        })
+    }
+
+    /// The log of a partition; it is created if it is new, its files with the first append.
+    ///
+    /// # Errors
+    /// The log is closed.
+    pub fn partition(
+        &self,
+        topic: Uuid,
+        partition: u32,
+        options: PartitionOptions,
+    ) -> Result<Arc<PartitionLog>, LogError> {
+        let shared = &self.inner.shared;
+        let mut partitions = shared.partitions.write();
+        let log = partitions.entry((topic, partition)).or_insert_with(|| {
+            PartitionLog::new(shared.clone(), topic, partition, RecoveredState::empty())
+        });
+        log.set_options(&options);
+        Ok(log.clone())
+    }
+
+    /// Removes all partitions of a topic with their files. Blocks on the disk.
+    ///
+    /// # Errors
+    /// The files could not be removed; the partitions are closed all the same.
+    pub fn delete_topic(&self, topic: Uuid) -> Result<(), LogError> {
+        let shared = &self.inner.shared;
+        let gone: Vec<Arc<PartitionLog>> = {
+            let mut partitions = shared.partitions.write();
+            let gone = partitions.extract_if(|(owner, _), _| *owner == topic);
+            gone.map(|(_, partition)| partition).collect()
+        };
+        for partition in &gone {
+            partition.close_now();
+            partition.wait_for_writer();
+            partition.evict_tail(u64::MAX);
+        }
+        let dir = topic_dir(topic);
+        match shared.disk.remove_dir_all(&dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            outcome => outcome.map_err(|error| IoFailure::new("remove", &dir, &error))?,
+        }
+        let sync = shared.disk.sync_dir("topics");
+        Ok(sync.map_err(|error| IoFailure::new("sync", "topics", &error))?)
+    }
+
+    /// The state journal.
+    pub fn journal(&self) -> &Journal {
+        &self.inner.shared.journal
+    }
+
+    /// The log's counters at the moment.
+    pub fn metrics(&self) -> LogMetrics {
+        self.inner
+            .shared
+            .counters
+            .snapshot(self.inner.shared.tail.bytes())
+    }
+
+    /// Bytes accepted and not yet handed to the kernel: what publishers are held back by.
+    pub fn unwritten_bytes(&self) -> u64 {
+        self.inner.shared.counters.unwritten_bytes.load(Relaxed)
+    }
+
+    /// Manual mode: does everything that the threads would do, once.
+    pub fn step(&self) {
+        let shared = &self.inner.shared;
+        self.step_commit();
+        let chores = shared.queues.chores.take();
+        self.inner.housekeeper.lock().work(shared, chores, true);
+        shared
+            .queues
+            .reads
+            .take()
+            .into_iter()
+            .for_each(|job| job.run());
+    }
+
+    /// Manual mode: queued writes and one group commit, no housekeeping.
+    pub fn step_commit(&self) {
+        let shared = &self.inner.shared;
+        for partition in shared.queues.writes.take() {
+            partition.write_pending();
+        }
+        let requests = shared.queues.syncs.take();
+        if !requests.is_empty() {
+            commit_group(shared, requests);
+        }
+    }
+
+    /// Whether whoever holds the log drives it ([`LogOptions::manual`]).
+    pub fn is_manual(&self) -> bool {
+        self.inner.shared.options.manual
+    }
+
+    /// Ends the log: refuses appends, writes and syncs everything, leaves nothing for the next
+    /// start to scan, and gives the folder's lock back. Blocks on the disk.
+    pub fn close(&self) {
+        let shared = &self.inner.shared;
+        let partitions = shared.all_partitions();
+        for partition in &partitions {
+            partition.state.lock().closed = true;
+            partition.wait_for_writer();
+        }
+        self.inner.stop_threads();
+        // What the threads left, and what nobody waits for.
+        let chores = shared.queues.chores.take();
+        self.inner.housekeeper.lock().work(shared, chores, false);
+        sync_partitions(shared, &partitions);
+        for partition in &partitions {
+            partition.promise_synced(shared, Close::Promise);
+            partition.close_now();
+        }
+        shared.journal.close_now();
+        let lock = self.inner.lock.lock().take();
+        if let Some(Err(error)) = lock.map(|lock| lock.set_text(CLEAN_TEXT)) {
+            tracing::warn!(%error, "the lock file does not say that the log was closed cleanly");
+        }
+        self.inner.forget_partitions();
+    }
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Log({})", self.inner.shared.disk.folder())
+    }
+}
+
+impl Inner {
+    /// Lets the threads finish what is queued and ends them.
+    fn stop_threads(&self) {
+        self.shared.queues.stop();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        let me = thread::current().id();
+        for thread in threads
+            .into_iter()
+            .filter(|thread| thread.thread().id() != me)
+        {
+            // A panic there was reported by its own thread.
+            let _ = thread.join();
+        }
+    }
+
+    /// Breaks the circle of partitions that hold what they share.
+    fn forget_partitions(&self) {
+        self.shared.tail.clear();
+        let partitions: HashMap<_, _> = std::mem::take(&mut *self.shared.partitions.write());
+        drop(partitions);
+        drop(self.shared.queues.chores.take());
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.stop_threads();
+        for partition in self.shared.all_partitions() {
+            partition.close_now();
+        }
+        self.shared.journal.close_now();
+        self.forget_partitions();
+    }
+}
+
+impl PartitionLog {
+    /// Writes what is pending and waits until nobody else does. Writes are short.
+    fn wait_for_writer(self: &Arc<Self>) {
+        loop {
+            self.write_pending();
+            let state = self.state.lock();
+            if !state.writing && state.pending.is_empty() {
+                return;
+            }
+            drop(state);
+            thread::yield_now();
+        }
+    }
+}
+
+fn open_folder(
+    disk: Arc<dyn Disk>,
+    options: LogOptions,
+    recovery: &mut Recovery,
+) -> Result<Arc<Shared>, IoFailure> {
+    let fail = |operation: &'static str| {
+        move |error: io::Error| IoFailure::new(operation, "topics", &error)
+    };
+    disk.create_dir_all("topics").map_err(fail("create"))?;
+    disk.sync_dir("").map_err(fail("sync"))?;
+    let (queues, counters) = (Arc::new(Queues::new()), Arc::new(Counters::default()));
+    let opened = Journal::open(&disk, &options, &queues, &counters)?;
+    recovery.journal = opened.entries;
+    recovery.report = opened.report;
+    let shared = Shared::new(disk, options, counters, queues, opened.journal);
+    let shared = Arc::new(shared);
+    recover_partitions(&shared, recovery)?;
+    Ok(shared)
+}
+
+fn take_lock(disk: &dyn Disk, folder: &str) -> Result<Box<dyn DiskLock>, OpenError> {
+    let not_writable = |error: io::Error| OpenError::NotWritable {
+        folder: folder.to_owned(),
+        message: error.to_string(),
+    };
+    match disk.lock(LOCK_PATH) {
+        Ok(lock) => {
+            let since = rfc3339(SystemTime::now());
+            let text = format!("pid {} since {since}", std::process::id());
+            lock.set_text(&text).map_err(not_writable)?;
+            Ok(lock)
+        }
+        Err(LockFailure::Held(holder)) => Err(OpenError::Locked {
+            folder: folder.to_owned(),
+            holder,
+        }),
+        Err(LockFailure::Io(error)) => Err(not_writable(error)),
+    }
+}
+
+/// A time in UTC as people read it, to the second.
+fn rfc3339(time: SystemTime) -> String {
+    let seconds = time
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    // Days to a date: eras of 400 years that begin on 1 March, so that leap days come last.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_are_written_as_dates() {
+        let at = |seconds| rfc3339(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(1_767_225_599), "2025-12-31T23:59:59Z");
+    }
+}

@@ -1,0 +1,105 @@
+//! Counters of the log. All are totals since the start except those that say otherwise.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A snapshot of the log's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogMetrics {
+    /// Batches appended.
+    pub batches: u64,
+    /// Bytes of batches handed to the kernel.
+    pub written_bytes: u64,
+    /// Vectored writes of batches.
+    pub writes: u64,
+    /// Writes on the caller's thread that took so long that the log went into slow mode.
+    pub slow_writes: u64,
+    /// `fdatasync`, folder syncs and `syncfs` calls.
+    pub syncs: u64,
+    /// `syncfs` calls among them.
+    pub fs_syncs: u64,
+    /// Group commits for appends that waited for the disk.
+    pub groups: u64,
+    /// Appends that those groups completed.
+    pub group_waiters: u64,
+    /// Most appends that one group completed.
+    pub group_waiters_max: u64,
+    /// Bytes accepted and not yet handed to the kernel, at the moment.
+    pub unwritten_bytes: u64,
+    /// Bytes handed to the kernel and not yet synced, about, at the moment.
+    pub unsynced_bytes: u64,
+    /// Bytes in the tail cache at the moment.
+    pub tail_bytes: u64,
+    /// Failed writes.
+    pub write_errors: u64,
+    /// Failed syncs.
+    pub sync_errors: u64,
+    /// Appends refused because the disk is full.
+    pub storage_full: u64,
+    /// Reads that had to go to the disk.
+    pub cold_reads: u64,
+    /// Corrupt regions found and jumped over.
+    pub corrupt_regions: u64,
+    /// Bytes of torn tails that recovery has cut off.
+    pub truncated_bytes: u64,
+    /// Segments scanned by recovery because they were not sealed.
+    pub scanned_segments: u64,
+}
+
+/// The live counters. Writers are few and batches are large, so shared atomics are cheap enough.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) batches: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) slow_writes: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    pub(crate) fs_syncs: AtomicU64,
+    pub(crate) groups: AtomicU64,
+    pub(crate) group_waiters: AtomicU64,
+    pub(crate) group_waiters_max: AtomicU64,
+    pub(crate) unwritten_bytes: AtomicU64,
+    pub(crate) unsynced_bytes: AtomicU64,
+    pub(crate) write_errors: AtomicU64,
+    pub(crate) sync_errors: AtomicU64,
+    pub(crate) storage_full: AtomicU64,
+    pub(crate) cold_reads: AtomicU64,
+    pub(crate) corrupt_regions: AtomicU64,
+    pub(crate) truncated_bytes: AtomicU64,
+    pub(crate) scanned_segments: AtomicU64,
+}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Relaxed);
+}
+
+/// Takes from a gauge.
+pub(crate) fn discount(gauge: &AtomicU64, amount: u64) {
+    gauge.fetch_sub(amount, Relaxed);
+}
+
+impl Counters {
+    pub(crate) fn snapshot(&self, tail_bytes: u64) -> LogMetrics {
+        LogMetrics {
+            batches: self.batches.load(Relaxed),
+            written_bytes: self.written_bytes.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            slow_writes: self.slow_writes.load(Relaxed),
+            syncs: self.syncs.load(Relaxed),
+            fs_syncs: self.fs_syncs.load(Relaxed),
+            groups: self.groups.load(Relaxed),
+            group_waiters: self.group_waiters.load(Relaxed),
+            group_waiters_max: self.group_waiters_max.load(Relaxed),
+            unwritten_bytes: self.unwritten_bytes.load(Relaxed),
+            unsynced_bytes: self.unsynced_bytes.load(Relaxed),
+            tail_bytes,
+            write_errors: self.write_errors.load(Relaxed),
+            sync_errors: self.sync_errors.load(Relaxed),
+            storage_full: self.storage_full.load(Relaxed),
+            cold_reads: self.cold_reads.load(Relaxed),
+            corrupt_regions: self.corrupt_regions.load(Relaxed),
+            truncated_bytes: self.truncated_bytes.load(Relaxed),
+            scanned_segments: self.scanned_segments.load(Relaxed),
+        }
+    }
+}

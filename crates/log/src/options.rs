@@ -1,0 +1,68 @@
+//! Limits and switches of the log; every limit has its reason beside its default.
+
+/// How durable an append must be before its [`crate::Appended`] is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// Nothing is promised: ready at once. Written like [`Durability::Kernel`].
+    None,
+    /// Handed to the kernel: survives `kill -9` of the broker, not a power loss.
+    Kernel,
+    /// Synced to the disk: survives a power loss.
+    Disk,
+}
+
+/// Options of a data folder.
+#[derive(Clone, Debug)]
+pub struct LogOptions {
+    /// Bytes of recently written batches kept in memory for readers, all partitions together.
+    pub tail_bytes_max: u64,
+    /// Appends are refused while the file system has fewer bytes left than this.
+    pub disk_free_bytes_min: u64,
+    /// Largest batch in bytes; what is read back is checked against it too.
+    pub batch_bytes_max: u64,
+    /// Size of each of the two state journal files in bytes, reserved when they are created.
+    pub journal_bytes: u64,
+    /// Segment files kept open, all partitions together. Files with data that is not synced yet
+    /// stay open beyond this number.
+    pub open_files_max: usize,
+    /// Bytes of segment indexes kept in memory, all partitions together (24 per 32 KiB of log).
+    pub index_bytes_max: u64,
+    /// Data that nobody waits for is synced this often, in milliseconds.
+    pub sync_interval_ms: u64,
+    /// Whether an append may write on the caller's thread while the disk answers fast. With
+    /// `false` the thread "log-writer" writes everything.
+    pub inline_writes: bool,
+    /// No threads: whoever holds the log drives it with `Log::step`. For simulations.
+    pub manual: bool,
+}
+
+impl Default for LogOptions {
+    fn default() -> LogOptions {
+        LogOptions {
+            tail_bytes_max: 32 << 20,
+            disk_free_bytes_min: 64 << 20,
+            batch_bytes_max: 128 << 20,
+            journal_bytes: 4 << 20,
+            open_files_max: 512,
+            index_bytes_max: 32 << 20,
+            sync_interval_ms: 1_000,
+            inline_writes: true,
+            manual: false,
+        }
+    }
+}
+
+/// Options of one partition.
+#[derive(Clone, Debug)]
+pub struct PartitionOptions {
+    /// A segment that has reached this size in bytes is sealed and the next one begun.
+    pub segment_bytes: u64,
+}
+
+impl Default for PartitionOptions {
+    fn default() -> PartitionOptions {
+        PartitionOptions {
+            segment_bytes: 64 << 20,
+        }
+    }
+}

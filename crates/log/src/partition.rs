@@ -1,0 +1,318 @@
+//! One partition: its segments, its newest batches in memory, and who waits for what.
+//!
+//! The files of this room: `append.rs` is the way in, `writer.rs` the file side of it,
+//! `group_commit.rs` the sync, `read.rs` the way out, `retention.rs` the end.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::appended::Waiter;
+use crate::batch::{Batch, Offset};
+use crate::options::{Durability, PartitionOptions};
+use crate::segment::{Segment, SegmentInfo, Stage};
+use crate::shared::Shared;
+use crate::writer::Writer;
+
+/// Called with the new end when batches have become readable.
+pub type WrittenListener = Box<dyn Fn(Offset) + Send + Sync>;
+
+/// Bytes that a batch costs in memory beside its own, about.
+const BATCH_OVERHEAD_BYTES: u64 = 128;
+
+/// The log of one partition.
+///
+/// Files and folders appear with the first append.
+pub struct PartitionLog {
+    pub(crate) shared: Arc<Shared>,
+    topic: Uuid,
+    number: u32,
+    /// Its folder, below the data folder.
+    pub(crate) dir: Arc<str>,
+    segment_bytes: AtomicU64,
+    /// Copies of the state's fields, to be read without its lock.
+    written_end: AtomicU64,
+    synced_end: AtomicU64,
+    pub(crate) state: Mutex<State>,
+    /// Belongs to whoever has set `State::writing`; take it before the state's lock, never after.
+    pub(crate) writer: Mutex<Writer>,
+    listener: OnceLock<WrittenListener>,
+}
+
+/// What the partition's lock protects.
+pub(crate) struct State {
+    /// The next batch gets this base offset.
+    pub(crate) next_offset: Offset,
+    /// Readers start here even if older segments are still there.
+    pub(crate) logical_start: Offset,
+    /// Batches with offsets that were not handed to the kernel yet.
+    pub(crate) pending: Vec<Batch>,
+    /// An empty list to swap with `pending`, so that writing allocates nothing.
+    pub(crate) spare: Vec<Batch>,
+    /// Somebody is writing pending batches and has the writer.
+    pub(crate) writing: bool,
+    /// The partition stands in the queue of "log-writer".
+    pub(crate) write_queued: bool,
+    /// The active segment is to be sealed by whoever writes.
+    pub(crate) seal_requested: bool,
+    pub(crate) closed: bool,
+    /// Who waits for a write, in order of offset.
+    pub(crate) write_waiters: Vec<WriteWaiter>,
+    /// Who waits for a sync up to an offset, in order of offset.
+    pub(crate) sync_waiters: Vec<(Offset, Arc<Waiter>)>,
+    /// The partition stands in the queue of "log-sync".
+    pub(crate) sync_queued: bool,
+    /// The housekeeper knows that there is something to sync.
+    pub(crate) dirty_noted: bool,
+    /// In order of base offset; only the last one may be active.
+    pub(crate) segments: Vec<Arc<Segment>>,
+    /// The newest batches, in order of offset.
+    pub(crate) tail: VecDeque<Batch>,
+    /// Folders with names that are not durable yet, each with the time of its last change.
+    pub(crate) unsynced_dirs: Vec<(String, u64)>,
+    /// Counts changes of folders.
+    pub(crate) dir_changes: u64,
+}
+
+/// Somebody who waits until a batch is written (and then, maybe, synced).
+pub(crate) struct WriteWaiter {
+    pub(crate) end: Offset,
+    pub(crate) class: Durability,
+    pub(crate) waiter: Arc<Waiter>,
+}
+
+impl PartitionLog {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        topic: Uuid,
+        number: u32,
+        recovered: RecoveredState,
+    ) -> Arc<PartitionLog> {
+        let RecoveredState {
+            segments,
+            next_offset,
+            writer,
+            unsynced_dirs,
+        } = recovered;
+        let synced = segments.iter().all(|segment| !segment.is_dirty());
+        let synced_end = if synced { next_offset } else { 0 };
+        let mut state = State {
+            next_offset,
+            logical_start: 0,
+            pending: Vec::new(),
+            spare: Vec::new(),
+            writing: false,
+            write_queued: false,
+            seal_requested: false,
+            closed: false,
+            write_waiters: Vec::new(),
+            sync_waiters: Vec::new(),
+            sync_queued: false,
+            dirty_noted: false,
+            segments,
+            tail: VecDeque::new(),
+            unsynced_dirs: Vec::new(),
+            dir_changes: 0,
+        };
+        unsynced_dirs
+            .into_iter()
+            .for_each(|dir| state.note_dir(dir));
+        Arc::new(PartitionLog {
+            shared,
+            topic,
+            number,
+            dir: partition_dir(topic, number),
+            segment_bytes: AtomicU64::new(PartitionOptions::default().segment_bytes),
+            written_end: AtomicU64::new(next_offset),
+            synced_end: AtomicU64::new(synced_end),
+            state: Mutex::new(state),
+            writer: Mutex::new(writer),
+            listener: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn set_options(&self, options: &PartitionOptions) {
+        self.segment_bytes
+            .store(options.segment_bytes.max(1), Ordering::Relaxed);
+    }
+
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        self.segment_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The topic that the partition belongs to.
+    pub fn topic(&self) -> Uuid {
+        self.topic
+    }
+
+    /// Number of the partition within its topic.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Offset of the first record that is still there, or [`PartitionLog::next_offset`] if none is.
+    pub fn start_offset(&self) -> Offset {
+        let state = self.state.lock();
+        let first = state
+            .segments
+            .iter()
+            .find(|segment| segment.end() > segment.base);
+        let first = first.map_or(state.next_offset, |segment| segment.base);
+        first.max(state.logical_start)
+    }
+
+    /// Offset after the last record that readers can see: everything before was handed to the
+    /// kernel.
+    pub fn written_end(&self) -> Offset {
+        self.written_end.load(Ordering::Acquire)
+    }
+
+    /// Everything before this offset that could be synced is synced. (Data in a segment whose sync
+    /// has failed stays in doubt; whoever waited for it was told.)
+    pub fn synced_end(&self) -> Offset {
+        self.synced_end.load(Ordering::Acquire)
+    }
+
+    /// The offset that the next record will get.
+    pub fn next_offset(&self) -> Offset {
+        self.state.lock().next_offset
+    }
+
+    /// Makes sure that no record gets an offset below `at_least`. For the start: durable cursors
+    /// may name offsets that a power loss took from the log, and those must not come back with
+    /// other content. The hole that this leaves is legal.
+    pub fn raise_next_offset(&self, at_least: Offset) {
+        let mut state = self.state.lock();
+        state.next_offset = state.next_offset.max(at_least);
+    }
+
+    /// Sets who is told when batches have become readable; only the first call counts. It is called
+    /// with no lock of the log held, by the thread that wrote: that may be the one that is inside
+    /// [`PartitionLog::append`].
+    pub fn on_written(&self, listener: WrittenListener) {
+        let _ = self.listener.set(listener);
+    }
+
+    pub(crate) fn tell_written(&self) {
+        if let Some(listener) = self.listener.get() {
+            listener(self.written_end());
+        }
+    }
+
+    pub(crate) fn set_written_end(&self, end: Offset) {
+        self.written_end.store(end, Ordering::Release);
+    }
+
+    pub(crate) fn set_synced_end(&self, end: Offset) {
+        self.synced_end.fetch_max(end, Ordering::AcqRel);
+    }
+
+    /// Bytes of all batches on the disk.
+    pub fn size_bytes(&self) -> u64 {
+        self.state
+            .lock()
+            .segments
+            .iter()
+            .map(|segment| segment.len())
+            .sum()
+    }
+
+    /// All segments, oldest first.
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        self.state
+            .lock()
+            .segments
+            .iter()
+            .map(|segment| segment.info())
+            .collect()
+    }
+
+    /// Removes batches up to offset `end` from the tail cache.
+    pub(crate) fn evict_tail(&self, end: Offset) {
+        let mut freed = 0;
+        let mut state = self.state.lock();
+        while let Some(batch) = state.tail.front() {
+            if batch.end_offset() > end {
+                break;
+            }
+            freed += tail_weight(batch);
+            state.tail.pop_front();
+        }
+        if state.tail.is_empty() {
+            state.tail.shrink_to(16);
+        }
+        drop(state);
+        self.shared.tail.discharge(freed);
+    }
+}
+
+impl State {
+    /// The segment that appends go to.
+    pub(crate) fn active(&self) -> Option<&Arc<Segment>> {
+        self.segments
+            .last()
+            .filter(|segment| segment.stage() == Stage::Active)
+    }
+
+    /// Notes that a name in this folder has changed and is not durable.
+    pub(crate) fn note_dir(&mut self, dir: String) {
+        self.dir_changes += 1;
+        match self
+            .unsynced_dirs
+            .iter_mut()
+            .find(|(known, _)| *known == dir)
+        {
+            Some((_, change)) => *change = self.dir_changes,
+            None => self.unsynced_dirs.push((dir, self.dir_changes)),
+        }
+    }
+}
+
+impl std::fmt::Debug for PartitionLog {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            formatter,
+            "PartitionLog({}, end {})",
+            self.dir,
+            self.written_end()
+        )
+    }
+}
+
+/// What a batch counts in the tail cache.
+pub(crate) fn tail_weight(batch: &Batch) -> u64 {
+    batch.bytes().len() as u64 + BATCH_OVERHEAD_BYTES
+}
+
+/// Folder of a partition, below the data folder.
+pub(crate) fn partition_dir(topic: Uuid, number: u32) -> Arc<str> {
+    format!("{}/{number}", topic_dir(topic)).into()
+}
+
+/// Folder of a topic, below the data folder.
+pub(crate) fn topic_dir(topic: Uuid) -> String {
+    format!("topics/{}", topic.hyphenated())
+}
+
+/// What recovery found of a partition.
+pub(crate) struct RecoveredState {
+    pub(crate) segments: Vec<Arc<Segment>>,
+    pub(crate) next_offset: Offset,
+    pub(crate) writer: Writer,
+    pub(crate) unsynced_dirs: Vec<String>,
+}
+
+impl RecoveredState {
+    /// Of a partition without files.
+    pub(crate) fn empty() -> RecoveredState {
+        RecoveredState {
+            segments: Vec::new(),
+            next_offset: 0,
+            writer: Writer::default(),
+            unsynced_dirs: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! A list of work with one thread that waits for it.
+
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Work for one thread. Everything queued is taken at once, which is what makes groups.
+pub(crate) struct Queue<T> {
+    state: Mutex<QueueState<T>>,
+    changed: Condvar,
+}
+
+struct QueueState<T> {
+    items: Vec<T>,
+    stopped: bool,
+}
+
+/// What [`Queue::wait`] found.
+pub(crate) enum Work<T> {
+    /// Everything that was queued; empty when only the deadline has come.
+    Items(Vec<T>),
+    /// Nothing is queued and nothing will be.
+    Stopped,
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new() -> Queue<T> {
+        let state = QueueState {
+            items: Vec::new(),
+            stopped: false,
+        };
+        Queue {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Adds work; returns it when the queue was stopped.
+    pub(crate) fn push(&self, item: T) -> Result<(), T> {
+        let mut state = self.state.lock();
+        if state.stopped {
+            return Err(item);
+        }
+        state.items.push(item);
+        drop(state);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// Takes what is there without waiting.
+    pub(crate) fn take(&self) -> Vec<T> {
+        std::mem::take(&mut self.state.lock().items)
+    }
+
+    /// Waits for work, at most until the deadline.
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Work<T> {
+        let mut state = self.state.lock();
+        while state.items.is_empty() {
+            if state.stopped {
+                return Work::Stopped;
+            }
+            match deadline {
+                None => self.changed.wait(&mut state),
+                Some(deadline) => {
+                    if self.changed.wait_until(&mut state, deadline).timed_out() {
+                        break;
+                    }
+                }
+            }
+        }
+        Work::Items(std::mem::take(&mut state.items))
+    }
+
+    /// Refuses further work; what is queued is still done.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+    }
+}

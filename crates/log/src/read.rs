@@ -1,0 +1,434 @@
+//! The way of batches out of the log.
+//!
+//! A reader names an offset. What was written lately comes from memory; older data is read in
+//! chunks from the page cache on the caller's thread, as long as the kernel has it there; else the
+//! read is [`Read::Cold`] and runs on the thread "log-reader". Corrupt regions are reported once
+//! and jumped over: a reader sees a gap.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
+use crate::disk::{DiskFile, read_full};
+use crate::error::{IoFailure, LogError, ReadError};
+use crate::index::{boundary_after, position_before};
+use crate::metrics::count;
+use crate::partition::{PartitionLog, State};
+use crate::segment::Segment;
+use crate::shared::Shared;
+
+/// Smallest chunk of a cold read: two index intervals, so that a batch behind the index entry is
+/// within it.
+const CHUNK_BYTES_MIN: usize = 64 << 10;
+/// Largest chunk, in bytes: bounds the memory that one small batch in it keeps alive.
+const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// What a read found.
+#[derive(Debug)]
+pub enum Read {
+    /// Batches in order of offset, gaps possible. The first one holds the asked offset or follows
+    /// it.
+    Batches(Vec<Batch>),
+    /// Nothing at or after the asked offset yet.
+    End,
+    /// The data must come from the disk.
+    Cold(ColdRead),
+}
+
+/// A read that has to wait for the disk.
+#[derive(Debug)]
+#[must_use = "a cold read happens only when it is run"]
+pub struct ColdRead {
+    partition: Arc<PartitionLog>,
+    from: Offset,
+    bytes_max: usize,
+}
+
+/// Takes the outcome of a cold read: batches as in [`Read::Batches`]; none means [`Read::End`].
+pub type ColdReader = Box<dyn FnOnce(Result<Vec<Batch>, ReadError>) + Send>;
+
+/// A cold read with its reader, for the thread "log-reader".
+pub(crate) struct ColdJob {
+    read: ColdRead,
+    reader: ColdReader,
+}
+
+impl ColdJob {
+    pub(crate) fn run(self) {
+        (self.reader)(self.read.run());
+    }
+}
+
+impl ColdRead {
+    /// Runs the read on the log's reader thread (in manual mode: at the next `Log::step`) and hands
+    /// the outcome to `reader` there.
+    pub fn on_ready(self, reader: ColdReader) {
+        let queues = self.partition.shared.queues.clone();
+        if let Err(job) = queues.reads.push(ColdJob { read: self, reader }) {
+            (job.reader)(Err(ReadError::Closed));
+        }
+    }
+
+    /// Runs the read here and now. Blocks on the disk.
+    ///
+    /// # Errors
+    /// A file could not be opened or read.
+    pub fn run(self) -> Result<Vec<Batch>, ReadError> {
+        count(&self.partition.shared.counters.cold_reads, 1);
+        match self
+            .partition
+            .read_as(self.from, self.bytes_max, Patience::Blocks)
+        {
+            Found::Batches(batches) => Ok(batches),
+            Found::Nothing | Found::WouldBlock => Ok(Vec::new()),
+            Found::Failed(failure) => Err(failure.into()),
+        }
+    }
+}
+
+/// Whether a read may wait for the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    CacheOnly,
+    Blocks,
+}
+
+enum Found {
+    Batches(Vec<Batch>),
+    /// Nothing readable in what was looked at.
+    Nothing,
+    WouldBlock,
+    Failed(IoFailure),
+}
+
+/// Where a read has to look.
+enum Place {
+    Tail(Vec<Batch>),
+    Segment(Arc<Segment>, Offset),
+    End,
+}
+
+impl PartitionLog {
+    /// Reads from `from` on: at least one batch if there is one, and else as many whole batches as
+    /// fit `bytes_max`. Never waits for the disk.
+    pub fn read(self: &Arc<Self>, from: Offset, bytes_max: usize) -> Read {
+        if from >= self.written_end() {
+            return Read::End;
+        }
+        match self.read_as(from, bytes_max, Patience::CacheOnly) {
+            Found::Batches(batches) => Read::Batches(batches),
+            Found::Nothing => Read::End,
+            // A failed read is tried again where it can be reported.
+            Found::WouldBlock | Found::Failed(_) => Read::Cold(ColdRead {
+                partition: self.clone(),
+                from,
+                bytes_max,
+            }),
+        }
+    }
+
+    fn read_as(&self, mut from: Offset, bytes_max: usize, patience: Patience) -> Found {
+        loop {
+            let place = self.state.lock().place(from, bytes_max);
+            let (segment, start) = match place {
+                Place::Tail(batches) => return Found::Batches(batches),
+                Place::End => return Found::Nothing,
+                Place::Segment(segment, start) => (segment, start),
+            };
+            let end = segment.end();
+            match read_segment(&self.shared, &segment, start, bytes_max, patience) {
+                Found::Nothing => from = end.max(start + 1),
+                Found::Failed(_) if self.is_gone(&segment) => from = end,
+                found => return found,
+            }
+        }
+    }
+
+    /// Whether retention has dropped the segment meanwhile.
+    fn is_gone(&self, segment: &Arc<Segment>) -> bool {
+        !self
+            .state
+            .lock()
+            .segments
+            .iter()
+            .any(|other| Arc::ptr_eq(other, segment))
+    }
+
+    /// The first record whose timestamp is at least `timestamp_ms`: its offset and timestamp.
+    /// Blocks on the disk. In a compressed batch it is the batch that is found.
+    ///
+    /// # Errors
+    /// A file could not be opened or read.
+    pub fn offset_for_timestamp(
+        self: &Arc<Self>,
+        timestamp_ms: i64,
+    ) -> Result<Option<(Offset, i64)>, ReadError> {
+        let mut from = self.offset_before_timestamp(timestamp_ms);
+        loop {
+            let batches = match self.read_as(from, CHUNK_BYTES_MAX, Patience::Blocks) {
+                Found::Batches(batches) => batches,
+                Found::Nothing | Found::WouldBlock => return Ok(None),
+                Found::Failed(failure) => return Err(failure.into()),
+            };
+            for batch in batches {
+                from = batch.end_offset();
+                if batch.max_timestamp_ms() >= timestamp_ms
+                    && let Some(found) = first_since(&batch, timestamp_ms)
+                {
+                    return Ok(Some(found));
+                }
+            }
+        }
+    }
+
+    /// An offset before which no record has such a timestamp, as far as the indexes know.
+    fn offset_before_timestamp(&self, timestamp_ms: i64) -> Offset {
+        let state = self.state.lock();
+        let holds = |segment: &&Arc<Segment>| segment.max_timestamp_ms() >= timestamp_ms;
+        let Some(segment) = state.segments.iter().find(holds).cloned() else {
+            return self.written_end();
+        };
+        let logical_start = state.logical_start;
+        drop(state);
+        segment.load_index(&self.shared);
+        let from = segment.with_index(|entries| {
+            let after = entries.partition_point(|entry| entry.max_timestamp_ms < timestamp_ms);
+            if after == 0 {
+                segment.base
+            } else {
+                entries[after - 1].offset
+            }
+        });
+        from.unwrap_or(segment.base).max(logical_start)
+    }
+}
+
+/// The first record of a batch that is not older, or the batch itself if it cannot be walked.
+fn first_since(batch: &Batch, timestamp_ms: i64) -> Option<(Offset, i64)> {
+    if batch.is_compressed() {
+        return Some((batch.base_offset(), batch.max_timestamp_ms()));
+    }
+    let mut cursor = batch.records();
+    while let Ok(Some((offset, record))) = cursor.next_record() {
+        if record.timestamp_ms >= timestamp_ms {
+            return Some((offset, record.timestamp_ms));
+        }
+    }
+    None
+}
+
+impl State {
+    fn place(&self, from: Offset, bytes_max: usize) -> Place {
+        let from = from.max(self.logical_start);
+        let holds = self
+            .segments
+            .partition_point(|segment| segment.end() <= from);
+        if let Some(first) = self.tail.front() {
+            // The tail also serves what retention has made the next offset.
+            let next = self
+                .segments
+                .get(holds)
+                .map_or(from, |segment| from.max(segment.base));
+            if next >= first.base_offset() {
+                return self.read_tail(next, bytes_max);
+            }
+        }
+        match self.segments.get(holds) {
+            Some(segment) => Place::Segment(segment.clone(), from.max(segment.base)),
+            None => Place::End,
+        }
+    }
+
+    fn read_tail(&self, from: Offset, bytes_max: usize) -> Place {
+        let first = self
+            .tail
+            .partition_point(|batch| batch.end_offset() <= from);
+        let mut bytes = 0;
+        let mut batches = Vec::new();
+        for batch in self.tail.range(first..) {
+            bytes += batch.bytes().len();
+            if bytes > bytes_max && !batches.is_empty() {
+                break;
+            }
+            batches.push(batch.clone());
+        }
+        if batches.is_empty() {
+            Place::End
+        } else {
+            Place::Tail(batches)
+        }
+    }
+}
+
+/// Reads batches of one segment; `Nothing` when it holds none at or after `from`.
+fn read_segment(
+    shared: &Shared,
+    segment: &Arc<Segment>,
+    from: Offset,
+    bytes_max: usize,
+    patience: Patience,
+) -> Found {
+    let position = segment
+        .hint(from)
+        .or_else(|| segment.with_index(|entries| position_before(entries, from)));
+    let mut position = match position {
+        Some(position) => position,
+        None if patience == Patience::CacheOnly => return Found::WouldBlock,
+        None => {
+            segment.load_index(shared);
+            segment
+                .with_index(|entries| position_before(entries, from))
+                .unwrap_or(0)
+        }
+    };
+    let file = match segment.file(shared) {
+        Ok(file) => file,
+        Err(failure) => return Found::Failed(failure),
+    };
+    let mut chunk_bytes = bytes_max.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
+    loop {
+        let left = segment.len().saturating_sub(position);
+        if left == 0 {
+            return Found::Nothing;
+        }
+        let wanted = chunk_bytes.min(usize::try_from(left).unwrap_or(usize::MAX));
+        let chunk = match read_chunk(&*file, position, wanted, patience) {
+            Ok(chunk) => chunk,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Found::WouldBlock,
+            Err(error) => {
+                if patience == Patience::CacheOnly {
+                    return Found::WouldBlock;
+                }
+                let next = segment.with_index(|entries| boundary_after(entries, position));
+                let next = next.flatten().unwrap_or(segment.len());
+                if next < position + wanted as u64 {
+                    // Perhaps only what lies behind the next boundary cannot be read.
+                    chunk_bytes = (next - position) as usize;
+                    continue;
+                }
+                segment.report_corruption(shared, position, &error.to_string());
+                position = next;
+                continue;
+            }
+        };
+        let split = split_chunk(&chunk, from, bytes_max);
+        if !split.batches.is_empty() {
+            if let Some(last) = split.batches.last() {
+                segment.set_hint(last.end_offset(), position + split.used as u64);
+            }
+            return Found::Batches(split.batches);
+        }
+        position += split.used as u64;
+        match split.end {
+            SplitEnd::Wants(bytes) => {
+                let whole = bytes as u64 <= segment.len().saturating_sub(position)
+                    && bytes as u64 <= shared.options.batch_bytes_max;
+                if !whole {
+                    match skip_corrupt(shared, segment, position, "impossible length") {
+                        Some(next) => position = next,
+                        None => return Found::Nothing,
+                    }
+                } else if patience == Patience::CacheOnly && chunk.len() < wanted {
+                    // The page cache has only the beginning.
+                    return Found::WouldBlock;
+                } else {
+                    chunk_bytes = chunk_bytes.max(bytes);
+                }
+            }
+            SplitEnd::Invalid(reason) => match skip_corrupt(shared, segment, position, &reason) {
+                Some(next) => position = next,
+                None => return Found::Nothing,
+            },
+        }
+    }
+}
+
+/// Reports a corrupt region; the next known boundary behind it, if there is one.
+fn skip_corrupt(
+    shared: &Shared,
+    segment: &Arc<Segment>,
+    position: u64,
+    reason: &str,
+) -> Option<u64> {
+    segment.report_corruption(shared, position, reason);
+    segment
+        .with_index(|entries| boundary_after(entries, position))
+        .flatten()
+}
+
+fn read_chunk(
+    file: &dyn DiskFile,
+    position: u64,
+    bytes: usize,
+    patience: Patience,
+) -> std::io::Result<Bytes> {
+    let mut chunk = BytesMut::zeroed(bytes);
+    let count = match patience {
+        Patience::CacheOnly => file.read_at_nowait(&mut chunk, position)?,
+        Patience::Blocks => read_full(file, &mut chunk, position)?,
+    };
+    if count == 0 && patience == Patience::CacheOnly {
+        return Err(ErrorKind::WouldBlock.into());
+    }
+    if count == 0 {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    chunk.truncate(count);
+    Ok(chunk.freeze())
+}
+
+/// Whole batches from the beginning of a chunk.
+struct Split {
+    /// Those that end after the wanted offset; all share the chunk's memory.
+    batches: Vec<Batch>,
+    /// Bytes up to the end of the last whole batch, wanted or not.
+    used: usize,
+    end: SplitEnd,
+}
+
+enum SplitEnd {
+    /// The next batch needs this many bytes (at least).
+    Wants(usize),
+    /// The bytes at `used` are no batch.
+    Invalid(String),
+}
+
+fn split_chunk(chunk: &Bytes, from: Offset, bytes_max: usize) -> Split {
+    let mut batches: Vec<Batch> = Vec::new();
+    let mut used = 0;
+    let mut taken = 0;
+    let end = loop {
+        let rest = &chunk[used..];
+        if rest.len() < BATCH_HEADER_BYTES {
+            break SplitEnd::Wants(BATCH_HEADER_BYTES);
+        }
+        let len = match Batch::peek_len(rest) {
+            Ok(len) => len,
+            Err(error) => break SplitEnd::Invalid(error.to_string()),
+        };
+        if len > rest.len() || (taken + len > bytes_max && !batches.is_empty()) {
+            break SplitEnd::Wants(len);
+        }
+        match Batch::parse_stored(chunk.slice(used..used + len)) {
+            Ok(batch) if batch.end_offset() > from => {
+                taken += len;
+                batches.push(batch);
+            }
+            Ok(_) => {}
+            Err(error) => break SplitEnd::Invalid(error.to_string()),
+        }
+        used += len;
+    };
+    Split { batches, used, end }
+}
+
+impl From<LogError> for ReadError {
+    fn from(error: LogError) -> ReadError {
+        match error {
+            LogError::Io(failure) => ReadError::Failed(failure),
+            LogError::Closed => ReadError::Closed,
+        }
+    }
+}

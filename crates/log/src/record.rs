@@ -1,0 +1,215 @@
+//! Borrowed views of the records inside a batch. Everything here is bounded by the batch's bytes
+//! and answers hostile ones with an error, never with a panic or an allocation.
+
+use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset, field};
+use crate::error::BatchError;
+use crate::varint::{get_i32, get_i64};
+
+/// One message, borrowed from its batch.
+#[derive(Clone, Debug)]
+pub struct Record<'a> {
+    /// Milliseconds since 1970.
+    pub timestamp_ms: i64,
+    /// Kafka's key, if it has one.
+    pub key: Option<&'a [u8]>,
+    /// The message body; `None` is Kafka's tombstone.
+    pub value: Option<&'a [u8]>,
+    /// Name and value pairs.
+    pub headers: Headers<'a>,
+}
+
+/// The headers of a record, parsed while they are iterated.
+///
+/// A malformed list ends early; [`Headers::is_well_formed`] tells.
+#[derive(Clone, Debug, Default)]
+pub struct Headers<'a> {
+    bytes: &'a [u8],
+    left: u32,
+}
+
+impl<'a> Headers<'a> {
+    /// Number of headers that are still to come, as the record announces it.
+    pub fn len(&self) -> usize {
+        self.left as usize
+    }
+
+    /// Whether no header is left.
+    pub fn is_empty(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Value of the first header with this name; the inner option is a header without a value.
+    pub fn value_of(&self, name: &[u8]) -> Option<Option<&'a [u8]>> {
+        self.clone()
+            .find(|(candidate, _)| *candidate == name)
+            .map(|(_, value)| value)
+    }
+
+    /// Whether all announced headers can be parsed and nothing follows them.
+    pub fn is_well_formed(&self) -> bool {
+        let mut rest = self.clone();
+        while rest.left > 0 {
+            if rest.next().is_none() {
+                return false;
+            }
+        }
+        rest.bytes.is_empty()
+    }
+}
+
+impl<'a> Iterator for Headers<'a> {
+    type Item = (&'a [u8], Option<&'a [u8]>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        let mut at = 0;
+        let name = take(self.bytes, &mut at)??;
+        let value = take(self.bytes, &mut at)?;
+        self.left -= 1;
+        self.bytes = &self.bytes[at..];
+        Some((name, value))
+    }
+}
+
+/// Reads a length and that many bytes: outer `None` malformed, inner `None` a null (length -1).
+#[inline]
+fn take<'a>(bytes: &'a [u8], at: &mut usize) -> Option<Option<&'a [u8]>> {
+    let len = get_i32(bytes, at)?;
+    if len < 0 {
+        return (len == -1).then_some(None);
+    }
+    let end = at.checked_add(len as usize)?;
+    let slice = bytes.get(*at..end)?;
+    *at = end;
+    Some(Some(slice))
+}
+
+/// Walks the records of an uncompressed batch. The position can be saved and resumed with
+/// [`RecordCursor::at`], so that a delivery names a run of records by batch and position.
+#[derive(Clone, Debug)]
+pub struct RecordCursor<'a> {
+    bytes: &'a [u8],
+    position: usize,
+    base_offset: Offset,
+    last_offset_delta: u32,
+}
+
+/// The part of a record that both walks need.
+struct Frame {
+    offset: Offset,
+    timestamp_delta: i64,
+    /// First byte of the key length.
+    body: usize,
+    /// First byte after the record.
+    end: usize,
+}
+
+impl<'a> RecordCursor<'a> {
+    /// A cursor at a byte position that [`RecordCursor::position`] gave for the same batch.
+    pub fn at(batch: &'a Batch, position: u32) -> RecordCursor<'a> {
+        RecordCursor {
+            bytes: batch.bytes(),
+            position: (position as usize).max(BATCH_HEADER_BYTES),
+            base_offset: batch.base_offset(),
+            last_offset_delta: batch.last_offset_delta(),
+        }
+    }
+
+    /// Byte position of the next record within its batch.
+    pub fn position(&self) -> u32 {
+        self.position as u32
+    }
+
+    /// The next record with its offset, or `None` after the last.
+    ///
+    /// # Errors
+    /// The batch is compressed, or the record does not fit into it. The cursor then stays where
+    /// it is.
+    #[inline]
+    pub fn next_record(&mut self) -> Result<Option<(Offset, Record<'a>)>, BatchError> {
+        let Some(frame) = self.frame()? else {
+            return Ok(None);
+        };
+        let body = &self.bytes[..frame.end];
+        let malformed = BatchError::Record {
+            position: self.position(),
+        };
+        let mut at = frame.body;
+        let key = take(body, &mut at).ok_or(malformed)?;
+        let value = take(body, &mut at).ok_or(malformed)?;
+        let count = get_i32(body, &mut at).ok_or(malformed)?;
+        let bytes = &body[at..];
+        // A header takes at least two bytes, so a larger count is a lie.
+        let left = u32::try_from(count).map_err(|_| malformed)?;
+        if left as usize > bytes.len() / 2 {
+            return Err(malformed);
+        }
+        self.position = frame.end;
+        let timestamp_ms = self.timestamp(frame.timestamp_delta);
+        let record = Record {
+            timestamp_ms,
+            key,
+            value,
+            headers: Headers { bytes, left },
+        };
+        Ok(Some((frame.offset, record)))
+    }
+
+    /// Steps over the next record: its offset and its size in bytes, length prefix included.
+    /// Reads only the numbers in front of key and value.
+    ///
+    /// # Errors
+    /// As [`RecordCursor::next_record`].
+    #[inline]
+    pub fn skip_record(&mut self) -> Result<Option<(Offset, u32)>, BatchError> {
+        let Some(frame) = self.frame()? else {
+            return Ok(None);
+        };
+        let size = (frame.end - self.position) as u32;
+        self.position = frame.end;
+        Ok(Some((frame.offset, size)))
+    }
+
+    #[inline]
+    fn frame(&self) -> Result<Option<Frame>, BatchError> {
+        if self.position >= self.bytes.len() {
+            return Ok(None);
+        }
+        if self.bytes[22] & 0x07 != 0 {
+            return Err(BatchError::Compressed);
+        }
+        let malformed = BatchError::Record {
+            position: self.position(),
+        };
+        let mut at = self.position;
+        let length = get_i32(self.bytes, &mut at).ok_or(malformed)?;
+        let length = usize::try_from(length).map_err(|_| malformed)?;
+        let end = at.checked_add(length).ok_or(malformed)?;
+        let body = self.bytes.get(..end).ok_or(malformed)?;
+        // Attributes: one byte, unused by the format.
+        at += 1;
+        let timestamp_delta = get_i64(body, &mut at).ok_or(malformed)?;
+        let delta = get_i32(body, &mut at).ok_or(malformed)?;
+        let delta = u32::try_from(delta).map_err(|_| malformed)?;
+        if delta > self.last_offset_delta {
+            return Err(malformed);
+        }
+        let offset = self.base_offset + u64::from(delta);
+        Ok(Some(Frame {
+            offset,
+            timestamp_delta,
+            body: at,
+            end,
+        }))
+    }
+
+    fn timestamp(&self, delta: i64) -> i64 {
+        // Bit 3: the broker's append time stands in the header and replaces the producer's.
+        if self.bytes[22] & 0x08 != 0 {
+            return i64::from_be_bytes(field(self.bytes, 35));
+        }
+        i64::from_be_bytes(field(self.bytes, 27)).wrapping_add(delta)
+    }
+}

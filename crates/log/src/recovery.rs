@@ -1,0 +1,292 @@
+//! Opening what an earlier run has left, however it ended.
+//!
+//! A sealed segment costs one small read (its footer). The others are scanned from their last index
+//! entry, because everything before that was synced; what lies behind the last valid batch is a
+//! torn tail, and is cut off with one line in the log.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::batch::Offset;
+use crate::disk::{Disk, OpenMode, read_full};
+use crate::error::IoFailure;
+use crate::housekeeping::Chore;
+use crate::index::{INDEX_ENTRY_BYTES, IndexEntry, IndexItem, decode_index_item};
+use crate::metrics::count;
+use crate::partition::{PartitionLog, RecoveredState, partition_dir, topic_dir};
+use crate::scan::scan;
+use crate::segment::{Segment, SegmentState, Stage, read_index};
+use crate::shared::Shared;
+use crate::writer::Writer;
+
+/// What was found at the start.
+#[derive(Clone, Debug, Default)]
+pub struct Recovery {
+    /// Entries of the state journal, oldest first.
+    pub journal: Vec<Vec<u8>>,
+    /// Partitions that have files.
+    pub partitions: Vec<RecoveredPartition>,
+    /// Lines for the operator.
+    pub report: Vec<String>,
+    /// Whether the last run ended with `Log::close`.
+    pub clean: bool,
+    /// The disk's [`crate::Disk::boot_id`].
+    pub boot_id: String,
+}
+
+/// A partition that was found at the start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveredPartition {
+    /// The topic that it belongs to.
+    pub topic: Uuid,
+    /// Its number within the topic.
+    pub partition: u32,
+    /// Offset of the first record.
+    pub start_offset: Offset,
+    /// Offset that the next record will get, unless it is raised.
+    pub next_offset: Offset,
+    /// Bytes of batches.
+    pub bytes: u64,
+    /// Bytes of a torn tail that were cut off.
+    pub truncated_bytes: u64,
+}
+
+/// Opens all partitions below the folder `topics` and adds them to the log.
+pub(crate) fn recover_partitions(
+    shared: &Arc<Shared>,
+    recovery: &mut Recovery,
+) -> Result<(), IoFailure> {
+    for (topic, number) in find_partitions(&*shared.disk, recovery)? {
+        let (state, truncated_bytes) = recover_partition(shared, topic, number, recovery)?;
+        let partition = PartitionLog::new(shared.clone(), topic, number, state);
+        note_unfinished(shared, &partition);
+        recovery.partitions.push(RecoveredPartition {
+            topic,
+            partition: number,
+            start_offset: partition.start_offset(),
+            next_offset: partition.next_offset(),
+            bytes: partition.size_bytes(),
+            truncated_bytes,
+        });
+        shared.partitions.write().insert((topic, number), partition);
+    }
+    Ok(())
+}
+
+/// What the last run did not finish, the housekeeper does.
+fn note_unfinished(shared: &Shared, partition: &Arc<PartitionLog>) {
+    let mut state = partition.state.lock();
+    for segment in &state.segments {
+        count(
+            &shared.counters.unsynced_bytes,
+            segment.len() - segment.synced(),
+        );
+        if segment.stage() == Stage::Full {
+            let chore = Chore::Seal(partition.clone(), segment.clone());
+            let _ = shared.queues.chores.push(chore);
+        }
+    }
+    if state.segments.iter().any(|segment| segment.is_dirty()) {
+        state.dirty_noted = true;
+        let _ = shared.queues.chores.push(Chore::Dirty(partition.clone()));
+    }
+}
+
+fn find_partitions(
+    disk: &dyn Disk,
+    recovery: &mut Recovery,
+) -> Result<BTreeSet<(Uuid, u32)>, IoFailure> {
+    let list = |path: &str| {
+        disk.list(path)
+            .map_err(|error| IoFailure::new("list", path, &error))
+    };
+    let mut found = BTreeSet::new();
+    for entry in list("topics")? {
+        let Ok(topic) = Uuid::try_parse(&entry.name) else {
+            recovery
+                .report
+                .push(format!("topics/{} is not ours, left alone", entry.name));
+            continue;
+        };
+        for partition in list(&topic_dir(topic))? {
+            if let Ok(number) = partition.name.parse() {
+                found.insert((topic, number));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn recover_partition(
+    shared: &Shared,
+    topic: Uuid,
+    number: u32,
+    recovery: &mut Recovery,
+) -> Result<(RecoveredState, u64), IoFailure> {
+    let dir = partition_dir(topic, number);
+    let bases = find_segments(&*shared.disk, &dir)?;
+    let mut state = RecoveredState::empty();
+    state.writer.has_dir = true;
+    // A kill leaves names that the program sees and the disk does not have yet.
+    state.unsynced_dirs = vec![dir.to_string(), topic_dir(topic), "topics".to_owned()];
+    let mut truncated = 0;
+    for (index, base) in bases.iter().enumerate() {
+        let is_last = index + 1 == bases.len();
+        let found = recover_segment(shared, &dir, *base, is_last)?;
+        if found.truncated_bytes > 0 {
+            recovery.report.push(format!(
+                "{dir}/{base:020}.log: torn tail of {} bytes cut off at offset {}",
+                found.truncated_bytes, found.state.end
+            ));
+        }
+        truncated += found.truncated_bytes;
+        state.next_offset = state.next_offset.max(found.state.end);
+        let stage = found.state.stage;
+        let segment = Segment::new(*base, dir.clone(), found.state);
+        if segment.len() == 0 && !is_last {
+            remove(&*shared.disk, &segment.log_path())?;
+            remove(&*shared.disk, &segment.index_path())?;
+            continue;
+        }
+        if stage == Stage::Active {
+            state.writer = Writer {
+                active: Some(segment.clone()),
+                position: segment.len(),
+                reserved: found.file_len,
+                has_dir: true,
+            };
+        }
+        state.segments.push(segment);
+    }
+    Ok((state, truncated))
+}
+
+/// Base offsets of the segments of a partition; removes indexes that have no segment.
+fn find_segments(disk: &dyn Disk, dir: &str) -> Result<BTreeSet<Offset>, IoFailure> {
+    let list = disk
+        .list(dir)
+        .map_err(|error| IoFailure::new("list", dir, &error))?;
+    let with_ending = |ending: &str| -> BTreeSet<Offset> {
+        let stems = list
+            .iter()
+            .filter_map(|entry| entry.name.strip_suffix(ending));
+        stems
+            .filter(|stem| stem.len() == 20)
+            .filter_map(|stem| stem.parse().ok())
+            .collect()
+    };
+    let bases = with_ending(".log");
+    for orphan in with_ending(".index").difference(&bases) {
+        remove(disk, &format!("{dir}/{orphan:020}.index"))?;
+    }
+    Ok(bases)
+}
+
+fn remove(disk: &dyn Disk, path: &str) -> Result<(), IoFailure> {
+    match disk.remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(IoFailure::new("remove", path, &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+struct RecoveredSegment {
+    state: SegmentState,
+    file_len: u64,
+    truncated_bytes: u64,
+}
+
+fn recover_segment(
+    shared: &Shared,
+    dir: &str,
+    base: Offset,
+    is_last: bool,
+) -> Result<RecoveredSegment, IoFailure> {
+    let index_path = format!("{dir}/{base:020}.index");
+    if let Some(footer) = read_footer(&*shared.disk, &index_path, base) {
+        let state = SegmentState {
+            end: footer.offset,
+            len: footer.position,
+            synced: footer.position,
+            max_timestamp_ms: footer.max_timestamp_ms,
+            stage: Stage::Sealed,
+            entries: None,
+        };
+        return Ok(RecoveredSegment {
+            state,
+            file_len: footer.position,
+            truncated_bytes: 0,
+        });
+    }
+    count(&shared.counters.scanned_segments, 1);
+    let path = format!("{dir}/{base:020}.log");
+    let fail = |operation: &'static str| {
+        let path = &path;
+        move |error: std::io::Error| IoFailure::new(operation, path, &error)
+    };
+    let file = shared
+        .disk
+        .open(&path, OpenMode::Existing)
+        .map_err(fail("open"))?;
+    let mut file_len = file.len().map_err(fail("read"))?;
+    let mut entries = read_index(shared, &index_path, base).entries;
+    entries.retain(|entry| entry.position <= file_len);
+    let flushed = entries.len();
+    let start = IndexEntry {
+        offset: base,
+        position: 0,
+        max_timestamp_ms: i64::MIN,
+    };
+    let start = entries.last().copied().unwrap_or(start);
+    let found = scan(&*file, start, shared.options.batch_bytes_max).map_err(fail("read"))?;
+    entries.extend(found.entries);
+    let mut synced = start.position;
+    if found.torn_bytes > 0 {
+        tracing::warn!(
+            file = %path,
+            offset = found.end,
+            position = found.position,
+            dropped_bytes = found.torn_bytes,
+            "torn tail of the log cut off"
+        );
+        count(&shared.counters.truncated_bytes, found.torn_bytes);
+        // The cut must be durable before anything is appended: else what it removes could come
+        // back behind new batches.
+        file.set_len(found.position).map_err(fail("cut"))?;
+        file.sync_data().map_err(fail("sync"))?;
+        if let Ok(index) = shared.disk.open(&index_path, OpenMode::Existing) {
+            let len = (flushed * INDEX_ENTRY_BYTES) as u64;
+            index.set_len(len).map_err(fail("cut the index of"))?;
+        }
+        file_len = found.position;
+        synced = found.position;
+    }
+    let state = SegmentState {
+        end: found.end,
+        len: found.position,
+        synced,
+        max_timestamp_ms: found.max_timestamp_ms,
+        stage: if is_last { Stage::Active } else { Stage::Full },
+        entries: Some((entries, flushed)),
+    };
+    Ok(RecoveredSegment {
+        state,
+        file_len,
+        truncated_bytes: found.torn_bytes,
+    })
+}
+
+/// The footer of a sealed segment: the last item of its index.
+fn read_footer(disk: &dyn Disk, path: &str, base: Offset) -> Option<IndexEntry> {
+    let file = disk.open(path, OpenMode::Existing).ok()?;
+    let position = file.len().ok()?.checked_sub(INDEX_ENTRY_BYTES as u64)?;
+    let mut bytes = [0; INDEX_ENTRY_BYTES];
+    read_full(&*file, &mut bytes, position).ok()?;
+    match decode_index_item(base, &bytes)? {
+        IndexItem::Footer(footer) if position % INDEX_ENTRY_BYTES as u64 == 0 => Some(footer),
+        _ => None,
+    }
+}

@@ -1,0 +1,114 @@
+//! Finding the end of a segment that was not sealed.
+
+use std::io;
+
+use bytes::BytesMut;
+
+use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
+use crate::disk::{DiskFile, read_full};
+use crate::index::{INDEX_INTERVAL_BYTES, IndexEntry};
+
+/// Bytes read at once; more for a batch that is larger.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// A page of room that was reserved and not used.
+static ZEROS: [u8; 4096] = [0; 4096];
+
+/// What a scan found.
+pub(crate) struct Scan {
+    /// Behind the last valid batch.
+    pub(crate) position: u64,
+    /// Offset after its last record.
+    pub(crate) end: Offset,
+    pub(crate) max_timestamp_ms: i64,
+    /// Index entries for what was scanned.
+    pub(crate) entries: Vec<IndexEntry>,
+    /// Bytes from `position` to the last one that is not zero: a torn tail. Reserved room is zero.
+    pub(crate) torn_bytes: u64,
+}
+
+/// Reads valid batches from a known boundary on. The end is the first thing that is not a valid
+/// batch, or one whose offset is below those before it (left over from an earlier life of the
+/// file).
+pub(crate) fn scan(
+    file: &dyn DiskFile,
+    from: IndexEntry,
+    batch_bytes_max: u64,
+) -> io::Result<Scan> {
+    let file_len = file.len()?;
+    let mut scan = Scan {
+        position: from.position,
+        end: from.offset,
+        max_timestamp_ms: from.max_timestamp_ms,
+        entries: Vec::new(),
+        torn_bytes: 0,
+    };
+    let mut last_entry = from.position;
+    let mut window_bytes = WINDOW_BYTES;
+    'windows: loop {
+        let left = file_len.saturating_sub(scan.position);
+        let mut window = BytesMut::zeroed(window_bytes.min(left as usize));
+        let got = read_full(file, &mut window, scan.position)?;
+        window.truncate(got);
+        let window = window.freeze();
+        let mut at = 0;
+        loop {
+            let rest = &window[at..];
+            let wanted = match Batch::peek_len(rest) {
+                Ok(len) => len,
+                Err(_) if rest.len() < BATCH_HEADER_BYTES => BATCH_HEADER_BYTES,
+                Err(_) => break 'windows,
+            };
+            if wanted > rest.len() {
+                let left = file_len.saturating_sub(scan.position);
+                if wanted as u64 > left || wanted as u64 > batch_bytes_max {
+                    break 'windows;
+                }
+                window_bytes = wanted.max(WINDOW_BYTES);
+                continue 'windows;
+            }
+            match Batch::parse_stored(window.slice(at..at + wanted)) {
+                Ok(batch) if batch.base_offset() >= scan.end => {
+                    if scan.position - last_entry >= INDEX_INTERVAL_BYTES {
+                        last_entry = scan.position;
+                        scan.entries.push(IndexEntry {
+                            offset: batch.base_offset(),
+                            position: scan.position,
+                            max_timestamp_ms: scan.max_timestamp_ms,
+                        });
+                    }
+                    at += wanted;
+                    scan.position += wanted as u64;
+                    scan.end = batch.end_offset();
+                    scan.max_timestamp_ms = scan.max_timestamp_ms.max(batch.max_timestamp_ms());
+                }
+                _ => break 'windows,
+            }
+        }
+    }
+    scan.torn_bytes = torn_bytes(file, scan.position, file_len)?;
+    Ok(scan)
+}
+
+/// Distance from `position` to the end of the last byte that is not zero.
+fn torn_bytes(file: &dyn DiskFile, position: u64, file_len: u64) -> io::Result<u64> {
+    let mut last = 0;
+    let mut at = position;
+    let mut window = vec![0; WINDOW_BYTES.min(file_len.saturating_sub(position) as usize)];
+    while at < file_len {
+        let count = read_full(file, &mut window, at)?;
+        if count == 0 {
+            break;
+        }
+        for (block, bytes) in window[..count].chunks(ZEROS.len()).enumerate() {
+            // Whole blocks are compared, because nearly all of them are zeros.
+            if bytes != &ZEROS[..bytes.len()]
+                && let Some(index) = bytes.iter().rposition(|byte| *byte != 0)
+            {
+                last = at + (block * ZEROS.len() + index) as u64 + 1 - position;
+            }
+        }
+        at += count as u64;
+    }
+    Ok(last)
+}

@@ -1,0 +1,423 @@
+//! One segment of a partition: a file of batches back to back, and its sparse index.
+//!
+//! The file `<base offset, 20 digits>.log` holds batches and nothing else. It is longer than its
+//! content while it is written (room is reserved ahead and reads as zeros), so its length says
+//! nothing: the end is found by checksum, or stands in the footer of the index.
+
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use crate::batch::{Batch, Offset};
+use crate::disk::{DiskFile, OpenMode, read_full};
+use crate::error::IoFailure;
+use crate::index::{
+    INDEX_ENTRY_BYTES, INDEX_INTERVAL_BYTES, IndexContents, IndexEntry, IndexItem, decode_index,
+    encode_index_item,
+};
+use crate::shared::Shared;
+
+/// Where a segment is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Appends go here.
+    Active,
+    /// Takes no more appends; its index has no footer yet.
+    Full,
+    /// Synced, with a footer.
+    Sealed,
+}
+
+/// What is known of a segment from outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// Base offset; it names the segment.
+    pub base: Offset,
+    /// Offset after its last record.
+    pub end: Offset,
+    /// Bytes of its batches.
+    pub bytes: u64,
+    /// Highest timestamp of its records in milliseconds since 1970; `i64::MIN` when empty.
+    pub max_timestamp_ms: i64,
+    /// Whether it takes no more appends and may be dropped.
+    pub sealed: bool,
+}
+
+/// A segment of a partition.
+pub(crate) struct Segment {
+    pub(crate) base: Offset,
+    dir: Arc<str>,
+    end: AtomicU64,
+    len: AtomicU64,
+    synced: AtomicU64,
+    max_timestamp_ms: AtomicI64,
+    stage: AtomicU8,
+    /// A sync of this file has failed: it takes no more appends and no sync of it is believed
+    /// again.
+    poisoned: OnceLock<IoFailure>,
+    file: Mutex<Option<Arc<dyn DiskFile>>>,
+    file_used: AtomicBool,
+    index: Mutex<SegmentIndex>,
+    /// Held during a sync of this file: the kernel reports a failed sync only once, and whoever
+    /// comes second must see that it is poisoned.
+    pub(crate) sync_lock: Mutex<()>,
+    /// Positions of corrupt regions that were reported already.
+    pub(crate) reported: Mutex<Vec<u64>>,
+    /// Where recent sequential readers will go on: (offset, position).
+    hints: Mutex<[(Offset, u64); 4]>,
+}
+
+#[derive(Default)]
+struct SegmentIndex {
+    /// `None`: on disk only.
+    entries: Option<Vec<IndexEntry>>,
+    /// Entries at the front that the index file has.
+    flushed: usize,
+    /// Position of the newest entry.
+    last_position: u64,
+    used: bool,
+}
+
+/// What recovery found out about a segment.
+pub(crate) struct SegmentState {
+    pub(crate) end: Offset,
+    pub(crate) len: u64,
+    /// Length that is known to be synced.
+    pub(crate) synced: u64,
+    pub(crate) max_timestamp_ms: i64,
+    pub(crate) stage: Stage,
+    /// Entries in memory and how many of them the index file has; `None` leaves them on disk.
+    pub(crate) entries: Option<(Vec<IndexEntry>, usize)>,
+}
+
+impl SegmentState {
+    /// Of a segment that was just created.
+    pub(crate) fn fresh(base: Offset) -> SegmentState {
+        SegmentState {
+            end: base,
+            len: 0,
+            synced: 0,
+            max_timestamp_ms: i64::MIN,
+            stage: Stage::Active,
+            entries: Some((Vec::new(), 0)),
+        }
+    }
+}
+
+impl Segment {
+    pub(crate) fn new(base: Offset, dir: Arc<str>, state: SegmentState) -> Arc<Segment> {
+        let mut index = SegmentIndex::default();
+        if let Some((entries, flushed)) = state.entries {
+            index.last_position = entries.last().map_or(0, |entry| entry.position);
+            index.flushed = flushed;
+            index.entries = Some(entries);
+        }
+        Arc::new(Segment {
+            base,
+            dir,
+            end: AtomicU64::new(state.end),
+            len: AtomicU64::new(state.len),
+            synced: AtomicU64::new(state.synced),
+            max_timestamp_ms: AtomicI64::new(state.max_timestamp_ms),
+            stage: AtomicU8::new(state.stage as u8),
+            poisoned: OnceLock::new(),
+            file: Mutex::new(None),
+            file_used: AtomicBool::new(false),
+            index: Mutex::new(index),
+            sync_lock: Mutex::new(()),
+            reported: Mutex::new(Vec::new()),
+            hints: Mutex::new([(Offset::MAX, 0); 4]),
+        })
+    }
+
+    pub(crate) fn log_path(&self) -> String {
+        format!("{}/{:020}.log", self.dir, self.base)
+    }
+
+    pub(crate) fn index_path(&self) -> String {
+        format!("{}/{:020}.index", self.dir, self.base)
+    }
+
+    /// Offset after the last record.
+    pub(crate) fn end(&self) -> Offset {
+        self.end.load(Ordering::Acquire)
+    }
+
+    /// Bytes of batches.
+    pub(crate) fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    /// Bytes that are known to be on the disk.
+    pub(crate) fn synced(&self) -> u64 {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn max_timestamp_ms(&self) -> i64 {
+        self.max_timestamp_ms.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::Acquire) {
+            0 => Stage::Active,
+            1 => Stage::Full,
+            _ => Stage::Sealed,
+        }
+    }
+
+    pub(crate) fn set_stage(&self, stage: Stage) {
+        self.stage.store(stage as u8, Ordering::Release);
+    }
+
+    pub(crate) fn is_poisoned(&self) -> bool {
+        self.poisoned.get().is_some()
+    }
+
+    /// The failed sync, if there was one.
+    pub(crate) fn failure(&self) -> Option<&IoFailure> {
+        self.poisoned.get()
+    }
+
+    /// Notes that a sync of this file has failed.
+    pub(crate) fn poison(&self, failure: &IoFailure) {
+        let _ = self.poisoned.set(failure.clone());
+    }
+
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.synced() < self.len() && !self.is_poisoned()
+    }
+
+    /// Notes that everything before `len` is synced; says how many bytes that is more than before.
+    pub(crate) fn note_synced(&self, len: u64) -> u64 {
+        len.saturating_sub(self.synced.fetch_max(len, Ordering::AcqRel))
+    }
+
+    pub(crate) fn info(&self) -> SegmentInfo {
+        SegmentInfo {
+            base: self.base,
+            end: self.end(),
+            bytes: self.len(),
+            max_timestamp_ms: self.max_timestamp_ms(),
+            sealed: self.is_droppable(),
+        }
+    }
+
+    /// Whether retention may drop it: it is sealed, or never will be because a sync has failed.
+    pub(crate) fn is_droppable(&self) -> bool {
+        match self.stage() {
+            Stage::Active => false,
+            Stage::Full => self.is_poisoned(),
+            Stage::Sealed => true,
+        }
+    }
+
+    /// The open file; opens it if it was closed to bound the number of open files.
+    pub(crate) fn file(self: &Arc<Self>, shared: &Shared) -> Result<Arc<dyn DiskFile>, IoFailure> {
+        let mut slot = self.file.lock();
+        self.file_used.store(true, Ordering::Relaxed);
+        if let Some(file) = &*slot {
+            return Ok(file.clone());
+        }
+        let path = self.log_path();
+        let opened = shared.disk.open(&path, OpenMode::Existing);
+        let file = opened.map_err(|error| IoFailure::new("open", &path, &error))?;
+        *slot = Some(file.clone());
+        drop(slot);
+        shared.open_files.admit(self, 1, Segment::close_file);
+        Ok(file)
+    }
+
+    /// Takes over the file that was just created.
+    pub(crate) fn set_file(self: &Arc<Self>, shared: &Shared, file: Arc<dyn DiskFile>) {
+        *self.file.lock() = Some(file);
+        self.file_used.store(true, Ordering::Relaxed);
+        shared.open_files.admit(self, 1, Segment::close_file);
+    }
+
+    /// Closes the file unless it was used since the last time or has unsynced data, whose write
+    /// error only this open file would be told.
+    fn close_file(&self) -> bool {
+        if self.is_dirty() || self.file_used.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        // A holder of the lock is opening or using it right now.
+        let Some(mut slot) = self.file.try_lock() else {
+            return false;
+        };
+        *slot = None;
+        true
+    }
+
+    /// Notes a batch that was handed to the kernel at `position`.
+    pub(crate) fn note_written(&self, batch: &Batch, position: u64) {
+        let mut index = self.index.lock();
+        if position - index.last_position >= INDEX_INTERVAL_BYTES {
+            let max_timestamp_ms = self.max_timestamp_ms();
+            let entry = IndexEntry {
+                offset: batch.base_offset(),
+                position,
+                max_timestamp_ms,
+            };
+            index.entries.get_or_insert_default().push(entry);
+            index.last_position = position;
+        }
+        drop(index);
+        self.max_timestamp_ms
+            .fetch_max(batch.max_timestamp_ms(), Ordering::AcqRel);
+        self.end.store(batch.end_offset(), Ordering::Release);
+        self.len
+            .store(position + batch.bytes().len() as u64, Ordering::Release);
+    }
+
+    /// Runs `work` on the index entries if they are in memory.
+    pub(crate) fn with_index<T>(&self, work: impl FnOnce(&[IndexEntry]) -> T) -> Option<T> {
+        let mut index = self.index.lock();
+        index.used = true;
+        index.entries.as_deref().map(work)
+    }
+
+    /// Brings the index of a sealed segment into memory.
+    pub(crate) fn load_index(self: &Arc<Self>, shared: &Shared) {
+        if self.with_index(|_| ()).is_some() {
+            return;
+        }
+        let contents = read_index(shared, &self.index_path(), self.base);
+        let len = self.len();
+        let mut entries = contents.entries;
+        entries.retain(|entry| entry.position <= len);
+        let mut index = self.index.lock();
+        if index.entries.is_none() {
+            index.flushed = entries.len();
+            index.last_position = entries.last().map_or(0, |entry| entry.position);
+            index.entries = Some(entries);
+            drop(index);
+            self.admit_index(shared);
+        }
+    }
+
+    /// Counts the index of a sealed segment among those that may be dropped from memory.
+    pub(crate) fn admit_index(self: &Arc<Self>, shared: &Shared) {
+        let entries = self.with_index(<[IndexEntry]>::len).unwrap_or(0);
+        let weight = (entries * size_of::<IndexEntry>()) as u64 + 64;
+        shared.indexes.admit(self, weight, Segment::drop_index);
+    }
+
+    fn drop_index(&self) -> bool {
+        let Some(mut index) = self.index.try_lock() else {
+            return false;
+        };
+        if self.stage() != Stage::Sealed || std::mem::take(&mut index.used) {
+            return false;
+        }
+        index.entries = None;
+        true
+    }
+
+    /// Writes to the index file what may be promised by now: entries whose position is synced.
+    /// With `footer` the end of the segment too. Does not sync. Says whether anything was written.
+    pub(crate) fn flush_index(&self, shared: &Shared, close: Close) -> Result<bool, IoFailure> {
+        let mut index = self.index.lock();
+        let synced = self.synced();
+        let end = IndexEntry {
+            offset: self.end(),
+            position: self.len(),
+            max_timestamp_ms: self.max_timestamp_ms(),
+        };
+        if close == Close::Promise && synced >= end.position && end.position > index.last_position {
+            index.entries.get_or_insert_default().push(end);
+            index.last_position = end.position;
+        }
+        let flushed = index.flushed;
+        let entries = index.entries.as_deref().unwrap_or_default();
+        let due = entries
+            .partition_point(|entry| entry.position <= synced)
+            .max(flushed);
+        let mut bytes = Vec::with_capacity((due - flushed + 1) * INDEX_ENTRY_BYTES);
+        for entry in entries.get(flushed..due).unwrap_or_default() {
+            bytes.extend_from_slice(&encode_index_item(self.base, IndexItem::Entry(*entry)));
+        }
+        if close == Close::Footer {
+            bytes.extend_from_slice(&encode_index_item(self.base, IndexItem::Footer(end)));
+        }
+        if bytes.is_empty() {
+            return Ok(false);
+        }
+        let path = self.index_path();
+        let fail = |error| IoFailure::new("write to", &path, &error);
+        let file = shared
+            .disk
+            .open(&path, OpenMode::OpenOrCreate)
+            .map_err(fail)?;
+        let position = (flushed * INDEX_ENTRY_BYTES) as u64;
+        file.write_all_at(&[IoSlice::new(&bytes)], position)
+            .map_err(fail)?;
+        if close == Close::Footer {
+            file.set_len(position + bytes.len() as u64).map_err(fail)?;
+            file.sync_data().map_err(fail)?;
+        }
+        index.flushed = due;
+        Ok(true)
+    }
+
+    /// A known position for this offset from a reader that just was there.
+    pub(crate) fn hint(&self, offset: Offset) -> Option<u64> {
+        let hints = self.hints.lock();
+        hints
+            .iter()
+            .find(|(at, _)| *at == offset)
+            .map(|(_, position)| *position)
+    }
+
+    /// Remembers where the reader that wants `offset` next will find it.
+    pub(crate) fn set_hint(&self, offset: Offset, position: u64) {
+        let mut hints = self.hints.lock();
+        hints.rotate_right(1);
+        hints[0] = (offset, position);
+    }
+
+    /// Reports a corrupt region once.
+    pub(crate) fn report_corruption(&self, shared: &Shared, position: u64, reason: &str) {
+        let mut reported = self.reported.lock();
+        if reported.contains(&position) {
+            return;
+        }
+        reported.push(position);
+        drop(reported);
+        crate::metrics::count(&shared.counters.corrupt_regions, 1);
+        tracing::error!(
+            file = %self.log_path(),
+            position,
+            reason,
+            "corrupt region in the log; readers jump to the next known batch boundary"
+        );
+    }
+}
+
+/// What [`Segment::flush_index`] writes beyond the entries that are due.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Close {
+    /// Nothing.
+    No,
+    /// An entry at the very end, so that the next start has nothing to scan.
+    Promise,
+    /// The footer: the segment is sealed.
+    Footer,
+}
+
+/// Reads an index file; a missing or unreadable one is an empty one.
+pub(crate) fn read_index(shared: &Shared, path: &str, base: Offset) -> IndexContents {
+    let Ok(file) = shared.disk.open(path, OpenMode::Existing) else {
+        return IndexContents::default();
+    };
+    let len = file.len().unwrap_or(0).min(INDEX_FILE_BYTES_MAX);
+    let mut bytes = vec![0; len as usize];
+    match read_full(&*file, &mut bytes, 0) {
+        Ok(count) => decode_index(base, &bytes[..count]),
+        Err(_) => IndexContents::default(),
+    }
+}
+
+/// Largest index file that is read: enough for a segment of 64 GiB.
+const INDEX_FILE_BYTES_MAX: u64 = 64 << 20;

@@ -1,0 +1,138 @@
+//! What all partitions of a log share.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use parking_lot::RwLock;
+use uuid::Uuid;
+
+use crate::disk::Disk;
+use crate::group_commit::SyncRequest;
+use crate::housekeeping::Chore;
+use crate::journal::Journal;
+use crate::metrics::{Counters, count};
+use crate::options::LogOptions;
+use crate::partition::PartitionLog;
+use crate::queue::Queue;
+use crate::read::ColdJob;
+use crate::residents::Residents;
+use crate::space::Space;
+use crate::tail::Tail;
+
+/// A write on the caller's thread that takes longer than this means that the disk throttles
+/// writers; an ordinary one takes some tens of microseconds.
+const SLOW_WRITE: Duration = Duration::from_millis(2);
+/// After a slow write, callers' threads do not write for this many milliseconds. It may have been
+/// chance (the thread lost its core), so the time is short; it doubles with each slow write that
+/// comes next, and starts again after a fast one.
+const SLOW_MODE_MS_MIN: u64 = 16;
+/// Longest time of slow mode, in milliseconds: then one caller's thread tries again.
+const SLOW_MODE_MS_MAX: u64 = 1_000;
+
+/// The work of the log's threads.
+pub(crate) struct Queues {
+    /// Partitions with batches to write, for "log-writer".
+    pub(crate) writes: Queue<Arc<PartitionLog>>,
+    /// For "log-sync".
+    pub(crate) syncs: Queue<SyncRequest>,
+    /// For "log-housekeeper".
+    pub(crate) chores: Queue<Chore>,
+    /// For "log-reader".
+    pub(crate) reads: Queue<ColdJob>,
+}
+
+impl Queues {
+    pub(crate) fn new() -> Queues {
+        Queues {
+            writes: Queue::new(),
+            syncs: Queue::new(),
+            chores: Queue::new(),
+            reads: Queue::new(),
+        }
+    }
+
+    pub(crate) fn stop(&self) {
+        self.writes.stop();
+        self.syncs.stop();
+        self.chores.stop();
+        self.reads.stop();
+    }
+}
+
+/// All that a log consists of beside its threads.
+pub(crate) struct Shared {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) options: LogOptions,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) queues: Arc<Queues>,
+    pub(crate) journal: Journal,
+    pub(crate) tail: Tail,
+    pub(crate) space: Space,
+    pub(crate) open_files: Residents,
+    pub(crate) indexes: Residents,
+    pub(crate) partitions: RwLock<HashMap<(Uuid, u32), Arc<PartitionLog>>>,
+    started: Instant,
+    slow_until_ms: AtomicU64,
+    /// How long the slow mode that began last was to be; 0 after a fast write.
+    slow_mode_ms: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        options: LogOptions,
+        counters: Arc<Counters>,
+        queues: Arc<Queues>,
+        journal: Journal,
+    ) -> Shared {
+        Shared {
+            tail: Tail::new(options.tail_bytes_max),
+            space: Space::new(options.disk_free_bytes_min),
+            open_files: Residents::new(options.open_files_max as u64),
+            indexes: Residents::new(options.index_bytes_max),
+            partitions: RwLock::default(),
+            started: Instant::now(),
+            slow_until_ms: AtomicU64::new(0),
+            slow_mode_ms: AtomicU64::new(0),
+            disk,
+            options,
+            counters,
+            queues,
+            journal,
+        }
+    }
+
+    /// Whether callers' threads may write now.
+    pub(crate) fn writes_inline(&self, now: Instant) -> bool {
+        if !self.options.inline_writes {
+            return false;
+        }
+        let now_ms = now.saturating_duration_since(self.started).as_millis() as u64;
+        now_ms >= self.slow_until_ms.load(Relaxed)
+    }
+
+    /// Judges the disk by a write that a caller's thread has just done; says whether it was slow.
+    pub(crate) fn judge_write(&self, began: Instant) -> bool {
+        let now = Instant::now();
+        let before = self.slow_mode_ms.load(Relaxed);
+        if self.options.manual || now.saturating_duration_since(began) < SLOW_WRITE {
+            if before != 0 {
+                self.slow_mode_ms.store(0, Relaxed);
+            }
+            return false;
+        }
+        count(&self.counters.slow_writes, 1);
+        let time = (before * 2).clamp(SLOW_MODE_MS_MIN, SLOW_MODE_MS_MAX);
+        self.slow_mode_ms.store(time, Relaxed);
+        let now_ms = now.saturating_duration_since(self.started).as_millis() as u64;
+        self.slow_until_ms.store(now_ms + time, Relaxed);
+        true
+    }
+
+    /// All partitions that are open.
+    pub(crate) fn all_partitions(&self) -> Vec<Arc<PartitionLog>> {
+        self.partitions.read().values().cloned().collect()
+    }
+}

@@ -1,0 +1,240 @@
+//! The file side of appending: which segment, how much room, one vectored write.
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::batch::Batch;
+use crate::disk::OpenMode;
+use crate::error::{AppendError, IoFailure};
+use crate::housekeeping::{Chore, UNSYNCED_BYTES_MAX};
+use crate::metrics::count;
+use crate::partition::{PartitionLog, topic_dir};
+use crate::segment::{Segment, SegmentState, Stage};
+
+/// First step of reserving room in a segment, in bytes: small topics stay small.
+const RESERVE_BYTES_MIN: u64 = 64 << 10;
+/// Largest step, in bytes. Steps double from the smallest to this one.
+const RESERVE_BYTES_MAX: u64 = 16 << 20;
+/// Most batches in one vectored write: what Linux takes in one call.
+const BATCHES_MAX: usize = 1024;
+
+/// Writes to the active segment of a partition.
+#[derive(Default)]
+pub(crate) struct Writer {
+    pub(crate) active: Option<Arc<Segment>>,
+    /// Where the next batch goes.
+    pub(crate) position: u64,
+    /// Size of the active file: room up to here is reserved.
+    pub(crate) reserved: u64,
+    /// Whether the partition's folder is there.
+    pub(crate) has_dir: bool,
+}
+
+/// How far a write came.
+pub(crate) struct Written {
+    /// Batches that were handed to the kernel, from the first.
+    pub(crate) count: usize,
+    /// Why the others were not.
+    pub(crate) error: Option<AppendError>,
+}
+
+impl Writer {
+    /// Writes batches in order, into as many segments as it takes.
+    pub(crate) fn write(&mut self, partition: &Arc<PartitionLog>, batches: &[Batch]) -> Written {
+        let mut written = 0;
+        while written < batches.len() {
+            match self.write_some(partition, &batches[written..]) {
+                Ok(count) => written += count,
+                Err(error) => {
+                    return Written {
+                        count: written,
+                        error: Some(error),
+                    };
+                }
+            }
+        }
+        Written {
+            count: written,
+            error: None,
+        }
+    }
+
+    /// Writes as many batches as go into one segment with one system call; at least one.
+    fn write_some(
+        &mut self,
+        partition: &Arc<PartitionLog>,
+        batches: &[Batch],
+    ) -> Result<usize, AppendError> {
+        let shared = &partition.shared;
+        let segment = self.segment_for(partition, &batches[0])?;
+        let limit = partition.segment_bytes();
+        let mut end = self.position;
+        let mut taken = 0;
+        for batch in batches.iter().take(BATCHES_MAX) {
+            let next = end + batch.bytes().len() as u64;
+            if taken > 0 && next > limit {
+                break;
+            }
+            end = next;
+            taken += 1;
+        }
+        let batches = &batches[..taken];
+        self.reserve(partition, &segment, end)?;
+        let file = segment.file(shared)?;
+        let outcome = match batches {
+            [batch] => file.write_all_at(&[IoSlice::new(batch.bytes())], self.position),
+            _ => {
+                let buffers: Vec<_> = batches
+                    .iter()
+                    .map(|batch| IoSlice::new(batch.bytes()))
+                    .collect();
+                file.write_all_at(&buffers, self.position)
+            }
+        };
+        count(&shared.counters.writes, 1);
+        if let Err(error) = outcome {
+            return Err(self.give_up(partition, &segment, &error));
+        }
+        let bytes = end - self.position;
+        count(&shared.counters.written_bytes, bytes);
+        // Before the segment says that it is longer: a sync that sees it takes the bytes off again.
+        let before = shared.counters.unsynced_bytes.fetch_add(bytes, Relaxed);
+        if before / UNSYNCED_BYTES_MAX != (before + bytes) / UNSYNCED_BYTES_MAX {
+            let _ = shared.queues.chores.push(Chore::SyncNow);
+        }
+        for batch in batches {
+            segment.note_written(batch, self.position);
+            self.position += batch.bytes().len() as u64;
+        }
+        Ok(taken)
+    }
+
+    /// The active segment, or a new one if there is none, it is full, or it is poisoned.
+    fn segment_for(
+        &mut self,
+        partition: &Arc<PartitionLog>,
+        batch: &Batch,
+    ) -> Result<Arc<Segment>, AppendError> {
+        let next = self.position + batch.bytes().len() as u64;
+        let full = self.position > 0 && next > partition.segment_bytes();
+        match &self.active {
+            Some(segment) if !full && !segment.is_poisoned() => Ok(segment.clone()),
+            _ => {
+                self.roll(partition);
+                Ok(self.begin(partition, batch.base_offset())?)
+            }
+        }
+    }
+
+    /// Ends the active segment; the housekeeper seals it.
+    pub(crate) fn roll(&mut self, partition: &Arc<PartitionLog>) {
+        if let Some(segment) = self.active.take() {
+            segment.set_stage(Stage::Full);
+            // After the stop nobody seals; the next start does.
+            let _ = partition
+                .shared
+                .queues
+                .chores
+                .push(Chore::Seal(partition.clone(), segment));
+        }
+    }
+
+    /// Creates the file of a new active segment.
+    pub(crate) fn begin(
+        &mut self,
+        partition: &Arc<PartitionLog>,
+        base: u64,
+    ) -> Result<Arc<Segment>, IoFailure> {
+        let shared = &partition.shared;
+        let mut dirs = vec![partition.dir.to_string()];
+        if !self.has_dir {
+            let created = shared.disk.create_dir_all(&partition.dir);
+            created.map_err(|error| IoFailure::new("create", &partition.dir, &error))?;
+            self.has_dir = true;
+            dirs.push(topic_dir(partition.topic()));
+            dirs.push("topics".to_owned());
+        }
+        let segment = Segment::new(base, partition.dir.clone(), SegmentState::fresh(base));
+        let path = segment.log_path();
+        let file = shared.disk.open(&path, OpenMode::CreateNew);
+        let file = file.map_err(|error| IoFailure::new("create", &path, &error))?;
+        segment.set_file(shared, file);
+        let mut state = partition.state.lock();
+        state.segments.push(segment.clone());
+        dirs.into_iter().for_each(|dir| state.note_dir(dir));
+        drop(state);
+        self.active = Some(segment.clone());
+        self.position = 0;
+        self.reserved = 0;
+        Ok(segment)
+    }
+
+    /// Sees to it that the file has room up to `end`.
+    fn reserve(
+        &mut self,
+        partition: &PartitionLog,
+        segment: &Arc<Segment>,
+        end: u64,
+    ) -> Result<(), AppendError> {
+        if end <= self.reserved {
+            return Ok(());
+        }
+        let shared = &partition.shared;
+        // Near the end of the disk, do not reserve what others could still write.
+        let above = shared.space.above_reserve() / 8;
+        let step = self.reserved.clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX);
+        let step = step.min(above.max(RESERVE_BYTES_MIN));
+        let limit = partition.segment_bytes().max(RESERVE_BYTES_MIN);
+        let generous = (self.reserved + step).min(limit).max(end);
+        let file = segment.file(shared)?;
+        for size in [generous, end] {
+            match file.allocate(size) {
+                Ok(()) => {
+                    self.reserved = size;
+                    return Ok(());
+                }
+                Err(error) if is_full(&error) => {}
+                Err(error) => {
+                    let path = segment.log_path();
+                    return Err(IoFailure::new("reserve room in", &path, &error).into());
+                }
+            }
+        }
+        count(&shared.counters.storage_full, 1);
+        Err(AppendError::StorageFull {
+            free_bytes: shared.space.free_bytes(),
+        })
+    }
+
+    /// After a failed write: nobody appends to this file again. What it held before stays; the rest
+    /// is cut off (as far as the disk lets us).
+    fn give_up(
+        &mut self,
+        partition: &Arc<PartitionLog>,
+        segment: &Arc<Segment>,
+        error: &io::Error,
+    ) -> AppendError {
+        let shared = &partition.shared;
+        let path = segment.log_path();
+        count(&shared.counters.write_errors, 1);
+        tracing::error!(file = %path, position = self.position, %error, "write to the log failed");
+        if let Ok(file) = segment.file(shared) {
+            let _ = file.set_len(self.position);
+        }
+        self.roll(partition);
+        if is_full(error) {
+            return AppendError::StorageFull {
+                free_bytes: shared.space.free_bytes(),
+            };
+        }
+        IoFailure::new("write to", &path, error).into()
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+    )
+}

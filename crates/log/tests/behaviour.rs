@@ -1,0 +1,324 @@
+//! The log through its public interface, on a simulated disk driven by hand.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use bytes::Bytes;
+use cloverleaf_log::{
+    AppendError, Batch, BatchBuilder, Durability, FaultyDisk, Log, LogOptions, PartitionOptions,
+    Read, SimDisk,
+};
+use common::{batch_of, manual, offsets, open, put, read_all, text_at, topic};
+
+const SMALL: PartitionOptions = PartitionOptions {
+    segment_bytes: 4096,
+};
+
+#[test]
+fn files_appear_with_the_first_append() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let mount = disk.mount();
+    assert!(mount.list("topics").unwrap().is_empty());
+    let appended = partition
+        .append(batch_of(&["a", "b"]), Durability::Kernel)
+        .unwrap();
+    assert!(appended.is_ready());
+    assert_eq!((appended.base, appended.end), (0, 2));
+    assert_eq!(
+        mount.list(&format!("topics/{}/0", topic(1))).unwrap().len(),
+        1
+    );
+}
+
+#[test]
+fn the_tail_is_read_from_memory_and_the_rest_from_the_file() {
+    let disk = SimDisk::new();
+    let (log, _) = Log::open(
+        disk.mount(),
+        LogOptions {
+            tail_bytes_max: 600,
+            ..manual()
+        },
+    )
+    .unwrap();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    for number in 0..40 {
+        let text = format!("message {number} {}", "x".repeat(100));
+        put(&partition, batch_of(&[&text]));
+    }
+    assert!(log.metrics().tail_bytes <= 600);
+    assert_eq!(offsets(&read_all(&partition)), (0..40).collect::<Vec<_>>());
+    assert!(matches!(partition.read(40, 1000), Read::End));
+    let Read::Batches(batches) = partition.read(17, 1) else {
+        panic!("not read")
+    };
+    assert_eq!(batches.len(), 1);
+    assert!(text_at(&batches[0], 17).starts_with("message 17 "));
+    assert!(partition.segments().len() > 1);
+}
+
+#[test]
+fn disk_class_is_ready_only_after_the_sync() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let first = partition
+        .append(batch_of(&["a"]), Durability::Disk)
+        .unwrap();
+    let second = partition
+        .append(batch_of(&["b"]), Durability::Disk)
+        .unwrap();
+    assert!(!first.is_ready() && !second.is_ready());
+    assert_eq!((partition.written_end(), partition.synced_end()), (2, 0));
+    let before = disk.syncs();
+    log.step_commit();
+    assert!(first.is_ready() && second.is_ready());
+    assert_eq!(partition.synced_end(), 2);
+    // One file and its three folders for both, and the journal as it was found.
+    assert_eq!(disk.syncs() - before, 5);
+    let third = partition
+        .append(batch_of(&["c"]), Durability::Disk)
+        .unwrap();
+    let before = disk.syncs();
+    log.step_commit();
+    third.wait().unwrap();
+    assert_eq!(disk.syncs() - before, 1);
+}
+
+#[test]
+fn with_no_inline_writes_the_writer_thread_writes() {
+    let disk = SimDisk::new();
+    let options = LogOptions {
+        inline_writes: false,
+        ..manual()
+    };
+    let (log, _) = Log::open(disk.mount(), options).unwrap();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let kernel = partition
+        .append(batch_of(&["a"]), Durability::Kernel)
+        .unwrap();
+    let none = partition
+        .append(batch_of(&["b"]), Durability::None)
+        .unwrap();
+    assert!(!kernel.is_ready() && none.is_ready());
+    assert!(matches!(partition.read(0, 1000), Read::End));
+    assert!(log.unwritten_bytes() > 0);
+    log.step_commit();
+    assert!(kernel.is_ready());
+    assert_eq!(log.metrics().writes, 1);
+    assert_eq!(log.unwritten_bytes(), 0);
+    assert_eq!(offsets(&read_all(&partition)), [0, 1]);
+}
+
+#[test]
+fn any_sealed_segment_can_be_dropped_and_offsets_are_not_reused() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let text = "x".repeat(1000);
+    for _ in 0..12 {
+        put(&partition, batch_of(&[&text]));
+    }
+    log.step();
+    let segments = partition.segments();
+    assert!(segments.len() == 4 && segments[1].sealed && !segments[3].sealed);
+    let freed = partition.drop_segments(&[segments[1].base]).unwrap();
+    assert_eq!(freed, segments[1].bytes);
+    assert_eq!(
+        offsets(&read_all(&partition)),
+        [0, 1, 2, 6, 7, 8, 9, 10, 11]
+    );
+    let Read::Batches(batches) = partition.read(4, 1) else {
+        panic!("not read")
+    };
+    assert_eq!(batches[0].base_offset(), 6);
+    partition.seal_active();
+    log.step();
+    let all: Vec<u64> = partition
+        .segments()
+        .iter()
+        .map(|segment| segment.base)
+        .collect();
+    partition.drop_segments(&all).unwrap();
+    assert!(matches!(partition.read(0, 1000), Read::End));
+    assert_eq!(partition.start_offset(), 12);
+    drop((partition, log));
+    disk.kill();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let appended = partition
+        .append(batch_of(&["next"]), Durability::Kernel)
+        .unwrap();
+    assert_eq!(appended.base, 12);
+}
+
+#[test]
+fn retention_by_time_and_bytes_takes_the_oldest() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    for number in 0..12 {
+        let mut builder = BatchBuilder::with_capacity(1100, 1000 * number);
+        builder.push(None, Some(&[7; 1000]), &[]);
+        put(&partition, builder.finish());
+    }
+    log.step();
+    assert_eq!(partition.retain(Some(2_000), None).unwrap(), 0);
+    assert!(partition.retain(Some(2_001), None).unwrap() > 0);
+    assert_eq!(partition.start_offset(), 3);
+    assert!(partition.retain(None, Some(7_000)).unwrap() > 0);
+    assert_eq!(partition.start_offset(), 6);
+    assert_eq!(
+        partition.offset_for_timestamp(7_500).unwrap(),
+        Some((8, 8_000))
+    );
+    assert_eq!(partition.offset_for_timestamp(0).unwrap(), Some((6, 6_000)));
+    assert_eq!(partition.offset_for_timestamp(99_000).unwrap(), None);
+    partition.truncate_before(10).unwrap();
+    assert_eq!(partition.start_offset(), 10);
+    assert_eq!(offsets(&read_all(&partition)), [10, 11]);
+}
+
+#[test]
+fn raised_offsets_leave_a_hole() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch_of(&["a"]));
+    partition.raise_next_offset(100);
+    partition.raise_next_offset(50);
+    let appended = partition
+        .append(batch_of(&["b"]), Durability::Kernel)
+        .unwrap();
+    assert_eq!(appended.base, 100);
+    assert_eq!(offsets(&read_all(&partition)), [0, 100]);
+    disk.kill();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    assert_eq!(offsets(&read_all(&partition)), [0, 100]);
+    assert_eq!(partition.next_offset(), 101);
+}
+
+#[test]
+fn a_clean_end_leaves_nothing_to_scan() {
+    let disk = SimDisk::new();
+    let (log, recovery) = open(&disk);
+    assert!(!recovery.clean);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch_of(&["a", "b", "c"]));
+    log.close();
+    let refused = partition.append(batch_of(&["d"]), Durability::Kernel);
+    assert!(matches!(refused, Err(AppendError::Closed)));
+    drop((partition, log));
+    let (log, recovery) = open(&disk);
+    assert!(recovery.clean);
+    assert_eq!(recovery.partitions.len(), 1);
+    assert_eq!(recovery.partitions[0].next_offset, 3);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    assert_eq!(partition.synced_end(), 3);
+    assert_eq!(offsets(&read_all(&partition)), [0, 1, 2]);
+    disk.power_loss(1);
+    let (_, recovery) = open(&disk);
+    assert_eq!(recovery.partitions[0].next_offset, 3);
+}
+
+#[test]
+fn deleted_topics_are_gone() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch_of(&["a"]));
+    log.delete_topic(topic(1)).unwrap();
+    let refused = partition.append(batch_of(&["b"]), Durability::Kernel);
+    assert!(matches!(refused, Err(AppendError::Closed)));
+    assert!(disk.mount().list("topics").unwrap().is_empty());
+    assert_eq!(log.metrics().tail_bytes, 0);
+}
+
+#[test]
+fn reads_that_need_the_disk_are_cold() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    for _ in 0..10 {
+        put(&partition, batch_of(&["a"]));
+    }
+    log.close();
+    drop((partition, log));
+    let faulty = FaultyDisk::new(disk.mount());
+    faulty.set(|faults| faults.uncached = true);
+    let (log, _) = Log::open(faulty, manual()).unwrap();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let Read::Cold(cold) = partition.read(3, 100_000) else {
+        panic!("not cold")
+    };
+    let (sender, receiver) = std::sync::mpsc::channel();
+    cold.on_ready(Box::new(move |batches| {
+        sender.send(batches.unwrap()).unwrap()
+    }));
+    assert!(receiver.try_recv().is_err());
+    log.step();
+    assert_eq!(
+        offsets(&receiver.try_recv().unwrap()),
+        (3..10).collect::<Vec<_>>()
+    );
+    assert_eq!(log.metrics().cold_reads, 1);
+}
+
+#[test]
+fn a_batch_larger_than_a_segment_has_its_own() {
+    let disk = SimDisk::new();
+    let options = LogOptions {
+        tail_bytes_max: 0,
+        ..manual()
+    };
+    let (log, _) = Log::open(disk.mount(), options).unwrap();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let huge = "y".repeat(300_000);
+    for text in ["a", &huge, "b"] {
+        put(&partition, batch_of(&[text]));
+    }
+    assert_eq!(partition.segments().len(), 3);
+    let batches = read_all(&partition);
+    assert_eq!(offsets(&batches), [0, 1, 2]);
+    assert_eq!(text_at(&batches[1], 1).len(), 300_000);
+    drop((partition, log));
+    disk.kill();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    assert_eq!(offsets(&read_all(&partition)), [0, 1, 2]);
+}
+
+#[test]
+fn too_large_batches_are_refused_and_shared_ones_copied() {
+    let disk = SimDisk::new();
+    let (log, _) = Log::open(
+        disk.mount(),
+        LogOptions {
+            batch_bytes_max: 1000,
+            ..manual()
+        },
+    )
+    .unwrap();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let refused = partition.append(batch_of(&[&"x".repeat(1000)]), Durability::Kernel);
+    assert!(matches!(
+        refused,
+        Err(AppendError::TooLarge {
+            bytes_max: 1000,
+            ..
+        })
+    ));
+    put(&partition, batch_of(&["first"]));
+    let shared = Bytes::copy_from_slice(batch_of(&["a"]).bytes());
+    let batch = Batch::parse(shared.clone()).unwrap();
+    put(&partition, batch);
+    assert_eq!(
+        shared[..8],
+        [0; 8],
+        "the producer's bytes stay as they were"
+    );
+    assert_eq!(offsets(&read_all(&partition)), [0, 1]);
+}

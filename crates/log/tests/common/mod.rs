@@ -1,0 +1,78 @@
+//! What several tests need.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
+
+use std::sync::Arc;
+
+use cloverleaf_log::{
+    Batch, BatchBuilder, Durability, Log, LogOptions, Offset, PartitionLog, Read, Recovery, SimDisk,
+};
+use uuid::Uuid;
+
+/// Options of a log that the test drives itself.
+pub fn manual() -> LogOptions {
+    LogOptions {
+        manual: true,
+        journal_bytes: 8 << 10,
+        ..LogOptions::default()
+    }
+}
+
+pub fn open(disk: &SimDisk) -> (Log, Recovery) {
+    Log::open(disk.mount(), manual()).unwrap()
+}
+
+pub fn topic(number: u128) -> Uuid {
+    Uuid::from_u128(number)
+}
+
+pub fn batch_of(texts: &[&str]) -> Batch {
+    let mut builder =
+        BatchBuilder::with_capacity(texts.iter().map(|text| text.len() + 20).sum(), 1);
+    for text in texts {
+        builder.push(None, Some(text.as_bytes()), &[]);
+    }
+    builder.finish()
+}
+
+/// Appends a batch that is handed to the kernel at once.
+pub fn put(partition: &Arc<PartitionLog>, batch: Batch) {
+    let appended = partition.append(batch, Durability::Kernel).unwrap();
+    appended.wait().unwrap();
+}
+
+/// Reads a partition from its start to its end.
+pub fn read_all(partition: &Arc<PartitionLog>) -> Vec<Batch> {
+    let mut from = 0;
+    let mut all = Vec::new();
+    loop {
+        let batches = match partition.read(from, 64 << 10) {
+            Read::Batches(batches) => batches,
+            Read::End => return all,
+            Read::Cold(cold) => cold.run().unwrap(),
+        };
+        match batches.last() {
+            Some(last) => from = last.end_offset(),
+            None => return all,
+        }
+        all.extend(batches);
+    }
+}
+
+/// Offsets of all records.
+pub fn offsets(batches: &[Batch]) -> Vec<Offset> {
+    batches
+        .iter()
+        .flat_map(|batch| batch.base_offset()..batch.end_offset())
+        .collect()
+}
+
+/// Body of the record at an offset.
+pub fn text_at(batch: &Batch, offset: Offset) -> String {
+    let mut cursor = batch.records();
+    loop {
+        let (at, record) = cursor.next_record().unwrap().unwrap();
+        if at == offset {
+            return String::from_utf8(record.value.unwrap().to_vec()).unwrap();
+        }
+    }
+}

@@ -1,0 +1,471 @@
+//! The log against a plain model: any mixture of appends, commits, seals, drops, journal entries
+//! and snapshots, ended by `kill -9` or a power loss at any disk operation, again and again.
+//!
+//! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-log --release --test crashes` runs more of it.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cloverleaf_log::{
+    Appended, Durability, Log, LogOptions, Offset, PartitionLog, PartitionOptions, Pending, SimDisk,
+};
+use common::{batch_of, manual, read_all, text_at, topic};
+
+const PARTITIONS: usize = 3;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut value = self.0;
+        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        value ^ (value >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// What must be true of one batch.
+#[derive(Clone, Debug)]
+struct Fact {
+    end: Offset,
+    text: String,
+    /// Answered: handed to the kernel.
+    written: bool,
+    /// Answered in the disk class.
+    synced: bool,
+    /// Retention has dropped it: it may come back after a power loss, or not.
+    dropped: bool,
+}
+
+#[derive(Default)]
+struct PartitionModel {
+    facts: BTreeMap<Offset, Fact>,
+    /// Bodies of appends that failed: they may be there or not.
+    doubtful: BTreeSet<String>,
+    /// Everything below was given away to something that counts.
+    given: Offset,
+    waiting: Vec<(Offset, Durability, Appended)>,
+}
+
+#[derive(Default)]
+struct JournalModel {
+    content: Vec<Vec<u8>>,
+    /// This many entries of `content` were answered as synced.
+    synced: usize,
+    /// A snapshot that was interrupted: this may be the content instead.
+    instead: Option<Vec<Vec<u8>>>,
+    waiting: Vec<(usize, Pending)>,
+}
+
+struct World {
+    seed: u64,
+    random: Random,
+    disk: SimDisk,
+    options: LogOptions,
+    segment_bytes: u64,
+    log: Option<Log>,
+    logs: Vec<Arc<PartitionLog>>,
+    partitions: Vec<PartitionModel>,
+    journal: JournalModel,
+    counter: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Kill,
+    PowerLoss,
+    Close,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut random = Random(seed);
+        let options = LogOptions {
+            tail_bytes_max: [0, 3_000, 1 << 20][random.below(3) as usize],
+            inline_writes: random.below(4) > 0,
+            journal_bytes: 2048,
+            ..manual()
+        };
+        let segment_bytes = [2_000, 9_000, 200_000][random.below(3) as usize];
+        World {
+            seed,
+            random,
+            disk: SimDisk::new(),
+            options,
+            segment_bytes,
+            log: None,
+            logs: Vec::new(),
+            partitions: (0..PARTITIONS).map(|_| PartitionModel::default()).collect(),
+            journal: JournalModel::default(),
+            counter: 0,
+        }
+    }
+
+    fn log(&self) -> &Log {
+        self.log.as_ref().unwrap()
+    }
+
+    fn open(&mut self) -> bool {
+        let Ok((log, recovery)) = Log::open(self.disk.mount(), self.options.clone()) else {
+            return false;
+        };
+        let options = PartitionOptions {
+            segment_bytes: self.segment_bytes,
+        };
+        self.logs = (0..PARTITIONS)
+            .map(|number| {
+                let topic = topic(number as u128 / 2);
+                log.partition(topic, number as u32, options.clone())
+                    .unwrap()
+            })
+            .collect();
+        self.log = Some(log);
+        self.journal.check_recovered(self.seed, recovery.journal);
+        true
+    }
+
+    fn append(&mut self) {
+        let number = self.random.below(PARTITIONS as u64) as usize;
+        let class = [Durability::None, Durability::Kernel, Durability::Disk];
+        let class = class[self.random.below(3) as usize];
+        self.counter += 1;
+        let size = [10, 300, 5_000][self.random.below(3) as usize];
+        let text = format!(
+            "{} {}",
+            self.counter,
+            "x".repeat(self.random.below(size) as usize)
+        );
+        let more = vec!["more"; self.random.below(4) as usize];
+        let texts: Vec<&str> = [text.as_str()].into_iter().chain(more).collect();
+        let model = &mut self.partitions[number];
+        match self.logs[number].append(batch_of(&texts), class) {
+            Ok(appended) => {
+                let (base, end) = (appended.base, appended.end);
+                assert!(
+                    base >= model.given,
+                    "seed {}: offset {base} used twice",
+                    self.seed
+                );
+                model.given = end;
+                let fact = Fact {
+                    end,
+                    text,
+                    written: false,
+                    synced: false,
+                    dropped: false,
+                };
+                let before = model.facts.insert(base, fact);
+                assert!(before.is_none_or(|before| before.dropped && !before.synced));
+                if class != Durability::None {
+                    model.waiting.push((base, class, appended));
+                }
+            }
+            Err(_) => {
+                model.doubtful.insert(text);
+            }
+        }
+    }
+
+    /// Notes who has been answered.
+    fn collect_answers(&mut self) {
+        for model in &mut self.partitions {
+            for (base, class, appended) in std::mem::take(&mut model.waiting) {
+                if !appended.is_ready() {
+                    model.waiting.push((base, class, appended));
+                } else if appended.wait().is_ok() {
+                    let fact = model.facts.get_mut(&base).unwrap();
+                    fact.written = true;
+                    fact.synced |= class == Durability::Disk;
+                }
+            }
+        }
+        let journal = &mut self.journal;
+        for (len, pending) in std::mem::take(&mut journal.waiting) {
+            if !pending.is_ready() {
+                journal.waiting.push((len, pending));
+            } else if pending.wait().is_ok() {
+                journal.synced = journal.synced.max(len);
+            }
+        }
+    }
+
+    fn act(&mut self) {
+        let number = self.random.below(PARTITIONS as u64) as usize;
+        let partition = self.logs[number].clone();
+        match self.random.below(24) {
+            0..=11 => self.append(),
+            12..=14 => self.log().step_commit(),
+            15 => self.log().step(),
+            16 => partition.seal_active(),
+            17 => self.drop_some(number),
+            18 => {
+                let offset = partition.next_offset() + self.random.below(50);
+                partition.raise_next_offset(offset);
+            }
+            19..=21 => self.append_to_journal(),
+            22 => self.snapshot(),
+            _ => self.check_reads(number),
+        }
+        self.collect_answers();
+    }
+
+    fn drop_some(&mut self, number: usize) {
+        let mut bases = Vec::new();
+        for segment in self.logs[number].segments() {
+            if segment.sealed && self.random.below(2) == 0 {
+                bases.push(segment.base);
+                let facts = self.partitions[number]
+                    .facts
+                    .range_mut(segment.base..segment.end);
+                facts.for_each(|(_, fact)| fact.dropped = true);
+            }
+        }
+        let _ = self.logs[number].drop_segments(&bases);
+    }
+
+    fn append_to_journal(&mut self) {
+        self.counter += 1;
+        let size = self.random.below(60) as usize;
+        let entry = format!("{} {}", self.counter, "j".repeat(size)).into_bytes();
+        let journal = self.log.as_ref().unwrap().journal();
+        // An entry in doubt may be the last one only: then the machine is dead.
+        match journal.append(&[&entry]) {
+            Ok(position) => {
+                self.journal.content.push(entry);
+                let len = self.journal.content.len();
+                if self.random.below(2) == 0 {
+                    self.journal
+                        .waiting
+                        .push((len, journal.wait_synced(position)));
+                }
+            }
+            Err(_) => self.journal.content.push(entry),
+        }
+    }
+
+    fn snapshot(&mut self) {
+        let keep = self.random.below(6) as usize;
+        let content = &self.journal.content;
+        let fresh: Vec<_> = content[content.len().saturating_sub(keep)..].to_vec();
+        let mut entries = fresh.clone().into_iter();
+        match self.log.as_ref().unwrap().journal().snapshot(&mut entries) {
+            Ok(()) => {
+                self.journal.synced = fresh.len();
+                self.journal.content = fresh;
+                self.journal.waiting.clear();
+            }
+            // Only the first one that fails may have done something: the machine died in it.
+            Err(_) => {
+                self.journal.instead.get_or_insert(fresh);
+            }
+        }
+    }
+
+    fn check_reads(&mut self, number: usize) {
+        let from = self.random.below(self.partitions[number].given + 2);
+        let cloverleaf_log::Read::Batches(batches) = self.logs[number].read(from, 2_000) else {
+            return;
+        };
+        assert!(batches[0].end_offset() > from);
+        for batch in batches {
+            let fact = &self.partitions[number].facts[&batch.base_offset()];
+            assert_eq!(
+                text_at(&batch, batch.base_offset()),
+                fact.text,
+                "seed {}",
+                self.seed
+            );
+        }
+    }
+
+    fn crash(&mut self, end: End) {
+        if end == End::Close {
+            self.log().close();
+            self.collect_answers();
+            let facts = self
+                .partitions
+                .iter_mut()
+                .flat_map(|model| model.facts.values_mut());
+            facts
+                .filter(|fact| !fact.dropped)
+                .for_each(|fact| fact.synced = true);
+        }
+        self.logs.clear();
+        self.log = None;
+        self.collect_answers();
+        match end {
+            End::Close => {}
+            End::Kill => self.disk.kill(),
+            End::PowerLoss => self.disk.power_loss(self.random.next()),
+        }
+    }
+
+    /// After recovery: what was promised is there, in order, and nothing else.
+    fn check_partition(&mut self, number: usize, end: End) {
+        let seed = self.seed;
+        let model = &mut self.partitions[number];
+        model.waiting.clear();
+        let mut last = 0;
+        let mut found = BTreeMap::new();
+        for batch in read_all(&self.logs[number]) {
+            let base = batch.base_offset();
+            assert!(base >= last, "seed {seed}: order");
+            last = batch.end_offset();
+            let text = text_at(&batch, base);
+            match model.facts.get(&base) {
+                Some(fact) if fact.text == text => {
+                    assert_eq!(fact.end, last, "seed {seed}");
+                }
+                _ => assert!(
+                    model.doubtful.contains(&text),
+                    "seed {seed}: invented {text} at {base} in partition {number}"
+                ),
+            }
+            // What a kill has left in the kernel's memory is not on the disk for that.
+            let known = model.facts.get(&base).is_some_and(|fact| fact.synced);
+            let fact = Fact {
+                end: last,
+                text,
+                written: true,
+                synced: known || end != End::Kill,
+                dropped: false,
+            };
+            found.insert(base, fact);
+        }
+        let next = self.logs[number].next_offset();
+        let mut promised_end = 0;
+        for (base, fact) in &model.facts {
+            let promised = fact.synced || (end == End::Kill && fact.written);
+            if promised && !fact.dropped {
+                assert!(
+                    found.contains_key(base),
+                    "seed {seed}: lost {base} of {number}: {fact:?}"
+                );
+            }
+            if promised {
+                promised_end = promised_end.max(fact.end);
+                assert!(
+                    next >= fact.end,
+                    "seed {seed}: {next} may be given away again"
+                );
+            }
+        }
+        assert!(next >= last);
+        model.given = last.max(promised_end);
+        // The removal of a file may be undone by a later power loss.
+        let dropped = model
+            .facts
+            .iter()
+            .filter(|(base, fact)| fact.dropped && !found.contains_key(base));
+        let dropped: Vec<_> = dropped
+            .map(|(base, fact)| {
+                (
+                    *base,
+                    Fact {
+                        written: false,
+                        ..fact.clone()
+                    },
+                )
+            })
+            .collect();
+        model.facts = found;
+        model.facts.extend(dropped);
+        model.doubtful.clear();
+    }
+
+    fn run(&mut self) {
+        assert!(self.open());
+        for _ in 0..4 {
+            let dies = self.random.below(2) == 0;
+            if dies {
+                let changes = self.random.below(150);
+                self.disk.die_after(changes);
+            }
+            for _ in 0..self.random.below(60) {
+                self.act();
+            }
+            let mut end = match self.random.below(4) {
+                0 => End::Kill,
+                1 if !dies => End::Close,
+                _ => End::PowerLoss,
+            };
+            self.crash(end);
+            // The recovery, too, may be interrupted.
+            if self.random.below(4) == 0 {
+                let changes = self.random.below(12);
+                self.disk.die_after(changes);
+                if self.open_and_forget() {
+                    let loss = self.random.next();
+                    if end == End::Kill && self.random.below(2) == 0 {
+                        self.disk.kill();
+                    } else {
+                        self.disk.power_loss(loss);
+                        end = End::PowerLoss;
+                    }
+                }
+            }
+            assert!(self.open(), "seed {}: does not open", self.seed);
+            for number in 0..PARTITIONS {
+                self.check_partition(number, end);
+            }
+        }
+    }
+
+    /// Opens without looking at what was found.
+    fn open_and_forget(&mut self) -> bool {
+        if let Ok((log, _)) = Log::open(self.disk.mount(), self.options.clone()) {
+            log.step();
+        }
+        true
+    }
+}
+
+impl JournalModel {
+    /// The entries must be a beginning of what was appended that has all that was synced, or the
+    /// snapshot that was interrupted.
+    fn check_recovered(&mut self, seed: u64, entries: Vec<Vec<u8>>) {
+        let is_old = self.content.starts_with(&entries) && entries.len() >= self.synced;
+        let is_new = self
+            .instead
+            .as_ref()
+            .is_some_and(|instead| *instead == entries);
+        assert!(
+            is_old || is_new,
+            "seed {seed}: journal has {} entries, {} of {} were synced",
+            entries.len(),
+            self.synced,
+            self.content.len()
+        );
+        *self = JournalModel {
+            synced: 0,
+            content: entries,
+            ..JournalModel::default()
+        };
+    }
+}
+
+#[test]
+fn nothing_that_was_promised_is_lost() {
+    let seeds = std::env::var("CLOVERLEAF_SEEDS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let first = std::env::var("CLOVERLEAF_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let seeds = match first {
+        Some(seed) => seed..seed + 1,
+        None => 0..seeds.unwrap_or(1_500u64),
+    };
+    for seed in seeds {
+        World::new(seed).run();
+    }
+}

@@ -1,0 +1,402 @@
+//! Bad days: failing writes and syncs, full and read-only disks, bit rot, lost indexes.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::sync::Arc;
+
+use cloverleaf_log::{
+    AppendError, Durability, FaultyDisk, Log, LogOptions, OpenError, OpenMode, PartitionOptions,
+    Read, SimDisk,
+};
+use common::{batch_of, manual, offsets, open, put, read_all, topic};
+
+const SMALL: PartitionOptions = PartitionOptions {
+    segment_bytes: 200_000,
+};
+
+fn faulty() -> (SimDisk, Arc<FaultyDisk>, Log) {
+    let sim = SimDisk::new();
+    let disk = FaultyDisk::new(sim.mount());
+    let (log, _) = Log::open(disk.clone(), manual()).unwrap();
+    log.step();
+    (sim, disk, log)
+}
+
+#[test]
+fn a_failed_write_fails_its_append_and_later_ones_go_on_elsewhere() {
+    for torn_bytes in [0, 30, 80, 10_000] {
+        let (sim, disk, log) = faulty();
+        let partition = log.partition(topic(1), 0, SMALL).unwrap();
+        put(&partition, batch_of(&["a"]));
+        disk.set(|faults| {
+            faults.write_after = Some(0);
+            faults.torn_bytes = torn_bytes;
+        });
+        let failed = partition.append(batch_of(&["lost"]), Durability::Kernel);
+        assert!(matches!(failed, Err(AppendError::Failed(_))), "{failed:?}");
+        assert_eq!(partition.written_end(), 1);
+        let next = partition
+            .append(batch_of(&["b"]), Durability::Disk)
+            .unwrap();
+        assert_eq!(
+            next.base, 2,
+            "the failed append's offset is not given away again"
+        );
+        log.step();
+        next.wait().unwrap();
+        assert_eq!(offsets(&read_all(&partition)), [0, 2]);
+        assert_eq!(log.metrics().write_errors, 1);
+        drop((partition, log));
+        sim.power_loss(3);
+        let (log, _) = open(&sim);
+        let partition = log.partition(topic(1), 0, SMALL).unwrap();
+        assert_eq!(offsets(&read_all(&partition)), [0, 2]);
+    }
+}
+
+#[test]
+fn a_failed_sync_fails_everyone_who_waits_and_poisons_the_segment() {
+    let (_, disk, log) = faulty();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let other = log.partition(topic(2), 0, SMALL).unwrap();
+    let first = partition
+        .append(batch_of(&["a"]), Durability::Disk)
+        .unwrap();
+    let second = partition
+        .append(batch_of(&["b"]), Durability::Disk)
+        .unwrap();
+    let elsewhere = other.append(batch_of(&["c"]), Durability::Disk).unwrap();
+    disk.set(|faults| {
+        faults.only = topic(1).to_string();
+        faults.sync_after = Some(0);
+    });
+    log.step_commit();
+    assert!(matches!(first.wait(), Err(AppendError::Failed(_))));
+    assert!(matches!(second.wait(), Err(AppendError::Failed(_))));
+    elsewhere.wait().unwrap();
+    // What is visible stays so, and what comes now goes to another file.
+    assert_eq!(offsets(&read_all(&partition)), [0, 1]);
+    let third = partition
+        .append(batch_of(&["d"]), Durability::Disk)
+        .unwrap();
+    log.step();
+    third.wait().unwrap();
+    assert_eq!(offsets(&read_all(&partition)), [0, 1, 2]);
+    assert_eq!(partition.segments().len(), 2);
+    assert_eq!(log.metrics().sync_errors, 1);
+}
+
+#[test]
+fn a_failed_sync_of_the_housekeeper_is_told_to_who_comes_later() {
+    let (_, disk, log) = faulty();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch_of(&["a"]));
+    disk.set(|faults| {
+        faults.only = ".log".to_owned();
+        faults.sync_after = Some(0);
+    });
+    log.step();
+    assert_eq!(log.metrics().sync_errors, 1);
+    let next = partition
+        .append(batch_of(&["b"]), Durability::Disk)
+        .unwrap();
+    log.step();
+    next.wait().unwrap();
+    assert_eq!(partition.segments().len(), 2);
+}
+
+#[test]
+fn a_failed_file_system_sync_fails_all() {
+    let (_, disk, log) = faulty();
+    let mut waiting = Vec::new();
+    for number in 0..20 {
+        let partition = log.partition(topic(1), number, SMALL).unwrap();
+        waiting.push(
+            partition
+                .append(batch_of(&["a"]), Durability::Disk)
+                .unwrap(),
+        );
+    }
+    disk.set(|faults| faults.sync_after = Some(0));
+    log.step_commit();
+    for appended in waiting {
+        assert!(matches!(appended.wait(), Err(AppendError::Failed(_))));
+    }
+    assert_eq!(log.metrics().fs_syncs, 1);
+}
+
+#[test]
+fn a_full_disk_refuses_and_recovers_by_itself() {
+    let (_, disk, log) = faulty();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch_of(&["a"]));
+    disk.set(|faults| faults.room_bytes = Some(0));
+    let text = "x".repeat(50_000);
+    let mut refused = 0;
+    for _ in 0..5 {
+        if let Err(error) = partition.append_internal(batch_of(&[&text]), Durability::Kernel) {
+            assert!(matches!(error, AppendError::StorageFull { .. }), "{error}");
+            refused += 1;
+        }
+    }
+    assert_eq!(
+        refused, 4,
+        "the room that was reserved is used, and no more"
+    );
+    disk.set(|faults| faults.room_bytes = None);
+    partition
+        .append_internal(batch_of(&[&text]), Durability::Kernel)
+        .unwrap()
+        .wait()
+        .unwrap();
+    assert_eq!(read_all(&partition).len(), 3);
+    assert_eq!(partition.segments().len(), 1, "nothing is poisoned");
+}
+
+#[test]
+fn the_reserve_is_for_the_broker_alone() {
+    let sim = SimDisk::new();
+    let disk = FaultyDisk::new(sim.mount());
+    disk.set(|faults| faults.room_bytes = Some(3_000_000));
+    let options = LogOptions {
+        disk_free_bytes_min: 2_000_000,
+        ..manual()
+    };
+    let (log, _) = Log::open(disk.clone(), options).unwrap();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let text = "x".repeat(100_000);
+    let mut accepted = 0;
+    let refused = loop {
+        match partition.append(batch_of(&[&text]), Durability::Kernel) {
+            Ok(_) => accepted += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, AppendError::StorageFull { free_bytes } if free_bytes <= 2_000_000));
+    assert!((5..=11).contains(&accepted), "{accepted}");
+    partition
+        .append_internal(batch_of(&[&text]), Durability::Kernel)
+        .unwrap()
+        .wait()
+        .unwrap();
+    // The journal works: its room was taken at the start.
+    disk.set(|faults| faults.room_bytes = Some(0));
+    log.journal().append(&[b"cursor"]).unwrap();
+    while !log.journal().should_snapshot() {
+        log.journal().append(&[&[7; 100]]).unwrap();
+    }
+    log.journal()
+        .snapshot(&mut [b"cursor".to_vec()].into_iter())
+        .unwrap();
+    log.journal().append(&[b"more"]).unwrap();
+}
+
+#[test]
+fn a_failed_journal_takes_nothing_until_a_snapshot() {
+    let (sim, disk, log) = faulty();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    log.journal().append(&[b"one"]).unwrap();
+    let position = log.journal().append(&[b"two"]).unwrap();
+    let waiting = log.journal().wait_synced(position);
+    disk.set(|faults| {
+        faults.only = "state.".to_owned();
+        faults.sync_after = Some(0);
+    });
+    let message = partition
+        .append(batch_of(&["a"]), Durability::Disk)
+        .unwrap();
+    log.step_commit();
+    assert!(waiting.wait().is_err());
+    assert!(message.wait().is_err(), "its topic may not be durable");
+    assert!(log.journal().append(&[b"three"]).is_err());
+    assert!(log.journal().should_snapshot() && log.journal().failure().is_some());
+    assert!(
+        partition
+            .append(batch_of(&["b"]), Durability::Disk)
+            .is_err()
+    );
+    log.journal()
+        .snapshot(&mut [b"all".to_vec()].into_iter())
+        .unwrap();
+    log.journal().append(&[b"four"]).unwrap();
+    let message = partition
+        .append(batch_of(&["c"]), Durability::Disk)
+        .unwrap();
+    log.step_commit();
+    message.wait().unwrap();
+    drop((partition, log));
+    sim.power_loss(9);
+    let (_, recovery) = open(&sim);
+    assert_eq!(recovery.journal, [b"all".to_vec(), b"four".to_vec()]);
+}
+
+#[test]
+fn a_snapshot_that_fails_at_any_step_loses_nothing() {
+    for syncs in 0..3 {
+        let (sim, disk, log) = faulty();
+        let position = log.journal().append(&[b"one"]).unwrap();
+        let waiting = log.journal().wait_synced(position);
+        log.step_commit();
+        waiting.wait().unwrap();
+        disk.set(|faults| faults.sync_after = Some(syncs));
+        let outcome = log.journal().snapshot(&mut [b"ONE".to_vec()].into_iter());
+        assert_eq!(outcome.is_ok(), syncs == 2);
+        disk.set(|faults| faults.sync_after = None);
+        log.journal()
+            .snapshot(&mut [b"one".to_vec(), b"two".to_vec()].into_iter())
+            .unwrap();
+        let position = log.journal().append(&[b"three"]).unwrap();
+        let waiting = log.journal().wait_synced(position);
+        log.step_commit();
+        waiting.wait().unwrap();
+        drop(log);
+        sim.power_loss(syncs);
+        let (_, recovery) = open(&sim);
+        assert_eq!(recovery.journal.len(), 3);
+    }
+}
+
+/// Fills a partition with 100 batches of 1 kB and seals it.
+fn sealed_log(sim: &SimDisk) {
+    let (log, _) = open(sim);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    for _ in 0..100 {
+        put(&partition, batch_of(&[&"x".repeat(1_000)]));
+    }
+    partition.seal_active();
+    log.close();
+}
+
+fn path(ending: &str) -> String {
+    format!("topics/{}/0/{:020}.{ending}", topic(1), 0)
+}
+
+#[test]
+fn a_corrupt_middle_is_reported_once_and_the_rest_stays_readable() {
+    let sim = SimDisk::new();
+    sealed_log(&sim);
+    sim.corrupt(&path("log"), 5_000, &[0xee; 10]);
+    let (log, _) = open(&sim);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    for _ in 0..2 {
+        let found = offsets(&read_all(&partition));
+        assert_eq!(found[..4], [0, 1, 2, 3]);
+        assert!(
+            found[4] < 40,
+            "goes on at the next index entry: {}",
+            found[4]
+        );
+        assert_eq!(found.last(), Some(&99));
+        assert_eq!(log.metrics().corrupt_regions, 1);
+    }
+    let Read::Batches(batches) = partition.read(6, 1) else {
+        panic!("not read")
+    };
+    assert!(batches[0].base_offset() > 6);
+}
+
+#[test]
+fn a_read_error_is_jumped_over_like_corruption() {
+    let sim = SimDisk::new();
+    sealed_log(&sim);
+    let disk = FaultyDisk::new(sim.mount());
+    let (log, _) = Log::open(disk.clone(), manual()).unwrap();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    disk.set(|faults| {
+        faults.only = ".log".to_owned();
+        faults.broken_reads = true;
+    });
+    let Read::Cold(cold) = partition.read(0, 10_000) else {
+        panic!("not cold")
+    };
+    assert!(cold.run().unwrap().is_empty());
+    assert!(log.metrics().corrupt_regions > 0);
+}
+
+#[test]
+fn a_lost_index_is_built_anew() {
+    let sim = SimDisk::new();
+    sealed_log(&sim);
+    sim.mount().remove_file(&path("index")).unwrap();
+    let (log, recovery) = open(&sim);
+    assert_eq!(recovery.partitions[0].next_offset, 100);
+    assert_eq!(log.metrics().scanned_segments, 1);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    assert_eq!(read_all(&partition).len(), 100);
+    log.close();
+    drop((partition, log));
+    // An index that says nonsense is as good as none.
+    sim.corrupt(&path("index"), 0, &[9; 40]);
+    let (_, recovery) = open(&sim);
+    assert_eq!(recovery.partitions[0].next_offset, 100);
+}
+
+#[test]
+fn a_torn_tail_is_cut_off_and_reported() {
+    let sim = SimDisk::new();
+    let (log, _) = open(&sim);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    for text in ["a", "b", "c"] {
+        put(&partition, batch_of(&[text]));
+    }
+    drop((partition, log));
+    sim.kill();
+    let len = batch_of(&["a"]).bytes().len() as u64;
+    sim.corrupt(&path("log"), 2 * len + 30, &[0xff]);
+    let (log, recovery) = open(&sim);
+    assert_eq!(recovery.partitions[0].next_offset, 2);
+    // Its last byte is a zero, as the reserved room behind it.
+    assert_eq!(recovery.partitions[0].truncated_bytes, len - 1);
+    assert!(
+        recovery
+            .report
+            .iter()
+            .any(|line| line.contains("torn tail")),
+        "{recovery:?}"
+    );
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    assert_eq!(offsets(&read_all(&partition)), [0, 1]);
+}
+
+#[test]
+fn a_read_only_folder_and_a_second_broker_are_refused_with_reasons() {
+    let sim = SimDisk::new();
+    let disk = FaultyDisk::new(sim.mount());
+    disk.set(|faults| faults.read_only = true);
+    let refused = Log::open(disk, manual()).unwrap_err();
+    assert!(matches!(refused, OpenError::NotWritable { .. }));
+    assert!(refused.to_string().contains("(simulated)"), "{refused}");
+    let (_log, _) = open(&sim);
+    let refused = Log::open(sim.mount(), manual()).unwrap_err();
+    let OpenError::Locked { holder, .. } = refused else {
+        panic!("{refused}")
+    };
+    assert!(
+        holder.contains(&format!("pid {} since 20", std::process::id())),
+        "{holder}"
+    );
+}
+
+#[test]
+fn strange_names_in_the_folder_disturb_nobody() {
+    let sim = SimDisk::new();
+    sealed_log(&sim);
+    let mount = sim.mount();
+    mount.create_dir_all("topics/lost+found").unwrap();
+    mount
+        .create_dir_all(&format!("topics/{}/x", topic(1)))
+        .unwrap();
+    for name in ["notes.log", "1.index", "00000000000000000077.index"] {
+        let file = format!("topics/{}/0/{name}", topic(1));
+        mount.open(&file, OpenMode::CreateNew).unwrap();
+    }
+    let (_log, recovery) = open(&sim);
+    assert_eq!(recovery.partitions.len(), 1);
+    assert!(
+        recovery
+            .report
+            .iter()
+            .any(|line| line.contains("lost+found"))
+    );
+}

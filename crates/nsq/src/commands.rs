@@ -1,0 +1,379 @@
+//! What each command does: legal in which state, and which broker call it becomes.
+
+use std::sync::Arc;
+
+use cloverleaf_broker::{AttachError, Consumer, ConsumerOptions, Subscription};
+use cloverleaf_telemetry::Identity;
+
+use crate::authorization::{Access, Authorizations};
+use crate::codec::Command;
+use crate::consuming::{Consuming, rdy_count};
+use crate::definitions::topic_options;
+use crate::error::{Code, ProtocolError};
+use crate::frame::CLOSE_WAIT;
+use crate::identify::{Identify, Negotiated};
+use crate::names::quoted;
+use crate::publishing::PublishContext;
+use crate::session::{AuthWait, Authorized, Flow, Now, Request, Session};
+use crate::stats_clients::ClientAuth;
+
+impl Session {
+    /// Executes one command. `input_bytes` are left of this read, the command's own included.
+    #[inline]
+    pub(crate) fn execute(
+        &mut self,
+        command: Command<'_>,
+        input_bytes: usize,
+        now: Now,
+    ) -> Result<Flow, ProtocolError> {
+        if self.options.tls_required && !self.tls && !matches!(command, Command::Identify(_)) {
+            let name = command.name();
+            let text = format!("cannot {name} in current state (TLS required)");
+            return Err(ProtocolError::new(Code::Invalid, text));
+        }
+        match command {
+            Command::Pub { topic, body } => {
+                if !self.may_publish("PUB", topic, now)? {
+                    return Ok(Flow::Again);
+                }
+                self.settle_fins(now);
+                let (publishing, mut context) = self.publish_context(input_bytes, now);
+                publishing.publish(topic, body, &mut context);
+            }
+            Command::Mpub { topic, messages } => {
+                if !self.may_publish("MPUB", topic, now)? {
+                    return Ok(Flow::Again);
+                }
+                self.settle_fins(now);
+                let (publishing, mut context) = self.publish_context(input_bytes, now);
+                publishing.publish_many(topic, messages, &mut context);
+            }
+            Command::Dpub {
+                topic,
+                delay_ms,
+                body,
+            } => {
+                if !self.may_publish("DPUB", topic, now)? {
+                    return Ok(Flow::Again);
+                }
+                self.settle_fins(now);
+                let (publishing, mut context) = self.publish_context(input_bytes, now);
+                publishing.publish_delayed(topic, body, delay_ms, &mut context);
+            }
+            Command::Fin(id) => self.consumer("FIN")?.fin(id)?,
+            Command::Req(id, delay_ms) => {
+                self.settle_fins(now);
+                let (client, probe) = (&self.client, &self.probe);
+                let Some(consuming) = &mut self.consuming else {
+                    return Err(wrong_state("REQ"));
+                };
+                consuming.requeue(id, delay_ms, now, client, probe)?;
+            }
+            Command::Touch(id) => {
+                self.settle_fins(now);
+                self.consumer("TOUCH")?.touch(id)?;
+            }
+            Command::Rdy(count) => self.ready(count, now)?,
+            Command::Nop => {}
+            Command::Cls => self.start_close(now)?,
+            Command::Sub { topic, channel } => return self.subscribe(topic, channel, now),
+            Command::Identify(body) => self.identify(body, now)?,
+            Command::Auth(secret) => self.start_auth(secret)?,
+        }
+        Ok(Flow::Next)
+    }
+
+    /// Whether the client may publish now; if not, the command has to be shown again.
+    #[inline]
+    fn may_publish(&mut self, command: &str, topic: &str, now: Now) -> Result<bool, ProtocolError> {
+        if !self.may(command, topic, Access::Publish, now)? {
+            return Ok(false);
+        }
+        self.waits_for_room = !self.broker.room().is_free();
+        Ok(!self.waits_for_room)
+    }
+
+    fn publish_context(
+        &mut self,
+        input_bytes: usize,
+        now: Now,
+    ) -> (&mut crate::publishing::Publishing, PublishContext<'_>) {
+        let context = PublishContext {
+            broker: &self.broker,
+            client: &self.client,
+            answers: &mut self.answers,
+            unix_ms: now.unix_ms(),
+            input_bytes,
+        };
+        (&mut self.publishing, context)
+    }
+
+    fn consumer(&mut self, command: &str) -> Result<&mut Consuming, ProtocolError> {
+        self.consuming.as_mut().ok_or_else(|| wrong_state(command))
+    }
+
+    fn ready(&mut self, count: Option<&[u8]>, now: Now) -> Result<(), ProtocolError> {
+        let rdy_count_max = self.options.rdy_count_max;
+        if self.consumer("RDY")?.is_closing() {
+            return Ok(());
+        }
+        let count = rdy_count(count, rdy_count_max)?;
+        self.settle_fins(now);
+        self.consumer("RDY")?.ready(count);
+        self.client.ready_count.set(count.into());
+        self.probe.credit_granted(count.into());
+        Ok(())
+    }
+
+    fn start_close(&mut self, now: Now) -> Result<(), ProtocolError> {
+        if self.consumer("CLS")?.is_closing() {
+            return Err(wrong_state("CLS"));
+        }
+        self.settle_fins(now);
+        self.publishing.flush(&self.broker, &mut self.answers);
+        self.consumer("CLS")?.close();
+        self.client.ready_count.set(0);
+        self.client.start_close();
+        self.probe.credit_granted(0);
+        self.other_requests += 1;
+        self.answers.response(CLOSE_WAIT);
+        Ok(())
+    }
+
+    fn identify(&mut self, body: &[u8], now: Now) -> Result<(), ProtocolError> {
+        // A second upgrade would wrap the first; nsqd breaks there, so refuse it plainly.
+        if self.consuming.is_some() || self.upgraded {
+            return Err(wrong_state("IDENTIFY"));
+        }
+        self.publishing.flush(&self.broker, &mut self.answers);
+        let identify = Identify::parse(body)?;
+        self.negotiated = Negotiated::of(&identify, &self.options)?;
+        self.restart_heartbeat(now);
+        let negotiated = &self.negotiated;
+        self.client.update_identity(|identity| {
+            identity.client_id.clone_from(&identify.client_id);
+            identity.hostname.clone_from(&identify.hostname);
+            identity.user_agent.clone_from(&identify.user_agent);
+            identity.topology_zone.clone_from(&identify.topology_zone);
+            identity
+                .topology_region
+                .clone_from(&identify.topology_region);
+            identity.sample_rate = negotiated.sample_rate;
+            identity.msg_timeout_ms = negotiated.msg_timeout_ms;
+        });
+        self.probe.identify(telemetry_identity(&identify));
+        self.other_requests += 1;
+        if !identify.feature_negotiation {
+            self.answers.response(&b"OK"[..]);
+            return Ok(());
+        }
+        let answer = self.negotiated.answer(&identify, &self.options);
+        self.answers.response(answer);
+        if self.negotiated.tls {
+            self.upgrades.push_back(Request::Tls);
+        }
+        if let Some(compression) = self.negotiated.compression {
+            self.upgrades.push_back(Request::Compress(compression));
+        }
+        Ok(())
+    }
+
+    fn start_auth(&mut self, secret: &[u8]) -> Result<(), ProtocolError> {
+        if self.consuming.is_some() {
+            return Err(wrong_state("AUTH"));
+        }
+        if self.has_authorizations() {
+            return Err(ProtocolError::new(Code::Invalid, "AUTH already set"));
+        }
+        if !self.options.auth_required {
+            return Err(ProtocolError::new(Code::AuthDisabled, "AUTH disabled"));
+        }
+        self.publishing.flush(&self.broker, &mut self.answers);
+        self.secret = String::from_utf8_lossy(secret).into_owned();
+        self.auth_wait = Some(AuthWait::First);
+        self.other_requests += 1;
+        Ok(())
+    }
+
+    /// Takes what the auth service answered to AUTH or to a renewal.
+    pub(crate) fn accept_authorizations(
+        &mut self,
+        wait: AuthWait,
+        authorizations: Option<Authorizations>,
+        now: Now,
+    ) -> Result<(), ProtocolError> {
+        let Some(authorizations) = authorizations else {
+            // What went wrong between us and the auth service is none of the client's business.
+            return Err(ProtocolError::new(Code::AuthFailed, "AUTH failed"));
+        };
+        if wait == AuthWait::First {
+            if authorizations.count() == 0 {
+                let text = "AUTH no authorizations found";
+                return Err(ProtocolError::new(Code::Unauthorized, text));
+            }
+            let answer = serde_json::json!({
+                "identity": authorizations.identity,
+                "identity_url": authorizations.identity_url,
+                "permission_count": authorizations.count(),
+            });
+            self.answers.response(answer.to_string());
+        }
+        let auth = ClientAuth {
+            identity: authorizations.identity.clone(),
+            identity_url: authorizations.identity_url.clone(),
+        };
+        self.client
+            .update_identity(|identity| identity.auth = Some(auth));
+        let ttl_us = authorizations.ttl_ms.saturating_mul(1000);
+        self.authorized = Some(Authorized {
+            authorizations,
+            expires_us: now.us.saturating_add(ttl_us),
+            publish_topic: String::new(),
+        });
+        Ok(())
+    }
+
+    fn has_authorizations(&self) -> bool {
+        let authorized = self.authorized.as_ref();
+        authorized.is_some_and(|authorized| authorized.authorizations.count() > 0)
+    }
+
+    /// Whether the client may do this; `false` if the auth service has to be asked again first.
+    #[inline]
+    fn may(
+        &mut self,
+        command: &str,
+        topic: &str,
+        access: Access<'_>,
+        now: Now,
+    ) -> Result<bool, ProtocolError> {
+        if !self.options.auth_required {
+            return Ok(true);
+        }
+        self.is_authorized(command, topic, access, now)
+    }
+
+    fn is_authorized(
+        &mut self,
+        command: &str,
+        topic: &str,
+        access: Access<'_>,
+        now: Now,
+    ) -> Result<bool, ProtocolError> {
+        let known = self.authorized.as_mut();
+        let Some(authorized) = known.filter(|it| it.authorizations.count() > 0) else {
+            let text = format!("AUTH required before {command}");
+            return Err(ProtocolError::new(Code::AuthFirst, text));
+        };
+        if authorized.expires_us < now.us {
+            self.auth_wait = Some(AuthWait::Renewal);
+            return Ok(false);
+        }
+        let publishes = access == Access::Publish;
+        if publishes && authorized.publish_topic == topic {
+            return Ok(true);
+        }
+        if authorized.authorizations.allow(topic, access) {
+            if publishes {
+                topic.clone_into(&mut authorized.publish_topic);
+            }
+            return Ok(true);
+        }
+        let channel = match access {
+            Access::Publish => "",
+            Access::Subscribe(channel) => channel,
+        };
+        let (topic, channel) = (quoted(topic.as_bytes()), quoted(channel.as_bytes()));
+        let text = format!("AUTH failed for {command} on {topic} {channel}");
+        Err(ProtocolError::new(Code::Unauthorized, text))
+    }
+
+    fn subscribe(&mut self, topic: &str, channel: &str, now: Now) -> Result<Flow, ProtocolError> {
+        if self.consuming.is_some() {
+            return Err(wrong_state("SUB"));
+        }
+        if self.negotiated.heartbeat_interval_ms.is_none() {
+            let text = "cannot SUB with heartbeats disabled";
+            return Err(ProtocolError::new(Code::Invalid, text));
+        }
+        if !self.may("SUB", topic, Access::Subscribe(channel), now)? {
+            return Ok(Flow::Again);
+        }
+        self.publishing.flush(&self.broker, &mut self.answers);
+        let consumer = self.attach(topic, channel)?;
+        let (sample_rate, seed) = (self.negotiated.sample_rate, self.client.id() ^ now.us);
+        self.consuming = Some(Consuming::new(consumer, sample_rate, seed));
+        self.client.subscribe(topic, channel);
+        self.other_requests += 1;
+        self.answers.response(&b"OK"[..]);
+        Ok(Flow::Next)
+    }
+
+    fn attach(&self, topic: &str, channel: &str) -> Result<Consumer, ProtocolError> {
+        // The last consumer of an ephemeral channel can leave between look-up and attach, and the
+        // channel is deleted then: look it up once more.
+        let mut tries = 2;
+        loop {
+            let subscription = self.find_channel(topic, channel)?;
+            let consumers_max = self.options.channel_consumers_max;
+            let full =
+                consumers_max > 0 && subscription.stats().consumers.len() >= consumers_max as usize;
+            if full {
+                return Err(too_many_consumers(topic, channel, consumers_max));
+            }
+            let options = ConsumerOptions {
+                ack_wait_ms: Some(self.negotiated.msg_timeout_ms),
+                ack_wait_max_ms: Some(self.options.msg_timeout_ms_max),
+                label: self.client.id().to_string(),
+                ..ConsumerOptions::default()
+            };
+            tries -= 1;
+            match subscription.attach(options) {
+                Ok(consumer) => return Ok(consumer),
+                Err(AttachError::TooMany { consumers_max }) => {
+                    return Err(too_many_consumers(topic, channel, consumers_max));
+                }
+                Err(AttachError::Deleted) if tries > 0 => {}
+                Err(AttachError::Deleted) => {
+                    let text = "SUB failed to deleted topic/channel";
+                    return Err(ProtocolError::new(Code::SubFailed, text));
+                }
+                Err(error @ AttachError::Exclusive) => return Err(sub_failed(&error)),
+            }
+        }
+    }
+
+    fn find_channel(&self, topic: &str, channel: &str) -> Result<Arc<Subscription>, ProtocolError> {
+        let found = self.broker.topic_or_create(topic, || topic_options(topic));
+        let found = found.map_err(|error| sub_failed(&error))?;
+        let options = || (self.channel_policy)(topic, channel);
+        let channel = found.subscription_or_create(channel, options);
+        channel.map_err(|error| sub_failed(&error))
+    }
+}
+
+fn wrong_state(command: &str) -> ProtocolError {
+    let text = format!("cannot {command} in current state");
+    ProtocolError::new(Code::Invalid, text)
+}
+
+fn sub_failed(error: &dyn std::error::Error) -> ProtocolError {
+    ProtocolError::new(Code::SubFailed, format!("SUB failed {error}"))
+}
+
+fn too_many_consumers(topic: &str, channel: &str, consumers_max: u32) -> ProtocolError {
+    let text =
+        format!("SUB failed consumers for {topic}:{channel} exceeds limit of {consumers_max}");
+    ProtocolError::new(Code::SubFailed, text)
+}
+
+/// The library and its version from `go-nsq/1.1.0`.
+fn telemetry_identity(identify: &Identify) -> Identity {
+    let agent = identify.user_agent.split(' ').next().unwrap_or_default();
+    let (library, version) = agent.split_once('/').unwrap_or((agent, ""));
+    Identity {
+        library: library.to_owned(),
+        version: version.to_owned(),
+        client_id: identify.client_id.clone(),
+    }
+}

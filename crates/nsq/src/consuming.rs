@@ -1,0 +1,338 @@
+//! The consuming half of a session: RDY, FIN, REQ and TOUCH to the broker's consumer, deliveries
+//! from it straight into the output buffer.
+
+use std::task::{Context, Poll, Waker};
+
+use cloverleaf_broker::{Consumer, Delivery, MessageId};
+use cloverleaf_log::RecordCursor;
+use cloverleaf_telemetry::Probe;
+
+use crate::codec::decimal;
+use crate::error::{Code, ProtocolError};
+use crate::frame::push_message;
+use crate::message_id::{ID_BYTES, decode_id, encode_id};
+use crate::sampling::Sampling;
+use crate::session::Now;
+use crate::stats_clients::ClientHandle;
+
+/// A subscribed session.
+pub(crate) struct Consuming {
+    consumer: Consumer,
+    sampling: Sampling,
+    /// Delivered by the broker, not yet encoded; the first may be partly encoded.
+    runs: Vec<Delivery>,
+    /// How many of `runs` are done with.
+    runs_done: usize,
+    /// FINs of this read, settled together.
+    fins: Vec<MessageId>,
+    /// Messages that were sampled away.
+    unsampled: Vec<MessageId>,
+    /// The offset acknowledged last, to tell acknowledgements in order from others.
+    last_fin: Option<MessageId>,
+    ready: u32,
+    closing: bool,
+    /// Whether messages waited for a consumer when that was looked at last.
+    backlog: bool,
+    /// When to look again.
+    backlog_check_us: u64,
+}
+
+/// How long what is known of the backlog is good enough for the telemetry: asking takes the
+/// channel's lock and walks its consumers.
+const BACKLOG_KNOWN_US: u64 = 10_000;
+
+/// What one round of deliveries came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivered {
+    /// All that is ready was encoded, or the output is full.
+    Ready,
+    /// The channel or its topic was deleted: nsqd closes the connection then.
+    Ended,
+}
+
+impl Consuming {
+    pub(crate) fn new(consumer: Consumer, sample_rate: u8, seed: u64) -> Consuming {
+        Consuming {
+            consumer,
+            sampling: Sampling::new(sample_rate, seed),
+            runs: Vec::new(),
+            runs_done: 0,
+            fins: Vec::new(),
+            unsampled: Vec::new(),
+            last_fin: None,
+            ready: 0,
+            closing: false,
+            backlog: false,
+            backlog_check_us: 0,
+        }
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    /// RDY.
+    pub(crate) fn ready(&mut self, count: u32) {
+        if self.ready != count {
+            self.ready = count;
+            self.consumer.set_window(count);
+        }
+    }
+
+    /// CLS: nothing further is delivered, what the client holds can still be settled.
+    pub(crate) fn close(&mut self) {
+        self.closing = true;
+        self.ready(0);
+        // What the broker handed over and the client never saw goes back at once.
+        let mut rest = self.runs.split_off(self.runs_done.min(self.runs.len()));
+        self.runs = Vec::new();
+        self.runs_done = 0;
+        let mut cx = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(())) = self.consumer.poll_deliveries(&mut cx, &mut rest) {}
+        for run in rest {
+            let mut cursor = RecordCursor::at(&run.batch, run.position);
+            for _ in 0..run.count {
+                let Ok(Some((offset, _))) = cursor.skip_record() else {
+                    break;
+                };
+                let id = MessageId {
+                    partition: run.partition,
+                    offset,
+                };
+                // Not in flight any more is what it is to become.
+                let _ = self.consumer.nack(id, 0);
+            }
+        }
+    }
+
+    /// FIN. The message is settled with the next `settle_fins`.
+    #[inline]
+    pub(crate) fn fin(&mut self, id: &[u8; ID_BYTES]) -> Result<(), ProtocolError> {
+        match decode_id(id) {
+            Some(id) => {
+                self.fins.push(id);
+                Ok(())
+            }
+            None => Err(not_in_flight(Code::FinFailed, "FIN", id)),
+        }
+    }
+
+    /// Settles the FINs so far; `refuse` gets the error of each that is not in flight.
+    pub(crate) fn settle_fins(
+        &mut self,
+        now: Now,
+        client: &ClientHandle,
+        probe: &Probe,
+        mut refuse: impl FnMut(ProtocolError),
+    ) {
+        if self.fins.is_empty() {
+            return;
+        }
+        let (mut in_order, mut out_of_order) = (0, 0);
+        let mut last = self.last_fin;
+        self.consumer
+            .ack_many(&self.fins, |id, settled| match settled {
+                Ok(settlement) => {
+                    probe.acked(now.unix_us.saturating_sub(settlement.delivered_us));
+                    match last {
+                        Some(last) if id < last => out_of_order += 1,
+                        _ => in_order += 1,
+                    }
+                    last = Some(id);
+                }
+                Err(_) => {
+                    probe.late_ack();
+                    let id = encode_id(id.partition, id.offset);
+                    refuse(not_in_flight(Code::FinFailed, "FIN", &id));
+                }
+            });
+        self.last_fin = last;
+        self.fins.clear();
+        probe.acks(in_order, out_of_order, now.us);
+        client.finish_count.add(in_order + out_of_order);
+        self.tell_in_flight(now, client, probe);
+    }
+
+    /// REQ.
+    pub(crate) fn requeue(
+        &mut self,
+        id: &[u8; ID_BYTES],
+        delay_ms: u64,
+        now: Now,
+        client: &ClientHandle,
+        probe: &Probe,
+    ) -> Result<(), ProtocolError> {
+        decode_id(id)
+            .and_then(|id| self.consumer.nack(id, delay_ms).ok())
+            .ok_or_else(|| not_in_flight(Code::ReqFailed, "REQ", id))?;
+        probe.nacked(1);
+        client.requeue_count.add(1);
+        self.tell_in_flight(now, client, probe);
+        Ok(())
+    }
+
+    /// TOUCH.
+    pub(crate) fn touch(&mut self, id: &[u8; ID_BYTES]) -> Result<(), ProtocolError> {
+        decode_id(id)
+            .and_then(|id| self.consumer.extend(id).ok())
+            .ok_or_else(|| not_in_flight(Code::TouchFailed, "TOUCH", id))
+    }
+
+    /// Encodes what is ready into `out` until that has `bytes_max`, or nothing more is ready.
+    pub(crate) fn deliver(
+        &mut self,
+        cx: &mut Context<'_>,
+        out: &mut Vec<u8>,
+        bytes_max: usize,
+        now: Now,
+        client: &ClientHandle,
+        probe: &Probe,
+    ) -> Delivered {
+        if self.closing {
+            // Only to hear of the channel's end.
+            let ended = self.consumer.poll_deliveries(cx, &mut Vec::new());
+            return match ended {
+                Poll::Ready(None) => Delivered::Ended,
+                _ => Delivered::Ready,
+            };
+        }
+        let (mut messages, mut again) = (0, 0);
+        let outcome = loop {
+            if self.runs_done == self.runs.len() {
+                self.runs.clear();
+                self.runs_done = 0;
+                if out.len() >= bytes_max {
+                    break Delivered::Ready;
+                }
+                match self.consumer.poll_deliveries(cx, &mut self.runs) {
+                    Poll::Ready(Some(())) => continue,
+                    Poll::Ready(None) => break Delivered::Ended,
+                    Poll::Pending => {
+                        self.shrink();
+                        break Delivered::Ready;
+                    }
+                }
+            }
+            let run = &mut self.runs[self.runs_done];
+            let sent = encode_run(run, out, bytes_max, &mut self.sampling, &mut self.unsampled);
+            messages += sent;
+            again += if run.attempts > 1 { sent } else { 0 };
+            if run.count > 0 {
+                break Delivered::Ready;
+            }
+            self.runs_done += 1;
+        };
+        if !self.unsampled.is_empty() {
+            self.consumer.ack_many(&self.unsampled, |_, _| {});
+            self.unsampled.clear();
+        }
+        if messages > 0 {
+            client.message_count.add(messages);
+            probe.delivered(messages, again);
+            self.tell_in_flight(now, client, probe);
+        }
+        outcome
+    }
+
+    fn tell_in_flight(&mut self, now: Now, client: &ClientHandle, probe: &Probe) {
+        let in_flight = self.consumer.in_flight();
+        client.in_flight_count.set(in_flight.into());
+        probe.credit_used(in_flight.into());
+        if in_flight < self.ready || self.ready == 0 {
+            return probe.no_credit_ends(now.us);
+        }
+        if now.us >= self.backlog_check_us {
+            self.backlog_check_us = now.us + BACKLOG_KNOWN_US;
+            self.backlog = self.consumer.subscription().stats().depth > 0;
+        }
+        match self.backlog {
+            true => probe.no_credit_begins(now.us),
+            false => probe.no_credit_ends(now.us),
+        }
+    }
+
+    /// An idle connection keeps no room for a burst.
+    fn shrink(&mut self) {
+        if self.runs.capacity() > 16 {
+            self.runs = Vec::new();
+        }
+        if self.fins.capacity() > 64 {
+            self.fins = Vec::new();
+        }
+    }
+}
+
+/// Encodes messages of a run until it is used up or `out` is full; what is left stays in `run`.
+/// Returns how many were encoded.
+#[inline]
+fn encode_run(
+    run: &mut Delivery,
+    out: &mut Vec<u8>,
+    bytes_max: usize,
+    sampling: &mut Sampling,
+    unsampled: &mut Vec<MessageId>,
+) -> u64 {
+    let mut cursor = RecordCursor::at(&run.batch, run.position);
+    let (mut sent, mut left) = (0, run.count);
+    while left > 0 && out.len() < bytes_max {
+        let (offset, record) = match cursor.next_record() {
+            Ok(Some(record)) => record,
+            Ok(None) => {
+                left = 0;
+                break;
+            }
+            Err(error) => {
+                // The log checked this batch: the messages stay in flight and time out.
+                tracing::error!(%error, offset = run.first, "a delivered batch is malformed");
+                left = 0;
+                break;
+            }
+        };
+        left -= 1;
+        if !sampling.takes() {
+            unsampled.push(MessageId {
+                partition: run.partition,
+                offset,
+            });
+            continue;
+        }
+        let id = encode_id(run.partition, offset);
+        let timestamp_ns = record.timestamp_ms.saturating_mul(1_000_000);
+        let body = record.value.unwrap_or_default();
+        push_message(out, timestamp_ns, run.attempts, &id, body);
+        sent += 1;
+    }
+    let position = cursor.position();
+    run.position = position;
+    run.count = left;
+    sent
+}
+
+fn not_in_flight(code: Code, command: &str, id: &[u8; ID_BYTES]) -> ProtocolError {
+    let mut text = Vec::with_capacity(64);
+    text.extend_from_slice(command.as_bytes());
+    text.push(b' ');
+    text.extend_from_slice(id);
+    text.extend_from_slice(b" failed ID not in flight");
+    ProtocolError::new(code, text)
+}
+
+/// The count of an RDY as nsqd reads it: 1 if none is given, and a range error that names the
+/// number as Go's signed integer.
+pub(crate) fn rdy_count(word: Option<&[u8]>, rdy_count_max: u32) -> Result<u32, ProtocolError> {
+    let Some(word) = word else { return Ok(1) };
+    let Some(count) = decimal(word) else {
+        return Err(crate::codec::invalid_with(
+            "RDY could not parse count ",
+            word,
+        ));
+    };
+    let count = count as i64;
+    match u32::try_from(count) {
+        Ok(count) if count <= rdy_count_max => Ok(count),
+        _ => {
+            let text = format!("RDY count {count} out of range 0-{rdy_count_max}");
+            Err(ProtocolError::new(Code::Invalid, text))
+        }
+    }
+}

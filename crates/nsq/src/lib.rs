@@ -1,0 +1,44 @@
+//! NSQ: its TCP protocol V2, its HTTP API and its lookup protocol, as nsqd 1.3 has them.
+//!
+//! Bytes in, commands out, bytes out: this crate has no socket and no clock, the server has both.
+//! It knows the broker, the log's batches and the telemetry, and no other protocol.
+//!
+//! The way of a message in: [`codec::parse_command`] finds a PUB in the read buffer, the
+//! session's publishing half copies its body into a batch, the batch goes to the topic. The way
+//! out: the consuming half encodes a delivery's records into the output buffer.
+
+mod answers;
+pub mod authorization;
+pub mod codec;
+mod commands;
+mod consuming;
+pub mod definitions;
+pub mod error;
+pub mod frame;
+pub mod http;
+pub mod http_config;
+pub mod http_mpub;
+pub mod http_nsqd;
+mod http_publish;
+pub mod http_query;
+pub mod http_routes;
+pub mod identify;
+pub mod lookup_definitions;
+pub mod lookup_http;
+pub mod lookup_nodes;
+pub mod lookup_peer;
+pub mod lookup_protocol;
+pub mod message_id;
+pub mod names;
+pub mod options;
+mod publishing;
+mod sampling;
+pub mod session;
+pub mod stats;
+pub mod stats_clients;
+pub mod stats_gather;
+pub mod stats_text;
+
+pub use error::{Code, ProtocolError};
+pub use options::{COMPATIBLE_VERSION, SessionOptions};
+pub use session::{Now, Received, Request, Session, SessionParts};

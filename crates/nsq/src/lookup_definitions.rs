@@ -1,0 +1,28 @@
+//! The broker's topics and channels as nsqlookupd is to know them.
+
+use std::collections::BTreeSet;
+
+use cloverleaf_broker::Broker;
+
+use crate::lookup_protocol::Registration;
+use crate::stats_gather::{channels_by_name, topics_by_name};
+
+/// All that there is to register, ephemeral names included, as nsqd does.
+pub fn registrations(broker: &Broker) -> BTreeSet<Registration> {
+    let mut all = BTreeSet::new();
+    for topic in topics_by_name(broker) {
+        let name = topic.name();
+        for channel in channels_by_name(&topic) {
+            let channel = Some(channel.name().to_owned());
+            all.insert(Registration {
+                topic: name.to_owned(),
+                channel,
+            });
+        }
+        all.insert(Registration {
+            topic: name.to_owned(),
+            channel: None,
+        });
+    }
+    all
+}

@@ -1,0 +1,422 @@
+//! Our side of one connection to an nsqlookupd process, without the connection.
+//!
+//! The owner of the socket says when it is connected, hands in the bytes that arrive and sends
+//! those that [`LookupPeer::take_output`] gives. The peer keeps one promise: as long as the
+//! connection lasts, what nsqlookupd has been told converges to the set of names that
+//! [`LookupPeer::set_wanted`] was given last. So there is one path for the first registration, for
+//! the one after a reconnect and for every change, and a missed notification cannot leave
+//! nsqlookupd with a wrong picture for longer than until the next one.
+//!
+//! nsqd sends one command and waits for its answer; we keep up to [`OUTSTANDING_MAX`] on the way,
+//! because a broker with thousands of channels would otherwise need thousands of round trips.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::lookup_protocol::{
+    AnswerDecoder, AnswerTooLarge, LookupCommand, LookupIdentity, LookupdInfo, MAGIC, Registration,
+};
+
+/// Most commands sent and not yet answered. The answers to this many (6 bytes each) fit any socket
+/// buffer, so nsqlookupd never waits for us while we wait for it.
+pub const OUTSTANDING_MAX: usize = 256;
+
+/// Longest answer that is accepted, in bytes. The longest that nsqlookupd has is its answer to
+/// IDENTIFY, about 150 bytes.
+pub const ANSWER_BYTES_MAX: usize = 64 * 1024;
+
+/// Why the connection must be given up.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeerError {
+    /// The stream is not what it should be.
+    #[error(transparent)]
+    TooLarge(#[from] AnswerTooLarge),
+    /// nsqlookupd refused a command.
+    #[error("{command} was answered with {answer:?}")]
+    Refused {
+        /// The command that was refused.
+        command: &'static str,
+        /// What it said.
+        answer: String,
+    },
+    /// An answer came to which there was no command.
+    #[error("an answer to nothing that was asked: {0:?}")]
+    Unasked(String),
+}
+
+/// A command that is on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Identify,
+    Register,
+    Unregister,
+    Ping,
+}
+
+impl Sent {
+    fn name(self) -> &'static str {
+        match self {
+            Sent::Identify => "IDENTIFY",
+            Sent::Register => "REGISTER",
+            Sent::Unregister => "UNREGISTER",
+            Sent::Ping => "PING",
+        }
+    }
+}
+
+/// One nsqlookupd as a partner in conversation.
+#[derive(Debug)]
+pub struct LookupPeer {
+    decoder: AnswerDecoder,
+    output: BytesMut,
+    outstanding: VecDeque<Sent>,
+    wanted: Arc<BTreeSet<Registration>>,
+    /// What nsqlookupd knows once all that was sent has arrived.
+    told: BTreeSet<Registration>,
+    /// What it must still be told: `true` to register, `false` to unregister.
+    to_tell: VecDeque<(bool, Registration)>,
+    info: Option<LookupdInfo>,
+}
+
+impl Default for LookupPeer {
+    fn default() -> LookupPeer {
+        LookupPeer::new()
+    }
+}
+
+impl LookupPeer {
+    /// A peer that is not connected and has nothing to tell.
+    pub fn new() -> LookupPeer {
+        LookupPeer {
+            decoder: AnswerDecoder::new(ANSWER_BYTES_MAX),
+            output: BytesMut::new(),
+            outstanding: VecDeque::new(),
+            wanted: Arc::default(),
+            told: BTreeSet::new(),
+            to_tell: VecDeque::new(),
+            info: None,
+        }
+    }
+
+    /// A new connection is open: starts with the magic and IDENTIFY, names follow its answer.
+    pub fn connected(&mut self, identity: &LookupIdentity) {
+        self.disconnected();
+        self.output.extend_from_slice(MAGIC);
+        self.send(Sent::Identify, LookupCommand::Identify(identity));
+    }
+
+    /// The connection is gone: nsqlookupd has forgotten all that we told it.
+    pub fn disconnected(&mut self) {
+        self.decoder.clear();
+        self.output = BytesMut::new();
+        self.outstanding.clear();
+        self.told.clear();
+        self.to_tell.clear();
+        self.info = None;
+    }
+
+    /// The names that nsqlookupd is to know from now on.
+    pub fn set_wanted(&mut self, wanted: Arc<BTreeSet<Registration>>) {
+        self.wanted = wanted;
+        self.compare();
+    }
+
+    /// Says that we are alive. Nothing is sent while other commands wait for their answers: they
+    /// say as much.
+    pub fn ping(&mut self) {
+        if self.outstanding.is_empty() && self.info.is_some() {
+            self.send(Sent::Ping, LookupCommand::Ping);
+        }
+    }
+
+    /// Takes in bytes from nsqlookupd.
+    ///
+    /// # Errors
+    /// [`PeerError`], after which the owner closes the connection and calls
+    /// [`LookupPeer::disconnected`].
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<(), PeerError> {
+        self.decoder.push(bytes);
+        while let Some(answer) = self.decoder.next_answer()? {
+            self.answered(&answer)?;
+        }
+        self.tell();
+        Ok(())
+    }
+
+    fn answered(&mut self, answer: &[u8]) -> Result<(), PeerError> {
+        let text = || String::from_utf8_lossy(answer).into_owned();
+        let Some(sent) = self.outstanding.pop_front() else {
+            return Err(PeerError::Unasked(text()));
+        };
+        let refused = || PeerError::Refused {
+            command: sent.name(),
+            answer: text(),
+        };
+        if sent != Sent::Identify {
+            return if answer == b"OK" {
+                Ok(())
+            } else {
+                Err(refused())
+            };
+        }
+        // An nsqlookupd that cannot describe itself answers OK; it can register all the same.
+        let info = match answer {
+            b"OK" => LookupdInfo::default(),
+            json => serde_json::from_slice(json).map_err(|_| refused())?,
+        };
+        self.info = Some(info);
+        self.compare();
+        Ok(())
+    }
+
+    /// Finds out anew what nsqlookupd must still be told, and tells it.
+    fn compare(&mut self) {
+        if self.info.is_none() {
+            return;
+        }
+        let wanted = Arc::clone(&self.wanted);
+        // Channels go before their topic and come after it.
+        let gone = self
+            .told
+            .iter()
+            .rev()
+            .filter(|r| !wanted.contains(r))
+            .map(|r| (false, r.clone()));
+        let new = wanted.difference(&self.told).map(|r| (true, r.clone()));
+        self.to_tell = gone.chain(new).collect();
+        self.tell();
+    }
+
+    fn tell(&mut self) {
+        while self.outstanding.len() < OUTSTANDING_MAX {
+            let Some((register, what)) = self.to_tell.pop_front() else {
+                return;
+            };
+            if register {
+                self.send(Sent::Register, LookupCommand::Register(&what));
+                self.told.insert(what);
+            } else {
+                self.send(Sent::Unregister, LookupCommand::Unregister(&what));
+                self.told.remove(&what);
+            }
+        }
+    }
+
+    fn send(&mut self, sent: Sent, command: LookupCommand<'_>) {
+        command.encode(&mut self.output);
+        self.outstanding.push_back(sent);
+    }
+
+    /// Bytes to be written to the connection, if there are any.
+    pub fn take_output(&mut self) -> Option<Bytes> {
+        (!self.output.is_empty()).then(|| self.output.split().freeze())
+    }
+
+    /// Whether nsqlookupd owes us an answer: if none comes for long, the connection is dead.
+    pub fn awaits_answer(&self) -> bool {
+        !self.outstanding.is_empty()
+    }
+
+    /// What nsqlookupd said of itself, once it has.
+    pub fn info(&self) -> Option<&LookupdInfo> {
+        self.info.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    const INFO: &str = r#"{"tcp_port":4160,"http_port":4161,"version":"1.3.0",
+        "broadcast_address":"lookup","hostname":"h"}"#;
+
+    fn identity() -> LookupIdentity {
+        LookupIdentity {
+            broadcast_address: "b".into(),
+            hostname: "h".into(),
+            http_port: 1,
+            tcp_port: 2,
+            topology_region: String::new(),
+            topology_zone: String::new(),
+            version: "1.3.0".into(),
+        }
+    }
+
+    fn names(names: &[&str]) -> Arc<BTreeSet<Registration>> {
+        let parse = |name: &&str| match name.split_once('/') {
+            Some((topic, channel)) => Registration {
+                topic: topic.into(),
+                channel: Some(channel.into()),
+            },
+            None => Registration {
+                topic: (*name).into(),
+                channel: None,
+            },
+        };
+        Arc::new(names.iter().map(parse).collect())
+    }
+
+    fn answer(text: &str) -> Vec<u8> {
+        let mut bytes = (text.len() as u32).to_be_bytes().to_vec();
+        bytes.extend(text.as_bytes());
+        bytes
+    }
+
+    fn lines(peer: &mut LookupPeer) -> Vec<String> {
+        let bytes = peer.take_output().unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        text.lines().map(ToOwned::to_owned).collect()
+    }
+
+    fn identified() -> LookupPeer {
+        let mut peer = LookupPeer::new();
+        peer.connected(&identity());
+        assert!(peer.take_output().unwrap().starts_with(b"  V1IDENTIFY\n"));
+        peer.receive(&answer(INFO)).unwrap();
+        peer
+    }
+
+    #[test]
+    fn names_follow_the_answer_to_identify() {
+        let mut peer = LookupPeer::new();
+        peer.set_wanted(names(&["t", "t/c"]));
+        assert_eq!(peer.take_output(), None);
+        peer.connected(&identity());
+        peer.take_output();
+        assert_eq!(peer.info(), None);
+        peer.receive(&answer(INFO)).unwrap();
+        assert_eq!(peer.info().unwrap().broadcast_address, "lookup");
+        assert_eq!(lines(&mut peer), ["REGISTER t", "REGISTER t c"]);
+    }
+
+    #[test]
+    fn changes_are_told_as_differences_channels_leaving_first() {
+        let mut peer = identified();
+        peer.set_wanted(names(&["a", "a/x", "b"]));
+        assert_eq!(
+            lines(&mut peer),
+            ["REGISTER a", "REGISTER a x", "REGISTER b"]
+        );
+        peer.set_wanted(names(&["b", "b/y"]));
+        assert_eq!(
+            lines(&mut peer),
+            ["UNREGISTER a x", "UNREGISTER a", "REGISTER b y"]
+        );
+        peer.set_wanted(names(&["b", "b/y"]));
+        assert_eq!(peer.take_output(), None);
+    }
+
+    #[test]
+    fn a_reconnect_tells_everything_again() {
+        let mut peer = identified();
+        peer.set_wanted(names(&["a"]));
+        peer.disconnected();
+        assert_eq!(peer.take_output(), None);
+        peer.connected(&identity());
+        peer.take_output();
+        peer.receive(&answer(INFO)).unwrap();
+        assert_eq!(lines(&mut peer), ["REGISTER a"]);
+    }
+
+    #[test]
+    fn a_ping_is_sent_when_nothing_else_is_on_the_way() {
+        let mut peer = identified();
+        peer.set_wanted(names(&["a"]));
+        peer.take_output();
+        peer.ping();
+        assert_eq!(peer.take_output(), None);
+        peer.receive(&answer("OK")).unwrap();
+        assert!(!peer.awaits_answer());
+        peer.ping();
+        assert_eq!(lines(&mut peer), ["PING"]);
+        assert!(peer.awaits_answer());
+    }
+
+    #[test]
+    fn the_number_of_unanswered_commands_is_bounded() {
+        let mut peer = identified();
+        let many: Vec<String> = (0..OUTSTANDING_MAX + 5)
+            .map(|n| format!("t{n:04}"))
+            .collect();
+        peer.set_wanted(names(&many.iter().map(String::as_str).collect::<Vec<_>>()));
+        assert_eq!(lines(&mut peer).len(), OUTSTANDING_MAX);
+        peer.receive(&answer("OK")).unwrap();
+        assert_eq!(
+            lines(&mut peer),
+            [format!("REGISTER t{OUTSTANDING_MAX:04}")]
+        );
+        for _ in 0..OUTSTANDING_MAX {
+            peer.receive(&answer("OK")).unwrap();
+        }
+        assert_eq!(lines(&mut peer).len(), 4);
+    }
+
+    #[test]
+    fn a_refusal_names_the_command() {
+        let mut peer = identified();
+        peer.set_wanted(names(&["a"]));
+        let error = peer.receive(&answer("E_INVALID no")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            r#"REGISTER was answered with "E_INVALID no""#
+        );
+        let mut peer = LookupPeer::new();
+        peer.connected(&identity());
+        let error = peer.receive(&answer("E_INVALID")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            r#"IDENTIFY was answered with "E_INVALID""#
+        );
+        assert_eq!(
+            identified().receive(&answer("OK")),
+            Err(PeerError::Unasked("OK".into()))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_told_converges_to_what_is_wanted(
+            sets in proptest::collection::vec(
+                proptest::collection::btree_set((0u8..4, proptest::option::of(0u8..3)), 0..10),
+                1..8),
+        ) {
+            let mut peer = identified();
+            let mut known = BTreeSet::new();
+            for set in sets {
+                let wanted: BTreeSet<Registration> = set
+                    .into_iter()
+                    .map(|(topic, channel)| Registration {
+                        topic: format!("t{topic}"),
+                        channel: channel.map(|c| format!("c{c}")),
+                    })
+                    .collect();
+                peer.set_wanted(Arc::new(wanted.clone()));
+                for line in lines(&mut peer) {
+                    let mut words = line.split(' ');
+                    let register = words.next() == Some("REGISTER");
+                    let topic = words.next().unwrap().to_owned();
+                    let channel = words.next().map(ToOwned::to_owned);
+                    let what = Registration { topic, channel };
+                    if register {
+                        prop_assert!(known.insert(what));
+                    } else {
+                        prop_assert!(known.remove(&what));
+                    }
+                    peer.receive(&answer("OK")).unwrap();
+                }
+                prop_assert_eq!(&known, &wanted);
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut peer = identified();
+            peer.set_wanted(names(&["a", "b"]));
+            let _ = peer.receive(&bytes);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The limits and defaults that an NSQ session needs, each named after the nsqd flag it mirrors.
+//!
+//! This is not the configuration file: the server maps its own configuration to this struct once
+//! at start, and every session shares it.
+
+/// Longest command line, in bytes, including its line feed. nsqd reads lines through a buffered
+/// reader of 16 KiB and gives up on a longer one.
+pub const LINE_BYTES_MAX: usize = 16 * 1024;
+
+/// Most bytes of records that one batch takes from one socket read. A single MPUB may exceed it,
+/// because an MPUB is one batch or none.
+pub const BATCH_BYTES_MAX: usize = 1024 * 1024;
+
+/// Most batches of one connection whose answers may be pending before the session stops parsing.
+pub const PENDING_BATCHES_MAX: usize = 64;
+
+/// Most bytes of batches of one connection whose answers may be pending.
+pub const PENDING_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Most answers that may wait for one connection to take them before the session stops parsing.
+pub const ANSWERS_MAX: usize = 1024;
+
+/// The version that we tell clients in the IDENTIFY response: the nsqd whose behaviour this is.
+/// Client libraries compare it to decide which features they may use.
+pub const COMPATIBLE_VERSION: &str = "1.3.0";
+
+/// What a session allows and what it assumes when the client asks for nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// Most bytes of one message body (`--max-msg-size`).
+    pub msg_bytes_max: u32,
+    /// Most bytes of one command body (`--max-body-size`).
+    pub body_bytes_max: u32,
+    /// How long a consumer may hold a message before it is requeued (`--msg-timeout`), in ms.
+    pub msg_timeout_ms: u64,
+    /// The longest time that IDENTIFY and TOUCH can ask for (`--max-msg-timeout`), in ms.
+    pub msg_timeout_ms_max: u64,
+    /// The longest delay of REQ and DPUB (`--max-req-timeout`), in ms.
+    pub req_timeout_ms_max: u64,
+    /// A silent client is closed after this time (nsqd's `ClientTimeout`), in ms. The default
+    /// heartbeat interval is half of it.
+    pub client_timeout_ms: u64,
+    /// The longest heartbeat interval a client can ask for (`--max-heartbeat-interval`), in ms.
+    pub heartbeat_interval_ms_max: u64,
+    /// The highest RDY count (`--max-rdy-count`), in messages.
+    pub rdy_count_max: u32,
+    /// The output buffer of a client that asks for none, in bytes. nsqd's is 16 KiB.
+    pub output_buffer_bytes: u32,
+    /// The largest output buffer a client can ask for (`--max-output-buffer-size`), in bytes.
+    pub output_buffer_bytes_max: u32,
+    /// How long nsqd may buffer messages (`--output-buffer-timeout`), in ms. We never wait in
+    /// order to batch, so this is only told to the client.
+    pub output_buffer_timeout_ms: u64,
+    /// The shortest buffering a client can ask for (`--min-output-buffer-timeout`), in ms.
+    pub output_buffer_timeout_ms_min: u64,
+    /// The longest buffering a client can ask for (`--max-output-buffer-timeout`), in ms.
+    pub output_buffer_timeout_ms_max: u64,
+    /// Most consumers of one channel (`--max-channel-consumers`); 0 is no limit.
+    pub channel_consumers_max: u32,
+    /// Whether clients may negotiate Deflate (`--deflate`).
+    pub deflate: bool,
+    /// The highest Deflate level (`--max-deflate-level`).
+    pub deflate_level_max: u32,
+    /// Whether clients may negotiate Snappy (`--snappy`).
+    pub snappy: bool,
+    /// Whether a certificate is configured, so that clients may negotiate TLS (`--tls-cert`).
+    pub tls: bool,
+    /// Whether clients must upgrade to TLS before anything but IDENTIFY (`--tls-required`).
+    pub tls_required: bool,
+    /// Whether an auth service is configured (`--auth-http-address`): clients must AUTH then.
+    pub auth_required: bool,
+}
+
+impl Default for SessionOptions {
+    /// nsqd's own defaults.
+    fn default() -> SessionOptions {
+        SessionOptions {
+            msg_bytes_max: 1024 * 1024,
+            body_bytes_max: 5 * 1024 * 1024,
+            msg_timeout_ms: 60_000,
+            msg_timeout_ms_max: 15 * 60_000,
+            req_timeout_ms_max: 60 * 60_000,
+            client_timeout_ms: 60_000,
+            heartbeat_interval_ms_max: 60_000,
+            rdy_count_max: 2_500,
+            output_buffer_bytes: 16 * 1024,
+            output_buffer_bytes_max: 64 * 1024,
+            output_buffer_timeout_ms: 250,
+            output_buffer_timeout_ms_min: 25,
+            output_buffer_timeout_ms_max: 30_000,
+            channel_consumers_max: 0,
+            deflate: true,
+            deflate_level_max: 6,
+            snappy: true,
+            tls: false,
+            tls_required: false,
+            auth_required: false,
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! PUB, MPUB and DPUB: from the read buffer into a batch, from the batch into the topic.
+//!
+//! Consecutive publishes to one topic within one socket read become one batch and one append. A
+//! message is copied once, from the read buffer into the batch, and none is allocated.
+
+use std::sync::Arc;
+
+use cloverleaf_broker::{Broker, PublishError, Published, Topic};
+use cloverleaf_log::{Batch, BatchBuilder, Durability};
+
+use crate::answers::{Answers, PendingBatch, PublishCommand};
+use crate::codec::Messages;
+use crate::definitions::topic_options;
+use crate::error::ProtocolError;
+use crate::options::BATCH_BYTES_MAX;
+use crate::stats_clients::{ClientHandle, Counter};
+
+/// What a record needs at most beside its body: lengths, deltas, attributes.
+const RECORD_OVERHEAD_BYTES: usize = 24;
+
+/// What nsqd's OK promises, and more: the message is with the kernel. Configuration can ask for
+/// the disk.
+const DURABILITY: Durability = Durability::Kernel;
+
+/// What a publish needs of its session.
+pub(crate) struct PublishContext<'a> {
+    pub(crate) broker: &'a Broker,
+    pub(crate) client: &'a ClientHandle,
+    pub(crate) answers: &'a mut Answers,
+    /// Wall clock, in ms.
+    pub(crate) unix_ms: i64,
+    /// Bytes of this read from the current command on: how large a batch may still get.
+    pub(crate) input_bytes: usize,
+}
+
+/// The publishing half of a session.
+#[derive(Default)]
+pub(crate) struct Publishing {
+    /// The last topic, so that a stream of publishes looks nothing up.
+    topic: Option<CachedTopic>,
+    open: Option<OpenBatch>,
+    totals: Totals,
+}
+
+/// What was published since the session last asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) commands: u64,
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+}
+
+#[derive(Clone)]
+struct CachedTopic {
+    topic: Arc<Topic>,
+    /// The broker's generation at the look-up: with another one the topic may be deleted.
+    generation: u64,
+    published: Arc<Counter>,
+}
+
+struct OpenBatch {
+    to: CachedTopic,
+    builder: BatchBuilder,
+    command: PublishCommand,
+    oks: u32,
+}
+
+impl Publishing {
+    /// PUB.
+    #[inline]
+    pub(crate) fn publish(&mut self, topic: &str, body: &[u8], context: &mut PublishContext<'_>) {
+        match self.batch(topic, body.len(), PublishCommand::Pub, context) {
+            Ok(batch) => {
+                batch.builder.push(None, Some(body), &[]);
+                batch.oks += 1;
+                self.totals.add(1, body.len());
+            }
+            Err(error) => context.answers.error(error),
+        }
+    }
+
+    /// MPUB.
+    pub(crate) fn publish_many(
+        &mut self,
+        topic: &str,
+        messages: Messages<'_>,
+        context: &mut PublishContext<'_>,
+    ) {
+        let (count, bytes) = (messages.left(), messages.bytes());
+        match self.batch(topic, bytes, PublishCommand::Mpub, context) {
+            Ok(batch) => {
+                for body in messages {
+                    batch.builder.push(None, Some(body), &[]);
+                }
+                batch.oks += 1;
+                self.totals.add(count, bytes);
+            }
+            Err(error) => context.answers.error(error),
+        }
+    }
+
+    /// DPUB: a batch of its own, which waits in the broker's schedule.
+    pub(crate) fn publish_delayed(
+        &mut self,
+        topic: &str,
+        body: &[u8],
+        delay_ms: u64,
+        context: &mut PublishContext<'_>,
+    ) {
+        self.flush(context.broker, context.answers);
+        let to = match self.topic(topic, PublishCommand::Dpub, context) {
+            Ok(to) => to.clone(),
+            Err(error) => return context.answers.error(error),
+        };
+        let room = body.len() + RECORD_OVERHEAD_BYTES;
+        let mut builder = BatchBuilder::with_capacity(room, context.unix_ms);
+        builder.push(None, Some(body), &[]);
+        self.totals.add(1, body.len());
+        let batch = OpenBatch {
+            to,
+            builder,
+            command: PublishCommand::Dpub,
+            oks: 1,
+        };
+        batch.publish(
+            context.broker,
+            context.answers,
+            |topic, batch| match delay_ms {
+                0 => topic.publish(batch, DURABILITY),
+                _ => topic.publish_delayed(&batch, delay_ms, DURABILITY),
+            },
+        );
+    }
+
+    /// Publishes the open batch, if there is one. To be called at the end of a read, and before
+    /// anything is answered that came after it.
+    #[inline]
+    pub(crate) fn flush(&mut self, broker: &Broker, answers: &mut Answers) {
+        if let Some(batch) = self.open.take() {
+            batch.publish(broker, answers, |topic, batch| {
+                topic.publish(batch, DURABILITY)
+            });
+        }
+    }
+
+    /// What was published since the last call.
+    pub(crate) fn take_totals(&mut self) -> Totals {
+        std::mem::take(&mut self.totals)
+    }
+
+    /// The open batch for this topic with room for `bytes` more, opened if need be.
+    #[inline]
+    fn batch(
+        &mut self,
+        topic: &str,
+        bytes: usize,
+        command: PublishCommand,
+        context: &mut PublishContext<'_>,
+    ) -> Result<&mut OpenBatch, ProtocolError> {
+        let fits = self.open.as_ref().is_some_and(|open| {
+            open.to.topic.name() == topic && open.builder.len() + bytes <= BATCH_BYTES_MAX
+        });
+        if !fits {
+            self.flush(context.broker, context.answers);
+        }
+        // A second test of the option, because the borrow checker wants it in one place.
+        match &mut self.open {
+            Some(_) => {}
+            None => {
+                let to = self.topic(topic, command, context)?.clone();
+                let input_bytes = context.input_bytes.min(BATCH_BYTES_MAX).max(bytes);
+                // Room for records that are all tiny would be mostly wasted; Vec grows if need be.
+                let room = input_bytes + input_bytes / 8 + RECORD_OVERHEAD_BYTES;
+                self.open = Some(OpenBatch {
+                    to,
+                    builder: BatchBuilder::with_capacity(room, context.unix_ms),
+                    command,
+                    oks: 0,
+                });
+            }
+        }
+        self.open
+            .as_mut()
+            .ok_or_else(|| command.failed_with("no batch is open"))
+    }
+
+    /// The topic of this name, created if need be.
+    fn topic(
+        &mut self,
+        name: &str,
+        command: PublishCommand,
+        context: &PublishContext<'_>,
+    ) -> Result<&CachedTopic, ProtocolError> {
+        let generation = context.broker.generation();
+        let cached = self
+            .topic
+            .take_if(|cached| cached.generation == generation && cached.topic.name() == name);
+        let cached = match cached {
+            Some(cached) => cached,
+            None => {
+                // A topic that is created now raises the generation: the next read looks it up
+                // once more, and then it stays.
+                let topic = find_topic(context.broker, name, command)?;
+                let published = context.client.publish_counter(name);
+                CachedTopic {
+                    topic,
+                    generation,
+                    published,
+                }
+            }
+        };
+        Ok(self.topic.insert(cached))
+    }
+}
+
+fn find_topic(
+    broker: &Broker,
+    name: &str,
+    command: PublishCommand,
+) -> Result<Arc<Topic>, ProtocolError> {
+    broker
+        .topic_or_create(name, || topic_options(name))
+        .map_err(|error| command.failed_with(&error.to_string()))
+}
+
+impl OpenBatch {
+    fn publish(
+        self,
+        broker: &Broker,
+        answers: &mut Answers,
+        publish: impl Fn(&Arc<Topic>, Batch) -> Result<Published, PublishError>,
+    ) {
+        let OpenBatch {
+            to,
+            builder,
+            command,
+            oks,
+        } = self;
+        let (messages, bytes) = (builder.count(), builder.len());
+        let batch = builder.finish();
+        let mut result = publish(&to.topic, batch.clone());
+        if let Err(PublishError::TopicDeleted { .. }) = result {
+            // Deleted between look-up and publish: as in nsqd, the name is created anew.
+            match find_topic(broker, to.topic.name(), command) {
+                Ok(topic) => result = publish(&topic, batch),
+                Err(error) => return answers.error(error),
+            }
+        }
+        match result {
+            Ok(published) => {
+                to.published.add(messages.into());
+                answers.batch(PendingBatch {
+                    published,
+                    command,
+                    oks,
+                    bytes,
+                });
+            }
+            Err(error) => answers.error(command.failed(&error)),
+        }
+    }
+}
+
+impl Totals {
+    fn add(&mut self, messages: u32, bytes: usize) {
+        self.commands += 1;
+        self.messages += u64::from(messages);
+        self.bytes += bytes as u64;
+    }
+}

@@ -1,0 +1,485 @@
+//! One NSQ connection's state machine: bytes in, broker calls, bytes out. No socket, no clock.
+//!
+//! The driver (crate `server`) reads bytes and hands them to [`Session::receive`], then calls
+//! [`Session::poll`], which appends what is to be written: answers in the order of the commands,
+//! heartbeats, messages. What only the driver can do, it finds with [`Session::take_request`].
+//!
+//! ```text
+//!  magic ──▶ init ──SUB──▶ subscribed ──CLS──▶ closing
+//!            IDENTIFY, AUTH   RDY                 (RDY is ignored)
+//!                             FIN, REQ, TOUCH     FIN, REQ, TOUCH
+//!            PUB, MPUB, DPUB, NOP in every state behind the magic
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Context;
+
+use cloverleaf_broker::Broker;
+use cloverleaf_telemetry::Probe;
+
+use crate::answers::Answers;
+use crate::authorization::Authorizations;
+use crate::codec::{MAGIC, Parsed, parse_command};
+use crate::consuming::{Consuming, Delivered};
+use crate::definitions::ChannelPolicy;
+use crate::error::ProtocolError;
+use crate::frame::{BAD_PROTOCOL, HEARTBEAT_FRAME};
+use crate::identify::{Compression, Negotiated};
+use crate::options::SessionOptions;
+use crate::publishing::Publishing;
+use crate::stats_clients::{ClientHandle, ClientTls};
+
+/// Least bytes of messages that one round of [`Session::poll`] may encode. More than a client's
+/// output buffer usually is: the buffer is not kept, and fewer writes cost less.
+const OUTPUT_BYTES_MIN: usize = 64 * 1024;
+
+/// What time it is, by two clocks that are read once per socket read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    /// The telemetry's monotonic clock, in microseconds.
+    pub us: u64,
+    /// Microseconds since 1970.
+    pub unix_us: u64,
+}
+
+impl Now {
+    /// Milliseconds since 1970, as records are stamped.
+    pub fn unix_ms(&self) -> i64 {
+        i64::try_from(self.unix_us / 1000).unwrap_or(i64::MAX)
+    }
+}
+
+/// What a session works with.
+pub struct SessionParts {
+    /// Topics and channels.
+    pub broker: Broker,
+    /// Limits and defaults.
+    pub options: Arc<SessionOptions>,
+    /// Options of a channel that a SUB creates.
+    pub channel_policy: Arc<ChannelPolicy>,
+    /// This connection among the clients that `/stats` shows.
+    pub client: ClientHandle,
+    /// This connection's telemetry.
+    pub probe: Probe,
+}
+
+/// What became of the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// These bytes are done with; the rest has to be shown again.
+    pub consumed_bytes: usize,
+    /// It is no use to show the rest again before it has this many bytes, unless the session
+    /// stopped for another reason ([`Session::wants_input`]).
+    pub needed_bytes: usize,
+}
+
+/// What the session cannot do without its driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Everything from here on is TLS, in both directions; then [`Session::upgraded_to_tls`].
+    Tls,
+    /// Everything from here on is compressed; then [`Session::upgraded_to`].
+    Compress(Compression),
+    /// Ask the auth service about this secret; then [`Session::authorized`].
+    Authorize(String),
+}
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The four bytes of the magic have not come yet.
+    Magic,
+    /// Commands are read.
+    Open,
+    /// Nothing is read any more; what is owed will be answered.
+    Draining,
+    /// All is said: the connection is to be closed once the output is written.
+    Ended,
+}
+
+/// What the session waits for before it reads on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AuthWait {
+    /// The answer to AUTH.
+    First,
+    /// What was allowed has expired: asked again before the current command.
+    Renewal,
+}
+
+/// An answer of the auth service and until when it holds.
+pub(crate) struct Authorized {
+    pub(crate) authorizations: Authorizations,
+    pub(crate) expires_us: u64,
+    /// The topic to which publishing was found to be allowed last, so that a stream of publishes
+    /// is not matched message by message.
+    pub(crate) publish_topic: String,
+}
+
+/// One connection.
+pub struct Session {
+    pub(crate) broker: Broker,
+    pub(crate) options: Arc<SessionOptions>,
+    pub(crate) channel_policy: Arc<ChannelPolicy>,
+    pub(crate) client: ClientHandle,
+    pub(crate) probe: Probe,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) phase: Phase,
+    pub(crate) publishing: Publishing,
+    pub(crate) consuming: Option<Consuming>,
+    pub(crate) answers: Answers,
+    pub(crate) upgrades: VecDeque<Request>,
+    pub(crate) upgraded: bool,
+    pub(crate) tls: bool,
+    pub(crate) secret: String,
+    pub(crate) auth_wait: Option<AuthWait>,
+    /// The driver has been told of `auth_wait`.
+    auth_asked: bool,
+    /// A publish waits until the disk has taken some of what was accepted before.
+    pub(crate) waits_for_room: bool,
+    pub(crate) authorized: Option<Authorized>,
+    pub(crate) next_heartbeat_us: u64,
+    /// Commands of this read that want an answer and publish nothing.
+    pub(crate) other_requests: u64,
+    /// When the first byte of a command came that is not complete yet.
+    partial_since_us: Option<u64>,
+    last_command_us: u64,
+    answered_unsent: u64,
+    failure: Option<ProtocolError>,
+}
+
+/// Whether the session goes on with the next command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// The command is done with.
+    Next,
+    /// The command has to be shown again once the driver has answered a request.
+    Again,
+}
+
+impl Session {
+    /// A connection that has just been accepted.
+    pub fn new(parts: SessionParts, now: Now) -> Session {
+        let negotiated = Negotiated::default_of(&parts.options);
+        Session {
+            broker: parts.broker,
+            options: parts.options,
+            channel_policy: parts.channel_policy,
+            client: parts.client,
+            probe: parts.probe,
+            negotiated,
+            phase: Phase::Magic,
+            publishing: Publishing::default(),
+            consuming: None,
+            answers: Answers::default(),
+            upgrades: VecDeque::new(),
+            upgraded: false,
+            tls: false,
+            secret: String::new(),
+            auth_wait: None,
+            auth_asked: false,
+            waits_for_room: false,
+            authorized: None,
+            next_heartbeat_us: u64::MAX,
+            other_requests: 0,
+            partial_since_us: None,
+            last_command_us: now.us,
+            answered_unsent: 0,
+            failure: None,
+        }
+    }
+
+    /// Whether further bytes should be read and shown.
+    pub fn wants_input(&self) -> bool {
+        matches!(self.phase, Phase::Magic | Phase::Open)
+            && self.upgrades.is_empty()
+            && self.auth_wait.is_none()
+            && !self.waits_for_room
+            && !self.answers.is_full()
+    }
+
+    /// Whether the connection is to be closed once all output is written.
+    pub fn is_ended(&self) -> bool {
+        self.phase == Phase::Ended
+    }
+
+    /// Why the connection ends, if the client is to blame. For one line in the log.
+    pub fn take_failure(&mut self) -> Option<ProtocolError> {
+        self.failure.take()
+    }
+
+    /// The telemetry of this connection.
+    pub fn probe(&self) -> &Probe {
+        &self.probe
+    }
+
+    /// Takes commands from the start of `input`.
+    pub fn receive(&mut self, input: &[u8], now: Now) -> Received {
+        let (mut consumed, mut needed) = (0, 0);
+        if self.phase == Phase::Magic {
+            match input.first_chunk::<4>() {
+                Some(MAGIC) => {
+                    consumed = MAGIC.len();
+                    self.phase = Phase::Open;
+                    self.restart_heartbeat(now);
+                }
+                Some(_) => self.refuse_protocol(),
+                None => needed = MAGIC.len(),
+            }
+        }
+        while self.phase == Phase::Open && self.wants_input() {
+            let rest = &input[consumed..];
+            if rest.is_empty() {
+                break;
+            }
+            match parse_command(rest, &self.options) {
+                Ok(Parsed::Complete(command, bytes)) => {
+                    match self.execute(command, rest.len(), now) {
+                        Ok(Flow::Next) => consumed += bytes,
+                        Ok(Flow::Again) => break,
+                        Err(error) => {
+                            consumed += bytes;
+                            self.refuse(error, now);
+                        }
+                    }
+                }
+                Ok(Parsed::Incomplete(incomplete)) => {
+                    needed = incomplete.needed_bytes;
+                    break;
+                }
+                Err(error) => self.refuse(error, now),
+            }
+        }
+        self.settle_fins(now);
+        self.publishing.flush(&self.broker, &mut self.answers);
+        if !matches!(self.phase, Phase::Magic | Phase::Open) {
+            consumed = input.len();
+        }
+        self.tell_read(consumed, input.len(), needed, now);
+        Received {
+            consumed_bytes: consumed,
+            needed_bytes: needed,
+        }
+    }
+
+    /// The peer sends no more; `rest` is what was not consumed.
+    pub fn end_of_input(&mut self, rest: &[u8], now: Now) {
+        if self.phase == Phase::Open
+            && self.wants_input()
+            && let Ok(Parsed::Incomplete(incomplete)) = parse_command(rest, &self.options)
+            && let Some(error) = incomplete.at_end()
+        {
+            self.refuse(error, now);
+        }
+        self.drain();
+    }
+
+    /// Reads and delivers nothing further; what is owed is still answered. For the server's end.
+    pub fn drain(&mut self) {
+        if matches!(self.phase, Phase::Magic | Phase::Open) {
+            self.phase = Phase::Draining;
+        }
+    }
+
+    /// Appends to `out` what is to be written now: call it again once that is written, until it
+    /// appends nothing. Then the context's waker will be woken when there is more.
+    pub fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Vec<u8>) {
+        if self.waits_for_room && self.broker.room().poll_free(cx).is_ready() {
+            self.waits_for_room = false;
+        }
+        let (answered, outcome) = self.answers.poll(cx, out);
+        self.answered_unsent += answered;
+        if let Err(error) = outcome {
+            self.probe.error();
+            self.failure.get_or_insert(error);
+            self.phase = Phase::Ended;
+        }
+        if self.phase == Phase::Open {
+            self.beat(now, out);
+            self.deliver(cx, now, out);
+        }
+        if self.phase == Phase::Draining && self.answers.is_empty() {
+            self.phase = Phase::Ended;
+        }
+    }
+
+    fn deliver(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Vec<u8>) {
+        let Some(consuming) = &mut self.consuming else {
+            return;
+        };
+        let bytes_max = OUTPUT_BYTES_MIN.max(self.negotiated.output_buffer_bytes as usize);
+        let outcome = consuming.deliver(cx, out, bytes_max, now, &self.client, &self.probe);
+        if outcome == Delivered::Ended {
+            // nsqd closes the consumers of a channel that is deleted, without a word.
+            self.phase = Phase::Draining;
+        }
+    }
+
+    /// Heartbeats when one is due, and ends the session of a client that has been silent for two.
+    fn beat(&mut self, now: Now, out: &mut Vec<u8>) {
+        let Some(interval_ms) = self.negotiated.heartbeat_interval_ms else {
+            return;
+        };
+        let interval_us = interval_ms * 1000;
+        if now.us >= self.next_heartbeat_us {
+            // Between upgrades only answers may be sent.
+            if self.upgrades.is_empty() {
+                out.extend_from_slice(HEARTBEAT_FRAME);
+            }
+            self.next_heartbeat_us += interval_us;
+            if self.next_heartbeat_us <= now.us {
+                self.next_heartbeat_us = now.us + interval_us;
+            }
+        }
+        if self.wants_input() && now.us >= self.last_command_us + 2 * interval_us {
+            self.phase = Phase::Ended;
+        }
+    }
+
+    /// The monotonic time at which [`Session::poll`] has to be called at the latest.
+    pub fn due_us(&self) -> u64 {
+        if !matches!(self.phase, Phase::Magic | Phase::Open) {
+            return u64::MAX;
+        }
+        let Some(interval_ms) = self.negotiated.heartbeat_interval_ms else {
+            return u64::MAX;
+        };
+        if !self.wants_input() {
+            return self.next_heartbeat_us;
+        }
+        let silent_us = self.last_command_us + 2 * interval_ms * 1000;
+        self.next_heartbeat_us.min(silent_us)
+    }
+
+    /// After how long without progress a write is given up, in microseconds: nsqd takes the
+    /// heartbeat interval. Without heartbeats never.
+    pub fn write_timeout_us(&self) -> Option<u64> {
+        let interval_ms = self.negotiated.heartbeat_interval_ms?;
+        Some(interval_ms * 1000)
+    }
+
+    pub(crate) fn restart_heartbeat(&mut self, now: Now) {
+        self.next_heartbeat_us = match self.negotiated.heartbeat_interval_ms {
+            Some(interval_ms) => now.us + interval_ms * 1000,
+            None => u64::MAX,
+        };
+    }
+
+    /// These bytes of output were handed to the kernel.
+    pub fn wrote(&mut self, bytes: usize, now: Now) {
+        self.probe.wrote(bytes);
+        self.probe.answered(self.answered_unsent, now.us);
+        self.answered_unsent = 0;
+    }
+
+    /// What the driver has to do now. Upgrades are handed out only when all answers before them
+    /// are; the driver calls this when it has written them.
+    pub fn take_request(&mut self) -> Option<Request> {
+        if self.auth_wait.is_some() && !self.auth_asked {
+            self.auth_asked = true;
+            return Some(Request::Authorize(self.secret.clone()));
+        }
+        if self.answers.is_empty() && self.phase == Phase::Open {
+            return self.upgrades.front().cloned();
+        }
+        None
+    }
+
+    /// The connection is encrypted from here on.
+    pub fn upgraded_to_tls(&mut self, tls: ClientTls) {
+        if self
+            .upgrades
+            .pop_front_if(|it| *it == Request::Tls)
+            .is_some()
+        {
+            self.tls = true;
+            self.upgraded = true;
+            self.client
+                .update_identity(|identity| identity.tls = Some(tls));
+            self.answers.response(&b"OK"[..]);
+        }
+    }
+
+    /// What TLS negotiated, once the handshake is over.
+    pub fn tls_negotiated(&mut self, tls: ClientTls) {
+        self.client
+            .update_identity(|identity| identity.tls = Some(tls));
+    }
+
+    /// The connection is compressed from here on.
+    pub fn upgraded_to(&mut self, compression: Compression) {
+        let upgrade = Request::Compress(compression);
+        if self.upgrades.pop_front_if(|it| *it == upgrade).is_some() {
+            self.upgraded = true;
+            self.client.update_identity(|identity| match compression {
+                Compression::Snappy => identity.snappy = true,
+                Compression::Deflate(_) => identity.deflate = true,
+            });
+            self.answers.response(&b"OK"[..]);
+        }
+    }
+
+    /// The auth service answered; `None` if it could not be asked, which the driver has logged.
+    pub fn authorized(&mut self, authorizations: Option<Authorizations>, now: Now) {
+        self.auth_asked = false;
+        let Some(wait) = self.auth_wait.take() else {
+            return;
+        };
+        if let Err(error) = self.accept_authorizations(wait, authorizations, now) {
+            self.refuse(error, now);
+        }
+    }
+
+    /// Answers with an error, in its turn; if it is fatal, nothing is read after it.
+    pub(crate) fn refuse(&mut self, error: ProtocolError, now: Now) {
+        self.settle_fins(now);
+        self.publishing.flush(&self.broker, &mut self.answers);
+        if error.code.is_fatal() {
+            self.phase = Phase::Draining;
+        }
+        self.answers.error(error);
+    }
+
+    fn refuse_protocol(&mut self) {
+        self.answers.last_words(BAD_PROTOCOL);
+        self.phase = Phase::Draining;
+    }
+
+    /// Settles the FINs of this read. Their errors come behind the publishes that came before.
+    pub(crate) fn settle_fins(&mut self, now: Now) {
+        let Some(consuming) = &mut self.consuming else {
+            return;
+        };
+        let (publishing, answers) = (&mut self.publishing, &mut self.answers);
+        let mut refused = 0;
+        consuming.settle_fins(now, &self.client, &self.probe, |error| {
+            publishing.flush(&self.broker, answers);
+            answers.error(error);
+            refused += 1;
+        });
+        self.other_requests += refused;
+    }
+
+    /// Tells the telemetry of one read.
+    fn tell_read(&mut self, consumed: usize, input: usize, needed: usize, now: Now) {
+        let first_us = self.partial_since_us.unwrap_or(now.us);
+        let published = self.publishing.take_totals();
+        self.probe.requests(
+            published.commands,
+            published.messages,
+            published.bytes,
+            first_us,
+            now.us,
+        );
+        let others = std::mem::take(&mut self.other_requests);
+        self.probe.requests(others, 0, 0, first_us, now.us);
+        if consumed > 0 {
+            self.last_command_us = now.us;
+            self.partial_since_us = None;
+        }
+        if needed > 0 && consumed < input {
+            self.partial_since_us.get_or_insert(now.us);
+            self.probe.read_ended_inside_frame();
+        }
+    }
+}

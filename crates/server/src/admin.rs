@@ -1,0 +1,155 @@
+//! The admin HTTP interface: metrics, health, the doctor's data, and what the command line needs.
+//!
+//! ```text
+//! GET    /metrics                                   Prometheus text
+//! GET    /healthz                                   200 ok, or 503 with the reason
+//! GET    /debug/connections                         telemetry snapshot
+//! GET    /api/topics                                list
+//! POST   /api/topics                                create
+//! GET    /api/topics/TOPIC                          describe
+//! DELETE /api/topics/TOPIC                          delete
+//! GET    /api/topics/TOPIC/messages?from=&count=…   read by offset, see `admin_messages`
+//! POST   /api/topics/TOPIC/subscriptions            create
+//! GET    /api/topics/TOPIC/subscriptions/NAME       describe
+//! DELETE /api/topics/TOPIC/subscriptions/NAME       delete
+//! POST   /api/topics/TOPIC/subscriptions/NAME/ACTION   empty, pause, unpause
+//! ```
+//!
+//! It has no authentication: it listens on loopback unless the operator says otherwise. Requests
+//! that a web page makes are refused, so that a page which the operator visits cannot use it.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+
+use crate::admin_types::Problem;
+use crate::context::ServerContext;
+use crate::{admin_messages, admin_metrics, admin_topics};
+
+/// Handlers get the broker.
+pub(crate) type Context = State<Arc<ServerContext>>;
+
+/// All paths of the interface.
+pub(crate) fn router(context: Arc<ServerContext>) -> Router {
+    let subscription = "/api/topics/{topic}/subscriptions/{subscription}";
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(health))
+        .route("/debug/connections", get(connections))
+        .route(
+            "/api/topics",
+            get(admin_topics::list).post(admin_topics::create),
+        )
+        .route(
+            "/api/topics/{topic}",
+            get(admin_topics::describe).delete(admin_topics::delete),
+        )
+        .route("/api/topics/{topic}/messages", get(admin_messages::read))
+        .route(
+            "/api/topics/{topic}/subscriptions",
+            post(admin_topics::create_subscription),
+        )
+        .route(
+            subscription,
+            get(admin_topics::describe_subscription).delete(admin_topics::delete_subscription),
+        )
+        .route(
+            &format!("{subscription}/{{action}}"),
+            post(admin_topics::act_on_subscription),
+        )
+        .fallback(unknown)
+        .layer(from_fn(refuse_web_pages))
+        .with_state(context)
+}
+
+/// An answer other than success.
+#[derive(Debug)]
+pub(crate) struct Refused(pub(crate) StatusCode, pub(crate) String);
+
+impl Refused {
+    pub(crate) fn not_found(what: impl Into<String>) -> Self {
+        Refused(StatusCode::NOT_FOUND, what.into())
+    }
+
+    pub(crate) fn bad_request(why: impl Into<String>) -> Self {
+        Refused(StatusCode::BAD_REQUEST, why.into())
+    }
+
+    pub(crate) fn conflict(why: impl Into<String>) -> Self {
+        Refused(StatusCode::CONFLICT, why.into())
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        (self.0, Json(Problem { error: self.1 })).into_response()
+    }
+}
+
+/// Browsers add `Origin` to whatever a page of another site sends with effect, and the name of
+/// the site to `Host` when its address is made to point here (DNS rebinding).
+async fn refuse_web_pages(request: Request, next: Next) -> Response {
+    let foreign_host = request.headers().get(header::HOST).is_some_and(|host| {
+        let host = host.to_str().unwrap_or_default();
+        let name =
+            host.rsplit_once(':').map_or(
+                host,
+                |(name, port)| {
+                    if port.ends_with(']') { host } else { name }
+                },
+            );
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        name != "localhost" && address.parse::<std::net::IpAddr>().is_err()
+    });
+    let changes = request.method() != Method::GET && request.method() != Method::HEAD;
+    // Monitoring systems reach /metrics and /healthz by whatever name they like.
+    let private = changes || request.uri().path().starts_with("/api/");
+    if (changes && request.headers().contains_key(header::ORIGIN)) || (private && foreign_host) {
+        let why = "requests from web pages are refused; use an IP address or localhost as host";
+        return Refused(StatusCode::FORBIDDEN, why.to_owned()).into_response();
+    }
+    next.run(request).await
+}
+
+async fn unknown() -> Refused {
+    Refused::not_found("no such path; see /metrics, /healthz, /debug/connections, /api/topics")
+}
+
+async fn metrics(State(context): Context) -> impl IntoResponse {
+    let mut headers = HeaderMap::new();
+    let kind = header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    headers.insert(header::CONTENT_TYPE, kind);
+    (headers, admin_metrics::page(&context))
+}
+
+async fn health(State(context): Context) -> Response {
+    match unhealthy(&context) {
+        None => (StatusCode::OK, "ok\n").into_response(),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n").into_response(),
+    }
+}
+
+/// Why new messages are not stored at present; `None` when they are.
+fn unhealthy(context: &ServerContext) -> Option<String> {
+    if context.is_draining() {
+        return Some("the broker is shutting down".to_owned());
+    }
+    let general = &context.config.general;
+    let metrics = context.log.metrics();
+    context
+        .health
+        .trouble(&metrics, &general.data_dir, general.disk_free_bytes_min.0)
+}
+
+async fn connections(State(context): Context) -> impl IntoResponse {
+    Json(
+        context
+            .registry
+            .snapshot(context.now_us(), crate::tcp_info::tcp_info),
+    )
+}

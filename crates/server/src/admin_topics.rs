@@ -1,0 +1,256 @@
+//! Topics and subscriptions in the admin interface.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use cloverleaf_broker::{CatalogError, StartAt, Subscription, Topic, TopicOptions};
+
+use crate::admin::{Context, Refused};
+use crate::admin_types::{
+    ConsumerDetails, CreateSubscription, CreateTopic, PartitionDetails, SubscriptionDetails,
+    TopicDetails, TopicSummary,
+};
+use crate::context::ServerContext;
+
+/// `GET /api/topics`
+pub(crate) async fn list(State(context): Context) -> Json<Vec<TopicSummary>> {
+    let mut topics: Vec<TopicSummary> = context
+        .broker
+        .topics()
+        .iter()
+        .map(|topic| summary(topic))
+        .collect();
+    topics.sort_by(|a, b| a.name.cmp(&b.name));
+    Json(topics)
+}
+
+/// `POST /api/topics`
+pub(crate) async fn create(
+    State(context): Context,
+    Json(body): Json<CreateTopic>,
+) -> Result<(StatusCode, Json<TopicDetails>), Refused> {
+    if context.broker.topic(&body.name).is_some() {
+        return Err(Refused::conflict(format!(
+            "topic {} exists already",
+            body.name
+        )));
+    }
+    let options = TopicOptions {
+        partitions: body.partitions.unwrap_or(1),
+        ..cloverleaf_nsq::definitions::topic_options(&body.name)
+    };
+    let topic = context
+        .broker
+        .topic_or_create(&body.name, || options)
+        .map_err(refused)?;
+    Ok((StatusCode::CREATED, Json(details(&topic))))
+}
+
+/// `GET /api/topics/TOPIC`
+pub(crate) async fn describe(
+    State(context): Context,
+    Path(topic): Path<String>,
+) -> Result<Json<TopicDetails>, Refused> {
+    Ok(Json(details(&*find(&context, &topic)?)))
+}
+
+/// `DELETE /api/topics/TOPIC`
+pub(crate) async fn delete(
+    State(context): Context,
+    Path(topic): Path<String>,
+) -> Result<StatusCode, Refused> {
+    find(&context, &topic)?;
+    context.broker.delete_topic(&topic).map_err(refused)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// `POST /api/topics/TOPIC/subscriptions`
+pub(crate) async fn create_subscription(
+    State(context): Context,
+    Path(topic): Path<String>,
+    Json(body): Json<CreateSubscription>,
+) -> Result<(StatusCode, Json<SubscriptionDetails>), Refused> {
+    let topic = find(&context, &topic)?;
+    if topic.subscription(&body.name).is_some() {
+        let why = format!(
+            "subscription {} of {} exists already",
+            body.name,
+            topic.name()
+        );
+        return Err(Refused::conflict(why));
+    }
+    let mut options = (context.nsq_channel_policy)(topic.name(), &body.name);
+    options.start = match body.from.as_deref() {
+        None => StartAt::Delivery,
+        Some("earliest") => StartAt::Earliest,
+        Some("latest") => StartAt::Latest,
+        Some(other) => {
+            let why = format!("`{other}` is no start: say earliest or latest, or nothing");
+            return Err(Refused::bad_request(why));
+        }
+    };
+    if let Some(attempts_max) = body.attempts_max {
+        options.attempts_max = attempts_max;
+    }
+    if body.dead_letter_topic.is_some() {
+        options.dead_letter = body.dead_letter_topic;
+    }
+    let subscription = topic
+        .subscription_or_create(&body.name, || options)
+        .map_err(refused)?;
+    Ok((
+        StatusCode::CREATED,
+        Json(subscription_details(&subscription)),
+    ))
+}
+
+/// `GET /api/topics/TOPIC/subscriptions/NAME`
+pub(crate) async fn describe_subscription(
+    State(context): Context,
+    Path((topic, subscription)): Path<(String, String)>,
+) -> Result<Json<SubscriptionDetails>, Refused> {
+    let subscription = find_subscription(&context, &topic, &subscription)?.1;
+    Ok(Json(subscription_details(&subscription)))
+}
+
+/// `DELETE /api/topics/TOPIC/subscriptions/NAME`
+pub(crate) async fn delete_subscription(
+    State(context): Context,
+    Path((topic, subscription)): Path<(String, String)>,
+) -> Result<StatusCode, Refused> {
+    let (topic, subscription) = find_subscription(&context, &topic, &subscription)?;
+    topic
+        .delete_subscription(subscription.name())
+        .map_err(refused)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// `POST /api/topics/TOPIC/subscriptions/NAME/ACTION`
+pub(crate) async fn act_on_subscription(
+    State(context): Context,
+    Path((topic, subscription, action)): Path<(String, String, String)>,
+) -> Result<Json<SubscriptionDetails>, Refused> {
+    let subscription = find_subscription(&context, &topic, &subscription)?.1;
+    match action.as_str() {
+        "empty" => subscription.empty(),
+        "pause" => subscription.pause().map_err(refused)?,
+        "unpause" => subscription.unpause().map_err(refused)?,
+        _ => {
+            let why = format!("`{action}` is no action: say empty, pause or unpause");
+            return Err(Refused::not_found(why));
+        }
+    }
+    Ok(Json(subscription_details(&subscription)))
+}
+
+/// The status for each reason that the catalog has.
+fn refused(error: CatalogError) -> Refused {
+    let status = match error {
+        CatalogError::Partitions { .. } => StatusCode::BAD_REQUEST,
+        CatalogError::TopicDeleted { .. } => StatusCode::NOT_FOUND,
+        CatalogError::Log { .. } => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    Refused(status, error.to_string())
+}
+
+/// Finds a topic by name.
+///
+/// # Errors
+/// 404.
+pub(crate) fn find(context: &ServerContext, name: &str) -> Result<Arc<Topic>, Refused> {
+    let topic = context.broker.topic(name);
+    topic.ok_or_else(|| Refused::not_found(format!("there is no topic {name}")))
+}
+
+fn find_subscription(
+    context: &ServerContext,
+    topic: &str,
+    name: &str,
+) -> Result<(Arc<Topic>, Arc<Subscription>), Refused> {
+    let topic = find(context, topic)?;
+    match topic.subscription(name) {
+        Some(subscription) => Ok((topic, subscription)),
+        None => {
+            let why = format!("topic {} has no subscription {name}", topic.name());
+            Err(Refused::not_found(why))
+        }
+    }
+}
+
+fn summary(topic: &Topic) -> TopicSummary {
+    let mut subscriptions: Vec<String> = topic
+        .subscriptions()
+        .iter()
+        .map(|s| s.name().to_owned())
+        .collect();
+    subscriptions.sort();
+    TopicSummary {
+        name: topic.name().to_owned(),
+        partitions: topic.options().partitions,
+        ephemeral: topic.is_ephemeral(),
+        paused: topic.is_paused(),
+        messages: topic.message_count(),
+        stored_bytes: topic.logs().iter().map(|log| log.size_bytes()).sum(),
+        subscriptions,
+    }
+}
+
+fn details(topic: &Topic) -> TopicDetails {
+    let partition_details = (0..)
+        .zip(topic.logs())
+        .map(|(partition, log)| PartitionDetails {
+            partition,
+            start_offset: log.start_offset(),
+            end_offset: log.written_end(),
+            synced_offset: log.synced_end(),
+            stored_bytes: log.size_bytes(),
+            segments: log.segments().len(),
+        })
+        .collect();
+    let mut subscription_details: Vec<SubscriptionDetails> = topic
+        .subscriptions()
+        .iter()
+        .map(|s| self::subscription_details(s))
+        .collect();
+    subscription_details.sort_by(|a, b| a.name.cmp(&b.name));
+    TopicDetails {
+        summary: summary(topic),
+        uuid: topic.id().to_string(),
+        created_ms: topic.created_ms(),
+        partition_details,
+        subscription_details,
+    }
+}
+
+fn subscription_details(subscription: &Subscription) -> SubscriptionDetails {
+    let stats = subscription.stats();
+    let options = subscription.options();
+    SubscriptionDetails {
+        name: subscription.name().to_owned(),
+        topic: subscription.topic_name().to_owned(),
+        ephemeral: subscription.is_ephemeral(),
+        paused: subscription.is_paused(),
+        depth: stats.depth,
+        in_flight: stats.in_flight,
+        delayed: stats.delayed,
+        delivered: stats.delivered,
+        acknowledged: stats.acknowledged,
+        requeued: stats.requeued,
+        timed_out: stats.timed_out,
+        dead_lettered: stats.dead_lettered,
+        attempts_max: u32::from(options.attempts_max),
+        dead_letter_topic: options.dead_letter.clone(),
+        consumers: stats
+            .consumers
+            .into_iter()
+            .map(|consumer| ConsumerDetails {
+                label: consumer.label,
+                credit: consumer.window,
+                in_flight: consumer.in_flight,
+                delivered: consumer.delivered,
+            })
+            .collect(),
+    }
+}

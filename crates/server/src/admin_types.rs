@@ -1,0 +1,211 @@
+//! What the admin interface says and hears, as JSON. The command line uses the same types.
+
+use serde::{Deserialize, Serialize};
+
+/// A topic in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicSummary {
+    /// Its name.
+    pub name: String,
+    /// Number of partitions.
+    pub partitions: u32,
+    /// Gone after a restart.
+    pub ephemeral: bool,
+    /// Delivery is stopped.
+    pub paused: bool,
+    /// Messages published since the broker started.
+    pub messages: u64,
+    /// Bytes stored.
+    pub stored_bytes: u64,
+    /// Names of its subscriptions.
+    pub subscriptions: Vec<String>,
+}
+
+/// One partition of a topic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionDetails {
+    /// Its number.
+    pub partition: u32,
+    /// Offset of the oldest message that may still be there.
+    pub start_offset: u64,
+    /// Offset that the next message will get.
+    pub end_offset: u64,
+    /// End of what is known to be on the disk.
+    pub synced_offset: u64,
+    /// Bytes stored.
+    pub stored_bytes: u64,
+    /// Files.
+    pub segments: usize,
+}
+
+/// All about a topic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TopicDetails {
+    /// What the list says.
+    #[serde(flatten)]
+    pub summary: TopicSummary,
+    /// Identity that never comes back, which names the folder.
+    pub uuid: String,
+    /// When it was created, in milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// Its partitions.
+    pub partition_details: Vec<PartitionDetails>,
+    /// Its subscriptions.
+    pub subscription_details: Vec<SubscriptionDetails>,
+}
+
+/// All about a subscription.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubscriptionDetails {
+    /// Its name.
+    pub name: String,
+    /// Its topic.
+    pub topic: String,
+    /// Gone with its last consumer.
+    pub ephemeral: bool,
+    /// Delivery is stopped.
+    pub paused: bool,
+    /// Messages that wait.
+    pub depth: u64,
+    /// Messages that consumers hold.
+    pub in_flight: u64,
+    /// Messages that wait for a delay to pass.
+    pub delayed: u64,
+    /// Messages delivered since the broker started, again counted.
+    pub delivered: u64,
+    /// Messages acknowledged since the broker started.
+    pub acknowledged: u64,
+    /// Messages given back since the broker started.
+    pub requeued: u64,
+    /// Messages whose consumer did not answer in time since the broker started.
+    pub timed_out: u64,
+    /// Messages dead-lettered since the broker started.
+    pub dead_lettered: u64,
+    /// Deliveries after which a message is dead; 0: never.
+    pub attempts_max: u32,
+    /// Where dead messages go.
+    pub dead_letter_topic: Option<String>,
+    /// Its consumers.
+    pub consumers: Vec<ConsumerDetails>,
+}
+
+/// One consumer of a subscription.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConsumerDetails {
+    /// As its session calls it.
+    pub label: String,
+    /// Messages that it is willing to have in flight.
+    pub credit: u32,
+    /// Messages in flight to it.
+    pub in_flight: u32,
+    /// Messages delivered to it so far.
+    pub delivered: u64,
+}
+
+/// The body that creates a topic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateTopic {
+    /// Its name.
+    pub name: String,
+    /// Number of partitions; one when left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partitions: Option<u32>,
+}
+
+/// The body that creates a subscription.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateSubscription {
+    /// Its name.
+    pub name: String,
+    /// `earliest`, `latest`, or left out: the topic's first subscription takes the whole backlog
+    /// and a later one starts where delivery stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Deliveries after which a message is dead; left out: as NSQ's configuration says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts_max: Option<u16>,
+    /// Where dead messages go; left out: as NSQ's configuration says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dead_letter_topic: Option<String>,
+}
+
+/// One message, read without consuming it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MessageView {
+    /// Its offset.
+    pub offset: u64,
+    /// When it was published, in milliseconds since the Unix epoch.
+    pub timestamp_ms: i64,
+    /// Its key, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Bytes>,
+    /// Its body.
+    pub value: Option<Bytes>,
+    /// Its headers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, Option<Bytes>)>,
+}
+
+/// Messages in order, and where to read on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MessagePage {
+    /// The messages; empty when there was none in time.
+    pub messages: Vec<MessageView>,
+    /// Offset to ask for next.
+    pub next_offset: u64,
+}
+
+/// Bytes in JSON: as text where they are UTF-8, else in hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Bytes {
+    /// They are valid UTF-8.
+    Text(String),
+    /// Two digits per byte.
+    Hex(String),
+}
+
+impl Bytes {
+    /// Wraps bytes.
+    pub fn new(bytes: &[u8]) -> Self {
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Bytes::Text(text.to_owned()),
+            Err(_) => Bytes::Hex(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+        }
+    }
+
+    /// The bytes again; `None` when they are not what [`Bytes::new`] wrote.
+    pub fn to_vec(&self) -> Option<Vec<u8>> {
+        match self {
+            Bytes::Text(text) => Some(text.clone().into_bytes()),
+            Bytes::Hex(digits) => digits
+                .as_bytes()
+                .chunks(2)
+                .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+                .collect(),
+        }
+    }
+}
+
+/// The body of every answer that is not a success.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What is wrong, in a sentence.
+    pub error: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_back() {
+        for bytes in [&b""[..], b"text", "höö".as_bytes(), &[0xff, 0, 7]] {
+            assert_eq!(Bytes::new(bytes).to_vec().as_deref(), Some(bytes));
+        }
+        assert_eq!(Bytes::new(&[0xff, 0]), Bytes::Hex("ff00".into()));
+        assert_eq!(Bytes::Hex("zz".into()).to_vec(), None);
+    }
+}

@@ -1,0 +1,261 @@
+//! The configuration as typed values, and what follows from several of them together.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use thiserror::Error;
+
+use crate::config_value::{ClientAuthPolicy, ListenAddress, OptionValue, TlsRequired};
+use crate::options::{GeneralConfig, NsqConfig, OPTIONS};
+
+/// Longest topic name that NSQ clients can spell.
+const NSQ_NAME_BYTES_MAX: usize = 64;
+
+/// Everything that can be configured.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Config {
+    /// What concerns the whole broker.
+    pub general: GeneralConfig,
+    /// What concerns NSQ.
+    pub nsq: NsqConfig,
+    /// Dead-letter settings of single NSQ topics and channels; the first that fits counts.
+    pub nsq_dead_letters: Vec<DeadLetterRule>,
+}
+
+/// An exception from `nsq.attempts_max`: `[nsq.dead_letter."topic"]` or `."topic/channel"`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeadLetterRule {
+    /// The topic that it is about.
+    pub topic: String,
+    /// The channel that it is about; `None` for all channels of the topic.
+    pub channel: Option<String>,
+    /// Attempts before a message goes; 0 for never. `None`: as `nsq.attempts_max`.
+    pub attempts_max: Option<u32>,
+    /// Name or pattern of the dead-letter topic. `None`: as `nsq.dead_letter_topic`.
+    pub dead_letter_topic: Option<String>,
+}
+
+/// Where a channel's messages go when they fail again and again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Attempts before a message goes; at least 1.
+    pub attempts_max: u32,
+    /// Name of the topic that it goes to.
+    pub topic: String,
+}
+
+/// Listening where strangers can come, with nothing to keep them out.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "refusing to listen on {address} ({option}): whoever reaches that address could read, write \
+     and delete everything. Listen on 127.0.0.1, or {remedy}say --allow-anonymous-remote if all \
+     who can reach it are trusted (in a container, say)"
+)]
+pub struct AnonymousRemote {
+    /// The address.
+    pub address: String,
+    /// Name of the option that says so.
+    pub option: &'static str,
+    /// What else would make it safe; empty, or ends with ", or ".
+    remedy: &'static str,
+}
+
+impl Config {
+    /// Every option with its value, in the order of the documentation.
+    pub fn entries(&self) -> impl Iterator<Item = (String, String)> + '_ {
+        OPTIONS
+            .iter()
+            .map(|option| (option.name(), (option.get)(self)))
+    }
+
+    /// Where failing messages of this NSQ channel go; `None` when they are tried for ever.
+    pub fn dead_letter(&self, topic: &str, channel: &str) -> Option<DeadLetter> {
+        let rule = |channel: Option<&str>| {
+            let mut rules = self.nsq_dead_letters.iter();
+            rules.find(|rule| rule.topic == topic && rule.channel.as_deref() == channel)
+        };
+        let rule = rule(Some(channel)).or_else(|| rule(None));
+        let attempts_max = rule
+            .and_then(|rule| rule.attempts_max)
+            .unwrap_or(self.nsq.attempts_max);
+        let pattern = rule.and_then(|rule| rule.dead_letter_topic.as_deref());
+        let pattern = pattern.unwrap_or(&self.nsq.dead_letter_topic);
+        let plain = |name: &str| name.trim_end_matches("#ephemeral").to_owned();
+        let mut name = pattern
+            .replace("{topic}", &plain(topic))
+            .replace("{channel}", &plain(channel));
+        if name.len() > NSQ_NAME_BYTES_MAX {
+            // Names are ASCII once NSQ has accepted them; a boundary is found for any other.
+            let end = (0..=NSQ_NAME_BYTES_MAX)
+                .rev()
+                .find(|end| name.is_char_boundary(*end));
+            name.truncate(end.unwrap_or(0));
+        }
+        (attempts_max > 0).then_some(DeadLetter {
+            attempts_max,
+            topic: name,
+        })
+    }
+
+    /// Checks that nothing listens where strangers can come unless that is meant.
+    ///
+    /// # Errors
+    /// The first address that is open to anyone.
+    pub fn check_listen_addresses(&self) -> Result<(), AnonymousRemote> {
+        if self.general.allow_anonymous_remote {
+            return Ok(());
+        }
+        let nsq = &self.nsq;
+        let certificates = nsq.tls_client_auth_policy == ClientAuthPolicy::RequireVerify
+            && nsq.tls_cert.is_some()
+            && nsq.tls_required != TlsRequired::No;
+        let authenticated = !nsq.auth_http_address.is_empty();
+        let tcp_remedy = "configure an auth service (nsq.auth_http_address) or clients' \
+                          certificates (nsq.tls_required and nsq.tls_client_auth_policy = \
+                          \"require-verify\"), or ";
+        let https_remedy = "ask for clients' certificates (nsq.tls_required and \
+                            nsq.tls_client_auth_policy = \"require-verify\"), or ";
+        let checks = [
+            (&self.general.admin_address, "admin_address", false, ""),
+            (
+                &nsq.tcp_address,
+                "nsq.tcp_address",
+                authenticated || certificates,
+                tcp_remedy,
+            ),
+            (&nsq.http_address, "nsq.http_address", false, ""),
+            (
+                &nsq.lookup_http_address,
+                "nsq.lookup_http_address",
+                false,
+                "",
+            ),
+            (
+                &nsq.https_address,
+                "nsq.https_address",
+                certificates || nsq.tls_cert.is_none(),
+                https_remedy,
+            ),
+        ];
+        for (address, option, safe, remedy) in checks {
+            if !safe && !is_loopback(address) {
+                return Err(AnonymousRemote {
+                    address: address.to_string(),
+                    option,
+                    remedy,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether only programs on this machine can reach the address. A name that does not resolve
+/// counts as loopback: binding to it will fail with its own message.
+fn is_loopback(address: &ListenAddress) -> bool {
+    if address.is_off() {
+        return true;
+    }
+    match address.0.to_socket_addrs() {
+        Ok(mut addresses) => addresses.all(|address: SocketAddr| address.ip().is_loopback()),
+        Err(_) => true,
+    }
+}
+
+impl DeadLetterRule {
+    /// Sets one key of the rule.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong; unknown keys are the caller's business.
+    pub(crate) fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
+        match key {
+            "attempts_max" => self.attempts_max = Some(u32::parse(text)?),
+            _ => self.dead_letter_topic = Some(text.to_owned()),
+        }
+        Ok(())
+    }
+
+    /// Keys of the table.
+    pub(crate) const KEYS: [&'static str; 2] = ["attempts_max", "topic"];
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn dead_letters_are_off_by_default() {
+        assert_eq!(Config::default().dead_letter("orders", "billing"), None);
+    }
+
+    #[test]
+    fn the_channels_rule_goes_before_the_topics() {
+        let mut config = Config::default();
+        config.nsq.attempts_max = 9;
+        let rule = |channel: Option<&str>, attempts| DeadLetterRule {
+            topic: "orders".into(),
+            channel: channel.map(str::to_owned),
+            attempts_max: Some(attempts),
+            dead_letter_topic: None,
+        };
+        config.nsq_dead_letters = vec![rule(None, 5), rule(Some("billing"), 2)];
+        config.nsq_dead_letters[1].dead_letter_topic = Some("lost.{channel}".into());
+        let of = |topic, channel| {
+            config
+                .dead_letter(topic, channel)
+                .map(|dead| (dead.attempts_max, dead.topic))
+        };
+        assert_eq!(of("orders", "billing"), Some((2, "lost.billing".into())));
+        assert_eq!(of("orders", "audit"), Some((5, "orders.audit.dead".into())));
+        assert_eq!(of("other", "x#ephemeral"), Some((9, "other.x.dead".into())));
+        let long = "l".repeat(64);
+        assert_eq!(config.dead_letter(&long, "c").unwrap().topic.len(), 64);
+    }
+
+    #[test]
+    fn remote_addresses_are_refused_without_a_reason_to_trust_them() {
+        let with = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.check_listen_addresses()
+        };
+        assert_eq!(with(|_| ()), Ok(()));
+        let error = with(|c| c.nsq.tcp_address.0 = "0.0.0.0:4150".into())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("0.0.0.0:4150 (nsq.tcp_address)"), "{error}");
+        assert!(error.contains("--allow-anonymous-remote"), "{error}");
+        assert!(with(|c| c.general.admin_address.0 = "[::]:8080".into()).is_err());
+        assert!(with(|c| c.nsq.http_address.0 = "10.1.2.3:4151".into()).is_err());
+        assert_eq!(with(|c| c.nsq.tcp_address.0 = "[::1]:4150".into()), Ok(()));
+        assert_eq!(
+            with(|c| c.nsq.https_address.0 = "0.0.0.0:1".into()),
+            Ok(()),
+            "not in use"
+        );
+        assert_eq!(
+            with(|c| {
+                c.nsq.tcp_address.0 = "0.0.0.0:4150".into();
+                c.general.allow_anonymous_remote = true;
+            }),
+            Ok(())
+        );
+        assert_eq!(
+            with(|c| {
+                c.nsq.tcp_address.0 = "0.0.0.0:4150".into();
+                c.nsq.auth_http_address = vec!["127.0.0.1:9000".into()];
+            }),
+            Ok(())
+        );
+        assert_eq!(
+            with(|c| {
+                c.nsq.tcp_address.0 = "0.0.0.0:4150".into();
+                c.nsq.tls_cert = Some("c.pem".into());
+                c.nsq.tls_required = TlsRequired::TcpOnly;
+                c.nsq.tls_client_auth_policy = ClientAuthPolicy::RequireVerify;
+            }),
+            Ok(())
+        );
+    }
+}

@@ -1,0 +1,95 @@
+//! What every connection and every HTTP handler can reach.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cloverleaf_broker::Broker;
+use cloverleaf_log::Log;
+use cloverleaf_nsq::definitions::ChannelPolicy;
+use cloverleaf_nsq::http_config::RuntimeOptions;
+use cloverleaf_nsq::options::SessionOptions;
+use cloverleaf_nsq::stats_clients::Clients;
+use cloverleaf_telemetry::Registry;
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::health::Health;
+
+/// The addresses that are listened on, with the ports that port 0 became. `None`: not listening.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Addresses {
+    /// Admin HTTP interface.
+    pub admin: Option<SocketAddr>,
+    /// NSQ's TCP protocol.
+    pub nsq_tcp: Option<SocketAddr>,
+    /// NSQ's HTTP interface.
+    pub nsq_http: Option<SocketAddr>,
+    /// NSQ's HTTP interface over TLS.
+    pub nsq_https: Option<SocketAddr>,
+    /// NSQ's lookup interface.
+    pub nsq_lookup_http: Option<SocketAddr>,
+}
+
+/// One running broker. Shared by all threads.
+pub struct ServerContext {
+    /// The delivery engine.
+    pub broker: Broker,
+    /// The log below it, for its metrics and its state of health.
+    pub log: Log,
+    /// The configuration, as it is in force.
+    pub config: Config,
+    /// The probes of all connections.
+    pub registry: Registry,
+    /// Limits and defaults of NSQ sessions, from [`ServerContext::config`].
+    pub nsq: Arc<SessionOptions>,
+    /// How NSQ channels are made: dead letters and limits of the configuration.
+    pub nsq_channel_policy: Arc<ChannelPolicy>,
+    /// Connected NSQ clients, for NSQ's own statistics.
+    pub nsq_clients: Arc<Clients>,
+    /// What NSQ's `/config` can change at run time.
+    pub nsq_runtime: Arc<RuntimeOptions>,
+    /// TLS for NSQ clients, when a certificate is configured.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// Where the broker listens.
+    pub addresses: Addresses,
+    /// When it started, in milliseconds since the Unix epoch.
+    pub started_ms: u64,
+    pub(crate) health: Health,
+    pub(crate) started: Instant,
+    pub(crate) draining: watch::Sender<bool>,
+}
+
+impl ServerContext {
+    /// Microseconds on the monotonic clock of the probes; never 0.
+    pub fn now_us(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_micros())
+            .unwrap_or(u64::MAX)
+            .saturating_add(1)
+    }
+
+    /// Turns true when the broker shuts down: finish what is pending, flush, close.
+    pub fn draining(&self) -> watch::Receiver<bool> {
+        self.draining.subscribe()
+    }
+
+    /// Ready when the broker shuts down. For `select!`: unlike the receiver's own wait it holds
+    /// no lock across the other branches.
+    pub async fn drained(&self) {
+        // The sender lives in the context, so the wait cannot fail.
+        let _ = self.draining().wait_for(|draining| *draining).await;
+    }
+
+    /// Whether the broker shuts down.
+    pub fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+}
+
+/// What the connections of one core share; stays on its thread.
+pub struct CoreContext {
+    /// The broker that the core belongs to.
+    pub server: Arc<ServerContext>,
+    /// Number of the core, from 0.
+    pub core: usize,
+}

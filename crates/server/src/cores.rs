@@ -1,0 +1,165 @@
+//! The threads that serve connections: one single-threaded runtime per core.
+//!
+//! A connection is handed to a core once and stays there: its session, its buffers and its probe
+//! are never touched by another core.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::{io, thread};
+
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, LocalOptions};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::balance::CoreLoad;
+use crate::context::{CoreContext, ServerContext};
+
+/// Serves one connection from its first byte to its end.
+pub(crate) type Handler = fn(TcpStream, SocketAddr, Rc<CoreContext>) -> LocalFuture;
+
+type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+/// A connection on its way from the acceptor to its core. The channel that it takes is bounded
+/// by `connections_max`, which the acceptor enforces.
+pub(crate) struct Accepted {
+    pub(crate) stream: std::net::TcpStream,
+    pub(crate) peer: SocketAddr,
+    pub(crate) handler: Handler,
+}
+
+/// The acceptor's end of one core.
+pub(crate) struct Core {
+    pub(crate) sender: UnboundedSender<Accepted>,
+    pub(crate) load: Arc<CoreLoad>,
+}
+
+impl AsRef<CoreLoad> for Core {
+    fn as_ref(&self) -> &CoreLoad {
+        &self.load
+    }
+}
+
+/// Starts the threads. They end when the [`Core`]s are dropped and their connections are done.
+///
+/// # Errors
+/// A thread or its runtime cannot be made.
+pub(crate) fn start(
+    context: &Arc<ServerContext>,
+    count: usize,
+) -> io::Result<(Vec<Core>, Vec<JoinHandle<()>>)> {
+    let mut cores = Vec::with_capacity(count);
+    let mut threads = Vec::with_capacity(count);
+    for core in 0..count {
+        let runtime = Builder::new_current_thread();
+        let (sender, receiver) = unbounded_channel();
+        let load = Arc::new(CoreLoad::default());
+        let context = CoreStart {
+            context: Arc::clone(context),
+            core,
+            load: Arc::clone(&load),
+            receiver,
+            runtime,
+        };
+        let thread = thread::Builder::new().name(format!("core-{core}"));
+        threads.push(thread.spawn(move || context.run())?);
+        cores.push(Core { sender, load });
+    }
+    Ok((cores, threads))
+}
+
+struct CoreStart {
+    context: Arc<ServerContext>,
+    core: usize,
+    load: Arc<CoreLoad>,
+    receiver: UnboundedReceiver<Accepted>,
+    runtime: Builder,
+}
+
+impl CoreStart {
+    fn run(mut self) {
+        self.load.measure_this_thread();
+        match self
+            .runtime
+            .enable_all()
+            .build_local(LocalOptions::default())
+        {
+            Ok(runtime) => runtime.block_on(serve_core(
+                Rc::new(CoreContext {
+                    server: self.context,
+                    core: self.core,
+                }),
+                self.receiver,
+                self.load,
+            )),
+            // Without it the core refuses all connections: they are closed as they arrive.
+            Err(error) => tracing::error!(core = self.core, %error, "a core cannot start"),
+        }
+    }
+}
+
+async fn serve_core(
+    core: Rc<CoreContext>,
+    mut receiver: UnboundedReceiver<Accepted>,
+    load: Arc<CoreLoad>,
+) {
+    let mut sessions = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = receiver.recv() => match accepted {
+                Some(accepted) => {
+                    let session = serve_one(accepted, Rc::clone(&core), Arc::clone(&load));
+                    sessions.spawn_local(session);
+                }
+                None => break,
+            },
+            Some(ended) = sessions.join_next() => report(ended),
+        }
+    }
+    let drained = async {
+        while let Some(ended) = sessions.join_next().await {
+            report(ended);
+        }
+    };
+    let limit = core.server.config.general.drain_timeout;
+    if timeout(limit, drained).await.is_err() {
+        let (core, left) = (core.core, sessions.len());
+        tracing::warn!(
+            core,
+            left,
+            "connections did not finish in time and are cut off"
+        );
+    }
+}
+
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection ended by a fault of the broker; others go on");
+    }
+}
+
+/// Counts the connection out whatever ends it.
+struct Release(Arc<CoreLoad>);
+
+impl Drop for Release {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+async fn serve_one(accepted: Accepted, core: Rc<CoreContext>, load: Arc<CoreLoad>) {
+    let _release = Release(load);
+    let Accepted {
+        stream,
+        peer,
+        handler,
+    } = accepted;
+    match TcpStream::from_std(stream) {
+        Ok(stream) => handler(stream, peer, core).await,
+        Err(error) => tracing::warn!(%peer, %error, "a connection cannot be served"),
+    }
+}

@@ -1,0 +1,86 @@
+//! Whether new messages can be stored.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use cloverleaf_log::LogMetrics;
+use parking_lot::Mutex;
+
+/// How long a failed write or sync is held against the broker: long enough for every monitoring
+/// system to see it, and an end, because the log goes on in a new segment.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// Remembers the errors of the log.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    errors: Mutex<(u64, Option<Instant>)>,
+}
+
+impl Health {
+    /// Why messages are refused, or were lately; `None` when all is well.
+    pub(crate) fn trouble(
+        &self,
+        metrics: &LogMetrics,
+        data_dir: &Path,
+        disk_free_bytes_min: u64,
+    ) -> Option<String> {
+        if let Some(free) = free_bytes(data_dir)
+            && free < disk_free_bytes_min
+        {
+            return Some(format!(
+                "the disk is full: {free} bytes are free, and new messages are refused below \
+                 {disk_free_bytes_min} (disk_free_bytes_min)"
+            ));
+        }
+        let errors = metrics.write_errors + metrics.sync_errors;
+        let mut seen = self.errors.lock();
+        if errors > seen.0 {
+            *seen = (errors, Some(Instant::now()));
+        }
+        let recent = seen.1.is_some_and(|when| when.elapsed() < REMEMBERED);
+        recent.then(|| {
+            format!(
+                "the log failed lately: {} failed writes and {} failed syncs since the start; \
+                 see the broker's log lines",
+                metrics.write_errors, metrics.sync_errors
+            )
+        })
+    }
+}
+
+/// Room for ordinary users; `None` when the system does not say.
+fn free_bytes(folder: &Path) -> Option<u64> {
+    let space = rustix::fs::statvfs(folder).ok()?;
+    Some(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_and_failed_writes_are_trouble() {
+        let folder = tempfile::tempdir().unwrap();
+        let health = Health::default();
+        let well = LogMetrics::default();
+        assert_eq!(health.trouble(&well, folder.path(), 0), None);
+        let full = health.trouble(&well, folder.path(), u64::MAX).unwrap();
+        assert!(full.contains("disk is full"), "{full}");
+        let failed = LogMetrics {
+            sync_errors: 1,
+            ..well
+        };
+        assert!(
+            health
+                .trouble(&failed, folder.path(), 0)
+                .unwrap()
+                .contains("1 failed syncs")
+        );
+        assert!(
+            health.trouble(&failed, folder.path(), 0).is_some(),
+            "remembered for a while"
+        );
+    }
+}

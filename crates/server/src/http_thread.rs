@@ -1,0 +1,114 @@
+//! The thread of all HTTP interfaces, apart from the cores that move messages: a large answer to a
+//! monitoring system must not hold up a delivery.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::{io, thread};
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use tokio::runtime::Builder;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::config_value::TlsRequired;
+use crate::context::ServerContext;
+use crate::http_listener::HttpListener;
+use crate::{admin, nsq_http, nsq_lookup_http, nsq_lookup_peer};
+
+/// The listening sockets of the HTTP interfaces.
+#[derive(Debug, Default)]
+pub(crate) struct HttpListeners {
+    pub(crate) admin: Option<TcpListener>,
+    pub(crate) nsq: Option<TcpListener>,
+    pub(crate) nsq_tls: Option<TcpListener>,
+    pub(crate) nsq_lookup: Option<TcpListener>,
+}
+
+/// Starts the thread; it ends when the broker drains.
+///
+/// # Errors
+/// The thread or its runtime cannot be made.
+pub(crate) fn start(
+    context: &Arc<ServerContext>,
+    listeners: HttpListeners,
+) -> io::Result<thread::JoinHandle<()>> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let context = Arc::clone(context);
+    thread::Builder::new()
+        .name("http".to_owned())
+        .spawn(move || runtime.block_on(serve_all(context, listeners)))
+}
+
+async fn serve_all(context: Arc<ServerContext>, listeners: HttpListeners) {
+    let mut servers = JoinSet::new();
+    let nsq = nsq_http::router(Arc::clone(&context));
+    let plain_nsq = match context.config.nsq.tls_required {
+        TlsRequired::Yes => tls_required_router(&context),
+        TlsRequired::No | TlsRequired::TcpOnly => nsq.clone(),
+    };
+    let lookup = nsq_lookup_http::router(Arc::clone(&context));
+    let all = [
+        (listeners.admin, admin::router(Arc::clone(&context)), None),
+        (listeners.nsq, plain_nsq, None),
+        (listeners.nsq_tls, nsq, context.tls.clone()),
+        (listeners.nsq_lookup, lookup, None),
+    ];
+    for (listener, router, tls) in all {
+        if let Some(listener) = listener {
+            servers.spawn(serve(Arc::clone(&context), listener, router, tls));
+        }
+    }
+    servers.spawn(nsq_lookup_peer::run(Arc::clone(&context)));
+    context.drained().await;
+    let limit = context.config.general.drain_timeout;
+    let ended = timeout(limit, async {
+        while servers.join_next().await.is_some() {}
+    });
+    if ended.await.is_err() {
+        tracing::warn!("HTTP requests did not finish in time and are cut off");
+    }
+}
+
+async fn serve(
+    context: Arc<ServerContext>,
+    listener: TcpListener,
+    router: Router,
+    tls: Option<Arc<rustls::ServerConfig>>,
+) {
+    let drained = async move { context.drained().await };
+    let served = match HttpListener::new(listener, tls) {
+        Ok(listener) => {
+            axum::serve(listener, router)
+                .with_graceful_shutdown(drained)
+                .await
+        }
+        Err(error) => Err(error),
+    };
+    if let Err(error) = served {
+        tracing::error!(%error, "an HTTP interface has ended");
+    }
+}
+
+/// What plain HTTP is answered when TLS is required, as nsqd answers it.
+fn tls_required_router(context: &ServerContext) -> Router {
+    let port = context
+        .addresses
+        .nsq_https
+        .map_or(0, |address| address.port());
+    let body = format!("{{\"message\": \"TLS_REQUIRED\", \"https_port\": {port}}}");
+    Router::new().fallback(move || {
+        let body = body.clone();
+        async move {
+            let kind = (
+                header::CONTENT_TYPE.as_str(),
+                "application/json; charset=utf-8",
+            );
+            (
+                StatusCode::FORBIDDEN,
+                [("X-NSQ-Content-Type", "nsq; version=1.0"), kind],
+                body,
+            )
+        }
+    })
+}

@@ -1,0 +1,61 @@
+//! The broker as a whole: configuration, listeners, TLS, the admin interface, and for each
+//! protocol the part that has the socket. The only crate that knows every protocol.
+//!
+//! It is a library: a program or a test runs a real broker in its own process.
+//!
+//! ```no_run
+//! use cloverleaf_server::{Config, Server};
+//!
+//! let server = Server::start(Config::default())?;
+//! println!("NSQ clients connect to {:?}", server.addresses().nsq_tcp);
+//! server.shutdown();
+//! # Ok::<(), cloverleaf_server::StartError>(())
+//! ```
+//!
+//! Threads: one per core that serves connections (`cores`), the acceptor that hands them out
+//! (`listener`), one for all HTTP interfaces, the broker's housekeeping, and the log's own.
+
+mod admin;
+mod admin_messages;
+mod admin_metrics;
+mod admin_topics;
+pub mod admin_types;
+mod balance;
+mod config;
+mod config_docs;
+mod config_load;
+mod config_nsq;
+pub mod config_value;
+mod context;
+mod cores;
+mod file_limit;
+mod health;
+mod http_listener;
+mod http_thread;
+mod listener;
+mod nsq_auth;
+mod nsq_auth_http;
+mod nsq_auth_name;
+mod nsq_connection;
+mod nsq_connection_io;
+mod nsq_http;
+mod nsq_lookup_channels;
+mod nsq_lookup_http;
+mod nsq_lookup_peer;
+mod nsq_node;
+mod options;
+mod server;
+mod tcp_info;
+mod tls;
+mod transport;
+mod transport_deflate;
+mod transport_snappy;
+
+pub use config::{AnonymousRemote, Config, DeadLetter, DeadLetterRule};
+pub use config_docs::options_markdown;
+pub use config_load::{ConfigError, Sources};
+pub use context::{Addresses, CoreContext, ServerContext};
+pub use listener::BindError;
+pub use options::{GeneralConfig, NsqConfig, OPTIONS, OptionDef};
+pub use server::{Server, StartError};
+pub use tls::TlsError;

@@ -1,0 +1,190 @@
+//! Asks the configured auth services what an NSQ client may do, as nsqd does.
+//!
+//! ```text
+//! GET  http://<address>/auth?common_name=..&remote_ip=..&secret=..&tls=true|false
+//! POST http://<address>/auth   {"common_name":[..],"remote_ip":[..],"secret":[..],"tls":[..]}
+//! ```
+//!
+//! An address with a scheme is taken as the whole endpoint. The services are tried in turn from a
+//! random one on; the first that answers decides.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use cloverleaf_nsq::authorization::{Authorizations, AuthorizationsError};
+use serde::Deserialize;
+use thiserror::Error;
+use tokio::time::timeout;
+
+use crate::config_value::AuthMethod;
+use crate::context::ServerContext;
+use crate::nsq_auth_http::{Endpoint, HttpError, Method, request};
+
+/// Most redirections to the same service's https port: nsqd's services answer 403 with it.
+const HTTPS_TURNS_MAX: usize = 1;
+
+/// What the auth service is asked about.
+pub(crate) struct Question {
+    pub(crate) remote_ip: IpAddr,
+    pub(crate) tls: bool,
+    /// Of the client's certificate, empty without one.
+    pub(crate) common_name: String,
+    pub(crate) secret: String,
+}
+
+/// Why one auth service gave no usable answer.
+#[derive(Debug, Error)]
+enum AuthError {
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    #[error("got response {status} {body:?}")]
+    Status { status: u16, body: String },
+    #[error(transparent)]
+    Answer(#[from] AuthorizationsError),
+}
+
+#[derive(Deserialize)]
+struct Forbidden {
+    https_port: u16,
+}
+
+/// Asks; `None` if no service gave a usable answer, which is logged.
+pub(crate) async fn ask(
+    context: Arc<ServerContext>,
+    question: Question,
+    peer: std::net::SocketAddr,
+) -> Option<Authorizations> {
+    /// Spreads the questions over the services.
+    static TURN: AtomicUsize = AtomicUsize::new(0);
+
+    let addresses = &context.config.nsq.auth_http_address;
+    let start = TURN.fetch_add(1, Ordering::Relaxed);
+    for step in 0..addresses.len() {
+        let address = &addresses[start.wrapping_add(step) % addresses.len()];
+        match ask_one(&context, address, &question).await {
+            Ok(authorizations) => return Some(authorizations),
+            Err(error) => {
+                tracing::warn!(%peer, service = %address, %error, "the auth service failed");
+            }
+        }
+    }
+    None
+}
+
+async fn ask_one(
+    context: &ServerContext,
+    address: &str,
+    question: &Question,
+) -> Result<Authorizations, AuthError> {
+    let nsq = &context.config.nsq;
+    let url = match address.contains("://") {
+        true => address.to_owned(),
+        false => format!("http://{address}/auth"),
+    };
+    let mut endpoint = Endpoint::parse(&url)?;
+    for _ in 0..=HTTPS_TURNS_MAX {
+        let method = match nsq.auth_http_request_method {
+            AuthMethod::Get => Method::Get(question.query()),
+            AuthMethod::Post => Method::Post(question.json()),
+        };
+        let limit = nsq.http_client_request_timeout;
+        let answer = request(&endpoint, method, nsq);
+        let Ok(answer) = timeout(limit, answer).await else {
+            return Err(AuthError::TimedOut(limit));
+        };
+        let (status, body) = answer?;
+        if status == 200 {
+            return Ok(Authorizations::parse(&body)?);
+        }
+        let forbidden = serde_json::from_slice::<Forbidden>(&body);
+        match forbidden {
+            Ok(forbidden) if status == 403 && !endpoint.is_https() => {
+                endpoint = endpoint.with_https(forbidden.https_port);
+            }
+            _ => return Err(AuthError::status(status, &body)),
+        }
+    }
+    Err(AuthError::status(403, b""))
+}
+
+impl AuthError {
+    fn status(status: u16, body: &[u8]) -> AuthError {
+        let shown = &body[..body.len().min(200)];
+        let body = String::from_utf8_lossy(shown).into_owned();
+        AuthError::Status { status, body }
+    }
+}
+
+impl Question {
+    /// Names and values in the order of Go's `url.Values.Encode`.
+    fn values(&self) -> [(&'static str, String); 4] {
+        [
+            ("common_name", self.common_name.clone()),
+            ("remote_ip", self.remote_ip.to_string()),
+            ("secret", self.secret.clone()),
+            ("tls", self.tls.to_string()),
+        ]
+    }
+
+    fn query(&self) -> String {
+        let pairs = self
+            .values()
+            .map(|(name, value)| format!("{name}={}", escape(&value)));
+        pairs.join("&")
+    }
+
+    fn json(&self) -> String {
+        let values = self
+            .values()
+            .map(|(name, value)| (name.to_owned(), vec![value]));
+        let values = std::collections::BTreeMap::from(values);
+        serde_json::json!(values).to_string()
+    }
+}
+
+/// A value in a query.
+fn escape(value: &str) -> String {
+    use std::fmt::Write;
+
+    let mut escaped = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        match byte {
+            b'-' | b'_' | b'.' | b'~' => escaped.push(byte.into()),
+            _ if byte.is_ascii_alphanumeric() => escaped.push(byte.into()),
+            b' ' => escaped.push('+'),
+            _ => {
+                // Writing to a String cannot fail.
+                let _ = write!(escaped, "%{byte:02X}");
+            }
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_have_nsqds_form() {
+        let question = Question {
+            remote_ip: IpAddr::from([127, 0, 0, 1]),
+            tls: true,
+            common_name: "test.local".into(),
+            secret: "a b&c=ü".into(),
+        };
+        assert_eq!(
+            question.query(),
+            "common_name=test.local&remote_ip=127.0.0.1&secret=a+b%26c%3D%C3%BC&tls=true"
+        );
+        let values: serde_json::Value = serde_json::from_str(&question.json()).unwrap_or_default();
+        assert_eq!(values["secret"], serde_json::json!(["a b&c=ü"]));
+        assert_eq!(values["tls"], serde_json::json!(["true"]));
+        assert_eq!(values["remote_ip"], serde_json::json!(["127.0.0.1"]));
+        assert_eq!(values["common_name"], serde_json::json!(["test.local"]));
+    }
+}

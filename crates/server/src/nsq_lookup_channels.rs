@@ -1,0 +1,233 @@
+//! New topics get the channels that the nsqlookupd processes know.
+//!
+//! In a cluster the same topic lives on several brokers. When it appears on this one, its channels
+//! exist elsewhere already, and each of them is to get the messages from the first one on, although
+//! its consumers will only find this broker when they next ask an nsqlookupd. nsqd therefore asks
+//! before it accepts the first message. We do not make the publisher wait: the channels are made as
+//! soon as the answers are there, and start at the topic's first message, which the log still has.
+//! Only the first channel of a topic would get the backlog without this.
+//!
+//! A topic that exists when the broker starts, or while no nsqlookupd is configured, is not new.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cloverleaf_broker::{StartAt, SubscriptionOptions, Topic};
+use cloverleaf_nsq::http_query::escape;
+use cloverleaf_nsq::lookup_protocol::LookupdInfo;
+use cloverleaf_nsq::names::{is_ephemeral, valid_name};
+use serde::Deserialize;
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use crate::context::ServerContext;
+use crate::nsq_lookup_peer::Lookupds;
+
+/// Longest answer that is read, in bytes: room for ten thousand channel names.
+const ANSWER_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Topics about which questions are on their way at the same time.
+const QUESTIONS_MAX: usize = 16;
+
+/// Why there is no list of channels.
+#[derive(Debug, Error)]
+enum AskError {
+    #[error("no answer in time")]
+    Timeout,
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("not an answer of nsqlookupd")]
+    Malformed,
+}
+
+#[derive(Deserialize)]
+struct Channels {
+    channels: Vec<String>,
+}
+
+/// Watches for new topics.
+pub(crate) struct NewTopics {
+    context: Arc<ServerContext>,
+    lookupds: Lookupds,
+    known: HashSet<Uuid>,
+    questions: JoinSet<()>,
+    permits: Arc<Semaphore>,
+}
+
+impl NewTopics {
+    /// Knows no topic yet: [`NewTopics::skip`] is to be called before the first question.
+    pub(crate) fn new(context: Arc<ServerContext>, lookupds: Lookupds) -> NewTopics {
+        NewTopics {
+            context,
+            lookupds,
+            known: HashSet::new(),
+            questions: JoinSet::new(),
+            permits: Arc::new(Semaphore::new(QUESTIONS_MAX)),
+        }
+    }
+
+    /// Takes all topics that are there for old ones.
+    pub(crate) fn skip(&mut self) {
+        self.known = self
+            .context
+            .broker
+            .topics()
+            .iter()
+            .map(|topic| topic.id())
+            .collect();
+    }
+
+    /// Asks about every topic that was not there the last time.
+    pub(crate) fn ask(&mut self) {
+        while self.questions.try_join_next().is_some() {}
+        let topics = self.context.broker.topics();
+        for topic in &topics {
+            if self.known.contains(&topic.id()) || valid_name(topic.name().as_bytes()).is_none() {
+                continue;
+            }
+            let lookupds: Vec<LookupdInfo> = self.lookupds.lock().values().cloned().collect();
+            let permits = Arc::clone(&self.permits);
+            let (context, topic) = (Arc::clone(&self.context), Arc::clone(topic));
+            self.questions.spawn(async move {
+                // The semaphore is never closed.
+                let _permit = permits.acquire_owned().await;
+                create_known_channels(&context, &topic, &lookupds).await;
+            });
+        }
+        self.known = topics.iter().map(|topic| topic.id()).collect();
+    }
+}
+
+/// Makes the channels of `topic` that any of the nsqlookupd processes knows.
+async fn create_known_channels(
+    context: &ServerContext,
+    topic: &Arc<Topic>,
+    lookupds: &[LookupdInfo],
+) {
+    let name = topic.name();
+    let reachable = lookupds
+        .iter()
+        .filter(|info| !info.broadcast_address.is_empty());
+    let mut asked = 0;
+    for info in reachable {
+        asked += 1;
+        let channels = match ask(context, name, info).await {
+            Ok(channels) => channels,
+            Err(reason) => {
+                let lookupd = format!("{}:{}", info.broadcast_address, info.http_port);
+                tracing::warn!(topic = name, %lookupd, %reason, "cannot ask for known channels");
+                continue;
+            }
+        };
+        for channel in channels {
+            // An ephemeral channel without a consumer would be gone at once.
+            if valid_name(channel.as_bytes()).is_none() || is_ephemeral(&channel) {
+                continue;
+            }
+            let options = || SubscriptionOptions {
+                start: StartAt::Earliest,
+                ..(context.nsq_channel_policy)(name, &channel)
+            };
+            if let Err(error) = topic.subscription_or_create(&channel, options) {
+                tracing::warn!(topic = name, channel, %error, "cannot make a known channel");
+            }
+        }
+    }
+    if asked == 0 {
+        tracing::warn!(
+            topic = name,
+            "no nsqlookupd can be asked for known channels"
+        );
+    }
+}
+
+async fn ask(
+    context: &ServerContext,
+    topic: &str,
+    info: &LookupdInfo,
+) -> Result<Vec<String>, AskError> {
+    let nsq = &context.config.nsq;
+    let asking = get_channels(topic, info, nsq.http_client_connect_timeout);
+    let answer = timeout(nsq.http_client_request_timeout, asking).await;
+    parse_answer(&answer.map_err(|_| AskError::Timeout)??)
+}
+
+/// `GET /channels` with HTTP/1.0, where the end of the answer is the end of the connection.
+async fn get_channels(
+    topic: &str,
+    info: &LookupdInfo,
+    connect_timeout: Duration,
+) -> Result<Vec<u8>, AskError> {
+    let address = (info.broadcast_address.as_str(), info.http_port);
+    let connecting = timeout(connect_timeout, TcpStream::connect(address)).await;
+    let mut stream = connecting.map_err(|_| AskError::Timeout)??;
+    let request = format!(
+        "GET /channels?topic={} HTTP/1.0\r\nHost: {}:{}\r\n\
+         Accept: application/vnd.nsq; version=1.0\r\n\r\n",
+        escape(topic),
+        info.broadcast_address,
+        info.http_port,
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = Vec::new();
+    stream
+        .take(ANSWER_BYTES_MAX)
+        .read_to_end(&mut answer)
+        .await?;
+    Ok(answer)
+}
+
+fn parse_answer(answer: &[u8]) -> Result<Vec<String>, AskError> {
+    let blank = b"\r\n\r\n";
+    let end = answer
+        .windows(blank.len())
+        .position(|window| window == blank);
+    let (head, body) = answer.split_at(end.ok_or(AskError::Malformed)?);
+    let mut words = head.split(|byte| *byte == b' ');
+    let is_http = words
+        .next()
+        .is_some_and(|version| version.starts_with(b"HTTP/1."));
+    if !is_http || words.next() != Some(b"200") {
+        return Err(AskError::Malformed);
+    }
+    let channels: Channels =
+        serde_json::from_slice(&body[blank.len()..]).map_err(|_| AskError::Malformed)?;
+    Ok(channels.channels)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+
+    #[test]
+    fn an_answer_is_a_list_of_names() {
+        let answer = b"HTTP/1.0 200 OK\r\nA: b\r\n\r\n{\"channels\":[\"a\",\"b\"]}";
+        assert_eq!(parse_answer(answer).unwrap(), ["a", "b"]);
+    }
+
+    #[test]
+    fn anything_else_is_malformed() {
+        for answer in [
+            &b""[..],
+            b"\r\n\r\n",
+            b"HTTP/1.0 200 OK\r\n",
+            b"HTTP/1.0 404 Not Found\r\n\r\n{\"channels\":[]}",
+            b"HTTP/1.0 200 OK\r\n\r\n{\"channels\":null}",
+            b"HTTP/1.0 200 OK\r\n\r\n[]",
+            b"SSH-2.0 200 OK\r\n\r\n{\"channels\":[]}",
+        ] {
+            assert!(
+                matches!(parse_answer(answer), Err(AskError::Malformed)),
+                "{answer:?}"
+            );
+        }
+    }
+}

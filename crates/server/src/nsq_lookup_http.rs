@@ -1,0 +1,35 @@
+//! nsqlookupd's HTTP interface on axum, answered by
+//! [`LookupHttp`](cloverleaf_nsq::lookup_http::LookupHttp).
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use cloverleaf_nsq::lookup_http::LookupHttp;
+
+use crate::context::ServerContext;
+use crate::nsq_http::{discard, head, into_axum};
+use crate::nsq_node;
+
+/// The lookup interface, which makes an nsqlookupd unnecessary.
+pub(crate) fn router(context: Arc<ServerContext>) -> Router {
+    let api = Arc::new(LookupHttp::new(
+        context.broker.clone(),
+        Arc::clone(&context.nsq_channel_policy),
+        nsq_node::node(&context),
+        nsq_node::remote_address(&context),
+    ));
+    let surroundings = nsq_node::surroundings(context);
+    Router::new().fallback(move |request: Request| {
+        let (api, surroundings) = (Arc::clone(&api), Arc::clone(&surroundings));
+        async move {
+            let (parts, body) = request.into_parts();
+            discard(body).await;
+            let response = api.answer(head(&parts), surroundings.now_ns());
+            tracing::debug!(
+                status = response.status, method = %parts.method, uri = %parts.uri, "NSQ lookup"
+            );
+            into_axum(response)
+        }
+    })
+}

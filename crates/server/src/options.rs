@@ -1,0 +1,283 @@
+//! Every option of the broker, each defined once.
+//!
+//! Flag, environment variable, key in the configuration file, default, documentation and the
+//! field of [`Config`] all come from the one definition here:
+//!
+//! ```text
+//! section "nsq", key max_msg_size   flag      --nsq-max-msg-size
+//!                                   variable  CLOVERLEAF_NSQ_MAX_MSG_SIZE
+//!                                   file      [nsq] max_msg_size
+//!                                   field     config.nsq.max_msg_size
+//! ```
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::config_value::{
+    AuthMethod, ByteSize, ClientAuthPolicy, DurabilityMode, ListenAddress, LogLevel, OptionValue,
+    TlsRequired, TlsVersion,
+};
+
+/// One option.
+pub struct OptionDef {
+    /// Table of the configuration file; empty for the top level.
+    pub section: &'static str,
+    /// Name within the section.
+    pub key: &'static str,
+    /// What its value looks like.
+    pub kind: &'static str,
+    /// Default, as one would write it.
+    pub default: &'static str,
+    /// What it does.
+    pub doc: &'static str,
+    /// The option of the original system that it mirrors; empty for our own.
+    pub mirrors: &'static str,
+    /// Whether the flag may stand without value, which means true.
+    pub switch: bool,
+    /// Whether it may be given several times.
+    pub list: bool,
+    /// Sets the field from texts.
+    pub(crate) set: fn(&mut Config, &[String]) -> Result<(), String>,
+    /// The field as text.
+    pub(crate) get: fn(&Config) -> String,
+}
+
+impl OptionDef {
+    /// Name of the flag without the dashes, e.g. `nsq-max-msg-size`.
+    pub fn flag(&self) -> String {
+        self.joined("-").replace('_', "-")
+    }
+
+    /// Name of the environment variable, e.g. `CLOVERLEAF_NSQ_MAX_MSG_SIZE`.
+    pub fn variable(&self) -> String {
+        format!("CLOVERLEAF_{}", self.joined("_").to_uppercase())
+    }
+
+    /// Name in the configuration file and in messages, e.g. `nsq.max_msg_size`.
+    pub fn name(&self) -> String {
+        self.joined(".")
+    }
+
+    fn joined(&self, separator: &str) -> String {
+        match self.section {
+            "" => self.key.to_owned(),
+            section => format!("{section}{separator}{}", self.key),
+        }
+    }
+}
+
+/// Reads a default; a test reads them all, so that this cannot fail in a released program.
+fn default_of<T: OptionValue>(text: &str) -> T {
+    match T::parse(text) {
+        Ok(value) => value,
+        Err(error) => panic!("the default of an option is wrong: {error}"),
+    }
+}
+
+macro_rules! options {
+    ($(
+        $(#[doc = $section_doc:literal])+
+        $struct:ident, $field:ident, $section:literal {
+            $($(#[doc = $doc:literal])+
+            $key:ident: $type:ty = $default:literal, $mirrors:literal;)+
+        }
+    )+) => {
+        $(
+            $(#[doc = $section_doc])+
+            #[derive(Debug, Clone, PartialEq)]
+            pub struct $struct { $($(#[doc = $doc])+ pub $key: $type,)+ }
+
+            impl Default for $struct {
+                fn default() -> Self {
+                    Self { $($key: default_of($default),)+ }
+                }
+            }
+        )+
+
+        /// All options, in the order of the documentation.
+        pub static OPTIONS: &[OptionDef] = &[$($(OptionDef {
+            section: $section,
+            key: stringify!($key),
+            kind: <$type as OptionValue>::KIND,
+            default: $default,
+            doc: concat!($($doc),+),
+            mirrors: $mirrors,
+            switch: <$type as OptionValue>::SWITCH,
+            list: <$type as OptionValue>::LIST,
+            set: |config, texts| {
+                config.$field.$key = <$type as OptionValue>::parse_all(texts)?;
+                Ok(())
+            },
+            get: |config| config.$field.$key.text(),
+        },)+)+];
+    };
+}
+
+options! {
+    /// What concerns the whole broker.
+    GeneralConfig, general, "" {
+        /// Folder of all data. It is created when missing, and locked: one broker per folder.
+        data_dir: PathBuf = "./cloverleaf-data", "nsqd --data-path";
+        /// What is safe before a producer is answered. `protocol`: as each protocol promises (NSQ:
+        /// handed to the kernel, survives kill -9). `disk`: everything is synced first. `kernel`:
+        /// nothing waits for more than the kernel.
+        durability: DurabilityMode = "protocol", "nsqd --sync-every";
+        /// A segment file is closed and a new one begun at this size.
+        segment_bytes: ByteSize = "64MiB", "nsqd --max-bytes-per-file";
+        /// Memory for the newest messages of all topics together, from which consumers that keep
+        /// up are served. What does not fit is read from files.
+        tail_bytes_max: ByteSize = "32MiB", "nsqd --mem-queue-size";
+        /// New messages are refused while the disk has less free room than this; consumers are
+        /// served on.
+        disk_free_bytes_min: ByteSize = "64MiB", "";
+        /// Most bytes accepted from producers and not yet written; beyond it publishing waits.
+        unwritten_bytes_max: ByteSize = "64MiB", "";
+        /// Address of /metrics, /healthz and the interface of `cloverleaf topic` and the like.
+        admin_address: ListenAddress = "127.0.0.1:8080", "";
+        /// Threads that serve connections; 0 for one per core.
+        cores: u32 = "0", "";
+        /// Connections beyond this number are closed at once.
+        connections_max: u32 = "20000", "";
+        /// Allows listening on addresses other than loopback without any authentication.
+        allow_anonymous_remote: bool = "false", "";
+        /// How long the broker waits at shutdown for connections to finish.
+        drain_timeout: Duration = "10s", "";
+        /// How many connections and how many topics /metrics shows one by one, busiest first.
+        metrics_series_max: u32 = "100", "";
+        /// Which log lines are written to standard error.
+        log_level: LogLevel = "info", "nsqd --log-level";
+    }
+
+    /// What concerns NSQ. Names, meanings and defaults are nsqd's where it has the option.
+    NsqConfig, nsq, "nsq" {
+        /// Address for TCP clients; empty turns NSQ's TCP protocol off.
+        tcp_address: ListenAddress = "127.0.0.1:4150", "nsqd --tcp-address";
+        /// Address for HTTP clients; empty turns it off.
+        http_address: ListenAddress = "127.0.0.1:4151", "nsqd --http-address";
+        /// Address for HTTPS clients; used when a certificate is configured.
+        https_address: ListenAddress = "127.0.0.1:4152", "nsqd --https-address";
+        /// Address of the lookup interface, which makes an nsqlookupd unnecessary; empty turns it
+        /// off.
+        lookup_http_address: ListenAddress = "127.0.0.1:4161", "nsqlookupd --http-address";
+        /// Address that consumers are told to connect to; empty for the host name.
+        broadcast_address: String = "", "nsqd --broadcast-address";
+        /// TCP port that consumers are told; 0 for the one that is listened on.
+        broadcast_tcp_port: u16 = "0", "nsqd --broadcast-tcp-port";
+        /// HTTP port that consumers are told; 0 for the one that is listened on.
+        broadcast_http_port: u16 = "0", "nsqd --broadcast-http-port";
+        /// TCP address of an nsqlookupd to register with.
+        lookupd_tcp_address: Vec<String> = "", "nsqd --lookupd-tcp-address";
+        /// Address or URL of an auth service. With one, clients must send AUTH.
+        auth_http_address: Vec<String> = "", "nsqd --auth-http-address";
+        /// How the auth service is asked.
+        auth_http_request_method: AuthMethod = "get", "nsqd --auth-http-request-method";
+        /// How long connecting to an auth service may take.
+        http_client_connect_timeout: Duration = "2s", "nsqd --http-client-connect-timeout";
+        /// How long an auth service may take to answer.
+        http_client_request_timeout: Duration = "5s", "nsqd --http-client-request-timeout";
+        /// Region of this broker, told to nsqlookupd.
+        topology_region: String = "", "nsqd --topology-region";
+        /// Zone of this broker, told to nsqlookupd.
+        topology_zone: String = "", "nsqd --topology-zone";
+        /// Most messages waiting in an ephemeral channel, or in a channel of an ephemeral topic; the
+        /// oldest beyond it are dropped. All others wait on disk, without limit.
+        mem_queue_size: u64 = "10000", "nsqd --mem-queue-size";
+        /// How long a consumer may hold a message before it is delivered again.
+        msg_timeout: Duration = "60s", "nsqd --msg-timeout";
+        /// The longest such time that a client can ask for, or reach with TOUCH.
+        max_msg_timeout: Duration = "15m", "nsqd --max-msg-timeout";
+        /// Longest message.
+        max_msg_size: ByteSize = "1MiB", "nsqd --max-msg-size";
+        /// Longest body of a command, which for MPUB holds many messages.
+        max_body_size: ByteSize = "5MiB", "nsqd --max-body-size";
+        /// The longest delay that REQ and DPUB can ask for.
+        max_req_timeout: Duration = "1h", "nsqd --max-req-timeout";
+        /// A client that is silent for this long is disconnected; the default heartbeat interval
+        /// is half of it.
+        client_timeout: Duration = "60s", "";
+        /// The longest heartbeat interval that a client can ask for.
+        max_heartbeat_interval: Duration = "60s", "nsqd --max-heartbeat-interval";
+        /// The highest RDY count.
+        max_rdy_count: u32 = "2500", "nsqd --max-rdy-count";
+        /// The largest output buffer that a client can ask for.
+        max_output_buffer_size: ByteSize = "64KiB", "nsqd --max-output-buffer-size";
+        /// The longest output buffering that a client can ask for.
+        max_output_buffer_timeout: Duration = "30s", "nsqd --max-output-buffer-timeout";
+        /// The shortest output buffering that a client can ask for.
+        min_output_buffer_timeout: Duration = "25ms", "nsqd --min-output-buffer-timeout";
+        /// The output buffering of a client that asks for none.
+        output_buffer_timeout: Duration = "250ms", "nsqd --output-buffer-timeout";
+        /// Most consumers of one channel; 0 for no limit.
+        max_channel_consumers: u32 = "0", "nsqd --max-channel-consumers";
+        /// Whether clients may ask for Deflate compression.
+        deflate: bool = "true", "nsqd --deflate";
+        /// The highest Deflate level that a client can ask for.
+        max_deflate_level: u32 = "6", "nsqd --max-deflate-level";
+        /// Whether clients may ask for Snappy compression.
+        snappy: bool = "true", "nsqd --snappy";
+        /// File with the certificate chain (PEM). With it and a key, clients may ask for TLS.
+        tls_cert: Option<PathBuf> = "", "nsqd --tls-cert";
+        /// File with the private key of the certificate (PEM).
+        tls_key: Option<PathBuf> = "", "nsqd --tls-key";
+        /// Whether clients must show a certificate (X.509 version 3): `require` takes any,
+        /// `require-verify` only one that an authority of nsq.tls_root_ca_file has signed. Other
+        /// than `none` it implies nsq.tls_required = "true", as in nsqd.
+        tls_client_auth_policy: ClientAuthPolicy = "none", "nsqd --tls-client-auth-policy";
+        /// File with the authorities that sign clients' certificates (PEM).
+        tls_root_ca_file: Option<PathBuf> = "", "nsqd --tls-root-ca-file";
+        /// Whether clients must use TLS: `tcp-https` spares plain HTTP.
+        tls_required: TlsRequired = "false", "nsqd --tls-required";
+        /// The lowest TLS version that is accepted.
+        tls_min_version: TlsVersion = "tls1.2", "nsqd --tls-min-version";
+        /// After this many attempts a message goes to its dead-letter topic; 0 for never.
+        attempts_max: u32 = "0", "";
+        /// Name of the dead-letter topic; {topic} and {channel} stand for the message's own.
+        dead_letter_topic: String = "{topic}.{channel}.dead", "";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_is_valid_and_reads_back() {
+        let config = Config::default();
+        for option in OPTIONS {
+            let mut changed = config.clone();
+            let text = (option.get)(&config);
+            assert_eq!(
+                (option.set)(&mut changed, &[text]),
+                Ok(()),
+                "{}",
+                option.name()
+            );
+            assert_eq!(changed, config, "{}", option.name());
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut flags: Vec<String> = OPTIONS.iter().map(OptionDef::flag).collect();
+        flags.sort();
+        let all = flags.len();
+        flags.dedup();
+        assert_eq!(flags.len(), all);
+    }
+
+    #[test]
+    fn names_come_from_section_and_key() {
+        let option = OPTIONS.iter().find(|option| option.key == "max_msg_size");
+        let names = option.map(|option| (option.flag(), option.variable(), option.name()));
+        let expected = (
+            "nsq-max-msg-size",
+            "CLOVERLEAF_NSQ_MAX_MSG_SIZE",
+            "nsq.max_msg_size",
+        );
+        assert_eq!(
+            names,
+            Some((expected.0.into(), expected.1.into(), expected.2.into()))
+        );
+    }
+}

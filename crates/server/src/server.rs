@@ -1,0 +1,317 @@
+//! A running broker: starting it, and ending it without losing anything.
+
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::{io, mem};
+
+use cloverleaf_broker::{Broker, BrokerOptions, DurabilityMode, SystemClock};
+use cloverleaf_log::{Log, LogOptions, RealDisk};
+use cloverleaf_nsq::http_config::RuntimeOptions;
+use cloverleaf_nsq::stats_clients::Clients;
+use cloverleaf_telemetry::Registry;
+use thiserror::Error;
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+
+use crate::config::{AnonymousRemote, Config};
+use crate::config_value::{ClientAuthPolicy, DurabilityMode as ConfiguredDurability, TlsRequired};
+use crate::context::{Addresses, ServerContext};
+use crate::health::Health;
+use crate::http_thread::HttpListeners;
+use crate::listener::{BindError, accept_all, bind};
+use crate::tls::TlsError;
+use crate::{config_nsq, cores, file_limit, http_thread, nsq_connection, tls};
+
+/// Why the broker did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// It would listen where strangers can come.
+    #[error(transparent)]
+    AnonymousRemote(#[from] AnonymousRemote),
+    /// TLS cannot be offered as configured.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The data folder cannot be used; says who holds it if another broker does.
+    #[error(transparent)]
+    Log(#[from] cloverleaf_log::OpenError),
+    /// The stored state cannot be used.
+    #[error("the stored state cannot be used: {0}")]
+    State(#[from] cloverleaf_broker::OpenError),
+    /// An address cannot be listened on.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The system refuses a thread or a runtime.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[from] io::Error),
+}
+
+/// A running broker. Dropping it shuts it down.
+pub struct Server {
+    context: Arc<ServerContext>,
+    recovery: Vec<String>,
+    threads: Vec<JoinHandle<()>>,
+    housekeeping: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Opens the data folder, takes up the stored state, and listens. When this returns, clients
+    /// can connect.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left behind then.
+    pub fn start(mut config: Config) -> Result<Server, StartError> {
+        if config.nsq.tls_client_auth_policy != ClientAuthPolicy::None
+            && config.nsq.tls_required == TlsRequired::No
+        {
+            // As nsqd: who asks for certificates means that TLS is to be used.
+            config.nsq.tls_required = TlsRequired::Yes;
+        }
+        config.check_listen_addresses()?;
+        let tls = tls::server_config(&config.nsq)?;
+        let files = file_limit::raise_open_files_max();
+        tracing::debug!(files, "open files allowed");
+        let disk = RealDisk::open(&config.general.data_dir)?;
+        let (log, recovery) = Log::open(disk, log_options(&config))?;
+        let report = recovery.report.clone();
+        let clock = Arc::new(SystemClock);
+        let broker = Broker::open(log.clone(), recovery, broker_options(&config), clock);
+        let started = broker
+            .map_err(StartError::from)
+            .and_then(|broker| Running::start(config, log.clone(), broker, tls));
+        match started {
+            Ok(running) => Ok(Server {
+                context: running.context,
+                recovery: report,
+                threads: running.threads,
+                housekeeping: Some(running.housekeeping),
+            }),
+            Err(error) => {
+                log.close();
+                Err(error)
+            }
+        }
+    }
+
+    /// What all parts of the broker share.
+    pub fn context(&self) -> &Arc<ServerContext> {
+        &self.context
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> Addresses {
+        self.context.addresses
+    }
+
+    /// What recovery found at the start, a line each.
+    pub fn recovery(&self) -> &[String] {
+        &self.recovery
+    }
+
+    /// Calls `change` when the log level is changed while the broker runs (NSQ's `/config`).
+    pub fn on_log_level(&self, change: impl Fn(tracing::Level) + Send + Sync + 'static) {
+        use cloverleaf_nsq::http_config::LogLevel;
+
+        self.context.nsq_runtime.on_change(move |values| {
+            change(match values.log_level {
+                LogLevel::Debug => tracing::Level::DEBUG,
+                LogLevel::Info => tracing::Level::INFO,
+                LogLevel::Warn => tracing::Level::WARN,
+                LogLevel::Error | LogLevel::Fatal => tracing::Level::ERROR,
+            });
+        });
+    }
+
+    /// Stops accepting, lets connections finish what is pending for at most `drain_timeout`,
+    /// writes all progress down and closes the log. Blocks until that is done.
+    pub fn shutdown(mut self) {
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        let Some(housekeeping) = self.housekeeping.take() else {
+            return;
+        };
+        self.context.draining.send_replace(true);
+        for thread in mem::take(&mut self.threads) {
+            join(thread);
+        }
+        self.context.broker.close();
+        join(housekeeping);
+        self.context.log.close();
+    }
+
+    /// Blocks until the process is told to end (SIGTERM or SIGINT). Call [`Server::shutdown`]
+    /// then.
+    ///
+    /// # Errors
+    /// Signals cannot be listened to.
+    pub fn wait_for_signal(&self) -> io::Result<()> {
+        use tokio::signal::unix::{SignalKind, signal};
+
+        Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(async {
+                let mut terminate = signal(SignalKind::terminate())?;
+                let mut interrupt = signal(SignalKind::interrupt())?;
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
+                Ok(())
+            })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn join(thread: JoinHandle<()>) {
+    if thread.join().is_err() {
+        tracing::error!("a thread of the broker ended by a fault");
+    }
+}
+
+/// What start builds once the log is open.
+struct Running {
+    context: Arc<ServerContext>,
+    threads: Vec<JoinHandle<()>>,
+    housekeeping: JoinHandle<()>,
+}
+
+impl Running {
+    fn start(
+        config: Config,
+        log: Log,
+        broker: Broker,
+        tls: Option<Arc<rustls::ServerConfig>>,
+    ) -> Result<Running, StartError> {
+        let nsq = &config.nsq;
+        let nsq_tcp = bind(&nsq.tcp_address, "nsq.tcp_address")?;
+        let http = HttpListeners {
+            admin: bind(&config.general.admin_address, "admin_address")?,
+            nsq: bind(&nsq.http_address, "nsq.http_address")?,
+            nsq_tls: match tls {
+                Some(_) => bind(&nsq.https_address, "nsq.https_address")?,
+                None => None,
+            },
+            nsq_lookup: bind(&nsq.lookup_http_address, "nsq.lookup_http_address")?,
+        };
+        let address = |listener: &Option<std::net::TcpListener>| {
+            listener
+                .as_ref()
+                .map(std::net::TcpListener::local_addr)
+                .transpose()
+        };
+        let addresses = Addresses {
+            admin: address(&http.admin)?,
+            nsq_tcp: address(&nsq_tcp)?,
+            nsq_http: address(&http.nsq)?,
+            nsq_https: address(&http.nsq_tls)?,
+            nsq_lookup_http: address(&http.nsq_lookup)?,
+        };
+        let level = config_nsq::log_level(config.general.log_level);
+        let since_epoch = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let context = Arc::new(ServerContext {
+            registry: Registry::new(),
+            nsq: Arc::new(config_nsq::session_options(&config)),
+            nsq_channel_policy: config_nsq::channel_policy(&config),
+            nsq_clients: Clients::new(),
+            nsq_runtime: Arc::new(RuntimeOptions::new(nsq.lookupd_tcp_address.clone(), level)),
+            tls,
+            addresses,
+            started_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(0),
+            health: Health::default(),
+            started: Instant::now(),
+            draining: watch::Sender::new(false),
+            broker,
+            log,
+            config,
+        });
+        let mut running = Starting {
+            context: Arc::clone(&context),
+            threads: Vec::new(),
+        };
+        let result = running.start_threads(nsq_tcp, http);
+        match result {
+            Ok(housekeeping) => Ok(Running {
+                context,
+                threads: running.threads,
+                housekeeping,
+            }),
+            Err(error) => {
+                context.draining.send_replace(true);
+                running.threads.drain(..).for_each(join);
+                context.broker.close();
+                Err(error.into())
+            }
+        }
+    }
+}
+
+struct Starting {
+    context: Arc<ServerContext>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Starting {
+    /// Starts all threads and returns the one that must end last.
+    fn start_threads(
+        &mut self,
+        nsq_tcp: Option<std::net::TcpListener>,
+        http: HttpListeners,
+    ) -> io::Result<JoinHandle<()>> {
+        let context = &self.context;
+        let (cores, threads) = cores::start(context, core_count(&context.config))?;
+        self.threads.extend(threads);
+        let handler: cores::Handler =
+            |stream, peer, core| Box::pin(nsq_connection::serve(stream, peer, core));
+        let listeners: Vec<_> = nsq_tcp
+            .map(|listener| (listener, handler))
+            .into_iter()
+            .collect();
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let accepting = accept_all(listeners, cores, Arc::clone(context));
+        let acceptor = thread::Builder::new().name("acceptor".to_owned());
+        self.threads
+            .push(acceptor.spawn(move || runtime.block_on(accepting))?);
+        self.threads.push(http_thread::start(context, http)?);
+        let broker = context.broker.clone();
+        let housekeeping = thread::Builder::new().name("housekeeping".to_owned());
+        housekeeping.spawn(move || broker.run_housekeeping())
+    }
+}
+
+fn core_count(config: &Config) -> usize {
+    match config.general.cores {
+        0 => thread::available_parallelism().map_or(1, usize::from),
+        cores => cores as usize,
+    }
+}
+
+fn log_options(config: &Config) -> LogOptions {
+    LogOptions {
+        tail_bytes_max: config.general.tail_bytes_max.0,
+        disk_free_bytes_min: config.general.disk_free_bytes_min.0,
+        ..LogOptions::default()
+    }
+}
+
+fn broker_options(config: &Config) -> BrokerOptions {
+    BrokerOptions {
+        durability: match config.general.durability {
+            ConfiguredDurability::Protocol => DurabilityMode::Protocol,
+            ConfiguredDurability::Disk => DurabilityMode::Disk,
+            ConfiguredDurability::Kernel => DurabilityMode::Kernel,
+        },
+        unwritten_bytes_max: config.general.unwritten_bytes_max.0,
+        segment_bytes: config.general.segment_bytes.0,
+        ..BrokerOptions::default()
+    }
+}

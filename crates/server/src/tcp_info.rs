@@ -1,0 +1,53 @@
+//! The kernel's view of a connection, fetched on demand.
+
+use cloverleaf_telemetry::TcpInfo;
+
+/// Asks the kernel about a socket; `None` when it is none, or not a TCP one.
+pub(crate) fn tcp_info(descriptor: i32) -> Option<TcpInfo> {
+    // SAFETY: `tcp_info` is a plain C struct of integers, for which all zeroes is a valid value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the pointer is to `info`, which is writable for `length` bytes; the kernel writes
+    // at most that many, and fewer if it is older than the struct.
+    let result = unsafe {
+        libc::getsockopt(
+            descriptor,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    (result == 0).then_some(TcpInfo {
+        rtt_us: info.tcpi_rtt,
+        rttvar_us: info.tcpi_rttvar,
+        rcv_rtt_us: info.tcpi_rcv_rtt,
+        retransmits: info.tcpi_total_retrans,
+        lost: info.tcpi_lost,
+        unacked: info.tcpi_unacked,
+        cwnd: info.tcpi_snd_cwnd,
+        mss_bytes: info.tcpi_snd_mss,
+        last_sent_ms: info.tcpi_last_data_sent,
+        last_received_ms: info.tcpi_last_data_recv,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_has_a_round_trip_time_and_other_files_have_none() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let info = tcp_info(client.as_raw_fd()).unwrap();
+        assert!(info.rtt_us > 0 && info.mss_bytes > 0, "{info:?}");
+        assert_eq!(tcp_info(std::io::stdin().as_raw_fd()), None);
+        assert_eq!(tcp_info(-1), None);
+    }
+}

@@ -1,0 +1,248 @@
+//! What may lie between a socket and a session: TLS, then compression.
+//!
+//! ```text
+//! socket ──raw──▶ [ TLS ] ──▶ [ Snappy | Deflate ] ──plain──▶ session
+//! ```
+//!
+//! No I/O here: raw bytes are fed, plain bytes are read, and the other way round. A connection
+//! without layers has no `Layers` and pays nothing for them. Memory is bounded: raw bytes are
+//! taken one socket read at a time, and inflated only as far as the reader has room.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use cloverleaf_nsq::identify::Compression;
+use cloverleaf_nsq::stats_clients::ClientTls;
+use rustls::{ProtocolVersion, ServerConfig, ServerConnection};
+use thiserror::Error;
+
+use crate::transport_deflate::{Deflater, Inflater};
+use crate::transport_snappy::{SnappyReader, SnappyWriter};
+
+/// Most bytes that are taken out of TLS at once for a decompressor.
+const STEP_BYTES: usize = 16 * 1024;
+
+/// What a layer could not make sense of.
+#[derive(Debug, Error)]
+pub(crate) enum LayerError {
+    /// TLS failed: the handshake, or a record.
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The TLS library's own buffers.
+    #[error("TLS: {0}")]
+    TlsBuffer(#[from] io::Error),
+    /// The compressed stream is malformed.
+    #[error("{0}")]
+    Compressed(&'static str),
+}
+
+/// Bytes that wait to be taken from the front.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    bytes: Vec<u8>,
+    taken: usize,
+}
+
+impl Inbox {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn rest(&self) -> &[u8] {
+        &self.bytes[self.taken..]
+    }
+
+    pub(crate) fn take(&mut self, count: usize) {
+        self.taken += count;
+        if self.taken >= self.bytes.len() {
+            // Released: an idle connection keeps no buffer.
+            *self = Inbox::default();
+        } else if self.taken >= self.bytes.len() / 2 {
+            self.bytes.drain(..self.taken);
+            self.taken = 0;
+        }
+    }
+}
+
+/// The compression of both directions.
+enum Compressor {
+    Snappy(Box<(SnappyReader, SnappyWriter)>),
+    Deflate(Box<(Inflater, Deflater)>),
+}
+
+/// The layers of one connection.
+#[derive(Default)]
+pub(crate) struct Layers {
+    tls: Option<Box<ServerConnection>>,
+    tls_inbox: Inbox,
+    compressor: Option<Compressor>,
+    compressed_inbox: Inbox,
+    ended: bool,
+}
+
+impl Layers {
+    /// Puts TLS on top of the raw stream.
+    pub(crate) fn add_tls(&mut self, config: Arc<ServerConfig>) -> Result<(), LayerError> {
+        let mut connection = ServerConnection::new(config)?;
+        // We hand over at most one output round at a time and take all of it at once.
+        connection.set_buffer_limit(None);
+        self.tls = Some(Box::new(connection));
+        Ok(())
+    }
+
+    /// Puts compression on top of what is there.
+    pub(crate) fn add_compression(&mut self, compression: Compression) {
+        self.compressor = Some(match compression {
+            Compression::Snappy => Compressor::Snappy(Box::default()),
+            Compression::Deflate(level) => {
+                Compressor::Deflate(Box::new((Inflater::new(), Deflater::new(level))))
+            }
+        });
+    }
+
+    /// Bytes that were read before the topmost layer was added, and belong to it.
+    pub(crate) fn feed_top(&mut self, bytes: &[u8]) {
+        match self.compressor {
+            Some(_) => self.compressed_inbox.push(bytes),
+            None => self.tls_inbox.push(bytes),
+        }
+    }
+
+    /// Bytes from the socket.
+    pub(crate) fn feed(&mut self, raw: &[u8]) {
+        match self.tls {
+            Some(_) => self.tls_inbox.push(raw),
+            None => self.compressed_inbox.push(raw),
+        }
+    }
+
+    /// Plain bytes, as far as they are known; 0 when more raw bytes are needed.
+    pub(crate) fn read(&mut self, plain: &mut [u8]) -> Result<usize, LayerError> {
+        let Some(compressor) = &mut self.compressor else {
+            return match &mut self.tls {
+                Some(tls) => read_tls(tls, &mut self.tls_inbox, plain, &mut self.ended),
+                None => Ok(0),
+            };
+        };
+        loop {
+            let inbox = &mut self.compressed_inbox;
+            let read = match compressor {
+                Compressor::Snappy(both) => both.0.read(inbox, plain)?,
+                Compressor::Deflate(both) => both.0.read(inbox, plain)?,
+            };
+            if read > 0 {
+                return Ok(read);
+            }
+            let Some(tls) = &mut self.tls else {
+                return Ok(0);
+            };
+            let mut step = [0; STEP_BYTES];
+            match read_tls(tls, &mut self.tls_inbox, &mut step, &mut self.ended)? {
+                0 => return Ok(0),
+                read => self.compressed_inbox.push(&step[..read]),
+            }
+        }
+    }
+
+    /// Whether the peer said that it sends no more.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Turns plain bytes into raw ones, flushed: the peer can read all of them. Empty `plain`
+    /// yields what the layers have to say themselves.
+    pub(crate) fn write(&mut self, plain: &[u8], raw: &mut Vec<u8>) -> Result<(), LayerError> {
+        let mut compressed = Vec::new();
+        let bytes = match &mut self.compressor {
+            Some(compressor) if !plain.is_empty() => {
+                match compressor {
+                    Compressor::Snappy(both) => both.1.write(plain, &mut compressed)?,
+                    Compressor::Deflate(both) => both.1.write(plain, &mut compressed)?,
+                }
+                &compressed[..]
+            }
+            _ => plain,
+        };
+        match &mut self.tls {
+            Some(tls) => {
+                tls.writer().write_all(bytes)?;
+                while tls.wants_write() {
+                    tls.write_tls(raw)?;
+                }
+            }
+            None => raw.extend_from_slice(bytes),
+        }
+        Ok(())
+    }
+
+    /// Says goodbye, where a layer has a word for it.
+    pub(crate) fn close(&mut self, raw: &mut Vec<u8>) {
+        if let Some(tls) = &mut self.tls {
+            tls.send_close_notify();
+            // The connection ends anyway, with or without the last word.
+            let _ = self.write(&[], raw);
+        }
+    }
+
+    /// Whether the TLS handshake is still going on.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
+    }
+
+    /// What TLS negotiated, in nsqd's words.
+    pub(crate) fn tls_facts(&self) -> Option<ClientTls> {
+        let tls = self.tls.as_ref()?;
+        let suite = tls.negotiated_cipher_suite();
+        let version = match tls.protocol_version() {
+            Some(ProtocolVersion::TLSv1_3) => "TLS1.3",
+            Some(ProtocolVersion::TLSv1_2) => "TLS1.2",
+            _ => "",
+        };
+        let protocol = tls.alpn_protocol().unwrap_or_default();
+        Some(ClientTls {
+            cipher_suite: suite.map_or(String::new(), |suite| {
+                suite.suite().as_str().unwrap_or_default().to_owned()
+            }),
+            version: version.to_owned(),
+            negotiated_protocol: String::from_utf8_lossy(protocol).into_owned(),
+        })
+    }
+
+    /// Whether the stream is encrypted.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// The client's certificate, DER.
+    pub(crate) fn client_certificate(&self) -> Option<&[u8]> {
+        let certificates = self.tls.as_ref()?.peer_certificates()?;
+        certificates.first().map(AsRef::as_ref)
+    }
+}
+
+/// Plain bytes out of TLS; 0 when it needs more raw ones.
+fn read_tls(
+    tls: &mut ServerConnection,
+    inbox: &mut Inbox,
+    plain: &mut [u8],
+    ended: &mut bool,
+) -> Result<usize, LayerError> {
+    loop {
+        match tls.reader().read(plain) {
+            Ok(0) => {
+                *ended = true;
+                return Ok(0);
+            }
+            Ok(read) => return Ok(read),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut rest = inbox.rest();
+        if rest.is_empty() {
+            return Ok(0);
+        }
+        let taken = tls.read_tls(&mut rest)?;
+        inbox.take(taken);
+        tls.process_new_packets()?;
+    }
+}

@@ -1,0 +1,156 @@
+//! NSQ's HTTP interfaces over sockets: what the pure tests of the NSQ crate cannot see.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod nsq_support;
+
+use cloverleaf_server::config_value::ByteSize;
+use nsq_support::{exchange, request, start};
+
+#[test]
+fn messages_are_published_and_counted() {
+    let broker = start(|_| {});
+    let answer = broker.post("/pub?topic=t", b"x");
+    assert_eq!((answer.status, answer.body.as_str()), (200, "OK"));
+    assert!(
+        answer.head.contains("x-nsq-content-type: nsq; version=1.0"),
+        "{}",
+        answer.head
+    );
+    assert!(
+        answer
+            .head
+            .contains("content-type: text/plain; charset=utf-8")
+    );
+    assert_eq!(broker.post("/mpub?topic=t", b"a\nb\n").body, "OK");
+    let stats = broker.get("/stats?format=json&topic=t");
+    assert!(stats.body.contains(r#""topic_name":"t""#), "{}", stats.body);
+    assert!(
+        stats.body.contains(r#""message_count":3"#),
+        "{}",
+        stats.body
+    );
+    assert!(
+        stats
+            .head
+            .contains("content-type: application/json; charset=utf-8")
+    );
+    assert!(
+        !stats.body.contains(r#""heap_in_use_bytes":0"#),
+        "{}",
+        stats.body
+    );
+    assert!(
+        broker
+            .get("/stats")
+            .body
+            .contains("[t              ] depth: 3 ")
+    );
+}
+
+#[test]
+fn ping_carries_no_nsq_header() {
+    let broker = start(|_| {});
+    let answer = broker.get("/ping");
+    assert_eq!((answer.status, answer.body.as_str()), (200, "OK"));
+    assert!(!answer.head.contains("x-nsq-content-type"));
+}
+
+#[test]
+fn bodies_are_bounded_before_they_are_read() {
+    let broker = start(|config| {
+        config.nsq.max_msg_size = ByteSize(1_000);
+        config.nsq.max_body_size = ByteSize(2_000);
+    });
+    let gigabyte = |path: &str| {
+        let head = format!(
+            "POST {path}?topic=t HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000000\r\n\r\n"
+        );
+        exchange(broker.http(), &[head.as_bytes(), &[b'x'; 10_000]])
+    };
+    let answer = gigabyte("/pub");
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (413, r#"{"message":"MSG_TOO_BIG"}"#)
+    );
+    let answer = gigabyte("/mpub");
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (413, r#"{"message":"BODY_TOO_BIG"}"#)
+    );
+    assert_eq!(gigabyte("/topic/create").status, 413);
+    assert_eq!(broker.post("/pub?topic=t", &[b'x'; 1_000]).status, 200);
+}
+
+#[test]
+fn chunked_bodies_are_bounded_too() {
+    let broker = start(|config| config.nsq.max_msg_size = ByteSize(1_000));
+    let send = |chunks: usize| {
+        let head = b"POST /pub?topic=t HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let chunk = [b"64\r\n".as_slice(), &[b'x'; 100], b"\r\n"].concat();
+        exchange(
+            broker.http(),
+            &[head.as_slice(), &chunk.repeat(chunks), b"0\r\n\r\n"],
+        )
+    };
+    assert_eq!(send(10).body, "OK");
+    let answer = send(11);
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (413, r#"{"message":"MSG_TOO_BIG"}"#)
+    );
+    assert_eq!(send(10_000).status, 413);
+}
+
+#[test]
+fn what_does_not_exist_says_so() {
+    let broker = start(|_| {});
+    let answer = broker.post("/stats", b"");
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (405, r#"{"message":"METHOD_NOT_ALLOWED"}"#)
+    );
+    assert!(answer.head.contains("allow: get"), "{}", answer.head);
+    let answer = broker.get("/debug/pprof/");
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (404, r#"{"message":"NOT_FOUND"}"#)
+    );
+}
+
+#[test]
+fn the_lookup_interface_names_this_broker() {
+    let broker = start(|_| {});
+    broker.post("/channel/create?topic=t&channel=c", b"");
+    broker.post("/topic/create?topic=t", b"");
+    let tcp = broker.server.addresses().nsq_tcp.unwrap().port();
+    let answer = request(broker.lookup(), "GET", "/lookup?topic=t", b"");
+    assert_eq!(answer.status, 200);
+    assert!(
+        answer.body.contains(r#""broadcast_address":"127.0.0.1""#),
+        "{}",
+        answer.body
+    );
+    assert!(
+        answer.body.contains(&format!(r#""tcp_port":{tcp}"#)),
+        "{}",
+        answer.body
+    );
+    assert!(answer.head.contains("x-nsq-content-type: nsq; version=1.0"));
+    let answer = request(broker.lookup(), "GET", "/lookup?topic=none", b"");
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (404, r#"{"message":"TOPIC_NOT_FOUND"}"#)
+    );
+}
+
+#[test]
+fn options_are_those_of_the_configuration() {
+    let broker = start(|config| config.nsq.max_rdy_count = 17);
+    assert_eq!(broker.get("/config/max_rdy_count").body, "17");
+    assert_eq!(broker.get("/config/msg_timeout").body, "60000000000");
+    assert_eq!(broker.get("/config/broadcast_address").body, "127.0.0.1");
+    assert_eq!(broker.get("/config/tls_min_version").body, "771");
+    assert_eq!(broker.put("/config/log_level", b"warn").body, "3");
+    assert_eq!(broker.get("/config/log_level").body, "3");
+    assert_eq!(broker.put("/config/log_level", b"").status, 413);
+}

@@ -1,0 +1,457 @@
+//! The probe of one connection: what the session tells, and how it is kept.
+
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::counters::{Cell, CounterCells};
+use crate::histogram::Histogram;
+use crate::registry::Registry;
+use crate::snapshot::{ConnectionSnapshot, Gauges, Histograms};
+use crate::{Protocol, TcpInfo};
+
+/// Whether recording is compiled in (cargo feature `probe`).
+const ENABLED: bool = cfg!(feature = "probe");
+
+/// Who is at the other end, as far as it says so itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Client library, e.g. `go-nsq`; empty when unknown.
+    pub library: String,
+    /// Version of the client library; empty when unknown.
+    pub version: String,
+    /// The name that the client gave itself; empty when none.
+    pub client_id: String,
+}
+
+/// The session's end of a connection's telemetry.
+///
+/// Dereferences to the [`Recorder`], which has the recording methods. Dropping the probe closes
+/// it: its counters are folded into the registry's totals. Drop it before the socket, because
+/// the registry may ask the kernel about the socket for as long as the probe lives.
+#[derive(Debug)]
+pub struct Probe {
+    recorder: Arc<Recorder>,
+    registry: Registry,
+}
+
+impl Probe {
+    pub(crate) fn new(recorder: Arc<Recorder>, registry: Registry) -> Self {
+        Self { recorder, registry }
+    }
+}
+
+impl Deref for Probe {
+    type Target = Recorder;
+
+    #[inline]
+    fn deref(&self) -> &Recorder {
+        &self.recorder
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.recorder.about.lock().socket = None;
+        self.registry.close(&self.recorder);
+    }
+}
+
+#[derive(Debug, Default)]
+struct About {
+    identity: Identity,
+    socket: Option<i32>,
+}
+
+/// The numbers of one connection. Written by the connection's own thread, read by any.
+///
+/// Every `*_us` argument is a time of the caller's monotonic clock in microseconds; all calls on
+/// one recorder must use the same clock.
+#[derive(Debug)]
+pub struct Recorder {
+    id: u64,
+    protocol: Protocol,
+    peer: SocketAddr,
+    opened_us: u64,
+    about: Mutex<About>,
+    counters: CounterCells,
+    last_active_us: Cell,
+    last_answer_us: Cell,
+    last_ack_us: Cell,
+    no_credit_since_us: Cell,
+    requests_in_flight: Cell,
+    requests_in_flight_max: Cell,
+    credit_granted: Cell,
+    credit_used: Cell,
+    request_gap_us: Histogram,
+    request_receive_us: Histogram,
+    request_messages: Histogram,
+    request_bytes: Histogram,
+    ack_latency_us: Histogram,
+    ack_gap_us: Histogram,
+}
+
+impl Recorder {
+    pub(crate) fn new(id: u64, protocol: Protocol, peer: SocketAddr, now_us: u64) -> Self {
+        let recorder = Self {
+            id,
+            protocol,
+            peer,
+            opened_us: now_us,
+            about: Mutex::default(),
+            counters: CounterCells::default(),
+            last_active_us: Cell::default(),
+            last_answer_us: Cell::default(),
+            last_ack_us: Cell::default(),
+            no_credit_since_us: Cell::default(),
+            requests_in_flight: Cell::default(),
+            requests_in_flight_max: Cell::default(),
+            credit_granted: Cell::default(),
+            credit_used: Cell::default(),
+            request_gap_us: Histogram::new(),
+            request_receive_us: Histogram::new(),
+            request_messages: Histogram::new(),
+            request_bytes: Histogram::new(),
+            ack_latency_us: Histogram::new(),
+            ack_gap_us: Histogram::new(),
+        };
+        recorder.last_active_us.set(now_us);
+        recorder
+    }
+
+    /// Number of this connection; unique for the life of the process.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The protocol that the connection speaks.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Address of the other end.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// Says who the client is, once it has introduced itself.
+    pub fn identify(&self, identity: Identity) {
+        self.about.lock().identity = identity;
+    }
+
+    /// Names the connection's file descriptor, so that the kernel's view of it can be fetched.
+    pub fn attach_socket(&self, descriptor: i32) {
+        self.about.lock().socket = Some(descriptor);
+    }
+
+    /// One socket read returned `bytes` bytes.
+    #[inline]
+    pub fn read(&self, bytes: usize, now_us: u64) {
+        if ENABLED {
+            self.counters.bytes_in.add(bytes as u64);
+            self.counters.reads.add(1);
+            self.last_active_us.set(now_us);
+        }
+    }
+
+    /// A socket read ended inside a frame: the rest of a request is still on its way.
+    #[inline]
+    pub fn read_ended_inside_frame(&self) {
+        if ENABLED {
+            self.counters.partial_reads.add(1);
+        }
+    }
+
+    /// Bytes handed to the kernel for this client.
+    #[inline]
+    pub fn wrote(&self, bytes: usize) {
+        if ENABLED {
+            self.counters.bytes_out.add(bytes as u64);
+        }
+    }
+
+    /// A request that wants an answer is complete: `messages` published by it (0 for any other
+    /// request), its size, and when the reads with its first and its last byte returned.
+    #[inline]
+    pub fn request(&self, messages: u64, bytes: u64, first_byte_us: u64, last_byte_us: u64) {
+        self.requests(1, messages, bytes, first_byte_us, last_byte_us);
+    }
+
+    /// `count` requests of one socket read, together: `messages` and `bytes` are sums, and the
+    /// histograms get their mean. One call per read, however many small requests it held.
+    #[inline]
+    pub fn requests(
+        &self,
+        count: u64,
+        messages: u64,
+        bytes: u64,
+        first_byte_us: u64,
+        last_byte_us: u64,
+    ) {
+        if !ENABLED || count == 0 {
+            return;
+        }
+        self.counters.requests.add(count);
+        if messages > 0 {
+            self.counters.publishes.add(count);
+            self.counters.messages_in.add(messages);
+            self.request_messages.record_many(messages / count, count);
+            self.request_bytes.record_many(bytes / count, count);
+        }
+        self.request_receive_us
+            .record_many(last_byte_us.saturating_sub(first_byte_us), count);
+        let in_flight = self.requests_in_flight.get();
+        let answered_us = self.last_answer_us.get();
+        if in_flight == 0 && answered_us > 0 {
+            self.request_gap_us
+                .record(first_byte_us.saturating_sub(answered_us));
+        }
+        self.requests_in_flight.set(in_flight + count);
+        if in_flight + count > self.requests_in_flight_max.get() {
+            self.requests_in_flight_max.set(in_flight + count);
+        }
+    }
+
+    /// `count` requests were answered, and the answers handed to the kernel at `now_us`.
+    #[inline]
+    pub fn answered(&self, count: u64, now_us: u64) {
+        if ENABLED && count > 0 {
+            self.counters.responses.add(count);
+            self.requests_in_flight
+                .set(self.requests_in_flight.get().saturating_sub(count));
+            self.last_answer_us.set(now_us);
+        }
+    }
+
+    /// Messages were delivered through a subscription; `again` of them not for the first time.
+    #[inline]
+    pub fn delivered(&self, messages: u64, again: u64) {
+        if ENABLED {
+            self.counters.deliveries.add(messages);
+            self.counters.messages_out.add(messages);
+            self.counters.redeliveries.add(again);
+        }
+    }
+
+    /// Messages were read by offset, without a subscription.
+    #[inline]
+    pub fn fetched(&self, messages: u64) {
+        if ENABLED {
+            self.counters.messages_out.add(messages);
+        }
+    }
+
+    /// One message was acknowledged this long after its delivery. The only call per message;
+    /// [`Recorder::acks`] counts them once per socket read.
+    #[inline]
+    pub fn acked(&self, latency_us: u64) {
+        if ENABLED {
+            self.ack_latency_us.record(latency_us);
+        }
+    }
+
+    /// `count` messages were acknowledged at once, this long after the delivery of the newest.
+    #[inline]
+    pub fn acked_many(&self, count: u64, latency_us: u64) {
+        if ENABLED {
+            self.ack_latency_us.record_many(latency_us, count);
+        }
+    }
+
+    /// The acknowledgements of one socket read: how many came in the order of delivery and how
+    /// many overtook an older message.
+    #[inline]
+    pub fn acks(&self, in_order: u64, out_of_order: u64, now_us: u64) {
+        if !ENABLED || in_order + out_of_order == 0 {
+            return;
+        }
+        self.counters.acks.add(in_order + out_of_order);
+        self.counters.acks_in_order.add(in_order);
+        self.counters.acks_out_of_order.add(out_of_order);
+        let last_us = self.last_ack_us.get();
+        if last_us > 0 {
+            self.ack_gap_us.record(now_us.saturating_sub(last_us));
+        }
+        self.last_ack_us.set(now_us);
+    }
+
+    /// An acknowledgement named a message that is no longer in flight here.
+    #[inline]
+    pub fn late_ack(&self) {
+        if ENABLED {
+            self.counters.acks_late.add(1);
+        }
+    }
+
+    /// The client gave messages back.
+    #[inline]
+    pub fn nacked(&self, messages: u64) {
+        if ENABLED {
+            self.counters.nacks.add(messages);
+        }
+    }
+
+    /// Deadlines of messages in flight here passed.
+    #[inline]
+    pub fn timed_out(&self, messages: u64) {
+        if ENABLED {
+            self.counters.timeouts.add(messages);
+        }
+    }
+
+    /// An error was answered.
+    #[inline]
+    pub fn error(&self) {
+        if ENABLED {
+            self.counters.errors.add(1);
+        }
+    }
+
+    /// How many messages the client is willing to have in flight (RDY, prefetch, …).
+    #[inline]
+    pub fn credit_granted(&self, messages: u64) {
+        if ENABLED {
+            self.credit_granted.set(messages);
+        }
+    }
+
+    /// How many messages the client has in flight now.
+    #[inline]
+    pub fn credit_used(&self, messages: u64) {
+        if ENABLED {
+            self.credit_used.set(messages);
+        }
+    }
+
+    /// From now on messages wait and the client has no credit left. Repeating it is harmless.
+    #[inline]
+    pub fn no_credit_begins(&self, now_us: u64) {
+        if ENABLED && self.no_credit_since_us.get() == 0 {
+            self.no_credit_since_us.set(now_us.max(1));
+        }
+    }
+
+    /// The client has credit again, or nothing waits any more. Harmless without a begin.
+    #[inline]
+    pub fn no_credit_ends(&self, now_us: u64) {
+        if ENABLED {
+            let since_us = self.no_credit_since_us.get();
+            if since_us > 0 {
+                self.counters
+                    .no_credit_us
+                    .add(now_us.saturating_sub(since_us));
+                self.no_credit_since_us.set(0);
+            }
+        }
+    }
+
+    /// A copy of everything. `tcp_info` fetches the kernel's view of the named descriptor, which
+    /// stays this connection's for the length of the call.
+    pub fn snapshot(&self, tcp_info: impl FnOnce(i32) -> Option<TcpInfo>) -> ConnectionSnapshot {
+        let (identity, tcp) = {
+            let about = self.about.lock();
+            (about.identity.clone(), about.socket.and_then(tcp_info))
+        };
+        ConnectionSnapshot {
+            id: self.id,
+            protocol: self.protocol,
+            peer: self.peer,
+            identity,
+            opened_us: self.opened_us,
+            last_active_us: self.last_active_us.get(),
+            counters: self.counters.snapshot(),
+            gauges: Gauges {
+                requests_in_flight: self.requests_in_flight.get(),
+                requests_in_flight_max: self.requests_in_flight_max.get(),
+                credit_granted: self.credit_granted.get(),
+                credit_used: self.credit_used.get(),
+                no_credit_since_us: self.no_credit_since_us.get(),
+            },
+            histograms: Histograms {
+                request_gap_us: self.request_gap_us.snapshot(),
+                request_receive_us: self.request_receive_us.snapshot(),
+                request_messages: self.request_messages.snapshot(),
+                request_bytes: self.request_bytes.snapshot(),
+                ack_latency_us: self.ack_latency_us.snapshot(),
+                ack_gap_us: self.ack_gap_us.snapshot(),
+            },
+            tcp,
+        }
+    }
+}
+
+#[cfg(all(test, feature = "probe"))]
+mod tests {
+    use super::*;
+
+    fn recorder() -> Recorder {
+        Recorder::new(1, Protocol::Nsq, SocketAddr::from(([127, 0, 0, 1], 9)), 10)
+    }
+
+    fn snapshot(recorder: &Recorder) -> ConnectionSnapshot {
+        recorder.snapshot(|_| None)
+    }
+
+    #[test]
+    fn an_idle_connection_costs_little() {
+        assert!(size_of::<Recorder>() < 1536, "{}", size_of::<Recorder>());
+    }
+
+    #[test]
+    fn gap_is_measured_from_the_answer_to_the_next_request_when_nothing_is_in_flight() {
+        let probe = recorder();
+        probe.request(1, 100, 1_000, 1_001);
+        probe.request(1, 100, 1_010, 1_010);
+        probe.answered(1, 2_000);
+        probe.request(1, 100, 2_400, 2_400);
+        probe.answered(2, 3_000);
+        probe.request(1, 100, 3_500, 3_500);
+        let seen = snapshot(&probe);
+        assert_eq!(seen.histograms.request_gap_us.count(), 1);
+        assert_eq!(seen.histograms.request_gap_us.max(), 500);
+        assert_eq!(seen.gauges.requests_in_flight_max, 2);
+        assert_eq!(seen.gauges.requests_in_flight, 1);
+        assert_eq!((seen.counters.publishes, seen.counters.messages_in), (4, 4));
+    }
+
+    #[test]
+    fn many_requests_of_one_read_are_recorded_by_their_mean() {
+        let probe = recorder();
+        probe.requests(4, 40, 4_000, 5, 25);
+        let seen = snapshot(&probe);
+        assert_eq!(seen.histograms.request_messages.count(), 4);
+        assert_eq!(seen.histograms.request_messages.max(), 10);
+        assert_eq!(seen.histograms.request_bytes.sum(), 4_000);
+        assert_eq!(seen.histograms.request_receive_us.max(), 20);
+    }
+
+    #[test]
+    fn time_without_credit_accumulates() {
+        let probe = recorder();
+        probe.no_credit_begins(100);
+        probe.no_credit_begins(150);
+        assert_eq!(snapshot(&probe).gauges.no_credit_since_us, 100);
+        probe.no_credit_ends(200);
+        probe.no_credit_ends(900);
+        assert_eq!(snapshot(&probe).counters.no_credit_us, 100);
+    }
+
+    #[test]
+    fn acknowledgements_count_order_and_rhythm() {
+        let probe = recorder();
+        probe.acked(70);
+        probe.acked_many(2, 90);
+        probe.acks(2, 1, 1_000);
+        probe.acks(1, 0, 1_500);
+        let seen = snapshot(&probe);
+        assert_eq!(
+            (seen.counters.acks, seen.counters.acks_out_of_order),
+            (4, 1)
+        );
+        assert_eq!(seen.histograms.ack_latency_us.count(), 3);
+        assert_eq!(seen.histograms.ack_gap_us.max(), 500);
+    }
+}

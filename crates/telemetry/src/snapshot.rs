@@ -1,0 +1,132 @@
+//! Telemetry as plain data: what `/metrics` renders and the doctor reads.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Counters, HistogramSnapshot, Identity, Protocol, TcpInfo};
+
+/// Values of this moment, as opposed to what only grows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gauges {
+    /// Requests received and not answered yet.
+    pub requests_in_flight: u64,
+    /// The most requests that were ever in flight at once.
+    pub requests_in_flight_max: u64,
+    /// Messages that the client is willing to have in flight.
+    pub credit_granted: u64,
+    /// Messages that the client has in flight.
+    pub credit_used: u64,
+    /// Since when messages wait while the client has no credit; 0 when that is not so.
+    pub no_credit_since_us: u64,
+}
+
+macro_rules! histograms {
+    ($($(#[doc = $help:literal])+ $name:ident,)+) => {
+        /// The distributions of one connection, or of a protocol's connections together.
+        #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct Histograms { $($(#[doc = $help])+ pub $name: HistogramSnapshot,)+ }
+
+        impl Histograms {
+            /// Adds the counts of every histogram of `other`.
+            pub fn merge(&mut self, other: &Histograms) {
+                $(self.$name.merge(&other.$name);)+
+            }
+
+            /// Name, help text and values of each histogram.
+            pub(crate) fn each(
+                &self,
+            ) -> impl Iterator<Item = (&'static str, &'static str, &HistogramSnapshot)> {
+                [$((stringify!($name), concat!($($help),+).trim(), &self.$name),)+].into_iter()
+            }
+        }
+    };
+}
+
+histograms! {
+    /// Microseconds from the last answer sent to the first byte of the next request.
+    request_gap_us,
+    /// Microseconds between the first and the last byte of a request.
+    request_receive_us,
+    /// Messages per publishing request.
+    request_messages,
+    /// Bytes per publishing request.
+    request_bytes,
+    /// Microseconds from the delivery of a message to its acknowledgement.
+    ack_latency_us,
+    /// Microseconds between the socket reads that brought acknowledgements.
+    ack_gap_us,
+}
+
+/// One open connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionSnapshot {
+    /// Number of the connection; unique for the life of the broker process.
+    pub id: u64,
+    /// The protocol that it speaks.
+    pub protocol: Protocol,
+    /// Address of the other end.
+    pub peer: SocketAddr,
+    /// Who the client says it is.
+    pub identity: Identity,
+    /// When it was opened, on the broker's monotonic clock.
+    pub opened_us: u64,
+    /// When its client last sent something, on the same clock.
+    pub last_active_us: u64,
+    /// What was counted since it was opened.
+    pub counters: Counters,
+    /// Values of this moment.
+    pub gauges: Gauges,
+    /// Distributions since it was opened.
+    pub histograms: Histograms,
+    /// The kernel's view, where it was asked for and available.
+    pub tcp: Option<TcpInfo>,
+}
+
+/// What is remembered of a connection that was closed lately, so that a client that reconnects
+/// for every message can be seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClosedConnection {
+    /// Number of the connection.
+    pub id: u64,
+    /// The protocol that it spoke.
+    pub protocol: Protocol,
+    /// Address of the other end.
+    pub peer: SocketAddr,
+    /// Who the client said it was.
+    pub identity: Identity,
+    /// When it was opened, on the broker's monotonic clock.
+    pub opened_us: u64,
+    /// When its client last sent something, on the same clock.
+    pub last_active_us: u64,
+    /// What was counted.
+    pub counters: Counters,
+}
+
+/// The sums over all connections of a protocol, open and closed, since the broker started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProtocolTotals {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// Connections opened.
+    pub connections_opened: u64,
+    /// Connections open now.
+    pub connections_open: u64,
+    /// Sums of the counters.
+    pub counters: Counters,
+    /// Merged histograms.
+    pub histograms: Histograms,
+}
+
+/// Everything at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// When it was taken, on the broker's monotonic clock, in microseconds.
+    pub taken_us: u64,
+    /// One entry per protocol that had a connection, in the order of [`Protocol::ALL`].
+    pub totals: Vec<ProtocolTotals>,
+    /// Open connections, by id.
+    pub connections: Vec<ConnectionSnapshot>,
+    /// Connections closed lately, oldest first; bounded.
+    pub closed: Vec<ClosedConnection>,
+}

@@ -1,0 +1,226 @@
+//! `cargo xtask bench-peers nsq`: NSQ's own bench_writer and bench_reader, unmodified, against us,
+//! nsqd and a floor, in turns; and what those two do not measure (`--disk64`, `--latency`).
+//!
+//! Raw results are appended to `docs/benchmarks/nsq-DATE.jsonl`, one JSON object per measurement;
+//! `docs/benchmarks/nsq.md` is written anew from the newest of each kind.
+
+mod disk64;
+mod latency;
+mod machine;
+mod record;
+mod report;
+mod subject;
+mod throughput;
+
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use crate::install::{Clients, Tool};
+use crate::workspace::{Workspace, run, tail};
+
+/// Measure against the original brokers with their own benchmark programs.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Which original.
+    peer: Peer,
+    /// Repetitions; medians are reported.
+    #[arg(long, default_value_t = 5)]
+    runs: u32,
+    /// Message sizes in bytes.
+    #[arg(long, value_delimiter = ',', default_value = "100,200")]
+    sizes: Vec<u32>,
+    /// Numbers of connections.
+    #[arg(long, value_delimiter = ',', default_value = "1,4")]
+    clients: Vec<u32>,
+    /// Seconds of publishing, and of reading. Fewer than 10 flatter nsqd's memory queue.
+    #[arg(long, default_value_t = 10)]
+    seconds: u32,
+    /// Only these subjects, by a part of their name (`ours`, `floor`, `memory`, ...).
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// One short run of one size and one client; results go to the target folder.
+    #[arg(long)]
+    quick: bool,
+    /// 64 connections that each publish one message and wait, synced to disk.
+    #[arg(long)]
+    disk64: bool,
+    /// From publish to delivery, one message at a time.
+    #[arg(long, conflicts_with = "disk64")]
+    latency: bool,
+    /// Where the brokers keep their data, all on this one disk (default: the target folder).
+    #[arg(long, value_name = "FOLDER")]
+    data_dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Peer {
+    Nsq,
+}
+
+/// What a measurement needs.
+struct Bench {
+    clients: Clients,
+    binary: PathBuf,
+    /// A folder of its own for each measurement lies below this one.
+    data: PathBuf,
+    results: record::Results,
+}
+
+pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
+    let Peer::Nsq = args.peer;
+    if cfg!(debug_assertions) {
+        return Err(run_optimised(workspace)?.into());
+    }
+    let clients = Clients::new(workspace);
+    clients.install(Tool::Go)?;
+    let data = args
+        .data_dir
+        .clone()
+        .unwrap_or_else(|| workspace.target().join("bench-data"));
+    std::fs::create_dir_all(&data)?;
+    let folder = if args.quick {
+        workspace.target().to_path_buf()
+    } else {
+        workspace.root().join("docs/benchmarks")
+    };
+    let bench = Bench {
+        clients,
+        binary: workspace.release_binary()?,
+        data: data.canonicalize()?,
+        results: record::Results::open(&folder, machine::describe(&data))?,
+    };
+    if args.disk64 {
+        disk64::measure(&bench, args)?;
+    } else if args.latency {
+        latency::measure(&bench, args)?;
+    } else {
+        throughput::measure(&bench, args)?;
+    }
+    report::write(&bench.results, &folder.join("nsq.md"))?;
+    Ok(true)
+}
+
+/// The floor and our own clients would measure the compiler's settings: start again, optimised.
+fn run_optimised(workspace: &Workspace) -> Result<std::io::Error> {
+    run(workspace
+        .cargo()
+        .args(["build", "--release", "--quiet", "--package", "xtask"]))?;
+    let program = workspace.target().join("release/xtask");
+    Ok(Command::new(program)
+        .args(std::env::args_os().skip(1))
+        .exec())
+}
+
+/// What bench_writer or bench_reader is asked to do.
+#[derive(Clone, Copy)]
+pub(crate) struct Load {
+    pub(crate) size_bytes: u32,
+    pub(crate) clients: u32,
+    pub(crate) seconds: u32,
+}
+
+/// What it says it has done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Outcome {
+    pub(crate) messages: u64,
+    pub(crate) seconds: f64,
+}
+
+/// Runs bench_writer with batches of 200, as NSQ's bench.sh does.
+pub(crate) fn writer(
+    clients: &Clients,
+    address: SocketAddr,
+    topic: &str,
+    load: Load,
+) -> Result<Outcome> {
+    let mut command = Command::new(clients.nsq_program("bench_writer"));
+    command.arg("--batch-size=200");
+    bench_program(command, address, topic, load)
+}
+
+/// Runs bench_reader on the channel `ch`.
+pub(crate) fn reader(
+    clients: &Clients,
+    address: SocketAddr,
+    topic: &str,
+    load: Load,
+) -> Result<Outcome> {
+    let mut command = Command::new(clients.nsq_program("bench_reader"));
+    command.arg("--channel=ch");
+    bench_program(command, address, topic, load)
+}
+
+fn bench_program(
+    mut command: Command,
+    address: SocketAddr,
+    topic: &str,
+    load: Load,
+) -> Result<Outcome> {
+    // Both programs open as many connections as Go has processors.
+    command.env("GOMAXPROCS", load.clients.to_string());
+    command
+        .arg(format!("--nsqd-tcp-address={address}"))
+        .arg(format!("--topic={topic}"));
+    command.arg(format!("--size={}", load.size_bytes));
+    command.arg(format!("--runfor={}s", load.seconds));
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot start the bench program")?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!(
+            "{:?}: {}\n{}",
+            command.get_program(),
+            output.status,
+            tail(&text, 20)
+        );
+    }
+    parse(&text).with_context(|| format!("no result in {text}"))
+}
+
+/// Reads `... duration: 10.00123s - 12.3mb/s - 456.7ops/s - 8.9us/op`.
+fn parse(text: &str) -> Option<Outcome> {
+    let (_, rest) = text.rsplit_once("duration: ")?;
+    let mut fields = rest.split(" - ");
+    let seconds = go_seconds(fields.next()?)?;
+    let rate: f64 = fields.nth(1)?.strip_suffix("ops/s")?.parse().ok()?;
+    Some(Outcome {
+        messages: (rate * seconds).round() as u64,
+        seconds,
+    })
+}
+
+/// A duration as Go prints it: `1m2.5s`, `10.1s`, `500ms`.
+fn go_seconds(text: &str) -> Option<f64> {
+    if let Some(ms) = text.strip_suffix("ms") {
+        return Some(ms.parse::<f64>().ok()? / 1000.0);
+    }
+    let (minutes, seconds) = text.split_once('m').unwrap_or(("0", text));
+    Some(minutes.parse::<f64>().ok()? * 60.0 + seconds.strip_suffix('s')?.parse::<f64>().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_a_bench_program_is_read() {
+        let line = "[bench_writer] 2026/01/02 03:04:05 duration: 1m0.5s - 9.5mb/s - 50.000ops/s - \
+                    20us/op\n";
+        assert_eq!(
+            parse(line),
+            Some(Outcome {
+                messages: 3025,
+                seconds: 60.5
+            })
+        );
+        assert_eq!(go_seconds("250ms"), Some(0.25));
+        assert_eq!(parse("panic: no"), None);
+    }
+}

@@ -1,0 +1,129 @@
+//! Raw results: one JSON object per measurement and line, appended and never changed.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::machine::Machine;
+use crate::workspace::today;
+
+/// One measurement.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Seconds since 1970 at which `bench-peers` was started: one number for one comparison.
+    pub(super) run: u64,
+    /// `pub`, `sub`, `disk64`, `fdatasync` or `latency`.
+    pub(super) kind: String,
+    /// Who was measured.
+    pub(super) subject: String,
+    /// What its answer to a producer promises: `memory`, `kernel` or `disk`.
+    pub(super) durability: String,
+    pub(super) size_bytes: u32,
+    pub(super) clients: u32,
+    pub(super) topics: u32,
+    pub(super) messages: u64,
+    pub(super) seconds: f64,
+    /// User and system time of the broker process.
+    pub(super) broker_cpu_s: f64,
+    pub(super) rss_peak_bytes: u64,
+    /// Messages left in the channel after reading: 0 means that the reader ran dry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) backlog: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) p50_us: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) p99_us: Option<f64>,
+    pub(super) machine: Machine,
+}
+
+impl Record {
+    pub(super) fn rate(&self) -> f64 {
+        self.messages as f64 / self.seconds
+    }
+
+    /// Broker CPU in microseconds per message.
+    pub(super) fn cpu_us(&self) -> f64 {
+        self.broker_cpu_s * 1e6 / self.messages as f64
+    }
+}
+
+/// The file of today's results.
+pub(super) struct Results {
+    path: PathBuf,
+    run: u64,
+    machine: Machine,
+}
+
+impl Results {
+    pub(super) fn open(folder: &Path, machine: Machine) -> Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        Ok(Self {
+            path: folder.join(format!("nsq-{}.jsonl", today())),
+            run,
+            machine,
+        })
+    }
+
+    /// A record with everything but the figures.
+    pub(super) fn blank(&self, kind: &str, subject: &str, durability: &str) -> Record {
+        Record {
+            run: self.run,
+            kind: kind.to_owned(),
+            subject: subject.to_owned(),
+            durability: durability.to_owned(),
+            size_bytes: 0,
+            clients: 1,
+            topics: 1,
+            messages: 0,
+            seconds: 0.0,
+            broker_cpu_s: 0.0,
+            rss_peak_bytes: 0,
+            backlog: None,
+            p50_us: None,
+            p99_us: None,
+            machine: self.machine.clone(),
+        }
+    }
+
+    /// Appends a record and prints it.
+    pub(super) fn add(&self, record: &Record) -> Result<()> {
+        let mut file = File::options().create(true).append(true).open(&self.path)?;
+        writeln!(file, "{}", serde_json::to_string(record)?)?;
+        let mut line = format!(
+            "{:<9} {:<28} {:>3} B {} clients {} topics  {:>10.0}/s  {:>7.3} us CPU  {:>5} MB",
+            record.kind,
+            record.subject,
+            record.size_bytes,
+            record.clients,
+            record.topics,
+            record.rate(),
+            record.cpu_us(),
+            record.rss_peak_bytes >> 20,
+        );
+        if let (Some(p50), Some(p99)) = (record.p50_us, record.p99_us) {
+            line.push_str(&format!("  p50 {p50:.0} us  p99 {p99:.0} us"));
+        }
+        println!("{line}");
+        Ok(())
+    }
+
+    /// All records of today, oldest first.
+    pub(super) fn all(&self) -> Result<Vec<Record>> {
+        let text = std::fs::read_to_string(&self.path)?;
+        let lines = text.lines().map(serde_json::from_str);
+        lines
+            .collect::<Result<_, _>>()
+            .with_context(|| self.path.display().to_string())
+    }
+
+    pub(super) fn file_name(&self) -> String {
+        self.path
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    }
+}

@@ -1,0 +1,237 @@
+//! A broker under test: ours, or the original nsqd, with the same options in either's flags.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::http;
+use crate::process::Process;
+use crate::wait;
+
+/// Which program is under test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Cloverleaf,
+    /// The original. The client tests run against it too, which is what shows that they are right.
+    Nsqd,
+}
+
+/// How to start a broker. Addresses are free ports of the loopback device unless they are set.
+#[derive(Clone)]
+pub(crate) struct Options {
+    pub(crate) kind: Kind,
+    pub(crate) binary: PathBuf,
+    pub(crate) data: PathBuf,
+    pub(crate) tcp: SocketAddr,
+    pub(crate) http: SocketAddr,
+    /// The lookup HTTP API; ours only, nsqd has nsqlookupd for it.
+    pub(crate) lookup_http: SocketAddr,
+    /// nsqd opens its HTTPS port even without a certificate; ours is turned off.
+    https: SocketAddr,
+    /// The admin address with `/metrics`; ours only.
+    pub(crate) admin: SocketAddr,
+    /// Existing nsqlookupd processes to register with.
+    pub(crate) lookupd_tcp: Vec<SocketAddr>,
+    pub(crate) auth_http: Option<SocketAddr>,
+    /// Certificate and key, PEM.
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    /// `kernel`, `disk` or `protocol`; ours only.
+    pub(crate) durability: Option<&'static str>,
+    /// More flags, in the words of the program.
+    pub(crate) more: Vec<String>,
+}
+
+impl Options {
+    /// Free ports, no TLS, no authentication, the program's own durability.
+    pub(crate) fn new(kind: Kind, binary: &Path, data: &Path) -> Result<Self> {
+        let [tcp, http, lookup_http, https, admin] = free_addresses()?;
+        Ok(Self {
+            kind,
+            binary: binary.to_path_buf(),
+            data: data.to_path_buf(),
+            tcp,
+            http,
+            lookup_http,
+            https,
+            admin,
+            lookupd_tcp: Vec::new(),
+            auth_http: None,
+            tls: None,
+            durability: None,
+            more: Vec::new(),
+        })
+    }
+
+    /// The command that starts the broker.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        match self.kind {
+            Kind::Cloverleaf => self.cloverleaf(&mut command),
+            Kind::Nsqd => self.nsqd(&mut command),
+        }
+        command.args(&self.more);
+        command
+    }
+
+    fn cloverleaf(&self, command: &mut Command) {
+        command
+            .arg("serve")
+            .arg(flag("data-dir", self.data.display()));
+        command.arg(flag("nsq-tcp-address", self.tcp));
+        command.arg(flag("nsq-http-address", self.http));
+        command.arg(flag("nsq-lookup-http-address", self.lookup_http));
+        command.arg(flag("admin-address", self.admin));
+        command.arg(flag("nsq-https-address", ""));
+        command.arg(flag("nsq-broadcast-address", "127.0.0.1"));
+        for address in &self.lookupd_tcp {
+            command.arg(flag("nsq-lookupd-tcp-address", address));
+        }
+        if let Some(address) = self.auth_http {
+            command.arg(flag("nsq-auth-http-address", address));
+        }
+        if let Some((certificate, key)) = &self.tls {
+            command.arg(flag("nsq-tls-cert", certificate.display()));
+            command.arg(flag("nsq-tls-key", key.display()));
+        }
+        if let Some(durability) = self.durability {
+            command.arg(flag("durability", durability));
+        }
+    }
+
+    fn nsqd(&self, command: &mut Command) {
+        command.arg(flag("data-path", self.data.display()));
+        command.arg(flag("tcp-address", self.tcp));
+        command.arg(flag("http-address", self.http));
+        command.arg(flag("https-address", self.https));
+        command.arg(flag("broadcast-address", "127.0.0.1"));
+        for address in &self.lookupd_tcp {
+            command.arg(flag("lookupd-tcp-address", address));
+        }
+        if let Some(address) = self.auth_http {
+            command.arg(flag("auth-http-address", address));
+        }
+        if let Some((certificate, key)) = &self.tls {
+            command.arg(flag("tls-cert", certificate.display()));
+            command.arg(flag("tls-key", key.display()));
+        }
+    }
+
+    /// Starts the broker and waits until it serves.
+    pub(crate) fn start(&self) -> Result<Broker> {
+        let mut broker = self.spawn()?;
+        broker.wait_ready()?;
+        Ok(broker)
+    }
+
+    /// Starts the broker without waiting for anything.
+    pub(crate) fn spawn(&self) -> Result<Broker> {
+        std::fs::create_dir_all(&self.data)?;
+        self.spawn_as(self.command())
+    }
+
+    /// Starts `command`, which ends up running this broker (under a tracer, for example).
+    pub(crate) fn spawn_as(&self, mut command: Command) -> Result<Broker> {
+        // Beside the data folder: that one may be full or read-only.
+        let log = self.data.with_extension("out");
+        Ok(Broker {
+            process: Process::start(&mut command, &log)?,
+            options: self.clone(),
+        })
+    }
+}
+
+/// A running broker. Dropped, it is killed.
+pub(crate) struct Broker {
+    process: Process,
+    options: Options,
+}
+
+impl Broker {
+    pub(crate) fn tcp(&self) -> SocketAddr {
+        self.options.tcp
+    }
+
+    pub(crate) fn http(&self) -> SocketAddr {
+        self.options.http
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    pub(crate) fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Waits until `/ping` and the TCP port answer.
+    pub(crate) fn wait_ready(&mut self) -> Result<()> {
+        let Options { tcp, http, .. } = self.options;
+        let process = &mut self.process;
+        wait::until("the broker serves", Duration::from_secs(30), || {
+            if let Some(status) = process.exit_status()? {
+                bail!("the broker ended ({status}):\n{}", process.log());
+            }
+            Ok(TcpStream::connect(tcp).is_ok()
+                && http::get(http, "/ping").is_ok_and(|answer| answer.status == 200))
+        })
+        .with_context(|| process.log())
+    }
+
+    /// SIGKILL, then a new process on the same data and addresses.
+    pub(crate) fn crash_and_restart(&mut self) -> Result<()> {
+        self.process.kill()?;
+        *self = self.options.start()?;
+        Ok(())
+    }
+
+    /// SIGTERM; returns how it ended.
+    pub(crate) fn terminate(&mut self) -> Result<ExitStatus> {
+        self.process.terminate(Duration::from_secs(30))
+    }
+
+    /// Creates a topic and, unless it is empty, a channel on it.
+    pub(crate) fn create(&self, topic: &str, channel: &str) -> Result<()> {
+        let mut paths = vec![format!("/topic/create?topic={topic}")];
+        if !channel.is_empty() {
+            paths.push(format!("/channel/create?topic={topic}&channel={channel}"));
+        }
+        for path in paths {
+            let answer = http::post(self.http(), &path, b"")?;
+            if answer.status != 200 {
+                bail!("{path}: status {}: {}", answer.status, answer.text());
+            }
+        }
+        Ok(())
+    }
+
+    /// The depth of a channel, from `/stats`.
+    pub(crate) fn depth(&self, topic: &str, channel: &str) -> Result<u64> {
+        let path = format!("/stats?format=json&topic={topic}&channel={channel}");
+        let stats = http::get(self.http(), &path)?.json()?;
+        let channel = &stats["topics"][0]["channels"][0];
+        channel["depth"]
+            .as_u64()
+            .with_context(|| format!("no depth in {stats}"))
+    }
+}
+
+/// As many different free ports on the loopback device as asked for.
+pub(crate) fn free_addresses<const N: usize>() -> Result<[SocketAddr; N]> {
+    // All are held until all are known, else one port could be given twice.
+    let mut listeners = Vec::with_capacity(N);
+    for _ in 0..N {
+        listeners.push(TcpListener::bind("127.0.0.1:0")?);
+    }
+    let mut addresses = [SocketAddr::from(([127, 0, 0, 1], 0)); N];
+    for (address, listener) in addresses.iter_mut().zip(&listeners) {
+        *address = listener.local_addr()?;
+    }
+    Ok(addresses)
+}
+
+fn flag(name: &str, value: impl std::fmt::Display) -> String {
+    format!("--{name}={value}")
+}

@@ -1,0 +1,305 @@
+//! The client tests: real third-party programs, and hostile ones, against the real binary.
+
+mod admin;
+mod bench;
+mod crash;
+mod disk;
+mod golang;
+mod hostile;
+mod lookup;
+mod memory;
+mod scripts;
+mod sync_order;
+mod tools;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::broker::{Broker, Kind, Options};
+use crate::install::{Clients, Tool};
+use crate::workspace::{Workspace, tail};
+
+pub(crate) use crash::crash_rounds;
+pub(crate) use memory::limits;
+
+/// One named group of client tests.
+struct Group {
+    name: &'static str,
+    needs: &'static [Tool],
+    /// Whether it also holds for the original nsqd: the rest tests what only we promise.
+    nsqd_too: bool,
+    run: fn(&Context, &mut Report) -> Result<()>,
+}
+
+/// All groups, quick ones first.
+const GROUPS: &[Group] = &[
+    Group {
+        name: "nsq/python",
+        needs: &[Tool::Python],
+        nsqd_too: true,
+        run: scripts::python,
+    },
+    Group {
+        name: "nsq/node",
+        needs: &[Tool::Node],
+        nsqd_too: true,
+        run: scripts::node,
+    },
+    Group {
+        name: "nsq/go",
+        needs: &[Tool::Go],
+        nsqd_too: true,
+        run: golang::program,
+    },
+    Group {
+        name: "nsq/tools",
+        needs: &[Tool::Go],
+        nsqd_too: true,
+        run: tools::run,
+    },
+    Group {
+        name: "nsq/nsqadmin",
+        needs: &[Tool::Go],
+        nsqd_too: true,
+        run: admin::run,
+    },
+    Group {
+        name: "nsq/nsqlookupd",
+        needs: &[Tool::Go],
+        nsqd_too: true,
+        run: lookup::run,
+    },
+    Group {
+        name: "nsq/bench",
+        needs: &[Tool::Go],
+        nsqd_too: true,
+        run: bench::run,
+    },
+    Group {
+        name: "nsq/drain",
+        needs: &[Tool::Go],
+        nsqd_too: true,
+        run: crash::drain,
+    },
+    Group {
+        name: "nsq/crash",
+        needs: &[Tool::Go],
+        nsqd_too: false,
+        run: crash::run,
+    },
+    Group {
+        name: "nsq/hostile",
+        needs: &[],
+        nsqd_too: true,
+        run: hostile::run,
+    },
+    Group {
+        name: "nsq/disk",
+        needs: &[],
+        nsqd_too: false,
+        run: disk::run,
+    },
+    Group {
+        name: "nsq/sync",
+        needs: &[Tool::Strace],
+        nsqd_too: false,
+        run: sync_order::run,
+    },
+    Group {
+        name: "nsq/memory",
+        needs: &[],
+        nsqd_too: false,
+        run: memory::run,
+    },
+    Group {
+        name: "nsq/go-nsq-suite",
+        needs: &[Tool::Go],
+        nsqd_too: true,
+        run: golang::suite,
+    },
+];
+
+/// What every group gets.
+pub(crate) struct Context {
+    pub(crate) workspace: Workspace,
+    pub(crate) clients: Clients,
+    pub(crate) kind: Kind,
+    pub(crate) binary: PathBuf,
+    /// In CI a test that cannot run has failed.
+    pub(crate) ci: bool,
+}
+
+impl Context {
+    /// Context with our own release binary, which is built when it has to be.
+    pub(crate) fn ours(workspace: &Workspace) -> Result<Self> {
+        let binary = workspace.release_binary()?;
+        Ok(Self::new(workspace, Kind::Cloverleaf, binary))
+    }
+
+    fn new(workspace: &Workspace, kind: Kind, binary: PathBuf) -> Self {
+        Self {
+            workspace: workspace.clone(),
+            clients: Clients::new(workspace),
+            kind,
+            binary,
+            ci: std::env::var_os("CI").is_some_and(|value| value == "true"),
+        }
+    }
+
+    /// Options of a broker with its data in `folder`.
+    pub(crate) fn options(&self, folder: &Path) -> Result<Options> {
+        Options::new(self.kind, &self.binary, &folder.join("data"))
+    }
+
+    /// The broker that most groups use: nothing but defaults, with TLS.
+    fn plain_broker(&self, folder: &Path) -> Result<Broker> {
+        let mut options = self.options(folder)?;
+        let tls = self.workspace.client_tests().join("tls");
+        options.tls = Some((tls.join("server.pem"), tls.join("server.key")));
+        options.start()
+    }
+
+    /// Tells a program the broker's addresses in its environment.
+    fn with_addresses(&self, mut command: Command, broker: &Broker) -> Command {
+        command
+            .env("NSQ_TCP", broker.tcp().to_string())
+            .env("NSQ_HTTP", broker.http().to_string())
+            .env(
+                "NSQ_TLS_CA",
+                self.workspace.client_tests().join("tls/ca.pem"),
+            );
+        command
+    }
+}
+
+/// What came of the single checks.
+#[derive(Default)]
+pub(crate) struct Report {
+    passed: usize,
+    failed: Vec<String>,
+    group: &'static str,
+}
+
+impl Report {
+    /// Runs one check and prints what came of it.
+    pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> Result<()>) {
+        let start = Instant::now();
+        let result = check();
+        let seconds = start.elapsed().as_secs_f64();
+        match result {
+            Ok(()) => {
+                self.passed += 1;
+                println!("ok      {}: {name} ({seconds:.1} s)", self.group);
+            }
+            Err(error) => self.fail(name, &format!("{error:#}")),
+        }
+    }
+
+    /// Records what another program has found to be right.
+    fn pass(&mut self, name: &str) {
+        self.passed += 1;
+        println!("ok      {}: {name}", self.group);
+    }
+
+    /// Records a failure.
+    pub(crate) fn fail(&mut self, name: &str, why: &str) {
+        println!("FAILED  {}: {name}: {why}", self.group);
+        self.failed.push(format!("{}: {name}", self.group));
+    }
+
+    /// Runs a program that prints `ok NAME` or `not ok NAME: WHY` for each of its checks.
+    fn program(&mut self, command: &mut Command) -> Result<()> {
+        let output = command
+            .stdin(Stdio::null())
+            .output()
+            .context("cannot start the program")?;
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let mut checks = 0;
+        for line in stdout.lines() {
+            if let Some(name) = line.strip_prefix("ok ") {
+                self.pass(name);
+            } else if let Some(rest) = line.strip_prefix("not ok ") {
+                let (name, why) = rest.split_once(": ").unwrap_or((rest, "no reason given"));
+                self.fail(name, why);
+            } else {
+                continue;
+            }
+            checks += 1;
+        }
+        if checks == 0 {
+            bail!(
+                "it printed no result\n{}{}",
+                tail(&stdout, 30),
+                tail(&stderr, 30)
+            );
+        }
+        // A program ends with 1 when a check has failed; what it died of is on stderr.
+        if !output.status.success() {
+            self.fail("exit", &format!("{}\n{}", output.status, tail(&stderr, 30)));
+        }
+        Ok(())
+    }
+}
+
+/// Runs the groups whose name contains `only`, or all, against `nsqd` if that is given and else
+/// against our release binary. True when nothing failed.
+pub(crate) fn run(workspace: &Workspace, only: Option<&str>, nsqd: Option<&Path>) -> Result<bool> {
+    let context = match nsqd {
+        Some(path) => Context::new(workspace, Kind::Nsqd, path.to_path_buf()),
+        None => Context::ours(workspace)?,
+    };
+    let mut report = Report::default();
+    let mut skipped: BTreeMap<&str, usize> = BTreeMap::new();
+    let chosen: Vec<&Group> = GROUPS
+        .iter()
+        .filter(|group| only.is_none_or(|only| group.name.contains(only)))
+        .filter(|group| group.nsqd_too || context.kind == Kind::Cloverleaf)
+        .collect();
+    if chosen.is_empty() {
+        bail!("no client test is named so; there are {}", names());
+    }
+    for group in chosen {
+        report.group = group.name;
+        if let Some(program) = group.needs.iter().find_map(|tool| tool.missing()) {
+            if context.ci {
+                report.fail("start", &format!("{program} is missing, and this is CI"));
+            } else {
+                println!("SKIPPED {}: ****** {program} IS MISSING ******", group.name);
+                *skipped.entry(program).or_default() += 1;
+            }
+            continue;
+        }
+        let installed = group
+            .needs
+            .iter()
+            .try_for_each(|tool| context.clients.install(*tool));
+        if let Err(error) = installed.and_then(|()| (group.run)(&context, &mut report)) {
+            report.fail("run", &format!("{error:#}"));
+        }
+    }
+    Ok(finish(&report, &skipped))
+}
+
+fn finish(report: &Report, skipped: &BTreeMap<&str, usize>) -> bool {
+    for name in &report.failed {
+        println!("failed: {name}");
+    }
+    for (program, groups) in skipped {
+        println!("{groups} skipped because {program} is missing");
+    }
+    println!("{} passed, {} failed", report.passed, report.failed.len());
+    report.failed.is_empty()
+}
+
+fn names() -> String {
+    GROUPS
+        .iter()
+        .map(|group| group.name)
+        .collect::<Vec<_>>()
+        .join(", ")
+}

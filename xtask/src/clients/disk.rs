@@ -1,0 +1,182 @@
+//! Bad days of the data folder: full, read-only, or in use by another broker.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+use super::{Context, Report};
+use crate::broker::{Broker, Options};
+use crate::nsq::{Connection, Frame, multi_publish_command};
+use crate::wait;
+use crate::workspace::output;
+
+/// Size of the small disk.
+const DISK_BYTES: usize = 64 << 20;
+/// What lies on it beside the broker's data, to be deleted when it is full.
+const BALLAST_BYTES: usize = 16 << 20;
+/// A broker that refuses to start says so in this time.
+const REFUSE_MAX: Duration = Duration::from_secs(5);
+
+pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
+    let folder = context.workspace.temp_folder("disk")?;
+    report.check("a second broker on the same folder", || {
+        second_broker(context, folder.path())
+    });
+    if !rustix::process::geteuid().is_root() {
+        let why = "only root can mount a small disk";
+        if context.ci {
+            report.fail("full and read-only disk", why);
+        } else {
+            println!("SKIPPED nsq/disk: ****** full and read-only disk: {why} ******");
+        }
+        return Ok(());
+    }
+    report.check("a read-only folder", || read_only(context, folder.path()));
+    report.check("a full disk", || full(context, folder.path()));
+    Ok(())
+}
+
+fn second_broker(context: &Context, folder: &Path) -> Result<()> {
+    let mut first = context.options(&folder.join("second"))?.start()?;
+    let holder = first.process().pid().to_string();
+    let mut options = context.options(&folder.join("second"))?;
+    options.data = first.options().data.clone();
+    let text = refused_start(&options)?;
+    if !text.contains(&holder) {
+        bail!("the second broker does not name process {holder}:\n{text}");
+    }
+    Connection::open(first.tcp())?.publish("t", b"the first serves on")
+}
+
+fn read_only(context: &Context, folder: &Path) -> Result<()> {
+    let disk = Mount::new(&folder.join("read-only"), "ro,size=1m")?;
+    let mut options = context.options(&folder.join("any"))?;
+    options.data = disk.folder.join("data");
+    let log = folder.join("read-only.out");
+    let text = refused_start_logged(&options, &log)?;
+    if !text.contains(&options.data.display().to_string()) {
+        bail!("the broker does not name the folder:\n{text}");
+    }
+    Ok(())
+}
+
+/// Starts a broker that must refuse, and returns what it says.
+fn refused_start(options: &Options) -> Result<String> {
+    let log = options.data.with_extension("refused");
+    refused_start_logged(options, &log)
+}
+
+fn refused_start_logged(options: &Options, log: &Path) -> Result<String> {
+    let mut process = crate::process::Process::start(&mut options.command(), log)?;
+    let status = process.wait(REFUSE_MAX)?;
+    if status.success() {
+        bail!("the broker ended with {status}");
+    }
+    Ok(process.log())
+}
+
+fn full(context: &Context, folder: &Path) -> Result<()> {
+    let disk = Mount::new(&folder.join("full"), &format!("size={DISK_BYTES}"))?;
+    let ballast = disk.folder.join("ballast");
+    std::fs::write(&ballast, vec![0; BALLAST_BYTES])?;
+    let mut options = context.options(&folder.join("any"))?;
+    options.data = disk.folder.join("data");
+    options.more = vec![
+        "--segment-bytes=4MiB".into(),
+        "--disk-free-bytes-min=8MiB".into(),
+    ];
+    let mut broker = options.start()?;
+    broker.create("full", "ch")?;
+
+    let mut left = fill(&mut Connection::open(broker.tcp())?)?;
+    let half = left / 2;
+    consume(&broker, half).context("consumers are served while the disk is full")?;
+    left -= half;
+
+    std::fs::remove_file(&ballast)?;
+    wait::until("publishing works again", Duration::from_secs(20), || {
+        // A refused MPUB closes its connection, as it does with nsqd.
+        let mut producer = Connection::open(broker.tcp())?;
+        producer.send(&batch(0))?;
+        Ok(matches!(producer.frame()?, Frame::Response(_)))
+    })?;
+    left += BATCH;
+    broker.crash_and_restart()?;
+    consume(&broker, left).context("all that was answered OK comes after a crash")
+}
+
+/// Messages per MPUB, of a kilobyte each.
+const BATCH: usize = 64;
+
+fn batch(first: usize) -> Vec<u8> {
+    let body = |n: usize| format!("{n:01000}").into_bytes();
+    multi_publish_command(
+        "full",
+        &(first..first + BATCH).map(body).collect::<Vec<_>>(),
+    )
+}
+
+/// Publishes until the broker refuses, and returns how many messages it took.
+fn fill(producer: &mut Connection) -> Result<usize> {
+    let mut published = 0;
+    loop {
+        producer.send(&batch(published))?;
+        match producer.frame()? {
+            Frame::Response(_) => published += BATCH,
+            Frame::Error(text) if text.starts_with("E_MPUB_FAILED") => return Ok(published),
+            other => bail!("{other:?} from a full disk"),
+        }
+        if published * 1000 > DISK_BYTES {
+            bail!(
+                "{published} kB were taken by a disk of {} MB",
+                DISK_BYTES >> 20
+            );
+        }
+    }
+}
+
+/// Consumes so many messages.
+fn consume(broker: &Broker, messages: usize) -> Result<()> {
+    let mut consumer = Connection::consumer(broker.tcp(), "full", "ch", 1)?;
+    for _ in 0..messages {
+        let message = consumer.message()?;
+        consumer.finish(&message.id)?;
+    }
+    // The last FIN has arrived when the next command is answered. The window is 1, so at most one
+    // more message is on its way.
+    consumer.send(b"CLS\n")?;
+    while !matches!(consumer.frame()?, Frame::Response(_)) {}
+    Ok(())
+}
+
+/// A small file system in memory, unmounted when dropped.
+struct Mount {
+    folder: PathBuf,
+}
+
+impl Mount {
+    fn new(folder: &Path, options: &str) -> Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let mut mount = Command::new("mount");
+        output(
+            mount
+                .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+                .arg(folder),
+        )?;
+        Ok(Self {
+            folder: folder.to_path_buf(),
+        })
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // Lazily: the broker's log file, or the broker itself after a failure, may still be there.
+        let _ = Command::new("umount")
+            .arg("--lazy")
+            .arg(&self.folder)
+            .status();
+    }
+}

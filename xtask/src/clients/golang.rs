@@ -1,0 +1,47 @@
+//! go-nsq: programs with many producers and consumers, and the library's own test suite.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::{Context, Report};
+use crate::broker::Kind;
+use crate::suites;
+use crate::workspace::output;
+
+/// Builds the programs in `tests/clients/nsq/go` and returns the path of one.
+pub(super) fn build(context: &Context, name: &str) -> Result<PathBuf> {
+    let folder = context.workspace.clients().join("go-tests");
+    std::fs::create_dir_all(&folder)?;
+    let mut go = Command::new("go");
+    go.current_dir(context.workspace.client_tests().join("nsq/go"));
+    output(
+        go.args(["build", "-buildvcs=false", "-o"])
+            .arg(&folder)
+            .arg("./..."),
+    )?;
+    Ok(folder.join(name))
+}
+
+pub(super) fn program(context: &Context, report: &mut Report) -> Result<()> {
+    let program = build(context, "manyclients")?;
+    let folder = context.workspace.temp_folder("go")?;
+    let broker = context.plain_broker(folder.path())?;
+    let mut command = context.with_addresses(Command::new(program), &broker);
+    if context.kind == Kind::Cloverleaf {
+        command.arg("-ordered");
+    }
+    report.program(&mut command)
+}
+
+pub(super) fn suite(context: &Context, report: &mut Report) -> Result<()> {
+    let result = suites::go_nsq(context)?;
+    for name in &result.passed {
+        report.pass(name);
+    }
+    for name in &result.failed {
+        report.fail(name, &result.log.display().to_string());
+    }
+    Ok(())
+}

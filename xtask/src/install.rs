@@ -1,0 +1,210 @@
+//! Third-party clients, from their package registries into `target/clients`.
+//!
+//! Installed once; a file `NAME.installed` with the pinned versions says that one is complete.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::workspace::{Workspace, on_path, output};
+
+/// Versions are pinned, so that a test that passed yesterday passes today.
+const PYTHON_PACKAGES: &[&str] = &["pynsq==0.9.1", "tornado==6.5.10", "python-snappy==0.7.3"];
+const NODE_PACKAGES: &[&str] = &["nsqjs@0.13.0", "snappystream@2.0.0"];
+const NSQ_MODULE: &str = "github.com/nsqio/nsq@v1.3.0";
+const NSQ_PROGRAMS: &[&str] = &[
+    "bench/bench_writer",
+    "bench/bench_reader",
+    "apps/nsqd",
+    "apps/nsqlookupd",
+    "apps/nsqadmin",
+    "apps/nsq_tail",
+    "apps/nsq_to_file",
+    "apps/nsq_stat",
+    "apps/to_nsq",
+];
+const GO_NSQ_MODULE: &str = "github.com/nsqio/go-nsq@v1.1.0";
+
+/// What has to be on the machine for a group of client tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Tool {
+    Python,
+    Node,
+    Go,
+    Strace,
+}
+
+impl Tool {
+    /// The programs that make it up.
+    fn programs(self) -> &'static [&'static str] {
+        match self {
+            Self::Python => &["python3"],
+            Self::Node => &["node", "npm"],
+            Self::Go => &["go"],
+            Self::Strace => &["strace"],
+        }
+    }
+
+    /// The first of its programs that is missing.
+    pub(crate) fn missing(self) -> Option<&'static str> {
+        self.programs()
+            .iter()
+            .find(|program| !on_path(program))
+            .copied()
+    }
+}
+
+/// Where the clients go.
+pub(crate) struct Clients {
+    folder: PathBuf,
+}
+
+impl Clients {
+    pub(crate) fn new(workspace: &Workspace) -> Self {
+        Self {
+            folder: workspace.clients(),
+        }
+    }
+
+    /// Installs what the tests with this tool need; does nothing when it is there.
+    pub(crate) fn install(&self, tool: Tool) -> Result<()> {
+        match tool {
+            Tool::Python => self.python(),
+            Tool::Node => self.node(),
+            Tool::Go => self.nsq_programs(),
+            Tool::Strace => Ok(()),
+        }
+        .with_context(|| format!("{tool:?} clients could not be installed (is there a network?)"))
+    }
+
+    /// The interpreter that has pynsq.
+    pub(crate) fn python_program(&self) -> PathBuf {
+        self.folder.join("python/bin/python")
+    }
+
+    /// The folder that has `node_modules`.
+    pub(crate) fn node_folder(&self) -> PathBuf {
+        self.folder.join("node")
+    }
+
+    /// One of NSQ's own programs.
+    pub(crate) fn nsq_program(&self, name: &str) -> PathBuf {
+        self.folder.join("nsq/bin").join(name)
+    }
+
+    /// A copy of go-nsq's source with its tests.
+    pub(crate) fn go_nsq_source(&self) -> Result<PathBuf> {
+        let source = self.folder.join("go-nsq");
+        self.once("go-nsq", &[GO_NSQ_MODULE], || {
+            module_copy(GO_NSQ_MODULE, &source)
+        })?;
+        Ok(source)
+    }
+
+    /// A Python environment with more packages, for a client's own test suite.
+    pub(crate) fn pip(&self, packages: &[&str]) -> Result<()> {
+        let pip = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+        ];
+        output(Command::new(self.python_program()).args(pip).args(packages)).map(drop)
+    }
+
+    /// More packages beside nsqjs, for its own test suite.
+    pub(crate) fn npm(&self, packages: &[&str]) -> Result<()> {
+        std::fs::create_dir_all(self.node_folder())?;
+        let npm = [
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--loglevel=error",
+            "--prefix",
+        ];
+        let mut command = Command::new("npm");
+        output(command.args(npm).arg(self.node_folder()).args(packages)).map(drop)
+    }
+
+    fn python(&self) -> Result<()> {
+        self.once("python", PYTHON_PACKAGES, || {
+            let folder = self.folder.join("python");
+            output(
+                Command::new("python3")
+                    .args(["-m", "venv", "--clear"])
+                    .arg(&folder),
+            )?;
+            self.pip(PYTHON_PACKAGES)
+        })
+    }
+
+    fn node(&self) -> Result<()> {
+        self.once("node", NODE_PACKAGES, || self.npm(NODE_PACKAGES))
+    }
+
+    /// `go install` would ask the module proxy for a list of versions, which some refuse; so the
+    /// module is downloaded by its version and built from a copy.
+    fn nsq_programs(&self) -> Result<()> {
+        self.once("nsq", &[NSQ_MODULE], || {
+            let source = self.folder.join("nsq/source");
+            module_copy(NSQ_MODULE, &source)?;
+            for package in NSQ_PROGRAMS {
+                let name = Path::new(package)
+                    .file_name()
+                    .context("a package has a name")?;
+                let program = self.folder.join("nsq/bin").join(name);
+                let mut go = Command::new("go");
+                go.current_dir(&source)
+                    .args(["build", "-buildvcs=false", "-o"])
+                    .arg(program);
+                output(go.arg(format!("./{package}")))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs `install` unless it has succeeded before for just these versions.
+    fn once(&self, name: &str, what: &[&str], install: impl Fn() -> Result<()>) -> Result<()> {
+        let done = self.folder.join(format!("{name}.installed"));
+        let versions = what.join("\n");
+        if std::fs::read_to_string(&done).is_ok_and(|text| text == versions) {
+            return Ok(());
+        }
+        std::fs::create_dir_all(&self.folder)?;
+        println!("installing {}", what.join(", "));
+        install()?;
+        std::fs::write(&done, versions)?;
+        Ok(())
+    }
+}
+
+/// Downloads a Go module and copies it, writable, to `to`.
+fn module_copy(module: &str, to: &Path) -> Result<()> {
+    let mut go = Command::new("go");
+    let description = output(go.args(["mod", "download", "-json", module]))?;
+    let description: serde_json::Value = serde_json::from_str(&description)?;
+    let from = description["Dir"]
+        .as_str()
+        .context("go names no folder for the module")?;
+    if to.exists() {
+        std::fs::remove_dir_all(to)?;
+    }
+    copy_folder(Path::new(from), to)
+}
+
+/// Copies files and folders but not their modes: a module cache is read-only.
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            std::fs::write(&target, std::fs::read(entry.path())?)?;
+        }
+    }
+    Ok(())
+}

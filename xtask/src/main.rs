@@ -1,0 +1,84 @@
+//! Tooling: `cargo xtask COMMAND`. One file per command; none of it is part of the broker.
+
+mod bench_peers;
+mod broker;
+mod clients;
+mod floor;
+mod fuzz;
+mod http;
+mod install;
+mod nsq;
+mod nsqd_shim;
+mod process;
+mod suites;
+mod test;
+mod tidy;
+mod wait;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+/// Tooling of Cloverleaf.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Cmd,
+}
+
+#[derive(Subcommand)]
+enum Cmd {
+    /// Run all tests, then third-party clients against the release binary.
+    Test(test::Args),
+    /// Check the house rules that a compiler does not check.
+    Tidy,
+    /// Measure against the original brokers with their own benchmark programs.
+    BenchPeers(bench_peers::Args),
+    /// Run a third-party client's own test suite against the release binary.
+    Suites(suites::Args),
+    /// Kill the broker with -9 at random moments under load, and count what is missing.
+    CrashLoop {
+        /// How often to kill it.
+        #[arg(long, default_value_t = 100)]
+        rounds: u32,
+    },
+    /// Measure memory with 10 million messages waiting, and a restart with a 10 GB log.
+    Limits,
+    #[command(hide = true)]
+    Floor(floor::Args),
+    /// Run the fuzz targets (needs cargo-fuzz and a nightly toolchain).
+    Fuzz(fuzz::Args),
+}
+
+fn main() -> ExitCode {
+    match dispatch() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch() -> Result<bool> {
+    if nsqd_shim::is_asked_for() {
+        return nsqd_shim::main();
+    }
+    let workspace = Workspace::find()?;
+    match Cli::parse().command {
+        Cmd::Test(args) => test::main(&workspace, &args),
+        Cmd::Tidy => tidy::main(&workspace),
+        Cmd::BenchPeers(args) => bench_peers::main(&workspace, &args),
+        Cmd::Suites(args) => suites::main(&workspace, &args),
+        Cmd::CrashLoop { rounds } => clients::crash_rounds(&workspace, rounds),
+        Cmd::Limits => clients::limits(&workspace),
+        Cmd::Floor(args) => floor::main(&args),
+        Cmd::Fuzz(args) => fuzz::main(&workspace, &args),
+    }
+}

@@ -1,0 +1,202 @@
+//! `cargo xtask suites NAME`: a third-party client's whole own test suite against our binary.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+
+use crate::clients::Context;
+use crate::install::Tool;
+use crate::nsqd_shim;
+use crate::process::Process;
+use crate::wait;
+use crate::workspace::Workspace;
+
+/// Run a third-party client's own test suite against the release binary.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    suite: Suite,
+    /// A checkout of the client with its tests, where its package has none (pynsq).
+    #[arg(long, value_name = "FOLDER")]
+    source: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Suite {
+    GoNsq,
+    Pynsq,
+    Nsqjs,
+}
+
+/// What a suite said.
+pub(crate) struct SuiteResult {
+    pub(crate) passed: Vec<String>,
+    pub(crate) failed: Vec<String>,
+    /// Where its whole output is.
+    pub(crate) log: PathBuf,
+}
+
+pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
+    let context = Context::ours(workspace)?;
+    let result = match args.suite {
+        Suite::GoNsq => go_nsq(&context)?,
+        Suite::Pynsq => match &args.source {
+            Some(source) => pynsq(&context, source)?,
+            None => {
+                println!(
+                    "pynsq's package on PyPI has no tests; --source names a checkout that has them"
+                );
+                return Ok(false);
+            }
+        },
+        Suite::Nsqjs => nsqjs(&context)?,
+    };
+    for name in &result.failed {
+        println!("FAILED {name}");
+    }
+    println!("output: {}", result.log.display());
+    println!(
+        "{} passed, {} failed",
+        result.passed.len(),
+        result.failed.len()
+    );
+    Ok(result.failed.is_empty())
+}
+
+/// go-nsq's suite, as its `test.sh` runs it: on nsqd's own ports, with its own certificates and a
+/// real nsqlookupd.
+pub(crate) fn go_nsq(context: &Context) -> Result<SuiteResult> {
+    context.clients.install(Tool::Go)?;
+    let source = context.clients.go_nsq_source()?;
+    let folder = context.workspace.temp_folder("go-nsq")?;
+    let mut options = context.options(folder.path())?;
+    options.tcp = fixed_port(4150)?;
+    options.http = fixed_port(4151)?;
+    let lookupd_tcp = fixed_port(4160)?;
+    let lookupd_http = fixed_port(4161)?;
+    options.lookupd_tcp.push(lookupd_tcp);
+    options.tls = Some((
+        source.join("test/server.pem"),
+        source.join("test/server.key"),
+    ));
+    let mut lookupd = Command::new(context.clients.nsq_program("nsqlookupd"));
+    lookupd.arg(format!("--tcp-address={lookupd_tcp}"));
+    lookupd.arg(format!("--http-address={lookupd_http}"));
+    let _lookupd = Process::start(&mut lookupd, &folder.path().join("nsqlookupd.out"))?;
+    wait::until("nsqlookupd listens", Duration::from_secs(10), || {
+        Ok(std::net::TcpStream::connect(lookupd_tcp).is_ok())
+    })?;
+    let _broker = options.start()?;
+    let mut test = Command::new("go");
+    test.current_dir(&source)
+        .args(["test", "-v", "-count=1", "-timeout", "120s"]);
+    let log = context.workspace.target().join("go-nsq-suite.log");
+    run_suite(&mut test, &log, "--- PASS: ", "--- FAIL: ")
+}
+
+fn pynsq(context: &Context, source: &Path) -> Result<SuiteResult> {
+    context.clients.install(Tool::Python)?;
+    context.clients.install(Tool::Go)?;
+    context.clients.pip(&["pytest", "mock"])?;
+    let mut test = Command::new(context.clients.python_program());
+    test.current_dir(source).args([
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-rA",
+        "-q",
+        "tests",
+    ]);
+    with_shim(context, &mut test)?;
+    run_suite(
+        &mut test,
+        &context.workspace.target().join("pynsq-suite.log"),
+        "PASSED ",
+        "FAILED ",
+    )
+}
+
+fn nsqjs(context: &Context) -> Result<SuiteResult> {
+    context.clients.install(Tool::Node)?;
+    context.clients.npm(&[
+        "mocha@10",
+        "should@13",
+        "sinon@17",
+        "nock@13",
+        "p-event@4",
+        "async-retry@1",
+        "temp@0.9",
+        "debug@4",
+    ])?;
+    let modules = context.clients.node_folder().join("node_modules");
+    let mut test = Command::new("node");
+    test.current_dir(modules.join("nsqjs"))
+        .arg(modules.join("mocha/bin/mocha.js"));
+    test.args(["--reporter", "tap", "--exit"]);
+    with_shim(context, &mut test)?;
+    run_suite(
+        &mut test,
+        &context.workspace.target().join("nsqjs-suite.log"),
+        "ok ",
+        "not ok ",
+    )
+}
+
+/// Puts our binary on the search path by the name of nsqd, and the real nsqlookupd.
+fn with_shim(context: &Context, command: &mut Command) -> Result<()> {
+    let folder = context.workspace.target().join("shim");
+    nsqd_shim::install(&folder)?;
+    let mut folders = vec![folder];
+    let nsq_programs = context.clients.nsq_program("");
+    if nsq_programs.is_dir() {
+        folders.push(nsq_programs);
+    }
+    let path: OsString = std::env::var_os("PATH").unwrap_or_default();
+    folders.extend(std::env::split_paths(&path));
+    command.env("PATH", std::env::join_paths(folders)?);
+    command.env(nsqd_shim::BINARY_VARIABLE, &context.binary);
+    Ok(())
+}
+
+fn run_suite(command: &mut Command, log: &Path, pass: &str, fail: &str) -> Result<SuiteResult> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .context("cannot start the suite")?;
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
+    std::fs::write(log, &text)?;
+    let names = |prefix: &str| -> Vec<String> {
+        text.lines()
+            .filter_map(|line| line.strip_prefix(prefix))
+            .map(str::to_owned)
+            .collect()
+    };
+    let mut result = SuiteResult {
+        passed: names(pass),
+        failed: names(fail),
+        log: log.to_path_buf(),
+    };
+    if !output.status.success() && result.failed.is_empty() {
+        result
+            .failed
+            .push(format!("the suite as a whole: {}", output.status));
+    }
+    if result.passed.is_empty() && result.failed.is_empty() {
+        bail!("the suite ran no test; see {}", log.display());
+    }
+    Ok(result)
+}
+
+/// One of the ports that the suites have built in, if nobody has it.
+fn fixed_port(port: u16) -> Result<SocketAddr> {
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    std::net::TcpListener::bind(address)
+        .with_context(|| format!("the suite needs {address}, which is taken"))?;
+    Ok(address)
+}

@@ -1,0 +1,163 @@
+//! Where things are: the checkout, its target folder, the folder of the third-party clients.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+
+/// The checkout that this program was compiled from.
+#[derive(Clone)]
+pub(crate) struct Workspace {
+    root: PathBuf,
+    target: PathBuf,
+}
+
+impl Workspace {
+    /// Finds the checkout; `CARGO_TARGET_DIR` moves the target folder as it does for cargo.
+    pub(crate) fn find() -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .parent()
+            .context("xtask has no parent folder")?
+            .to_path_buf();
+        let target = match std::env::var_os("CARGO_TARGET_DIR") {
+            Some(folder) => root.join(folder),
+            None => root.join("target"),
+        };
+        Ok(Self { root, target })
+    }
+
+    /// The folder with the root `Cargo.toml`.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Everything that tooling writes lies below this folder, benchmark results apart.
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Third-party clients, installed once and kept.
+    pub(crate) fn clients(&self) -> PathBuf {
+        self.target.join("clients")
+    }
+
+    /// The sources of the client tests.
+    pub(crate) fn client_tests(&self) -> PathBuf {
+        self.root.join("tests/clients")
+    }
+
+    /// A new empty folder below target, removed when the value is dropped. Brokers keep their
+    /// data there, so that all of them use the same disk.
+    pub(crate) fn temp_folder(&self, name: &str) -> Result<tempfile::TempDir> {
+        let parent = self.target.join("tmp");
+        std::fs::create_dir_all(&parent)?;
+        let prefix = format!("{name}-");
+        tempfile::Builder::new()
+            .prefix(&prefix)
+            .tempdir_in(&parent)
+            .with_context(|| format!("cannot make a folder in {}", parent.display()))
+    }
+
+    /// Builds the release binary and returns its path. `CLOVERLEAF_BIN` names a binary that is
+    /// there already.
+    pub(crate) fn release_binary(&self) -> Result<PathBuf> {
+        if let Some(path) = std::env::var_os("CLOVERLEAF_BIN") {
+            return Ok(self.root.join(path));
+        }
+        run(self
+            .cargo()
+            .args(["build", "--release", "--package", "cloverleaf"]))?;
+        Ok(self.target.join("release/cloverleaf"))
+    }
+
+    /// `cargo` in the root of the checkout.
+    pub(crate) fn cargo(&self) -> Command {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo
+            .current_dir(&self.root)
+            .env("CARGO_TARGET_DIR", &self.target);
+        cargo
+    }
+}
+
+/// Runs a command with its output shown; an exit status other than 0 is an error.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let shown = describe(command);
+    let status = command
+        .stdin(Stdio::null())
+        .status()
+        .with_context(|| format!("cannot start {shown}"))?;
+    if !status.success() {
+        bail!("{shown}: {status}");
+    }
+    Ok(())
+}
+
+/// Runs a command and returns what it printed on stdout; on failure the error has its stderr.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let shown = describe(command);
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {shown}"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!(
+            "{shown}: {}\n{}{}",
+            output.status,
+            tail(&stdout, 40),
+            tail(&stderr, 40)
+        );
+    }
+    Ok(stdout)
+}
+
+/// The last lines of a text, for error messages.
+pub(crate) fn tail(text: &str, lines_max: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let start = lines.len().saturating_sub(lines_max);
+    lines[start..]
+        .iter()
+        .flat_map(|line| [*line, "\n"])
+        .collect()
+}
+
+/// Whether a program of this name is on the search path.
+pub(crate) fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Today as `YYYY-MM-DD`, in UTC.
+pub(crate) fn today() -> String {
+    let seconds = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
+    // Days to a civil date, by Howard Hinnant's algorithm; years start in March.
+    let days = i64::try_from(seconds / 86_400).unwrap_or(0) + 719_468;
+    let era = days / 146_097;
+    let day_of_era = days % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+fn describe(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(OsStr::to_string_lossy)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
