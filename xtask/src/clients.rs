@@ -211,7 +211,8 @@ impl Report {
         self.failed.push(format!("{}: {name}", self.group));
     }
 
-    /// Runs a program that prints `ok NAME` or `not ok NAME: WHY` for each of its checks.
+    /// Runs a program that prints `ok NAME`, `not ok NAME: WHY` or `skip NAME: WHY` for each of
+    /// its checks.
     fn program(&mut self, command: &mut Command) -> Result<()> {
         let output = command
             .stdin(Stdio::null())
@@ -226,6 +227,9 @@ impl Report {
             } else if let Some(rest) = line.strip_prefix("not ok ") {
                 let (name, why) = rest.split_once(": ").unwrap_or((rest, "no reason given"));
                 self.fail(name, why);
+            } else if let Some(rest) = line.strip_prefix("skip ") {
+                println!("SKIPPED {}: ****** {rest} ******", self.group);
+                continue;
             } else {
                 continue;
             }

@@ -23,8 +23,8 @@ pub const PARTITIONS_MAX: u32 = 1024;
 
 /// After a power loss each partition goes on so many offsets above the end that was found.
 ///
-/// Messages that were not synced may have been seen by consumers and are gone; their offsets are not
-/// used again. The log syncs what nobody waits for every second, so they were fewer than this.
+/// Messages that were not synced may have been seen by consumers and are gone; their offsets are
+/// not used again. The log syncs what nobody waits for every second, so they were fewer than this.
 const POWER_LOSS_GAP: u64 = 1 << 24;
 
 /// Why a definition cannot be made, changed or deleted.
@@ -89,7 +89,9 @@ pub(crate) struct Shared {
 
 impl std::fmt::Debug for Broker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Broker").field("topics", &self.shared.topics.read().len()).finish()
+        f.debug_struct("Broker")
+            .field("topics", &self.shared.topics.read().len())
+            .finish()
     }
 }
 
@@ -118,7 +120,10 @@ impl Broker {
         Restored::read(&recovery)?.take_up(&shared, &recovery)?;
         shared.write_synced(Entry::Opened(recovery.boot_id))?;
         let housekeeping = Arc::new(Mutex::new(Housekeeping::new(shared.clone())));
-        Ok(Self { shared, housekeeping })
+        Ok(Self {
+            shared,
+            housekeeping,
+        })
     }
 
     /// The topic of that name.
@@ -197,11 +202,13 @@ impl Broker {
     /// Forgets a group's committed offsets. `false`: it has none.
     pub fn delete_group(&self, group: &str) -> Result<bool, CatalogError> {
         let _definitions = self.shared.definitions.lock();
-        self.shared.write(&[Entry::GroupDeleted(group.to_owned())])?;
+        self.shared
+            .write(&[Entry::GroupDeleted(group.to_owned())])?;
         Ok(self.shared.committed.remove_group(group))
     }
 
-    /// Does what is due now. Returns when it wants to be called again, milliseconds since the epoch.
+    /// Does what is due now. Returns when it wants to be called again, milliseconds since the
+    /// epoch.
     pub fn tick(&self) -> u64 {
         self.housekeeping.lock().tick()
     }
@@ -237,7 +244,11 @@ impl Shared {
     }
 
     pub(crate) fn topic_by_id(&self, id: Uuid) -> Option<Arc<Topic>> {
-        self.topics.read().values().find(|topic| topic.id() == id).cloned()
+        self.topics
+            .read()
+            .values()
+            .find(|topic| topic.id() == id)
+            .cloned()
     }
 
     pub(crate) fn all_topics(&self) -> Vec<Arc<Topic>> {
@@ -279,7 +290,9 @@ impl Shared {
     pub(crate) fn delete_topic(&self, name: &str) -> Result<bool, CatalogError> {
         let topic = {
             let _definitions = self.definitions.lock();
-            let Some(topic) = self.topic(name) else { return Ok(false) };
+            let Some(topic) = self.topic(name) else {
+                return Ok(false);
+            };
             self.write(&[Entry::TopicDeleted(topic.id())])?;
             self.topics.write().remove(name);
             self.committed.remove_topic(topic.id());
@@ -288,7 +301,9 @@ impl Shared {
         topic.close();
         self.log
             .delete_topic(topic.id())
-            .map_err(|error| CatalogError::Log { reason: error.to_string() })?;
+            .map_err(|error| CatalogError::Log {
+                reason: error.to_string(),
+            })?;
         self.changed();
         Ok(true)
     }
@@ -301,12 +316,16 @@ impl Shared {
             .journal()
             .append(&slices)
             .map(|_| ())
-            .map_err(|error| CatalogError::Log { reason: error.to_string() })
+            .map_err(|error| CatalogError::Log {
+                reason: error.to_string(),
+            })
     }
 
     /// Writes an entry to the journal and waits for its sync. Not for a thread that serves anybody.
     pub(crate) fn write_synced(&self, entry: Entry) -> Result<(), CatalogError> {
-        let refused = |error: AppendError| CatalogError::Log { reason: error.to_string() };
+        let refused = |error: AppendError| CatalogError::Log {
+            reason: error.to_string(),
+        };
         let journal = self.log.journal();
         let position = journal.append(&[&entry.encode()]).map_err(refused)?;
         let synced = journal.wait_synced(position);
@@ -333,8 +352,10 @@ impl Shared {
         // Ids are never given twice, or the progress of a deleted one would meet a new one: so the
         // last one is mentioned, before the definition that it may have.
         let last = self.last_subscription_id.load(Ordering::Relaxed);
-        let mut entries =
-            vec![Entry::Opened(self.boot_id.clone()), Entry::SubscriptionDeleted(last)];
+        let mut entries = vec![
+            Entry::Opened(self.boot_id.clone()),
+            Entry::SubscriptionDeleted(last),
+        ];
         entries.extend(topics.iter().flat_map(|topic| topic.snapshot()));
         entries.extend(self.committed.all().into_iter().map(Entry::Committed));
         entries
@@ -380,7 +401,8 @@ impl Restored {
                 }
                 let attempts_max = definition.options.attempts_max;
                 let ledger = Ledger::new(&definition.floors, attempts_max);
-                self.subscriptions.insert(id, (definition, ledger, RestoredRetries::new()));
+                self.subscriptions
+                    .insert(id, (definition, ledger, RestoredRetries::new()));
             }
             Entry::SubscriptionDeleted(id) => {
                 self.last_subscription_id = self.last_subscription_id.max(id);
@@ -395,11 +417,19 @@ impl Restored {
             Entry::GroupDeleted(group) => {
                 self.committed.remove_group(&group);
             }
-            Entry::Start { topic, partition, offset } => {
+            Entry::Start {
+                topic,
+                partition,
+                offset,
+            } => {
                 let start = self.starts.entry((topic, partition)).or_default();
                 *start = offset.max(*start);
             }
-            Entry::Next { topic, partition, offset } => {
+            Entry::Next {
+                topic,
+                partition,
+                offset,
+            } => {
                 let next = self.nexts.entry((topic, partition)).or_default();
                 *next = offset.max(*next);
             }
@@ -411,24 +441,36 @@ impl Restored {
     fn forget_topic(&mut self, id: Uuid) {
         self.topics.remove(&id);
         self.committed.remove_topic(id);
-        self.subscriptions.retain(|_, (definition, _, _)| definition.topic != id);
+        self.subscriptions
+            .retain(|_, (definition, _, _)| definition.topic != id);
         self.gone.push(id);
     }
 
     fn take_up(mut self, shared: &Arc<Shared>, recovery: &Recovery) -> Result<(), OpenError> {
-        let ephemeral: Vec<Uuid> =
-            self.topics.values().filter(|t| t.options.ephemeral).map(|t| t.id).collect();
+        let ephemeral: Vec<Uuid> = self
+            .topics
+            .values()
+            .filter(|t| t.options.ephemeral)
+            .map(|t| t.id)
+            .collect();
         ephemeral.into_iter().for_each(|id| self.forget_topic(id));
-        shared.last_subscription_id.store(self.last_subscription_id, Ordering::Relaxed);
+        shared
+            .last_subscription_id
+            .store(self.last_subscription_id, Ordering::Relaxed);
         for committed in self.committed.all() {
             shared.committed.set(committed);
         }
         let mut by_topic: BTreeMap<Uuid, Vec<(SubscriptionDefinition, Ledger)>> = BTreeMap::new();
         for (_, (definition, mut ledger, retries)) in self.subscriptions {
             ledger.finish_restore(retries);
-            by_topic.entry(definition.topic).or_default().push((definition, ledger));
+            by_topic
+                .entry(definition.topic)
+                .or_default()
+                .push((definition, ledger));
         }
-        let lost_power = self.interrupted_boot.is_some_and(|boot| boot != recovery.boot_id);
+        let lost_power = self
+            .interrupted_boot
+            .is_some_and(|boot| boot != recovery.boot_id);
         for (id, definition) in self.topics {
             let topic = Topic::open(shared, definition)?;
             let subscriptions = by_topic.remove(&id).unwrap_or_default();
@@ -476,10 +518,14 @@ pub(crate) fn truncate(topic: &Topic, log: &Arc<PartitionLog>, start: Offset) {
     }
 }
 
-/// Removes the folders of deleted topics. A folder of which nothing is known stays: better an orphan than
-/// a loss.
+/// Removes the folders of deleted topics. A folder of which nothing is known stays: better an
+/// orphan than a loss.
 fn remove_folders(shared: &Arc<Shared>, recovery: &Recovery, gone: &[Uuid]) {
-    let mut unknown: Vec<Uuid> = recovery.partitions.iter().map(|found| found.topic).collect();
+    let mut unknown: Vec<Uuid> = recovery
+        .partitions
+        .iter()
+        .map(|found| found.topic)
+        .collect();
     unknown.dedup();
     unknown.retain(|id| shared.topic_by_id(*id).is_none());
     for id in unknown {

@@ -31,10 +31,13 @@ pub struct Committed {
     pub committed_ms: u64,
 }
 
+/// One group's offsets, by topic and partition.
+type Offsets = BTreeMap<(Uuid, u32), Committed>;
+
 /// All committed offsets, in memory; the journal keeps them.
 #[derive(Debug, Default)]
 pub(crate) struct CommittedOffsets {
-    groups: Mutex<BTreeMap<String, BTreeMap<(Uuid, u32), Committed>>>,
+    groups: Mutex<BTreeMap<String, Offsets>>,
 }
 
 impl CommittedOffsets {
@@ -45,7 +48,11 @@ impl CommittedOffsets {
     }
 
     pub(crate) fn of_group(&self, group: &str) -> Vec<Committed> {
-        self.groups.lock().get(group).map(|g| g.values().cloned().collect()).unwrap_or_default()
+        self.groups
+            .lock()
+            .get(group)
+            .map(|g| g.values().cloned().collect())
+            .unwrap_or_default()
     }
 
     pub(crate) fn remove_group(&self, group: &str) -> bool {
@@ -62,16 +69,26 @@ impl CommittedOffsets {
     pub(crate) fn of_partition(&self, topic: Uuid, partition: u32) -> Vec<Offset> {
         let groups = self.groups.lock();
         let key = (topic, partition);
-        groups.values().filter_map(|group| group.get(&key)).map(|c| c.offset).collect()
+        groups
+            .values()
+            .filter_map(|group| group.get(&key))
+            .map(|c| c.offset)
+            .collect()
     }
 
     /// Whether any group has committed an offset in a topic.
     pub(crate) fn has_topic(&self, topic: Uuid) -> bool {
         let groups = self.groups.lock();
-        groups.values().any(|group| group.keys().any(|(of, _)| *of == topic))
+        groups
+            .values()
+            .any(|group| group.keys().any(|(of, _)| *of == topic))
     }
 
     pub(crate) fn all(&self) -> Vec<Committed> {
-        self.groups.lock().values().flat_map(|group| group.values().cloned()).collect()
+        self.groups
+            .lock()
+            .values()
+            .flat_map(|group| group.values().cloned())
+            .collect()
     }
 }

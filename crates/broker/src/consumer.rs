@@ -27,7 +27,11 @@ pub struct Consumer {
 
 impl Consumer {
     pub(crate) fn new(subscription: Arc<Subscription>, slot: u32, outbox: Arc<Outbox>) -> Self {
-        Self { subscription, slot, outbox }
+        Self {
+            subscription,
+            slot,
+            outbox,
+        }
     }
 
     /// The subscription from which it consumes.

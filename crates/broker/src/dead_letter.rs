@@ -35,7 +35,12 @@ impl DeadLetters {
         for subscription in shared.work.take_dead() {
             for (id, reason, attempts) in subscription.take_died() {
                 let subscription = subscription.clone();
-                self.waiting.push_back(Dead { subscription, id, reason, attempts });
+                self.waiting.push_back(Dead {
+                    subscription,
+                    id,
+                    reason,
+                    attempts,
+                });
             }
         }
     }
@@ -43,7 +48,9 @@ impl DeadLetters {
     /// Writes letters. `true`: some are under way or have to wait.
     pub(crate) fn advance(&mut self, shared: &Arc<Shared>) -> bool {
         while self.moving.len() < LETTERS_MAX {
-            let Some(dead) = self.waiting.pop_front() else { break };
+            let Some(dead) = self.waiting.pop_front() else {
+                break;
+            };
             match write_letter(shared, &dead) {
                 Ok(Some(published)) => self.moving.push(published, dead),
                 Ok(None) => dead.subscription.bury(&[dead.id]),
@@ -66,16 +73,27 @@ impl DeadLetters {
 
 /// Publishes the letter; `None` if there is nothing or nobody to write to.
 fn write_letter(shared: &Arc<Shared>, dead: &Dead) -> Result<Option<Published>, String> {
-    let Some(to) = &dead.subscription.options().dead_letter else { return Ok(None) };
-    let Some(source) = dead.subscription.topic().filter(|topic| !topic.is_deleted()) else {
+    let Some(to) = &dead.subscription.options().dead_letter else {
+        return Ok(None);
+    };
+    let Some(source) = dead
+        .subscription
+        .topic()
+        .filter(|topic| !topic.is_deleted())
+    else {
         return Ok(None);
     };
     // Letters are kept until someone consumes them.
     let options = || TopicOptions {
-        retention: Retention { consumed: true, ..Retention::default() },
+        retention: Retention {
+            consumed: true,
+            ..Retention::default()
+        },
         ..TopicOptions::default()
     };
-    let to = shared.topic_or_create(to, options).map_err(|error| error.to_string())?;
+    let to = shared
+        .topic_or_create(to, options)
+        .map_err(|error| error.to_string())?;
     let now_ms = i64::try_from(shared.clock.now_ms()).unwrap_or(i64::MAX);
     let letter = crate::lookup::with_message(&source, dead.id, |record| {
         let attempts = dead.attempts.to_string();
@@ -83,7 +101,10 @@ fn write_letter(shared: &Arc<Shared>, dead: &Dead) -> Result<Option<Published>, 
         let mut all: Vec<(&[u8], Option<&[u8]>)> = record.headers.clone().collect();
         all.extend([
             (headers::DEAD_TOPIC, Some(source.name().as_bytes())),
-            (headers::DEAD_SUBSCRIPTION, Some(dead.subscription.name().as_bytes())),
+            (
+                headers::DEAD_SUBSCRIPTION,
+                Some(dead.subscription.name().as_bytes()),
+            ),
             (headers::DEAD_REASON, Some(dead.reason.as_str().as_bytes())),
             (headers::DEAD_ATTEMPTS, Some(attempts.as_bytes())),
             (headers::DEAD_ORIGIN, Some(origin.as_bytes())),
@@ -94,9 +115,10 @@ fn write_letter(shared: &Arc<Shared>, dead: &Dead) -> Result<Option<Published>, 
     })
     .map_err(|error| error.to_string())?;
     match letter {
-        Some(letter) => {
-            to.publish_moved(letter, Durability::Disk).map(Some).map_err(|error| error.to_string())
-        }
+        Some(letter) => to
+            .publish_moved(letter, Durability::Disk)
+            .map(Some)
+            .map_err(|error| error.to_string()),
         // Retention took it meanwhile.
         None => Ok(None),
     }

@@ -1,8 +1,9 @@
 //! Who gets the next messages: the way from the log to a consumer's outbox.
 //!
-//! A message goes to a consumer with room in its window; among those of the highest priority to the one
-//! with the fewest messages in flight, in turn where that is a tie. Requeued messages of a partition go
-//! before new ones. Everything happens under the subscription's lock and touches no disk.
+//! A message goes to a consumer with room in its window; among those of the highest priority to the
+//! one with the fewest messages in flight, in turn where that is a tie. Requeued messages of a
+//! partition go before new ones. Everything happens under the subscription's lock and touches no
+//! disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -18,14 +19,6 @@ use crate::subscription::{State, Subscription};
 
 /// After a failed read the subscription asks again this much later.
 const READ_RETRY_MS: u64 = 1_000;
-
-/// Whose turn it is where all else is equal.
-#[derive(Debug, Default)]
-pub(crate) struct Rotation {
-    partition: usize,
-    /// The consumer that was served last.
-    consumer: usize,
-}
 
 /// Which of a partition's two readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +83,8 @@ impl Subscription {
         }
     }
 
-    /// Gives one run of at most `quota` messages to a consumer, from the partition whose turn it is.
+    /// Gives one run of at most `quota` messages to a consumer, from the partition whose turn it
+    /// is.
     fn deliver_some(
         self: &Arc<Self>,
         state: &mut State,
@@ -142,12 +136,13 @@ impl Subscription {
         now: Now,
     ) -> Found {
         let index = partition_number(partition);
-        let Some(run) = state.ledger.first_ready(index) else { return Found::Nothing };
+        let Some(run) = state.ledger.first_ready(index) else {
+            return Found::Nothing;
+        };
         if run.first >= state.visible_end(partition) {
             return Found::Nothing;
         }
-        let Some((batch, position)) =
-            self.front(state, partition, Kind::Requeued, run.first, now)
+        let Some((batch, position)) = self.front(state, partition, Kind::Requeued, run.first, now)
         else {
             return Found::Nothing;
         };
@@ -157,7 +152,11 @@ impl Subscription {
             return Found::SteppedOver;
         }
         let records = RecordCursor::at(&batch, position);
-        let seek = Seek { from: run.first, end: run.first + u64::from(run.count), quota };
+        let seek = Seek {
+            from: run.first,
+            end: run.first + u64::from(run.count),
+            quota,
+        };
         let picked = match self.pick(state, records, &batch, seek, now) {
             Pick::Run(picked) => picked,
             Pick::Gap(to) => {
@@ -176,9 +175,19 @@ impl Subscription {
             }
         };
         let due_ms = state.ack_due_ms(slot, now);
-        state.ledger.take_ready(index, picked.count, slot_number(slot), due_ms, now.us);
+        state
+            .ledger
+            .take_ready(index, picked.count, slot_number(slot), due_ms, now.us);
         state.replays[partition].set_position(picked.next_position);
-        self.hand_over(state, slot, batch, picked, index, run.attempts.saturating_add(1), now);
+        self.hand_over(
+            state,
+            slot,
+            batch,
+            picked,
+            index,
+            run.attempts.saturating_add(1),
+            now,
+        );
         Found::Delivered
     }
 
@@ -211,7 +220,11 @@ impl Subscription {
             return Found::SteppedOver;
         }
         let records = RecordCursor::at(&batch, position);
-        let seek = Seek { from: next, end: end.min(next + free), quota: free };
+        let seek = Seek {
+            from: next,
+            end: end.min(next + free),
+            quota: free,
+        };
         let picked = match self.pick(state, records, &batch, seek, now) {
             Pick::Run(picked) => picked,
             Pick::Gap(to) => {
@@ -233,7 +246,9 @@ impl Subscription {
         };
         let due_ms = state.ack_due_ms(slot, now);
         let count = u64::from(picked.count);
-        state.ledger.take_new(index, count, slot_number(slot), due_ms, now.us);
+        state
+            .ledger
+            .take_new(index, count, slot_number(slot), due_ms, now.us);
         state.sources[partition].set_position(picked.next_position);
         self.hand_over(state, slot, batch, picked, index, 1, now);
         Found::Delivered
@@ -274,7 +289,9 @@ impl Subscription {
     fn start_read(self: &Arc<Self>, partition: usize, kind: Kind, read: ColdRead) {
         let subscription = Arc::downgrade(self);
         read.on_ready(Box::new(move |result| {
-            let Some(subscription) = subscription.upgrade() else { return };
+            let Some(subscription) = subscription.upgrade() else {
+                return;
+            };
             let now_ms = subscription.shared.clock.now_ms();
             let mut state = subscription.state.lock();
             let source: &mut Source = match kind {
@@ -316,13 +333,17 @@ impl Subscription {
                 records.next_record().map(|next| {
                     next.map(|(offset, record)| {
                         let bytes = records.position() - position;
-                        (offset, bytes, self.verdict(state, &record, offset, seek, now))
+                        (
+                            offset,
+                            bytes,
+                            self.verdict(state, &record, offset, seek, now),
+                        )
                     })
                 })
             } else {
-                records.skip_record().map(|next| {
-                    next.map(|(offset, bytes)| (offset, bytes, Verdict::Deliver))
-                })
+                records
+                    .skip_record()
+                    .map(|next| next.map(|(offset, bytes)| (offset, bytes, Verdict::Deliver)))
             };
             let (offset, bytes, verdict) = match step {
                 Ok(Some(step)) => step,
@@ -421,7 +442,9 @@ impl Subscription {
             delivered_us: now.us,
         };
         let bytes_max = u64::from(self.shared.options.outbox_bytes_max);
-        let Some(consumer) = state.consumers.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(consumer) = state.consumers.get_mut(slot).and_then(Option::as_mut) else {
+            return;
+        };
         consumer.in_flight += picked.count;
         consumer.delivered += u64::from(picked.count);
         let (full, waker) = consumer.outbox.push(delivery, bytes_max);
@@ -433,7 +456,9 @@ impl Subscription {
 
     /// Drops the oldest waiting messages of a queue that is longer than it may be.
     fn drop_head(self: &Arc<Self>, state: &mut State) {
-        let Some(length_max) = self.options().length_max else { return };
+        let Some(length_max) = self.options().length_max else {
+            return;
+        };
         let mut excess = state.depth().saturating_sub(length_max);
         let keep_letters = self.options().dead_letter.is_some();
         for partition in 0..state.logs.len() {
@@ -486,7 +511,11 @@ struct Picked {
 
 impl Picked {
     fn or(self, otherwise: Pick) -> Pick {
-        if self.count > 0 { Pick::Run(self) } else { otherwise }
+        if self.count > 0 {
+            Pick::Run(self)
+        } else {
+            otherwise
+        }
     }
 }
 
@@ -501,7 +530,9 @@ enum Pick {
 }
 
 fn time_of(header: Option<&[u8]>) -> Option<u64> {
-    header.and_then(|value| value.try_into().ok()).map(u64::from_be_bytes)
+    header
+        .and_then(|value| value.try_into().ok())
+        .map(u64::from_be_bytes)
 }
 
 fn partition_number(index: usize) -> u32 {
@@ -517,63 +548,11 @@ fn count32(count: u64) -> u32 {
 }
 
 impl State {
-    /// Who gets the next messages, and how many at most so that the load stays even.
-    fn choose(&self, single_active: bool) -> Option<(usize, u64)> {
-        if single_active {
-            let (slot, consumer) = self
-                .consumers
-                .iter()
-                .enumerate()
-                .filter_map(|(slot, consumer)| consumer.as_ref().map(|c| (slot, c)))
-                .max_by_key(|(_, c)| (c.options.priority, std::cmp::Reverse(c.arrival)))?;
-            return (consumer.room() > 0).then(|| (slot, consumer.room()));
-        }
-        let count = self.consumers.len();
-        let mut best: Option<(usize, &crate::subscription::ConsumerState)> = None;
-        let (mut rivals, mut in_flight) = (0u64, 0u64);
-        for turn in 1..=count {
-            let slot = (self.rotation.consumer + turn) % count;
-            let Some(consumer) = &self.consumers[slot] else { continue };
-            if consumer.room() == 0 {
-                continue;
-            }
-            match best {
-                Some((_, leader)) if consumer.options.priority < leader.options.priority => continue,
-                Some((_, leader)) if consumer.options.priority == leader.options.priority => {
-                    rivals += 1;
-                    in_flight += u64::from(consumer.in_flight);
-                    if consumer.in_flight < leader.in_flight {
-                        best = Some((slot, consumer));
-                    }
-                }
-                _ => {
-                    (rivals, in_flight) = (1, u64::from(consumer.in_flight));
-                    best = Some((slot, consumer));
-                }
-            }
-        }
-        let (slot, consumer) = best?;
-        if rivals == 1 {
-            return Some((slot, consumer.room()));
-        }
-        // The level to which all rivals rise if what waits is shared evenly.
-        let level = (in_flight + self.depth()) / rivals;
-        let share = level.saturating_sub(u64::from(consumer.in_flight)).max(1);
-        Some((slot, share.min(consumer.room())))
-    }
-
     /// When a message has to be settled that is delivered to this consumer now.
     fn ack_due_ms(&self, slot: usize, now: Now) -> u64 {
         let consumer = self.consumers.get(slot).and_then(Option::as_ref);
         consumer
             .and_then(|consumer| consumer.options.ack_wait_ms)
             .map_or(NEVER_MS, |wait| now.ms.saturating_add(wait))
-    }
-}
-
-impl crate::subscription::ConsumerState {
-    /// Messages that may be delivered to it now.
-    fn room(&self) -> u64 {
-        if self.stalled { 0 } else { u64::from(self.window.saturating_sub(self.in_flight)) }
     }
 }

@@ -62,10 +62,18 @@ pub(crate) enum Entry {
     Progress(u64, PartitionDelta),
     Committed(Committed),
     GroupDeleted(String),
-    Start { topic: Uuid, partition: u32, offset: Offset },
+    Start {
+        topic: Uuid,
+        partition: u32,
+        offset: Offset,
+    },
     Opened(String),
     Closed,
-    Next { topic: Uuid, partition: u32, offset: Offset },
+    Next {
+        topic: Uuid,
+        partition: u32,
+        offset: Offset,
+    },
 }
 
 /// Bytes that are no entry of this version.
@@ -103,10 +111,18 @@ impl Entry {
                 out.push(7);
                 out.extend_from_slice(group.as_bytes());
             }
-            Self::Start { topic, partition, offset } => {
+            Self::Start {
+                topic,
+                partition,
+                offset,
+            } => {
                 put_place(&mut out, 8, *topic, *partition, *offset);
             }
-            Self::Next { topic, partition, offset } => {
+            Self::Next {
+                topic,
+                partition,
+                offset,
+            } => {
                 put_place(&mut out, 11, *topic, *partition, *offset);
             }
             Self::Opened(boot_id) => {
@@ -121,7 +137,10 @@ impl Entry {
     /// Reads an entry back.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, EntryError> {
         let kind = bytes.first().copied().unwrap_or(0);
-        let error = |reason: &str| EntryError { kind, reason: reason.to_owned() };
+        let error = |reason: &str| EntryError {
+            kind,
+            reason: reason.to_owned(),
+        };
         let body = bytes.get(1..).unwrap_or_default();
         let mut input = Input(body);
         let short = || error("too short");
@@ -138,7 +157,11 @@ impl Entry {
             6 => read_json(kind, body).map(Self::Committed),
             7 | 9 => {
                 let text = String::from_utf8(body.to_vec()).map_err(|_| error("not UTF-8"))?;
-                Ok(if kind == 7 { Self::GroupDeleted(text) } else { Self::Opened(text) })
+                Ok(if kind == 7 {
+                    Self::GroupDeleted(text)
+                } else {
+                    Self::Opened(text)
+                })
             }
             10 => Ok(Self::Closed),
             8 | 11 => {
@@ -146,8 +169,16 @@ impl Entry {
                 let partition = input.u32().ok_or_else(short)?;
                 let offset = input.u64().ok_or_else(short)?;
                 Ok(match kind {
-                    8 => Self::Start { topic, partition, offset },
-                    _ => Self::Next { topic, partition, offset },
+                    8 => Self::Start {
+                        topic,
+                        partition,
+                        offset,
+                    },
+                    _ => Self::Next {
+                        topic,
+                        partition,
+                        offset,
+                    },
                 })
             }
             _ => Err(error("unknown kind")),
@@ -169,7 +200,10 @@ fn put_json(out: &mut Vec<u8>, kind: u8, value: &impl Serialize) {
 }
 
 fn read_json<T: for<'a> Deserialize<'a>>(kind: u8, body: &[u8]) -> Result<T, EntryError> {
-    serde_json::from_slice(body).map_err(|error| EntryError { kind, reason: error.to_string() })
+    serde_json::from_slice(body).map_err(|error| EntryError {
+        kind,
+        reason: error.to_string(),
+    })
 }
 
 fn put_place(out: &mut Vec<u8>, kind: u8, topic: Uuid, partition: u32, offset: Offset) {
@@ -236,7 +270,9 @@ impl Input<'_> {
 
     fn pairs(&mut self) -> Option<Vec<(u64, u64)>> {
         let count = self.count(16)?;
-        (0..count).map(|_| Some((self.u64()?, self.u64()?))).collect()
+        (0..count)
+            .map(|_| Some((self.u64()?, self.u64()?)))
+            .collect()
     }
 
     fn delta(&mut self) -> Option<PartitionDelta> {
@@ -254,8 +290,16 @@ impl Input<'_> {
                 })
             })
             .collect::<Option<_>>()?;
-        let cursor = CursorDelta { floor, words, ranges };
-        Some(PartitionDelta { partition, cursor, retries })
+        let cursor = CursorDelta {
+            floor,
+            words,
+            ranges,
+        };
+        Some(PartitionDelta {
+            partition,
+            cursor,
+            retries,
+        })
     }
 }
 
@@ -286,19 +330,46 @@ mod tests {
             id: 9,
             topic,
             name: "ch".to_owned(),
-            options: SubscriptionOptions { attempts_max: 3, ..Default::default() },
+            options: SubscriptionOptions {
+                attempts_max: 3,
+                ..Default::default()
+            },
             paused: true,
             floors: vec![1, 2],
         }));
         check(Entry::SubscriptionDeleted(9));
-        let retry = Retry { word: 1, mask: 2, attempts: 3, due_ms: 4 };
-        let cursor = CursorDelta { floor: 1, words: vec![(2, 3)], ranges: vec![(4, 5), (6, 7)] };
-        check(Entry::Progress(9, PartitionDelta { partition: 1, cursor, retries: vec![retry] }));
+        let retry = Retry {
+            word: 1,
+            mask: 2,
+            attempts: 3,
+            due_ms: 4,
+        };
+        let cursor = CursorDelta {
+            floor: 1,
+            words: vec![(2, 3)],
+            ranges: vec![(4, 5), (6, 7)],
+        };
+        check(Entry::Progress(
+            9,
+            PartitionDelta {
+                partition: 1,
+                cursor,
+                retries: vec![retry],
+            },
+        ));
         check(Entry::GroupDeleted("g".to_owned()));
-        check(Entry::Start { topic, partition: 1, offset: 77 });
+        check(Entry::Start {
+            topic,
+            partition: 1,
+            offset: 77,
+        });
         check(Entry::Opened("boot".to_owned()));
         check(Entry::Closed);
-        check(Entry::Next { topic, partition: 1, offset: 77 });
+        check(Entry::Next {
+            topic,
+            partition: 1,
+            offset: 77,
+        });
     }
 
     proptest! {

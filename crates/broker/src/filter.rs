@@ -11,7 +11,9 @@ pub(crate) struct Filter {
 impl Filter {
     pub(crate) fn new(subjects: &[String]) -> Self {
         let split = |subject: &String| subject.split('.').map(str::to_owned).collect();
-        Self { patterns: subjects.iter().map(split).collect() }
+        Self {
+            patterns: subjects.iter().map(split).collect(),
+        }
     }
 
     pub(crate) fn passes_all(&self) -> bool {
@@ -24,7 +26,9 @@ impl Filter {
             return true;
         }
         let Some(subject) = subject else { return false };
-        self.patterns.iter().any(|pattern| pattern_matches(pattern, subject))
+        self.patterns
+            .iter()
+            .any(|pattern| pattern_matches(pattern, subject))
     }
 }
 
@@ -48,7 +52,11 @@ mod tests {
 
     fn check(pattern: &str, subject: &str, expect: bool) {
         let filter = Filter::new(&[pattern.to_owned()]);
-        assert_eq!(filter.matches(Some(subject.as_bytes())), expect, "{pattern} {subject}");
+        assert_eq!(
+            filter.matches(Some(subject.as_bytes())),
+            expect,
+            "{pattern} {subject}"
+        );
     }
 
     #[test]

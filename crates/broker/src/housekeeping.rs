@@ -79,7 +79,8 @@ impl Housekeeping {
         for subscription in dirty {
             let id = subscription.id();
             let deltas = subscription.take_delta().into_iter();
-            self.unwritten.extend(deltas.map(|delta| Entry::Progress(id, delta)));
+            self.unwritten
+                .extend(deltas.map(|delta| Entry::Progress(id, delta)));
         }
         if self.unwritten.is_empty() {
             return;

@@ -5,9 +5,11 @@
 //! ([`Subscription::attach`]) and settles what they were given ([`Consumer`]).
 //!
 //! The way in: [`Topic::publish`] → the partition's log → [`Subscription`] → `dispatch` → outbox →
-//! [`Consumer::poll_deliveries`]. The way back: [`Consumer::ack_many`] → `ledger` → the state journal.
+//! [`Consumer::poll_deliveries`]. The way back: [`Consumer::ack_many`] → `ledger` → the state
+//! journal.
 
 mod broker;
+mod choose;
 mod clock;
 mod committed;
 mod consumer;
@@ -25,7 +27,9 @@ mod outbox;
 mod publish;
 mod retention;
 mod schedule;
+mod settling;
 mod source;
+mod stats;
 mod subscription;
 mod topic;
 mod work;
@@ -44,5 +48,6 @@ pub use options::{
     SubscriptionOptions, TopicOptions,
 };
 pub use publish::{PublishError, Published, Room};
-pub use subscription::{AttachError, ConsumerStats, Subscription, SubscriptionStats};
+pub use stats::{ConsumerStats, SubscriptionStats};
+pub use subscription::{AttachError, Subscription};
 pub use topic::Topic;

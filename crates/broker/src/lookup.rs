@@ -1,4 +1,5 @@
-//! Reads one message by its id, waiting for the disk if need be. For the housekeeping, not for sessions.
+//! Reads one message by its id, waiting for the disk if need be. For the housekeeping, not for
+//! sessions.
 
 use cloverleaf_log::{Batch, BatchError, Read, ReadError, Record, RecordCursor};
 
@@ -23,13 +24,18 @@ pub(crate) fn with_message<R>(
     id: MessageId,
     with: impl FnOnce(&Record<'_>) -> R,
 ) -> Result<Option<R>, LookupError> {
-    let Some(log) = topic.logs().get(id.partition as usize) else { return Ok(None) };
+    let Some(log) = topic.logs().get(id.partition as usize) else {
+        return Ok(None);
+    };
     let batches: Vec<Batch> = match log.read(id.offset, READ_BYTES) {
         Read::Batches(batches) => batches,
         Read::End => return Ok(None),
         Read::Cold(read) => read.run()?,
     };
-    for batch in batches.iter().filter(|batch| batch.end_offset() > id.offset) {
+    for batch in batches
+        .iter()
+        .filter(|batch| batch.end_offset() > id.offset)
+    {
         let mut records: RecordCursor<'_> = batch.records();
         while let Some((offset, record)) = records.next_record()? {
             if offset == id.offset {

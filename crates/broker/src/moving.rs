@@ -1,4 +1,5 @@
-//! Messages on their way from one topic to another: published there, acknowledged here once that is safe.
+//! Messages on their way from one topic to another: published there, acknowledged here once that is
+//! safe.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +15,9 @@ pub(crate) struct Moving<T> {
 
 impl<T> Default for Moving<T> {
     fn default() -> Self {
-        Self { under_way: Vec::new() }
+        Self {
+            under_way: Vec::new(),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What can be set: for the broker, a topic, a subscription, a consumer.
 //!
-//! Topic and subscription options are stored in definitions as JSON; unknown keys are kept out, and each
-//! new key needs a serde default so that definitions written by older versions still load.
+//! Topic and subscription options are stored in definitions as JSON; unknown keys are kept out, and
+//! each new key needs a serde default so that definitions written by older versions still load.
 
 use cloverleaf_log::Durability;
 use serde::{Deserialize, Serialize};
@@ -102,7 +102,10 @@ impl Default for TopicOptions {
             partitions: 1,
             ephemeral: false,
             durability: None,
-            retention: Retention { consumed: true, ..Retention::default() },
+            retention: Retention {
+                consumed: true,
+                ..Retention::default()
+            },
             hidden: false,
         }
     }
@@ -167,8 +170,8 @@ pub struct SubscriptionOptions {
     pub order: PartitionOrder,
     /// Messages carry an expiry header that is honoured.
     pub expires: bool,
-    /// Only messages whose `nats-subject` header matches one of these patterns (`*` one token, `>` the
-    /// rest); empty: all.
+    /// Only messages whose `nats-subject` header matches one of these patterns (`*` one token, `>`
+    /// the rest); empty: all.
     pub subjects: Vec<String>,
     /// Messages wait for the time in their schedule header. For the broker's own schedule topic.
     pub scheduled: bool,

@@ -49,7 +49,11 @@ impl Outbox {
             return Poll::Ready(None);
         }
         if inner.deliveries.is_empty() {
-            if !inner.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            if !inner
+                .waker
+                .as_ref()
+                .is_some_and(|waker| waker.will_wake(context.waker()))
+            {
                 inner.waker = Some(context.waker().clone());
             }
             return Poll::Pending;

@@ -59,7 +59,8 @@ pub enum PublishError {
 
 /// Bytes accepted from producers and not yet written, broker-wide.
 ///
-/// A producer waits for nothing but these, and the disk alone drains them: so waiting cannot deadlock.
+/// A producer waits for nothing but these, and the disk alone drains them: so waiting cannot
+/// deadlock.
 #[derive(Debug)]
 pub struct Room {
     bytes_max: u64,
@@ -69,7 +70,11 @@ pub struct Room {
 
 impl Room {
     pub(crate) fn new(bytes_max: u64) -> Self {
-        Self { bytes_max, bytes: AtomicU64::new(0), waiting: Mutex::new(Vec::new()) }
+        Self {
+            bytes_max,
+            bytes: AtomicU64::new(0),
+            waiting: Mutex::new(Vec::new()),
+        }
     }
 
     /// Bytes accepted and not yet written.
@@ -89,7 +94,11 @@ impl Room {
         }
         self.waiting.lock().push(context.waker().clone());
         // What was waited for may have been written just before the waker was filed.
-        if self.is_free() { Poll::Ready(()) } else { Poll::Pending }
+        if self.is_free() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
     fn take(&self, bytes: u64) {
@@ -137,7 +146,9 @@ impl Future for Published {
     type Output = Result<(), PublishError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.appended).poll(context).map(|result| result.map_err(PublishError::from))
+        Pin::new(&mut self.appended)
+            .poll(context)
+            .map(|result| result.map_err(PublishError::from))
     }
 }
 

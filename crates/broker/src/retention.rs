@@ -40,8 +40,9 @@ fn drop_expired(topic: &Topic, log: &Arc<PartitionLog>, now_ms: u64) -> bool {
     if retention.ms.is_none() && retention.bytes.is_none() {
         return false;
     }
-    let older_than_ms =
-        retention.ms.map(|ms| i64::try_from(now_ms.saturating_sub(ms)).unwrap_or(i64::MAX));
+    let older_than_ms = retention
+        .ms
+        .map(|ms| i64::try_from(now_ms.saturating_sub(ms)).unwrap_or(i64::MAX));
     match log.retain(older_than_ms, retention.bytes) {
         Ok(freed) => freed > 0,
         Err(error) => {
@@ -65,7 +66,9 @@ fn drop_consumed(
     }
     let passed = |start: Offset, end: Offset| {
         committed.iter().all(|offset| *offset >= end)
-            && subscriptions.iter().all(|s| s.covers(partition, start, end))
+            && subscriptions
+                .iter()
+                .all(|s| s.covers(partition, start, end))
     };
     let mut bases = Vec::new();
     for segment in log.segments() {

@@ -1,7 +1,8 @@
 //! Delayed publishes: they wait in a hidden topic and move to their own when their time has come.
 //!
-//! The hidden topic has one subscription, whose messages are delayed until the time in their header; so
-//! a restart finds them where every delayed message is found, and memory holds a lease each, no body.
+//! The hidden topic has one subscription, whose messages are delayed until the time in their
+//! header; so a restart finds them where every delayed message is found, and memory holds a lease
+//! each, no body.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -41,7 +42,9 @@ pub(crate) fn publish(
     let stats = subscription.stats();
     let scheduled_messages_max = shared.options.scheduled_messages_max;
     if stats.delayed + stats.depth >= scheduled_messages_max {
-        return Err(PublishError::ScheduleFull { scheduled_messages_max });
+        return Err(PublishError::ScheduleFull {
+            scheduled_messages_max,
+        });
     }
     let mut records = message.records();
     let Ok(Some((_, record))) = records.next_record() else {
@@ -51,8 +54,7 @@ pub(crate) fn publish(
     let mut all: Vec<(&[u8], Option<&[u8]>)> = record.headers.clone().collect();
     all.push((headers::SCHEDULE_TOPIC, Some(topic.as_bytes())));
     all.push((headers::SCHEDULE_DUE, Some(&due_ms)));
-    let mut builder =
-        BatchBuilder::with_capacity(message.bytes().len() + 128, record.timestamp_ms);
+    let mut builder = BatchBuilder::with_capacity(message.bytes().len() + 128, record.timestamp_ms);
     builder.push(record.key, record.value, &all);
     if !matches!(records.next_record(), Ok(None)) {
         return Err(PublishError::NotOneMessage);
@@ -64,17 +66,24 @@ pub(crate) fn publish(
 fn open(shared: &Arc<Shared>) -> Result<(Arc<Topic>, Arc<Subscription>), PublishError> {
     let options = || TopicOptions {
         hidden: true,
-        retention: Retention { consumed: true, ..Retention::default() },
+        retention: Retention {
+            consumed: true,
+            ..Retention::default()
+        },
         ..TopicOptions::default()
     };
-    let subscription_options =
-        || SubscriptionOptions { scheduled: true, ..SubscriptionOptions::default() };
+    let subscription_options = || SubscriptionOptions {
+        scheduled: true,
+        ..SubscriptionOptions::default()
+    };
     let topic = shared.topic_or_create(TOPIC, options);
     let opened = topic.and_then(|topic| {
         let subscription = topic.subscription_or_create(SUBSCRIPTION, subscription_options)?;
         Ok((topic, subscription))
     });
-    let opened = opened.map_err(|error| PublishError::NoSchedule { reason: error.to_string() })?;
+    let opened = opened.map_err(|error| PublishError::NoSchedule {
+        reason: error.to_string(),
+    })?;
     // The scheduler attaches itself.
     if !opened.1.has_consumers() {
         shared.work.kick();
@@ -114,7 +123,9 @@ impl Schedule {
         if self.consumer.is_none() {
             self.consumer = attach(shared);
         }
-        let Some(consumer) = &self.consumer else { return false };
+        let Some(consumer) = &self.consumer else {
+            return false;
+        };
         let mut context = Context::from_waker(&self.waker);
         while let Poll::Ready(state) = consumer.poll_deliveries(&mut context, &mut self.deliveries)
         {
@@ -126,8 +137,13 @@ impl Schedule {
         for delivery in std::mem::take(&mut self.deliveries) {
             let mut records = RecordCursor::at(&delivery.batch, delivery.position);
             for _ in 0..delivery.count {
-                let Ok(Some((offset, record))) = records.next_record() else { break };
-                let id = MessageId { partition: delivery.partition, offset };
+                let Ok(Some((offset, record))) = records.next_record() else {
+                    break;
+                };
+                let id = MessageId {
+                    partition: delivery.partition,
+                    offset,
+                };
                 match forward(shared, &record) {
                     Some(Ok(published)) => self.moving.push(published, id),
                     // The topic is gone, and with it the message.
@@ -154,7 +170,10 @@ fn settle(_result: Result<Settlement, NotInFlight>) {}
 
 fn attach(shared: &Arc<Shared>) -> Option<Consumer> {
     let subscription = shared.topic(TOPIC)?.subscription(SUBSCRIPTION)?;
-    let options = ConsumerOptions { label: SUBSCRIPTION.to_owned(), ..ConsumerOptions::default() };
+    let options = ConsumerOptions {
+        label: SUBSCRIPTION.to_owned(),
+        ..ConsumerOptions::default()
+    };
     let consumer = subscription.attach(options).ok()?;
     consumer.set_window(MOVING_MAX);
     Some(consumer)
@@ -167,8 +186,11 @@ fn forward(
     let reserved = |name: &[u8]| name == headers::SCHEDULE_TOPIC || name == headers::SCHEDULE_DUE;
     let id = record.headers.value_of(headers::SCHEDULE_TOPIC)??;
     let topic = shared.topic_by_id(Uuid::from_slice(id).ok()?)?;
-    let kept: Vec<(&[u8], Option<&[u8]>)> =
-        record.headers.clone().filter(|(name, _)| !reserved(name)).collect();
+    let kept: Vec<(&[u8], Option<&[u8]>)> = record
+        .headers
+        .clone()
+        .filter(|(name, _)| !reserved(name))
+        .collect();
     let mut builder = BatchBuilder::with_capacity(512, record.timestamp_ms);
     builder.push(record.key, record.value, &kept);
     Some(topic.publish_moved(builder.finish(), Durability::Disk))

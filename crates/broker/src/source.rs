@@ -57,7 +57,11 @@ impl Source {
             Read::Batches(batches) => {
                 self.position = 0;
                 self.batches = batches.into();
-                while self.batches.front().is_some_and(|batch| batch.end_offset() <= from) {
+                while self
+                    .batches
+                    .front()
+                    .is_some_and(|batch| batch.end_offset() <= from)
+                {
                     self.batches.pop_front();
                 }
                 match self.batches.front() {
@@ -73,12 +77,16 @@ impl Source {
         }
     }
 
-    /// Makes ready for an offset that may lie before the last one: requeued messages are not read in
-    /// one direction only.
+    /// Makes ready for an offset that may lie before the last one: requeued messages are not read
+    /// in one direction only.
     pub(crate) fn rewind_to(&mut self, from: Offset) {
         if from <= self.read_to {
             self.position = 0;
-            if self.batches.front().is_some_and(|batch| batch.base_offset() > from) {
+            if self
+                .batches
+                .front()
+                .is_some_and(|batch| batch.base_offset() > from)
+            {
                 self.batches.clear();
             }
         }

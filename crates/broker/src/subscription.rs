@@ -1,9 +1,10 @@
 //! A subscription: hands each message of a topic to one consumer and tracks it until it is settled.
 //!
-//! NSQ's channel, the consumers of an AMQP queue, a JetStream consumer and a Kafka share group are all
-//! this. Its state is one [`Ledger`] behind one lock; [`crate::dispatch`] decides who gets what.
+//! NSQ's channel, the consumers of an AMQP queue, a JetStream consumer and a Kafka share group are
+//! all this. Its state is one [`Ledger`] behind one lock; [`crate::dispatch`] decides who gets
+//! what.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
@@ -12,16 +13,16 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::broker::{CatalogError, Shared};
-use crate::consumer::{Consumer, Settlement};
-use crate::dispatch::Rotation;
+use crate::choose::Rotation;
+use crate::consumer::Consumer;
 use crate::entries::{Entry, SubscriptionDefinition};
 use crate::filter::Filter;
 use crate::ledger::leases::NEVER_MS;
-use crate::ledger::{Expired, Ledger, LedgerDelta, NotInFlight};
-use crate::message::{DeadReason, MessageId};
+use crate::ledger::{Ledger, LedgerDelta};
 use crate::options::{ConsumerOptions, Overflow, SubscriptionOptions};
 use crate::outbox::Outbox;
 use crate::source::Source;
+use crate::stats::Counters;
 use crate::topic::Topic;
 
 /// One subscription of one topic.
@@ -37,16 +38,7 @@ pub struct Subscription {
     pub(crate) hungry: AtomicBool,
     /// On the housekeeping's list of progress to write.
     dirty: AtomicBool,
-    counters: Counters,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) delivered: AtomicU64,
-    acknowledged: AtomicU64,
-    requeued: AtomicU64,
-    timed_out: AtomicU64,
-    dead_lettered: AtomicU64,
+    pub(crate) counters: Counters,
 }
 
 /// What the lock protects.
@@ -65,7 +57,7 @@ pub(crate) struct State {
     /// The topic is paused: nothing at or above these offsets is delivered.
     pub(crate) limits: Option<Vec<Offset>>,
     /// The time at which the housekeeping will call.
-    due_ms: u64,
+    pub(crate) due_ms: u64,
     /// A source wants to be asked again at this time.
     pub(crate) retry_ms: u64,
     attached: u64,
@@ -101,44 +93,6 @@ pub enum AttachError {
     /// The subscription was deleted.
     #[error("the subscription was deleted")]
     Deleted,
-}
-
-/// One consumer in the statistics.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConsumerStats {
-    /// As the session set it.
-    pub label: String,
-    /// The most messages it wants in flight.
-    pub window: u32,
-    /// Messages in flight to it.
-    pub in_flight: u32,
-    /// Messages delivered to it so far.
-    pub delivered: u64,
-}
-
-/// A subscription in numbers.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct SubscriptionStats {
-    /// Messages that wait for a consumer, requeued ones included; not those in flight or delayed.
-    pub depth: u64,
-    /// Messages that consumers hold.
-    pub in_flight: u64,
-    /// Messages that wait for their delay to pass.
-    pub delayed: u64,
-    /// Messages delivered in this process, again counted.
-    pub delivered: u64,
-    /// Messages acknowledged in this process.
-    pub acknowledged: u64,
-    /// Messages given back by consumers in this process.
-    pub requeued: u64,
-    /// Messages whose consumer did not answer in time, in this process.
-    pub timed_out: u64,
-    /// Messages that went to the dead-letter topic, or were dropped for want of one, in this process.
-    pub dead_lettered: u64,
-    /// Entries that the in-flight table holds: what its memory follows.
-    pub leases: u64,
-    /// The consumers.
-    pub consumers: Vec<ConsumerStats>,
 }
 
 impl std::fmt::Debug for Subscription {
@@ -226,8 +180,9 @@ impl Subscription {
         self.state.lock().paused
     }
 
-    /// Runs `change` under the lock, delivers what has become deliverable, and tells the housekeeping.
-    fn change<R>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> R) -> R {
+    /// Runs `change` under the lock, delivers what has become deliverable, and tells the
+    /// housekeeping.
+    pub(crate) fn change<R>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state.lock();
         let result = change(&mut state);
         self.dispatch(&mut state);
@@ -237,7 +192,11 @@ impl Subscription {
 
     /// What follows every change: the housekeeping's lists, then the wakers, without the lock.
     pub(crate) fn finish(self: &Arc<Self>, mut state: parking_lot::MutexGuard<'_, State>) {
-        let due_ms = state.ledger.first_due_ms().unwrap_or(NEVER_MS).min(state.retry_ms);
+        let due_ms = state
+            .ledger
+            .first_due_ms()
+            .unwrap_or(NEVER_MS)
+            .min(state.retry_ms);
         let call_ms = (due_ms < state.due_ms).then_some(due_ms);
         if let Some(due_ms) = call_ms {
             state.due_ms = due_ms;
@@ -299,7 +258,9 @@ impl Subscription {
         let last = self.change(|state| {
             state.consumers[slot as usize] = None;
             let released = state.ledger.release(slot);
-            self.counters.requeued.fetch_add(released, Ordering::Relaxed);
+            self.counters
+                .requeued
+                .fetch_add(released, Ordering::Relaxed);
             while state.consumers.last().is_some_and(Option::is_none) {
                 state.consumers.pop();
             }
@@ -331,70 +292,11 @@ impl Subscription {
 
     pub(crate) fn in_flight_of(&self, slot: u32) -> u32 {
         let state = self.state.lock();
-        state.consumers.get(slot as usize).and_then(Option::as_ref).map_or(0, |c| c.in_flight)
-    }
-
-    pub(crate) fn ack_many(
-        self: &Arc<Self>,
-        slot: u32,
-        ids: &[MessageId],
-        mut settled: impl FnMut(MessageId, Result<Settlement, NotInFlight>),
-    ) {
-        self.change(|state| {
-            let mut count = 0;
-            for id in ids {
-                let result = state.ledger.ack(*id, slot).map(Settlement::from);
-                count += u32::from(result.is_ok());
-                settled(*id, result);
-            }
-            state.settle(slot, count);
-            self.counters.acknowledged.fetch_add(u64::from(count), Ordering::Relaxed);
-        });
-    }
-
-    pub(crate) fn nack(
-        self: &Arc<Self>,
-        slot: u32,
-        id: MessageId,
-        delay_ms: u64,
-    ) -> Result<Settlement, NotInFlight> {
-        let due_ms = (delay_ms > 0).then(|| self.shared.clock.now_ms().saturating_add(delay_ms));
-        self.change(|state| {
-            let settled = state.ledger.nack(id, slot, due_ms)?;
-            state.settle(slot, 1);
-            self.counters.requeued.fetch_add(1, Ordering::Relaxed);
-            Ok(settled.into())
-        })
-    }
-
-    pub(crate) fn reject(
-        self: &Arc<Self>,
-        slot: u32,
-        id: MessageId,
-    ) -> Result<Settlement, NotInFlight> {
-        self.change(|state| {
-            let settled = state.ledger.reject(id, slot)?;
-            state.settle(slot, 1);
-            Ok(settled.into())
-        })
-    }
-
-    pub(crate) fn extend(self: &Arc<Self>, slot: u32, id: MessageId) -> Result<(), NotInFlight> {
-        let now_ms = self.shared.clock.now_ms();
-        self.change(|state| {
-            let Some(consumer) = state.consumers.get(slot as usize).and_then(Option::as_ref)
-            else {
-                return Err(NotInFlight);
-            };
-            let wait_ms = consumer.options.ack_wait_ms;
-            let wait_max_ms = consumer.options.ack_wait_max_ms;
-            state.ledger.extend(id, slot, |settled| {
-                let due_ms = wait_ms.map_or(NEVER_MS, |wait| now_ms.saturating_add(wait));
-                let latest_ms = wait_max_ms
-                    .map_or(NEVER_MS, |wait| (settled.delivered_us / 1000).saturating_add(wait));
-                due_ms.min(latest_ms)
-            })
-        })
+        state
+            .consumers
+            .get(slot as usize)
+            .and_then(Option::as_ref)
+            .map_or(0, |c| c.in_flight)
     }
 
     /// Stops delivery; what is in flight can still be settled.
@@ -416,7 +318,8 @@ impl Subscription {
             return Ok(());
         }
         let _definitions = self.shared.definitions.lock();
-        self.shared.write(&[Entry::Subscription(self.definition(topic.id()))])
+        self.shared
+            .write(&[Entry::Subscription(self.definition(topic.id()))])
     }
 
     /// Forgets all messages: those that wait, those in flight, those delayed.
@@ -460,7 +363,9 @@ impl Subscription {
 
     pub(crate) fn definition(&self, topic: Uuid) -> SubscriptionDefinition {
         let state = self.state.lock();
-        let floors = (0..state.ledger.partitions()).map(|p| state.ledger.floor(p)).collect();
+        let floors = (0..state.ledger.partitions())
+            .map(|p| state.ledger.floor(p))
+            .collect();
         SubscriptionDefinition {
             id: self.id,
             topic,
@@ -475,8 +380,12 @@ impl Subscription {
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
-        let wakers: Vec<Waker> =
-            state.consumers.iter().flatten().filter_map(|c| c.outbox.close()).collect();
+        let wakers: Vec<Waker> = state
+            .consumers
+            .iter()
+            .flatten()
+            .filter_map(|c| c.outbox.close())
+            .collect();
         drop(state);
         for waker in wakers {
             waker.wake();
@@ -511,22 +420,6 @@ impl Subscription {
         }
     }
 
-    /// Ends leases whose time has come. Called by the housekeeping.
-    pub(crate) fn on_due(self: &Arc<Self>, now_ms: u64) {
-        self.change(|state| {
-            state.due_ms = NEVER_MS;
-            if state.retry_ms <= now_ms {
-                state.retry_ms = NEVER_MS;
-            }
-            while let Some(expired) = state.ledger.expire(now_ms) {
-                if let Expired::TimedOut { consumer, count } = expired {
-                    state.settle(consumer, count);
-                    self.counters.timed_out.fetch_add(u64::from(count), Ordering::Relaxed);
-                }
-            }
-        });
-    }
-
     /// What has to be written down since the last call.
     pub(crate) fn take_delta(&self) -> LedgerDelta {
         self.dirty.store(false, Ordering::Release);
@@ -536,25 +429,6 @@ impl Subscription {
     /// Everything that has to be written down.
     pub(crate) fn whole(&self) -> LedgerDelta {
         self.state.lock().ledger.whole()
-    }
-
-    /// Dead messages whose letters have to be written, with their attempts.
-    pub(crate) fn take_died(&self) -> Vec<(MessageId, DeadReason, u16)> {
-        let mut state = self.state.lock();
-        let died = state.ledger.take_died();
-        let attempts = |id| state.ledger.attempts_of(id).unwrap_or(0);
-        died.into_iter().map(|(id, reason)| (id, reason, attempts(id))).collect()
-    }
-
-    /// These dead messages are done with.
-    pub(crate) fn bury(self: &Arc<Self>, ids: &[MessageId]) {
-        self.change(|state| {
-            for id in ids {
-                state.ledger.ack_dead(*id);
-            }
-        });
-        let count = u64::try_from(ids.len()).unwrap_or(u64::MAX);
-        self.counters.dead_lettered.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Whether every message in `[start, end)` of a partition is settled.
@@ -569,45 +443,21 @@ impl Subscription {
     }
 
     pub(crate) fn count_delivered(&self, count: u32) {
-        self.counters.delivered.fetch_add(u64::from(count), Ordering::Relaxed);
-    }
-
-    /// The subscription in numbers.
-    pub fn stats(&self) -> SubscriptionStats {
-        let state = self.state.lock();
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        SubscriptionStats {
-            depth: state.depth(),
-            in_flight: state.ledger.in_flight(),
-            delayed: state.ledger.delayed(),
-            delivered: count(&self.counters.delivered),
-            acknowledged: count(&self.counters.acknowledged),
-            requeued: count(&self.counters.requeued),
-            timed_out: count(&self.counters.timed_out),
-            dead_lettered: count(&self.counters.dead_lettered),
-            leases: state.ledger.lease_count() as u64,
-            consumers: state
-                .consumers
-                .iter()
-                .flatten()
-                .map(|consumer| ConsumerStats {
-                    label: consumer.options.label.clone(),
-                    window: consumer.window,
-                    in_flight: consumer.in_flight,
-                    delivered: consumer.delivered,
-                })
-                .collect(),
-        }
+        self.counters
+            .delivered
+            .fetch_add(u64::from(count), Ordering::Relaxed);
     }
 }
 
 impl State {
     fn consumer_mut(&mut self, slot: u32) -> Option<&mut ConsumerState> {
-        self.consumers.get_mut(slot as usize).and_then(Option::as_mut)
+        self.consumers
+            .get_mut(slot as usize)
+            .and_then(Option::as_mut)
     }
 
     /// Messages of a consumer are no longer in flight.
-    fn settle(&mut self, slot: u32, count: u32) {
+    pub(crate) fn settle(&mut self, slot: u32, count: u32) {
         if let Some(consumer) = self.consumer_mut(slot) {
             consumer.in_flight = consumer.in_flight.saturating_sub(count);
         }
@@ -616,7 +466,9 @@ impl State {
     /// The end of what may be delivered of a partition.
     pub(crate) fn visible_end(&self, partition: usize) -> Offset {
         let end = self.logs[partition].written_end();
-        self.limits.as_ref().map_or(end, |limits| end.min(limits[partition]))
+        self.limits
+            .as_ref()
+            .map_or(end, |limits| end.min(limits[partition]))
     }
 
     /// Messages that wait for a consumer.
@@ -629,11 +481,5 @@ impl State {
             })
             .sum();
         new + self.ledger.ready()
-    }
-}
-
-impl From<crate::ledger::Settled> for Settlement {
-    fn from(settled: crate::ledger::Settled) -> Self {
-        Self { delivered_us: settled.delivered_us, attempts: settled.attempts }
     }
 }

@@ -34,7 +34,10 @@ pub struct Topic {
 
 impl std::fmt::Debug for Topic {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Topic").field("name", &self.name).field("id", &self.id).finish()
+        f.debug_struct("Topic")
+            .field("name", &self.name)
+            .field("id", &self.id)
+            .finish()
     }
 }
 
@@ -43,11 +46,19 @@ impl Topic {
         shared: &Arc<Shared>,
         definition: TopicDefinition,
     ) -> Result<Arc<Self>, CatalogError> {
-        let options = PartitionOptions { segment_bytes: shared.options.segment_bytes };
+        let options = PartitionOptions {
+            segment_bytes: shared.options.segment_bytes,
+        };
         let logs = (0..definition.options.partitions)
-            .map(|partition| shared.log.partition(definition.id, partition, options.clone()))
+            .map(|partition| {
+                shared
+                    .log
+                    .partition(definition.id, partition, options.clone())
+            })
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| CatalogError::Log { reason: error.to_string() })?;
+            .map_err(|error| CatalogError::Log {
+                reason: error.to_string(),
+            })?;
         let topic = Arc::new(Self {
             id: definition.id,
             name: definition.name,
@@ -122,8 +133,8 @@ impl Topic {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Messages that no subscription has been offered: the backlog of a topic without subscriptions,
-    /// or what came since the topic was paused.
+    /// Messages that no subscription has been offered: the backlog of a topic without
+    /// subscriptions, or what came since the topic was paused.
     pub fn depth(&self) -> u64 {
         let paused_at = self.paused_at.lock().clone();
         let from: Vec<Offset> = match paused_at {
@@ -131,18 +142,25 @@ impl Topic {
             None if !self.subscriptions().is_empty() => return 0,
             None => self.logs.iter().map(|log| log.start_offset()).collect(),
         };
-        self.logs.iter().zip(from).map(|(log, at)| log.written_end().saturating_sub(at)).sum()
+        self.logs
+            .iter()
+            .zip(from)
+            .map(|(log, at)| log.written_end().saturating_sub(at))
+            .sum()
     }
 
     /// The class in which a publish is stored for which the protocol asks `asked`.
     pub fn durability(&self, asked: Durability) -> Durability {
-        self.options.durability.unwrap_or(self.shared.options.durability).class(asked)
+        self.options
+            .durability
+            .unwrap_or(self.shared.options.durability)
+            .class(asked)
     }
 
     /// Stores a batch in a partition of the broker's choice.
     ///
-    /// The promise for `asked` holds once the returned future resolves; messages reach subscriptions
-    /// when they are written.
+    /// The promise for `asked` holds once the returned future resolves; messages reach
+    /// subscriptions when they are written.
     pub fn publish(&self, batch: Batch, asked: Durability) -> Result<Published, PublishError> {
         let count = self.logs.len();
         let partition = match count {
@@ -160,7 +178,9 @@ impl Topic {
         asked: Durability,
     ) -> Result<Published, PublishError> {
         if self.is_deleted() {
-            return Err(PublishError::TopicDeleted { topic: self.name.clone() });
+            return Err(PublishError::TopicDeleted {
+                topic: self.name.clone(),
+            });
         }
         if batch.is_compressed() {
             return Err(PublishError::Compressed);
@@ -169,11 +189,17 @@ impl Topic {
         for subscription in self.subscriptions().iter() {
             if subscription.refuses(count) {
                 let (topic, subscription) = (self.name.clone(), subscription.name().to_owned());
-                return Err(PublishError::QueueFull { topic, subscription });
+                return Err(PublishError::QueueFull {
+                    topic,
+                    subscription,
+                });
             }
         }
         let Some(log) = self.logs.get(partition as usize) else {
-            return Err(PublishError::NoSuchPartition { topic: self.name.clone(), partition });
+            return Err(PublishError::NoSuchPartition {
+                topic: self.name.clone(),
+                partition,
+            });
         };
         let bytes = batch.bytes().len() as u64;
         let appended = log.append(batch, self.durability(asked))?;
@@ -207,7 +233,9 @@ impl Topic {
         asked: Durability,
     ) -> Result<Published, PublishError> {
         if self.is_deleted() {
-            return Err(PublishError::TopicDeleted { topic: self.name.clone() });
+            return Err(PublishError::TopicDeleted {
+                topic: self.name.clone(),
+            });
         }
         let asked = self.durability(asked);
         crate::schedule::publish(&self.shared, self.id, message, delay_ms, asked)
@@ -227,7 +255,9 @@ impl Topic {
     /// The subscription of that name.
     pub fn subscription(&self, name: &str) -> Option<Arc<Subscription>> {
         let subscriptions = self.subscriptions.read();
-        let at = subscriptions.binary_search_by(|s| s.name().cmp(name)).ok()?;
+        let at = subscriptions
+            .binary_search_by(|s| s.name().cmp(name))
+            .ok()?;
         Some(subscriptions[at].clone())
     }
 
@@ -242,7 +272,9 @@ impl Topic {
         }
         let _definitions = self.shared.definitions.lock();
         if self.is_deleted() {
-            return Err(CatalogError::TopicDeleted { topic: self.name.clone() });
+            return Err(CatalogError::TopicDeleted {
+                topic: self.name.clone(),
+            });
         }
         if let Some(subscription) = self.subscription(name) {
             return Ok(subscription);
@@ -259,7 +291,8 @@ impl Topic {
         };
         let lasts = !definition.options.ephemeral && !self.options.ephemeral;
         if lasts {
-            self.shared.write(&[Entry::Subscription(definition.clone())])?;
+            self.shared
+                .write(&[Entry::Subscription(definition.clone())])?;
         }
         let attempts_max = definition.options.attempts_max;
         let ledger = Ledger::new(&definition.floors, attempts_max);
@@ -314,7 +347,9 @@ impl Topic {
 
     /// Deletes a subscription and closes its consumers. `false`: there is none of that name.
     pub fn delete_subscription(self: &Arc<Self>, name: &str) -> Result<bool, CatalogError> {
-        let Some(subscription) = self.subscription(name) else { return Ok(false) };
+        let Some(subscription) = self.subscription(name) else {
+            return Ok(false);
+        };
         self.remove_subscription(&subscription)?;
         Ok(true)
     }
@@ -331,8 +366,11 @@ impl Topic {
                 self.shared.write(&entries)?;
             }
             let mut subscriptions = self.subscriptions.write();
-            let kept: Vec<_> =
-                subscriptions.iter().filter(|s| s.id() != subscription.id()).cloned().collect();
+            let kept: Vec<_> = subscriptions
+                .iter()
+                .filter(|s| s.id() != subscription.id())
+                .cloned()
+                .collect();
             let last = kept.is_empty();
             *subscriptions = kept.into();
             last
@@ -348,15 +386,17 @@ impl Topic {
         Ok(())
     }
 
-    /// The last subscription is gone, and with it every message that it was offered (as nsqd has it):
-    /// a later one must not meet them again. Groups that read by offset keep them.
+    /// The last subscription is gone, and with it every message that it was offered (as nsqd has
+    /// it): a later one must not meet them again. Groups that read by offset keep them.
     fn forget_offered(&self) -> Result<(), CatalogError> {
         if !self.options.retention.consumed || self.shared.committed.has_topic(self.id) {
             return Ok(());
         }
         let paused_at = self.paused_at.lock().clone();
         for (partition, log) in self.logs.iter().enumerate() {
-            let end = paused_at.as_ref().map_or_else(|| log.written_end(), |at| at[partition]);
+            let end = paused_at
+                .as_ref()
+                .map_or_else(|| log.written_end(), |at| at[partition]);
             crate::broker::truncate(self, log, end);
         }
         if self.options.ephemeral {

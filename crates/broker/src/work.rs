@@ -47,7 +47,9 @@ impl Work {
 
     pub(crate) fn due(&self, due_ms: u64, subscription: &Arc<Subscription>) {
         let mut lists = self.lists.lock();
-        lists.due.insert((due_ms, subscription.id()), Arc::downgrade(subscription));
+        lists
+            .due
+            .insert((due_ms, subscription.id()), Arc::downgrade(subscription));
         if due_ms < lists.sleeps_until_ms {
             self.kick_locked(&mut lists);
         }
@@ -79,11 +81,17 @@ impl Work {
         let mut lists = self.lists.lock();
         let later = lists.due.split_off(&(now_ms + 1, 0));
         let due = std::mem::replace(&mut lists.due, later);
-        due.into_values().filter_map(|subscription| subscription.upgrade()).collect()
+        due.into_values()
+            .filter_map(|subscription| subscription.upgrade())
+            .collect()
     }
 
     pub(crate) fn first_due_ms(&self) -> Option<u64> {
-        self.lists.lock().due.first_key_value().map(|((due_ms, _), _)| *due_ms)
+        self.lists
+            .lock()
+            .due
+            .first_key_value()
+            .map(|((due_ms, _), _)| *due_ms)
     }
 
     /// Sleeps until `until_ms` or until there is something new to do.

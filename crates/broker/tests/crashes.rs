@@ -1,7 +1,8 @@
 //! Kills and power losses, over many seeds, for log, cursors and catalog together.
 //!
-//! What was answered in the class disk survives any power loss, what was answered in the class kernel
-//! survives any kill; nothing is invented, no offset is used twice, order is kept. More seeds:
+//! What was answered in the class disk survives any power loss, what was answered in the class
+//! kernel survives any kill; nothing is invented, no offset is used twice, order is kept. More
+//! seeds:
 //! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-broker --test crashes --release`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -89,8 +90,13 @@ impl Run {
     }
 
     fn subscribe(&mut self, topic: usize, name: &'static str) {
-        let options = SubscriptionOptions { attempts_max: 0, ..SubscriptionOptions::default() };
-        let subscription = self.world.subscription_with(&self.topics[topic], name, options);
+        let options = SubscriptionOptions {
+            attempts_max: 0,
+            ..SubscriptionOptions::default()
+        };
+        let subscription = self
+            .world
+            .subscription_with(&self.topics[topic], name, options);
         self.owed.entry((topic, name)).or_default();
         let window = u32::try_from(1 + self.random.below(40)).unwrap();
         self.consumers
@@ -109,13 +115,26 @@ impl Run {
         let padding = "x".repeat(usize::try_from(self.random.below(700)).unwrap());
         let bodies: Vec<String> = numbers.iter().map(|n| format!("{n} {padding}")).collect();
         let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
-        let class = if self.random.one_in(2) { Durability::Disk } else { Durability::Kernel };
+        let class = if self.random.one_in(2) {
+            Durability::Disk
+        } else {
+            Durability::Kernel
+        };
         let batch = self.world.batch(&bodies);
-        let published = self.world.topic(&self.topics[topic]).publish(batch, class).unwrap();
+        let published = self
+            .world
+            .topic(&self.topics[topic])
+            .publish(batch, class)
+            .unwrap();
         for number in &numbers {
             self.published.insert(*number, topic);
         }
-        self.waiting.push(Waiting { topic, numbers, class, published });
+        self.waiting.push(Waiting {
+            topic,
+            numbers,
+            class,
+            published,
+        });
     }
 
     fn collect_answers(&mut self) {
@@ -128,7 +147,8 @@ impl Run {
                     for ((topic, _), owed) in &mut self.owed {
                         if *topic == waiting.topic {
                             let numbers = waiting.numbers.iter();
-                            owed.answered.extend(numbers.map(|number| (*number, waiting.class)));
+                            owed.answered
+                                .extend(numbers.map(|number| (*number, waiting.class)));
                         }
                     }
                 }
@@ -141,9 +161,15 @@ impl Run {
             let id = self.world.topic(&self.topics[*topic]).id();
             for got in receive(consumer).unwrap() {
                 let number = number_of(&got);
-                assert_eq!(self.published.get(&number), Some(topic), "{number} was invented");
-                let known =
-                    *self.seen.entry((id, got.id.partition, got.id.offset)).or_insert(number);
+                assert_eq!(
+                    self.published.get(&number),
+                    Some(topic),
+                    "{number} was invented"
+                );
+                let known = *self
+                    .seen
+                    .entry((id, got.id.partition, got.id.offset))
+                    .or_insert(number);
                 assert_eq!(known, number, "offset {} was used twice", got.id.offset);
                 self.held.entry((*topic, *name)).or_default().push(got);
             }
@@ -152,13 +178,19 @@ impl Run {
 
     fn settle_some(&mut self) {
         for (key, held) in &mut self.held {
-            let Some(consumer) = self.consumers.get(key) else { continue };
+            let Some(consumer) = self.consumers.get(key) else {
+                continue;
+            };
             let mut kept = Vec::new();
             for got in held.drain(..) {
                 match self.random.below(10) {
                     0..6 => {
                         consumer.ack(got.id).unwrap();
-                        self.owed.get_mut(key).unwrap().acked.insert(number_of(&got));
+                        self.owed
+                            .get_mut(key)
+                            .unwrap()
+                            .acked
+                            .insert(number_of(&got));
                     }
                     6 => drop(consumer.nack(got.id, 0).unwrap()),
                     7 => drop(consumer.nack(got.id, 1 + self.random.below(500)).unwrap()),
@@ -180,7 +212,11 @@ impl Run {
         } else {
             self.world.kill_and_restart();
         }
-        let survives = if power { Durability::Disk } else { Durability::Kernel };
+        let survives = if power {
+            Durability::Disk
+        } else {
+            Durability::Kernel
+        };
         let mut gone = Vec::new();
         for ((topic, name), owed) in &mut self.owed {
             owed.answered.retain(|_, class| *class >= survives);
@@ -189,7 +225,10 @@ impl Run {
             if found.is_none() {
                 // Only a definition that no durable answer followed may vanish.
                 assert!(power, "a kill took {name} of topic {topic}");
-                assert!(owed.answered.is_empty(), "power took {name} of topic {topic}");
+                assert!(
+                    owed.answered.is_empty(),
+                    "power took {name} of topic {topic}"
+                );
                 gone.push((*topic, *name));
             }
         }
@@ -213,7 +252,8 @@ impl Run {
             }
             17 if self.random.one_in(3) => {
                 let topic = usize::try_from(self.random.below(2)).unwrap();
-                if self.owed.contains_key(&(topic, "s")) && !self.owed.contains_key(&(topic, "late"))
+                if self.owed.contains_key(&(topic, "s"))
+                    && !self.owed.contains_key(&(topic, "late"))
                 {
                     self.collect_answers();
                     self.waiting.retain(|waiting| waiting.topic != topic);
@@ -242,13 +282,19 @@ impl Run {
             let came: BTreeSet<u64> = held.iter().map(number_of).collect();
             for number in owed.answered.keys() {
                 let settled = owed.acked.contains(number);
-                assert!(settled || came.contains(number), "{number} of {key:?} is lost");
+                assert!(
+                    settled || came.contains(number),
+                    "{number} of {key:?} is lost"
+                );
             }
         }
         let mut last: BTreeMap<(Uuid, u32), u64> = BTreeMap::new();
         for ((topic, partition, offset), number) in &self.seen {
             let before = last.insert((*topic, *partition), *number);
-            assert!(before.is_none_or(|before| before < *number), "order broken at {offset}");
+            assert!(
+                before.is_none_or(|before| before < *number),
+                "order broken at {offset}"
+            );
         }
     }
 }
@@ -259,10 +305,14 @@ fn number_of(got: &Got) -> u64 {
 
 #[test]
 fn nothing_answered_is_lost() {
-    let seeds: u64 =
-        std::env::var("CLOVERLEAF_SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1_000);
-    let first: u64 =
-        std::env::var("CLOVERLEAF_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0);
+    let seeds: u64 = std::env::var("CLOVERLEAF_SEEDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1_000);
+    let first: u64 = std::env::var("CLOVERLEAF_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(0);
     for seed in first..first + seeds {
         let outcome = std::panic::catch_unwind(|| {
             let mut run = Run::new(seed);

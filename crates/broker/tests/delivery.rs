@@ -5,8 +5,8 @@
 mod common;
 
 use cloverleaf_broker::{
-    AttachError, ConsumerOptions, MessageId, NotInFlight, Overflow, PartitionOrder, PublishError,
-    SubscriptionOptions, TopicOptions, headers,
+    BrokerOptions, ConsumerOptions, MessageId, NotInFlight, PublishError, SubscriptionOptions,
+    TopicOptions,
 };
 use cloverleaf_log::Durability;
 use common::{World, ack_all, bodies, consumer, consumer_with, poll, receive};
@@ -19,13 +19,20 @@ fn a_message_goes_to_one_consumer_and_is_gone_when_acknowledged() {
     world.publish("orders", &["a"]);
     let (one, two) = (receive(&first).unwrap(), receive(&second).unwrap());
     assert_eq!(one.len() + two.len(), 1);
-    let (holder, other, got) = if one.len() == 1 { (first, second, one) } else { (second, first, two) };
+    let (holder, other, got) = if one.len() == 1 {
+        (first, second, one)
+    } else {
+        (second, first, two)
+    };
     assert_eq!(got[0].attempts, 1);
     assert_eq!(other.ack(got[0].id), Err(NotInFlight));
     assert_eq!(holder.ack(got[0].id).unwrap().attempts, 1);
     assert_eq!(holder.ack(got[0].id), Err(NotInFlight));
     let stats = subscription.stats();
-    assert_eq!((stats.depth, stats.in_flight, stats.acknowledged), (0, 0, 1));
+    assert_eq!(
+        (stats.depth, stats.in_flight, stats.acknowledged),
+        (0, 0, 1)
+    );
 }
 
 #[test]
@@ -73,7 +80,10 @@ fn the_load_is_spread_by_fewest_in_flight() {
     let subscription = world.subscription("t", "ch");
     let consumers: Vec<_> = (0..4).map(|_| consumer(&subscription, 100)).collect();
     world.publish("t", &["m"; 40]);
-    let counts: Vec<usize> = consumers.iter().map(|c| receive(c).unwrap().len()).collect();
+    let counts: Vec<usize> = consumers
+        .iter()
+        .map(|c| receive(c).unwrap().len())
+        .collect();
     assert_eq!(counts, [10, 10, 10, 10]);
     // One consumer finishes early: it gets the next ones.
     let idle = consumer(&subscription, 100);
@@ -83,7 +93,10 @@ fn the_load_is_spread_by_fewest_in_flight() {
     for _ in 0..5 {
         world.publish("t", &["m"]);
     }
-    let mut counts: Vec<usize> = consumers.iter().map(|c| receive(c).unwrap().len()).collect();
+    let mut counts: Vec<usize> = consumers
+        .iter()
+        .map(|c| receive(c).unwrap().len())
+        .collect();
     counts.push(receive(&idle).unwrap().len());
     assert_eq!(counts, [1, 1, 1, 1, 1]);
 }
@@ -100,7 +113,10 @@ fn a_requeued_message_keeps_its_position() {
     consumer.nack(got[0].id, 0).unwrap();
     consumer.set_window(10);
     let again = receive(&consumer).unwrap();
-    let order: Vec<(&str, u16)> = again.iter().map(|g| (g.body.as_str(), g.attempts)).collect();
+    let order: Vec<(&str, u16)> = again
+        .iter()
+        .map(|g| (g.body.as_str(), g.attempts))
+        .collect();
     assert_eq!(order, [("1", 2), ("3", 2), ("4", 1), ("5", 1)]);
     assert_eq!(subscription.stats().requeued, 2);
 }
@@ -191,16 +207,23 @@ fn acknowledgements_reach_the_kernel_within_ten_milliseconds() {
 #[test]
 fn dead_letters_after_so_many_attempts_carry_the_reason() {
     let world = World::new();
-    let subscription = world.subscription_with("t", "ch", SubscriptionOptions {
-        attempts_max: 2,
-        dead_letter: Some("t.dead".to_owned()),
-        ..SubscriptionOptions::default()
-    });
+    let subscription = world.subscription_with(
+        "t",
+        "ch",
+        SubscriptionOptions {
+            attempts_max: 2,
+            dead_letter: Some("t.dead".to_owned()),
+            ..SubscriptionOptions::default()
+        },
+    );
     let consumer_of_t = consumer(&subscription, 1);
     world.publish("t", &["poison", "fine"]);
     for attempts in 1..=2 {
         let got = receive(&consumer_of_t).unwrap();
-        assert_eq!((got[0].body.as_str(), got[0].attempts), ("poison", attempts));
+        assert_eq!(
+            (got[0].body.as_str(), got[0].attempts),
+            ("poison", attempts)
+        );
         consumer_of_t.nack(got[0].id, 0).unwrap();
     }
     assert_eq!(bodies(&consumer_of_t), ["fine"]);
@@ -209,7 +232,11 @@ fn dead_letters_after_so_many_attempts_carry_the_reason() {
     assert_eq!(dead.len(), 1);
     assert_eq!(dead[0].body, "poison");
     let header = |name: &str| {
-        dead[0].headers.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+        dead[0]
+            .headers
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, value)| value.as_str())
     };
     assert_eq!(header("cloverleaf-dead-reason"), Some("attempts"));
     assert_eq!(header("cloverleaf-dead-attempts"), Some("2"));
@@ -238,9 +265,19 @@ fn a_delayed_publish_appears_in_time_and_survives_a_restart() {
     let mut world = World::new();
     let subscription = world.subscription("t", "ch");
     let topic = world.topic("t");
-    topic.publish_delayed(&world.batch(&["later"]), 5_000, Durability::Kernel).unwrap();
-    topic.publish_delayed(&world.batch(&["sooner"]), 1_000, Durability::Kernel).unwrap();
-    assert!(world.broker.topics().iter().all(|topic| topic.name() == "t"));
+    topic
+        .publish_delayed(&world.batch(&["later"]), 5_000, Durability::Kernel)
+        .unwrap();
+    topic
+        .publish_delayed(&world.batch(&["sooner"]), 1_000, Durability::Kernel)
+        .unwrap();
+    assert!(
+        world
+            .broker
+            .topics()
+            .iter()
+            .all(|topic| topic.name() == "t")
+    );
     world.advance(500);
     assert_eq!(subscription.stats().depth, 0);
     world.advance(600);
@@ -321,12 +358,17 @@ fn deleting_closes_consumers_and_a_new_name_meets_no_old_data() {
     assert!(!world.topic("t").delete_subscription("ch").unwrap());
     let old = world.topic("t");
     assert!(world.broker.delete_topic("t").unwrap());
-    let refused = old.publish(world.batch(&["x"]), Durability::Kernel).map(|_| ());
+    let refused = old
+        .publish(world.batch(&["x"]), Durability::Kernel)
+        .map(|_| ());
     assert!(matches!(refused, Err(PublishError::TopicDeleted { .. })));
     let subscription = world.subscription("t", "ch");
     assert_eq!(bodies(&consumer(&subscription, 10)), [""; 0]);
     world.kill_and_restart();
-    assert_eq!(bodies(&consumer(&world.subscription("t", "ch"), 10)), [""; 0]);
+    assert_eq!(
+        bodies(&consumer(&world.subscription("t", "ch"), 10)),
+        [""; 0]
+    );
 }
 
 #[test]
@@ -340,157 +382,59 @@ fn a_new_first_subscription_does_not_meet_what_the_last_one_was_offered() {
     world.kill_and_restart();
     assert_eq!(world.topic("t").depth(), 0);
     world.publish("t", &["3"]);
-    assert_eq!(bodies(&consumer(&world.subscription("t", "two"), 10)), ["3"]);
+    assert_eq!(
+        bodies(&consumer(&world.subscription("t", "two"), 10)),
+        ["3"]
+    );
 }
 
 #[test]
 fn ephemeral_ones_go_with_their_last_user() {
     let mut world = World::new();
-    let options = || TopicOptions { ephemeral: true, ..TopicOptions::default() };
-    let topic = world.broker.topic_or_create("e#ephemeral", options).unwrap();
+    let options = || TopicOptions {
+        ephemeral: true,
+        ..TopicOptions::default()
+    };
+    let topic = world
+        .broker
+        .topic_or_create("e#ephemeral", options)
+        .unwrap();
     let ephemeral = || SubscriptionOptions {
         ephemeral: true,
         length_max: Some(3),
         ..SubscriptionOptions::default()
     };
-    let subscription = topic.subscription_or_create("ch#ephemeral", ephemeral).unwrap();
+    let subscription = topic
+        .subscription_or_create("ch#ephemeral", ephemeral)
+        .unwrap();
     let only = consumer(&subscription, 1);
-    topic.publish(world.batch(&["1", "2", "3", "4", "5"]), Durability::None).unwrap();
+    topic
+        .publish(world.batch(&["1", "2", "3", "4", "5"]), Durability::None)
+        .unwrap();
     // One in flight or dropped, and no more than three that wait.
     assert!(subscription.stats().depth <= 3);
     drop(only);
     assert!(topic.subscription("ch#ephemeral").is_none());
     assert!(world.broker.topic("e#ephemeral").is_none());
-    world.broker.topic_or_create("e#ephemeral", options).unwrap();
+    world
+        .broker
+        .topic_or_create("e#ephemeral", options)
+        .unwrap();
     world.kill_and_restart();
     assert!(world.broker.topic("e#ephemeral").is_none());
 }
 
 #[test]
-fn priorities_are_partitions_and_the_highest_goes_first() {
-    let world = World::new();
-    let options = || TopicOptions { partitions: 3, ..TopicOptions::default() };
-    let topic = world.broker.topic_or_create("q", options).unwrap();
-    let subscription = world.subscription_with("q", "s", SubscriptionOptions {
-        order: PartitionOrder::HighestFirst,
-        ..SubscriptionOptions::default()
-    });
-    for (partition, body) in [(0, "low"), (2, "high"), (1, "middle"), (2, "high too")] {
-        topic.publish_to(partition, world.batch(&[body]), Durability::Kernel).unwrap();
-    }
-    let consumer = consumer(&subscription, 1);
-    let mut order = Vec::new();
-    while let Some(got) = receive(&consumer).unwrap().first().cloned() {
-        order.push(got.body.clone());
-        ack_all(&consumer, &[got]);
-    }
-    assert_eq!(order, ["high", "high too", "middle", "low"]);
-}
-
-#[test]
-fn expired_messages_are_dead_lettered_at_the_head() {
-    let world = World::new();
-    let subscription = world.subscription_with("q", "s", SubscriptionOptions {
-        expires: true,
-        dead_letter: Some("q.dead".to_owned()),
-        ..SubscriptionOptions::default()
-    });
-    let soon = (1_700_000_000_000u64 + 1_000).to_be_bytes();
-    let later = (1_700_000_000_000u64 + 9_000).to_be_bytes();
-    world.publish_with_header("q", "short", headers::EXPIRES, &soon);
-    world.publish_with_header("q", "long", headers::EXPIRES, &later);
-    world.advance(2_000);
-    assert_eq!(bodies(&consumer(&subscription, 10)), ["long"]);
-    world.settle();
-    let dead = receive(&consumer(&world.subscription("q.dead", "s"), 10)).unwrap();
-    assert_eq!(dead[0].body, "short");
-    let reason = ("cloverleaf-dead-reason".to_owned(), "expired".to_owned());
-    assert!(dead[0].headers.contains(&reason));
-}
-
-#[test]
-fn subjects_filter_and_what_does_not_match_counts_as_acknowledged() {
-    let world = World::new();
-    let subscription = world.subscription_with("s", "eu", SubscriptionOptions {
-        subjects: vec!["orders.eu.*".to_owned()],
-        ..SubscriptionOptions::default()
-    });
-    for subject in ["orders.us.1", "orders.eu.2", "other", "orders.eu.3"] {
-        let subject = subject.as_bytes();
-        let body = std::str::from_utf8(subject).unwrap();
-        world.publish_with_header("s", body, headers::NATS_SUBJECT, subject);
-    }
-    let consumer = consumer(&subscription, 10);
-    let got = receive(&consumer).unwrap();
-    let order: Vec<&str> = got.iter().map(|got| got.body.as_str()).collect();
-    assert_eq!(order, ["orders.eu.2", "orders.eu.3"]);
-    ack_all(&consumer, &got);
-    assert_eq!(subscription.floor(0), Some(4));
-}
-
-#[test]
-fn a_full_queue_drops_its_head_or_refuses() {
-    let world = World::new();
-    let dropping = world.subscription_with("q", "drop", SubscriptionOptions {
-        length_max: Some(2),
-        dead_letter: Some("q.dead".to_owned()),
-        ..SubscriptionOptions::default()
-    });
-    world.publish("q", &["1", "2", "3", "4"]);
-    assert_eq!(bodies(&consumer(&dropping, 10)), ["3", "4"]);
-    world.settle();
-    assert_eq!(bodies(&consumer(&world.subscription("q.dead", "s"), 10)), ["1", "2"]);
-
-    let refusing = world.subscription_with("r", "refuse", SubscriptionOptions {
-        length_max: Some(2),
-        overflow: Overflow::RejectPublish,
-        ..SubscriptionOptions::default()
-    });
-    world.publish("r", &["1", "2"]);
-    let refused = world.topic("r").publish(world.batch(&["3"]), Durability::Kernel).map(|_| ());
-    assert!(matches!(refused, Err(PublishError::QueueFull { .. })));
-    assert_eq!(refusing.stats().depth, 2);
-}
-
-#[test]
-fn single_active_exclusive_and_priority_consumers() {
-    let world = World::new();
-    let single = world.subscription_with("t", "single", SubscriptionOptions {
-        single_active: true,
-        ..SubscriptionOptions::default()
-    });
-    let (active, standby) = (consumer(&single, 1), consumer(&single, 10));
-    world.publish("t", &["1", "2"]);
-    assert_eq!(bodies(&active), ["1"]);
-    assert_eq!(bodies(&standby), [""; 0]);
-    drop(active);
-    assert_eq!(bodies(&standby), ["1", "2"]);
-
-    let exclusive = world.subscription("t", "exclusive");
-    let wants_all = || ConsumerOptions { exclusive: true, ..ConsumerOptions::default() };
-    let alone = exclusive.attach(wants_all()).unwrap();
-    let refused = exclusive.attach(ConsumerOptions::default()).map(|_| ());
-    assert_eq!(refused, Err(AttachError::Exclusive));
-    drop(alone);
-    let _other = exclusive.attach(ConsumerOptions::default()).unwrap();
-    assert_eq!(exclusive.attach(wants_all()).map(|_| ()), Err(AttachError::Exclusive));
-
-    let ranked = world.subscription("t", "ranked");
-    let low = consumer(&ranked, 10);
-    let high =
-        consumer_with(&ranked, 2, ConsumerOptions { priority: 5, ..ConsumerOptions::default() });
-    world.publish("t", &["3", "4", "5"]);
-    assert_eq!(bodies(&high), ["3", "4"]);
-    assert_eq!(bodies(&low), ["5"]);
-}
-
-#[test]
 fn a_consumer_that_does_not_take_its_messages_stops_only_itself() {
-    let mut options = cloverleaf_broker::BrokerOptions::default();
-    options.outbox_bytes_max = 1_000;
-    let world = World::with(options);
+    let world = World::with(BrokerOptions {
+        outbox_bytes_max: 1_000,
+        ..BrokerOptions::default()
+    });
     let subscription = world.subscription("t", "ch");
-    let (asleep, awake) = (consumer(&subscription, 1_000), consumer(&subscription, 1_000));
+    let (asleep, awake) = (
+        consumer(&subscription, 1_000),
+        consumer(&subscription, 1_000),
+    );
     let body = "x".repeat(300);
     let mut taken = 0;
     for _ in 0..50 {
@@ -511,7 +455,9 @@ fn the_disk_class_waits_for_the_sync() {
     let topic = world.topic("t");
     let subscription = world.subscription("t", "ch");
     let consumer = consumer(&subscription, 10);
-    let published = topic.publish(world.batch(&["a"]), Durability::Disk).unwrap();
+    let published = topic
+        .publish(world.batch(&["a"]), Durability::Disk)
+        .unwrap();
     assert!(!published.is_ready());
     // Delivery does not wait for the sync.
     assert_eq!(bodies(&consumer), ["a"]);
@@ -525,9 +471,18 @@ fn settling_what_was_never_delivered_is_refused() {
     let subscription = world.subscription("t", "ch");
     let consumer = consumer(&subscription, 10);
     for id in [
-        MessageId { partition: 0, offset: 7 },
-        MessageId { partition: 9, offset: 0 },
-        MessageId { partition: 0, offset: u64::MAX },
+        MessageId {
+            partition: 0,
+            offset: 7,
+        },
+        MessageId {
+            partition: 9,
+            offset: 0,
+        },
+        MessageId {
+            partition: 0,
+            offset: u64::MAX,
+        },
     ] {
         assert_eq!(consumer.ack(id), Err(NotInFlight));
         assert_eq!(consumer.nack(id, 5), Err(NotInFlight));

@@ -143,7 +143,7 @@ fn groups(log: &Log, partitions: u32, each: usize) -> Outcome<()> {
 }
 
 fn sync_line(disk: &RealDisk) -> Outcome<()> {
-    println!("dirty files | fdatasync each | syncfs once");
+    println!("dirty files | fdatasync each | on 8 threads | syncfs once");
     for count in [1, 2, 4, 8, 16, 64] {
         let mut files: Vec<Arc<dyn DiskFile>> = Vec::new();
         for number in 0..count {
@@ -167,8 +167,59 @@ fn sync_line(disk: &RealDisk) -> Outcome<()> {
             dirty()?;
             Ok(disk.sync_fs()?)
         })?;
-        println!("{count:11} | {each:14.1?} | {once:.1?}");
+        let parallel = median(100, || {
+            dirty()?;
+            std::thread::scope(|scope| {
+                let parts = files.chunks(files.len().div_ceil(8));
+                let threads: Vec<_> = parts
+                    .map(|part| scope.spawn(|| part.iter().try_for_each(|file| file.sync_data())))
+                    .collect();
+                let mut outcomes = threads.into_iter().map(|thread| thread.join());
+                outcomes.try_for_each(|outcome| {
+                    outcome
+                        .map_err(|_| "a thread panicked")?
+                        .map_err(Box::<dyn Error>::from)
+                })
+            })
+        })?;
+        println!("{count:11} | {each:14.1?} | {parallel:12.1?} | {once:.1?}");
     }
+    Ok(())
+}
+
+/// How long it takes to open what a killed broker has left in many partitions.
+fn opening(disk: &Arc<RealDisk>) -> Outcome<()> {
+    let topic = Uuid::new_v4();
+    for partitions in [100, 5_000] {
+        let (log, _) = Log::open(disk.clone(), LogOptions::default())?;
+        for number in 0..partitions {
+            let partition = log.partition(topic, number, PartitionOptions::default())?;
+            partition.append(batch(10), Durability::Kernel)?.wait()?;
+        }
+        // Without `close`: every segment must be scanned.
+        drop(log);
+        let began = Instant::now();
+        let (log, recovery) = Log::open(disk.clone(), LogOptions::default())?;
+        let (found, took) = (recovery.partitions.len(), began.elapsed());
+        println!("open {found} partitions after a kill: {took:.1?}");
+        log.delete_topic(topic)?;
+        log.close();
+    }
+    let (log, _) = Log::open(disk.clone(), LogOptions::default())?;
+    let partition = log.partition(topic, 0, PartitionOptions::default())?;
+    while partition.size_bytes() < 2 << 30 {
+        partition.append(batch(5_000), Durability::Kernel)?.wait()?;
+    }
+    drop((partition, log));
+    let began = Instant::now();
+    let (log, recovery) = Log::open(disk.clone(), LogOptions::default())?;
+    let bytes: u64 = recovery.partitions.iter().map(|found| found.bytes).sum();
+    println!(
+        "open {} MB of log after a kill: {:.1?}",
+        bytes >> 20,
+        began.elapsed()
+    );
+    log.close();
     Ok(())
 }
 
@@ -186,7 +237,8 @@ fn main() -> Outcome<()> {
         groups(&log, 64, 1)?;
         appends(&log)?;
         log.close();
-        Ok(())
+        drop(log);
+        opening(&disk)
     })();
     std::fs::remove_dir_all(&folder)?;
     outcome

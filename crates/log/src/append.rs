@@ -23,6 +23,10 @@ use crate::writer::Written;
 /// Rounds that a caller's thread writes for others before it hands the rest to "log-writer".
 const INLINE_ROUNDS: u32 = 4;
 
+/// A round that is longer than this enters the tail cache in parts of it, because parts are what
+/// the cache evicts.
+const TAIL_STEP_BYTES: u64 = 1 << 20;
+
 impl PartitionLog {
     /// Appends a batch: it gets the next offsets, in the order of the calls.
     ///
@@ -199,6 +203,10 @@ impl PartitionLog {
             round.end = batch.end_offset();
             round.bytes += batch.bytes().len() as u64;
             round.weight += tail_weight(&batch);
+            if round.weight >= TAIL_STEP_BYTES {
+                let weight = std::mem::take(&mut round.weight);
+                round.steps.push((round.end, weight));
+            }
             state.tail.push_back(batch);
         }
         batches.clear();
@@ -228,6 +236,9 @@ impl PartitionLog {
         if round.bytes > 0 {
             if round.note_dirty {
                 let _ = shared.queues.chores.push(Chore::Dirty(self.clone()));
+            }
+            for (end, weight) in &round.steps {
+                shared.tail.admit(self, *end, *weight);
             }
             shared.tail.admit(self, round.end, round.weight);
             self.tell_written();
@@ -265,7 +276,10 @@ struct Round {
     /// Offset after the last written batch; 0 if none was.
     end: u64,
     bytes: u64,
+    /// Weight of the batches behind the last step.
     weight: u64,
+    /// Ends and weights of parts of a long round.
+    steps: Vec<(u64, u64)>,
     note_dirty: bool,
     ask_sync: bool,
 }

@@ -1,6 +1,5 @@
 //! The log: one data folder, its partitions, its journal and its threads.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -227,7 +226,7 @@ impl Log {
         if let Some(Err(error)) = lock.map(|lock| lock.set_text(CLEAN_TEXT)) {
             tracing::warn!(%error, "the lock file does not say that the log was closed cleanly");
         }
-        self.inner.forget_partitions();
+        self.inner.shared.forget_partitions();
     }
 }
 
@@ -251,14 +250,6 @@ impl Inner {
             let _ = thread.join();
         }
     }
-
-    /// Breaks the circle of partitions that hold what they share.
-    fn forget_partitions(&self) {
-        self.shared.tail.clear();
-        let partitions: HashMap<_, _> = std::mem::take(&mut *self.shared.partitions.write());
-        drop(partitions);
-        drop(self.shared.queues.chores.take());
-    }
 }
 
 impl Drop for Inner {
@@ -268,7 +259,7 @@ impl Drop for Inner {
             partition.close_now();
         }
         self.shared.journal.close_now();
-        self.forget_partitions();
+        self.shared.forget_partitions();
     }
 }
 
@@ -303,7 +294,10 @@ fn open_folder(
     recovery.report = opened.report;
     let shared = Shared::new(disk, options, counters, queues, opened.journal);
     let shared = Arc::new(shared);
-    recover_partitions(&shared, recovery)?;
+    if let Err(failure) = recover_partitions(&shared, recovery) {
+        shared.forget_partitions();
+        return Err(failure);
+    }
     Ok(shared)
 }
 

@@ -53,6 +53,15 @@ impl Queues {
         }
     }
 
+    /// Forgets what is queued: it holds partitions, and they hold the queues.
+    pub(crate) fn clear(&self) {
+        drop(self.writes.take());
+        drop(self.syncs.take());
+        drop(self.chores.take());
+        drop(self.reads.take());
+    }
+
+    /// Refuses further work; what is queued is still done by the threads.
     pub(crate) fn stop(&self) {
         self.writes.stop();
         self.syncs.stop();
@@ -129,6 +138,14 @@ impl Shared {
         let now_ms = now.saturating_duration_since(self.started).as_millis() as u64;
         self.slow_until_ms.store(now_ms + time, Relaxed);
         true
+    }
+
+    /// Breaks the circle of partitions that hold what they share.
+    pub(crate) fn forget_partitions(&self) {
+        self.tail.clear();
+        let partitions = std::mem::take(&mut *self.partitions.write());
+        drop(partitions);
+        self.queues.clear();
     }
 
     /// All partitions that are open.

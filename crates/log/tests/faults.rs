@@ -6,8 +6,8 @@ mod common;
 use std::sync::Arc;
 
 use cloverleaf_log::{
-    AppendError, Durability, FaultyDisk, Log, LogOptions, OpenError, OpenMode, PartitionOptions,
-    Read, SimDisk,
+    AppendError, Durability, FaultyDisk, INDEX_ENTRY_BYTES, Log, LogOptions, OpenError, OpenMode,
+    PartitionOptions, Read, SimDisk,
 };
 use common::{batch_of, manual, offsets, open, put, read_all, topic};
 
@@ -257,6 +257,30 @@ fn a_snapshot_that_fails_at_any_step_loses_nothing() {
     }
 }
 
+#[test]
+fn an_index_entry_on_the_disk_says_that_the_log_before_it_is_synced() {
+    let (sim, disk, log) = faulty();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let fill = || {
+        (0..50).for_each(|_| put(&partition, batch_of(&[&"x".repeat(1_000)])));
+    };
+    let entries = || {
+        let index = sim.mount().open(&path("index"), OpenMode::Existing);
+        index.map_or(0, |file| file.len().unwrap() as usize / INDEX_ENTRY_BYTES)
+    };
+    fill();
+    assert_eq!(entries(), 0, "nothing is synced yet");
+    log.step();
+    assert_eq!(entries(), 1);
+    fill();
+    disk.set(|faults| {
+        faults.only = ".log".to_owned();
+        faults.sync_after = Some(0);
+    });
+    log.step();
+    assert_eq!(entries(), 1, "the sync has failed");
+}
+
 /// Fills a partition with 100 batches of 1 kB and seals it.
 fn sealed_log(sim: &SimDisk) {
     let (log, _) = open(sim);
@@ -318,6 +342,13 @@ fn a_read_error_is_jumped_over_like_corruption() {
 fn a_lost_index_is_built_anew() {
     let sim = SimDisk::new();
     sealed_log(&sim);
+    let (log, _) = open(&sim);
+    assert_eq!(
+        log.metrics().scanned_segments,
+        0,
+        "a sealed segment is not scanned"
+    );
+    log.close();
     sim.mount().remove_file(&path("index")).unwrap();
     let (log, recovery) = open(&sim);
     assert_eq!(recovery.partitions[0].next_offset, 100);

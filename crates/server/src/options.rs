@@ -180,8 +180,8 @@ options! {
         topology_region: String = "", "nsqd --topology-region";
         /// Zone of this broker, told to nsqlookupd.
         topology_zone: String = "", "nsqd --topology-zone";
-        /// Most messages waiting in an ephemeral channel, or in a channel of an ephemeral topic; the
-        /// oldest beyond it are dropped. All others wait on disk, without limit.
+        /// Most messages waiting in an ephemeral channel, or in a channel of an ephemeral topic;
+        /// the oldest beyond it are dropped. All others wait on disk, without limit.
         mem_queue_size: u64 = "10000", "nsqd --mem-queue-size";
         /// How long a consumer may hold a message before it is delivered again.
         msg_timeout: Duration = "60s", "nsqd --msg-timeout";

@@ -8,8 +8,9 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
-use nsq_support::{Broker, PATIENCE, eventually, start};
+use nsq_support::{Broker, PATIENCE, eventually, start, within};
 
 /// What happens at the nsqlookupd: a command without its body, or the end of a connection.
 type Events = Receiver<String>;
@@ -168,18 +169,13 @@ fn a_new_topic_gets_the_channels_that_are_known_with_its_first_message() {
         assert_eq!(broker.post("/pub?topic=t", b"x").body, "OK");
         let context = broker.server.context();
         let topic = context.broker.topic("t").unwrap();
-        let mut found = Vec::new();
-        for _ in 0..100 {
+        let expected = [("a".to_owned(), 1), ("b".to_owned(), 1)];
+        within(Duration::from_millis(500), || {
             let subscriptions = topic.subscriptions();
-            found = subscriptions
+            let found = subscriptions
                 .iter()
-                .map(|s| (s.name().to_owned(), s.stats().depth))
-                .collect();
-            if found.len() == 2 {
-                break;
-            }
-            thread::sleep(std::time::Duration::from_millis(5));
-        }
-        found == [("a".to_owned(), 1), ("b".to_owned(), 1)]
+                .map(|s| (s.name().to_owned(), s.stats().depth));
+            found.collect::<Vec<_>>() == expected
+        })
     });
 }

@@ -88,15 +88,15 @@ fn machine(text: &mut String, machine: &Machine) -> Result<()> {
     } = machine;
     writeln!(
         text,
-        "{cpu}, {cores} cores shared by broker and client, {} GB of memory, {kernel}, {file_system}; \
-         everything over loopback. {go}; {rust}; NSQ 1.3.0.\n",
+        "{cpu}, {cores} cores shared by broker and client, {} GB of memory, {kernel}, \
+         {file_system}; everything over loopback. {go}; {rust}; NSQ 1.3.0.\n",
         memory_mb / 1000,
     )?;
     Ok(writeln!(
         text,
         "Subjects take turns; figures are medians. CPU is user and system time of the broker \
-         process alone, per message: the figure that stays when the machine is noisy. Durability is \
-         what an answer promises: `memory` is lost with the process, `kernel` survives kill -9, \
+         process alone, per message: the figure that stays when the machine is noisy. Durability \
+         is what an answer promises: `memory` is lost with the process, `kernel` survives kill -9, \
          `disk` a power failure.\n"
     )?)
 }
@@ -282,7 +282,8 @@ fn latency_section(text: &mut String, rows: &[Row<'_>]) -> Result<()> {
         "## Latency\n\nFrom the moment a message of 100 bytes is sent until a waiting consumer has \
          it; the next is sent when the first is answered and finished. Target: our median is at \
          most nsqd's.\n\n\
-         | subject | durability | median µs | p99 µs | CPU µs | runs |\n|---|---|---|---|---|---|\n",
+         | subject | durability | median µs | p99 µs | CPU µs | runs |\n\
+         |---|---|---|---|---|---|\n",
     );
     for row in rows {
         let r = row.first();

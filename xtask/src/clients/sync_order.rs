@@ -3,7 +3,6 @@
 //! (or file system), begun after the write was done and done before the send began.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -53,7 +52,9 @@ pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
         Ok(trace.contains("+++ exited") || count_answers(&trace) >= messages(&published))
     })?;
     report.check("each answer follows its sync", || {
-        follows(&trace, &published)
+        let (answers, syncs) = follows(&std::fs::read_to_string(&trace)?, &published)?;
+        println!("        {answers} answers, {syncs} syncs");
+        Ok(())
     });
     Ok(())
 }
@@ -105,9 +106,9 @@ struct Call {
     done: usize,
 }
 
-fn follows(trace: &Path, published: &Published) -> Result<()> {
-    let trace = std::fs::read_to_string(trace)?;
-    let calls = parse(&trace);
+/// Returns how many answers were checked, and how many syncs there were.
+fn follows(trace: &str, published: &Published) -> Result<(usize, usize)> {
+    let calls = parse(trace);
     let syncs: Vec<&Call> = calls
         .iter()
         .filter(|call| matches!(call.name.as_str(), "fsync" | "fdatasync" | "syncfs"))
@@ -141,7 +142,7 @@ fn follows(trace: &Path, published: &Published) -> Result<()> {
             });
             if !synced {
                 bail!(
-                    "{body}: written at line {}, answered at line {}, and no sync of {file} between",
+                    "{body}: written at line {}, answered at line {}, no sync of {file} between",
                     write.done + 1,
                     answer.began + 1
                 );
@@ -149,8 +150,7 @@ fn follows(trace: &Path, published: &Published) -> Result<()> {
             checked += 1;
         }
     }
-    println!("        {checked} answers, {} syncs", syncs.len());
-    Ok(())
+    Ok((checked, syncs.len()))
 }
 
 fn is_write(call: &Call) -> bool {
@@ -213,6 +213,38 @@ fn parse(trace: &str) -> Vec<Call> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const WRITE: &str = "10 pwrite64(7</d/topics/x.log>, \"body-5-0.\", 9, 0) = 9\n";
+    const SYNC: &str = "11 fdatasync(7</d/topics/x.log>) = 0\n";
+    const OTHER_SYNC: &str = "11 fdatasync(8</d/topics/y.log>) = 0\n";
+    const ANSWER: &str = concat!(
+        "10 sendto(9<TCP:[127.0.0.1:4150->127.0.0.1:5]>, ",
+        r#""\0\0\0\6\0\0\0\0OK", 10, MSG_NOSIGNAL, NULL, 0) = 10"#,
+        "\n"
+    );
+
+    fn holds(lines: &[&str]) -> bool {
+        let published = Published::from([(5, vec!["body-5-0.".to_owned()])]);
+        follows(&lines.concat(), &published).is_ok()
+    }
+
+    #[test]
+    fn only_a_sync_of_the_file_between_write_and_answer_counts() {
+        assert!(holds(&[WRITE, SYNC, ANSWER]));
+        assert!(!holds(&[WRITE, ANSWER]));
+        assert!(!holds(&[WRITE, ANSWER, SYNC]));
+        assert!(!holds(&[SYNC, WRITE, ANSWER]));
+        assert!(!holds(&[WRITE, OTHER_SYNC, ANSWER]));
+    }
+
+    #[test]
+    fn a_sync_that_began_before_the_write_was_done_does_not_count() {
+        let began = "11 fdatasync(7</d/topics/x.log> <unfinished ...>\n";
+        let done = "11 <... fdatasync resumed>) = 0\n";
+        assert!(!holds(&[began, WRITE, done, ANSWER]));
+        assert!(!holds(&[WRITE, began, ANSWER, done]));
+        assert!(holds(&[WRITE, began, done, ANSWER]));
+    }
 
     #[test]
     fn a_call_in_two_parts_is_one_call() {

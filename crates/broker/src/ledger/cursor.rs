@@ -30,7 +30,11 @@ pub(crate) struct Word {
 
 impl Default for Word {
     fn default() -> Self {
-        Self { acked: 0, leases: NIL, dirty: false }
+        Self {
+            acked: 0,
+            leases: NIL,
+            dirty: false,
+        }
     }
 }
 
@@ -75,7 +79,12 @@ pub(crate) fn bits_between(word: u64, start: Offset, end: Offset) -> u64 {
 impl Cursor {
     /// A cursor that has acknowledged everything below `floor`.
     pub(crate) fn starting_at(floor: Offset) -> Self {
-        Self { floor, next: floor, floor_dirty: true, ..Self::default() }
+        Self {
+            floor,
+            next: floor,
+            floor_dirty: true,
+            ..Self::default()
+        }
     }
 
     pub(crate) fn floor(&self) -> Offset {
@@ -106,7 +115,10 @@ impl Cursor {
     }
 
     fn is_full(&self, word: u64) -> bool {
-        self.full.range(..=word).next_back().is_some_and(|(_, end)| word < *end)
+        self.full
+            .range(..=word)
+            .next_back()
+            .is_some_and(|(_, end)| word < *end)
     }
 
     /// The acknowledged bits of a word.
@@ -128,8 +140,11 @@ impl Cursor {
         }
         let (mut word, last) = (start / WORD, (end - 1) / WORD);
         while word <= last {
-            if let Some((_, full_end)) =
-                self.full.range(..=word).next_back().filter(|(_, full_end)| word < **full_end)
+            if let Some((_, full_end)) = self
+                .full
+                .range(..=word)
+                .next_back()
+                .filter(|(_, full_end)| word < **full_end)
             {
                 word = *full_end;
                 continue;
@@ -168,7 +183,9 @@ impl Cursor {
             })
             .sum();
         let overlap = |(from, to): (&u64, &u64)| {
-            (to * WORD).min(end).saturating_sub((from * WORD).max(start))
+            (to * WORD)
+                .min(end)
+                .saturating_sub((from * WORD).max(start))
         };
         below_floor + in_words + self.full.iter().map(overlap).sum::<u64>()
     }
@@ -282,7 +299,10 @@ impl Cursor {
         if !self.floor_dirty && self.dirty_words.is_empty() && self.dirty_ranges.is_empty() {
             return None;
         }
-        let mut delta = CursorDelta { floor: self.floor, ..CursorDelta::default() };
+        let mut delta = CursorDelta {
+            floor: self.floor,
+            ..CursorDelta::default()
+        };
         let floor_word = self.floor / WORD;
         for word in std::mem::take(&mut self.dirty_words) {
             if let Some(state) = self.words.get_mut(&word) {
@@ -310,7 +330,11 @@ impl Cursor {
                 .filter(|(_, state)| state.acked != 0)
                 .map(|(word, state)| (*word, state.acked))
                 .collect(),
-            ranges: self.full.iter().map(|(start, end)| (*start, *end)).collect(),
+            ranges: self
+                .full
+                .iter()
+                .map(|(start, end)| (*start, *end))
+                .collect(),
         }
     }
 
@@ -343,6 +367,8 @@ impl Cursor {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use std::collections::BTreeSet;
 
     use proptest::prelude::*;

@@ -1,7 +1,8 @@
 //! The slab of leases: who holds which messages, and until when.
 //!
-//! One lease stands for up to 64 messages of one [word](super::cursor), delivered together. A consumer
-//! with an unlimited window therefore costs one entry per 64 messages, not one per message.
+//! One lease stands for up to 64 messages of one [word](super::cursor), delivered together. A
+//! consumer with an unlimited window therefore costs one entry per 64 messages, not one per
+//! message.
 
 use std::collections::BTreeSet;
 
@@ -149,12 +150,18 @@ impl Leases {
 
     /// A lease whose time has come.
     pub(crate) fn first_due_by(&self, now_ms: u64) -> Option<u32> {
-        self.due.first().filter(|(due_ms, _)| *due_ms <= now_ms).map(|(_, index)| *index)
+        self.due
+            .first()
+            .filter(|(due_ms, _)| *due_ms <= now_ms)
+            .map(|(_, index)| *index)
     }
 
     /// Any lease that `consumer` holds.
     pub(crate) fn first_of_consumer(&self, consumer: ConsumerSlot) -> Option<u32> {
-        self.heads.get(consumer as usize).copied().filter(|head| *head != NIL)
+        self.heads
+            .get(consumer as usize)
+            .copied()
+            .filter(|head| *head != NIL)
     }
 
     /// Every lease, in no order.
@@ -178,8 +185,12 @@ impl Leases {
     }
 
     fn unlink_consumer(&mut self, index: u32) {
-        let Some(lease) = self.get_mut(index) else { return };
-        let LeaseState::InFlight(consumer) = lease.state else { return };
+        let Some(lease) = self.get_mut(index) else {
+            return;
+        };
+        let LeaseState::InFlight(consumer) = lease.state else {
+            return;
+        };
         let (previous, next) = (lease.previous_of_consumer, lease.next_of_consumer);
         (lease.previous_of_consumer, lease.next_of_consumer) = (NIL, NIL);
         match self.get_mut(previous) {

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
+use super::Ledger;
 use super::cursor::{CursorDelta, WORD};
 use super::leases::LeaseState;
-use super::Ledger;
 use crate::message::DeadReason;
 
 /// Messages of one word that were delivered before, or that wait for their time.
@@ -46,8 +46,15 @@ impl Ledger {
             if change.is_none() && retries.is_empty() {
                 continue;
             }
-            let cursor = change.unwrap_or(CursorDelta { floor, ..CursorDelta::default() });
-            deltas.push(PartitionDelta { partition, cursor, retries });
+            let cursor = change.unwrap_or(CursorDelta {
+                floor,
+                ..CursorDelta::default()
+            });
+            deltas.push(PartitionDelta {
+                partition,
+                cursor,
+                retries,
+            });
         }
         deltas
     }
@@ -73,7 +80,12 @@ impl Ledger {
             }
             let (word, mask, attempts) = (lease.word, lease.mask, lease.attempts);
             if let Some(delta) = deltas.get_mut(lease.partition as usize) {
-                delta.retries.push(Retry { word, mask, attempts, due_ms });
+                delta.retries.push(Retry {
+                    word,
+                    mask,
+                    attempts,
+                    due_ms,
+                });
             }
         }
         deltas
@@ -83,7 +95,9 @@ impl Ledger {
     ///
     /// Call [`Self::finish_restore`] with the collected retries afterwards.
     pub(crate) fn restore(&mut self, delta: &PartitionDelta, retries: &mut RestoredRetries) {
-        let Some(cursor) = self.cursors.get_mut(delta.partition as usize) else { return };
+        let Some(cursor) = self.cursors.get_mut(delta.partition as usize) else {
+            return;
+        };
         cursor.restore(&delta.cursor);
         for retry in &delta.retries {
             if retry.word >= u64::MAX / WORD {
@@ -117,7 +131,15 @@ impl Ledger {
                     self.make_ready(partition, word, mask, retry.attempts);
                 } else {
                     let (attempts, due_ms) = (retry.attempts, retry.due_ms);
-                    self.link(partition, word, mask, LeaseState::Delayed, attempts, due_ms, 0);
+                    self.link(
+                        partition,
+                        word,
+                        mask,
+                        LeaseState::Delayed,
+                        attempts,
+                        due_ms,
+                        0,
+                    );
                     self.delayed += u64::from(mask.count_ones());
                 }
             }

@@ -16,24 +16,56 @@ const ATTEMPTS_MAX: u16 = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Message {
     New,
-    InFlight { consumer: u32, attempts: u16, due_ms: u64 },
-    Ready { attempts: u16 },
-    Delayed { attempts: u16, due_ms: u64 },
-    Dead { attempts: u16 },
+    InFlight {
+        consumer: u32,
+        attempts: u16,
+        due_ms: u64,
+    },
+    Ready {
+        attempts: u16,
+    },
+    Delayed {
+        attempts: u16,
+        due_ms: u64,
+    },
+    Dead {
+        attempts: u16,
+    },
     Acked,
 }
 
 #[derive(Debug, Clone)]
 enum Step {
     Append(u64),
-    TakeNew { consumer: u32, count: u64, wait_ms: u64 },
-    TakeReady { consumer: u32, wait_ms: u64 },
+    TakeNew {
+        consumer: u32,
+        count: u64,
+        wait_ms: u64,
+    },
+    TakeReady {
+        consumer: u32,
+        wait_ms: u64,
+    },
     SkipNew(u64),
     DelayNew(u64),
-    Ack { consumer: u32, pick: usize },
-    Nack { consumer: u32, pick: usize, delay_ms: u64 },
-    Extend { consumer: u32, pick: usize, wait_ms: u64 },
-    Reject { consumer: u32, pick: usize },
+    Ack {
+        consumer: u32,
+        pick: usize,
+    },
+    Nack {
+        consumer: u32,
+        pick: usize,
+        delay_ms: u64,
+    },
+    Extend {
+        consumer: u32,
+        pick: usize,
+        wait_ms: u64,
+    },
+    Reject {
+        consumer: u32,
+        pick: usize,
+    },
     Advance(u64),
     Release(u32),
     BuryDead,
@@ -97,9 +129,11 @@ impl Pair {
             .model
             .iter()
             .filter_map(|(offset, message)| match message {
-                Message::InFlight { consumer: by, attempts, .. } if *by == consumer => {
-                    Some((*offset, *attempts))
-                }
+                Message::InFlight {
+                    consumer: by,
+                    attempts,
+                    ..
+                } if *by == consumer => Some((*offset, *attempts)),
                 _ => None,
             })
             .collect();
@@ -143,27 +177,52 @@ impl Pair {
                 }
                 self.end += count;
             }
-            Step::TakeNew { consumer, count, wait_ms } => {
-                let Some(free) = self.step_to_free() else { return };
+            Step::TakeNew {
+                consumer,
+                count,
+                wait_ms,
+            } => {
+                let Some(free) = self.step_to_free() else {
+                    return;
+                };
                 let (count, next) = (count.min(free), self.ledger.next(0));
                 let due_ms = now_ms + wait_ms;
                 self.ledger.take_new(0, count, consumer, due_ms, now_ms);
                 for offset in next..next + count {
-                    let before = self
-                        .model
-                        .insert(offset, Message::InFlight { consumer, attempts: 1, due_ms });
+                    let before = self.model.insert(
+                        offset,
+                        Message::InFlight {
+                            consumer,
+                            attempts: 1,
+                            due_ms,
+                        },
+                    );
                     assert_eq!(before, Some(Message::New));
                 }
             }
             Step::TakeReady { consumer, wait_ms } => {
-                let Some(run) = self.ledger.first_ready(0) else { return };
+                let Some(run) = self.ledger.first_ready(0) else {
+                    return;
+                };
                 let due_ms = now_ms + wait_ms;
-                self.ledger.take_ready(0, run.count, consumer, due_ms, now_ms);
+                self.ledger
+                    .take_ready(0, run.count, consumer, due_ms, now_ms);
                 for offset in run.first..run.first + u64::from(run.count) {
                     let attempts = run.attempts + 1;
-                    let before =
-                        self.model.insert(offset, Message::InFlight { consumer, attempts, due_ms });
-                    assert_eq!(before, Some(Message::Ready { attempts: run.attempts }));
+                    let before = self.model.insert(
+                        offset,
+                        Message::InFlight {
+                            consumer,
+                            attempts,
+                            due_ms,
+                        },
+                    );
+                    assert_eq!(
+                        before,
+                        Some(Message::Ready {
+                            attempts: run.attempts
+                        })
+                    );
                 }
             }
             Step::SkipNew(count) => {
@@ -179,32 +238,87 @@ impl Pair {
                 if self.step_to_free().is_some() {
                     let (next, due_ms) = (self.ledger.next(0), now_ms + wait_ms);
                     self.ledger.delay_new(0, due_ms);
-                    self.model.insert(next, Message::Delayed { attempts: 0, due_ms });
+                    self.model.insert(
+                        next,
+                        Message::Delayed {
+                            attempts: 0,
+                            due_ms,
+                        },
+                    );
                 }
             }
             Step::Ack { consumer, pick } => {
-                let Some((offset, attempts)) = self.held_by(consumer, pick) else { return };
-                let id = MessageId { partition: 0, offset };
+                let Some((offset, attempts)) = self.held_by(consumer, pick) else {
+                    return;
+                };
+                let id = MessageId {
+                    partition: 0,
+                    offset,
+                };
                 assert_eq!(self.ledger.ack(id, consumer + 1), Err(NotInFlight));
                 assert_eq!(self.ledger.ack(id, consumer).unwrap().attempts, attempts);
                 assert_eq!(self.ledger.ack(id, consumer), Err(NotInFlight));
                 self.model.insert(offset, Message::Acked);
             }
-            Step::Nack { consumer, pick, delay_ms } => {
-                let Some((offset, attempts)) = self.held_by(consumer, pick) else { return };
+            Step::Nack {
+                consumer,
+                pick,
+                delay_ms,
+            } => {
+                let Some((offset, attempts)) = self.held_by(consumer, pick) else {
+                    return;
+                };
                 let due_ms = (delay_ms > 0).then_some(now_ms + delay_ms);
-                self.ledger.nack(MessageId { partition: 0, offset }, consumer, due_ms).unwrap();
+                self.ledger
+                    .nack(
+                        MessageId {
+                            partition: 0,
+                            offset,
+                        },
+                        consumer,
+                        due_ms,
+                    )
+                    .unwrap();
                 self.model.insert(offset, Self::back(attempts, due_ms));
             }
-            Step::Extend { consumer, pick, wait_ms } => {
-                let Some((offset, attempts)) = self.held_by(consumer, pick) else { return };
-                let (id, due_ms) = (MessageId { partition: 0, offset }, now_ms + wait_ms);
+            Step::Extend {
+                consumer,
+                pick,
+                wait_ms,
+            } => {
+                let Some((offset, attempts)) = self.held_by(consumer, pick) else {
+                    return;
+                };
+                let (id, due_ms) = (
+                    MessageId {
+                        partition: 0,
+                        offset,
+                    },
+                    now_ms + wait_ms,
+                );
                 self.ledger.extend(id, consumer, |_| due_ms).unwrap();
-                self.model.insert(offset, Message::InFlight { consumer, attempts, due_ms });
+                self.model.insert(
+                    offset,
+                    Message::InFlight {
+                        consumer,
+                        attempts,
+                        due_ms,
+                    },
+                );
             }
             Step::Reject { consumer, pick } => {
-                let Some((offset, attempts)) = self.held_by(consumer, pick) else { return };
-                self.ledger.reject(MessageId { partition: 0, offset }, consumer).unwrap();
+                let Some((offset, attempts)) = self.held_by(consumer, pick) else {
+                    return;
+                };
+                self.ledger
+                    .reject(
+                        MessageId {
+                            partition: 0,
+                            offset,
+                        },
+                        consumer,
+                    )
+                    .unwrap();
                 self.model.insert(offset, Message::Dead { attempts });
             }
             Step::Advance(ms) => {
@@ -212,9 +326,9 @@ impl Pair {
                 while self.ledger.expire(self.now_ms).is_some() {}
                 for message in self.model.values_mut() {
                     *message = match *message {
-                        Message::InFlight { attempts, due_ms, .. } if due_ms <= self.now_ms => {
-                            Self::back(attempts, None)
-                        }
+                        Message::InFlight {
+                            attempts, due_ms, ..
+                        } if due_ms <= self.now_ms => Self::back(attempts, None),
                         Message::Delayed { attempts, due_ms } if due_ms <= self.now_ms => {
                             Message::Ready { attempts }
                         }
@@ -225,7 +339,11 @@ impl Pair {
             Step::Release(consumer) => {
                 self.ledger.release(consumer);
                 for message in self.model.values_mut() {
-                    if let Message::InFlight { consumer: by, attempts, .. } = *message
+                    if let Message::InFlight {
+                        consumer: by,
+                        attempts,
+                        ..
+                    } = *message
                         && by == consumer
                     {
                         *message = Self::back(attempts, None);
@@ -234,7 +352,10 @@ impl Pair {
             }
             Step::BuryDead => {
                 for (id, reason) in self.ledger.take_died() {
-                    assert!(matches!(reason, DeadReason::Attempts | DeadReason::Rejected));
+                    assert!(matches!(
+                        reason,
+                        DeadReason::Attempts | DeadReason::Rejected
+                    ));
                     self.ledger.ack_dead(id);
                     let before = self.model.insert(id.offset, Message::Acked);
                     assert!(matches!(before, Some(Message::Dead { .. })), "{before:?}");
@@ -242,7 +363,9 @@ impl Pair {
             }
             Step::Purge => {
                 self.ledger.purge(&[self.end]);
-                self.model.values_mut().for_each(|message| *message = Message::Acked);
+                self.model
+                    .values_mut()
+                    .for_each(|message| *message = Message::Acked);
             }
             Step::Journal => self.write(),
             Step::Restart => {
@@ -274,22 +397,36 @@ impl Pair {
         while self.ledger.expire(self.now_ms).is_some() {}
         for (offset, message) in &mut self.model {
             let acked = self.ledger.covers(0, *offset, *offset + 1);
-            assert_eq!(acked, *message == Message::Acked, "offset {offset}: {message:?}");
+            assert_eq!(
+                acked,
+                *message == Message::Acked,
+                "offset {offset}: {message:?}"
+            );
             if acked {
                 continue;
             }
             // The ledger remembers at most one delivery less than there were.
-            let found = self.ledger.find(MessageId { partition: 0, offset: *offset });
-            let lease = found.and_then(|index| self.ledger.leases.get(index)).cloned();
+            let found = self.ledger.find(MessageId {
+                partition: 0,
+                offset: *offset,
+            });
+            let lease = found
+                .and_then(|index| self.ledger.leases.get(index))
+                .cloned();
             let before = *message;
             *message = match &lease {
                 None => Message::New,
                 Some(lease) => match lease.state {
-                    LeaseState::Ready => Message::Ready { attempts: lease.attempts },
-                    LeaseState::Delayed => {
-                        Message::Delayed { attempts: lease.attempts, due_ms: lease.due_ms }
-                    }
-                    LeaseState::Dead => Message::Dead { attempts: lease.attempts },
+                    LeaseState::Ready => Message::Ready {
+                        attempts: lease.attempts,
+                    },
+                    LeaseState::Delayed => Message::Delayed {
+                        attempts: lease.attempts,
+                        due_ms: lease.due_ms,
+                    },
+                    LeaseState::Dead => Message::Dead {
+                        attempts: lease.attempts,
+                    },
                     LeaseState::InFlight(_) => unreachable!("nothing is in flight after a restart"),
                 },
             };
@@ -313,18 +450,40 @@ impl Pair {
 
     fn compare(&self) {
         let count = |wanted: fn(&Message) -> bool| {
-            self.model.values().filter(|message| wanted(message)).count() as u64
+            self.model
+                .values()
+                .filter(|message| wanted(message))
+                .count() as u64
         };
         let ledger = &self.ledger;
-        assert_eq!(ledger.in_flight(), count(|m| matches!(m, Message::InFlight { .. })));
-        assert_eq!(ledger.ready(), count(|m| matches!(m, Message::Ready { .. })));
-        assert_eq!(ledger.delayed(), count(|m| matches!(m, Message::Delayed { .. })));
+        assert_eq!(
+            ledger.in_flight(),
+            count(|m| matches!(m, Message::InFlight { .. }))
+        );
+        assert_eq!(
+            ledger.ready(),
+            count(|m| matches!(m, Message::Ready { .. }))
+        );
+        assert_eq!(
+            ledger.delayed(),
+            count(|m| matches!(m, Message::Delayed { .. }))
+        );
         assert_eq!(ledger.dead(), count(|m| matches!(m, Message::Dead { .. })));
-        assert_eq!(ledger.undelivered(0, self.end), count(|m| *m == Message::New));
-        let floor = self.model.iter().find(|(_, m)| **m != Message::Acked).map(|(o, _)| *o);
+        assert_eq!(
+            ledger.undelivered(0, self.end),
+            count(|m| *m == Message::New)
+        );
+        let floor = self
+            .model
+            .iter()
+            .find(|(_, m)| **m != Message::Acked)
+            .map(|(o, _)| *o);
         assert_eq!(ledger.floor(0), floor.unwrap_or(self.end));
-        let first =
-            self.model.iter().find(|(_, m)| matches!(m, Message::Ready { .. })).map(|(o, _)| *o);
+        let first = self
+            .model
+            .iter()
+            .find(|(_, m)| matches!(m, Message::Ready { .. }))
+            .map(|(o, _)| *o);
         assert_eq!(ledger.first_ready(0).map(|run| run.first), first);
         assert!(ledger.known_end(0) <= self.end);
     }
@@ -349,7 +508,15 @@ fn unlimited_windows_cost_ranges_not_entries() {
     ledger.take_new(0, 1_000_000, 0, NEVER_MS, 0);
     assert_eq!(ledger.lease_count(), 1_000_000usize.div_ceil(64));
     for offset in 0..1_000_000 {
-        ledger.ack(MessageId { partition: 0, offset }, 0).unwrap();
+        ledger
+            .ack(
+                MessageId {
+                    partition: 0,
+                    offset,
+                },
+                0,
+            )
+            .unwrap();
     }
     assert_eq!(ledger.lease_count(), 0);
     assert_eq!(ledger.floor(0), 1_000_000);

@@ -40,7 +40,13 @@ impl World {
         let disk = SimDisk::new();
         let clock = Arc::new(ManualClock::new(1_700_000_000_000));
         let (log, broker) = open(&disk, &clock, &options);
-        Self { disk, clock, options, log, broker }
+        Self {
+            disk,
+            clock,
+            options,
+            log,
+            broker,
+        }
     }
 
     /// What `kill -9` does: the kernel keeps what it was handed.
@@ -69,7 +75,9 @@ impl World {
     }
 
     pub fn topic(&self, name: &str) -> Arc<Topic> {
-        self.broker.topic_or_create(name, TopicOptions::default).unwrap()
+        self.broker
+            .topic_or_create(name, TopicOptions::default)
+            .unwrap()
     }
 
     pub fn subscription(&self, topic: &str, name: &str) -> Arc<Subscription> {
@@ -82,11 +90,16 @@ impl World {
         name: &str,
         options: SubscriptionOptions,
     ) -> Arc<Subscription> {
-        self.topic(topic).subscription_or_create(name, || options).unwrap()
+        self.topic(topic)
+            .subscription_or_create(name, || options)
+            .unwrap()
     }
 
     pub fn publish(&self, topic: &str, bodies: &[&str]) {
-        let published = self.topic(topic).publish(self.batch(bodies), Durability::Kernel).unwrap();
+        let published = self
+            .topic(topic)
+            .publish(self.batch(bodies), Durability::Kernel)
+            .unwrap();
         self.log.step();
         assert!(matches!(poll(published), Some(Ok(()))));
     }
@@ -104,7 +117,9 @@ impl World {
         let now_ms = i64::try_from(self.clock.now_ms()).unwrap();
         let mut builder = BatchBuilder::with_capacity(1024, now_ms);
         builder.push(None, Some(body.as_bytes()), &[(name, Some(value))]);
-        self.topic(topic).publish(builder.finish(), Durability::Kernel).unwrap();
+        self.topic(topic)
+            .publish(builder.finish(), Durability::Kernel)
+            .unwrap();
         self.log.step();
     }
 }
@@ -165,7 +180,10 @@ fn unpack(delivery: &Delivery) -> Vec<Got> {
         let (offset, record) = records.next_record().unwrap().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         got.push(Got {
-            id: MessageId { partition: delivery.partition, offset },
+            id: MessageId {
+                partition: delivery.partition,
+                offset,
+            },
             body: text(record.value.unwrap()),
             attempts: delivery.attempts,
             headers: record
@@ -180,7 +198,11 @@ fn unpack(delivery: &Delivery) -> Vec<Got> {
 }
 
 pub fn bodies(consumer: &Consumer) -> Vec<String> {
-    receive(consumer).unwrap().into_iter().map(|got| got.body).collect()
+    receive(consumer)
+        .unwrap()
+        .into_iter()
+        .map(|got| got.body)
+        .collect()
 }
 
 pub fn ack_all(consumer: &Consumer, got: &[Got]) {

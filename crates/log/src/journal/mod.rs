@@ -11,6 +11,7 @@ mod snapshot;
 
 use std::io::{ErrorKind, IoSlice};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use uuid::Uuid;
@@ -35,6 +36,8 @@ pub struct Journal {
     queues: Arc<Queues>,
     counters: Arc<Counters>,
     state: Mutex<State>,
+    /// Whether `State::failure` is set, to be asked by every append that waits for the disk.
+    broken: AtomicBool,
     /// One sync at a time: the kernel reports a failure only once.
     sync_lock: Mutex<()>,
     /// One snapshot at a time.
@@ -184,8 +187,7 @@ impl Journal {
     fn note_failure(&self, state: &mut State, error: AppendError) -> AppendError {
         if let AppendError::Failed(failure) = &error {
             count(&self.counters.write_errors, 1);
-            tracing::error!(%failure, "state journal failed; a snapshot is needed");
-            state.failure = Some(failure.clone());
+            self.set_failure(state, Some(failure.clone()));
         }
         error
     }
@@ -218,7 +220,18 @@ impl Journal {
 
     /// Why the journal takes no entries, if it does not.
     pub fn failure(&self) -> Option<IoFailure> {
+        if !self.broken.load(Ordering::Acquire) {
+            return None;
+        }
         self.state.lock().failure.clone()
+    }
+
+    fn set_failure(&self, state: &mut State, failure: Option<IoFailure>) {
+        if let Some(failure) = &failure {
+            tracing::error!(%failure, "state journal failed; a snapshot is needed");
+        }
+        self.broken.store(failure.is_some(), Ordering::Release);
+        state.failure = failure;
     }
 
     /// Syncs what is not synced yet and tells who waited.
@@ -255,8 +268,7 @@ impl Journal {
         let mut state = self.state.lock();
         if let Err(failure) = &outcome {
             count(&self.counters.sync_errors, 1);
-            tracing::error!(%failure, "state journal failed; a snapshot is needed");
-            state.failure = Some(failure.clone());
+            self.set_failure(&mut state, Some(failure.clone()));
         }
         let told = state.settle(target, &outcome);
         drop(state);

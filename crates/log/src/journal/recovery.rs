@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
@@ -96,6 +97,7 @@ impl Journal {
         };
         let _ = queues.chores.push(Chore::JournalDirty);
         let journal = Journal {
+            broken: AtomicBool::new(state.failure.is_some()),
             queues: queues.clone(),
             counters: counters.clone(),
             state: Mutex::new(state),

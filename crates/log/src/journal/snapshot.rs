@@ -84,8 +84,7 @@ impl Journal {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if let Err(failure) = outcome {
-            tracing::error!(%failure, "state journal failed; another snapshot is needed");
-            state.failure = Some(failure.clone());
+            self.set_failure(state, Some(failure.clone()));
             return Err(failure.into());
         }
         // A sync that failed since step 2 may have been one of the new file.
@@ -95,7 +94,7 @@ impl Journal {
         state.mirror = Mirror::Off;
         state.snapshot_end = snapshot_end;
         if heals {
-            state.failure = None;
+            self.set_failure(state, None);
         }
         let told = state.settle(covered, &Ok(()));
         drop(guard);

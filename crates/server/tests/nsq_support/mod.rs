@@ -119,10 +119,18 @@ fn is_whole(answer: &[u8]) -> bool {
 }
 
 /// Waits until `condition` holds.
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    assert!(within(PATIENCE, condition), "never: {what}");
+}
+
+/// Whether a condition comes true in time.
+pub fn within(patience: Duration, mut condition: impl FnMut() -> bool) -> bool {
+    let deadline = Instant::now() + patience;
     while !condition() {
-        assert!(Instant::now() < deadline, "never: {what}");
+        if Instant::now() >= deadline {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
+    true
 }

@@ -1,0 +1,84 @@
+//! A subscription in numbers.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::subscription::Subscription;
+
+/// Counted since the process began.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) delivered: AtomicU64,
+    pub(crate) acknowledged: AtomicU64,
+    pub(crate) requeued: AtomicU64,
+    pub(crate) timed_out: AtomicU64,
+    pub(crate) dead_lettered: AtomicU64,
+}
+
+/// One consumer in the statistics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsumerStats {
+    /// As the session set it.
+    pub label: String,
+    /// The most messages it wants in flight.
+    pub window: u32,
+    /// Messages in flight to it.
+    pub in_flight: u32,
+    /// Messages delivered to it so far.
+    pub delivered: u64,
+}
+
+/// A subscription in numbers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SubscriptionStats {
+    /// Messages that wait for a consumer, requeued ones included; not those in flight or delayed.
+    pub depth: u64,
+    /// Messages that consumers hold.
+    pub in_flight: u64,
+    /// Messages that wait for their delay to pass.
+    pub delayed: u64,
+    /// Messages delivered in this process, again counted.
+    pub delivered: u64,
+    /// Messages acknowledged in this process.
+    pub acknowledged: u64,
+    /// Messages given back by consumers in this process.
+    pub requeued: u64,
+    /// Messages whose consumer did not answer in time, in this process.
+    pub timed_out: u64,
+    /// Messages that went to the dead-letter topic, or were dropped for want of one, in this
+    /// process.
+    pub dead_lettered: u64,
+    /// Entries that the in-flight table holds: what its memory follows.
+    pub leases: u64,
+    /// The consumers.
+    pub consumers: Vec<ConsumerStats>,
+}
+
+impl Subscription {
+    /// The subscription in numbers.
+    pub fn stats(&self) -> SubscriptionStats {
+        let state = self.state.lock();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        SubscriptionStats {
+            depth: state.depth(),
+            in_flight: state.ledger.in_flight(),
+            delayed: state.ledger.delayed(),
+            delivered: count(&self.counters.delivered),
+            acknowledged: count(&self.counters.acknowledged),
+            requeued: count(&self.counters.requeued),
+            timed_out: count(&self.counters.timed_out),
+            dead_lettered: count(&self.counters.dead_lettered),
+            leases: state.ledger.lease_count() as u64,
+            consumers: state
+                .consumers
+                .iter()
+                .flatten()
+                .map(|consumer| ConsumerStats {
+                    label: consumer.options.label.clone(),
+                    window: consumer.window,
+                    in_flight: consumer.in_flight,
+                    delivered: consumer.delivered,
+                })
+                .collect(),
+        }
+    }
+}
