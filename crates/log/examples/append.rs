@@ -84,7 +84,7 @@ fn appends(log: &Log) -> Outcome<()> {
         times.sort();
         let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
         println!(
-            "append that batch, {class:?} class: median {:?}, 99% {:?}, max {:?}, average {average:?}",
+            "append it, {class:?} class: median {:?}, 99% {:?}, max {:?}, average {average:?}",
             at(0.5),
             at(0.99),
             at(1.0)

@@ -14,7 +14,7 @@ const PREFIX_BYTES: usize = 56;
 
 /// Encodes messages straight into the bytes of an uncompressed batch with producer timestamps.
 ///
-/// One record, as it follows the batch header (all integers zigzag varints, see [`crate::batch`]):
+/// One record, as it follows the batch header (all integers zigzag varints):
 ///
 /// ```text
 /// length | attributes u8 = 0 | timestamp delta | offset delta | key length (-1: none) | key

@@ -53,7 +53,6 @@ pub(crate) fn commit_group(shared: &Shared, requests: Vec<SyncRequest>) {
     let told = sync_partitions(shared, &partitions);
     if told > 0 {
         count(&shared.counters.groups, 1);
-        count(&shared.counters.group_waiters, told);
         let max = &shared.counters.group_waiters_max;
         max.fetch_max(told, Relaxed);
     }
@@ -224,8 +223,9 @@ impl PartitionLog {
             );
         }
         drop(state);
-        let count = due as u64;
+        // Before anybody hears of it, so that who was told finds it counted.
+        count(&self.shared.counters.group_waiters, due as u64);
         told.tell();
-        count
+        due as u64
     }
 }

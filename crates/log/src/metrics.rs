@@ -19,7 +19,7 @@ pub struct LogMetrics {
     pub fs_syncs: u64,
     /// Group commits for appends that waited for the disk.
     pub groups: u64,
-    /// Appends that those groups completed.
+    /// Appends that a sync completed.
     pub group_waiters: u64,
     /// Most appends that one group completed.
     pub group_waiters_max: u64,

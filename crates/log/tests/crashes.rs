@@ -64,8 +64,8 @@ struct JournalModel {
     synced: usize,
     /// A snapshot that was interrupted: this may be the content instead.
     instead: Option<Vec<Vec<u8>>>,
-    /// The content before a snapshot that a kill has interrupted, and how much of that was synced: a
-    /// power loss before the next sync may undo the snapshot.
+    /// The content before a snapshot that a kill has interrupted, and how much of it was synced:
+    /// a power loss before the next sync may undo the snapshot.
     before: Option<(Vec<Vec<u8>>, usize)>,
     waiting: Vec<(usize, Pending)>,
 }
@@ -109,7 +109,7 @@ impl World {
             disk: SimDisk::new(),
             options,
             segment_bytes,
-            uniform: seed % 3 == 0,
+            uniform: seed.is_multiple_of(3),
             log: None,
             logs: Vec::new(),
             partitions: (0..PARTITIONS).map(|_| PartitionModel::default()).collect(),
