@@ -104,8 +104,8 @@ impl Broker {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
         let shared = Arc::new(Shared {
+            room: Arc::new(Room::new(log.clone(), options.unwritten_bytes_max)),
             log,
-            room: Arc::new(Room::new(options.unwritten_bytes_max)),
             options,
             clock,
             work: Work::default(),

@@ -46,6 +46,8 @@ impl Housekeeping {
     /// Does what is due, returns when to come again (milliseconds since the epoch).
     pub(crate) fn tick(&mut self) -> u64 {
         let now_ms = self.shared.clock.now_ms();
+        // A write that failed frees room too, and tells nobody.
+        self.shared.room.written();
         for subscription in self.shared.work.take_due(now_ms) {
             subscription.on_due(now_ms);
         }

@@ -2,11 +2,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::{Context, Poll, Waker};
 
-use cloverleaf_log::{AppendError, Appended};
+use cloverleaf_log::{AppendError, Appended, Log};
 use parking_lot::Mutex;
 
 /// Why messages were not stored.
@@ -57,29 +56,40 @@ pub enum PublishError {
     },
 }
 
-/// Bytes accepted from producers and not yet written, broker-wide.
+/// The bound on bytes that were accepted from producers and not yet written, broker-wide.
 ///
-/// A producer waits for nothing but these, and the disk alone drains them: so waiting cannot
-/// deadlock.
-#[derive(Debug)]
+/// A producer waits for nothing but these, and the disk alone drains them, whatever clients do: so
+/// waiting cannot deadlock.
 pub struct Room {
+    log: Log,
     bytes_max: u64,
-    bytes: AtomicU64,
     waiting: Mutex<Vec<Waker>>,
+    /// Whether `waiting` holds anybody: what a write asks before it takes the lock.
+    is_waited_for: AtomicBool,
+}
+
+impl std::fmt::Debug for Room {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Room")
+            .field("unwritten_bytes", &self.unwritten_bytes())
+            .finish()
+    }
 }
 
 impl Room {
-    pub(crate) fn new(bytes_max: u64) -> Self {
+    pub(crate) fn new(log: Log, bytes_max: u64) -> Self {
+        let (waiting, is_waited_for) = (Mutex::default(), AtomicBool::new(false));
         Self {
+            log,
             bytes_max,
-            bytes: AtomicU64::new(0),
-            waiting: Mutex::new(Vec::new()),
+            waiting,
+            is_waited_for,
         }
     }
 
     /// Bytes accepted and not yet written.
     pub fn unwritten_bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
+        self.log.unwritten_bytes()
     }
 
     /// Whether producers may go on.
@@ -92,8 +102,15 @@ impl Room {
         if self.is_free() {
             return Poll::Ready(());
         }
-        self.waiting.lock().push(context.waker().clone());
-        // What was waited for may have been written just before the waker was filed.
+        {
+            let mut waiting = self.waiting.lock();
+            if !waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                waiting.push(context.waker().clone());
+            }
+            self.is_waited_for.store(true, Ordering::SeqCst);
+        }
+        // Pairs with the fence in `written`: either it sees the waiter, or this sees the room.
+        fence(Ordering::SeqCst);
         if self.is_free() {
             Poll::Ready(())
         } else {
@@ -101,14 +118,16 @@ impl Room {
         }
     }
 
-    fn take(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    fn give_back(&self, bytes: u64) {
-        let before = self.bytes.fetch_sub(bytes, Ordering::SeqCst);
-        if before >= self.bytes_max {
-            for waker in std::mem::take(&mut *self.waiting.lock()) {
+    /// The log has written something (or failed to): whoever waits looks again.
+    pub(crate) fn written(&self) {
+        fence(Ordering::SeqCst);
+        if self.is_waited_for.load(Ordering::Relaxed) && self.is_free() {
+            let waiting = {
+                let mut waiting = self.waiting.lock();
+                self.is_waited_for.store(false, Ordering::SeqCst);
+                std::mem::take(&mut *waiting)
+            };
+            for waker in waiting {
                 waker.wake();
             }
         }
@@ -119,16 +138,11 @@ impl Room {
 #[derive(Debug)]
 pub struct Published {
     appended: Appended,
-    held: Option<(Arc<Room>, u64)>,
 }
 
 impl Published {
-    pub(crate) fn new(appended: Appended, room: &Arc<Room>, bytes: u64) -> Self {
-        let held = (!appended.is_ready()).then(|| {
-            room.take(bytes);
-            (room.clone(), bytes)
-        });
-        Self { appended, held }
+    pub(crate) fn new(appended: Appended) -> Self {
+        Self { appended }
     }
 
     /// Whether the promise is decided already.
@@ -149,13 +163,5 @@ impl Future for Published {
         Pin::new(&mut self.appended)
             .poll(context)
             .map(|result| result.map_err(PublishError::from))
-    }
-}
-
-impl Drop for Published {
-    fn drop(&mut self) {
-        if let Some((room, bytes)) = self.held.take() {
-            room.give_back(bytes);
-        }
     }
 }

@@ -204,7 +204,7 @@ impl Topic {
         let bytes = batch.bytes().len() as u64;
         let appended = log.append(batch, self.durability(asked))?;
         self.count(count, bytes);
-        Ok(Published::new(appended, &self.shared.room, bytes))
+        Ok(Published::new(appended))
     }
 
     /// Stores a message that the broker itself moves here. It may use the reserve of the disk, and
@@ -217,7 +217,7 @@ impl Topic {
         let (count, bytes) = (u64::from(batch.count()), batch.bytes().len() as u64);
         let appended = self.logs[0].append_internal(batch, self.durability(asked))?;
         self.count(count, bytes);
-        Ok(Published::new(appended, &self.shared.room, bytes))
+        Ok(Published::new(appended))
     }
 
     fn count(&self, messages: u64, bytes: u64) {
@@ -242,6 +242,7 @@ impl Topic {
     }
 
     fn written(&self) {
+        self.shared.room.written();
         for subscription in self.subscriptions().iter() {
             subscription.appended();
         }

@@ -25,6 +25,11 @@ pub(super) fn build(context: &Context, name: &str) -> Result<PathBuf> {
 }
 
 pub(super) fn program(context: &Context, report: &mut Report) -> Result<()> {
+    report.check("the account that the programs keep", || {
+        let mut go = Command::new("go");
+        go.current_dir(context.workspace.client_tests().join("nsq/go"));
+        output(go.args(["test", "./ledger"])).map(drop)
+    });
     let program = build(context, "manyclients")?;
     let folder = context.workspace.temp_folder("go")?;
     let broker = context.plain_broker(folder.path())?;

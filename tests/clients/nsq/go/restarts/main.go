@@ -33,8 +33,8 @@ const (
 	startMax = 30 * time.Second
 	// As has one that has not ended so long after SIGTERM.
 	stopMax = 20 * time.Second
-	// All of the backlog is delivered in this time, or it is lost.
-	drainMax = 120 * time.Second
+	// What has not come when nothing came for this time is lost.
+	stuckMax = 20 * time.Second
 )
 
 var (
@@ -183,6 +183,8 @@ func consume(channel string, reader *ledger.Reader) (*nsq.Consumer, error) {
 	// How soon it comes back after a lost connection.
 	config.LookupdPollInterval = 20 * time.Millisecond
 	config.LookupdPollJitter = 0
+	// go-nsq gives a message up after 5 attempts; many crashes in a row are as many attempts.
+	config.MaxAttempts = 0
 	consumer, err := nsq.NewConsumer(topic, channel, config)
 	if err != nil {
 		return nil, err
@@ -223,9 +225,12 @@ func produce(p int, book *ledger.Ledger) {
 
 // drain waits until the channel is empty and every confirmed message has come.
 func drain(channel string, reader *ledger.Reader) string {
-	deadline := time.Now().Add(drainMax)
-	for time.Now().Before(deadline) && (reader.Missing() > 0 || !empty(channel)) {
+	last, since := reader.Missing(), time.Now()
+	for time.Since(since) < stuckMax && (last > 0 || !empty(channel)) {
 		time.Sleep(20 * time.Millisecond)
+		if missing := reader.Missing(); missing != last {
+			last, since = missing, time.Now()
+		}
 	}
 	return reader.Faults(*ordered)
 }
