@@ -1,8 +1,8 @@
 //! The broker: the catalog of topics, and what all of them share.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cloverleaf_log::{AppendError, Log, LogMetrics, Offset, PartitionLog, Recovery};
 use parking_lot::{Mutex, RwLock};
@@ -21,6 +21,9 @@ use crate::work::Work;
 /// Most partitions of a topic: their number shares 64 bits with the offset in an NSQ message id.
 pub const PARTITIONS_MAX: u32 = 1024;
 
+/// Longest name of a topic or subscription in bytes: Kafka's limit of 249 and some room.
+pub const NAME_BYTES_MAX: usize = 255;
+
 /// After a power loss each partition goes on so many offsets above the end that was found.
 ///
 /// Messages that were not synced may have been seen by consumers and are gone; their offsets are
@@ -36,6 +39,18 @@ pub enum CatalogError {
         /// Its name.
         topic: String,
     },
+    /// The subscription was deleted meanwhile.
+    #[error("subscription {subscription} was deleted")]
+    SubscriptionDeleted {
+        /// Its name.
+        subscription: String,
+    },
+    /// A name that is empty, too long or not printable.
+    #[error("a name has 1 to {NAME_BYTES_MAX} bytes and no control characters")]
+    Name,
+    /// The broker is shutting down.
+    #[error("the broker is shutting down")]
+    Closed,
     /// The log cannot hold it.
     #[error("the log refuses: {reason}")]
     Log {
@@ -68,6 +83,17 @@ pub struct Broker {
     housekeeping: Arc<Mutex<Housekeeping>>,
 }
 
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("the housekeeping has panicked: the broker ends, start it again");
+            std::process::abort();
+        }
+    }
+}
+
 type Listener = Box<dyn Fn() + Send + Sync>;
 
 /// What topics, subscriptions and the housekeeping have in common.
@@ -80,7 +106,8 @@ pub(crate) struct Shared {
     /// Held while a definition changes and while a snapshot of all of them is taken.
     pub(crate) definitions: Mutex<()>,
     pub(crate) committed: CommittedOffsets,
-    topics: RwLock<HashMap<String, Arc<Topic>>>,
+    topics: RwLock<Topics>,
+    closed: AtomicBool,
     boot_id: String,
     last_subscription_id: AtomicU64,
     generation: AtomicU64,
@@ -90,7 +117,7 @@ pub(crate) struct Shared {
 impl std::fmt::Debug for Broker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Broker")
-            .field("topics", &self.shared.topics.read().len())
+            .field("topics", &self.shared.topics.read().by_name.len())
             .finish()
     }
 }
@@ -111,7 +138,8 @@ impl Broker {
             work: Work::default(),
             definitions: Mutex::new(()),
             committed: CommittedOffsets::default(),
-            topics: RwLock::new(HashMap::new()),
+            topics: RwLock::default(),
+            closed: AtomicBool::new(false),
             boot_id: recovery.boot_id.clone(),
             last_subscription_id: AtomicU64::new(0),
             generation: AtomicU64::new(0),
@@ -214,7 +242,11 @@ impl Broker {
     }
 
     /// Ticks until [`Self::close`]; for a thread of its own.
+    ///
+    /// A panic in it would end timeouts and the keeping of progress while everything else seems to
+    /// work; so it ends the process, which a restart survives by design.
     pub fn run_housekeeping(&self) {
+        let _guard = AbortOnPanic;
         loop {
             let until_ms = {
                 let mut housekeeping = self.housekeeping.lock();
@@ -229,30 +261,42 @@ impl Broker {
 
     /// Writes all progress down and ends the housekeeping. The caller closes the log afterwards.
     pub fn close(&self) {
+        {
+            let _definitions = self.shared.definitions.lock();
+            self.shared.closed.store(true, Ordering::Release);
+        }
         self.housekeeping.lock().close();
         self.shared.work.kick();
         // Topics and what they share name each other: nobody else would free them.
-        for (_, topic) in self.shared.topics.write().drain() {
+        for topic in self.shared.topics.write().drain() {
             topic.close();
         }
     }
 }
 
 impl Shared {
+    /// Whether something of this name may be made. The caller holds `definitions`.
+    pub(crate) fn check_new(&self, name: &str) -> Result<(), CatalogError> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(CatalogError::Closed);
+        }
+        let length_fits = (1..=NAME_BYTES_MAX).contains(&name.len());
+        if !length_fits || name.chars().any(char::is_control) {
+            return Err(CatalogError::Name);
+        }
+        Ok(())
+    }
+
     pub(crate) fn topic(&self, name: &str) -> Option<Arc<Topic>> {
-        self.topics.read().get(name).cloned()
+        self.topics.read().by_name.get(name).cloned()
     }
 
     pub(crate) fn topic_by_id(&self, id: Uuid) -> Option<Arc<Topic>> {
-        self.topics
-            .read()
-            .values()
-            .find(|topic| topic.id() == id)
-            .cloned()
+        self.topics.read().by_id.get(&id).cloned()
     }
 
     pub(crate) fn all_topics(&self) -> Vec<Arc<Topic>> {
-        self.topics.read().values().cloned().collect()
+        self.topics.read().by_name.values().cloned().collect()
     }
 
     pub(crate) fn topic_or_create(
@@ -267,6 +311,7 @@ impl Shared {
         if let Some(topic) = self.topic(name) {
             return Ok(topic);
         }
+        self.check_new(name)?;
         let options = options();
         let partitions = options.partitions;
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
@@ -282,7 +327,7 @@ impl Shared {
         // An ephemeral one too: so that a restart knows that its folder may go.
         self.write(&[Entry::Topic(definition.clone())])?;
         let topic = Topic::open(self, definition)?;
-        self.topics.write().insert(name.to_owned(), topic.clone());
+        self.topics.write().insert(&topic);
         self.changed();
         Ok(topic)
     }
@@ -293,19 +338,40 @@ impl Shared {
             let Some(topic) = self.topic(name) else {
                 return Ok(false);
             };
-            self.write(&[Entry::TopicDeleted(topic.id())])?;
-            self.topics.write().remove(name);
-            self.committed.remove_topic(topic.id());
+            self.take_out(&topic)?;
             topic
         };
-        topic.close();
-        self.log
-            .delete_topic(topic.id())
-            .map_err(|error| CatalogError::Log {
-                reason: error.to_string(),
-            })?;
-        self.changed();
+        self.remove_files(&topic)?;
         Ok(true)
+    }
+
+    /// Deletes an ephemeral topic that lost its last subscription, unless it got a new one.
+    pub(crate) fn delete_unused_topic(&self, topic: &Arc<Topic>) -> Result<(), CatalogError> {
+        {
+            let _definitions = self.definitions.lock();
+            if topic.is_deleted() || !topic.subscriptions().is_empty() {
+                return Ok(());
+            }
+            self.take_out(topic)?;
+        }
+        self.remove_files(topic)
+    }
+
+    /// The caller holds `definitions`.
+    fn take_out(&self, topic: &Arc<Topic>) -> Result<(), CatalogError> {
+        self.write(&[Entry::TopicDeleted(topic.id())])?;
+        self.topics.write().remove(topic);
+        self.committed.remove_topic(topic.id());
+        topic.close();
+        Ok(())
+    }
+
+    fn remove_files(&self, topic: &Arc<Topic>) -> Result<(), CatalogError> {
+        let removed = self.log.delete_topic(topic.id());
+        self.changed();
+        removed.map_err(|error| CatalogError::Log {
+            reason: error.to_string(),
+        })
     }
 
     /// Writes entries to the journal: in the kernel when this returns.
@@ -362,6 +428,30 @@ impl Shared {
     }
 }
 
+/// The topics in use.
+#[derive(Default)]
+struct Topics {
+    by_name: HashMap<String, Arc<Topic>>,
+    by_id: HashMap<Uuid, Arc<Topic>>,
+}
+
+impl Topics {
+    fn insert(&mut self, topic: &Arc<Topic>) {
+        self.by_name.insert(topic.name().to_owned(), topic.clone());
+        self.by_id.insert(topic.id(), topic.clone());
+    }
+
+    fn remove(&mut self, topic: &Arc<Topic>) {
+        self.by_id.remove(&topic.id());
+        self.by_name.remove(topic.name());
+    }
+
+    fn drain(&mut self) -> Vec<Arc<Topic>> {
+        self.by_id.clear();
+        self.by_name.drain().map(|(_, topic)| topic).collect()
+    }
+}
+
 /// The state as the journal tells it.
 #[derive(Default)]
 struct Restored {
@@ -374,7 +464,7 @@ struct Restored {
     /// The boot in which the last broker worked, unless it ended in order.
     interrupted_boot: Option<String>,
     /// Topics whose folders may be removed.
-    gone: Vec<Uuid>,
+    gone: HashSet<Uuid>,
 }
 
 impl Restored {
@@ -388,6 +478,9 @@ impl Restored {
 
     fn apply(&mut self, entry: Entry) {
         match entry {
+            // An entry that was under way while its topic was deleted counts for nothing.
+            Entry::Topic(definition) if self.gone.contains(&definition.id) => {}
+            Entry::Subscription(definition) if self.gone.contains(&definition.topic) => {}
             Entry::Topic(definition) => {
                 self.topics.insert(definition.id, definition);
             }
@@ -443,7 +536,7 @@ impl Restored {
         self.committed.remove_topic(id);
         self.subscriptions
             .retain(|_, (definition, _, _)| definition.topic != id);
-        self.gone.push(id);
+        self.gone.insert(id);
     }
 
     fn take_up(mut self, shared: &Arc<Shared>, recovery: &Recovery) -> Result<(), OpenError> {
@@ -481,7 +574,10 @@ impl Restored {
                 }
                 // An acknowledgement may have outlived the message: its offset is never used again.
                 let named = subscriptions.iter().map(|(_, l)| l.known_end(partition));
-                let committed = shared.committed.of_partition(id, partition);
+                // A client may commit what it likes; no offset so far above the end was ever used.
+                let used_max = log.next_offset().saturating_add(POWER_LOSS_GAP);
+                let mut committed = shared.committed.of_partition(id, partition);
+                committed.retain(|offset| *offset <= used_max);
                 log.raise_next_offset(self.nexts.get(&(id, partition)).copied().unwrap_or(0));
                 log.raise_next_offset(named.chain(committed).max().unwrap_or(0));
             }
@@ -493,7 +589,7 @@ impl Restored {
                 leave_gap(&topic, &ends);
                 shared.write(&topic.next_offsets())?;
             }
-            shared.topics.write().insert(topic.name().to_owned(), topic);
+            shared.topics.write().insert(&topic);
         }
         remove_folders(shared, recovery, &self.gone);
         Ok(())
@@ -520,7 +616,7 @@ pub(crate) fn truncate(topic: &Topic, log: &Arc<PartitionLog>, start: Offset) {
 
 /// Removes the folders of deleted topics. A folder of which nothing is known stays: better an
 /// orphan than a loss.
-fn remove_folders(shared: &Arc<Shared>, recovery: &Recovery, gone: &[Uuid]) {
+fn remove_folders(shared: &Arc<Shared>, recovery: &Recovery, gone: &HashSet<Uuid>) {
     let mut unknown: Vec<Uuid> = recovery
         .partitions
         .iter()

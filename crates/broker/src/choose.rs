@@ -55,7 +55,7 @@ impl State {
             return Some((slot, consumer.room()));
         }
         // The level to which all rivals rise if what waits is shared evenly.
-        let level = (in_flight + self.depth()) / rivals;
+        let level = (in_flight + self.about_waiting()) / rivals;
         let share = level.saturating_sub(u64::from(consumer.in_flight)).max(1);
         Some((slot, share.min(consumer.room())))
     }

@@ -1,7 +1,7 @@
 //! The broker's only source of time, so that tests can drive it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Tells the time. The broker asks once per batch of work, never per message.
 pub trait Clock: Send + Sync {
@@ -14,16 +14,33 @@ pub trait Clock: Send + Sync {
     }
 }
 
-/// The machine's clock.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct SystemClock;
+/// The machine's clock: the wall clock's time at the start of the process, and monotonic time since.
+///
+/// So a step of the wall clock, in either direction, neither ends leases nor stops anything; a process
+/// that starts with a wrong wall clock keeps the error until it is started again.
+#[derive(Debug, Clone, Copy)]
+pub struct SystemClock {
+    started: Instant,
+    started_us: u64,
+}
 
-impl Clock for SystemClock {
-    fn now_us(&self) -> u64 {
+impl Default for SystemClock {
+    fn default() -> Self {
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
+        let started_us = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            started: Instant::now(),
+            started_us,
+        }
+    }
+}
+
+impl Clock for SystemClock {
+    fn now_us(&self) -> u64 {
+        let elapsed_us = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.started_us.saturating_add(elapsed_us)
     }
 }
 

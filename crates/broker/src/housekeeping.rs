@@ -9,10 +9,10 @@ use crate::entries::Entry;
 use crate::schedule::Schedule;
 
 /// While moved messages wait for their write or sync, look again after this long.
-const MOVING_MS: u64 = 2;
+pub(crate) const MOVING_MS: u64 = 2;
 
-/// After the journal refused, try again after this long.
-const RETRY_MS: u64 = 100;
+/// The journal is looked after this often, and after a failure not before.
+const JOURNAL_INTERVAL_MS: u64 = 1_000;
 
 /// The state of the housekeeping thread.
 pub(crate) struct Housekeeping {
@@ -21,8 +21,9 @@ pub(crate) struct Housekeeping {
     schedule: Schedule,
     next_progress_ms: u64,
     next_retention_ms: u64,
-    /// Encoded progress that the journal has not taken yet.
-    unwritten: Vec<Entry>,
+    next_journal_ms: u64,
+    /// The journal has not taken some progress: only a snapshot of everything helps.
+    needs_snapshot: bool,
     closed: bool,
 }
 
@@ -34,7 +35,8 @@ impl Housekeeping {
             shared,
             next_progress_ms: 0,
             next_retention_ms: 0,
-            unwritten: Vec::new(),
+            next_journal_ms: 0,
+            needs_snapshot: false,
             closed: false,
         }
     }
@@ -51,18 +53,28 @@ impl Housekeeping {
         for subscription in self.shared.work.take_due(now_ms) {
             subscription.on_due(now_ms);
         }
+        for subscription in self.shared.work.take_unused() {
+            if let Some(topic) = subscription.topic() {
+                topic.delete_if_unused(&subscription);
+            }
+        }
         self.dead_letters.take_up(&self.shared);
-        let moving = self.dead_letters.advance(&self.shared) | self.schedule.advance(&self.shared);
-        if now_ms >= self.next_progress_ms {
+        let letters_ms = self.dead_letters.advance(&self.shared, now_ms);
+        let moving = self.schedule.advance(&self.shared);
+        if now_ms >= self.next_journal_ms {
+            self.look_after_journal(now_ms);
+        }
+        if now_ms >= self.next_progress_ms && !self.needs_snapshot {
             self.write_progress(now_ms);
         }
         if now_ms >= self.next_retention_ms {
             crate::retention::run(&self.shared, now_ms);
             self.next_retention_ms = now_ms + self.shared.options.retention_interval_ms;
         }
-        let mut until_ms = self.next_retention_ms;
+        let mut until_ms = self.next_retention_ms.min(self.next_journal_ms);
         until_ms = until_ms.min(self.shared.work.first_due_ms().unwrap_or(u64::MAX));
-        if self.shared.work.has_dirty() || !self.unwritten.is_empty() {
+        until_ms = until_ms.min(letters_ms.unwrap_or(u64::MAX));
+        if self.shared.work.has_dirty() && !self.needs_snapshot {
             until_ms = until_ms.min(self.next_progress_ms);
         }
         if moving {
@@ -71,34 +83,37 @@ impl Housekeeping {
         until_ms
     }
 
+    /// A full journal is replaced by a snapshot, and so is one that has failed.
+    fn look_after_journal(&mut self, now_ms: u64) {
+        self.next_journal_ms = now_ms + JOURNAL_INTERVAL_MS;
+        let journal = self.shared.log.journal();
+        if self.needs_snapshot || journal.should_snapshot() || journal.failure().is_some() {
+            self.snapshot();
+        }
+    }
+
     /// Hands the progress of all changed subscriptions to the kernel in one write.
     fn write_progress(&mut self, now_ms: u64) {
         let dirty = self.shared.work.take_dirty();
-        if dirty.is_empty() && self.unwritten.is_empty() {
+        if dirty.is_empty() {
             return;
         }
         self.next_progress_ms = now_ms + self.shared.options.progress_interval_ms;
+        let mut entries = Vec::new();
         for subscription in dirty {
             let id = subscription.id();
             let deltas = subscription.take_delta().into_iter();
-            self.unwritten
-                .extend(deltas.map(|delta| Entry::Progress(id, delta)));
+            entries.extend(deltas.map(|delta| Entry::Progress(id, delta)));
         }
-        if self.unwritten.is_empty() {
+        if entries.is_empty() {
             return;
         }
-        if self.shared.log.journal().should_snapshot() {
-            self.snapshot();
-            return;
-        }
-        match self.shared.write(&self.unwritten) {
-            Ok(()) => self.unwritten.clear(),
-            Err(error) => {
-                // A snapshot goes to the other file, holds all of this, and heals a failed journal.
-                tracing::warn!(%error, "cannot write progress; trying a snapshot");
-                self.next_progress_ms = now_ms + RETRY_MS;
-                self.snapshot();
-            }
+        if let Err(error) = self.shared.write(&entries) {
+            tracing::warn!(%error, "cannot write progress; a snapshot of the state will have it");
+            self.needs_snapshot = true;
+            self.look_after_journal(now_ms);
+        } else if self.shared.log.journal().should_snapshot() {
+            self.next_journal_ms = self.next_journal_ms.min(now_ms);
         }
     }
 
@@ -108,16 +123,21 @@ impl Housekeeping {
         let entries = self.shared.snapshot();
         let mut encoded = entries.iter().map(Entry::encode);
         match self.shared.log.journal().snapshot(&mut encoded) {
-            Ok(()) => self.unwritten.clear(),
+            Ok(()) => self.needs_snapshot = false,
             Err(error) => tracing::error!(%error, "cannot write a snapshot of the state"),
         }
     }
 
     /// Writes down what is still in memory.
     pub(crate) fn close(&mut self) {
-        self.next_progress_ms = 0;
+        (self.next_progress_ms, self.next_journal_ms) = (0, 0);
         self.tick();
-        self.write_progress(self.shared.clock.now_ms());
+        // From here on nothing is lost by a power failure, and only then the journal may say so.
+        if let Err(error) = self.shared.log.sync_all() {
+            tracing::error!(%error, "not everything could be synced");
+            self.closed = true;
+            return;
+        }
         if let Err(error) = self.shared.write_synced(Entry::Closed) {
             tracing::warn!(%error, "the journal does not say that the broker ended in order");
         }

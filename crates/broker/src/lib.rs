@@ -24,6 +24,7 @@ mod message;
 mod moving;
 mod options;
 mod outbox;
+mod pick;
 mod publish;
 mod retention;
 mod schedule;
@@ -34,7 +35,7 @@ mod subscription;
 mod topic;
 mod work;
 
-pub use broker::{Broker, CatalogError, OpenError, PARTITIONS_MAX};
+pub use broker::{Broker, CatalogError, NAME_BYTES_MAX, OpenError, PARTITIONS_MAX};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use committed::Committed;
 pub use consumer::{Consumer, Settlement};

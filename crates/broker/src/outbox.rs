@@ -6,6 +6,9 @@ use parking_lot::Mutex;
 
 use crate::message::Delivery;
 
+/// What a delivery costs beside its records, about.
+const DELIVERY_BYTES: u64 = 128;
+
 /// Deliveries that the consumer's connection has not taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
@@ -32,7 +35,7 @@ impl Outbox {
     /// Adds a delivery. Says whether the outbox now holds `bytes_max` or more, and whom to wake.
     pub(crate) fn push(&self, delivery: Delivery, bytes_max: u64) -> (bool, Option<Waker>) {
         let mut inner = self.inner.lock();
-        inner.bytes += u64::from(delivery.bytes);
+        inner.bytes += u64::from(delivery.bytes) + DELIVERY_BYTES;
         inner.deliveries.push(delivery);
         inner.full = inner.bytes >= bytes_max;
         (inner.full, inner.waker.take())

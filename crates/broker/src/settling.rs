@@ -104,8 +104,8 @@ impl Subscription {
             .collect()
     }
 
-    /// These dead messages are done with.
-    pub(crate) fn bury(self: &Arc<Self>, ids: &[MessageId]) {
+    /// The letters of these dead messages are written, or not wanted: they are done with.
+    pub(crate) fn letters_written(self: &Arc<Self>, ids: &[MessageId]) {
         self.change(|state| {
             for id in ids {
                 state.ledger.ack_dead(*id);

@@ -11,8 +11,8 @@ pub(crate) struct Source {
     batches: VecDeque<Batch>,
     /// Byte position of the next record in the foremost batch; 0: at its start.
     position: u32,
-    /// The offset for which [`Self::rewind_to`] was called last.
-    read_to: Offset,
+    /// No record before `position` has this offset or a higher one.
+    next_offset: Offset,
     /// A cold read is under way on the log's reader thread.
     reading: bool,
     /// After a failed read: not before this time.
@@ -80,22 +80,24 @@ impl Source {
     /// Makes ready for an offset that may lie before the last one: requeued messages are not read
     /// in one direction only.
     pub(crate) fn rewind_to(&mut self, from: Offset) {
-        if from <= self.read_to {
-            self.position = 0;
-            if self
-                .batches
-                .front()
-                .is_some_and(|batch| batch.base_offset() > from)
-            {
-                self.batches.clear();
-            }
+        if self
+            .batches
+            .front()
+            .is_some_and(|batch| batch.base_offset() > from)
+        {
+            self.clear();
         }
-        self.read_to = from;
+        if from < self.next_offset {
+            self.position = 0;
+            self.next_offset = 0;
+        }
     }
 
-    /// Remembers how far the foremost batch has been read.
-    pub(crate) fn set_position(&mut self, position: u32) {
+    /// Remembers how far the foremost batch has been read: `next_offset` stands at `position` or
+    /// behind it.
+    pub(crate) fn set_position(&mut self, position: u32, next_offset: Offset) {
         self.position = position;
+        self.next_offset = next_offset;
     }
 
     /// A cold read brought these.

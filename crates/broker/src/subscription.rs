@@ -32,6 +32,8 @@ pub struct Subscription {
     topic: Weak<Topic>,
     topic_name: String,
     options: SubscriptionOptions,
+    /// Its progress dies with the process.
+    volatile: bool,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: Mutex<State>,
     /// A consumer waits and there was nothing to give: appends must say so.
@@ -114,6 +116,11 @@ impl Subscription {
         paused: bool,
     ) -> Self {
         let logs: Vec<Arc<PartitionLog>> = topic.logs().to_vec();
+        let mut ledger = ledger;
+        let volatile = options.ephemeral || topic.is_ephemeral();
+        if volatile {
+            ledger.make_volatile();
+        }
         let filter = Filter::new(&options.subjects);
         let state = State {
             sources: logs.iter().map(|_| Source::default()).collect(),
@@ -137,6 +144,7 @@ impl Subscription {
             topic: Arc::downgrade(topic),
             topic_name: topic.name().to_owned(),
             options,
+            volatile,
             shared: topic.shared().clone(),
             state: Mutex::new(state),
             hungry: AtomicBool::new(false),
@@ -210,7 +218,7 @@ impl Subscription {
         if has_dead {
             self.shared.work.dead(self.clone());
         }
-        if !self.options.ephemeral && !self.dirty.swap(true, Ordering::AcqRel) {
+        if !self.volatile && !self.dirty.swap(true, Ordering::AcqRel) {
             self.shared.work.dirty(self.clone());
         }
         for waker in wakers {
@@ -264,13 +272,17 @@ impl Subscription {
             while state.consumers.last().is_some_and(Option::is_none) {
                 state.consumers.pop();
             }
-            state.consumers.is_empty() && !state.closed
+            let last = state.consumers.is_empty();
+            if last {
+                // Nobody reads: what was read ahead need not wait in memory.
+                state.sources.iter_mut().for_each(Source::clear);
+                state.replays.iter_mut().for_each(Source::clear);
+            }
+            last && !state.closed
         });
-        if last
-            && self.options.ephemeral
-            && let Some(topic) = self.topic.upgrade()
-        {
-            topic.delete_if_unused(self);
+        if last && self.options.ephemeral {
+            // Deleting touches files: not on the thread of a connection.
+            self.shared.work.unused(self.clone());
         }
     }
 
@@ -310,14 +322,22 @@ impl Subscription {
     }
 
     fn set_paused(self: &Arc<Self>, paused: bool) -> Result<(), CatalogError> {
-        self.change(|state| state.paused = paused);
-        let Some(topic) = self.topic.upgrade().filter(|topic| !topic.is_ephemeral()) else {
-            return Ok(());
+        let _definitions = self.shared.definitions.lock();
+        let deleted = || CatalogError::SubscriptionDeleted {
+            subscription: self.name.clone(),
         };
-        if self.options.ephemeral {
+        let topic = self
+            .topic
+            .upgrade()
+            .filter(|topic| !topic.is_deleted())
+            .ok_or_else(deleted)?;
+        if self.state.lock().closed {
+            return Err(deleted());
+        }
+        self.change(|state| state.paused = paused);
+        if self.volatile {
             return Ok(());
         }
-        let _definitions = self.shared.definitions.lock();
         self.shared
             .write(&[Entry::Subscription(self.definition(topic.id()))])
     }
@@ -325,7 +345,8 @@ impl Subscription {
     /// Forgets all messages: those that wait, those in flight, those delayed.
     pub fn empty(self: &Arc<Self>) {
         self.change(|state| {
-            let ends: Vec<Offset> = state.logs.iter().map(|log| log.written_end()).collect();
+            let count = state.logs.len();
+            let ends: Vec<Offset> = (0..count).map(|index| state.visible_end(index)).collect();
             state.ledger.purge(&ends);
             state.sources.iter_mut().for_each(Source::clear);
             state.replays.iter_mut().for_each(Source::clear);
@@ -441,12 +462,6 @@ impl Subscription {
         let state = self.state.lock();
         (partition < state.ledger.partitions()).then(|| state.ledger.floor(partition))
     }
-
-    pub(crate) fn count_delivered(&self, count: u32) {
-        self.counters
-            .delivered
-            .fetch_add(u64::from(count), Ordering::Relaxed);
-    }
 }
 
 impl State {
@@ -469,6 +484,18 @@ impl State {
         self.limits
             .as_ref()
             .map_or(end, |limits| end.min(limits[partition]))
+    }
+
+    /// As [`Self::depth`], but what is acknowledged ahead after a restart counts too: cheap.
+    pub(crate) fn about_waiting(&self) -> u64 {
+        let new: u64 = (0u32..)
+            .zip(0..self.logs.len())
+            .map(|(partition, index)| {
+                self.visible_end(index)
+                    .saturating_sub(self.ledger.next(partition))
+            })
+            .sum();
+        new + self.ledger.ready()
     }
 
     /// Messages that wait for a consumer.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use cloverleaf_log::{Batch, Durability, Offset, PartitionLog, PartitionOptions};
+use cloverleaf_log::{Batch, Durability, Offset, PartitionLog, PartitionOptions, SegmentInfo};
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
@@ -137,16 +137,19 @@ impl Topic {
     /// subscriptions, or what came since the topic was paused.
     pub fn depth(&self) -> u64 {
         let paused_at = self.paused_at.lock().clone();
-        let from: Vec<Offset> = match paused_at {
+        let from = match paused_at {
             Some(offsets) => offsets,
             None if !self.subscriptions().is_empty() => return 0,
             None => self.logs.iter().map(|log| log.start_offset()).collect(),
         };
-        self.logs
-            .iter()
-            .zip(from)
-            .map(|(log, at)| log.written_end().saturating_sub(at))
-            .sum()
+        let stored = |(log, from): (&Arc<PartitionLog>, Offset)| -> u64 {
+            // Offsets between segments hold nothing.
+            let end = log.written_end();
+            let within =
+                |segment: SegmentInfo| segment.end.min(end).saturating_sub(segment.base.max(from));
+            log.segments().into_iter().map(within).sum()
+        };
+        self.logs.iter().zip(from).map(stored).sum()
     }
 
     /// The class in which a publish is stored for which the protocol asks `asked`.
@@ -280,6 +283,7 @@ impl Topic {
         if let Some(subscription) = self.subscription(name) {
             return Ok(subscription);
         }
+        self.shared.check_new(name)?;
         let options = options();
         let floors = self.floors_for(options.start);
         let definition = SubscriptionDefinition {
@@ -316,18 +320,31 @@ impl Topic {
             ledger,
             definition.paused,
         ));
-        if let Some(limits) = self.paused_at.lock().clone() {
-            subscription.set_limits(Some(limits));
-        }
         let mut subscriptions = self.subscriptions.write();
         let mut all = subscriptions.to_vec();
         all.push(subscription.clone());
         all.sort_by(|a, b| a.name().cmp(b.name()));
         *subscriptions = all.into();
         drop(subscriptions);
+        if let Some(limits) = self.paused_at.lock().clone() {
+            subscription.set_limits(Some(limits));
+        }
+        self.forget_holes(&subscription);
         // Messages that came while it was being made, and leases that were restored.
         subscription.on_due(self.shared.clock.now_ms());
         subscription
+    }
+
+    /// Offsets between segments hold no messages, so no subscription waits for them.
+    fn forget_holes(&self, subscription: &Arc<Subscription>) {
+        for (partition, log) in (0u32..).zip(&self.logs) {
+            let segments = log.segments();
+            for pair in segments.windows(2) {
+                if pair[0].end < pair[1].base {
+                    subscription.forget_range(partition, pair[0].end, pair[1].base);
+                }
+            }
+        }
     }
 
     fn floors_for(&self, start: StartAt) -> Vec<Offset> {
@@ -359,52 +376,52 @@ impl Topic {
         self: &Arc<Self>,
         subscription: &Arc<Subscription>,
     ) -> Result<(), CatalogError> {
-        let last = {
+        let is_unused = {
             let _definitions = self.shared.definitions.lock();
-            let mut entries = vec![Entry::SubscriptionDeleted(subscription.id())];
-            entries.extend(self.next_offsets());
-            if !subscription.is_ephemeral() && !self.options.ephemeral {
-                self.shared.write(&entries)?;
-            }
-            let mut subscriptions = self.subscriptions.write();
-            let kept: Vec<_> = subscriptions
+            let kept: Vec<_> = self
+                .subscriptions()
                 .iter()
-                .filter(|s| s.id() != subscription.id())
+                .filter(|other| other.id() != subscription.id())
                 .cloned()
                 .collect();
-            let last = kept.is_empty();
-            *subscriptions = kept.into();
-            last
+            if kept.len() == self.subscriptions().len() {
+                return Ok(());
+            }
+            let is_last = kept.is_empty();
+            // What the last subscription was offered goes with it, as nsqd has it: a later one must
+            // not meet it again. Groups that read by offset keep it.
+            let goes = is_last
+                && self.options.retention.consumed
+                && !self.shared.committed.has_topic(self.id);
+            let ends = self.offered_ends();
+            let mut entries = vec![Entry::SubscriptionDeleted(subscription.id())];
+            entries.extend(self.next_offsets());
+            if goes {
+                entries.extend(self.starts_at(&ends));
+            }
+            if !self.options.ephemeral {
+                self.shared.write(&entries)?;
+            }
+            *self.subscriptions.write() = kept.into();
+            subscription.close();
+            if goes {
+                for (log, end) in self.logs.iter().zip(&ends) {
+                    crate::broker::truncate(self, log, *end);
+                }
+            }
+            is_last && self.options.ephemeral
         };
-        subscription.close();
-        if last {
-            self.forget_offered()?;
-        }
         self.shared.changed();
-        if last && self.options.ephemeral {
-            self.shared.delete_topic(&self.name)?;
+        if is_unused {
+            self.shared.delete_unused_topic(self)?;
         }
         Ok(())
     }
 
-    /// The last subscription is gone, and with it every message that it was offered (as nsqd has
-    /// it): a later one must not meet them again. Groups that read by offset keep them.
-    fn forget_offered(&self) -> Result<(), CatalogError> {
-        if !self.options.retention.consumed || self.shared.committed.has_topic(self.id) {
-            return Ok(());
-        }
+    /// Up to where subscriptions have been offered messages.
+    fn offered_ends(&self) -> Vec<Offset> {
         let paused_at = self.paused_at.lock().clone();
-        for (partition, log) in self.logs.iter().enumerate() {
-            let end = paused_at
-                .as_ref()
-                .map_or_else(|| log.written_end(), |at| at[partition]);
-            crate::broker::truncate(self, log, end);
-        }
-        if self.options.ephemeral {
-            return Ok(());
-        }
-        let _definitions = self.shared.definitions.lock();
-        self.shared.write(&self.start_offsets())
+        paused_at.unwrap_or_else(|| self.logs.iter().map(|log| log.written_end()).collect())
     }
 
     /// An ephemeral subscription lost its last consumer.
@@ -427,12 +444,18 @@ impl Topic {
     }
 
     fn start_offsets(&self) -> Vec<Entry> {
-        let entry = |(partition, log): (u32, &Arc<PartitionLog>)| Entry::Start {
-            topic: self.id,
+        let starts: Vec<Offset> = self.logs.iter().map(|log| log.start_offset()).collect();
+        self.starts_at(&starts)
+    }
+
+    fn starts_at(&self, offsets: &[Offset]) -> Vec<Entry> {
+        let topic = self.id;
+        let entry = |(partition, offset): (u32, &Offset)| Entry::Start {
+            topic,
             partition,
-            offset: log.start_offset(),
+            offset: *offset,
         };
-        (0u32..).zip(&self.logs).map(entry).collect()
+        (0u32..).zip(offsets).map(entry).collect()
     }
 
     /// Whether subscriptions get nothing new.
@@ -442,6 +465,7 @@ impl Topic {
 
     /// Holds new messages back from all subscriptions.
     pub fn pause(self: &Arc<Self>) -> Result<(), CatalogError> {
+        let _definitions = self.lock_definitions()?;
         let ends = || self.logs.iter().map(|log| log.written_end()).collect();
         let limits = self.paused_at.lock().get_or_insert_with(ends).clone();
         self.limits_changed(Some(limits))
@@ -449,10 +473,22 @@ impl Topic {
 
     /// Lets messages through again.
     pub fn unpause(self: &Arc<Self>) -> Result<(), CatalogError> {
+        let _definitions = self.lock_definitions()?;
         *self.paused_at.lock() = None;
         self.limits_changed(None)
     }
 
+    fn lock_definitions(&self) -> Result<parking_lot::MutexGuard<'_, ()>, CatalogError> {
+        let definitions = self.shared.definitions.lock();
+        if self.is_deleted() {
+            return Err(CatalogError::TopicDeleted {
+                topic: self.name.clone(),
+            });
+        }
+        Ok(definitions)
+    }
+
+    /// The caller holds `definitions`.
     fn limits_changed(self: &Arc<Self>, limits: Option<Vec<Offset>>) -> Result<(), CatalogError> {
         for subscription in self.subscriptions().iter() {
             subscription.set_limits(limits.clone());
@@ -460,37 +496,30 @@ impl Topic {
         if self.options.ephemeral {
             return Ok(());
         }
-        let _definitions = self.shared.definitions.lock();
         self.shared.write(&[Entry::Topic(self.definition())])
     }
 
     /// Removes the messages that no subscription has been offered ([`Self::depth`]).
     pub fn empty(self: &Arc<Self>) -> Result<(), CatalogError> {
+        let _definitions = self.lock_definitions()?;
         let ends: Vec<Offset> = self.logs.iter().map(|log| log.written_end()).collect();
-        let paused = {
-            let mut paused_at = self.paused_at.lock();
-            if let Some(offsets) = paused_at.as_mut() {
-                offsets.clone_from(&ends);
-            }
-            paused_at.is_some()
-        };
-        if paused {
+        if self.is_paused() {
             for subscription in self.subscriptions().iter() {
                 subscription.skip_from_limits(&ends);
             }
-            return self.limits_changed(Some(ends));
+            *self.paused_at.lock() = Some(ends.clone());
+            self.limits_changed(Some(ends.clone()))?;
         }
         if !self.subscriptions().is_empty() {
             return Ok(());
         }
+        if !self.options.ephemeral {
+            self.shared.write(&self.starts_at(&ends))?;
+        }
         for (log, end) in self.logs.iter().zip(&ends) {
             crate::broker::truncate(self, log, *end);
         }
-        if self.options.ephemeral {
-            return Ok(());
-        }
-        let _definitions = self.shared.definitions.lock();
-        self.shared.write(&self.start_offsets())
+        Ok(())
     }
 
     pub(crate) fn definition(&self) -> TopicDefinition {

@@ -21,6 +21,8 @@ struct Lists {
     dirty: Vec<Arc<Subscription>>,
     /// Subscriptions with messages whose dead letter has to be written.
     dead: Vec<Arc<Subscription>>,
+    /// Ephemeral subscriptions that lost their last consumer.
+    unused: Vec<Arc<Subscription>>,
     /// Subscriptions that want to be called at a time, by time and id.
     due: BTreeMap<(u64, u64), Weak<Subscription>>,
     /// Set by anything that should be looked at now.
@@ -43,6 +45,16 @@ impl Work {
         let mut lists = self.lists.lock();
         lists.dead.push(subscription);
         self.kick_locked(&mut lists);
+    }
+
+    pub(crate) fn unused(&self, subscription: Arc<Subscription>) {
+        let mut lists = self.lists.lock();
+        lists.unused.push(subscription);
+        self.kick_locked(&mut lists);
+    }
+
+    pub(crate) fn take_unused(&self) -> Vec<Arc<Subscription>> {
+        std::mem::take(&mut self.lists.lock().unused)
     }
 
     pub(crate) fn due(&self, due_ms: u64, subscription: &Arc<Subscription>) {

@@ -414,6 +414,7 @@ fn ephemeral_ones_go_with_their_last_user() {
     // One in flight or dropped, and no more than three that wait.
     assert!(subscription.stats().depth <= 3);
     drop(only);
+    world.settle();
     assert!(topic.subscription("ch#ephemeral").is_none());
     assert!(world.broker.topic("e#ephemeral").is_none());
     world

@@ -49,6 +49,7 @@ pub(crate) struct Cursor {
     words: BTreeMap<u64, Word>,
     /// Ranges of wholly acknowledged words, start to end (exclusive), above the floor.
     full: BTreeMap<u64, u64>,
+    volatile: bool,
     floor_dirty: bool,
     dirty_words: Vec<u64>,
     dirty_ranges: Vec<(u64, u64)>,
@@ -85,6 +86,11 @@ impl Cursor {
             floor_dirty: true,
             ..Self::default()
         }
+    }
+
+    /// Stops collecting changes.
+    pub(crate) fn make_volatile(&mut self) {
+        self.volatile = true;
     }
 
     pub(crate) fn floor(&self) -> Offset {
@@ -202,11 +208,12 @@ impl Cursor {
         if self.is_full(word) || (word + 1) * WORD <= self.floor {
             return;
         }
+        let volatile = self.volatile;
         let state = self.word_mut(word);
         state.acked |= bits;
         let whole = state.acked == u64::MAX;
         debug_assert!(!whole || state.leases == NIL);
-        if !std::mem::replace(&mut state.dirty, true) {
+        if !volatile && !std::mem::replace(&mut state.dirty, true) {
             self.dirty_words.push(word);
         }
         if whole {
@@ -233,7 +240,9 @@ impl Cursor {
                     self.words.remove(&word);
                 }
                 self.insert_full(first + 1, last);
-                self.dirty_ranges.push((first + 1, last));
+                if !self.volatile {
+                    self.dirty_ranges.push((first + 1, last));
+                }
             }
             self.ack_bits(last, bits_between(last, start, end));
         }

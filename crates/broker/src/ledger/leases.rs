@@ -117,6 +117,14 @@ impl Leases {
         index
     }
 
+    /// Adds messages to a lease in the same state.
+    pub(crate) fn add_bits(&mut self, index: u32, bits: u64) {
+        if let Some(lease) = self.get_mut(index) {
+            debug_assert_eq!(lease.mask & bits, 0);
+            lease.mask |= bits;
+        }
+    }
+
     /// Frees a lease that the caller has taken out of its word.
     pub(crate) fn remove(&mut self, index: u32) {
         self.set_due(index, NEVER_MS);

@@ -76,6 +76,8 @@ pub(crate) struct Ledger {
     /// Messages that died and wait for their dead letter to be written.
     died: Vec<(MessageId, DeadReason)>,
     retries_dirty: Vec<(u32, Retry)>,
+    /// Nothing of it survives a restart: changes are not collected.
+    volatile: bool,
 }
 
 impl Ledger {
@@ -90,6 +92,12 @@ impl Ledger {
             attempts_max,
             ..Self::default()
         }
+    }
+
+    /// Stops collecting changes: the subscription is ephemeral.
+    pub(crate) fn make_volatile(&mut self) {
+        self.volatile = true;
+        self.cursors.iter_mut().for_each(Cursor::make_volatile);
     }
 
     pub(crate) fn partitions(&self) -> u32 {
@@ -138,7 +146,6 @@ impl Ledger {
     }
 
     /// Messages that wait for their dead letter to be written.
-    #[cfg(test)]
     pub(crate) fn dead(&self) -> u64 {
         self.dead
     }

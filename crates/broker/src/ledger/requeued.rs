@@ -82,4 +82,21 @@ impl Ledger {
         let (word, mask, _) = self.take_first_ready(partition, count);
         self.cursors[partition as usize].ack_bits(word, mask);
     }
+
+    /// Holds the foremost requeued message back until `due_ms`.
+    pub(crate) fn delay_ready(&mut self, partition: u32, due_ms: u64) {
+        let (word, mask, attempts) = self.take_first_ready(partition, 1);
+        if mask != 0 {
+            self.link(
+                partition,
+                word,
+                mask,
+                LeaseState::Delayed,
+                attempts,
+                due_ms,
+                0,
+            );
+            self.delayed += u64::from(mask.count_ones());
+        }
+    }
 }

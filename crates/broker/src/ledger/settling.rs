@@ -3,7 +3,7 @@
 use cloverleaf_log::Offset;
 
 use super::cursor::WORD;
-use super::leases::{ConsumerSlot, LeaseState, Leases, NEVER_MS, NIL};
+use super::leases::{ConsumerSlot, Lease, LeaseState, Leases, NEVER_MS};
 use super::{Expired, Ledger, NotInFlight, Retry, Settled};
 use crate::message::{DeadReason, MessageId};
 
@@ -125,13 +125,16 @@ impl Ledger {
             self.bury(partition, word, mask, attempts, DeadReason::Attempts);
             return;
         }
-        let retry = Retry {
-            word,
-            mask,
-            attempts,
-            due_ms: due_ms.unwrap_or(0),
-        };
-        self.retries_dirty.push((partition, retry));
+        if !self.volatile {
+            let due_ms = due_ms.unwrap_or(0);
+            let retry = Retry {
+                word,
+                mask,
+                attempts,
+                due_ms,
+            };
+            self.retries_dirty.push((partition, retry));
+        }
         match due_ms {
             Some(due_ms) => {
                 self.link(
@@ -152,25 +155,38 @@ impl Ledger {
     pub(super) fn make_ready(&mut self, partition: u32, word: u64, mask: u64, attempts: u16) {
         self.ready += u64::from(mask.count_ones());
         self.ready_words[partition as usize].insert(word);
-        let mut index = self.cursors[partition as usize]
-            .word(word)
-            .map_or(NIL, |w| w.leases);
-        while let Some(lease) = self.leases.get_mut(index) {
-            if lease.state == LeaseState::Ready && lease.attempts == attempts {
-                lease.mask |= mask;
-                return;
+        let ready = |lease: &Lease| lease.state == LeaseState::Ready && lease.attempts == attempts;
+        match self.find_in_word(partition, word, ready) {
+            Some(index) => self.leases.add_bits(index, mask),
+            None => {
+                self.link(
+                    partition,
+                    word,
+                    mask,
+                    LeaseState::Ready,
+                    attempts,
+                    NEVER_MS,
+                    0,
+                );
+            }
+        }
+    }
+
+    /// A lease of a word to which messages in the same state can be added.
+    fn find_in_word(
+        &self,
+        partition: u32,
+        word: u64,
+        alike: impl Fn(&Lease) -> bool,
+    ) -> Option<u32> {
+        let mut index = self.cursors[partition as usize].word(word)?.leases;
+        while let Some(lease) = self.leases.get(index) {
+            if alike(lease) {
+                return Some(index);
             }
             index = lease.next_in_word;
         }
-        self.link(
-            partition,
-            word,
-            mask,
-            LeaseState::Ready,
-            attempts,
-            NEVER_MS,
-            0,
-        );
+        None
     }
 
     /// Declares the next offset dead before it was ever delivered (it expired, or the queue is
@@ -197,15 +213,21 @@ impl Ledger {
         attempts: u16,
         reason: DeadReason,
     ) {
-        self.link(
-            partition,
-            word,
-            mask,
-            LeaseState::Dead,
-            attempts,
-            NEVER_MS,
-            0,
-        );
+        let dead = |lease: &Lease| lease.state == LeaseState::Dead && lease.attempts == attempts;
+        match self.find_in_word(partition, word, dead) {
+            Some(index) => self.leases.add_bits(index, mask),
+            None => {
+                self.link(
+                    partition,
+                    word,
+                    mask,
+                    LeaseState::Dead,
+                    attempts,
+                    NEVER_MS,
+                    0,
+                );
+            }
+        }
         self.dead += u64::from(mask.count_ones());
         let mut bits = mask;
         while bits != 0 {

@@ -1,0 +1,184 @@
+//! What stands at an offset: a run of messages that share one fate.
+
+use cloverleaf_log::{Batch, Offset, Record, RecordCursor};
+
+use crate::filter::Filter;
+use crate::message::headers;
+use crate::options::SubscriptionOptions;
+
+/// Most bytes of records that one run covers.
+const RUN_BYTES_MAX: u32 = 256 << 10;
+
+/// What is to happen with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Deliver,
+    /// The subscription's filter does not want it.
+    Unwanted,
+    /// Its time to live is over.
+    Expired,
+    /// Not before this time, in milliseconds since the epoch.
+    Later(u64),
+}
+
+/// What is looked for in a batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seek {
+    pub(crate) from: Offset,
+    /// Not at or above this.
+    pub(crate) end: Offset,
+    /// No more messages than this are delivered.
+    pub(crate) quota: u64,
+    pub(crate) bytes_max: u32,
+    pub(crate) now_ms: u64,
+}
+
+/// Consecutive records of one batch with one fate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) verdict: Verdict,
+    /// Byte position of the first record, and of the record behind the last.
+    pub(crate) position: u32,
+    pub(crate) next_position: u32,
+    pub(crate) first: Offset,
+    pub(crate) count: u32,
+    pub(crate) bytes: u32,
+}
+
+impl Run {
+    /// The offset behind the last message.
+    pub(crate) fn end(&self) -> Offset {
+        self.first + u64::from(self.count)
+    }
+}
+
+/// What was found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Pick {
+    Run(Run),
+    /// There is no message below this offset.
+    Gap(Offset),
+}
+
+/// How a subscription looks at records.
+pub(crate) struct Inspection<'a> {
+    options: &'a SubscriptionOptions,
+    filter: &'a Filter,
+    /// Whether records have to be looked into at all.
+    looks_inside: bool,
+}
+
+impl<'a> Inspection<'a> {
+    pub(crate) fn new(options: &'a SubscriptionOptions, filter: &'a Filter) -> Self {
+        let looks_inside = options.expires || options.scheduled || !filter.passes_all();
+        Self {
+            options,
+            filter,
+            looks_inside,
+        }
+    }
+
+    /// Finds what stands at `seek.from`, reading `batch` from byte `position` on.
+    pub(crate) fn pick(&self, batch: &Batch, position: u32, seek: Seek) -> Pick {
+        let mut records = RecordCursor::at(batch, position);
+        let mut run: Option<Run> = None;
+        loop {
+            let position = records.position();
+            let found = match self.step(&mut records, seek) {
+                Ok(found) => found,
+                Err(error) => {
+                    // Its checksum holds, so its producer wrote it like this.
+                    tracing::error!(offset = seek.from, %error,
+                        "a batch holds a record that cannot be read; its rest is skipped");
+                    None
+                }
+            };
+            let Some((offset, verdict)) = found else {
+                return run.map_or(Pick::Gap(batch.end_offset()), Pick::Run);
+            };
+            if offset < seek.from {
+                continue;
+            }
+            let bytes = records.position() - position;
+            let Some(run) = &mut run else {
+                if offset != seek.from || offset >= seek.end {
+                    return Pick::Gap(offset);
+                }
+                let next_position = records.position();
+                let begun = Run {
+                    verdict,
+                    position,
+                    next_position,
+                    first: offset,
+                    count: 1,
+                    bytes,
+                };
+                if begun.is_full(seek) {
+                    return Pick::Run(begun);
+                }
+                run = Some(begun);
+                continue;
+            };
+            if offset != run.end() || offset >= seek.end || verdict != run.verdict {
+                return Pick::Run(*run);
+            }
+            run.count += 1;
+            run.bytes = run.bytes.saturating_add(bytes);
+            run.next_position = records.position();
+            if run.is_full(seek) {
+                return Pick::Run(*run);
+            }
+        }
+    }
+
+    fn step(
+        &self,
+        records: &mut RecordCursor<'_>,
+        seek: Seek,
+    ) -> Result<Option<(Offset, Verdict)>, cloverleaf_log::BatchError> {
+        if !self.looks_inside {
+            let skipped = records.skip_record()?;
+            return Ok(skipped.map(|(offset, _)| (offset, Verdict::Deliver)));
+        }
+        let next = records.next_record()?;
+        Ok(next.map(|(offset, record)| (offset, self.verdict(&record, seek.now_ms))))
+    }
+
+    fn verdict(&self, record: &Record<'_>, now_ms: u64) -> Verdict {
+        let header = |name: &[u8]| record.headers.value_of(name).flatten();
+        let filter = self.filter;
+        if !filter.passes_all() && !filter.matches(header(headers::NATS_SUBJECT)) {
+            return Verdict::Unwanted;
+        }
+        let expires = || time_of(header(headers::EXPIRES));
+        if self.options.expires && expires().is_some_and(|at| at <= now_ms) {
+            return Verdict::Expired;
+        }
+        match self
+            .options
+            .scheduled
+            .then(|| time_of(header(headers::SCHEDULE_DUE)))
+            .flatten()
+        {
+            Some(due_ms) if due_ms > now_ms => Verdict::Later(due_ms),
+            _ => Verdict::Deliver,
+        }
+    }
+}
+
+impl Run {
+    /// Whether nothing may be added.
+    fn is_full(&self, seek: Seek) -> bool {
+        match self.verdict {
+            Verdict::Deliver => u64::from(self.count) >= seek.quota || self.bytes >= seek.bytes_max,
+            Verdict::Later(_) => true,
+            Verdict::Unwanted | Verdict::Expired => self.bytes >= RUN_BYTES_MAX,
+        }
+    }
+}
+
+fn time_of(header: Option<&[u8]>) -> Option<u64> {
+    header
+        .and_then(|value| value.try_into().ok())
+        .map(u64::from_be_bytes)
+}
