@@ -77,7 +77,7 @@ fn drop_consumed(
         }
         if segment.sealed {
             bases.push(segment.base);
-        } else if segment.bytes >= SEAL_BYTES_MIN {
+        } else if segment.active && segment.bytes >= SEAL_BYTES_MIN {
             log.seal_active();
         }
     }

@@ -20,8 +20,9 @@ use crate::options::Durability;
 use crate::partition::{PartitionLog, State, WriteWaiter, tail_weight};
 use crate::writer::Written;
 
-/// Rounds that a caller's thread writes for others before it hands the rest to "log-writer".
-const INLINE_ROUNDS: u32 = 4;
+/// Rounds that a thread writes for others. Then a caller's thread hands the rest to "log-writer",
+/// and that one turns to the next partition: the rest waits at the end of its queue.
+const ROUNDS_MAX: u32 = 4;
 
 /// A round that is longer than this enters the tail cache in parts of it, because parts are what
 /// the cache evicts.
@@ -125,7 +126,8 @@ impl PartitionLog {
         }
     }
 
-    /// "log-writer": writes everything that is pending, unless somebody is at it.
+    /// "log-writer": writes what is pending, unless somebody is at it. What came meanwhile, beyond
+    /// a few rounds, is queued again.
     pub(crate) fn write_pending(self: &Arc<Self>) {
         let mut state = self.state.lock();
         state.write_queued = false;
@@ -154,7 +156,7 @@ impl PartitionLog {
             let mut writer = self.writer.lock();
             let written = writer.write(self, &batches);
             let slow = began.is_some_and(|began| self.shared.judge_write(began));
-            let hand_over = inline_since.is_some() && (slow || rounds == INLINE_ROUNDS);
+            let hand_over = slow || rounds == ROUNDS_MAX;
             let mut told = Completions::default();
             let mut state = self.state.lock();
             let round = self.publish(&mut state, &mut batches, &written, &mut told);
@@ -172,6 +174,7 @@ impl PartitionLog {
             } else {
                 state.writing = false;
                 state.spare = std::mem::take(&mut batches);
+                self.pass_hole(&state);
                 queue = more && !std::mem::replace(&mut state.write_queued, true);
             }
             drop(state);

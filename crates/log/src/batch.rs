@@ -153,6 +153,11 @@ impl Batch {
         Ok(total)
     }
 
+    /// The base offset that a header names. Panics when there are fewer bytes than a header.
+    pub(crate) fn peek_base_offset(header: &[u8]) -> Offset {
+        u64::from_be_bytes(field(header, 0))
+    }
+
     /// What a builder knows to be valid.
     pub(crate) fn from_builder(bytes: Bytes, count: u32, max_timestamp_ms: i64) -> Batch {
         let last_offset_delta = count.saturating_sub(1);

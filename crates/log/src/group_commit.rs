@@ -60,6 +60,14 @@ pub(crate) fn commit_group(shared: &Shared, requests: Vec<SyncRequest>) {
 
 /// Syncs the journal and these partitions and tells everyone who waited. Says how many that were.
 pub(crate) fn sync_partitions(shared: &Shared, partitions: &[Arc<PartitionLog>]) -> u64 {
+    try_sync_partitions(shared, partitions).0
+}
+
+/// As [`sync_partitions`], for those who do not wait for an append: gives the first failure, too.
+pub(crate) fn try_sync_partitions(
+    shared: &Shared,
+    partitions: &[Arc<PartitionLog>],
+) -> (u64, Result<(), IoFailure>) {
     let plans: Vec<SyncPlan> = partitions.iter().map(PartitionLog::begin_sync).collect();
     let mut outcome = shared.journal.sync();
     if outcome.is_ok() {
@@ -69,7 +77,10 @@ pub(crate) fn sync_partitions(shared: &Shared, partitions: &[Arc<PartitionLog>])
     for plan in &plans {
         told += plan.partition.finish_sync(plan, &outcome);
     }
-    told
+    let mut segments = plans.iter().flat_map(|plan| &plan.segments);
+    let doubt = segments.find_map(|(segment, _)| segment.failure());
+    let outcome = outcome.and_then(|()| doubt.map_or(Ok(()), |failure| Err(failure.clone())));
+    (told, outcome)
 }
 
 /// Syncs the files and folders of all plans. A file that fails is poisoned and the others go on;
@@ -116,7 +127,7 @@ fn sync_plans(shared: &Shared, plans: &[SyncPlan]) -> Result<(), IoFailure> {
 
 /// Whether one sync of everything is cheaper than one per file.
 fn prefers_syncfs(shared: &Shared, plans: &[SyncPlan], files: usize) -> bool {
-    if files <= SYNCFS_MIN {
+    if files <= SYNCFS_MIN || !shared.disk.sync_fs_reports_errors() {
         return false;
     }
     let segments = plans.iter().flat_map(|plan| &plan.segments);

@@ -42,7 +42,7 @@ impl Housekeeper {
         self.due
     }
 
-    /// Takes chores in; seals at once, syncs when it is time (with `now_or_never`, now).
+    /// Takes chores in; seals at once, syncs when it is time (with `sync_now`, now).
     pub(crate) fn work(&mut self, shared: &Shared, chores: Vec<Chore>, mut sync_now: bool) {
         let mut seals = Vec::new();
         let mut noted = false;
@@ -58,7 +58,13 @@ impl Housekeeper {
             }
         }
         for (partition, segment) in seals {
+            if partition.is_deleted() {
+                continue;
+            }
             if let Err(failure) = seal(shared, &partition, &segment) {
+                if partition.is_deleted() {
+                    continue;
+                }
                 segment.poison(&failure);
                 tracing::error!(
                     file = %segment.log_path(),
@@ -86,7 +92,7 @@ impl Housekeeper {
             partition.state.lock().dirty_noted = false;
         }
         sync_partitions(shared, &dirty);
-        for partition in &dirty {
+        for partition in dirty.iter().filter(|partition| !partition.is_deleted()) {
             partition.promise_synced(shared, Close::No);
         }
     }

@@ -1,6 +1,6 @@
 //! The log: one data folder, its partitions, its journal and its threads.
 
-use std::io;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle};
@@ -9,9 +9,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
+use crate::batch::Offset;
 use crate::disk::{Disk, DiskLock, LockFailure};
 use crate::error::{IoFailure, LogError, OpenError};
-use crate::group_commit::{commit_group, sync_partitions};
+use crate::group_commit::{commit_group, sync_partitions, try_sync_partitions};
 use crate::housekeeping::Housekeeper;
 use crate::journal::Journal;
 use crate::metrics::{Counters, LogMetrics};
@@ -82,7 +83,11 @@ impl Log {
         let mut start = |name: &str, work: fn(&Shared)| -> io::Result<()> {
             let shared = self.inner.shared.clone();
             let named = thread::Builder::new().name(name.to_owned());
-            threads.push(named.spawn(move || work(&shared))?);
+            let running = Running(name.to_owned());
+            threads.push(named.spawn(move || {
+                work(&shared);
+                drop(running);
+            })?);
             Ok(())
         };
         start("log-writer", |shared| {
@@ -141,10 +146,12 @@ impl Log {
             gone.map(|(_, partition)| partition).collect()
         };
         for partition in &gone {
+            partition.state.lock().deleted = true;
             partition.close_now();
             partition.wait_for_writer();
             partition.evict_tail(u64::MAX);
         }
+        shared.tail.forget(topic);
         let dir = topic_dir(topic);
         match shared.disk.remove_dir_all(&dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -201,6 +208,22 @@ impl Log {
     /// Whether whoever holds the log drives it ([`LogOptions::manual`]).
     pub fn is_manual(&self) -> bool {
         self.inner.shared.options.manual
+    }
+
+    /// Hands everything that was appended before this call to the kernel, and syncs all partitions
+    /// and the journal. The log stays open. Blocks on the disk; works in manual mode, too.
+    ///
+    /// # Errors
+    /// A sync has failed: not everything is on the disk. (Of a failed write those are told who
+    /// appended.)
+    pub fn sync_all(&self) -> Result<(), LogError> {
+        let shared = &self.inner.shared;
+        let partitions = shared.all_partitions();
+        for partition in &partitions {
+            partition.wait_written(partition.next_offset());
+        }
+        let (_, outcome) = try_sync_partitions(shared, &partitions);
+        Ok(outcome?)
     }
 
     /// Ends the log: refuses appends, writes and syncs everything, leaves nothing for the next
@@ -266,14 +289,40 @@ impl Drop for Inner {
 impl PartitionLog {
     /// Writes what is pending and waits until nobody else does. Writes are short.
     fn wait_for_writer(self: &Arc<Self>) {
+        self.wait_written(Offset::MAX);
+    }
+
+    /// Writes what is pending and waits until nothing below `end` is unwritten.
+    fn wait_written(self: &Arc<Self>, end: Offset) {
         loop {
             self.write_pending();
             let state = self.state.lock();
-            if !state.writing && state.pending.is_empty() {
+            let pending = state.pending.first();
+            let left = pending.is_some_and(|batch| batch.base_offset() < end);
+            if self.written_end() >= end || (!state.writing && !left) {
                 return;
             }
             drop(state);
             thread::yield_now();
+        }
+    }
+}
+
+/// A thread of the log at work. If it panics, the process ends at once: nobody would write or sync
+/// any more while appends were still answered. Everything that was acknowledged survives that as it
+/// survives `kill -9`.
+struct Running(String);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let name = &self.0;
+            // Where the panic came from, its own message has said.
+            let _ = writeln!(
+                io::stderr(),
+                "thread {name} has panicked: the broker ends now"
+            );
+            std::process::abort();
         }
     }
 }

@@ -46,6 +46,8 @@ pub struct PartitionLog {
 pub(crate) struct State {
     /// The next batch gets this base offset.
     pub(crate) next_offset: Offset,
+    /// Where offsets went on after the last raise; 0 if there was none.
+    pub(crate) raised_to: Offset,
     /// Readers start here even if older segments are still there.
     pub(crate) logical_start: Offset,
     /// Batches with offsets that were not handed to the kernel yet.
@@ -59,6 +61,8 @@ pub(crate) struct State {
     /// The active segment is to be sealed by whoever writes.
     pub(crate) seal_requested: bool,
     pub(crate) closed: bool,
+    /// Closed, and its files are gone or going.
+    pub(crate) deleted: bool,
     /// Who waits for a write, in order of offset.
     pub(crate) write_waiters: Vec<WriteWaiter>,
     /// Who waits for a sync up to an offset, in order of offset.
@@ -101,6 +105,7 @@ impl PartitionLog {
         let synced_end = if synced { next_offset } else { 0 };
         let mut state = State {
             next_offset,
+            raised_to: 0,
             logical_start: 0,
             pending: Vec::new(),
             spare: Vec::new(),
@@ -108,6 +113,7 @@ impl PartitionLog {
             write_queued: false,
             seal_requested: false,
             closed: false,
+            deleted: false,
             write_waiters: Vec::new(),
             sync_waiters: Vec::new(),
             sync_queued: false,
@@ -153,14 +159,15 @@ impl PartitionLog {
         self.number
     }
 
-    /// Offset of the first record that is still there, or [`PartitionLog::next_offset`] if none is.
+    /// Offset of the first record that is still there, or [`PartitionLog::written_end`] if none is:
+    /// never above a record that is still to be written.
     pub fn start_offset(&self) -> Offset {
         let state = self.state.lock();
         let first = state
             .segments
             .iter()
             .find(|segment| segment.end() > segment.base);
-        let first = first.map_or(state.next_offset, |segment| segment.base);
+        let first = first.map_or_else(|| self.written_end(), |segment| segment.base);
         first.max(state.logical_start)
     }
 
@@ -183,10 +190,28 @@ impl PartitionLog {
 
     /// Makes sure that no record gets an offset below `at_least`. For the start: durable cursors
     /// may name offsets that a power loss took from the log, and those must not come back with
-    /// other content. The hole that this leaves is legal.
+    /// other content. The hole that this leaves is legal, and lies between two segments.
     pub fn raise_next_offset(&self, at_least: Offset) {
         let mut state = self.state.lock();
-        state.next_offset = state.next_offset.max(at_least);
+        if at_least > state.next_offset {
+            state.next_offset = at_least;
+            state.raised_to = at_least;
+            if !state.writing {
+                self.pass_hole(&state);
+            }
+        }
+    }
+
+    /// Moves the ends past the hole that [`PartitionLog::raise_next_offset`] has left, once nothing
+    /// below it is to be written any more. Call it while nobody writes.
+    pub(crate) fn pass_hole(&self, state: &State) {
+        let end = self.written_end();
+        if state.raised_to > end && state.pending.is_empty() {
+            self.set_written_end(state.raised_to);
+            if self.synced_end() >= end {
+                self.set_synced_end(state.raised_to);
+            }
+        }
     }
 
     /// Sets who is told when batches have become readable; only the first call counts. It is called
@@ -194,6 +219,11 @@ impl PartitionLog {
     /// [`PartitionLog::append`].
     pub fn on_written(&self, listener: WrittenListener) {
         let _ = self.listener.set(listener);
+    }
+
+    /// Whether its topic was deleted, so that there is nothing to keep in order any more.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.state.lock().deleted
     }
 
     pub(crate) fn tell_written(&self) {
@@ -232,20 +262,16 @@ impl PartitionLog {
 
     /// Removes batches up to offset `end` from the tail cache.
     pub(crate) fn evict_tail(&self, end: Offset) {
-        let mut freed = 0;
         let mut state = self.state.lock();
         while let Some(batch) = state.tail.front() {
             if batch.end_offset() > end {
                 break;
             }
-            freed += tail_weight(batch);
             state.tail.pop_front();
         }
         if state.tail.is_empty() {
             state.tail.shrink_to(16);
         }
-        drop(state);
-        self.shared.tail.discharge(freed);
     }
 }
 

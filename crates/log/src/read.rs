@@ -6,6 +6,7 @@
 //! and jumped over: a reader sees a gap.
 
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
@@ -63,12 +64,11 @@ impl ColdJob {
 
 impl ColdRead {
     /// Runs the read on the log's reader thread (in manual mode: at the next `Log::step`) and hands
-    /// the outcome to `reader` there.
+    /// the outcome to `reader` there. Never calls it on the caller's thread, which may hold locks
+    /// that `reader` takes: after the log was stopped, `reader` is dropped without being called.
     pub fn on_ready(self, reader: ColdReader) {
         let queues = self.partition.shared.queues.clone();
-        if let Err(job) = queues.reads.push(ColdJob { read: self, reader }) {
-            (job.reader)(Err(ReadError::Closed));
-        }
+        drop(queues.reads.push(ColdJob { read: self, reader }));
     }
 
     /// Runs the read here and now. Blocks on the disk.
@@ -313,7 +313,9 @@ fn read_segment(
                 continue;
             }
         };
-        let split = split_chunk(&chunk, from, bytes_max);
+        // The end was set before the length that bounds the chunk.
+        let within = segment.base..segment.end();
+        let split = split_chunk(&chunk, from, &within, bytes_max);
         if !split.batches.is_empty() {
             if let Some(last) = split.batches.last() {
                 segment.set_hint(last.end_offset(), position + split.used as u64);
@@ -395,7 +397,8 @@ enum SplitEnd {
     Invalid(String),
 }
 
-fn split_chunk(chunk: &Bytes, from: Offset, bytes_max: usize) -> Split {
+/// Batches that claim offsets outside `within` are invalid: no checksum covers the base offset.
+fn split_chunk(chunk: &Bytes, from: Offset, within: &Range<Offset>, bytes_max: usize) -> Split {
     let mut batches: Vec<Batch> = Vec::new();
     let mut used = 0;
     let mut taken = 0;
@@ -412,6 +415,9 @@ fn split_chunk(chunk: &Bytes, from: Offset, bytes_max: usize) -> Split {
             break SplitEnd::Wants(len);
         }
         match Batch::parse_stored(chunk.slice(used..used + len)) {
+            Ok(batch) if batch.base_offset() < within.start || batch.end_offset() > within.end => {
+                break SplitEnd::Invalid("offsets of another segment".to_owned());
+            }
             Ok(batch) if batch.end_offset() > from => {
                 taken += len;
                 batches.push(batch);

@@ -2,7 +2,8 @@
 //!
 //! A sealed segment costs one small read (its footer). The others are scanned from their last index
 //! entry, because everything before that was synced; what lies behind the last valid batch is a
-//! torn tail, and is cut off with one line in the log.
+//! torn tail, and is cut off with one line in the log. In a segment that others follow, valid
+//! batches behind a corrupt region are kept.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,10 +17,14 @@ use crate::housekeeping::Chore;
 use crate::index::{INDEX_ENTRY_BYTES, IndexEntry, IndexItem, decode_index_item};
 use crate::metrics::count;
 use crate::partition::{PartitionLog, RecoveredState, partition_dir, topic_dir};
-use crate::scan::scan;
+use crate::scan::{find_batch, scan};
 use crate::segment::{Segment, SegmentState, Stage, read_index};
 use crate::shared::Shared;
 use crate::writer::Writer;
+
+/// Most corrupt regions of one segment that are left out; behind more of them it is cut. Each costs
+/// a look at the rest of the file.
+const GAPS_MAX: usize = 16;
 
 /// What was found at the start.
 #[derive(Clone, Debug, Default)]
@@ -132,9 +137,16 @@ fn recover_partition(
     // A kill leaves names that the program sees and the disk does not have yet.
     state.unsynced_dirs = vec![dir.to_string(), topic_dir(topic), "topics".to_owned()];
     let mut truncated = 0;
-    for (index, base) in bases.iter().enumerate() {
-        let is_last = index + 1 == bases.len();
-        let found = recover_segment(shared, &dir, *base, is_last)?;
+    let mut nexts = bases.iter().skip(1);
+    for base in &bases {
+        let next_base = nexts.next().copied();
+        let is_last = next_base.is_none();
+        let found = recover_segment(shared, &dir, *base, next_base)?;
+        for (offset, bytes) in &found.gaps {
+            recovery.report.push(format!(
+                "{dir}/{base:020}.log: corrupt region of {bytes} bytes left out at offset {offset}"
+            ));
+        }
         if found.truncated_bytes > 0 {
             recovery.report.push(format!(
                 "{dir}/{base:020}.log: torn tail of {} bytes cut off at offset {}",
@@ -197,13 +209,16 @@ struct RecoveredSegment {
     state: SegmentState,
     file_len: u64,
     truncated_bytes: u64,
+    /// Corrupt regions between batches: the offset expected there, and their length in bytes.
+    gaps: Vec<(Offset, u64)>,
 }
 
+/// Opens one segment; the next one, if there is one, begins at `next_base`.
 fn recover_segment(
     shared: &Shared,
     dir: &str,
     base: Offset,
-    is_last: bool,
+    next_base: Option<Offset>,
 ) -> Result<RecoveredSegment, IoFailure> {
     let index_path = format!("{dir}/{base:020}.index");
     if let Some(footer) = read_footer(&*shared.disk, &index_path, base) {
@@ -219,6 +234,7 @@ fn recover_segment(
             state,
             file_len: footer.position,
             truncated_bytes: 0,
+            gaps: Vec::new(),
         });
     }
     count(&shared.counters.scanned_segments, 1);
@@ -241,8 +257,36 @@ fn recover_segment(
         max_timestamp_ms: i64::MIN,
     };
     let start = entries.last().copied().unwrap_or(start);
-    let found = scan(&*file, start, shared.options.batch_bytes_max).map_err(fail("read"))?;
-    entries.extend(found.entries);
+    let bytes_max = shared.options.batch_bytes_max;
+    let below = next_base.unwrap_or(Offset::MAX);
+    let mut found = scan(&*file, start, below, bytes_max).map_err(fail("read"))?;
+    entries.append(&mut found.entries);
+    // Only the last segment has a torn tail. In others, what does not fit is corrupt, and batches
+    // follow: their first one becomes an index entry, so that readers jump there.
+    let mut gaps = Vec::new();
+    while next_base.is_some() && found.torn_bytes > 0 && gaps.len() < GAPS_MAX {
+        let next = find_batch(&*file, found.position, found.end..below, bytes_max);
+        let Some((position, offset)) = next.map_err(fail("read"))? else {
+            break;
+        };
+        let bytes = position - found.position;
+        tracing::error!(
+            file = %path,
+            offset = found.end,
+            position = found.position,
+            bytes,
+            "corrupt region in the log left out"
+        );
+        gaps.push((found.end, bytes));
+        let next = IndexEntry {
+            offset,
+            position,
+            max_timestamp_ms: found.max_timestamp_ms,
+        };
+        entries.push(next);
+        found = scan(&*file, next, below, bytes_max).map_err(fail("read"))?;
+        entries.append(&mut found.entries);
+    }
     let mut synced = start.position;
     if found.torn_bytes > 0 {
         tracing::warn!(
@@ -269,13 +313,17 @@ fn recover_segment(
         len: found.position,
         synced,
         max_timestamp_ms: found.max_timestamp_ms,
-        stage: if is_last { Stage::Active } else { Stage::Full },
+        stage: match next_base {
+            None => Stage::Active,
+            Some(_) => Stage::Full,
+        },
         entries: Some((entries, flushed)),
     };
     Ok(RecoveredSegment {
         state,
         file_len,
         truncated_bytes: found.torn_bytes,
+        gaps,
     })
 }
 

@@ -7,6 +7,10 @@ use parking_lot::Mutex;
 
 use crate::segment::Segment;
 
+/// Most holders that are asked for one that comes, so that a bound that cannot be kept (all have
+/// unsynced data) costs little.
+const CHANCES_MAX: usize = 16;
+
 /// Segments that hold some resource, with its weight, oldest first.
 pub(crate) struct Residents {
     weight_max: u64,
@@ -36,7 +40,7 @@ impl Residents {
         evict: impl Fn(&Segment) -> bool,
     ) {
         let mut state = self.state.lock();
-        let mut chances = state.list.len();
+        let mut chances = state.list.len().min(CHANCES_MAX);
         while state.weight + weight > self.weight_max && chances > 0 {
             chances -= 1;
             let Some((oldest, its_weight)) = state.list.pop_front() else {

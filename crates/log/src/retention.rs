@@ -14,19 +14,19 @@ use std::sync::Arc;
 use crate::batch::{Batch, Offset};
 use crate::error::{IoFailure, LogError};
 use crate::metrics::count;
-use crate::partition::{PartitionLog, tail_weight};
+use crate::partition::PartitionLog;
 use crate::segment::Segment;
 
 impl PartitionLog {
-    /// Readers no longer see records before `offset`; segments that lie wholly before it are
-    /// dropped. The offset itself is not persisted here: the caller persists it and sets it again
-    /// after a start.
+    /// Readers no longer see records before `offset` (at most those that they can see now);
+    /// segments that lie wholly before it are dropped. The offset itself is not persisted here: the
+    /// caller persists it and sets it again after a start.
     ///
     /// # Errors
     /// A file could not be removed. Blocks on the disk.
     pub fn truncate_before(self: &Arc<Self>, offset: Offset) -> Result<u64, LogError> {
         let mut state = self.state.lock();
-        let offset = offset.min(state.next_offset);
+        let offset = offset.min(self.written_end());
         state.logical_start = state.logical_start.max(offset);
         let gone: Vec<Offset> = state
             .segments
@@ -40,10 +40,11 @@ impl PartitionLog {
 
     /// Drops old segments: those whose records are all older than `older_than_ms` (milliseconds
     /// since 1970), and the oldest while all together have more than `bytes_max` bytes. Returns the
-    /// bytes freed. Blocks on the disk.
+    /// bytes freed. Blocks on the disk. An active segment that is too old is sealed, and goes with
+    /// a later call.
     ///
     /// # Errors
-    /// A file could not be removed.
+    /// As [`PartitionLog::drop_segments`].
     pub fn retain(
         self: &Arc<Self>,
         older_than_ms: Option<i64>,
@@ -61,6 +62,12 @@ impl PartitionLog {
             total -= segment.bytes;
             gone.push(segment.base);
         }
+        if let (Some(limit), Some(active)) = (older_than_ms, segments.last())
+            && active.active
+            && active.max_timestamp_ms < limit
+        {
+            self.seal_active();
+        }
         self.drop_segments(&gone)
     }
 
@@ -69,15 +76,17 @@ impl PartitionLog {
     /// Returns the bytes freed. Blocks on the disk: for housekeeping, not for a network thread.
     ///
     /// The newest segment's name says which offsets were given away, so a fresh active segment is
-    /// begun before the last segment goes, and its name is made durable first.
+    /// begun before the last segment goes, and its name is made durable first. If that fails (a
+    /// full disk), the newest segment stays and the others go all the same.
     ///
     /// # Errors
-    /// A file could not be removed, or that fresh segment not be created.
+    /// A file could not be removed (the others are), a folder not be synced, or nothing was dropped
+    /// because the fresh segment could not be created.
     pub fn drop_segments(self: &Arc<Self>, bases: &[Offset]) -> Result<u64, LogError> {
         if bases.is_empty() {
             return Ok(0);
         }
-        self.keep_a_name(bases)?;
+        let name_kept = self.keep_a_name(bases);
         self.sync_names()?;
         let mut state = self.state.lock();
         let kept_name = state.segments.last().map_or(0, |segment| segment.base);
@@ -88,29 +97,32 @@ impl PartitionLog {
             .segments
             .extract_if(.., |segment| goes(segment))
             .collect();
-        let mut freed_tail = 0;
         let lies_in = |offset: Offset| {
             gone.iter()
                 .any(|segment| segment.base <= offset && offset < segment.end())
         };
-        state.tail.retain(|batch| {
-            let keep = !lies_in(batch.base_offset());
-            if !keep {
-                freed_tail += tail_weight(batch);
-            }
-            keep
-        });
+        // The order of the tail cache forgets them when their turn comes.
+        state.tail.retain(|batch| !lies_in(batch.base_offset()));
         drop(state);
-        self.shared.tail.discharge(freed_tail);
+        if let Err(error) = name_kept {
+            if gone.is_empty() {
+                return Err(error);
+            }
+            tracing::warn!(folder = %self.dir, %error, "the newest segment is not dropped yet");
+        }
         let mut freed = 0;
+        let mut outcome = Ok(());
         for segment in gone {
             // No sync of the file may be under way while it goes.
             let _one_at_a_time = segment.sync_lock.lock();
-            remove(self, &segment.log_path())?;
-            remove(self, &segment.index_path())?;
-            freed += segment.len();
+            let removed = remove(self, &segment.log_path())
+                .and_then(|()| remove(self, &segment.index_path()));
+            match removed {
+                Ok(()) => freed += segment.len(),
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
         }
-        Ok(freed)
+        outcome.map(|()| freed)
     }
 
     /// Begins a new segment if all there are would go.
@@ -180,6 +192,7 @@ impl PartitionLog {
     fn release_writer(self: &Arc<Self>) {
         let mut state = self.state.lock();
         state.writing = false;
+        self.pass_hole(&state);
         let queue = !state.pending.is_empty() && !std::mem::replace(&mut state.write_queued, true);
         drop(state);
         if queue {

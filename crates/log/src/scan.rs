@@ -1,6 +1,7 @@
 //! Finding the end of a segment that was not sealed.
 
 use std::io;
+use std::ops::Range;
 
 use bytes::BytesMut;
 
@@ -10,6 +11,10 @@ use crate::index::{INDEX_INTERVAL_BYTES, IndexEntry};
 
 /// Bytes read at once; more for a batch that is larger.
 const WINDOW_BYTES: usize = 1 << 20;
+
+/// What looks like a batch in a search is checked until this many times the file was read: bytes
+/// that were made to look so everywhere must not hold up the start.
+const SEARCH_EFFORT: u64 = 4;
 
 /// A page of room that was reserved and not used.
 static ZEROS: [u8; 4096] = [0; 4096];
@@ -29,10 +34,11 @@ pub(crate) struct Scan {
 
 /// Reads valid batches from a known boundary on. The end is the first thing that is not a valid
 /// batch, or one whose offset is below those before it (left over from an earlier life of the
-/// file).
+/// file), or that reaches beyond `below`, where the next segment begins.
 pub(crate) fn scan(
     file: &dyn DiskFile,
     from: IndexEntry,
+    below: Offset,
     batch_bytes_max: u64,
 ) -> io::Result<Scan> {
     let file_len = file.len()?;
@@ -68,7 +74,7 @@ pub(crate) fn scan(
                 continue 'windows;
             }
             match Batch::parse_stored(window.slice(at..at + wanted)) {
-                Ok(batch) if batch.base_offset() >= scan.end => {
+                Ok(batch) if batch.base_offset() >= scan.end && batch.end_offset() <= below => {
                     if scan.position - last_entry >= INDEX_INTERVAL_BYTES {
                         last_entry = scan.position;
                         scan.entries.push(IndexEntry {
@@ -88,6 +94,52 @@ pub(crate) fn scan(
     }
     scan.torn_bytes = torn_bytes(file, scan.position, file_len)?;
     Ok(scan)
+}
+
+/// Searches behind a corrupt region that begins at `after` for the next valid batch with offsets
+/// within `offsets`: its position and base offset.
+///
+/// A message may contain what looks like a batch, and be taken for one. That message came from a
+/// producer who could have published those records as well.
+pub(crate) fn find_batch(
+    file: &dyn DiskFile,
+    after: u64,
+    offsets: Range<Offset>,
+    batch_bytes_max: u64,
+) -> io::Result<Option<(u64, Offset)>> {
+    let file_len = file.len()?;
+    let mut effort = file_len.saturating_mul(SEARCH_EFFORT);
+    let mut window = vec![0; WINDOW_BYTES.min(file_len.saturating_sub(after) as usize)];
+    let mut start = after + 1;
+    loop {
+        let count = read_full(file, &mut window, start)?;
+        for (at, header) in window[..count].windows(BATCH_HEADER_BYTES).enumerate() {
+            let Ok(len) = Batch::peek_len(header) else {
+                continue;
+            };
+            let position = start + at as u64;
+            let fits = len as u64 <= batch_bytes_max.min(file_len - position);
+            if !fits || !offsets.contains(&Batch::peek_base_offset(header)) {
+                continue;
+            }
+            let Some(left) = effort.checked_sub(len as u64) else {
+                return Ok(None);
+            };
+            effort = left;
+            let mut bytes = BytesMut::zeroed(len);
+            let got = read_full(file, &mut bytes, position)?;
+            bytes.truncate(got);
+            if let Ok(batch) = Batch::parse_stored(bytes.freeze())
+                && batch.end_offset() <= offsets.end
+            {
+                return Ok(Some((position, batch.base_offset())));
+            }
+        }
+        if count < window.len() || count < BATCH_HEADER_BYTES {
+            return Ok(None);
+        }
+        start += (count - BATCH_HEADER_BYTES + 1) as u64;
+    }
 }
 
 /// Distance from `position` to the end of the last byte that is not zero.

@@ -41,7 +41,10 @@ pub struct SegmentInfo {
     pub bytes: u64,
     /// Highest timestamp of its records in milliseconds since 1970; `i64::MIN` when empty.
     pub max_timestamp_ms: i64,
-    /// Whether it takes no more appends and may be dropped.
+    /// Whether appends go to it.
+    pub active: bool,
+    /// Whether it takes no more appends and may be dropped. A segment that is neither active nor
+    /// sealed is about to be sealed.
     pub sealed: bool,
 }
 
@@ -200,6 +203,7 @@ impl Segment {
             end: self.end(),
             bytes: self.len(),
             max_timestamp_ms: self.max_timestamp_ms(),
+            active: self.stage() == Stage::Active,
             sealed: self.is_droppable(),
         }
     }

@@ -142,7 +142,6 @@ impl Shared {
 
     /// Breaks the circle of partitions that hold what they share.
     pub(crate) fn forget_partitions(&self) {
-        self.tail.clear();
         let partitions = std::mem::take(&mut *self.partitions.write());
         drop(partitions);
         self.queues.clear();

@@ -3,12 +3,16 @@
 //! The batches themselves lie in their partitions, in order of offset. Here is the order in which
 //! they came, over all partitions, so that the oldest go first and an idle partition does not keep
 //! its memory.
+//!
+//! Retention takes batches out of a partition without asking here: they count until their turn
+//! comes. So the count is never below what is in memory, and this list is bounded as the cache is.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use uuid::Uuid;
 
 use crate::batch::Offset;
 use crate::partition::PartitionLog;
@@ -16,8 +20,18 @@ use crate::partition::PartitionLog;
 /// Counts the bytes of the tail cache and knows whose turn it is to go.
 pub(crate) struct Tail {
     bytes_max: u64,
+    /// Sum of the weights in `order`; changes only under its lock.
     bytes: AtomicU64,
-    order: Mutex<VecDeque<(Arc<PartitionLog>, Offset)>>,
+    order: Mutex<VecDeque<Entry>>,
+}
+
+/// Batches of one write.
+struct Entry {
+    partition: Weak<PartitionLog>,
+    topic: Uuid,
+    /// Offset after the last of them.
+    end: Offset,
+    weight: u64,
 }
 
 impl Tail {
@@ -29,38 +43,51 @@ impl Tail {
         }
     }
 
-    /// Bytes in the cache.
+    /// Bytes in the cache, at most.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
 
     /// Notes batches of one write of a partition, up to offset `end`, and evicts others for them.
     /// Call it with no lock of a partition held.
-    pub(crate) fn admit(&self, partition: &Arc<PartitionLog>, end: Offset, bytes: u64) {
-        let total = self.bytes.fetch_add(bytes, Relaxed) + bytes;
-        let mut order = self.order.lock();
-        order.push_back((partition.clone(), end));
-        if total <= self.bytes_max {
+    pub(crate) fn admit(&self, partition: &Arc<PartitionLog>, end: Offset, weight: u64) {
+        if weight == 0 {
             return;
         }
-        while self.bytes.load(Relaxed) > self.bytes_max {
-            let Some((oldest, end)) = order.pop_front() else {
+        let mut order = self.order.lock();
+        order.push_back(Entry {
+            partition: Arc::downgrade(partition),
+            topic: partition.topic(),
+            end,
+            weight,
+        });
+        let mut total = self.bytes.fetch_add(weight, Relaxed) + weight;
+        while total > self.bytes_max {
+            let Some(oldest) = order.pop_front() else {
                 break;
             };
+            self.bytes.fetch_sub(oldest.weight, Relaxed);
             // The partition's lock is taken without ours: a writer may want both.
             drop(order);
-            oldest.evict_tail(end);
+            if let Some(partition) = oldest.partition.upgrade() {
+                partition.evict_tail(oldest.end);
+            }
             order = self.order.lock();
+            total = self.bytes.load(Relaxed);
         }
     }
 
-    /// Notes that a partition gave up this many bytes.
-    pub(crate) fn discharge(&self, bytes: u64) {
-        self.bytes.fetch_sub(bytes, Relaxed);
-    }
-
-    /// Forgets everything at the end: the partitions hold the log, and this list holds them.
-    pub(crate) fn clear(&self) {
-        self.order.lock().clear();
+    /// Forgets a topic whose partitions have given up their batches.
+    pub(crate) fn forget(&self, topic: Uuid) {
+        let mut order = self.order.lock();
+        let mut freed = 0;
+        order.retain(|entry| {
+            let keep = entry.topic != topic;
+            if !keep {
+                freed += entry.weight;
+            }
+            keep
+        });
+        self.bytes.fetch_sub(freed, Relaxed);
     }
 }

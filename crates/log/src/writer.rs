@@ -71,12 +71,14 @@ impl Writer {
         let limit = partition.segment_bytes();
         let mut end = self.position;
         let mut taken = 0;
+        let mut expected = batches[0].base_offset();
         for batch in batches.iter().take(BATCHES_MAX) {
             let next = end + batch.bytes().len() as u64;
-            if taken > 0 && next > limit {
+            if taken > 0 && (next > limit || batch.base_offset() != expected) {
                 break;
             }
             end = next;
+            expected = batch.end_offset();
             taken += 1;
         }
         let batches = &batches[..taken];
@@ -110,7 +112,8 @@ impl Writer {
         Ok(taken)
     }
 
-    /// The active segment, or a new one if there is none, it is full, or it is poisoned.
+    /// The active segment, or a new one if there is none, it is full, it is poisoned, or the
+    /// offsets were raised: such holes lie between segments.
     fn segment_for(
         &mut self,
         partition: &Arc<PartitionLog>,
@@ -119,7 +122,11 @@ impl Writer {
         let next = self.position + batch.bytes().len() as u64;
         let full = self.position > 0 && next > partition.segment_bytes();
         match &self.active {
-            Some(segment) if !full && !segment.is_poisoned() => Ok(segment.clone()),
+            Some(segment)
+                if !full && !segment.is_poisoned() && !leaves_hole(partition, segment, batch) =>
+            {
+                Ok(segment.clone())
+            }
             _ => {
                 self.roll(partition);
                 Ok(self.begin(partition, batch.base_offset())?)
@@ -229,6 +236,16 @@ impl Writer {
             };
         }
         IoFailure::new("write to", &path, error).into()
+    }
+}
+
+/// Whether the offsets were raised since this segment was written to. (A failed append leaves a
+/// hole, too, but no new segment: else a full disk would fill up with empty files.)
+fn leaves_hole(partition: &PartitionLog, segment: &Segment, batch: &Batch) -> bool {
+    let base = batch.base_offset();
+    base > segment.end() && {
+        let raised_to = partition.state.lock().raised_to;
+        segment.end() < raised_to && raised_to <= base
     }
 }
 

@@ -182,6 +182,23 @@ fn retention_by_time_and_bytes_takes_the_oldest() {
 }
 
 #[test]
+fn retention_by_time_ends_an_old_active_segment() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch_of(&["a"]));
+    assert!(partition.segments()[0].active);
+    assert_eq!(partition.retain(Some(1), None).unwrap(), 0);
+    assert!(partition.segments()[0].active, "not too old");
+    assert_eq!(partition.retain(Some(2), None).unwrap(), 0);
+    let segment = partition.segments().remove(0);
+    assert!(!segment.active && !segment.sealed);
+    log.step();
+    assert!(partition.retain(Some(2), None).unwrap() > 0);
+    assert_eq!((partition.start_offset(), partition.next_offset()), (1, 1));
+}
+
+#[test]
 fn raised_offsets_leave_a_hole() {
     let disk = SimDisk::new();
     let (log, _) = open(&disk);
@@ -199,6 +216,122 @@ fn raised_offsets_leave_a_hole() {
     let partition = log.partition(topic(1), 0, SMALL).unwrap();
     assert_eq!(offsets(&read_all(&partition)), [0, 100]);
     assert_eq!(partition.next_offset(), 101);
+}
+
+#[test]
+fn a_raise_moves_the_ends_and_begins_a_segment() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    partition.raise_next_offset(10);
+    assert_eq!((partition.written_end(), partition.synced_end()), (10, 10));
+    put(&partition, batch_of(&["a"]));
+    partition.raise_next_offset(100);
+    assert_eq!((partition.written_end(), partition.synced_end()), (100, 10));
+    assert_eq!(partition.start_offset(), 10);
+    log.step();
+    assert_eq!(partition.synced_end(), 100);
+    put(&partition, batch_of(&["b"]));
+    let ends: Vec<_> = partition
+        .segments()
+        .iter()
+        .map(|segment| (segment.base, segment.end))
+        .collect();
+    assert_eq!(ends, [(10, 11), (100, 101)]);
+}
+
+#[test]
+fn the_start_is_never_above_what_is_pending() {
+    let disk = SimDisk::new();
+    let options = LogOptions {
+        inline_writes: false,
+        ..manual()
+    };
+    let (log, _) = Log::open(disk.mount(), options).unwrap();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let appended = partition
+        .append(batch_of(&["a"]), Durability::Kernel)
+        .unwrap();
+    assert_eq!(partition.start_offset(), 0);
+    partition.raise_next_offset(50);
+    partition.truncate_before(50).unwrap();
+    assert_eq!((partition.start_offset(), partition.written_end()), (0, 0));
+    log.step_commit();
+    assert!(appended.is_ready());
+    assert_eq!((partition.start_offset(), partition.written_end()), (0, 50));
+    assert_eq!(offsets(&read_all(&partition)), [0]);
+}
+
+#[test]
+fn the_tail_count_follows_its_order() {
+    let disk = SimDisk::new();
+    let options = LogOptions {
+        tail_bytes_max: 20_000,
+        ..manual()
+    };
+    let (log, _) = Log::open(disk.mount(), options).unwrap();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let text = "x".repeat(1000);
+    for _ in 0..100 {
+        put(&partition, batch_of(&[&text]));
+        log.step();
+        partition.retain(None, Some(5_000)).unwrap();
+        assert!(log.metrics().tail_bytes <= 20_000);
+    }
+    assert!(log.metrics().tail_bytes > 10_000);
+    log.delete_topic(topic(1)).unwrap();
+    assert_eq!(log.metrics().tail_bytes, 0);
+}
+
+#[test]
+fn sync_all_makes_everything_durable_and_leaves_the_log_open() {
+    let disk = SimDisk::new();
+    let options = LogOptions {
+        inline_writes: false,
+        ..manual()
+    };
+    let (log, _) = Log::open(disk.mount(), options).unwrap();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let append = |text| partition.append(batch_of(&[text]), Durability::Kernel);
+    let first = append("a").unwrap();
+    log.journal().append(&[b"entry"]).unwrap();
+    log.sync_all().unwrap();
+    assert!(first.is_ready());
+    assert_eq!((partition.written_end(), partition.synced_end()), (1, 1));
+    let second = append("b").unwrap();
+    log.step_commit();
+    assert!(second.is_ready());
+    drop((partition, log));
+    disk.power_loss(1);
+    let (log, recovery) = open(&disk);
+    assert_eq!(recovery.journal, [b"entry"]);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    assert_eq!(offsets(&read_all(&partition))[0], 0);
+    log.sync_all().unwrap();
+    log.close();
+    log.sync_all().unwrap();
+}
+
+#[test]
+fn a_cold_read_of_a_stopped_log_is_dropped_uncalled() {
+    let disk = SimDisk::new();
+    let faulty = FaultyDisk::new(disk.mount());
+    faulty.set(|faults| faults.uncached = true);
+    let options = LogOptions {
+        tail_bytes_max: 0,
+        ..manual()
+    };
+    let (log, _) = Log::open(faulty, options).unwrap();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch_of(&["a"]));
+    let Read::Cold(cold) = partition.read(0, 1000) else {
+        panic!("not cold")
+    };
+    log.close();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    cold.on_ready(Box::new(move |_| sender.send(()).unwrap()));
+    let outcome = receiver.try_recv();
+    assert_eq!(outcome, Err(std::sync::mpsc::TryRecvError::Disconnected));
 }
 
 #[test]

@@ -155,6 +155,29 @@ fn a_full_disk_refuses_and_recovers_by_itself() {
 }
 
 #[test]
+fn on_a_full_disk_all_but_the_newest_segment_can_be_dropped() {
+    let (_, disk, log) = faulty();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    for _ in 0..3 {
+        put(&partition, batch_of(&["a"]));
+        partition.seal_active();
+    }
+    log.step();
+    let bases: Vec<_> = partition
+        .segments()
+        .iter()
+        .map(|segment| segment.base)
+        .collect();
+    disk.set(|faults| faults.room_bytes = Some(0));
+    assert!(partition.drop_segments(&bases).unwrap() > 0);
+    assert_eq!(partition.start_offset(), 2);
+    assert!(partition.drop_segments(&bases).is_err());
+    disk.set(|faults| faults.room_bytes = None);
+    assert!(partition.drop_segments(&bases).unwrap() > 0);
+    assert_eq!(partition.start_offset(), 3);
+}
+
+#[test]
 fn the_reserve_is_for_the_broker_alone() {
     let sim = SimDisk::new();
     let disk = FaultyDisk::new(sim.mount());
@@ -361,6 +384,38 @@ fn a_lost_index_is_built_anew() {
     sim.corrupt(&path("index"), 0, &[9; 40]);
     let (_, recovery) = open(&sim);
     assert_eq!(recovery.partitions[0].next_offset, 100);
+}
+
+#[test]
+fn a_lost_index_and_a_corrupt_middle_lose_only_what_is_corrupt() {
+    let sim = SimDisk::new();
+    sealed_log(&sim);
+    let (log, _) = open(&sim);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch_of(&["behind"]));
+    log.close();
+    drop((partition, log));
+    sim.mount().remove_file(&path("index")).unwrap();
+    let len = batch_of(&[&"x".repeat(1_000)]).bytes().len() as u64;
+    // In a body, in a length, and in the base offset, which no checksum covers.
+    sim.corrupt(&path("log"), 5 * len + 500, &[0xee; 10]);
+    sim.corrupt(&path("log"), 50 * len + 8, &[0xee; 4]);
+    sim.corrupt(&path("log"), 70 * len, &[0, 0, 0, 0xee]);
+    let expected: Vec<u64> = (0..101)
+        .filter(|offset| ![5, 50, 70].contains(offset))
+        .collect();
+    for scanned in [2, 1] {
+        let (log, recovery) = open(&sim);
+        assert_eq!(recovery.partitions[0].next_offset, 101);
+        assert_eq!(recovery.partitions[0].truncated_bytes, 0);
+        let lines = recovery.report.iter();
+        let gaps = lines.filter(|line| line.contains("corrupt region")).count();
+        assert_eq!(gaps, if scanned == 2 { 3 } else { 0 });
+        assert_eq!(log.metrics().scanned_segments, scanned);
+        let partition = log.partition(topic(1), 0, SMALL).unwrap();
+        assert_eq!(offsets(&read_all(&partition)), expected);
+        log.close();
+    }
 }
 
 #[test]

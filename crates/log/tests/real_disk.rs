@@ -217,3 +217,41 @@ fn room_is_reserved_in_small_steps_and_given_back_at_the_seal() {
         Err(AppendError::Closed)
     ));
 }
+
+/// Where a second process of this test is to open its log.
+const PANICS_IN: &str = "CLOVERLEAF_TEST_PANICS_IN";
+
+#[test]
+fn a_panic_in_a_thread_of_the_log_ends_the_process() {
+    if let Some(folder) = std::env::var_os(PANICS_IN) {
+        let options = LogOptions {
+            inline_writes: false,
+            ..options()
+        };
+        let (log, _) = Log::open(RealDisk::open(folder).unwrap(), options).unwrap();
+        let partition = log
+            .partition(topic(1), 0, PartitionOptions::default())
+            .unwrap();
+        partition.on_written(Box::new(|_| panic!("on purpose")));
+        let appended = partition.append(batch_of(&["a"]), Durability::Disk);
+        let _ = appended.unwrap().wait();
+        loop {
+            std::thread::park();
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["a_panic_in_a_thread_of_the_log_ends_the_process", "--exact"])
+        .arg("--nocapture")
+        .env(PANICS_IN, folder.path())
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("thread log-writer has panicked"), "{text}");
+    let (log, _) = open(&folder, options());
+    let partition = log
+        .partition(topic(1), 0, PartitionOptions::default())
+        .unwrap();
+    assert_eq!(offsets(&read_all(&partition)), [0]);
+}

@@ -18,7 +18,8 @@ pub struct Faults {
     pub torn_bytes: usize,
     /// This many syncs (file, folder or file system) succeed, the next one fails.
     pub sync_after: Option<u64>,
-    /// Bytes that can still be allocated or written before the disk is full.
+    /// Bytes that can still be allocated or written before the disk is full. With 0, no file can be
+    /// created either.
     pub room_bytes: Option<u64>,
     /// Everything that would change the disk is refused as on a read-only file system.
     pub read_only: bool,
@@ -104,6 +105,9 @@ impl Disk for FaultyDisk {
         if mode != OpenMode::Existing {
             self.writable()?;
         }
+        if mode == OpenMode::CreateNew && self.faults.lock().room_bytes == Some(0) {
+            return Err(ErrorKind::StorageFull.into());
+        }
         let inner = self.inner.open(path, mode)?;
         Ok(Arc::new(FaultyFile {
             inner,
@@ -145,6 +149,10 @@ impl Disk for FaultyDisk {
         // A file system sync covers every path, so it fails whatever path the fault is about.
         count_down(&mut self.faults.lock().sync_after, "injected sync failure")?;
         self.inner.sync_fs()
+    }
+
+    fn sync_fs_reports_errors(&self) -> bool {
+        self.inner.sync_fs_reports_errors()
     }
 
     fn free_bytes(&self) -> io::Result<u64> {

@@ -97,6 +97,12 @@ pub trait Disk: Send + Sync {
     /// Makes everything on the file system durable (`syncfs`).
     fn sync_fs(&self) -> io::Result<()>;
 
+    /// Whether [`Disk::sync_fs`] reports data that could not be written. If not, a file is durable
+    /// only after its own sync.
+    fn sync_fs_reports_errors(&self) -> bool {
+        true
+    }
+
     /// Bytes that an ordinary process may still write.
     fn free_bytes(&self) -> io::Result<u64>;
 

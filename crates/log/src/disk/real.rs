@@ -22,6 +22,7 @@ pub struct RealDisk {
     root: PathBuf,
     /// Kept open for `syncfs`, which reports an error once per open file.
     handle: File,
+    syncfs_reports_errors: bool,
 }
 
 impl RealDisk {
@@ -33,7 +34,11 @@ impl RealDisk {
         let root = root.as_ref().to_path_buf();
         let opened = fs::create_dir_all(&root).and_then(|()| File::open(&root));
         match opened {
-            Ok(handle) => Ok(Arc::new(RealDisk { root, handle })),
+            Ok(handle) => Ok(Arc::new(RealDisk {
+                root,
+                handle,
+                syncfs_reports_errors: syncfs_reports_errors(),
+            })),
             Err(error) => {
                 let (folder, message) = (root.display().to_string(), error.to_string());
                 Err(OpenError::NotWritable { folder, message })
@@ -115,6 +120,10 @@ impl Disk for RealDisk {
         Ok(rustix::fs::syncfs(&self.handle)?)
     }
 
+    fn sync_fs_reports_errors(&self) -> bool {
+        self.syncfs_reports_errors
+    }
+
     fn free_bytes(&self) -> io::Result<u64> {
         let stat = rustix::fs::fstatvfs(&self.handle)?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
@@ -146,6 +155,21 @@ impl Disk for RealDisk {
             previous: text,
         }))
     }
+}
+
+/// Whether `syncfs` reports write-back errors of files: Linux does since 5.8 (syncfs(2)).
+fn syncfs_reports_errors() -> bool {
+    let name = rustix::system::uname();
+    name.release().to_str().is_ok_and(is_since_5_8)
+}
+
+/// Whether a kernel's release text, as in `uname -r`, names 5.8 or later.
+fn is_since_5_8(release: &str) -> bool {
+    let mut numbers = release
+        .split(|letter: char| !letter.is_ascii_digit())
+        .map_while(|number| number.parse::<u32>().ok());
+    let version = (numbers.next(), numbers.next());
+    version >= (Some(5), Some(8))
 }
 
 /// Closing the file releases the lock.
@@ -258,5 +282,26 @@ impl DiskFile for RealFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_releases_are_compared_as_numbers() {
+        for (release, expected) in [
+            ("5.8.0", true),
+            ("5.10.0-28-amd64", true),
+            ("6.1", true),
+            ("5.7.19-rc1", false),
+            ("4.19.0", false),
+            ("5", false),
+            ("", false),
+            ("unknown", false),
+        ] {
+            assert_eq!(is_since_5_8(release), expected, "{release}");
+        }
     }
 }
