@@ -174,7 +174,7 @@ fn run_suite(command: &mut Command, log: &Path, pass: &str, fail: &str) -> Resul
     let names = |prefix: &str| -> Vec<String> {
         text.lines()
             .filter_map(|line| line.strip_prefix(prefix))
-            .map(str::to_owned)
+            .map(without_time)
             .collect()
     };
     let mut result = SuiteResult {
@@ -199,4 +199,28 @@ fn fixed_port(port: u16) -> Result<SocketAddr> {
     std::net::TcpListener::bind(address)
         .with_context(|| format!("the suite needs {address}, which is taken"))?;
     Ok(address)
+}
+
+/// Go adds to the name how long the test took: `TestThis (0.11s)`.
+fn without_time(name: &str) -> String {
+    match name.rsplit_once(" (") {
+        Some((name, time)) if time.ends_with("s)") && time.starts_with(char::is_numeric) => {
+            name.to_owned()
+        }
+        _ => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_time_is_taken_off() {
+        assert_eq!(without_time("TestThis (0.11s)"), "TestThis");
+        assert_eq!(
+            without_time("compression (deflate)"),
+            "compression (deflate)"
+        );
+    }
 }

@@ -1,6 +1,6 @@
 //! The broker: the catalog of topics, and what all of them share.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,11 +10,11 @@ use uuid::Uuid;
 
 use crate::clock::Clock;
 use crate::committed::{Committed, CommittedOffsets};
-use crate::entries::{Entry, EntryError, SubscriptionDefinition, TopicDefinition};
+use crate::entries::{Entry, EntryError, TopicDefinition};
 use crate::housekeeping::Housekeeping;
-use crate::ledger::{Ledger, RestoredRetries};
 use crate::options::{BrokerOptions, TopicOptions};
 use crate::publish::Room;
+use crate::restore::Restored;
 use crate::topic::Topic;
 use crate::work::Work;
 
@@ -23,12 +23,6 @@ pub const PARTITIONS_MAX: u32 = 1024;
 
 /// Longest name of a topic or subscription in bytes: Kafka's limit of 249 and some room.
 pub const NAME_BYTES_MAX: usize = 255;
-
-/// After a power loss each partition goes on so many offsets above the end that was found.
-///
-/// Messages that were not synced may have been seen by consumers and are gone; their offsets are
-/// not used again. The log syncs what nobody waits for every second, so they were fewer than this.
-const POWER_LOSS_GAP: u64 = 1 << 24;
 
 /// Why a definition cannot be made, changed or deleted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -401,6 +395,16 @@ impl Shared {
         synced.wait().map_err(refused)
     }
 
+    /// Takes in a topic that the journal knows.
+    pub(crate) fn restore_topic(&self, topic: &Arc<Topic>) {
+        self.topics.write().insert(topic);
+    }
+
+    /// Subscription ids go on above this one.
+    pub(crate) fn restore_subscription_id(&self, last: u64) {
+        self.last_subscription_id.store(last, Ordering::Relaxed);
+    }
+
     pub(crate) fn next_subscription_id(&self) -> u64 {
         self.last_subscription_id.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -452,183 +456,9 @@ impl Topics {
     }
 }
 
-/// The state as the journal tells it.
-#[derive(Default)]
-struct Restored {
-    topics: BTreeMap<Uuid, TopicDefinition>,
-    subscriptions: BTreeMap<u64, (SubscriptionDefinition, Ledger, RestoredRetries)>,
-    committed: CommittedOffsets,
-    starts: BTreeMap<(Uuid, u32), Offset>,
-    nexts: BTreeMap<(Uuid, u32), Offset>,
-    last_subscription_id: u64,
-    /// The boot in which the last broker worked, unless it ended in order.
-    interrupted_boot: Option<String>,
-    /// Topics whose folders may be removed.
-    gone: HashSet<Uuid>,
-}
-
-impl Restored {
-    fn read(recovery: &Recovery) -> Result<Self, EntryError> {
-        let mut restored = Self::default();
-        for bytes in &recovery.journal {
-            restored.apply(Entry::decode(bytes)?);
-        }
-        Ok(restored)
-    }
-
-    fn apply(&mut self, entry: Entry) {
-        match entry {
-            // An entry that was under way while its topic was deleted counts for nothing.
-            Entry::Topic(definition) if self.gone.contains(&definition.id) => {}
-            Entry::Subscription(definition) if self.gone.contains(&definition.topic) => {}
-            Entry::Topic(definition) => {
-                self.topics.insert(definition.id, definition);
-            }
-            Entry::TopicDeleted(id) => self.forget_topic(id),
-            Entry::Subscription(definition) => {
-                let id = definition.id;
-                self.last_subscription_id = self.last_subscription_id.max(id);
-                if let Some((known, _, _)) = self.subscriptions.get_mut(&id) {
-                    *known = definition;
-                    return;
-                }
-                let attempts_max = definition.options.attempts_max;
-                let ledger = Ledger::new(&definition.floors, attempts_max);
-                self.subscriptions
-                    .insert(id, (definition, ledger, RestoredRetries::new()));
-            }
-            Entry::SubscriptionDeleted(id) => {
-                self.last_subscription_id = self.last_subscription_id.max(id);
-                self.subscriptions.remove(&id);
-            }
-            Entry::Progress(id, delta) => {
-                if let Some((_, ledger, retries)) = self.subscriptions.get_mut(&id) {
-                    ledger.restore(&delta, retries);
-                }
-            }
-            Entry::Committed(committed) => self.committed.set(committed),
-            Entry::GroupDeleted(group) => {
-                self.committed.remove_group(&group);
-            }
-            Entry::Start {
-                topic,
-                partition,
-                offset,
-            } => {
-                let start = self.starts.entry((topic, partition)).or_default();
-                *start = offset.max(*start);
-            }
-            Entry::Next {
-                topic,
-                partition,
-                offset,
-            } => {
-                let next = self.nexts.entry((topic, partition)).or_default();
-                *next = offset.max(*next);
-            }
-            Entry::Opened(boot_id) => self.interrupted_boot = Some(boot_id),
-            Entry::Closed => self.interrupted_boot = None,
-        }
-    }
-
-    fn forget_topic(&mut self, id: Uuid) {
-        self.topics.remove(&id);
-        self.committed.remove_topic(id);
-        self.subscriptions
-            .retain(|_, (definition, _, _)| definition.topic != id);
-        self.gone.insert(id);
-    }
-
-    fn take_up(mut self, shared: &Arc<Shared>, recovery: &Recovery) -> Result<(), OpenError> {
-        let ephemeral: Vec<Uuid> = self
-            .topics
-            .values()
-            .filter(|t| t.options.ephemeral)
-            .map(|t| t.id)
-            .collect();
-        ephemeral.into_iter().for_each(|id| self.forget_topic(id));
-        shared
-            .last_subscription_id
-            .store(self.last_subscription_id, Ordering::Relaxed);
-        for committed in self.committed.all() {
-            shared.committed.set(committed);
-        }
-        let mut by_topic: BTreeMap<Uuid, Vec<(SubscriptionDefinition, Ledger)>> = BTreeMap::new();
-        for (_, (definition, mut ledger, retries)) in self.subscriptions {
-            ledger.finish_restore(retries);
-            by_topic
-                .entry(definition.topic)
-                .or_default()
-                .push((definition, ledger));
-        }
-        let lost_power = self
-            .interrupted_boot
-            .is_some_and(|boot| boot != recovery.boot_id);
-        for (id, definition) in self.topics {
-            let topic = Topic::open(shared, definition)?;
-            let subscriptions = by_topic.remove(&id).unwrap_or_default();
-            for (partition, log) in (0u32..).zip(topic.logs()) {
-                if let Some(start) = self.starts.get(&(id, partition)) {
-                    truncate(&topic, log, *start);
-                    log.raise_next_offset(*start);
-                }
-                // An acknowledgement may have outlived the message: its offset is never used again.
-                let named = subscriptions.iter().map(|(_, l)| l.known_end(partition));
-                // A client may commit what it likes; no offset so far above the end was ever used.
-                let used_max = log.next_offset().saturating_add(POWER_LOSS_GAP);
-                let mut committed = shared.committed.of_partition(id, partition);
-                committed.retain(|offset| *offset <= used_max);
-                log.raise_next_offset(self.nexts.get(&(id, partition)).copied().unwrap_or(0));
-                log.raise_next_offset(named.chain(committed).max().unwrap_or(0));
-            }
-            let ends: Vec<Offset> = topic.logs().iter().map(|log| log.next_offset()).collect();
-            for (definition, ledger) in subscriptions {
-                topic.add_subscription(&definition, ledger);
-            }
-            if lost_power {
-                leave_gap(&topic, &ends);
-                shared.write(&topic.next_offsets())?;
-            }
-            shared.topics.write().insert(&topic);
-        }
-        remove_folders(shared, recovery, &self.gone);
-        Ok(())
-    }
-}
-
-/// Goes on above every offset that was handed out before the power failed.
-fn leave_gap(topic: &Topic, ends: &[Offset]) {
-    for ((partition, log), end) in (0u32..).zip(topic.logs()).zip(ends) {
-        let next = end.saturating_add(POWER_LOSS_GAP);
-        log.raise_next_offset(next);
-        for subscription in topic.subscriptions().iter() {
-            subscription.forget_range(partition, *end, next);
-        }
-    }
-}
-
 /// Makes `start` the topic's first offset again. What cannot be removed is hidden all the same.
 pub(crate) fn truncate(topic: &Topic, log: &Arc<PartitionLog>, start: Offset) {
     if let Err(error) = log.truncate_before(start) {
         tracing::warn!(topic = topic.name(), %error, "cannot remove segments that were emptied");
-    }
-}
-
-/// Removes the folders of deleted topics. A folder of which nothing is known stays: better an
-/// orphan than a loss.
-fn remove_folders(shared: &Arc<Shared>, recovery: &Recovery, gone: &HashSet<Uuid>) {
-    let mut unknown: Vec<Uuid> = recovery
-        .partitions
-        .iter()
-        .map(|found| found.topic)
-        .collect();
-    unknown.dedup();
-    unknown.retain(|id| shared.topic_by_id(*id).is_none());
-    for id in unknown {
-        if !gone.contains(&id) {
-            tracing::warn!(topic = %id, "a topic folder is in no definition; it is left alone");
-        } else if let Err(error) = shared.log.delete_topic(id) {
-            tracing::warn!(topic = %id, %error, "cannot remove the folder of a deleted topic");
-        }
     }
 }

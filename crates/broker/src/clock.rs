@@ -14,10 +14,11 @@ pub trait Clock: Send + Sync {
     }
 }
 
-/// The machine's clock: the wall clock's time at the start of the process, and monotonic time since.
+/// The machine's clock: the wall clock's time at the start of the process, and monotonic time
+/// since.
 ///
-/// So a step of the wall clock, in either direction, neither ends leases nor stops anything; a process
-/// that starts with a wrong wall clock keeps the error until it is started again.
+/// So a step of the wall clock, in either direction, neither ends leases nor stops anything; a
+/// process that starts with a wrong wall clock keeps the error until it is started again.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock {
     started: Instant,

@@ -384,7 +384,8 @@ impl Subscription {
         for partition in 0..state.logs.len() {
             let index = partition_number(partition);
             while excess > 0 {
-                // What waits for its letter holds the rest up: letters go on, and then so does this.
+                // What waits for its letter holds the rest up: letters go on, and then so does
+                // this.
                 if keep_letters && state.ledger.dead() >= DEAD_MAX {
                     return;
                 }

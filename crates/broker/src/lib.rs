@@ -26,6 +26,7 @@ mod options;
 mod outbox;
 mod pick;
 mod publish;
+mod restore;
 mod retention;
 mod schedule;
 mod settling;

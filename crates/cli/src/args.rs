@@ -30,7 +30,8 @@ Examples:
   cloverleaf serve --nsq-tcp-address 0.0.0.0:4150 --allow-anonymous-remote   # in a container
 
 Flags go before the environment, the environment before the file, the file before the defaults.
-SIGTERM and Ctrl-C let clients finish what is pending, for at most --drain-timeout.";
+SIGTERM, SIGHUP and Ctrl-C let clients finish what is pending, for at most --drain-timeout; a
+second SIGTERM or Ctrl-C ends the broker at once.";
 
 const TOPIC_EXAMPLES: &str = "\
 Examples:

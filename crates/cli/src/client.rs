@@ -3,10 +3,15 @@
 use anyhow::{Context as _, bail};
 use clap::ArgMatches;
 use cloverleaf_server::admin_types::Problem;
+use cloverleaf_server::percent_encoded;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::Method;
 use ureq::{Agent, Body};
+
+/// The longest answer: one message of the greatest length that can be configured, in hexadecimal
+/// digits. The usual page is far shorter.
+const ANSWER_BYTES_MAX: u64 = 5 << 30;
 
 /// The admin interface of one broker.
 pub(crate) struct Client {
@@ -84,22 +89,15 @@ impl Client {
 }
 
 fn read<T: DeserializeOwned>(mut body: Body) -> anyhow::Result<T> {
-    body.read_json()
+    body.with_config()
+        .limit(ANSWER_BYTES_MAX)
+        .read_json()
         .context("the broker's answer is not understood; is it another version?")
 }
 
 /// A name as one segment of a path.
 pub(crate) fn segment(name: &str) -> String {
-    let mut text = String::with_capacity(name.len());
-    for byte in name.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                text.push(char::from(byte));
-            }
-            _ => text.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    text
+    percent_encoded(name)
 }
 
 #[cfg(test)]

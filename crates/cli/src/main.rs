@@ -3,6 +3,7 @@
 mod args;
 mod client;
 mod logging;
+mod panics;
 mod serve;
 mod subscription;
 mod table;

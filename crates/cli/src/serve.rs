@@ -8,16 +8,23 @@ use std::path::PathBuf;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use cloverleaf_server::config_value::DurabilityMode;
-use cloverleaf_server::{Config, OPTIONS, Server, Sources};
-
+use cloverleaf_server::{Config, OPTIONS, Server, Signals, Sources};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::logging;
+use crate::{logging, panics};
+
+/// Exit status when a second signal cuts the shutdown short, as after an unhandled Ctrl-C.
+const EXIT_IMPATIENT: i32 = 130;
 
 /// Runs a broker until it is told to end.
 pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let config = Config::load(&sources(matches))?;
     let level = logging::init(config.general.log_level);
+    panics::end_with_vital_threads();
+    let signals = Signals::listen(|| {
+        tracing::warn!("told to end twice: ending at once");
+        std::process::exit(EXIT_IMPATIENT);
+    })?;
     let server = Server::start(config)?;
     server.on_log_level(move |wanted| {
         // It fails only when the subscriber is gone, and then there is nothing to filter.
@@ -27,7 +34,7 @@ pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     for line in server.recovery() {
         tracing::info!("recovery: {line}");
     }
-    server.wait_for_signal()?;
+    signals.wait();
     tracing::info!("shutting down: clients may finish what is pending");
     server.shutdown();
     tracing::info!("all is written down");

@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_cloverleaf");
 
@@ -15,7 +17,14 @@ struct Broker {
 
 impl Broker {
     fn start(folder: &Path) -> Broker {
-        let mut child = serve(folder).stdout(Stdio::piped()).spawn().unwrap();
+        Broker::start_as(Command::new(BINARY), folder)
+    }
+
+    fn start_as(command: Command, folder: &Path) -> Broker {
+        let mut child = with_flags(command, folder)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut lines = Vec::new();
         for line in BufReader::new(child.stdout.take().unwrap()).lines() {
             lines.push(line.unwrap());
@@ -30,6 +39,13 @@ impl Broker {
         let line = self.lines.last().unwrap();
         let address = line.split("http://").nth(1).unwrap();
         address.split('/').next().unwrap().to_owned()
+    }
+
+    fn nsq_http(&self) -> String {
+        let mut lines = self.lines.iter();
+        let line = lines.find(|line| line.contains("HTTP ")).unwrap();
+        let address = line.split("HTTP ").nth(1).unwrap();
+        address.split(',').next().unwrap().to_owned()
     }
 
     fn run(&self, args: &[&str]) -> Output {
@@ -48,9 +64,17 @@ impl Broker {
     }
 
     fn terminate(&mut self) -> bool {
+        self.end_by("-TERM").success()
+    }
+
+    fn end_by(&mut self, signal: &str) -> ExitStatus {
+        self.signal(signal);
+        self.child.wait().unwrap()
+    }
+
+    fn signal(&self, signal: &str) {
         let pid = self.child.id().to_string();
-        Command::new("kill").args(["-TERM", &pid]).status().unwrap();
-        self.child.wait().unwrap().success()
+        Command::new("kill").args([signal, &pid]).status().unwrap();
     }
 }
 
@@ -63,7 +87,10 @@ impl Drop for Broker {
 }
 
 fn serve(folder: &Path) -> Command {
-    let mut command = Command::new(BINARY);
+    with_flags(Command::new(BINARY), folder)
+}
+
+fn with_flags(mut command: Command, folder: &Path) -> Command {
     command
         .arg("serve")
         .arg("--data-dir")
@@ -86,6 +113,53 @@ fn serve_says_where_it_is_and_ends_well_on_sigterm() {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
     assert!(broker.terminate());
+}
+
+#[test]
+fn serve_ends_well_on_sighup() {
+    let folder = tempfile::tempdir().unwrap();
+    // Whoever runs the tests may ignore the signal, which programs inherit.
+    let mut command = Command::new("env");
+    command.arg("--default-signal=HUP").arg(BINARY);
+    let mut broker = Broker::start_as(command, folder.path());
+    assert!(broker.end_by("-HUP").success());
+}
+
+#[test]
+fn a_second_signal_ends_the_broker_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broker = Broker::start(folder.path());
+    // A request that is not complete holds the shutdown up.
+    let mut stream = TcpStream::connect(broker.nsq_http()).unwrap();
+    stream
+        .write_all(b"POST /pub?topic=t HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\nx")
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(8);
+    while broker.child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < deadline, "it goes on");
+        broker.signal("-TERM");
+    }
+    assert_eq!(broker.child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn tail_shows_pages_of_large_binary_messages() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path());
+    const BYTES: usize = 1 << 20;
+    for _ in 0..7 {
+        let mut stream = TcpStream::connect(broker.nsq_http()).unwrap();
+        let head = "POST /pub?topic=large HTTP/1.1\r\nhost: t\r\nconnection: close\r\n";
+        write!(stream, "{head}content-length: {BYTES}\r\n\r\n").unwrap();
+        stream.write_all(&vec![0xff; BYTES]).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let output = broker.run(&["tail", "large"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    assert_eq!(output.stdout.len(), 7 * (BYTES + 1));
 }
 
 #[test]

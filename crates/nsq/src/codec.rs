@@ -20,7 +20,7 @@
 use crate::error::{Code, ProtocolError};
 use crate::message_id::ID_BYTES;
 use crate::names::{quoted, valid_name};
-use crate::options::{LINE_BYTES_MAX, SessionOptions};
+use crate::options::{AUTH_SECRET_BYTES_MAX, LINE_BYTES_MAX, SessionOptions};
 
 /// The first four bytes of every connection.
 pub const MAGIC: &[u8; 4] = b"  V2";
@@ -188,6 +188,15 @@ pub fn parse_command<'a>(input: &'a [u8], options: &SessionOptions) -> Outcome<'
     parse_line(line, reader, options)
 }
 
+/// The first word of the line at the start of `input`, for a command that could not be parsed.
+pub(crate) fn command_word(input: &[u8]) -> &[u8] {
+    let scanned = &input[..input.len().min(LINE_BYTES_MAX)];
+    let mut lines = scanned.split(|byte| *byte == b'\n');
+    let line = lines.next().unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    line.split(|byte| *byte == b' ').next().unwrap_or_default()
+}
+
 /// Bytes of a FIN as every client library sends it.
 const FIN_BYTES: usize = "FIN ".len() + ID_BYTES + 1;
 
@@ -247,7 +256,8 @@ fn parse_line<'a>(line: &'a [u8], reader: Reader<'a>, options: &SessionOptions) 
             if words.next().is_some() {
                 return Err(invalid("AUTH invalid number of parameters"));
             }
-            Ok(match reader.body(&AUTH_BODY, options.body_bytes_max)? {
+            let bytes_max = options.body_bytes_max.min(AUTH_SECRET_BYTES_MAX);
+            Ok(match reader.body(&AUTH_BODY, bytes_max)? {
                 Ok((body, used)) => Parsed::Complete(Command::Auth(body), used),
                 Err(incomplete) => Parsed::Incomplete(incomplete),
             })

@@ -6,7 +6,7 @@ use cloverleaf_broker::{AttachError, Consumer, ConsumerOptions, Subscription};
 use cloverleaf_telemetry::Identity;
 
 use crate::authorization::{Access, Authorizations};
-use crate::codec::Command;
+use crate::codec::{Command, command_word};
 use crate::consuming::{Consuming, rdy_count};
 use crate::definitions::topic_options;
 use crate::error::{Code, ProtocolError};
@@ -26,10 +26,8 @@ impl Session {
         input_bytes: usize,
         now: Now,
     ) -> Result<Flow, ProtocolError> {
-        if self.options.tls_required && !self.tls && !matches!(command, Command::Identify(_)) {
-            let name = command.name();
-            let text = format!("cannot {name} in current state (TLS required)");
-            return Err(ProtocolError::new(Code::Invalid, text));
+        if self.lacks_tls() && !matches!(command, Command::Identify(_)) {
+            return Err(tls_required(command.name().as_bytes()));
         }
         match command {
             Command::Pub { topic, body } => {
@@ -62,6 +60,7 @@ impl Session {
             }
             Command::Fin(id) => self.consumer("FIN")?.fin(id)?,
             Command::Req(id, delay_ms) => {
+                self.calls += 1;
                 self.settle_fins(now);
                 let (client, probe) = (&self.client, &self.probe);
                 let Some(consuming) = &mut self.consuming else {
@@ -70,6 +69,7 @@ impl Session {
                 consuming.requeue(id, delay_ms, now, client, probe)?;
             }
             Command::Touch(id) => {
+                self.calls += 1;
                 self.settle_fins(now);
                 self.consumer("TOUCH")?.touch(id)?;
             }
@@ -81,6 +81,29 @@ impl Session {
             Command::Auth(secret) => self.start_auth(secret)?,
         }
         Ok(Flow::Next)
+    }
+
+    /// The error of a command that could not be parsed, if it is not to be sent now whatever its
+    /// parameters are: nsqd looks at the state first.
+    pub(crate) fn wrong_now(&self, input: &[u8]) -> Option<ProtocolError> {
+        let word = command_word(input);
+        if self.lacks_tls() && word != b"IDENTIFY" {
+            return Some(tls_required(word));
+        }
+        let (name, legal) = match word {
+            b"FIN" => ("FIN", self.consuming.is_some()),
+            b"REQ" => ("REQ", self.consuming.is_some()),
+            b"TOUCH" => ("TOUCH", self.consuming.is_some()),
+            b"SUB" => ("SUB", self.consuming.is_none()),
+            b"AUTH" => ("AUTH", self.consuming.is_none()),
+            b"IDENTIFY" => ("IDENTIFY", self.consuming.is_none()),
+            _ => return None,
+        };
+        (!legal).then(|| wrong_state(name))
+    }
+
+    fn lacks_tls(&self) -> bool {
+        self.options.tls_required && !self.tls
     }
 
     /// Whether the client may publish now; if not, the command has to be shown again.
@@ -300,6 +323,7 @@ impl Session {
             return Ok(Flow::Again);
         }
         self.publishing.flush(&self.broker, &mut self.answers);
+        self.calls += 1;
         let consumer = self.attach(topic, channel)?;
         let (sample_rate, seed) = (self.negotiated.sample_rate, self.client.id() ^ now.us);
         self.consuming = Some(Consuming::new(consumer, sample_rate, seed));
@@ -350,6 +374,11 @@ impl Session {
         let channel = found.subscription_or_create(channel, options);
         channel.map_err(|error| sub_failed(&error))
     }
+}
+
+fn tls_required(word: &[u8]) -> ProtocolError {
+    let text = [b"cannot ", word, b" in current state (TLS required)"].concat();
+    ProtocolError::new(Code::Invalid, text)
 }
 
 fn wrong_state(command: &str) -> ProtocolError {

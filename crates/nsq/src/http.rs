@@ -11,7 +11,6 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-/// Version of nsqd and nsqlookupd whose behaviour is offered, as clients and nsqadmin read it.
 /// Name of the header by which NSQ's own programs recognise a version 1 answer.
 pub const NSQ_CONTENT_TYPE_NAME: &str = "x-nsq-content-type";
 
@@ -170,6 +169,9 @@ pub enum HttpError {
     /// The path exists with other methods, which are named here for the `Allow` header.
     #[error("METHOD_NOT_ALLOWED")]
     MethodNotAllowed(&'static str),
+    /// A web page asks for a change, which nsqd allows to any page.
+    #[error("FORBIDDEN_ORIGIN")]
+    WebPage,
     /// Plain HTTP where the configuration asks for TLS; names the port to use instead.
     #[error("TLS_REQUIRED")]
     TlsRequired {
@@ -193,7 +195,7 @@ impl HttpError {
             | HttpError::InvalidDefer
             | HttpError::InvalidOption
             | HttpError::InvalidValue => 400,
-            HttpError::TlsRequired { .. } => 403,
+            HttpError::TlsRequired { .. } | HttpError::WebPage => 403,
             HttpError::TopicNotFound | HttpError::ChannelNotFound | HttpError::NotFound => 404,
             HttpError::MethodNotAllowed(_) => 405,
             HttpError::MsgTooBig
@@ -268,6 +270,7 @@ mod tests {
             (HttpError::PubFailed, 503, "PUB_FAILED"),
             (HttpError::Internal, 500, "INTERNAL_ERROR"),
             (HttpError::NotFound, 404, "NOT_FOUND"),
+            (HttpError::WebPage, 403, "FORBIDDEN_ORIGIN"),
             (
                 HttpError::MethodNotAllowed("GET"),
                 405,

@@ -106,8 +106,9 @@ impl RuntimeOptions {
     /// `PUT /config/<name>` with this body.
     ///
     /// # Errors
-    /// [`HttpError::InvalidOption`] for any other option, [`HttpError::InvalidValue`] if the body
-    /// is not a value of it, [`HttpError::ValueTooBig`] if it is empty.
+    /// [`HttpError::InvalidOption`] if no option of this name can be changed,
+    /// [`HttpError::InvalidValue`] if the body is not a value of it, and
+    /// [`HttpError::ValueTooBig`] if it is empty, for which nsqd has no error of its own.
     pub fn write(&self, name: &str, body: &[u8]) -> Result<(), HttpError> {
         if body.is_empty() {
             return Err(HttpError::ValueTooBig);

@@ -320,7 +320,9 @@ fn found(deleted: Result<bool, CatalogError>, missing: HttpError) -> Result<Resp
 pub(crate) fn catalog_error(error: CatalogError) -> HttpError {
     match error {
         CatalogError::TopicDeleted { .. } => HttpError::TopicNotFound,
-        CatalogError::Log { .. } | CatalogError::Partitions { .. } => {
+        CatalogError::SubscriptionDeleted { .. } => HttpError::ChannelNotFound,
+        CatalogError::Name => HttpError::InvalidTopic,
+        CatalogError::Log { .. } | CatalogError::Partitions { .. } | CatalogError::Closed => {
             tracing::warn!(%error, "a definition cannot be changed");
             HttpError::Internal
         }

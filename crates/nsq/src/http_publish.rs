@@ -7,16 +7,14 @@ use std::future::poll_fn;
 
 use bytes::Bytes;
 use cloverleaf_broker::PublishError;
-use cloverleaf_log::{AppendError, BatchBuilder, Durability};
+use cloverleaf_log::{AppendError, BatchBuilder};
 
 use crate::http::{HttpError, Response};
 use crate::http_mpub::{self, MpubLimits};
 use crate::http_nsqd::NsqdHttp;
 use crate::http_query::Query;
 use crate::options::BATCH_BYTES_MAX;
-
-/// Bytes that a record takes beside its body, at most, for an NSQ message: no key, no headers.
-const RECORD_OVERHEAD_BYTES_MAX: usize = 24;
+use crate::publishing::{DURABILITY, RECORD_OVERHEAD_BYTES};
 
 impl NsqdHttp {
     /// `POST /pub?topic=...&defer=...`, the body is the message.
@@ -28,13 +26,13 @@ impl NsqdHttp {
         let topic = self.topic_to_write(&query)?;
         let delay_ms = self.delay_ms(&query)?;
         self.may_publish().await?;
-        let capacity = body.len() + RECORD_OVERHEAD_BYTES_MAX;
+        let capacity = body.len() + RECORD_OVERHEAD_BYTES;
         let mut builder = BatchBuilder::with_capacity(capacity, self.now_ms());
         builder.push(None, Some(&body), &[]);
         let batch = builder.finish();
         let published = match delay_ms {
-            0 => topic.publish(batch, Durability::Kernel),
-            delay_ms => topic.publish_delayed(&batch, delay_ms, Durability::Kernel),
+            0 => topic.publish(batch, DURABILITY),
+            delay_ms => topic.publish_delayed(&batch, delay_ms, DURABILITY),
         };
         published
             .map_err(publish_error)?
@@ -66,20 +64,13 @@ impl NsqdHttp {
         let mut rest = messages.as_slice();
         while !rest.is_empty() {
             let (now, later) = rest.split_at(batch_count(rest));
-            let capacity = now
-                .iter()
-                .map(|m| m.len() + RECORD_OVERHEAD_BYTES_MAX)
-                .sum();
+            let capacity = now.iter().map(|m| m.len() + RECORD_OVERHEAD_BYTES).sum();
             let mut builder = BatchBuilder::with_capacity(capacity, self.now_ms());
             for message in now {
                 builder.push(None, Some(message), &[]);
             }
             let batch = builder.finish();
-            published.push(
-                topic
-                    .publish(batch, Durability::Kernel)
-                    .map_err(publish_error)?,
-            );
+            published.push(topic.publish(batch, DURABILITY).map_err(publish_error)?);
             rest = later;
         }
         for published in published {
@@ -140,7 +131,7 @@ fn publish_error(error: PublishError) -> HttpError {
 fn batch_count(messages: &[&[u8]]) -> usize {
     let mut bytes = 0;
     let fit = |message: &&&[u8]| {
-        bytes += message.len() + RECORD_OVERHEAD_BYTES_MAX;
+        bytes += message.len() + RECORD_OVERHEAD_BYTES;
         bytes <= BATCH_BYTES_MAX
     };
     messages.iter().take_while(fit).count().max(1)
@@ -153,7 +144,7 @@ mod tests {
     #[test]
     fn batches_are_bounded_by_bytes() {
         let large = vec![0; BATCH_BYTES_MAX * 2];
-        let half = vec![0; BATCH_BYTES_MAX / 2 - RECORD_OVERHEAD_BYTES_MAX];
+        let half = vec![0; BATCH_BYTES_MAX / 2 - RECORD_OVERHEAD_BYTES];
         assert_eq!(batch_count(&[&large, &large]), 1);
         assert_eq!(batch_count(&[&half, &half, &half]), 2);
         assert_eq!(batch_count(&[&half, &large]), 1);

@@ -80,15 +80,20 @@ fn hex(digit: u8) -> Option<u8> {
     (digit as char).to_digit(16).map(|value| value as u8)
 }
 
-/// Encodes `text` so that it can stand as a value in a query string.
+/// Encodes `text` so that it can stand as a value in a query string or as a segment of a path.
 pub fn escape(text: &str) -> String {
+    use std::fmt::Write;
+
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
                 out.push(byte as char);
             }
-            other => out.push_str(&format!("%{other:02X}")),
+            other => {
+                // Writing to a String cannot fail.
+                let _ = write!(out, "%{other:02X}");
+            }
         }
     }
     out

@@ -1,79 +1,60 @@
 //! IDENTIFY: what the client says of itself, what it asks for, and what it gets.
 
+use std::fmt;
+
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{Code, ProtocolError};
-use crate::options::{COMPATIBLE_VERSION, SessionOptions};
+use crate::options::{COMPATIBLE_VERSION, IDENTIFY_TEXT_BYTES_MAX, SessionOptions};
 
-/// The body of IDENTIFY. A missing or null field is zero, unknown ones are ignored, as in Go.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+/// The body of IDENTIFY as Go reads it: a missing or null field is zero, unknown ones are ignored,
+/// names match in any case, and the last of several values counts. Texts are cut off at
+/// [`IDENTIFY_TEXT_BYTES_MAX`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identify {
     /// The name the client gives itself.
-    #[serde(deserialize_with = "or_default")]
     pub client_id: String,
     /// The client's host.
-    #[serde(deserialize_with = "or_default")]
     pub hostname: String,
     /// What old clients say in place of `client_id`.
-    #[serde(deserialize_with = "or_default")]
     pub short_id: String,
     /// What old clients say in place of `hostname`.
-    #[serde(deserialize_with = "or_default")]
     pub long_id: String,
     /// Library and version, such as `go-nsq/1.1.0`.
-    #[serde(deserialize_with = "or_default")]
     pub user_agent: String,
     /// The client's zone, shown in the statistics.
-    #[serde(deserialize_with = "or_default")]
     pub topology_zone: String,
     /// The client's region, shown in the statistics.
-    #[serde(deserialize_with = "or_default")]
     pub topology_region: String,
     /// In ms; -1 for none, 0 for the default.
-    #[serde(deserialize_with = "or_default")]
     pub heartbeat_interval: i64,
     /// In bytes; -1 for none, 0 for the default.
-    #[serde(deserialize_with = "or_default")]
     pub output_buffer_size: i64,
     /// In ms; -1 for none, 0 for the default.
-    #[serde(deserialize_with = "or_default")]
     pub output_buffer_timeout: i64,
     /// Whether the client wants the JSON answer in place of OK.
-    #[serde(deserialize_with = "or_default")]
     pub feature_negotiation: bool,
     /// Whether the client wants TLS.
-    #[serde(deserialize_with = "or_default")]
     pub tls_v1: bool,
     /// Whether the client wants Deflate.
-    #[serde(deserialize_with = "or_default")]
     pub deflate: bool,
     /// 0 for the default.
-    #[serde(deserialize_with = "or_default")]
     pub deflate_level: i64,
     /// Whether the client wants Snappy.
-    #[serde(deserialize_with = "or_default")]
     pub snappy: bool,
     /// Which share of the messages the client wants, in percent; 0 for all.
-    #[serde(deserialize_with = "or_default")]
     pub sample_rate: i32,
     /// How long the client may hold a message, in ms; 0 for the default.
-    #[serde(deserialize_with = "or_default")]
     pub msg_timeout: i64,
-}
-
-fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 impl Identify {
     /// Reads the body.
     pub fn parse(body: &[u8]) -> Result<Identify, ProtocolError> {
-        let parsed: Result<Option<Identify>, _> = serde_json::from_slice(body);
+        // Go puts the replacement character where the bytes are no UTF-8.
+        let body = String::from_utf8_lossy(body);
+        let parsed: Result<Option<Identify>, _> = serde_json::from_str(&body);
         let mut identify = parsed
             .map_err(|_| bad_body("failed to decode JSON body".into()))?
             .unwrap_or_default();
@@ -85,6 +66,74 @@ impl Identify {
         }
         Ok(identify)
     }
+}
+
+impl<'de> Deserialize<'de> for Identify {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Identify, D::Error> {
+        deserializer.deserialize_map(Fields)
+    }
+}
+
+/// Takes the fields of an object one by one.
+struct Fields;
+
+impl<'de> Visitor<'de> for Fields {
+    type Value = Identify;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Identify, A::Error> {
+        let mut identify = Identify::default();
+        let it = &mut identify;
+        while let Some(mut name) = map.next_key::<String>()? {
+            name.make_ascii_lowercase();
+            match name.as_str() {
+                "client_id" => set_text(&mut map, &mut it.client_id)?,
+                "hostname" => set_text(&mut map, &mut it.hostname)?,
+                "short_id" => set_text(&mut map, &mut it.short_id)?,
+                "long_id" => set_text(&mut map, &mut it.long_id)?,
+                "user_agent" => set_text(&mut map, &mut it.user_agent)?,
+                "topology_zone" => set_text(&mut map, &mut it.topology_zone)?,
+                "topology_region" => set_text(&mut map, &mut it.topology_region)?,
+                "heartbeat_interval" => set(&mut map, &mut it.heartbeat_interval)?,
+                "output_buffer_size" => set(&mut map, &mut it.output_buffer_size)?,
+                "output_buffer_timeout" => set(&mut map, &mut it.output_buffer_timeout)?,
+                "feature_negotiation" => set(&mut map, &mut it.feature_negotiation)?,
+                "tls_v1" => set(&mut map, &mut it.tls_v1)?,
+                "deflate" => set(&mut map, &mut it.deflate)?,
+                "deflate_level" => set(&mut map, &mut it.deflate_level)?,
+                "snappy" => set(&mut map, &mut it.snappy)?,
+                "sample_rate" => set(&mut map, &mut it.sample_rate)?,
+                "msg_timeout" => set(&mut map, &mut it.msg_timeout)?,
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(identify)
+    }
+}
+
+/// Takes a value; null leaves the field as it is.
+fn set<'de, A, T>(map: &mut A, field: &mut T) -> Result<(), A::Error>
+where
+    A: MapAccess<'de>,
+    T: Deserialize<'de>,
+{
+    if let Some(value) = map.next_value()? {
+        *field = value;
+    }
+    Ok(())
+}
+
+/// Takes a text of bounded length.
+fn set_text<'de, A: MapAccess<'de>>(map: &mut A, field: &mut String) -> Result<(), A::Error> {
+    set(map, field)?;
+    field.truncate(field.floor_char_boundary(IDENTIFY_TEXT_BYTES_MAX));
+    field.shrink_to_fit();
+    Ok(())
 }
 
 /// How a connection is compressed.
@@ -119,7 +168,7 @@ impl Negotiated {
     /// What a client gets that does not ask.
     pub fn default_of(options: &SessionOptions) -> Negotiated {
         Negotiated {
-            heartbeat_interval_ms: Some(options.client_timeout_ms / 2),
+            heartbeat_interval_ms: Some(default_heartbeat_interval_ms(options)),
             output_buffer_bytes: options.output_buffer_bytes,
             output_buffer_timeout_ms: options.output_buffer_timeout_ms,
             sample_rate: 0,
@@ -212,13 +261,18 @@ struct Answer {
     output_buffer_timeout: u64,
 }
 
+fn default_heartbeat_interval_ms(options: &SessionOptions) -> u64 {
+    // Never 0, which would be always.
+    (options.client_timeout_ms / 2).max(1)
+}
+
 fn heartbeat_interval_ms(
     identify: &Identify,
     options: &SessionOptions,
 ) -> Result<Option<u64>, ProtocolError> {
     match identify.heartbeat_interval {
         -1 => Ok(None),
-        0 => Ok(Some(options.client_timeout_ms / 2)),
+        0 => Ok(Some(default_heartbeat_interval_ms(options))),
         asked => within(asked, 1000..=options.heartbeat_interval_ms_max)
             .map(Some)
             .ok_or_else(|| invalid("heartbeat interval", asked)),
@@ -334,6 +388,7 @@ mod tests {
                 "failed to decode JSON body",
             ),
             ("nonsense", "failed to decode JSON body"),
+            ("[]", "failed to decode JSON body"),
         ] {
             let expect = Err(format!("E_BAD_BODY IDENTIFY {expect}"));
             assert_eq!(negotiate(json), expect, "{json}");
@@ -370,6 +425,31 @@ mod tests {
              \"max_deflate_level\":6,\"snappy\":true,\"sample_rate\":0,\"auth_required\":false,\
              \"output_buffer_size\":16384,\"output_buffer_timeout\":250}"
         );
+    }
+
+    #[test]
+    fn json_is_read_as_go_reads_it() {
+        let body = b"{\"Client_ID\":\"a\",\"client_id\":\"b\xff\",\"SNAPPY\":true,
+            \"snappy\":null,\"msg_timeout\":1,\"MSG_TIMEOUT\":2}";
+        let identify = Identify::parse(body).unwrap();
+        assert_eq!(identify.client_id, "b\u{fffd}");
+        assert!(identify.snappy);
+        assert_eq!(identify.msg_timeout, 2);
+    }
+
+    #[test]
+    fn texts_are_cut_off_between_characters() {
+        let long = format!("x{}", "ä".repeat(1_000_000));
+        let json = serde_json::json!({"client_id": long, "long_id": long, "user_agent": long});
+        let identify = Identify::parse(json.to_string().as_bytes()).unwrap();
+        for text in [
+            &identify.client_id,
+            &identify.hostname,
+            &identify.user_agent,
+        ] {
+            assert_eq!(text.len(), IDENTIFY_TEXT_BYTES_MAX - 1);
+            assert!(text.capacity() <= IDENTIFY_TEXT_BYTES_MAX);
+        }
     }
 
     #[test]

@@ -7,6 +7,14 @@
 /// reader of 16 KiB and gives up on a longer one.
 pub const LINE_BYTES_MAX: usize = 16 * 1024;
 
+/// Most bytes of an AUTH's secret: a connection keeps it, to ask again when what was allowed has
+/// expired. nsqd knows no limit but that of all bodies.
+pub const AUTH_SECRET_BYTES_MAX: u32 = 64 * 1024;
+
+/// Most bytes kept of each text of an IDENTIFY. They are shown in statistics, telemetry and logs,
+/// to everybody who asks; nobody needs more to know a client by.
+pub const IDENTIFY_TEXT_BYTES_MAX: usize = 256;
+
 /// Most bytes of records that one batch takes from one socket read. A single MPUB may exceed it,
 /// because an MPUB is one batch or none.
 pub const BATCH_BYTES_MAX: usize = 1024 * 1024;

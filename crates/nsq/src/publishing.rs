@@ -16,11 +16,11 @@ use crate::options::BATCH_BYTES_MAX;
 use crate::stats_clients::{ClientHandle, Counter};
 
 /// What a record needs at most beside its body: lengths, deltas, attributes.
-const RECORD_OVERHEAD_BYTES: usize = 24;
+pub(crate) const RECORD_OVERHEAD_BYTES: usize = 24;
 
 /// What nsqd's OK promises, and more: the message is with the kernel. Configuration can ask for
 /// the disk.
-const DURABILITY: Durability = Durability::Kernel;
+pub(crate) const DURABILITY: Durability = Durability::Kernel;
 
 /// What a publish needs of its session.
 pub(crate) struct PublishContext<'a> {
@@ -40,6 +40,8 @@ pub(crate) struct Publishing {
     topic: Option<CachedTopic>,
     open: Option<OpenBatch>,
     totals: Totals,
+    /// Look-ups and appends since the session last asked.
+    calls: usize,
 }
 
 /// What was published since the session last asked.
@@ -116,6 +118,7 @@ impl Publishing {
         let mut builder = BatchBuilder::with_capacity(room, context.unix_ms);
         builder.push(None, Some(body), &[]);
         self.totals.add(1, body.len());
+        self.calls += 1;
         let batch = OpenBatch {
             to,
             builder,
@@ -137,6 +140,7 @@ impl Publishing {
     #[inline]
     pub(crate) fn flush(&mut self, broker: &Broker, answers: &mut Answers) {
         if let Some(batch) = self.open.take() {
+            self.calls += 1;
             batch.publish(broker, answers, |topic, batch| {
                 topic.publish(batch, DURABILITY)
             });
@@ -146,6 +150,11 @@ impl Publishing {
     /// What was published since the last call.
     pub(crate) fn take_totals(&mut self) -> Totals {
         std::mem::take(&mut self.totals)
+    }
+
+    /// How many look-ups and appends there were since the last call.
+    pub(crate) fn take_calls(&mut self) -> usize {
+        std::mem::take(&mut self.calls)
     }
 
     /// The open batch for this topic with room for `bytes` more, opened if need be.
@@ -200,6 +209,7 @@ impl Publishing {
             None => {
                 // A topic that is created now raises the generation: the next read looks it up
                 // once more, and then it stays.
+                self.calls += 1;
                 let topic = find_topic(context.broker, name, command)?;
                 let published = context.client.publish_counter(name);
                 CachedTopic {

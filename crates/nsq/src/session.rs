@@ -20,7 +20,7 @@ use cloverleaf_telemetry::Probe;
 
 use crate::answers::Answers;
 use crate::authorization::Authorizations;
-use crate::codec::{MAGIC, Parsed, parse_command};
+use crate::codec::{MAGIC, Parsed, invalid_with, parse_command};
 use crate::consuming::{Consuming, Delivered};
 use crate::definitions::ChannelPolicy;
 use crate::error::ProtocolError;
@@ -33,6 +33,13 @@ use crate::stats_clients::{ClientHandle, ClientTls};
 /// Least bytes of messages that one round of [`Session::poll`] may encode. More than a client's
 /// output buffer usually is: the buffer is not kept, and fewer writes cost less.
 const OUTPUT_BYTES_MIN: usize = 64 * 1024;
+
+/// What a command costs beside its bytes if it takes the broker's locks or adds to the log, in
+/// bytes that could be parsed and copied meanwhile.
+pub(crate) const CALL_COST_BYTES: usize = 1024;
+
+/// Most such calls of one [`Session::receive`]: then the driver may let others have a turn.
+const CALLS_MAX: usize = 256;
 
 /// What time it is, by two clocks that are read once per socket read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +79,8 @@ pub struct Received {
     /// It is no use to show the rest again before it has this many bytes, unless the session
     /// stopped for another reason ([`Session::wants_input`]).
     pub needed_bytes: usize,
+    /// How much work that was: the bytes consumed, and what their commands cost beside.
+    pub cost_bytes: usize,
 }
 
 /// What the session cannot do without its driver.
@@ -141,6 +150,8 @@ pub struct Session {
     pub(crate) next_heartbeat_us: u64,
     /// Commands of this read that want an answer and publish nothing.
     pub(crate) other_requests: u64,
+    /// Calls of the broker, for this read's cost.
+    pub(crate) calls: usize,
     /// When the first byte of a command came that is not complete yet.
     partial_since_us: Option<u64>,
     last_command_us: u64,
@@ -182,6 +193,7 @@ impl Session {
             authorized: None,
             next_heartbeat_us: u64::MAX,
             other_requests: 0,
+            calls: 0,
             partial_since_us: None,
             last_command_us: now.us,
             answered_unsent: 0,
@@ -223,11 +235,11 @@ impl Session {
                     self.phase = Phase::Open;
                     self.restart_heartbeat(now);
                 }
-                Some(_) => self.refuse_protocol(),
+                Some(magic) => self.refuse_protocol(magic),
                 None => needed = MAGIC.len(),
             }
         }
-        while self.phase == Phase::Open && self.wants_input() {
+        while self.phase == Phase::Open && self.wants_input() && self.calls < CALLS_MAX {
             let rest = &input[consumed..];
             if rest.is_empty() {
                 break;
@@ -247,7 +259,10 @@ impl Session {
                     needed = incomplete.needed_bytes;
                     break;
                 }
-                Err(error) => self.refuse(error, now),
+                Err(error) => {
+                    let error = self.wrong_now(rest).unwrap_or(error);
+                    self.refuse(error, now);
+                }
             }
         }
         self.settle_fins(now);
@@ -256,9 +271,11 @@ impl Session {
             consumed = input.len();
         }
         self.tell_read(consumed, input.len(), needed, now);
+        let calls = std::mem::take(&mut self.calls) + self.publishing.take_calls();
         Received {
             consumed_bytes: consumed,
             needed_bytes: needed,
+            cost_bytes: consumed + calls * CALL_COST_BYTES,
         }
     }
 
@@ -282,8 +299,13 @@ impl Session {
     }
 
     /// Appends to `out` what is to be written now: call it again once that is written, until it
-    /// appends nothing. Then the context's waker will be woken when there is more.
+    /// appends nothing. Then the context's waker will be woken when there is more. It may want
+    /// input again ([`Session::wants_input`]) without having anything to say.
     pub fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Vec<u8>) {
+        if !self.wants_input() {
+            // A client that is not listened to is not silent.
+            self.last_command_us = now.us;
+        }
         if self.waits_for_room && self.broker.room().poll_free(cx).is_ready() {
             self.waits_for_room = false;
         }
@@ -294,8 +316,8 @@ impl Session {
             self.failure.get_or_insert(error);
             self.phase = Phase::Ended;
         }
+        self.beat(now, out);
         if self.phase == Phase::Open {
-            self.beat(now, out);
             self.deliver(cx, now, out);
         }
         if self.phase == Phase::Draining && self.answers.is_empty() {
@@ -315,13 +337,14 @@ impl Session {
         }
     }
 
-    /// Heartbeats when one is due, and ends the session of a client that has been silent for two.
+    /// Heartbeats when one is due, and ends the session of a client that has been silent for two,
+    /// whether it has said the magic or not.
     fn beat(&mut self, now: Now, out: &mut Vec<u8>) {
         let Some(interval_ms) = self.negotiated.heartbeat_interval_ms else {
             return;
         };
         let interval_us = interval_ms * 1000;
-        if now.us >= self.next_heartbeat_us {
+        if self.phase == Phase::Open && now.us >= self.next_heartbeat_us {
             // Between upgrades only answers may be sent.
             if self.upgrades.is_empty() {
                 out.extend_from_slice(HEARTBEAT_FRAME);
@@ -422,6 +445,7 @@ impl Session {
     /// The auth service answered; `None` if it could not be asked, which the driver has logged.
     pub fn authorized(&mut self, authorizations: Option<Authorizations>, now: Now) {
         self.auth_asked = false;
+        self.last_command_us = now.us;
         let Some(wait) = self.auth_wait.take() else {
             return;
         };
@@ -440,7 +464,9 @@ impl Session {
         self.answers.error(error);
     }
 
-    fn refuse_protocol(&mut self) {
+    fn refuse_protocol(&mut self, magic: &[u8; 4]) {
+        self.failure = Some(invalid_with("bad protocol magic ", magic));
+        self.probe.error();
         self.answers.last_words(BAD_PROTOCOL);
         self.phase = Phase::Draining;
     }

@@ -51,6 +51,44 @@ fn heartbeats_come_and_silence_ends_the_connection() {
 }
 
 #[test]
+fn who_never_says_the_magic_is_closed() {
+    let world = World::new();
+    let mut peer = world.connect_silent();
+    peer.send(b"  V");
+    world.advance(59_900);
+    peer.pump();
+    assert!(!peer.session.is_ended());
+    assert_ne!(peer.session.due_us(), u64::MAX);
+    world.advance(100);
+    peer.pump();
+    peer.expect(&[]);
+    assert!(peer.session.is_ended());
+    assert_eq!(peer.session.due_us(), u64::MAX);
+}
+
+#[test]
+fn who_is_not_listened_to_is_not_silent() {
+    let world = World::with_little_room();
+    let mut other = world.connect();
+    let mut peer = world.connect();
+    other.feed(&publish("t", "takes the room"));
+    peer.feed(&publish("t", "waits"));
+    for _ in 0..10 {
+        world.clock.advance(30_000);
+        peer.poll();
+        assert!(!peer.session.wants_input());
+    }
+    peer.expect(&vec![response("_heartbeat_"); 10]);
+    world.clock.advance(29_000);
+    world.settle();
+    assert!(!peer.poll());
+    assert!(peer.session.wants_input());
+    assert!(!peer.session.is_ended());
+    peer.pump();
+    peer.expect_ok();
+}
+
+#[test]
 fn without_heartbeats_nobody_is_closed() {
     let world = World::new();
     let mut peer = world.connect();
@@ -143,6 +181,14 @@ fn auth_comes_first() {
     let mut peer = plain.connect();
     peer.send(&sized("AUTH\n", b"secret"));
     peer.expect_fatal("E_AUTH_DISABLED AUTH disabled");
+}
+
+#[test]
+fn secrets_are_bounded() {
+    let world = auth_world();
+    let mut peer = world.connect();
+    peer.send(&sized("AUTH\n", &[b'x'; 65_537]));
+    peer.expect_fatal("E_BAD_BODY AUTH body too big 65537 > 65536");
 }
 
 #[test]

@@ -239,6 +239,10 @@ fn commands_and_names_are_checked() {
             "E_INVALID cannot TOUCH in current state",
         ),
         ("CLS\n", "E_INVALID cannot CLS in current state"),
+        // The state comes before the parameters.
+        ("FIN\n", "E_INVALID cannot FIN in current state"),
+        ("REQ x y\n", "E_INVALID cannot REQ in current state"),
+        ("TOUCH x\r\n", "E_INVALID cannot TOUCH in current state"),
     ] {
         let mut peer = world.connect();
         peer.send(input.as_bytes());
@@ -247,6 +251,32 @@ fn commands_and_names_are_checked() {
     let mut peer = world.connect_silent();
     peer.send(b"GET / HTTP/1.1\r\n");
     peer.expect_fatal("E_BAD_PROTOCOL");
+    let failure = peer.session.take_failure().unwrap().to_string();
+    assert_eq!(failure, "E_INVALID bad protocol magic GET ");
+}
+
+#[test]
+fn calls_of_the_broker_are_worth_more_than_their_bytes() {
+    let world = World::new();
+    let mut peer = world.subscribe("t", "ch", 1);
+    let touch = b"TOUCH 0000000000000000\n";
+    let input = touch.repeat(1000);
+    let received = peer.session.receive(&input, world.now());
+    assert_eq!(
+        received.consumed_bytes,
+        256 * touch.len(),
+        "others have a turn"
+    );
+    assert_eq!(received.needed_bytes, 0);
+    assert_eq!(received.cost_bytes, received.consumed_bytes + 256 * 1024);
+    let mut peer = world.connect();
+    let input = publish("t", "x").repeat(3);
+    let received = peer.session.receive(&input, world.now());
+    assert_eq!(
+        received.cost_bytes,
+        input.len() + 2 * 1024,
+        "a look-up and an append"
+    );
 }
 
 /// Commands that are right, wrong, in any order, and bytes that are none.

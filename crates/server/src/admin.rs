@@ -21,7 +21,7 @@
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -29,7 +29,7 @@ use axum::{Json, Router};
 
 use crate::admin_types::Problem;
 use crate::context::ServerContext;
-use crate::{admin_messages, admin_metrics, admin_topics};
+use crate::{admin_messages, admin_metrics, admin_topics, web_pages};
 
 /// Handlers get the broker.
 pub(crate) type Context = State<Arc<ServerContext>>;
@@ -91,25 +91,11 @@ impl IntoResponse for Refused {
     }
 }
 
-/// Browsers add `Origin` to whatever a page of another site sends with effect, and the name of
-/// the site to `Host` when its address is made to point here (DNS rebinding).
 async fn refuse_web_pages(request: Request, next: Next) -> Response {
-    let foreign_host = request.headers().get(header::HOST).is_some_and(|host| {
-        let host = host.to_str().unwrap_or_default();
-        let name =
-            host.rsplit_once(':').map_or(
-                host,
-                |(name, port)| {
-                    if port.ends_with(']') { host } else { name }
-                },
-            );
-        let address = name.trim_start_matches('[').trim_end_matches(']');
-        name != "localhost" && address.parse::<std::net::IpAddr>().is_err()
-    });
-    let changes = request.method() != Method::GET && request.method() != Method::HEAD;
-    // Monitoring systems reach /metrics and /healthz by whatever name they like.
-    let private = changes || request.uri().path().starts_with("/api/");
-    if (changes && request.headers().contains_key(header::ORIGIN)) || (private && foreign_host) {
+    // Monitoring systems reach these two by whatever name they like, and they tell no secrets.
+    let public = ["/metrics", "/healthz"].contains(&request.uri().path());
+    let foreign = !public && web_pages::is_host_foreign(request.headers());
+    if foreign || web_pages::is_change_by_page(&request) {
         let why = "requests from web pages are refused; use an IP address or localhost as host";
         return Refused(StatusCode::FORBIDDEN, why.to_owned()).into_response();
     }

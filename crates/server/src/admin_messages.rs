@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::{Path, Query, State};
-use cloverleaf_log::{Batch, Offset, PartitionLog, Read};
+use cloverleaf_log::{Batch, Offset, PartitionLog, Read, Record};
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
@@ -20,8 +20,11 @@ use crate::context::ServerContext;
 
 /// Most messages in one answer.
 const COUNT_MAX: usize = 1000;
-/// Bytes after which an answer is closed: it is held in memory several times over.
+/// Bytes of JSON after which an answer is closed, unless a single message has more: it is held in
+/// memory several times over.
 const PAGE_BYTES_MAX: usize = 4 << 20;
+/// Bytes of JSON around a message, and around each of its headers, at most.
+const MESSAGE_OVERHEAD_BYTES: usize = 128;
 /// Longest long poll; a client asks again.
 const WAIT_MS_MAX: u64 = 30_000;
 /// How often a long poll looks. Following is for people, and 20 looks per second cost nothing.
@@ -83,25 +86,17 @@ async fn wait_for_message(
 }
 
 async fn page(log: &Arc<PartitionLog>, from: Offset, count: usize) -> Result<MessagePage, Refused> {
-    let mut page = MessagePage {
-        messages: Vec::new(),
-        next_offset: from,
-    };
-    let mut bytes = 0;
-    while page.messages.len() < count && bytes < PAGE_BYTES_MAX {
-        let batches = batches(log, page.next_offset).await?;
+    let mut page = OpenPage::new(from, count, PAGE_BYTES_MAX);
+    while !page.full {
+        let batches = batches(log, page.page.next_offset).await?;
         if batches.is_empty() {
             break;
         }
         for batch in batches {
-            take(&batch, &mut page, count);
-            bytes += batch.bytes().len();
-            if page.messages.len() >= count {
-                break;
-            }
+            page.take(&batch);
         }
     }
-    Ok(page)
+    Ok(page.page)
 }
 
 /// The next batches; none at the end of the log.
@@ -126,35 +121,116 @@ async fn batches(log: &Arc<PartitionLog>, from: Offset) -> Result<Vec<Batch>, Re
     }
 }
 
-fn take(batch: &Batch, page: &mut MessagePage, count: usize) {
-    let mut records = batch.records();
-    while page.messages.len() < count {
-        let (offset, record) = match records.next_record() {
-            Ok(Some(next)) => next,
-            // Compressed or damaged: the batch is passed over.
-            Ok(None) | Err(_) => {
-                page.next_offset = page.next_offset.max(batch.end_offset());
+/// An answer while it is filled.
+struct OpenPage {
+    page: MessagePage,
+    count_max: usize,
+    bytes_left: usize,
+    full: bool,
+}
+
+impl OpenPage {
+    fn new(from: Offset, count_max: usize, bytes_max: usize) -> Self {
+        let page = MessagePage {
+            messages: Vec::new(),
+            next_offset: from,
+        };
+        Self {
+            page,
+            count_max,
+            bytes_left: bytes_max,
+            full: false,
+        }
+    }
+
+    /// Takes what fits, but always a first message.
+    fn take(&mut self, batch: &Batch) {
+        let mut records = batch.records();
+        while !self.full {
+            let (offset, record) = match records.next_record() {
+                Ok(Some(next)) => next,
+                // Compressed or damaged: the batch is passed over.
+                Ok(None) | Err(_) => {
+                    self.page.next_offset = self.page.next_offset.max(batch.end_offset());
+                    return;
+                }
+            };
+            if offset < self.page.next_offset {
+                continue;
+            }
+            let bytes = json_bytes(&record);
+            if bytes > self.bytes_left && !self.page.messages.is_empty() {
+                self.full = true;
                 return;
             }
-        };
-        if offset < page.next_offset {
-            continue;
+            self.page.messages.push(view(offset, &record));
+            self.page.next_offset = offset + 1;
+            self.bytes_left = self.bytes_left.saturating_sub(bytes);
+            self.full = self.bytes_left == 0 || self.page.messages.len() >= self.count_max;
         }
-        page.messages.push(MessageView {
-            offset,
-            timestamp_ms: record.timestamp_ms,
-            key: record.key.map(Bytes::new),
-            value: record.value.map(Bytes::new),
-            headers: record
-                .headers
-                .map(|(name, value)| {
-                    (
-                        String::from_utf8_lossy(name).into_owned(),
-                        value.map(Bytes::new),
-                    )
-                })
-                .collect(),
-        });
-        page.next_offset = offset + 1;
+    }
+}
+
+/// How long the message is as JSON, at most.
+fn json_bytes(record: &Record<'_>) -> usize {
+    let value = |bytes: Option<&[u8]>| bytes.map_or(0, Bytes::json_bytes);
+    let headers = record
+        .headers
+        .clone()
+        .map(|(name, bytes)| MESSAGE_OVERHEAD_BYTES + Bytes::json_bytes(name) + value(bytes));
+    MESSAGE_OVERHEAD_BYTES + value(record.key) + value(record.value) + headers.sum::<usize>()
+}
+
+fn view(offset: Offset, record: &Record<'_>) -> MessageView {
+    let header = |(name, value): (&[u8], Option<&[u8]>)| {
+        let name = String::from_utf8_lossy(name).into_owned();
+        (name, value.map(Bytes::new))
+    };
+    MessageView {
+        offset,
+        timestamp_ms: record.timestamp_ms,
+        key: record.key.map(Bytes::new),
+        value: record.value.map(Bytes::new),
+        headers: record.headers.clone().map(header).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use cloverleaf_log::BatchBuilder;
+
+    use super::*;
+
+    #[test]
+    fn a_page_ends_within_a_batch_and_its_length_is_not_underestimated() {
+        let mut builder = BatchBuilder::with_capacity(0, 1_763_000_000_000);
+        let bodies: [&[u8]; 4] = [
+            &[0xff; 2000],
+            b"plain text",
+            &[7; 500],
+            "höö\n\"".as_bytes(),
+        ];
+        for body in bodies {
+            builder.push(Some(b"key"), Some(body), &[(b"name\0", Some(body))]);
+        }
+        let batch = builder.finish();
+        let mut all = OpenPage::new(0, 100, usize::MAX);
+        all.take(&batch);
+        assert_eq!((all.page.messages.len(), all.page.next_offset), (4, 4));
+        for message in 0..4 {
+            let mut one = OpenPage::new(message, 100, 1);
+            one.take(&batch);
+            assert_eq!(one.page.next_offset, message + 1, "a first one always fits");
+            let json = serde_json::to_vec(&one.page.messages[0]).unwrap();
+            let mut fits = OpenPage::new(message, 1, 1 << 20);
+            fits.take(&batch);
+            let estimate = (1 << 20) - fits.bytes_left;
+            assert!(estimate >= json.len(), "{estimate} for {}", json.len());
+        }
+        let mut two = OpenPage::new(0, 100, 9000);
+        two.take(&batch);
+        assert_eq!((two.full, two.page.next_offset), (true, 2));
     }
 }

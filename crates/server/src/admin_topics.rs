@@ -31,6 +31,7 @@ pub(crate) async fn create(
     State(context): Context,
     Json(body): Json<CreateTopic>,
 ) -> Result<(StatusCode, Json<TopicDetails>), Refused> {
+    check_name("topic", &body.name)?;
     if context.broker.topic(&body.name).is_some() {
         return Err(Refused::conflict(format!(
             "topic {} exists already",
@@ -72,6 +73,10 @@ pub(crate) async fn create_subscription(
     Path(topic): Path<String>,
     Json(body): Json<CreateSubscription>,
 ) -> Result<(StatusCode, Json<SubscriptionDetails>), Refused> {
+    check_name("subscription", &body.name)?;
+    if let Some(name) = &body.dead_letter_topic {
+        check_name("dead-letter topic", name)?;
+    }
     let topic = find(&context, &topic)?;
     if topic.subscription(&body.name).is_some() {
         let why = format!(
@@ -145,12 +150,31 @@ pub(crate) async fn act_on_subscription(
     Ok(Json(subscription_details(&subscription)))
 }
 
+/// Longest name of a topic or subscription; NSQ's own are far shorter.
+const NAME_BYTES_MAX: usize = 255;
+
+/// Names are shown on terminals, in log lines and as labels of metrics.
+fn check_name(of: &str, name: &str) -> Result<(), Refused> {
+    let why = if name.is_empty() {
+        "cannot be empty".to_owned()
+    } else if name.len() > NAME_BYTES_MAX {
+        format!("cannot be longer than {NAME_BYTES_MAX} bytes")
+    } else if name.chars().any(char::is_control) {
+        "cannot contain control characters".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Refused::bad_request(format!("the name of a {of} {why}")))
+}
+
 /// The status for each reason that the catalog has.
 fn refused(error: CatalogError) -> Refused {
     let status = match error {
-        CatalogError::Partitions { .. } => StatusCode::BAD_REQUEST,
-        CatalogError::TopicDeleted { .. } => StatusCode::NOT_FOUND,
-        CatalogError::Log { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        CatalogError::Partitions { .. } | CatalogError::Name => StatusCode::BAD_REQUEST,
+        CatalogError::TopicDeleted { .. } | CatalogError::SubscriptionDeleted { .. } => {
+            StatusCode::NOT_FOUND
+        }
+        CatalogError::Log { .. } | CatalogError::Closed => StatusCode::SERVICE_UNAVAILABLE,
     };
     Refused(status, error.to_string())
 }

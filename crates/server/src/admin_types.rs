@@ -167,13 +167,33 @@ pub enum Bytes {
     Hex(String),
 }
 
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
 impl Bytes {
     /// Wraps bytes.
     pub fn new(bytes: &[u8]) -> Self {
         match std::str::from_utf8(bytes) {
             Ok(text) => Bytes::Text(text.to_owned()),
-            Err(_) => Bytes::Hex(bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+            Err(_) => {
+                let mut digits = String::with_capacity(bytes.len() * 2);
+                for byte in bytes {
+                    digits.push(char::from(DIGITS[usize::from(byte >> 4)]));
+                    digits.push(char::from(DIGITS[usize::from(byte & 15)]));
+                }
+                Bytes::Hex(digits)
+            }
         }
+    }
+
+    /// How long the bytes are as JSON, without what stands around them; at most, because what is
+    /// text is not known before it is all read.
+    pub(crate) fn json_bytes(bytes: &[u8]) -> usize {
+        let text_bytes = |byte: &u8| match byte {
+            // Control characters may be written as six characters.
+            0..0x20 => 6,
+            _ => 2,
+        };
+        bytes.iter().map(text_bytes).sum()
     }
 
     /// The bytes again; `None` when they are not what [`Bytes::new`] wrote.

@@ -68,6 +68,8 @@ struct Busy {
     /// Share of the last interval that the thread was at work, in eighths of a core.
     eighths: u64,
     assigned: u64,
+    /// The thread has ended and takes no more connections.
+    ended: bool,
 }
 
 /// The acceptor's memory of all cores.
@@ -97,27 +99,35 @@ impl Balance {
                 cpu_time,
                 eighths,
                 assigned: 0,
+                ended: busy.ended,
             };
         }
     }
 
-    /// Chooses a core for a new connection and counts it there.
-    pub(crate) fn choose(&mut self, loads: &[impl AsRef<CoreLoad>]) -> usize {
+    /// Never chooses this core again.
+    pub(crate) fn exclude(&mut self, core: usize) {
+        if let Some(busy) = self.cores.get_mut(core) {
+            busy.ended = true;
+        }
+    }
+
+    /// Chooses a core for a new connection and counts it there; `None` when all have ended.
+    pub(crate) fn choose(&mut self, loads: &[impl AsRef<CoreLoad>]) -> Option<usize> {
         let connections: Vec<usize> = loads
             .iter()
             .map(|load| load.as_ref().connections())
             .collect();
-        let core = self.least_busy(&connections);
+        let core = self.least_busy(&connections)?;
         if let Some(busy) = self.cores.get_mut(core) {
             busy.assigned += 1;
         }
         if let Some(load) = loads.get(core) {
             load.as_ref().assign();
         }
-        core
+        Some(core)
     }
 
-    fn least_busy(&self, connections: &[usize]) -> usize {
+    fn least_busy(&self, connections: &[usize]) -> Option<usize> {
         let score = |core: &usize| {
             let busy = self.cores[*core];
             (
@@ -125,7 +135,8 @@ impl Balance {
                 connections.get(*core).copied().unwrap_or(0),
             )
         };
-        (0..self.cores.len()).min_by_key(score).unwrap_or(0)
+        let alive = (0..self.cores.len()).filter(|core| !self.cores[*core].ended);
+        alive.min_by_key(score)
     }
 }
 
@@ -147,19 +158,28 @@ mod tests {
     fn a_burst_is_spread_evenly() {
         let loads: Vec<Arc<CoreLoad>> = (0..3).map(|_| Arc::default()).collect();
         let mut balance = balance(&[0, 0, 0]);
-        let chosen: Vec<usize> = (0..6).map(|_| balance.choose(&loads)).collect();
+        let chosen: Vec<usize> = (0..6).filter_map(|_| balance.choose(&loads)).collect();
         assert_eq!(chosen, [0, 1, 2, 0, 1, 2]);
         assert!(loads.iter().all(|load| load.connections() == 2));
     }
 
     #[test]
     fn a_busy_core_is_avoided_although_it_has_fewer_connections() {
-        assert_eq!(balance(&[6, 0]).least_busy(&[1, 1000]), 1);
+        assert_eq!(balance(&[6, 0]).least_busy(&[1, 1000]), Some(1));
     }
 
     #[test]
     fn among_idle_cores_the_one_with_fewer_connections_is_taken() {
-        assert_eq!(balance(&[0, 0]).least_busy(&[10, 9]), 1);
+        assert_eq!(balance(&[0, 0]).least_busy(&[10, 9]), Some(1));
+    }
+
+    #[test]
+    fn a_core_that_has_ended_is_not_chosen() {
+        let mut balance = balance(&[0, 6]);
+        balance.exclude(0);
+        assert_eq!(balance.least_busy(&[0, 9]), Some(1));
+        balance.exclude(1);
+        assert_eq!(balance.least_busy(&[0, 9]), None);
     }
 
     #[test]

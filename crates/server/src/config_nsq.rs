@@ -52,7 +52,7 @@ pub(crate) fn channel_policy(config: &Config) -> Arc<ChannelPolicy> {
         SubscriptionOptions {
             attempts_max: attempts_max as u16,
             dead_letter: dead_letter.map(|dead| dead.topic),
-            length_max: ephemeral.then_some(config.nsq.mem_queue_size),
+            length_max: ephemeral.then_some(config.nsq.mem_queue_size.max(1)),
             ..options
         }
     })

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::health::Health;
+use crate::nsq_auth_http::ClientTls;
 
 /// The addresses that are listened on, with the ports that port 0 became. `None`: not listening.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,6 +58,8 @@ pub struct ServerContext {
     pub started_ms: u64,
     pub(crate) health: Health,
     pub(crate) started: Instant,
+    /// TLS towards NSQ's auth services.
+    pub(crate) auth_tls: ClientTls,
     pub(crate) draining: watch::Sender<bool>,
 }
 

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::{io, thread};
 
@@ -18,6 +18,7 @@ use tokio::time::timeout;
 
 use crate::balance::CoreLoad;
 use crate::context::{CoreContext, ServerContext};
+use crate::health::Vital;
 
 /// Serves one connection from its first byte to its end.
 pub(crate) type Handler = fn(TcpStream, SocketAddr, Rc<CoreContext>) -> LocalFuture;
@@ -53,6 +54,7 @@ pub(crate) fn start(
     count: usize,
 ) -> io::Result<(Vec<Core>, Vec<JoinHandle<()>>)> {
     let mut cores = Vec::with_capacity(count);
+    let (ready, started) = mpsc::channel();
     let mut threads = Vec::with_capacity(count);
     for core in 0..count {
         let runtime = Builder::new_current_thread();
@@ -64,10 +66,16 @@ pub(crate) fn start(
             load: Arc::clone(&load),
             receiver,
             runtime,
+            ready: ready.clone(),
         };
         let thread = thread::Builder::new().name(format!("core-{core}"));
         threads.push(thread.spawn(move || context.run())?);
         cores.push(Core { sender, load });
+    }
+    drop(ready);
+    for started in started.iter().take(count) {
+        // The threads that did start end when their senders are dropped here.
+        started?;
     }
     Ok((cores, threads))
 }
@@ -78,27 +86,33 @@ struct CoreStart {
     load: Arc<CoreLoad>,
     receiver: UnboundedReceiver<Accepted>,
     runtime: Builder,
+    /// Told whether the runtime could be made, which is possible only on its own thread.
+    ready: mpsc::Sender<io::Result<()>>,
 }
 
 impl CoreStart {
     fn run(mut self) {
         self.load.measure_this_thread();
-        match self
-            .runtime
-            .enable_all()
-            .build_local(LocalOptions::default())
-        {
-            Ok(runtime) => runtime.block_on(serve_core(
-                Rc::new(CoreContext {
-                    server: self.context,
-                    core: self.core,
-                }),
-                self.receiver,
-                self.load,
-            )),
-            // Without it the core refuses all connections: they are closed as they arrive.
-            Err(error) => tracing::error!(core = self.core, %error, "a core cannot start"),
-        }
+        let _vital = Vital::new(&self.context, format!("core-{}", self.core));
+        let runtime = self.runtime.enable_all();
+        let runtime = match runtime.build_local(LocalOptions::default()) {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                // The other end waits for this.
+                let _ = self.ready.send(Err(error));
+                return;
+            }
+        };
+        let _ = self.ready.send(Ok(()));
+        drop(self.ready);
+        runtime.block_on(serve_core(
+            Rc::new(CoreContext {
+                server: self.context,
+                core: self.core,
+            }),
+            self.receiver,
+            self.load,
+        ));
     }
 }
 

@@ -17,3 +17,62 @@ pub(crate) fn raise_open_files_max() -> u64 {
     // No limit at all is shown as the largest number.
     allowed.unwrap_or(u64::MAX)
 }
+
+/// Files that the broker needs besides connections, at least: logs, journal, listeners.
+const RESERVE_MIN: u64 = 256;
+
+/// HTTP addresses, each with its own limit.
+const HTTP_ADDRESSES: u64 = 4;
+
+/// How many connections fit into what the system allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ConnectionLimits {
+    pub(crate) connections_max: u32,
+    pub(crate) http_connections_max: u32,
+}
+
+impl ConnectionLimits {
+    /// The limits wanted, lowered so that files stay free for the log, even with all connections
+    /// open: a broker without a file for its next segment cannot store anything.
+    pub(crate) fn fitted(self, files: u64) -> Self {
+        // All HTTP addresses together may have a quarter.
+        let http_fits = (files / 4 / HTTP_ADDRESSES).max(1);
+        let http = u64::from(self.http_connections_max).min(http_fits);
+        let reserve = (files / 4).max(RESERVE_MIN + HTTP_ADDRESSES * http);
+        // Below some 700 files there is too little for everybody, and connections get a quarter.
+        let reserve = reserve.min(files - files / 4);
+        let fits = files.saturating_sub(reserve).max(1);
+        Self {
+            connections_max: lowered(self.connections_max, fits),
+            http_connections_max: lowered(self.http_connections_max, http),
+        }
+    }
+}
+
+fn lowered(wanted: u32, fits: u64) -> u32 {
+    u32::try_from(fits).map_or(wanted, |fits| wanted.min(fits))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_for_the_log() {
+        let wanted = ConnectionLimits {
+            connections_max: 20_000,
+            http_connections_max: 1024,
+        };
+        let fitted = |files| {
+            let limits = wanted.fitted(files);
+            (limits.connections_max, limits.http_connections_max)
+        };
+        assert_eq!(fitted(u64::MAX), (20_000, 1024));
+        assert_eq!(fitted(65_536), (20_000, 1024));
+        assert_eq!(fitted(20_000), (15_000, 1024));
+        assert_eq!(fitted(4096), (2816, 256));
+        assert_eq!(fitted(1024), (512, 64));
+        assert_eq!(fitted(300), (75, 18));
+        assert_eq!(fitted(0), (1, 1), "it cannot work, and does not panic");
+    }
+}

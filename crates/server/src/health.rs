@@ -1,10 +1,14 @@
-//! Whether new messages can be stored.
+//! Whether new messages can be stored, and all threads are at work.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use cloverleaf_log::LogMetrics;
 use parking_lot::Mutex;
+
+use crate::context::ServerContext;
 
 /// How long a failed write or sync is held against the broker: long enough for every monitoring
 /// system to see it, and an end, because the log goes on in a new segment.
@@ -14,9 +18,41 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     errors: Mutex<(u64, Option<Instant>)>,
+    lost_thread: Mutex<Option<String>>,
+}
+
+/// Held by a thread that the broker cannot do without: notes its end by a fault.
+pub(crate) struct Vital {
+    context: Arc<ServerContext>,
+    thread: String,
+}
+
+impl Vital {
+    pub(crate) fn new(context: &Arc<ServerContext>, thread: impl Into<String>) -> Self {
+        Self {
+            context: Arc::clone(context),
+            thread: thread.into(),
+        }
+    }
+}
+
+impl Drop for Vital {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.context.health.lose_thread(&self.thread);
+        }
+    }
 }
 
 impl Health {
+    fn lose_thread(&self, thread: &str) {
+        tracing::error!(
+            thread,
+            "a thread of the broker ended by a fault: restart the broker"
+        );
+        *self.lost_thread.lock() = Some(thread.to_owned());
+    }
+
     /// Why messages are refused, or were lately; `None` when all is well.
     pub(crate) fn trouble(
         &self,
@@ -24,6 +60,11 @@ impl Health {
         data_dir: &Path,
         disk_free_bytes_min: u64,
     ) -> Option<String> {
+        if let Some(thread) = self.lost_thread.lock().as_deref() {
+            return Some(format!(
+                "the thread {thread} ended by a fault: restart the broker"
+            ));
+        }
         if let Some(free) = free_bytes(data_dir)
             && free < disk_free_bytes_min
         {
@@ -82,5 +123,13 @@ mod tests {
             health.trouble(&failed, folder.path(), 0).is_some(),
             "remembered for a while"
         );
+    }
+
+    #[test]
+    fn a_lost_thread_is_trouble() {
+        let health = Health::default();
+        health.lose_thread("housekeeping");
+        let trouble = health.trouble(&LogMetrics::default(), Path::new("/"), 0);
+        assert!(trouble.is_some_and(|why| why.contains("housekeeping")));
     }
 }

@@ -1,128 +1,167 @@
-//! The listener below the HTTP interfaces: bounds their connections and speaks TLS if asked to.
+//! The connections of one HTTP interface: their number, their limits in time, and TLS if asked
+//! for. Above it are axum and hyper.
 
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Connections that one HTTP address serves at once; more wait in the kernel's queue. Far more
-/// than any dashboard or script opens, and few enough to bound their buffers.
-const CONNECTIONS_MAX: usize = 1024;
-
-/// How long a TLS handshake may take.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::context::ServerContext;
+use crate::http_activity::{Activity, Admission, Admitted, Connections};
+use crate::http_body::TimedBody;
+use crate::repeats::Repeats;
 
 /// Pause after a failed accept, as for the other listeners.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts connections for axum. Handshakes run beside each other, so that a slow one holds
-/// nobody up.
+/// One HTTP interface.
 pub(crate) struct HttpListener {
-    address: SocketAddr,
-    ready: mpsc::Receiver<(HttpStream, SocketAddr)>,
+    pub(crate) listener: TcpListener,
+    pub(crate) router: Router,
+    pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
 }
 
 impl HttpListener {
-    /// Takes over a listening socket; must be called within the runtime that serves it.
-    ///
-    /// # Errors
-    /// The socket cannot be used with the runtime.
-    pub(crate) fn new(
-        listener: std::net::TcpListener,
-        tls: Option<Arc<rustls::ServerConfig>>,
-    ) -> io::Result<Self> {
-        let listener = TcpListener::from_std(listener)?;
-        let address = listener.local_addr()?;
-        let (sender, ready) = mpsc::channel(1);
-        tokio::spawn(accept(listener, tls.map(TlsAcceptor::from), sender));
-        Ok(Self { address, ready })
-    }
-}
-
-impl axum::serve::Listener for HttpListener {
-    type Io = HttpStream;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (HttpStream, SocketAddr) {
-        match self.ready.recv().await {
-            Some(accepted) => accepted,
-            // The accepting task ends with the runtime only.
-            None => std::future::pending().await,
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.address)
-    }
-}
-
-async fn accept(
-    listener: TcpListener,
-    tls: Option<TlsAcceptor>,
-    sender: mpsc::Sender<(HttpStream, SocketAddr)>,
-) {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    loop {
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
-            return;
-        };
-        let (stream, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "an HTTP connection cannot be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%peer, %error, "TCP_NODELAY cannot be set");
-        }
-        let Some(tls) = tls.clone() else {
-            let stream = HttpStream {
-                transport: Transport::Plain(stream),
-                _permit: permit,
+    /// Serves connections until the broker drains, and then until the last request is answered.
+    pub(crate) async fn serve(self, context: Arc<ServerContext>) {
+        let connections = Connections::new(context.config.general.http_connections_max as usize);
+        let tls = self.tls.map(TlsAcceptor::from);
+        let mut served = JoinSet::new();
+        let (mut failed, mut crowded) = (Repeats::default(), Repeats::default());
+        let mut drained = pin!(context.drained());
+        for id in 0.. {
+            let accepted = tokio::select! {
+                accepted = accept(&self.listener, &mut served) => accepted,
+                () = &mut drained => break,
             };
-            if sender.send((stream, peer)).await.is_err() {
-                return;
-            }
-            continue;
-        };
-        let sender = sender.clone();
-        tokio::spawn(async move {
-            match timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-                Ok(Ok(stream)) => {
-                    let transport = Transport::Tls(Box::new(stream));
-                    // A closed channel means that the broker shuts down.
-                    let _ = sender
-                        .send((
-                            HttpStream {
-                                transport,
-                                _permit: permit,
-                            },
-                            peer,
-                        ))
-                        .await;
+            let stream = match accepted {
+                Ok(stream) => stream,
+                Err(error) => {
+                    if let Some(times) = failed.count() {
+                        tracing::warn!(times, %error, "HTTP connections cannot be accepted");
+                    }
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
                 }
-                Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
-                Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
+            };
+            let admission = connections.admit(id);
+            if !matches!(admission, Admission::Free(_))
+                && let Some(closed) = crowded.count()
+            {
+                let http_connections_max = context.config.general.http_connections_max;
+                tracing::warn!(
+                    closed,
+                    http_connections_max,
+                    "HTTP connections closed: too many are open"
+                );
             }
-        });
+            if let Admission::Free(place) | Admission::InsteadOfOther(place) = admission {
+                let (router, tls) = (self.router.clone(), tls.clone());
+                let context = Arc::clone(&context);
+                served.spawn(serve_connection(stream, tls, router, place, context));
+            }
+        }
+        drop(self.listener);
+        while served.join_next().await.is_some() {}
     }
 }
 
-/// One HTTP connection, counted until it is dropped.
-pub(crate) struct HttpStream {
+/// The next connection. Meanwhile those that have ended are forgotten.
+async fn accept(listener: &TcpListener, served: &mut JoinSet<()>) -> io::Result<TcpStream> {
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => return accepted.map(|(stream, _)| stream),
+            Some(ended) = served.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(%error, "an HTTP connection ended by a fault of the broker");
+                }
+            }
+        }
+    }
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    place: Admitted,
+    context: Arc<ServerContext>,
+) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "TCP_NODELAY cannot be set");
+    }
+    let activity = place.activity();
+    let served = async {
+        let transport = match tls {
+            None => Transport::Plain(stream),
+            Some(tls) => match tls.accept(stream).await {
+                Ok(stream) => Transport::Tls(Box::new(stream)),
+                Err(error) => {
+                    tracing::debug!(%error, "TLS handshake failed");
+                    return;
+                }
+            },
+        };
+        let activity = Arc::clone(activity);
+        serve_requests(
+            HttpStream {
+                transport,
+                activity,
+            },
+            router,
+            &context,
+        )
+        .await;
+    };
+    tokio::select! {
+        () = served => {}
+        () = activity.over() => tracing::debug!("an idle or slow HTTP connection is closed"),
+    }
+}
+
+async fn serve_requests(stream: HttpStream, router: Router, context: &ServerContext) {
+    let activity = Arc::clone(&stream.activity);
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+        activity.request_begins();
+        let answer = router.call(request.map(TimedBody::new));
+        let activity = Arc::clone(&activity);
+        async move {
+            let answer = answer.await;
+            activity.request_ends();
+            answer
+        }
+    });
+    let mut connection =
+        pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = context.drained() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "an HTTP connection has ended");
+    }
+}
+
+/// The bytes of one HTTP connection, whose movement is noted.
+struct HttpStream {
     transport: Transport,
-    _permit: OwnedSemaphorePermit,
+    activity: Arc<Activity>,
 }
 
 enum Transport {
@@ -136,10 +175,15 @@ impl AsyncRead for HttpStream {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match &mut self.transport {
+        let before = buffer.filled().len();
+        let read = match &mut self.transport {
             Transport::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
             Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buffer),
+        };
+        if buffer.filled().len() > before {
+            self.activity.received();
         }
+        read
     }
 }
 
@@ -149,10 +193,14 @@ impl AsyncWrite for HttpStream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.transport {
+        let written = match &mut self.transport {
             Transport::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
             Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
+        };
+        if written.is_ready() {
+            self.activity.sent();
         }
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -34,30 +34,50 @@ pub(crate) fn start(
     listeners: HttpListeners,
 ) -> io::Result<thread::JoinHandle<()>> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
+    let interfaces = {
+        let _runtime = runtime.enter();
+        interfaces(context, listeners)?
+    };
     let context = Arc::clone(context);
     thread::Builder::new()
         .name("http".to_owned())
-        .spawn(move || runtime.block_on(serve_all(context, listeners)))
+        .spawn(move || runtime.block_on(serve_all(context, interfaces)))
 }
 
-async fn serve_all(context: Arc<ServerContext>, listeners: HttpListeners) {
-    let mut servers = JoinSet::new();
-    let nsq = nsq_http::router(Arc::clone(&context));
+/// What is listened on, with what answers there. Must be called within the runtime.
+fn interfaces(
+    context: &Arc<ServerContext>,
+    listeners: HttpListeners,
+) -> io::Result<Vec<HttpListener>> {
+    let nsq = nsq_http::router(Arc::clone(context));
     let plain_nsq = match context.config.nsq.tls_required {
-        TlsRequired::Yes => tls_required_router(&context),
+        TlsRequired::Yes => tls_required_router(context),
         TlsRequired::No | TlsRequired::TcpOnly => nsq.clone(),
     };
-    let lookup = nsq_lookup_http::router(Arc::clone(&context));
+    let lookup = nsq_lookup_http::router(Arc::clone(context));
     let all = [
-        (listeners.admin, admin::router(Arc::clone(&context)), None),
+        (listeners.admin, admin::router(Arc::clone(context)), None),
         (listeners.nsq, plain_nsq, None),
         (listeners.nsq_tls, nsq, context.tls.clone()),
         (listeners.nsq_lookup, lookup, None),
     ];
+    let mut interfaces = Vec::new();
     for (listener, router, tls) in all {
         if let Some(listener) = listener {
-            servers.spawn(serve(Arc::clone(&context), listener, router, tls));
+            interfaces.push(HttpListener {
+                listener: tokio::net::TcpListener::from_std(listener)?,
+                router,
+                tls,
+            });
         }
+    }
+    Ok(interfaces)
+}
+
+async fn serve_all(context: Arc<ServerContext>, interfaces: Vec<HttpListener>) {
+    let mut servers = JoinSet::new();
+    for interface in interfaces {
+        servers.spawn(interface.serve(Arc::clone(&context)));
     }
     servers.spawn(nsq_lookup_peer::run(Arc::clone(&context)));
     context.drained().await;
@@ -67,26 +87,6 @@ async fn serve_all(context: Arc<ServerContext>, listeners: HttpListeners) {
     });
     if ended.await.is_err() {
         tracing::warn!("HTTP requests did not finish in time and are cut off");
-    }
-}
-
-async fn serve(
-    context: Arc<ServerContext>,
-    listener: TcpListener,
-    router: Router,
-    tls: Option<Arc<rustls::ServerConfig>>,
-) {
-    let drained = async move { context.drained().await };
-    let served = match HttpListener::new(listener, tls) {
-        Ok(listener) => {
-            axum::serve(listener, router)
-                .with_graceful_shutdown(drained)
-                .await
-        }
-        Err(error) => Err(error),
-    };
-    if let Err(error) = served {
-        tracing::error!(%error, "an HTTP interface has ended");
     }
 }
 

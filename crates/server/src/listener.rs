@@ -8,11 +8,13 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc::error::SendError;
 
 use crate::balance::{Balance, SAMPLE_INTERVAL};
 use crate::config_value::ListenAddress;
 use crate::context::ServerContext;
 use crate::cores::{Accepted, Core, Handler};
+use crate::repeats::Repeats;
 
 /// Connections that wait to be accepted. The kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4096;
@@ -80,7 +82,7 @@ fn bind_one(address: SocketAddr) -> io::Result<StdListener> {
 /// Accepts connections of all listeners until the broker drains. Dropping the cores at the end
 /// tells them that no more will come.
 pub(crate) async fn accept_all(
-    listeners: Vec<(StdListener, Handler)>,
+    listeners: Vec<(TcpListener, Handler)>,
     cores: Vec<Core>,
     context: Arc<ServerContext>,
 ) {
@@ -88,7 +90,7 @@ pub(crate) async fn accept_all(
         balance: Balance::new(cores.len()),
         cores,
         connections_max: context.config.general.connections_max as usize,
-        refused: 0,
+        refused: Repeats::default(),
     });
     let sampling = async {
         let mut interval = tokio::time::interval(SAMPLE_INTERVAL);
@@ -99,10 +101,7 @@ pub(crate) async fn accept_all(
     };
     let mut accepting = Vec::new();
     for (listener, handler) in listeners {
-        match TcpListener::from_std(listener) {
-            Ok(listener) => accepting.push(Box::pin(accept(listener, handler, &acceptor))),
-            Err(error) => tracing::error!(%error, "a listening socket cannot be used"),
-        }
+        accepting.push(Box::pin(accept(listener, handler, &acceptor)));
     }
     let all = async {
         // Each loop ends only with the broker, so polling all of them on every wake-up is enough:
@@ -123,6 +122,7 @@ pub(crate) async fn accept_all(
 }
 
 async fn accept(listener: TcpListener, handler: Handler, acceptor: &parking_lot::Mutex<Acceptor>) {
+    let mut failed = Repeats::default();
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
@@ -139,7 +139,9 @@ async fn accept(listener: TcpListener, handler: Handler, acceptor: &parking_lot:
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection cannot be accepted");
+                if let Some(times) = failed.count() {
+                    tracing::warn!(times, %error, "connections cannot be accepted");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -150,36 +152,42 @@ struct Acceptor {
     balance: Balance,
     cores: Vec<Core>,
     connections_max: usize,
-    /// Connections refused since the last sample, so that a flood is one log line.
-    refused: u64,
+    refused: Repeats,
 }
 
 impl Acceptor {
     fn sample(&mut self) {
         self.balance.sample(&self.cores);
-        if self.refused > 0 {
-            let (refused, connections_max) = (self.refused, self.connections_max);
-            tracing::warn!(
-                refused,
-                connections_max,
-                "connections refused: too many are open"
-            );
-            self.refused = 0;
-        }
     }
 
     fn hand_over(&mut self, accepted: Accepted) {
         let open: usize = self.cores.iter().map(|core| core.load.connections()).sum();
         if open >= self.connections_max {
-            self.refused += 1;
+            if let Some(refused) = self.refused.count() {
+                let connections_max = self.connections_max;
+                tracing::warn!(
+                    refused,
+                    connections_max,
+                    "connections refused: too many are open"
+                );
+            }
             return;
         }
-        let core = self.balance.choose(&self.cores);
-        let Some(core) = self.cores.get(core) else {
-            return;
-        };
-        if core.sender.send(accepted).is_err() {
-            core.load.release();
+        let mut accepted = Some(accepted);
+        while let Some(connection) = accepted.take() {
+            let Some(core) = self.balance.choose(&self.cores) else {
+                // All cores have ended, which was said when each was found so.
+                return;
+            };
+            let Some(chosen) = self.cores.get(core) else {
+                return;
+            };
+            if let Err(SendError(back)) = chosen.sender.send(connection) {
+                chosen.load.release();
+                tracing::error!(core, "a core has ended and gets no more connections");
+                self.balance.exclude(core);
+                accepted = Some(back);
+            }
         }
     }
 }

@@ -92,7 +92,7 @@ async fn ask_one(
             AuthMethod::Post => Method::Post(question.json()),
         };
         let limit = nsq.http_client_request_timeout;
-        let answer = request(&endpoint, method, nsq);
+        let answer = request(&endpoint, method, nsq, &context.auth_tls);
         let Ok(answer) = timeout(limit, answer).await else {
             return Err(AuthError::TimedOut(limit));
         };

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -11,6 +11,7 @@ use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -138,6 +139,7 @@ pub(crate) async fn request(
     endpoint: &Endpoint,
     method: Method,
     nsq: &NsqConfig,
+    tls: &ClientTls,
 ) -> Result<(u16, Vec<u8>), HttpError> {
     let mut bytes = endpoint.head(&method).into_bytes();
     if let Method::Post(body) = method {
@@ -151,12 +153,31 @@ pub(crate) async fn request(
     }
     let name = ServerName::try_from(endpoint.name().to_owned())
         .map_err(|_| HttpError::Address(endpoint.host.clone()))?;
-    let connector = TlsConnector::from(client_config(nsq)?);
+    let connector = TlsConnector::from(tls.config(nsq).await?);
     exchange(connector.connect(name, stream).await?, &bytes).await
 }
 
-fn client_config(nsq: &NsqConfig) -> Result<Arc<ClientConfig>, HttpError> {
-    let files = match nsq.tls_root_ca_file.as_deref() {
+/// TLS towards the auth services: made for the first question that needs it, then kept.
+#[derive(Default)]
+pub(crate) struct ClientTls {
+    made: OnceLock<Arc<ClientConfig>>,
+}
+
+impl ClientTls {
+    /// Reads the authorities' certificates on another thread, because a core's serves many.
+    async fn config(&self, nsq: &NsqConfig) -> Result<Arc<ClientConfig>, HttpError> {
+        if let Some(config) = self.made.get() {
+            return Ok(Arc::clone(config));
+        }
+        let root_ca_file = nsq.tls_root_ca_file.clone();
+        let reading = spawn_blocking(move || client_config(root_ca_file.as_deref()));
+        let config = reading.await.map_err(io::Error::other)??;
+        Ok(Arc::clone(self.made.get_or_init(|| config)))
+    }
+}
+
+fn client_config(root_ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, HttpError> {
+    let files = match root_ca_file {
         Some(configured) => vec![configured],
         None => SYSTEM_AUTHORITIES.map(Path::new).to_vec(),
     };
@@ -320,5 +341,26 @@ mod tests {
         ] {
             assert!(parse_answer(bad.as_bytes(), true).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn authorities_are_read_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ca.pem");
+        let mut nsq = crate::Config::default().nsq;
+        nsq.tls_root_ca_file = Some(file.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        let tls = ClientTls::default();
+        let missing = runtime.block_on(tls.config(&nsq));
+        assert!(matches!(missing, Err(HttpError::NoAuthorities)));
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        std::fs::write(&file, params.self_signed(&key).unwrap().pem()).unwrap();
+        let made = runtime.block_on(tls.config(&nsq)).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        let kept = runtime.block_on(tls.config(&nsq)).unwrap();
+        assert!(Arc::ptr_eq(&made, &kept));
     }
 }

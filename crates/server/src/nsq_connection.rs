@@ -160,6 +160,8 @@ impl Connection {
                 if self.is_overdue(now) {
                     return Poll::Ready(self.overdue());
                 }
+                // Else this would be the same step over and over.
+                debug_assert!(self.due_us() > now.us, "what is due was not done");
                 if self.sleep_until_due(cx, now).is_ready() {
                     continue;
                 }
@@ -180,6 +182,7 @@ impl Connection {
         now: Now,
     ) -> Result<Progress, Ending> {
         self.poll_auth(cx, now);
+        let wanted_input = self.session.wants_input();
         let read = self.io.read(&mut self.session, scratch, cx, now)?;
         if self.handshake_since_us.is_some() && !self.io.is_handshaking() {
             self.handshake_since_us = None;
@@ -187,7 +190,11 @@ impl Connection {
             self.session.tls_negotiated(facts.unwrap_or_default());
         }
         let written = self.io.write(&mut self.session, scratch, cx, now)?;
-        let moved = read.and(written);
+        let mut moved = read.and(written);
+        if !wanted_input && self.session.wants_input() {
+            // Nothing was read in this step, so no waker is registered for what may have come.
+            moved = moved.and(Progress::Bytes(0));
+        }
         if moved == Progress::None
             && self.io.is_flushed()
             && let Some(request) = self.session.take_request()
@@ -363,3 +370,7 @@ fn now(context: &ServerContext) -> Now {
         unix_us: u64::try_from(unix.as_micros()).unwrap_or(u64::MAX),
     }
 }
+
+#[cfg(test)]
+#[path = "nsq_connection_tests.rs"]
+mod tests;

@@ -9,7 +9,7 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::transport::{LayerError, Layers};
+use crate::transport::{Inbox, LayerError, Layers};
 
 /// Most bytes of one socket read.
 const READ_BYTES: usize = 256 * 1024;
@@ -20,6 +20,10 @@ const FRONT_BYTES: usize = 32 * 1024;
 
 /// A shared output buffer that grew beyond this is given back.
 const OUTPUT_KEPT_BYTES: usize = 1024 * 1024;
+
+/// A peer to which output is stuck has to take this much, or all, before the time of the write
+/// starts anew: who takes a byte now and then holds buffers for ever.
+const TAKEN_BYTES_MIN: usize = 64 * 1024;
 
 /// What the connections of a core share, one turn at a time.
 #[derive(Default)]
@@ -66,13 +70,15 @@ pub(crate) struct Io {
     stream: TcpStream,
     layers: Option<Box<Layers>>,
     /// Read and not consumed.
-    carry: Vec<u8>,
+    carry: Inbox,
     /// The session need not be shown less than this.
     needed_bytes: usize,
     /// Raw output that the socket did not take; sent up to `unsent_from`.
     unsent: Vec<u8>,
     unsent_from: usize,
     unsent_since_us: Option<u64>,
+    /// How much the socket took since then.
+    unsent_taken_bytes: usize,
     at_end: bool,
 }
 
@@ -81,11 +87,12 @@ impl Io {
         Io {
             stream,
             layers: None,
-            carry: Vec::new(),
+            carry: Inbox::default(),
             needed_bytes: 0,
             unsent: Vec::new(),
             unsent_from: 0,
             unsent_since_us: None,
+            unsent_taken_bytes: 0,
             at_end: false,
         }
     }
@@ -103,7 +110,7 @@ impl Io {
         self.unsent.is_empty()
     }
 
-    /// Since when the socket takes nothing.
+    /// Since when the socket takes nothing worth mention.
     pub(crate) fn unsent_since_us(&self) -> Option<u64> {
         self.unsent_since_us
     }
@@ -117,7 +124,7 @@ impl Io {
         let layers = self.layers.get_or_insert_default();
         add(layers)?;
         let carry = std::mem::take(&mut self.carry);
-        layers.feed_top(&carry);
+        layers.feed_top(carry.rest());
         self.needed_bytes = 0;
         Ok(())
     }
@@ -133,10 +140,10 @@ impl Io {
         if !session.wants_input() || self.at_end {
             return Ok(Progress::None);
         }
-        if !self.carry.is_empty() && self.carry.len() >= self.needed_bytes {
+        let carried = self.carry.rest().len();
+        if carried > 0 && carried >= self.needed_bytes {
             // The session stopped within what it had, and now it goes on.
-            self.show_carry(session, now);
-            return Ok(Progress::Bytes(0));
+            return Ok(Progress::Bytes(self.show_carry(session, now)));
         }
         if scratch.input.is_empty() {
             scratch.input = vec![0; FRONT_BYTES + READ_BYTES];
@@ -171,54 +178,49 @@ impl Io {
         };
         if count == 0 {
             self.at_end = true;
-            session.end_of_input(&self.carry, now);
+            session.end_of_input(self.carry.rest(), now);
             return Ok(Progress::Bytes(0));
         }
-        self.show(session, &mut scratch.input, count, now);
-        if !self.carry.is_empty() && session.wants_input() {
+        let cost_bytes = self.show(session, &mut scratch.input, count, now);
+        if !self.carry.rest().is_empty() && session.wants_input() {
             // The rest of a command is on its way: a client with Nagle's algorithm sends it only
             // once it has our acknowledgement, which the kernel would delay by 40 ms. A failure
             // costs that delay and nothing else.
             let _ = rustix::net::sockopt::set_tcp_quickack(&self.stream, true);
         }
-        Ok(Progress::Bytes(count))
+        Ok(Progress::Bytes(count.max(cost_bytes)))
     }
 
     /// Shows the session what came, which starts at `FRONT_BYTES` of `buffer`, behind what was
-    /// carried.
-    fn show(&mut self, session: &mut Session, buffer: &mut [u8], count: usize, now: Now) {
-        let carried = self.carry.len();
+    /// carried. Returns what that cost.
+    fn show(&mut self, session: &mut Session, buffer: &mut [u8], count: usize, now: Now) -> usize {
+        let carried = self.carry.rest().len();
         let fresh = FRONT_BYTES..FRONT_BYTES + count;
         if carried + count < self.needed_bytes {
-            self.carry.extend_from_slice(&buffer[fresh]);
+            self.carry.push(&buffer[fresh]);
             session.probe().read_ended_inside_frame();
-            return;
+            return 0;
         }
         if carried > FRONT_BYTES {
-            self.carry.extend_from_slice(&buffer[fresh]);
+            self.carry.push(&buffer[fresh]);
             return self.show_carry(session, now);
         }
         let start = FRONT_BYTES - carried;
-        buffer[start..FRONT_BYTES].copy_from_slice(&self.carry);
+        buffer[start..FRONT_BYTES].copy_from_slice(self.carry.rest());
         let input = &buffer[start..fresh.end];
         let received = session.receive(input, now);
         self.needed_bytes = received.needed_bytes;
-        let rest = &input[received.consumed_bytes..];
-        if rest.is_empty() {
-            self.carry = Vec::new();
-        } else {
-            self.carry.clear();
-            self.carry.extend_from_slice(rest);
-        }
+        self.carry.take(carried);
+        self.carry.push(&input[received.consumed_bytes..]);
+        received.cost_bytes
     }
 
-    fn show_carry(&mut self, session: &mut Session, now: Now) {
-        let received = session.receive(&self.carry, now);
+    /// Shows the session what was carried alone. Returns what that cost.
+    fn show_carry(&mut self, session: &mut Session, now: Now) -> usize {
+        let received = session.receive(self.carry.rest(), now);
         self.needed_bytes = received.needed_bytes;
-        self.carry.drain(..received.consumed_bytes);
-        if self.carry.capacity() > 2 * (self.carry.len() + FRONT_BYTES) || self.carry.is_empty() {
-            self.carry.shrink_to_fit();
-        }
+        self.carry.take(received.consumed_bytes);
+        received.cost_bytes
     }
 
     /// Writes what is stuck; if that goes out, asks the session for more and writes that.
@@ -238,13 +240,18 @@ impl Io {
             let count = result?;
             session.wrote(count, now);
             self.unsent_from += count;
-            self.unsent_since_us = Some(now.us);
+            self.unsent_taken_bytes += count;
+            if self.unsent_taken_bytes >= TAKEN_BYTES_MIN {
+                self.unsent_taken_bytes = 0;
+                self.unsent_since_us = Some(now.us);
+            }
             moved = moved.and(Progress::Bytes(count));
         }
         if !self.unsent.is_empty() {
             self.unsent = Vec::new();
             self.unsent_from = 0;
             self.unsent_since_us = None;
+            self.unsent_taken_bytes = 0;
         }
         scratch.output.clear();
         session.poll(cx, now, &mut scratch.output);

@@ -14,13 +14,14 @@ use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode, request};
+use axum::middleware::from_fn;
 use bytes::{Bytes, BytesMut};
 use cloverleaf_nsq::http::{Content, NSQ_CONTENT_TYPE, NSQ_CONTENT_TYPE_NAME, Response};
 use cloverleaf_nsq::http_nsqd::{BodyError, NsqdHttp, RequestHead};
 use tokio::time::timeout;
 
 use crate::context::ServerContext;
-use crate::nsq_node;
+use crate::{nsq_node, web_pages};
 
 /// How long a client may pause within a body: nsqd's client timeout.
 const BODY_PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -41,10 +42,13 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
         fixed_options: nsq_node::fixed_options(&context),
         surroundings: nsq_node::surroundings(context),
     });
-    Router::new().fallback(move |request: Request| {
+    let serve = move |request: Request| {
         let api = Arc::clone(&api);
         async move { serve(&api, request).await }
-    })
+    };
+    Router::new()
+        .fallback(serve)
+        .layer(from_fn(web_pages::refuse_on_nsq))
 }
 
 async fn serve(api: &NsqdHttp, request: Request) -> axum::response::Response {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
+use axum::middleware::from_fn;
 use cloverleaf_nsq::lookup_http::LookupHttp;
 
 use crate::context::ServerContext;
 use crate::nsq_http::{discard, head, into_axum};
-use crate::nsq_node;
+use crate::{nsq_node, web_pages};
 
 /// The lookup interface, which makes an nsqlookupd unnecessary.
 pub(crate) fn router(context: Arc<ServerContext>) -> Router {
@@ -20,7 +21,7 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
         nsq_node::remote_address(&context),
     ));
     let surroundings = nsq_node::surroundings(context);
-    Router::new().fallback(move |request: Request| {
+    let serve = move |request: Request| {
         let (api, surroundings) = (Arc::clone(&api), Arc::clone(&surroundings));
         async move {
             let (parts, body) = request.into_parts();
@@ -31,5 +32,8 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
             );
             into_axum(response)
         }
-    })
+    };
+    Router::new()
+        .fallback(serve)
+        .layer(from_fn(web_pages::refuse_on_nsq))
 }

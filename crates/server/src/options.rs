@@ -137,8 +137,12 @@ options! {
         admin_address: ListenAddress = "127.0.0.1:8080", "";
         /// Threads that serve connections; 0 for one per core.
         cores: u32 = "0", "";
-        /// Connections beyond this number are closed at once.
+        /// Connections beyond this number are closed at once. Where the system allows too few open
+        /// files for it (ulimit -n), it is lowered at the start, and a log line says so.
         connections_max: u32 = "20000", "";
+        /// HTTP connections that each HTTP address serves at once; at this number a new one takes
+        /// the place of the one that was idle for longest. It is lowered like connections_max.
+        http_connections_max: u32 = "1024", "";
         /// Allows listening on addresses other than loopback without any authentication.
         allow_anonymous_remote: bool = "false", "";
         /// How long the broker waits at shutdown for connections to finish.

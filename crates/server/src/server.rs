@@ -15,17 +15,23 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 
 use crate::config::{AnonymousRemote, Config};
+use crate::config_check::OutOfRange;
 use crate::config_value::{ClientAuthPolicy, DurabilityMode as ConfiguredDurability, TlsRequired};
 use crate::context::{Addresses, ServerContext};
-use crate::health::Health;
+use crate::file_limit::ConnectionLimits;
+use crate::health::{Health, Vital};
 use crate::http_thread::HttpListeners;
 use crate::listener::{BindError, accept_all, bind};
+use crate::nsq_auth_http::ClientTls;
 use crate::tls::TlsError;
 use crate::{config_nsq, cores, file_limit, http_thread, nsq_connection, tls};
 
 /// Why the broker did not start.
 #[derive(Debug, Error)]
 pub enum StartError {
+    /// An option has a value that it cannot have.
+    #[error(transparent)]
+    OutOfRange(#[from] OutOfRange),
     /// It would listen where strangers can come.
     #[error(transparent)]
     AnonymousRemote(#[from] AnonymousRemote),
@@ -67,14 +73,16 @@ impl Server {
             // As nsqd: who asks for certificates means that TLS is to be used.
             config.nsq.tls_required = TlsRequired::Yes;
         }
+        config.check()?;
         config.check_listen_addresses()?;
         let tls = tls::server_config(&config.nsq)?;
         let files = file_limit::raise_open_files_max();
         tracing::debug!(files, "open files allowed");
+        fit_connections(&mut config, files);
         let disk = RealDisk::open(&config.general.data_dir)?;
         let (log, recovery) = Log::open(disk, log_options(&config))?;
         let report = recovery.report.clone();
-        let clock = Arc::new(SystemClock);
+        let clock = Arc::new(SystemClock::default());
         let broker = Broker::open(log.clone(), recovery, broker_options(&config), clock);
         let started = broker
             .map_err(StartError::from)
@@ -139,28 +147,6 @@ impl Server {
         self.context.broker.close();
         join(housekeeping);
         self.context.log.close();
-    }
-
-    /// Blocks until the process is told to end (SIGTERM or SIGINT). Call [`Server::shutdown`]
-    /// then.
-    ///
-    /// # Errors
-    /// Signals cannot be listened to.
-    pub fn wait_for_signal(&self) -> io::Result<()> {
-        use tokio::signal::unix::{SignalKind, signal};
-
-        Builder::new_current_thread()
-            .enable_all()
-            .build()?
-            .block_on(async {
-                let mut terminate = signal(SignalKind::terminate())?;
-                let mut interrupt = signal(SignalKind::interrupt())?;
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                }
-                Ok(())
-            })
     }
 }
 
@@ -229,6 +215,7 @@ impl Running {
             started_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(0),
             health: Health::default(),
             started: Instant::now(),
+            auth_tls: ClientTls::default(),
             draining: watch::Sender::new(false),
             broker,
             log,
@@ -272,20 +259,48 @@ impl Starting {
         self.threads.extend(threads);
         let handler: cores::Handler =
             |stream, peer, core| Box::pin(nsq_connection::serve(stream, peer, core));
-        let listeners: Vec<_> = nsq_tcp
-            .map(|listener| (listener, handler))
-            .into_iter()
-            .collect();
         let runtime = Builder::new_current_thread().enable_all().build()?;
+        let mut listeners = Vec::new();
+        if let Some(listener) = nsq_tcp {
+            let _runtime = runtime.enter();
+            listeners.push((tokio::net::TcpListener::from_std(listener)?, handler));
+        }
         let accepting = accept_all(listeners, cores, Arc::clone(context));
         let acceptor = thread::Builder::new().name("acceptor".to_owned());
-        self.threads
-            .push(acceptor.spawn(move || runtime.block_on(accepting))?);
+        let vital = Vital::new(context, "acceptor");
+        self.threads.push(acceptor.spawn(move || {
+            let _vital = vital;
+            runtime.block_on(accepting);
+        })?);
         self.threads.push(http_thread::start(context, http)?);
         let broker = context.broker.clone();
         let housekeeping = thread::Builder::new().name("housekeeping".to_owned());
-        housekeeping.spawn(move || broker.run_housekeeping())
+        let vital = Vital::new(context, "housekeeping");
+        housekeeping.spawn(move || {
+            let _vital = vital;
+            broker.run_housekeeping();
+        })
     }
+}
+
+/// Lowers the limits of connections to what the system allows.
+fn fit_connections(config: &mut Config, files: u64) {
+    let general = &mut config.general;
+    let wanted = ConnectionLimits {
+        connections_max: general.connections_max,
+        http_connections_max: general.http_connections_max,
+    };
+    let fitted = wanted.fitted(files);
+    if fitted != wanted {
+        tracing::warn!(
+            files,
+            connections_max = fitted.connections_max,
+            http_connections_max = fitted.http_connections_max,
+            "fewer connections than configured: the system allows too few open files (ulimit -n)"
+        );
+    }
+    general.connections_max = fitted.connections_max;
+    general.http_connections_max = fitted.http_connections_max;
 }
 
 fn core_count(config: &Config) -> usize {

@@ -60,6 +60,9 @@ impl Inbox {
         } else if self.taken >= self.bytes.len() / 2 {
             self.bytes.drain(..self.taken);
             self.taken = 0;
+            if self.bytes.capacity() > 4 * self.bytes.len() {
+                self.bytes.shrink_to_fit();
+            }
         }
     }
 }

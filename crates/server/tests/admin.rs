@@ -258,6 +258,62 @@ fn requests_of_web_pages_are_refused() {
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.0 403"), "{answer}");
     assert_eq!(admin(&server, "GET", "/nothing", "").status, 404);
+    let named = |path: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(
+            stream,
+            "GET {path} HTTP/1.0\r\nhost: broker.example\r\n\r\n"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    assert_eq!(named("/debug/connections"), "403");
+    assert_eq!(named("/metrics"), "200");
+    assert_eq!(named("/healthz"), "200");
+}
+
+#[test]
+fn idle_connections_keep_nobody_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.general.http_connections_max = 3;
+    let server = Server::start(config).unwrap();
+    let address = server.addresses().admin.unwrap();
+    let mut idle: Vec<TcpStream> = (0..8)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    assert_eq!(admin(&server, "GET", "/healthz", "").status, 200);
+    let closed = idle[0].read(&mut [0]);
+    assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+}
+
+#[test]
+fn names_that_cannot_be_shown_are_refused() {
+    let (_folder, server) = start();
+    let create = |path: &str, name: &str| {
+        let body = serde_json::json!({ "name": name }).to_string();
+        admin(&server, "POST", path, &body)
+    };
+    for name in ["", "a\nb", "\u{7f}", &"n".repeat(256)] {
+        let answer = create("/api/topics", name);
+        assert_eq!(answer.status, 400, "{name:?}");
+        assert!(answer.body.contains("the name of a topic cannot"));
+    }
+    assert_eq!(create("/api/topics", &"n".repeat(255)).status, 201);
+    create("/api/topics", "t");
+    let subscription = create("/api/topics/t/subscriptions", "");
+    assert_eq!(subscription.status, 400);
+}
+
+#[test]
+fn options_that_cannot_work_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.nsq.client_timeout = Duration::ZERO;
+    let error = Server::start(config).err().unwrap();
+    assert!(matches!(error, StartError::OutOfRange(_)), "{error}");
 }
 
 #[test]

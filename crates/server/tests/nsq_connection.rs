@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
+use std::time::Duration;
 
 use cloverleaf_server::config_value::AuthMethod;
 use nsq_support::{Broker, PATIENCE, start};
@@ -206,6 +207,14 @@ fn heartbeats_come_without_any_traffic() {
     client.expect(0, "_heartbeat_");
     // Silent for two intervals: the end.
     client.expect(0, "_heartbeat_");
+    client.expect_end();
+}
+
+#[test]
+fn who_never_says_the_magic_is_closed() {
+    let broker = start(|config| config.nsq.client_timeout = Duration::from_millis(200));
+    let mut client = connect_silent(&broker);
+    client.send(b"  V");
     client.expect_end();
 }
 

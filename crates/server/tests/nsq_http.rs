@@ -154,3 +154,25 @@ fn options_are_those_of_the_configuration() {
     assert_eq!(broker.get("/config/log_level").body, "3");
     assert_eq!(broker.put("/config/log_level", b"").status, 413);
 }
+
+#[test]
+fn changes_by_web_pages_are_refused() {
+    let broker = start(|_| {});
+    let from_page = |address, method: &str, path: &str| {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: nsqd\r\nOrigin: https://example.com\r\n\
+             Connection: close\r\nContent-Length: 0\r\n\r\n"
+        );
+        exchange(address, &[head.as_bytes()])
+    };
+    let answer = from_page(broker.http(), "POST", "/topic/create?topic=t");
+    assert_eq!(
+        (answer.status, answer.body.as_str()),
+        (403, r#"{"message":"FORBIDDEN_ORIGIN"}"#)
+    );
+    assert_eq!(
+        from_page(broker.lookup(), "POST", "/topic/create?topic=t").status,
+        403
+    );
+    assert_eq!(from_page(broker.http(), "GET", "/ping").status, 200);
+}

@@ -27,6 +27,9 @@ pub struct Identity {
     pub client_id: String,
 }
 
+/// Most bytes of each text of an [`Identity`]: it is kept for closed connections too.
+const IDENTITY_TEXT_BYTES_MAX: usize = 128;
+
 /// The session's end of a connection's telemetry.
 ///
 /// Dereferences to the [`Recorder`], which has the recording methods. Dropping the probe closes
@@ -138,7 +141,17 @@ impl Recorder {
     }
 
     /// Says who the client is, once it has introduced itself.
-    pub fn identify(&self, identity: Identity) {
+    /// Long texts are cut off.
+    pub fn identify(&self, mut identity: Identity) {
+        let Identity {
+            library,
+            version,
+            client_id,
+        } = &mut identity;
+        for text in [library, version, client_id] {
+            text.truncate(text.floor_char_boundary(IDENTITY_TEXT_BYTES_MAX));
+            text.shrink_to_fit();
+        }
         self.about.lock().identity = identity;
     }
 

@@ -14,6 +14,10 @@ use crate::{ConnectionSnapshot, HistogramSnapshot, Snapshot};
 /// Bucket bounds of a rendered histogram are 2^k − 1 for k up to this: 134 seconds, 134 MB.
 const BOUND_BITS_MAX: u32 = 27;
 
+/// Longer label values are cut off: clients name themselves, and the page repeats it per series.
+/// Names of topics and subscriptions are shorter, so that no two series become one.
+const LABEL_BYTES_MAX: usize = 256;
+
 /// What a metric is, for its TYPE line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
@@ -62,6 +66,7 @@ impl MetricText {
         let mut separator = '{';
         for (label, value) in labels {
             let _ = write!(self.text, "{separator}{label}=\"");
+            let value = &value[..value.floor_char_boundary(LABEL_BYTES_MAX)];
             for character in value.chars() {
                 match character {
                     '\\' => self.text.push_str("\\\\"),
@@ -351,6 +356,14 @@ mod tests {
             !page.contains("127.0.0.1:1\""),
             "the quietest connection is left out: {page}"
         );
+    }
+
+    #[test]
+    fn long_labels_are_cut_off_between_characters() {
+        let mut text = MetricText::new();
+        text.sample("a", &[("b", &format!("x{}", "ä".repeat(1000)))], 1.0);
+        let expect = format!("a{{b=\"x{}\"}} 1\n", "ä".repeat(127));
+        assert_eq!(text.finish(), expect);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::snapshot::{ClosedConnection, Histograms, ProtocolTotals, Snapshot};
 use crate::{Counters, Protocol, TcpInfo};
 
 /// How many closed connections are remembered: enough to see a client that reconnects for every
-/// message, and about 100 KB.
+/// message, and 100 to 200 KB, because texts of an identity are bounded.
 const CLOSED_MAX: usize = 256;
 
 #[derive(Debug, Default)]
@@ -173,10 +173,15 @@ mod tests {
     fn memory_of_closed_connections_is_bounded() {
         let registry = Registry::new();
         for port in 0..1000 {
-            drop(registry.open(Protocol::Nsq, peer(port), 1));
+            let probe = registry.open(Protocol::Nsq, peer(port), 1);
+            probe.identify(Identity {
+                client_id: "x".repeat(1 << 20),
+                ..Identity::default()
+            });
         }
         let closed = registry.snapshot(2, |_| None).closed;
         assert_eq!(closed.len(), CLOSED_MAX);
+        assert!(closed.iter().all(|it| it.identity.client_id.len() == 128));
         assert_eq!(closed.last().unwrap().peer.port(), 999);
     }
 

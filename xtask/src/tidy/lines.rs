@@ -110,6 +110,8 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/server/src/tcp_info.rs",
     // The CPU time of another thread.
     "crates/server/src/balance.rs",
+    // Whether SIGHUP is ignored.
+    "crates/server/src/signals.rs",
 ];
 
 pub(super) fn check(source: &Source, findings: &mut Vec<Finding>) {

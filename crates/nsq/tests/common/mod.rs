@@ -31,16 +31,29 @@ impl World {
     }
 
     pub fn with(options: SessionOptions) -> World {
+        World::build(options, true, BrokerOptions::default())
+    }
+
+    /// A broker that has room for one publish at a time, and writes only when it settles.
+    pub fn with_little_room() -> World {
+        let broker_options = BrokerOptions {
+            unwritten_bytes_max: 1,
+            ..BrokerOptions::default()
+        };
+        World::build(SessionOptions::default(), false, broker_options)
+    }
+
+    fn build(options: SessionOptions, inline_writes: bool, broker_options: BrokerOptions) -> World {
         let clock = Arc::new(ManualClock::new(START_MS));
         let disk = SimDisk::new();
         let log_options = LogOptions {
             manual: true,
+            inline_writes,
             disk_free_bytes_min: 0,
             journal_bytes: 64 << 10,
             ..LogOptions::default()
         };
         let (log, recovery) = Log::open(disk.mount(), log_options).unwrap();
-        let broker_options = BrokerOptions::default();
         let broker = Broker::open(log.clone(), recovery, broker_options, clock.clone()).unwrap();
         World {
             clock,

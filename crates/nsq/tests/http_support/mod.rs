@@ -79,7 +79,7 @@ pub fn start() -> Nsqd {
         ..LogOptions::default()
     };
     let (log, recovery) = Log::open(SimDisk::new().mount(), options).unwrap();
-    let clock = Arc::new(SystemClock);
+    let clock = Arc::new(SystemClock::default());
     let broker = Broker::open(log.clone(), recovery, BrokerOptions::default(), clock).unwrap();
     let clients = Clients::new();
     let runtime = Arc::new(RuntimeOptions::new(Vec::new(), LogLevel::Info));

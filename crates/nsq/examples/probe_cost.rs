@@ -1,0 +1,155 @@
+//! What the telemetry probe costs, counted in instructions: publishes and consumes a fixed number
+//! of messages through two NSQ sessions, without sockets. Count it with and without the probe:
+//!
+//! ```sh
+//! cargo build --release -p cloverleaf-nsq --example probe_cost
+//! valgrind --tool=callgrind --callgrind-out-file=/dev/null \
+//!     target/release/examples/probe_cost FOLDER ROUNDS PER_MPUB
+//! ```
+//!
+//! and again with `--no-default-features`; run each with two numbers of rounds, and the difference
+//! of the instructions divided by the difference of the messages is free of start and end.
+
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Instant;
+
+use cloverleaf_broker::{Broker, BrokerOptions, SystemClock};
+use cloverleaf_log::{Log, LogOptions, RealDisk};
+use cloverleaf_nsq::definitions::channel_options;
+use cloverleaf_nsq::stats_clients::Clients;
+use cloverleaf_nsq::{Now, Session, SessionOptions, SessionParts};
+use cloverleaf_telemetry::{Protocol, Registry};
+
+const BODY_BYTES: usize = 200;
+/// Size, frame type, timestamp and attempts before the id of a message frame.
+const ID_AT: usize = 18;
+const ID_BYTES: usize = 16;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+struct World {
+    broker: Broker,
+    clients: Arc<Clients>,
+    registry: Registry,
+    started: Instant,
+}
+
+impl World {
+    fn now(&self) -> Now {
+        let us = u64::try_from(self.started.elapsed().as_micros())
+            .unwrap_or(u64::MAX)
+            .max(1);
+        Now {
+            us,
+            unix_us: 1_700_000_000_000_000 + us,
+        }
+    }
+
+    fn session(&self) -> Session {
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], 4150));
+        let now = self.now();
+        let parts = SessionParts {
+            broker: self.broker.clone(),
+            options: Arc::new(SessionOptions::default()),
+            channel_policy: Arc::new(|_, channel| channel_options(channel)),
+            client: self.clients.connect(address.to_string(), 0),
+            probe: self.registry.open(Protocol::Nsq, address, now.us),
+        };
+        Session::new(parts, now)
+    }
+}
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, folder, rounds, per_mpub] = &arguments[..] else {
+        return Err("usage: probe_cost FOLDER ROUNDS PER_MPUB".into());
+    };
+    let (rounds, per_mpub): (u32, u32) = (rounds.parse()?, per_mpub.parse()?);
+    let options = LogOptions {
+        manual: true,
+        ..LogOptions::default()
+    };
+    let (log, recovery) = Log::open(RealDisk::open(folder)?, options)?;
+    let clock = Arc::new(SystemClock::default());
+    let broker = Broker::open(log.clone(), recovery, BrokerOptions::default(), clock)?;
+    let (clients, registry, started) = (Clients::new(), Registry::new(), Instant::now());
+    let world = World {
+        broker,
+        clients,
+        registry,
+        started,
+    };
+
+    let (mut producer, mut consumer) = (world.session(), world.session());
+    let mut out = Vec::new();
+    feed(&mut consumer, &world, b"  V2SUB t ch\nRDY 2500\n", &mut out);
+    feed(&mut producer, &world, b"  V2", &mut out);
+    let publish = mpub(per_mpub);
+    let mut fins = Vec::new();
+    let mut consumed = 0;
+    for _ in 0..rounds {
+        out.clear();
+        feed(&mut producer, &world, &publish, &mut out);
+        out.clear();
+        poll(&mut consumer, &world, &mut out);
+        consumed += finish_all(&out, &mut fins);
+        out.clear();
+        feed(&mut consumer, &world, &fins, &mut out);
+    }
+    if consumed != u64::from(rounds) * u64::from(per_mpub) {
+        return Err(format!("{consumed} messages came back").into());
+    }
+    println!("{consumed} messages published, delivered and finished");
+    Ok(())
+}
+
+fn feed(session: &mut Session, world: &World, bytes: &[u8], out: &mut Vec<u8>) {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let received = session.receive(rest, world.now());
+        rest = &rest[received.consumed_bytes..];
+        poll(session, world, out);
+    }
+}
+
+fn poll(session: &mut Session, world: &World, out: &mut Vec<u8>) {
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        let before = out.len();
+        session.poll(&mut context, world.now(), out);
+        session.wrote(out.len() - before, world.now());
+        if out.len() == before {
+            return;
+        }
+    }
+}
+
+fn mpub(count: u32) -> Vec<u8> {
+    let mut body = count.to_be_bytes().to_vec();
+    for _ in 0..count {
+        body.extend_from_slice(&(BODY_BYTES as u32).to_be_bytes());
+        body.extend_from_slice(&[b'x'; BODY_BYTES]);
+    }
+    let mut command = b"MPUB t\n".to_vec();
+    command.extend_from_slice(&(body.len() as u32).to_be_bytes());
+    command.extend_from_slice(&body);
+    command
+}
+
+/// Writes a FIN for each message frame in `frames`, says how many there were.
+fn finish_all(frames: &[u8], fins: &mut Vec<u8>) -> u64 {
+    fins.clear();
+    let (mut rest, mut count) = (frames, 0);
+    while let Some((size, behind)) = rest.split_first_chunk::<4>() {
+        let size = u32::from_be_bytes(*size) as usize;
+        if size == BODY_BYTES + 30 {
+            fins.extend_from_slice(b"FIN ");
+            fins.extend_from_slice(&rest[ID_AT..ID_AT + ID_BYTES]);
+            fins.push(b'\n');
+            count += 1;
+        }
+        rest = &behind[size..];
+    }
+    count
+}

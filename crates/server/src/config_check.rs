@@ -1,0 +1,196 @@
+//! What values of options may be, alone and beside each other.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::config::Config;
+use crate::config_value::OptionValue;
+
+/// The longest time that any option can name. Beyond it sums with the clock could overflow, and
+/// nobody means it.
+const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// The largest segment: positions within one are 32-bit numbers.
+const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+
+/// More threads than any machine has cores; each costs memory.
+const CORES_MAX: u32 = 1024;
+
+/// A value that an option cannot have.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{option}: {reason}")]
+pub struct OutOfRange {
+    /// Name of the option.
+    pub option: &'static str,
+    /// What is wrong with its value, in a sentence.
+    pub reason: String,
+}
+
+fn ensure(fits: bool, option: &'static str, reason: &str) -> Result<(), OutOfRange> {
+    if fits {
+        return Ok(());
+    }
+    let reason = reason.to_owned();
+    Err(OutOfRange { option, reason })
+}
+
+impl Config {
+    /// Checks all values, so that a mistake is a sentence at the start and no riddle later.
+    ///
+    /// # Errors
+    /// The first value that is out of its range, or contradicts another.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        self.check_durations()?;
+        self.check_sizes()?;
+        self.check_numbers()
+    }
+
+    fn check_durations(&self) -> Result<(), OutOfRange> {
+        let (general, nsq) = (&self.general, &self.nsq);
+        // The second of each is whether zero means something.
+        let all = [
+            ("drain_timeout", general.drain_timeout, true),
+            (
+                "nsq.http_client_connect_timeout",
+                nsq.http_client_connect_timeout,
+                false,
+            ),
+            (
+                "nsq.http_client_request_timeout",
+                nsq.http_client_request_timeout,
+                false,
+            ),
+            ("nsq.msg_timeout", nsq.msg_timeout, false),
+            ("nsq.max_msg_timeout", nsq.max_msg_timeout, false),
+            ("nsq.max_req_timeout", nsq.max_req_timeout, true),
+            ("nsq.client_timeout", nsq.client_timeout, false),
+            (
+                "nsq.max_heartbeat_interval",
+                nsq.max_heartbeat_interval,
+                false,
+            ),
+            (
+                "nsq.max_output_buffer_timeout",
+                nsq.max_output_buffer_timeout,
+                true,
+            ),
+            (
+                "nsq.min_output_buffer_timeout",
+                nsq.min_output_buffer_timeout,
+                true,
+            ),
+            ("nsq.output_buffer_timeout", nsq.output_buffer_timeout, true),
+        ];
+        for (option, value, zero) in all {
+            let longest = format!("{} is too long: the longest is 8760h", value.text());
+            ensure(value <= DURATION_MAX, option, &longest)?;
+            ensure(zero || !value.is_zero(), option, "it cannot be 0")?;
+        }
+        ensure(
+            nsq.msg_timeout <= nsq.max_msg_timeout,
+            "nsq.msg_timeout",
+            "it cannot be longer than nsq.max_msg_timeout",
+        )?;
+        ensure(
+            nsq.min_output_buffer_timeout <= nsq.max_output_buffer_timeout,
+            "nsq.min_output_buffer_timeout",
+            "it cannot be longer than nsq.max_output_buffer_timeout",
+        )
+    }
+
+    fn check_sizes(&self) -> Result<(), OutOfRange> {
+        let (general, nsq) = (&self.general, &self.nsq);
+        ensure(
+            (1..=SEGMENT_BYTES_MAX).contains(&general.segment_bytes.0),
+            "segment_bytes",
+            "it must be from 1 to 1GiB",
+        )?;
+        ensure(
+            general.unwritten_bytes_max.0 > 0,
+            "unwritten_bytes_max",
+            "it cannot be 0: nothing could be published",
+        )?;
+        ensure(
+            nsq.max_msg_size.0 > 0,
+            "nsq.max_msg_size",
+            "it cannot be 0: nothing could be published",
+        )?;
+        ensure(
+            nsq.max_body_size.0 <= i32::MAX as u64,
+            "nsq.max_body_size",
+            "it cannot be above 2147483647, because NSQ's frames have signed 32-bit lengths",
+        )
+    }
+
+    fn check_numbers(&self) -> Result<(), OutOfRange> {
+        let (general, nsq) = (&self.general, &self.nsq);
+        ensure(
+            general.cores <= CORES_MAX,
+            "cores",
+            "it cannot be above 1024",
+        )?;
+        let none = "it cannot be 0: nobody could connect";
+        ensure(general.connections_max > 0, "connections_max", none)?;
+        ensure(
+            general.http_connections_max > 0,
+            "http_connections_max",
+            none,
+        )?;
+        ensure(
+            nsq.max_rdy_count > 0,
+            "nsq.max_rdy_count",
+            "it cannot be 0: no consumer could ask for messages",
+        )?;
+        ensure(
+            (1..=9).contains(&nsq.max_deflate_level),
+            "nsq.max_deflate_level",
+            "it must be from 1 to 9",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Change = fn(&mut Config);
+
+    #[test]
+    fn what_cannot_work_is_refused_with_a_sentence() {
+        let with = |change: Change| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(with(|_| ()), Ok(()));
+        let cases: [(Change, &str); 7] = [
+            (
+                |c| c.nsq.client_timeout = Duration::ZERO,
+                "nsq.client_timeout: it cannot be 0",
+            ),
+            (
+                |c| c.nsq.msg_timeout = Duration::from_secs(3600),
+                "nsq.msg_timeout: it cannot be longer than nsq.max_msg_timeout",
+            ),
+            (
+                |c| c.nsq.max_req_timeout = Duration::from_millis(u64::MAX),
+                "is too long: the longest is 8760h",
+            ),
+            (
+                |c| c.nsq.max_body_size.0 = 1 << 31,
+                "it cannot be above 2147483647",
+            ),
+            (|c| c.general.segment_bytes.0 = 0, "segment_bytes: it must"),
+            (
+                |c| c.general.http_connections_max = 0,
+                "http_connections_max: it cannot be 0",
+            ),
+            (|c| c.nsq.max_deflate_level = 10, "it must be from 1 to 9"),
+        ];
+        for (change, sentence) in cases {
+            let error = with(change).err().unwrap_or_default();
+            assert!(error.contains(sentence), "{error}");
+        }
+    }
+}

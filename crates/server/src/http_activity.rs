@@ -1,0 +1,222 @@
+//! What an HTTP connection is doing and for how long it may: idle connections must not keep
+//! others out.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// How long the head of a request may take, and before the first request the TLS handshake too.
+const HEAD_MAX: Duration = Duration::from_secs(10);
+
+/// How long a connection may wait for its next request, or for the client to take an answer:
+/// more than the usual interval of a monitoring system, so that it can keep its connection.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// How often a connection looks at its limits; they are kept no more exactly than this.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    /// The client connects, or is sending the head of a request.
+    Head,
+    /// A request is being answered, which has limits of its own.
+    Request,
+    /// An answer is on its way, or nothing happens.
+    Idle,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    doing: Mutex<(Doing, Instant)>,
+    closed: Notify,
+}
+
+impl Activity {
+    fn new() -> Self {
+        Self {
+            doing: Mutex::new((Doing::Head, Instant::now())),
+            closed: Notify::new(),
+        }
+    }
+
+    /// Bytes came from the client.
+    pub(crate) fn received(&self) {
+        let mut doing = self.doing.lock();
+        if doing.0 == Doing::Idle {
+            *doing = (Doing::Head, Instant::now());
+        }
+    }
+
+    /// The client took bytes of an answer.
+    pub(crate) fn sent(&self) {
+        let mut doing = self.doing.lock();
+        if doing.0 == Doing::Idle {
+            doing.1 = Instant::now();
+        }
+    }
+
+    /// The head of a request is complete.
+    pub(crate) fn request_begins(&self) {
+        *self.doing.lock() = (Doing::Request, Instant::now());
+    }
+
+    /// The answer is there and has only to be sent.
+    pub(crate) fn request_ends(&self) {
+        *self.doing.lock() = (Doing::Idle, Instant::now());
+    }
+
+    /// Since when nothing but time passes; `None` while a request is answered.
+    fn waiting_since(&self) -> Option<Instant> {
+        let (doing, since) = *self.doing.lock();
+        (doing != Doing::Request).then_some(since)
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        let (doing, since) = *self.doing.lock();
+        let limit = match doing {
+            Doing::Head => HEAD_MAX,
+            Doing::Idle => IDLE_MAX,
+            Doing::Request => return false,
+        };
+        now.duration_since(since) >= limit
+    }
+
+    /// Ready when the connection is to be closed: it took too long, or made room for another.
+    pub(crate) async fn over(&self) {
+        let too_long = async {
+            while !self.is_over(Instant::now()) {
+                tokio::time::sleep(CHECK_INTERVAL).await;
+            }
+        };
+        tokio::select! {
+            () = too_long => {}
+            () = self.closed.notified() => {}
+        }
+    }
+}
+
+/// The open connections of one HTTP address, of which there is a highest number.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    connections_max: usize,
+    open: Mutex<HashMap<u64, Arc<Activity>>>,
+}
+
+/// What becomes of a new connection.
+#[derive(Debug)]
+pub(crate) enum Admission {
+    /// There is room.
+    Free(Admitted),
+    /// There is room because the connection that waited longest was closed.
+    InsteadOfOther(Admitted),
+    /// All connections are busy.
+    Refused,
+}
+
+impl Connections {
+    pub(crate) fn new(connections_max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            connections_max,
+            open: Mutex::default(),
+        })
+    }
+
+    /// Takes a new connection in; `id` must be new.
+    pub(crate) fn admit(self: &Arc<Self>, id: u64) -> Admission {
+        let activity = Arc::new(Activity::new());
+        let mut open = self.open.lock();
+        let full = open.len() >= self.connections_max;
+        if full {
+            let waiting = open
+                .iter()
+                .filter_map(|(id, activity)| Some((activity.waiting_since()?, *id)));
+            let Some((_, longest)) = waiting.min() else {
+                return Admission::Refused;
+            };
+            if let Some(other) = open.remove(&longest) {
+                other.closed.notify_one();
+            }
+        }
+        open.insert(id, Arc::clone(&activity));
+        let admitted = Admitted {
+            connections: Arc::clone(self),
+            id,
+            activity,
+        };
+        if full {
+            Admission::InsteadOfOther(admitted)
+        } else {
+            Admission::Free(admitted)
+        }
+    }
+}
+
+/// A connection's place, given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    connections: Arc<Connections>,
+    id: u64,
+    activity: Arc<Activity>,
+}
+
+impl Admitted {
+    /// What the connection is doing.
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.connections.open.lock().remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(admission: Admission) -> (bool, Admitted) {
+        match admission {
+            Admission::Free(place) => (false, place),
+            Admission::InsteadOfOther(place) => (true, place),
+            Admission::Refused => panic!("refused"),
+        }
+    }
+
+    #[test]
+    fn the_connection_that_waited_longest_makes_room() {
+        let connections = Connections::new(2);
+        let (_, first) = place(connections.admit(1));
+        let (_, second) = place(connections.admit(2));
+        first.activity.request_begins();
+        first.activity.request_ends();
+        let (instead, third) = place(connections.admit(3));
+        assert!(instead);
+        let open = |id| connections.open.lock().contains_key(&id);
+        assert_eq!([open(1), open(2), open(3)], [true, false, true]);
+        drop(second);
+        first.activity.request_begins();
+        third.activity.request_begins();
+        assert!(matches!(connections.admit(4), Admission::Refused));
+        drop(third);
+        assert!(!place(connections.admit(5)).0);
+    }
+
+    #[test]
+    fn heads_and_pauses_have_limits_and_requests_have_none_here() {
+        let activity = Activity::new();
+        let over = |limit: Duration| activity.is_over(Instant::now() + limit);
+        assert!(over(HEAD_MAX), "nothing was sent");
+        activity.request_begins();
+        assert!(!over(IDLE_MAX));
+        activity.request_ends();
+        assert!(!over(HEAD_MAX) && over(IDLE_MAX));
+        activity.received();
+        assert!(over(HEAD_MAX), "a head that is not completed");
+    }
+}

@@ -1,0 +1,138 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use cloverleaf_broker::{Broker, BrokerOptions, ManualClock};
+use cloverleaf_log::{Log, LogOptions, SimDisk};
+use cloverleaf_nsq::SessionOptions;
+use cloverleaf_nsq::definitions::channel_options;
+use cloverleaf_nsq::http_config::{LogLevel, RuntimeOptions};
+use cloverleaf_nsq::stats_clients::Clients;
+use cloverleaf_telemetry::Registry;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::{LocalSet, spawn_local};
+
+use super::*;
+use crate::config::Config;
+use crate::context::Addresses;
+use crate::health::Health;
+use crate::nsq_auth_http;
+
+/// A broker with room for one publish at a time, which writes only when the test says so.
+fn context() -> Arc<ServerContext> {
+    let log_options = LogOptions {
+        manual: true,
+        inline_writes: false,
+        disk_free_bytes_min: 0,
+        journal_bytes: 64 << 10,
+        ..LogOptions::default()
+    };
+    let (log, recovery) = Log::open(SimDisk::new().mount(), log_options).unwrap();
+    let broker_options = BrokerOptions {
+        unwritten_bytes_max: 1,
+        ..BrokerOptions::default()
+    };
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+    let broker = Broker::open(log.clone(), recovery, broker_options, clock).unwrap();
+    let config = Config::default();
+    Arc::new(ServerContext {
+        broker,
+        log,
+        registry: Registry::new(),
+        nsq: Arc::new(SessionOptions::default()),
+        nsq_channel_policy: Arc::new(|_, channel| channel_options(channel)),
+        nsq_clients: Clients::new(),
+        nsq_runtime: Arc::new(RuntimeOptions::new(Vec::new(), LogLevel::Info)),
+        tls: None,
+        addresses: Addresses::default(),
+        started_ms: 0,
+        health: Health::default(),
+        started: std::time::Instant::now(),
+        auth_tls: nsq_auth_http::ClientTls::default(),
+        draining: watch::Sender::new(false),
+        config,
+    })
+}
+
+/// The client's end of a connection that is served on this thread.
+async fn connect(core: &Rc<CoreContext>) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap());
+    let (client, accepted) = tokio::join!(client, listener.accept());
+    let (stream, peer) = accepted.unwrap();
+    spawn_local(serve(stream, peer, Rc::clone(core)));
+    client.unwrap()
+}
+
+fn sized(line: &str, body: &str) -> Vec<u8> {
+    let size = (body.len() as u32).to_be_bytes();
+    [line.as_bytes(), &size, body.as_bytes()].concat()
+}
+
+async fn expect_oks(client: &mut TcpStream, count: usize) {
+    let mut frames = vec![0; 10 * count];
+    let read = client.read_exact(&mut frames);
+    timeout(Duration::from_secs(10), read)
+        .await
+        .expect("an answer comes")
+        .unwrap();
+    assert_eq!(frames, b"\0\0\0\x06\0\0\0\0OK".repeat(count));
+}
+
+/// Lets the connections do what they can do by now.
+async fn until(mut condition: impl FnMut() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(10), waiting)
+        .await
+        .expect("it comes true");
+}
+
+#[test]
+fn a_publisher_that_waits_for_room_is_woken_by_the_write() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let context = context();
+    let core = Rc::new(CoreContext {
+        server: Arc::clone(&context),
+        core: 0,
+    });
+    let local = LocalSet::new();
+    local.block_on(&runtime, async {
+        let (mut first, mut second) = (connect(&core).await, connect(&core).await);
+        let hello = sized("  V2IDENTIFY\n", r#"{"heartbeat_interval":-1}"#);
+        for client in [&mut first, &mut second] {
+            client.write_all(&hello).await.unwrap();
+            expect_oks(client, 1).await;
+        }
+        let bytes_in = || -> u64 {
+            let snapshot = context.registry.snapshot(0, |_| None);
+            snapshot
+                .connections
+                .iter()
+                .map(|it| it.counters.bytes_in)
+                .sum()
+        };
+        let mut received = bytes_in();
+        for round in 0..3 {
+            let publish = sized("PUB t\n", "x");
+            first.write_all(&publish).await.unwrap();
+            until(|| context.broker.room().unwritten_bytes() > 0).await;
+            second.write_all(&publish).await.unwrap();
+            received += 2 * publish.len() as u64;
+            until(|| bytes_in() == received).await;
+            let topic = context.broker.topic("t").unwrap();
+            assert_eq!(topic.message_count(), 2 * round + 1, "the second waits");
+            context.log.step();
+            expect_oks(&mut first, 1).await;
+            // Nothing but the write tells the second, which has neither heartbeats nor answers.
+            until(|| topic.message_count() == 2 * round + 2).await;
+            context.log.step();
+            expect_oks(&mut second, 1).await;
+        }
+    });
+}

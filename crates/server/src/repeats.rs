@@ -1,0 +1,47 @@
+//! A log line for something that may happen thousands of times per second.
+
+use std::time::{Duration, Instant};
+
+/// At most one line in this time: often enough to be noticed, too seldom to fill a disk.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// Counts an event and says when a line about it is due.
+#[derive(Debug, Default)]
+pub(crate) struct Repeats {
+    unreported: u64,
+    reported: Option<Instant>,
+}
+
+impl Repeats {
+    /// Counts one more. `Some` when a line is due: how many there were since the last one.
+    pub(crate) fn count(&mut self) -> Option<u64> {
+        self.count_at(Instant::now())
+    }
+
+    fn count_at(&mut self, now: Instant) -> Option<u64> {
+        self.unreported += 1;
+        let quiet = self.reported.map(|when| now.duration_since(when));
+        if quiet.is_some_and(|quiet| quiet < INTERVAL) {
+            return None;
+        }
+        self.reported = Some(now);
+        Some(std::mem::take(&mut self.unreported))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_one_line_per_interval() {
+        let mut repeats = Repeats::default();
+        let start = Instant::now();
+        assert_eq!(repeats.count_at(start), Some(1));
+        for _ in 0..1000 {
+            assert_eq!(repeats.count_at(start + INTERVAL / 2), None);
+        }
+        assert_eq!(repeats.count_at(start + INTERVAL), Some(1001));
+        assert_eq!(repeats.count_at(start + INTERVAL * 3), Some(1));
+    }
+}

@@ -1,0 +1,74 @@
+//! Requests that a web page makes: whoever opens a page of a stranger does not want it to publish
+//! or delete anything in a broker that the browser can reach.
+//!
+//! Browsers add `Origin` to whatever a page sends with effect, and the name of the page's site to
+//! `Host` when its address is made to point here (DNS rebinding). Programs send neither.
+
+use std::net::IpAddr;
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, Method, header};
+use axum::middleware::Next;
+use axum::response::Response;
+use cloverleaf_nsq::http::HttpError;
+
+use crate::nsq_http::into_axum;
+
+/// Whether a web page asks for a change.
+pub(crate) fn is_change_by_page(request: &Request) -> bool {
+    let method = request.method();
+    let reads = [Method::GET, Method::HEAD].contains(method);
+    !reads && request.headers().contains_key(header::ORIGIN)
+}
+
+/// Whether `Host` is neither an address nor `localhost`.
+pub(crate) fn is_host_foreign(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST) else {
+        return false;
+    };
+    let host = host.to_str().unwrap_or_default();
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => name,
+        _ => host,
+    };
+    let address = name.trim_start_matches('[').trim_end_matches(']');
+    name != "localhost" && address.parse::<IpAddr>().is_err()
+}
+
+/// Refuses changes by pages on NSQ's interfaces. Their host may have any name: clients reach them
+/// by the names of machines and containers.
+pub(crate) async fn refuse_on_nsq(request: Request, next: Next) -> Response {
+    if is_change_by_page(&request) {
+        return into_axum(HttpError::WebPage.response());
+    }
+    next.run(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_localhost_are_no_foreign_hosts() {
+        let foreign = |host: &'static str| {
+            let host = header::HeaderValue::from_static(host);
+            is_host_foreign(&HeaderMap::from_iter([(header::HOST, host)]))
+        };
+        for host in [
+            "127.0.0.1:8080",
+            "[::1]:8080",
+            "[::1]",
+            "localhost:80",
+            "localhost",
+        ] {
+            assert!(!foreign(host), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:8080",
+            "localhost.evil.example",
+        ] {
+            assert!(foreign(host), "{host}");
+        }
+    }
+}
