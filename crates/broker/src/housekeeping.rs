@@ -119,9 +119,15 @@ impl Housekeeping {
 
     /// Writes the whole state into the journal's other file.
     fn snapshot(&mut self) {
-        let _definitions = self.shared.definitions.lock();
-        let entries = self.shared.snapshot();
-        let mut encoded = entries.iter().map(Entry::encode);
+        // Collected when the journal asks for it: from then on it keeps what is appended beside. So
+        // nobody who changes a definition waits for the disk.
+        let collect = || {
+            let _definitions = self.shared.definitions.lock();
+            self.shared.snapshot()
+        };
+        let mut encoded = std::iter::once_with(collect)
+            .flatten()
+            .map(|entry| entry.encode());
         match self.shared.log.journal().snapshot(&mut encoded) {
             Ok(()) => self.needs_snapshot = false,
             Err(error) => tracing::error!(%error, "cannot write a snapshot of the state"),
