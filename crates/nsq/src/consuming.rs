@@ -30,6 +30,11 @@ pub(crate) struct Consuming {
     /// The offset acknowledged last, to tell acknowledgements in order from others.
     last_fin: Option<MessageId>,
     ready: u32,
+    /// Messages that were sent and not settled.
+    with_client: u32,
+    last_delivery_us: u64,
+    /// Deliveries are held back until [`Consuming::due_us`].
+    holds: bool,
     closing: bool,
     /// Whether messages waited for a consumer when that was looked at last.
     backlog: bool,
@@ -40,6 +45,14 @@ pub(crate) struct Consuming {
 /// How long what is known of the backlog is good enough for the telemetry: asking takes the
 /// channel's lock and walks its consumers.
 const BACKLOG_KNOWN_US: u64 = 10_000;
+
+/// A client that has half of its RDY in hand gets what is ready at most this often, so that a FIN
+/// each does not become a packet each. It is what NSQ's `output_buffer_timeout` is for; nsqd's own
+/// is 250 ms, and its least 25 ms. A client with less in hand gets everything at once.
+const HOLD_US: u64 = 1_000;
+
+/// With a smaller RDY than this every message counts.
+const HOLD_READY_MIN: u32 = 32;
 
 /// What one round of deliveries came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,10 +74,23 @@ impl Consuming {
             unsampled: Vec::new(),
             last_fin: None,
             ready: 0,
+            with_client: 0,
+            last_delivery_us: 0,
+            holds: false,
             closing: false,
             backlog: false,
             backlog_check_us: 0,
         }
+    }
+
+    /// When [`Consuming::deliver`] wants to be called again at the latest.
+    pub(crate) fn due_us(&self) -> Option<u64> {
+        self.holds.then_some(self.last_delivery_us + HOLD_US)
+    }
+
+    fn settled(&mut self, messages: u64) {
+        let messages = u32::try_from(messages).unwrap_or(u32::MAX);
+        self.with_client = self.with_client.saturating_sub(messages);
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -150,6 +176,7 @@ impl Consuming {
         self.fins.clear();
         probe.acks(in_order, out_of_order, now.us);
         client.finish_count.add(in_order + out_of_order);
+        self.settled(in_order + out_of_order);
         self.tell_in_flight(now, client, probe);
     }
 
@@ -167,6 +194,7 @@ impl Consuming {
             .ok_or_else(|| not_in_flight(Code::ReqFailed, "REQ", id))?;
         probe.nacked(1);
         client.requeue_count.add(1);
+        self.settled(1);
         self.tell_in_flight(now, client, probe);
         Ok(())
     }
@@ -179,11 +207,13 @@ impl Consuming {
     }
 
     /// Encodes what is ready into `out` until that has `bytes_max`, or nothing more is ready.
+    #[allow(clippy::too_many_arguments)] // what the session lends it
     pub(crate) fn deliver(
         &mut self,
         cx: &mut Context<'_>,
         out: &mut Vec<u8>,
         bytes_max: usize,
+        may_hold: bool,
         now: Now,
         client: &ClientHandle,
         probe: &Probe,
@@ -195,6 +225,14 @@ impl Consuming {
                 Poll::Ready(None) => Delivered::Ended,
                 _ => Delivered::Ready,
             };
+        }
+        let has_enough = self.ready >= HOLD_READY_MIN && self.with_client >= self.ready / 2;
+        self.holds = may_hold
+            && has_enough
+            && self.runs_done == self.runs.len()
+            && now.us < self.last_delivery_us + HOLD_US;
+        if self.holds {
+            return Delivered::Ready;
         }
         let (mut messages, mut again) = (0, 0);
         let outcome = loop {
@@ -229,6 +267,9 @@ impl Consuming {
         if messages > 0 {
             client.message_count.add(messages);
             probe.delivered(messages, again);
+            let sent = u32::try_from(messages).unwrap_or(u32::MAX);
+            self.with_client = self.with_client.saturating_add(sent);
+            self.last_delivery_us = now.us;
             self.tell_in_flight(now, client, probe);
         }
         outcome
@@ -236,6 +277,8 @@ impl Consuming {
 
     fn tell_in_flight(&mut self, now: Now, client: &ClientHandle, probe: &Probe) {
         let in_flight = self.consumer.in_flight();
+        // Messages that timed out are in nobody's hand any more.
+        self.with_client = self.with_client.min(in_flight);
         client.in_flight_count.set(in_flight.into());
         probe.credit_used(in_flight.into());
         if in_flight < self.ready || self.ready == 0 {

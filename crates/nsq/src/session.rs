@@ -330,7 +330,9 @@ impl Session {
             return;
         };
         let bytes_max = OUTPUT_BYTES_MIN.max(self.negotiated.output_buffer_bytes as usize);
-        let outcome = consuming.deliver(cx, out, bytes_max, now, &self.client, &self.probe);
+        let may_hold = self.negotiated.output_buffer_timeout_ms > 0;
+        let (client, probe) = (&self.client, &self.probe);
+        let outcome = consuming.deliver(cx, out, bytes_max, may_hold, now, client, probe);
         if outcome == Delivered::Ended {
             // nsqd closes the consumers of a channel that is deleted, without a word.
             self.phase = Phase::Draining;
@@ -364,14 +366,16 @@ impl Session {
         if !matches!(self.phase, Phase::Magic | Phase::Open) {
             return u64::MAX;
         }
+        let delivery_us = self.consuming.as_ref().and_then(Consuming::due_us);
+        let delivery_us = delivery_us.unwrap_or(u64::MAX);
         let Some(interval_ms) = self.negotiated.heartbeat_interval_ms else {
-            return u64::MAX;
+            return delivery_us;
         };
+        let beat_us = self.next_heartbeat_us.min(delivery_us);
         if !self.wants_input() {
-            return self.next_heartbeat_us;
+            return beat_us;
         }
-        let silent_us = self.last_command_us + 2 * interval_ms * 1000;
-        self.next_heartbeat_us.min(silent_us)
+        beat_us.min(self.last_command_us + 2 * interval_ms * 1000)
     }
 
     /// After how long without progress a write is given up, in microseconds: nsqd takes the
