@@ -108,6 +108,7 @@ impl Consuming {
     /// CLS: nothing further is delivered, what the client holds can still be settled.
     pub(crate) fn close(&mut self) {
         self.closing = true;
+        self.holds = false;
         self.ready(0);
         // What the broker handed over and the client never saw goes back at once.
         let mut rest = self.runs.split_off(self.runs_done.min(self.runs.len()));

@@ -105,6 +105,47 @@ fn a_message_that_is_not_finished_in_time_comes_again() {
 }
 
 #[test]
+fn a_client_with_enough_in_hand_gets_more_once_a_millisecond() {
+    let world = World::new();
+    let mut consumer = world.subscribe("t", "ch", 40);
+    world.publish("t", &["m"; 20]);
+    consumer.pump();
+    let first = consumer.messages();
+    assert_eq!(first.len(), 20);
+    world.publish("t", &["held"]);
+    consumer.pump();
+    assert_eq!(consumer.bodies(), [""; 0]);
+    let due_us = consumer.session.due_us();
+    assert!(due_us > world.now().us && due_us <= world.now().us + 1_000);
+    world.advance(1);
+    consumer.pump();
+    assert_eq!(consumer.bodies(), ["held"]);
+    // With less than half in hand nothing waits.
+    for message in &first[..5] {
+        consumer.send(&fin(&message.id));
+    }
+    world.publish("t", &["at once"]);
+    consumer.pump();
+    assert_eq!(consumer.bodies(), ["at once"]);
+}
+
+#[test]
+fn closing_ends_the_wait_of_held_deliveries() {
+    let world = World::new();
+    let mut consumer = world.subscribe("t", "ch", 40);
+    world.publish("t", &["m"; 30]);
+    consumer.pump();
+    assert_eq!(consumer.messages().len(), 30);
+    world.publish("t", &["held"]);
+    consumer.pump();
+    consumer.send(b"CLS\n");
+    consumer.expect(&[response("CLOSE_WAIT")]);
+    assert!(consumer.session.due_us() > world.now().us + 1_000);
+    let mut other = world.subscribe("t", "ch", 40);
+    assert_eq!(other.bodies(), ["held"]);
+}
+
+#[test]
 fn touch_gives_more_time_up_to_the_limit() {
     let options = SessionOptions {
         msg_timeout_ms_max: 2500,
