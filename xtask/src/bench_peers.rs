@@ -1,14 +1,19 @@
 //! `cargo xtask bench-peers nsq`: NSQ's own bench_writer and bench_reader, unmodified, against us,
 //! nsqd and a floor, in turns; and what those two do not measure (`--disk64`, `--latency`).
 //!
-//! Raw results are appended to `docs/benchmarks/nsq-DATE.jsonl`, one JSON object per measurement;
-//! `docs/benchmarks/nsq.md` is written anew from the newest of each kind.
+//! `cargo xtask bench-peers kafka`: Kafka's own and librdkafka's benchmark programs, against us,
+//! Apache Kafka and a floor.
+//!
+//! Raw results are appended to `docs/benchmarks/PEER-DATE.jsonl`, one JSON object per measurement;
+//! `docs/benchmarks/PEER.md` is written anew from the newest of each kind.
 
 mod disk64;
+mod kafka;
 mod latency;
 mod machine;
 mod record;
 mod report;
+mod rows;
 mod subject;
 mod throughput;
 
@@ -31,25 +36,40 @@ pub(crate) struct Args {
     /// Repetitions; medians are reported.
     #[arg(long, default_value_t = 5)]
     runs: u32,
-    /// Message sizes in bytes.
-    #[arg(long, value_delimiter = ',', default_value = "100,200")]
+    /// Message sizes in bytes (default: 100,200 for NSQ, 100,512,1024,5120 for Kafka).
+    #[arg(long, value_delimiter = ',')]
     sizes: Vec<u32>,
-    /// Numbers of connections.
+    /// Numbers of connections (NSQ).
     #[arg(long, value_delimiter = ',', default_value = "1,4")]
     clients: Vec<u32>,
     /// Seconds of publishing, and of reading. Fewer than 10 flatter nsqd's memory queue.
     #[arg(long, default_value_t = 10)]
     seconds: u32,
-    /// Only these subjects, by a part of their name (`ours`, `floor`, `memory`, ...).
+    /// Only these subjects, by their name (`ours`) or a part of it (`floor`, `memory`, ...).
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// One short run of one size and one client; results go to the target folder.
     #[arg(long)]
     quick: bool,
-    /// 64 connections that each publish one message and wait, synced to disk.
+    /// What to measure (Kafka; default: all but the cold read).
+    #[arg(long, value_delimiter = ',', value_enum)]
+    kinds: Vec<kafka::Kind>,
+    /// What producers ask for (Kafka).
+    #[arg(long, value_delimiter = ',', default_value = "1,all")]
+    acks: Vec<String>,
+    /// Numbers of partitions (Kafka).
+    #[arg(long, value_delimiter = ',', default_value = "1,8")]
+    partitions: Vec<u32>,
+    /// Messages per second of the end-to-end measurement (Kafka).
+    #[arg(long, value_delimiter = ',', default_value = "1000,20000")]
+    rates: Vec<u32>,
+    /// Gigabytes of the cold read (Kafka).
+    #[arg(long, default_value_t = 10)]
+    cold_gb: u64,
+    /// 64 connections that each publish one message and wait, synced to disk (NSQ).
     #[arg(long)]
     disk64: bool,
-    /// From publish to delivery, one message at a time.
+    /// From publish to delivery, one message at a time (NSQ).
     #[arg(long, conflicts_with = "disk64")]
     latency: bool,
     /// Where the brokers keep their data, all on this one disk (default: the target folder).
@@ -60,6 +80,17 @@ pub(crate) struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Peer {
     Nsq,
+    Kafka,
+}
+
+impl Peer {
+    /// The first word of the names of its files.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nsq => "nsq",
+            Self::Kafka => "kafka",
+        }
+    }
 }
 
 /// What a measurement needs.
@@ -69,15 +100,19 @@ struct Bench {
     /// A folder of its own for each measurement lies below this one.
     data: PathBuf,
     results: record::Results,
+    /// Sources of the clients that measure.
+    client_tests: PathBuf,
 }
 
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
-    let Peer::Nsq = args.peer;
     if cfg!(debug_assertions) {
         return Err(run_optimised(workspace)?.into());
     }
     let clients = Clients::new(workspace);
-    clients.install(Tool::Go)?;
+    match args.peer {
+        Peer::Nsq => clients.install(Tool::Go)?,
+        Peer::Kafka => kafka::install(&clients)?,
+    }
     let data = args
         .data_dir
         .clone()
@@ -90,10 +125,21 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
     };
     let bench = Bench {
         clients,
-        binary: workspace.release_binary()?,
+        binary: if args.only.is_empty() || args.includes_name("ours", &[]) {
+            workspace.release_binary()?
+        } else {
+            PathBuf::new()
+        },
         data: data.canonicalize()?,
-        results: record::Results::open(&folder, machine::describe(&data))?,
+        results: record::Results::open(&folder, args.peer.name(), machine::describe(&data))?,
+        client_tests: workspace.client_tests(),
     };
+    let report = folder.join(args.peer.name()).with_extension("md");
+    if args.peer == Peer::Kafka {
+        kafka::measure(&bench, args)?;
+        kafka::write_report(&bench.results, &report)?;
+        return Ok(true);
+    }
     if args.disk64 {
         disk64::measure(&bench, args)?;
     } else if args.latency {
@@ -101,7 +147,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
     } else {
         throughput::measure(&bench, args)?;
     }
-    report::write(&bench.results, &folder.join("nsq.md"))?;
+    report::write(&bench.results, &report)?;
     Ok(true)
 }
 

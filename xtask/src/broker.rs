@@ -1,4 +1,4 @@
-//! A broker under test: ours, or the original nsqd, with the same options in either's flags.
+//! A broker under test: ours, or an original, with the same options in each one's own words.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::http;
+use crate::kafka_server;
 use crate::process::Process;
 use crate::wait;
 
@@ -17,6 +18,8 @@ pub(crate) enum Kind {
     Cloverleaf,
     /// The original. The client tests run against it too, which is what shows that they are right.
     Nsqd,
+    /// Apache Kafka, for the same reason; its `binary` is the folder with its jars.
+    Kafka,
 }
 
 /// How to start a broker. Addresses are free ports of the loopback device unless they are set.
@@ -31,8 +34,12 @@ pub(crate) struct Options {
     pub(crate) lookup_http: SocketAddr,
     /// nsqd opens its HTTPS port even without a certificate; ours is turned off.
     https: SocketAddr,
-    /// The admin address with `/metrics`; ours only.
+    /// The admin address with `/metrics` of ours, the controller's of Kafka.
     pub(crate) admin: SocketAddr,
+    /// The Kafka protocol, of ours and of Kafka.
+    pub(crate) kafka: SocketAddr,
+    /// And over TLS, where `tls` is set.
+    pub(crate) kafka_tls: SocketAddr,
     /// Existing nsqlookupd processes to register with.
     pub(crate) lookupd_tcp: Vec<SocketAddr>,
     pub(crate) auth_http: Option<SocketAddr>,
@@ -47,7 +54,7 @@ pub(crate) struct Options {
 impl Options {
     /// Free ports, no TLS, no authentication, the program's own durability.
     pub(crate) fn new(kind: Kind, binary: &Path, data: &Path) -> Result<Self> {
-        let [tcp, http, lookup_http, https, admin] = free_addresses()?;
+        let [tcp, http, lookup_http, https, admin, kafka, kafka_tls] = free_addresses()?;
         Ok(Self {
             kind,
             binary: binary.to_path_buf(),
@@ -57,6 +64,8 @@ impl Options {
             lookup_http,
             https,
             admin,
+            kafka,
+            kafka_tls,
             lookupd_tcp: Vec::new(),
             auth_http: None,
             tls: None,
@@ -71,6 +80,7 @@ impl Options {
         match self.kind {
             Kind::Cloverleaf => self.cloverleaf(&mut command),
             Kind::Nsqd => self.nsqd(&mut command),
+            Kind::Kafka => return kafka_server::command(self),
         }
         command.args(&self.more);
         command
@@ -86,6 +96,7 @@ impl Options {
         command.arg(flag("admin-address", self.admin));
         command.arg(flag("nsq-https-address", ""));
         command.arg(flag("nsq-broadcast-address", "127.0.0.1"));
+        command.arg(flag("kafka-address", self.kafka));
         for address in &self.lookupd_tcp {
             command.arg(flag("nsq-lookupd-tcp-address", address));
         }
@@ -95,6 +106,9 @@ impl Options {
         if let Some((certificate, key)) = &self.tls {
             command.arg(flag("nsq-tls-cert", certificate.display()));
             command.arg(flag("nsq-tls-key", key.display()));
+            command.arg(flag("kafka-tls-address", self.kafka_tls));
+            command.arg(flag("kafka-tls-cert", certificate.display()));
+            command.arg(flag("kafka-tls-key", key.display()));
         }
         if let Some(durability) = self.durability {
             command.arg(flag("durability", durability));
@@ -128,8 +142,17 @@ impl Options {
 
     /// Starts the broker without waiting for anything.
     pub(crate) fn spawn(&self) -> Result<Broker> {
-        std::fs::create_dir_all(&self.data)?;
+        self.prepare()?;
         self.spawn_as(self.command())
+    }
+
+    /// Makes the data folder, and in it what the program cannot do without.
+    pub(crate) fn prepare(&self) -> Result<()> {
+        std::fs::create_dir_all(&self.data)?;
+        match self.kind {
+            Kind::Cloverleaf | Kind::Nsqd => Ok(()),
+            Kind::Kafka => kafka_server::prepare(self),
+        }
     }
 
     /// Starts `command`, which ends up running this broker (under a tracer, for example).
@@ -158,6 +181,14 @@ impl Broker {
         self.options.http
     }
 
+    pub(crate) fn kafka(&self) -> SocketAddr {
+        self.options.kafka
+    }
+
+    pub(crate) fn kafka_tls(&self) -> SocketAddr {
+        self.options.kafka_tls
+    }
+
     pub(crate) fn options(&self) -> &Options {
         &self.options
     }
@@ -166,16 +197,27 @@ impl Broker {
         &mut self.process
     }
 
-    /// Waits until `/ping` and the TCP port answer.
+    /// Waits until the broker serves all its protocols.
     pub(crate) fn wait_ready(&mut self) -> Result<()> {
-        let Options { tcp, http, .. } = self.options;
+        let Options {
+            kind,
+            tcp,
+            http,
+            kafka,
+            ..
+        } = self.options;
+        let open = |address| TcpStream::connect(address).is_ok();
+        let pings = || http::get(http, "/ping").is_ok_and(|answer| answer.status == 200);
         let process = &mut self.process;
         wait::until("the broker serves", Duration::from_secs(30), || {
             if let Some(status) = process.exit_status()? {
                 bail!("the broker ended ({status}):\n{}", process.log());
             }
-            Ok(TcpStream::connect(tcp).is_ok()
-                && http::get(http, "/ping").is_ok_and(|answer| answer.status == 200))
+            Ok(match kind {
+                Kind::Cloverleaf => open(tcp) && pings() && open(kafka),
+                Kind::Nsqd => open(tcp) && pings(),
+                Kind::Kafka => open(kafka),
+            })
         })
         .with_context(|| process.log())
     }

@@ -5,7 +5,9 @@ mod bench;
 mod crash;
 mod disk;
 mod golang;
+mod groups;
 mod hostile;
+mod kafka;
 mod lookup;
 mod memory;
 mod scripts;
@@ -20,108 +22,13 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, bail};
 
 use crate::broker::{Broker, Kind, Options};
-use crate::install::{Clients, Tool};
+use crate::install::Clients;
 use crate::workspace::{Workspace, tail};
+use groups::{GROUPS, Group};
 
 pub(crate) use crash::crash_rounds;
+pub(crate) use kafka::crash_rounds as kafka_crash_rounds;
 pub(crate) use memory::limits;
-
-/// One named group of client tests.
-struct Group {
-    name: &'static str,
-    needs: &'static [Tool],
-    /// Whether it also holds for the original nsqd: the rest tests what only we promise.
-    nsqd_too: bool,
-    run: fn(&Context, &mut Report) -> Result<()>,
-}
-
-/// All groups, quick ones first.
-const GROUPS: &[Group] = &[
-    Group {
-        name: "nsq/python",
-        needs: &[Tool::Python],
-        nsqd_too: true,
-        run: scripts::python,
-    },
-    Group {
-        name: "nsq/node",
-        needs: &[Tool::Node],
-        nsqd_too: true,
-        run: scripts::node,
-    },
-    Group {
-        name: "nsq/go",
-        needs: &[Tool::Go],
-        nsqd_too: true,
-        run: golang::program,
-    },
-    Group {
-        name: "nsq/tools",
-        needs: &[Tool::Go],
-        nsqd_too: true,
-        run: tools::run,
-    },
-    Group {
-        name: "nsq/nsqadmin",
-        needs: &[Tool::Go],
-        nsqd_too: true,
-        run: admin::run,
-    },
-    Group {
-        name: "nsq/nsqlookupd",
-        needs: &[Tool::Go],
-        nsqd_too: true,
-        run: lookup::run,
-    },
-    Group {
-        name: "nsq/bench",
-        needs: &[Tool::Go],
-        nsqd_too: true,
-        run: bench::run,
-    },
-    Group {
-        name: "nsq/drain",
-        needs: &[Tool::Go],
-        nsqd_too: true,
-        run: crash::drain,
-    },
-    Group {
-        name: "nsq/crash",
-        needs: &[Tool::Go],
-        nsqd_too: false,
-        run: crash::run,
-    },
-    Group {
-        name: "nsq/hostile",
-        needs: &[],
-        nsqd_too: true,
-        run: hostile::run,
-    },
-    Group {
-        name: "nsq/disk",
-        needs: &[],
-        nsqd_too: false,
-        run: disk::run,
-    },
-    Group {
-        name: "nsq/sync",
-        needs: &[Tool::Strace],
-        nsqd_too: false,
-        run: sync_order::run,
-    },
-    Group {
-        name: "nsq/memory",
-        needs: &[],
-        nsqd_too: false,
-        run: memory::run,
-    },
-    Group {
-        name: "nsq/go-nsq-suite",
-        needs: &[Tool::Go],
-        nsqd_too: true,
-        run: golang::suite,
-    },
-];
 
 /// What every group gets.
 pub(crate) struct Context {
@@ -138,6 +45,12 @@ impl Context {
     pub(crate) fn ours(workspace: &Workspace) -> Result<Self> {
         let binary = workspace.release_binary()?;
         Ok(Self::new(workspace, Kind::Cloverleaf, binary))
+    }
+
+    /// Context with Apache Kafka, which is installed when it has to be.
+    pub(crate) fn original_kafka(workspace: &Workspace) -> Result<Self> {
+        let jars = Clients::new(workspace).kafka_jars()?;
+        Ok(Self::new(workspace, Kind::Kafka, jars))
     }
 
     fn new(workspace: &Workspace, kind: Kind, binary: PathBuf) -> Self {
@@ -158,9 +71,19 @@ impl Context {
     /// The broker that most groups use: nothing but defaults, with TLS.
     fn plain_broker(&self, folder: &Path) -> Result<Broker> {
         let mut options = self.options(folder)?;
-        let tls = self.workspace.client_tests().join("tls");
-        options.tls = Some((tls.join("server.pem"), tls.join("server.key")));
+        options.tls = Some(self.tls_files());
         options.start()
+    }
+
+    /// A certificate and its key.
+    fn tls_files(&self) -> (PathBuf, PathBuf) {
+        let tls = self.workspace.client_tests().join("tls");
+        (tls.join("server.pem"), tls.join("server.key"))
+    }
+
+    /// The certificate of who has signed the broker's.
+    fn tls_authority(&self) -> PathBuf {
+        self.workspace.client_tests().join("tls/ca.pem")
     }
 
     /// Tells a program the broker's addresses in its environment.
@@ -168,10 +91,10 @@ impl Context {
         command
             .env("NSQ_TCP", broker.tcp().to_string())
             .env("NSQ_HTTP", broker.http().to_string())
-            .env(
-                "NSQ_TLS_CA",
-                self.workspace.client_tests().join("tls/ca.pem"),
-            );
+            .env("NSQ_TLS_CA", self.tls_authority())
+            .env("KAFKA", broker.kafka().to_string())
+            .env("KAFKA_TLS", broker.kafka_tls().to_string())
+            .env("KAFKA_TLS_CA", self.tls_authority());
         command
     }
 }
@@ -250,11 +173,15 @@ impl Report {
     }
 }
 
-/// Runs the groups whose name contains `only`, or all, against `nsqd` if that is given and else
+/// Runs the groups whose name contains `only`, or all, against `original` if that is given and else
 /// against our release binary. True when nothing failed.
-pub(crate) fn run(workspace: &Workspace, only: Option<&str>, nsqd: Option<&Path>) -> Result<bool> {
-    let context = match nsqd {
-        Some(path) => Context::new(workspace, Kind::Nsqd, path.to_path_buf()),
+pub(crate) fn run(
+    workspace: &Workspace,
+    only: Option<&str>,
+    original: Option<(Kind, PathBuf)>,
+) -> Result<bool> {
+    let context = match original {
+        Some((kind, binary)) => Context::new(workspace, kind, binary),
         None => Context::ours(workspace)?,
     };
     let mut report = Report::default();
@@ -262,7 +189,7 @@ pub(crate) fn run(workspace: &Workspace, only: Option<&str>, nsqd: Option<&Path>
     let chosen: Vec<&Group> = GROUPS
         .iter()
         .filter(|group| only.is_none_or(|only| group.name.contains(only)))
-        .filter(|group| group.nsqd_too || context.kind == Kind::Cloverleaf)
+        .filter(|group| context.kind == Kind::Cloverleaf || group.original == Some(context.kind))
         .collect();
     if chosen.is_empty() {
         bail!("no client test is named so; there are {}", names());

@@ -10,20 +10,28 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::floor_kafka;
+
 /// nsqd's limit for the body of a command.
 const BODY_BYTES_MAX: usize = 5 << 20;
 const OK: &[u8] = b"\0\0\0\x06\0\0\0\0OK";
 
-/// Serve MPUB without being a broker (started by `bench-peers`).
+/// Take messages without being a broker (started by `bench-peers`).
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[arg(long)]
     address: SocketAddr,
     #[arg(long)]
     data: PathBuf,
+    /// Speak Kafka, with topics of so many partitions, and not NSQ.
+    #[arg(long, value_name = "PARTITIONS")]
+    kafka: Option<u32>,
 }
 
 pub(crate) fn main(args: &Args) -> Result<bool> {
+    if let Some(partitions) = args.kafka {
+        return floor_kafka::main(args.address, &args.data, partitions);
+    }
     std::fs::create_dir_all(&args.data)?;
     let listener = TcpListener::bind(args.address)?;
     for (number, stream) in listener.incoming().enumerate() {

@@ -2,6 +2,8 @@
 //!
 //! Installed once; a file `NAME.installed` with the pinned versions says that one is complete.
 
+mod kafka;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -35,15 +37,25 @@ pub(crate) enum Tool {
     Node,
     Go,
     Strace,
+    /// confluent-kafka, kafka-python and aiokafka.
+    KafkaPython,
+    /// confluent-kafka on a librdkafka of 2022, which is compiled here.
+    OldLibrdkafka,
+    KafkaNode,
+    KafkaGo,
+    /// Kafka's Java client, its tools, and the broker itself.
+    Java,
 }
 
 impl Tool {
     /// The programs that make it up.
     fn programs(self) -> &'static [&'static str] {
         match self {
-            Self::Python => &["python3"],
-            Self::Node => &["node", "npm"],
-            Self::Go => &["go"],
+            Self::Python | Self::KafkaPython => &["python3"],
+            Self::OldLibrdkafka => &["python3", "go", "cc"],
+            Self::Node | Self::KafkaNode => &["node", "npm"],
+            Self::Go | Self::KafkaGo => &["go"],
+            Self::Java => &["java", "javac", "mvn"],
             Self::Strace => &["strace"],
         }
     }
@@ -75,7 +87,12 @@ impl Clients {
             Tool::Python => self.python(),
             Tool::Node => self.node(),
             Tool::Go => self.nsq_programs(),
-            Tool::Strace => Ok(()),
+            // Go fetches the modules itself when it builds our programs.
+            Tool::Strace | Tool::KafkaGo => Ok(()),
+            Tool::KafkaPython => self.kafka_python(),
+            Tool::OldLibrdkafka => self.old_librdkafka(),
+            Tool::KafkaNode => self.kafka_node(),
+            Tool::Java => self.kafka_jars().map(drop),
         }
         .with_context(|| format!("{tool:?} clients could not be installed (is there a network?)"))
     }
@@ -104,40 +121,19 @@ impl Clients {
         Ok(source)
     }
 
-    /// A Python environment with more packages, for a client's own test suite.
+    /// More packages beside pynsq, for its own test suite.
     pub(crate) fn pip(&self, packages: &[&str]) -> Result<()> {
-        let pip = [
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-        ];
-        output(Command::new(self.python_program()).args(pip).args(packages)).map(drop)
+        output(pip(&self.python_program()).args(packages)).map(drop)
     }
 
     /// More packages beside nsqjs, for its own test suite.
     pub(crate) fn npm(&self, packages: &[&str]) -> Result<()> {
-        std::fs::create_dir_all(self.node_folder())?;
-        let npm = [
-            "install",
-            "--no-audit",
-            "--no-fund",
-            "--loglevel=error",
-            "--prefix",
-        ];
-        let mut command = Command::new("npm");
-        output(command.args(npm).arg(self.node_folder()).args(packages)).map(drop)
+        npm(&self.node_folder(), packages)
     }
 
     fn python(&self) -> Result<()> {
         self.once("python", PYTHON_PACKAGES, || {
-            let folder = self.folder.join("python");
-            output(
-                Command::new("python3")
-                    .args(["-m", "venv", "--clear"])
-                    .arg(&folder),
-            )?;
+            venv(&self.folder.join("python"))?;
             self.pip(PYTHON_PACKAGES)?;
             if let Err(error) = self.pip(&[PYTHON_SNAPPY]) {
                 println!("SKIPPED nsq/python: ****** snappy: {error:#} ******");
@@ -186,18 +182,43 @@ impl Clients {
     }
 }
 
-/// Downloads a Go module and copies it, writable, to `to`.
-fn module_copy(module: &str, to: &Path) -> Result<()> {
+/// A new, empty Python environment.
+fn venv(folder: &Path) -> Result<()> {
+    let mut python = Command::new("python3");
+    output(python.args(["-m", "venv", "--clear"]).arg(folder)).map(drop)
+}
+
+/// `pip install` of the environment with this interpreter.
+fn pip(python: &Path) -> Command {
+    let mut pip = Command::new(python);
+    pip.args(["-m", "pip", "install", "--quiet"]);
+    pip.arg("--disable-pip-version-check");
+    pip
+}
+
+fn npm(folder: &Path, packages: &[&str]) -> Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--no-audit", "--no-fund", "--loglevel=error"]);
+    output(npm.arg("--prefix").arg(folder).args(packages)).map(drop)
+}
+
+/// Downloads a Go module and returns its folder in the module cache, which is read-only.
+fn module(module: &str) -> Result<PathBuf> {
     let mut go = Command::new("go");
     let description = output(go.args(["mod", "download", "-json", module]))?;
     let description: serde_json::Value = serde_json::from_str(&description)?;
-    let from = description["Dir"]
-        .as_str()
-        .context("go names no folder for the module")?;
+    let folder = description["Dir"].as_str();
+    Ok(folder.context("go names no folder for the module")?.into())
+}
+
+/// Downloads a Go module and copies it, writable, to `to`.
+fn module_copy(name: &str, to: &Path) -> Result<()> {
+    let from = module(name)?;
     if to.exists() {
         std::fs::remove_dir_all(to)?;
     }
-    copy_folder(Path::new(from), to)
+    copy_folder(&from, to)
 }
 
 /// Copies files and folders but not their modes: a module cache is read-only.

@@ -4,9 +4,11 @@ mod bench_peers;
 mod broker;
 mod clients;
 mod floor;
+mod floor_kafka;
 mod fuzz;
 mod http;
 mod install;
+mod kafka_server;
 mod nsq;
 mod nsqd_shim;
 mod process;
@@ -19,7 +21,7 @@ mod workspace;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::workspace::Workspace;
 
@@ -46,6 +48,9 @@ enum Cmd {
         /// How often to kill it.
         #[arg(long, default_value_t = 100)]
         rounds: u32,
+        /// Which protocol the load speaks.
+        #[arg(long, value_enum, default_value_t = Protocol::Nsq)]
+        protocol: Protocol,
     },
     /// Measure memory with 10 million messages waiting, and a restart with a 10 GB log.
     Limits,
@@ -53,6 +58,12 @@ enum Cmd {
     Floor(floor::Args),
     /// Run the fuzz targets (needs cargo-fuzz and a nightly toolchain).
     Fuzz(fuzz::Args),
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Protocol {
+    Nsq,
+    Kafka,
 }
 
 fn main() -> ExitCode {
@@ -76,7 +87,10 @@ fn dispatch() -> Result<bool> {
         Cmd::Tidy => tidy::main(&workspace),
         Cmd::BenchPeers(args) => bench_peers::main(&workspace, &args),
         Cmd::Suites(args) => suites::main(&workspace, &args),
-        Cmd::CrashLoop { rounds } => clients::crash_rounds(&workspace, rounds),
+        Cmd::CrashLoop { rounds, protocol } => match protocol {
+            Protocol::Nsq => clients::crash_rounds(&workspace, rounds),
+            Protocol::Kafka => clients::kafka_crash_rounds(&workspace, rounds),
+        },
         Cmd::Limits => clients::limits(&workspace),
         Cmd::Floor(args) => floor::main(&args),
         Cmd::Fuzz(args) => fuzz::main(&workspace, &args),

@@ -9,12 +9,22 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
+use crate::broker::Kind;
 use crate::clients::Context;
 use crate::install::Tool;
 use crate::nsqd_shim;
 use crate::process::Process;
 use crate::wait;
 use crate::workspace::Workspace;
+
+/// What kafka-python's tests need beside it.
+const KAFKA_PYTHON_NEEDS: &[&str] = &[
+    "pytest",
+    "pytest-timeout",
+    "pytest-mock",
+    "python-snappy",
+    "zstandard",
+];
 
 /// Run a third-party client's own test suite against the release binary.
 #[derive(clap::Args)]
@@ -23,6 +33,9 @@ pub(crate) struct Args {
     /// A checkout of the client with its tests, where its package has none (pynsq).
     #[arg(long, value_name = "FOLDER")]
     source: Option<PathBuf>,
+    /// Against the original broker: what fails there too is not our fault (kafka-python).
+    #[arg(long)]
+    against_original: bool,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -30,6 +43,7 @@ enum Suite {
     GoNsq,
     Pynsq,
     Nsqjs,
+    KafkaPython,
 }
 
 /// What a suite said.
@@ -41,7 +55,11 @@ pub(crate) struct SuiteResult {
 }
 
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
-    let context = Context::ours(workspace)?;
+    let context = if args.against_original {
+        Context::original_kafka(workspace)?
+    } else {
+        Context::ours(workspace)?
+    };
     let result = match args.suite {
         Suite::GoNsq => go_nsq(&context)?,
         Suite::Pynsq => match &args.source {
@@ -54,6 +72,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
             }
         },
         Suite::Nsqjs => nsqjs(&context)?,
+        Suite::KafkaPython => kafka_python(&context)?,
     };
     for name in &result.failed {
         println!("FAILED {name}");
@@ -145,6 +164,38 @@ fn nsqjs(context: &Context) -> Result<SuiteResult> {
         "ok ",
         "not ok ",
     )
+}
+
+/// kafka-python's tests against a broker, those that can be pointed at one that runs already.
+fn kafka_python(context: &Context) -> Result<SuiteResult> {
+    context.clients.install(Tool::KafkaPython)?;
+    context.clients.kafka_pip(KAFKA_PYTHON_NEEDS)?;
+    let source = context.clients.kafka_python_source()?;
+    let folder = context.workspace.temp_folder("kafka-python")?;
+    let mut options = context.options(folder.path())?;
+    // As the suite configures a broker that it starts itself.
+    let settings: &[&str] = match options.kind {
+        Kind::Kafka => &["num.partitions=4", "group.min.session.timeout.ms=1000"],
+        Kind::Cloverleaf | Kind::Nsqd => &[
+            "--kafka-partitions-default=4",
+            "--kafka-session-timeout-min=1s",
+            "--kafka-node-id=0",
+        ],
+    };
+    options
+        .more
+        .extend(settings.iter().map(|s| (*s).to_owned()));
+    let broker = options.start()?;
+    let mut test = Command::new(context.clients.kafka_python_program());
+    let pytest = ["-m", "pytest", "-p", "no:cacheprovider", "-rA", "-q"];
+    test.current_dir(source).args(pytest);
+    test.args(["--timeout=60", "test/integration"]);
+    test.env("KAFKA_VERSION", "4.1.0")
+        // Where it would find a Kafka to start: it only looks whether the folder is there.
+        .env("KAFKA_ROOT", folder.path())
+        .env("KAFKA_URI", format!("kafka://{}", broker.kafka()));
+    let log = context.workspace.target().join("kafka-python-suite.log");
+    run_suite(&mut test, &log, "PASSED ", "FAILED ")
 }
 
 /// Puts our binary on the search path by the name of nsqd, and the real nsqlookupd.

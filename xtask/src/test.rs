@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
+use crate::broker::Kind;
 use crate::clients;
+use crate::install::Clients;
 use crate::workspace::{Workspace, run};
 
 /// Runs all tests of the workspace, then real third-party clients against the release binary.
@@ -19,18 +21,22 @@ pub(crate) struct Args {
     /// Run the client tests against this nsqd, which shows whether the tests are right.
     #[arg(long, value_name = "PROGRAM", conflicts_with = "no_clients")]
     against_nsqd: Option<PathBuf>,
+    /// Run the Kafka client tests against Apache Kafka, for the same reason.
+    #[arg(long, conflicts_with_all = ["no_clients", "against_nsqd"])]
+    against_kafka: bool,
 }
 
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
-    if args.only.is_none() && args.against_nsqd.is_none() {
+    let original = match &args.against_nsqd {
+        Some(nsqd) => Some((Kind::Nsqd, nsqd.clone())),
+        None if args.against_kafka => Some((Kind::Kafka, Clients::new(workspace).kafka_jars()?)),
+        None => None,
+    };
+    if args.only.is_none() && original.is_none() {
         run(workspace.cargo().args(["test", "--workspace"]))?;
     }
     if args.no_clients {
         return Ok(true);
     }
-    clients::run(
-        workspace,
-        args.only.as_deref(),
-        args.against_nsqd.as_deref(),
-    )
+    clients::run(workspace, args.only.as_deref(), original)
 }

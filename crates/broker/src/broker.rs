@@ -1,21 +1,24 @@
 //! The broker: the catalog of topics, and what all of them share.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use cloverleaf_log::{AppendError, Log, LogMetrics, Offset, PartitionLog, Recovery};
+use cloverleaf_log::{AppendError, DiskSpace, Log, LogMetrics, Offset, PartitionLog, Recovery};
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
 use crate::clock::Clock;
-use crate::committed::{Committed, CommittedOffsets};
+use crate::committed::CommittedOffsets;
 use crate::entries::{Entry, EntryError, TopicDefinition};
 use crate::housekeeping::Housekeeping;
+use crate::inflater::{Inflater, Served};
+use crate::kept::{Identity, Kept};
 use crate::options::{BrokerOptions, TopicOptions};
 use crate::publish::Room;
 use crate::restore::Restored;
 use crate::topic::Topic;
+use crate::upkeep::Upkeep;
 use crate::work::Work;
 
 /// Most partitions of a topic: their number shares 64 bits with the offset in an NSQ message id.
@@ -57,6 +60,42 @@ pub enum CatalogError {
         /// The number asked for.
         partitions: u32,
     },
+    /// Partitions can be added, never taken away.
+    #[error("{partitions} partitions: there are {current} already, and their number only grows")]
+    PartitionsOnlyGrow {
+        /// The number asked for.
+        partitions: u32,
+        /// The number that there is.
+        current: u32,
+    },
+    /// The topic has no such partition.
+    #[error("topic {topic} has no partition {partition}")]
+    NoSuchPartition {
+        /// The topic's name.
+        topic: String,
+        /// The partition asked for.
+        partition: u32,
+    },
+    /// All topics together would have too many partitions.
+    #[error(
+        "{partitions} more partitions: the broker has {current}, and may have {partitions_max}"
+    )]
+    PartitionsFull {
+        /// The number of new ones.
+        partitions: u32,
+        /// The number that there is.
+        current: u64,
+        /// The limit: `partitions_max` of the broker's options.
+        partitions_max: u32,
+    },
+    /// An offset above the end of its partition.
+    #[error("offset {offset} lies above the end {end}")]
+    OffsetAboveEnd {
+        /// The offset asked for.
+        offset: Offset,
+        /// Offset after the last message.
+        end: Offset,
+    },
 }
 
 /// Why the stored state cannot be used.
@@ -73,19 +112,8 @@ pub enum OpenError {
 /// A broker on one log. Cheap to clone.
 #[derive(Clone)]
 pub struct Broker {
-    shared: Arc<Shared>,
-    housekeeping: Arc<Mutex<Housekeeping>>,
-}
-
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            tracing::error!("the housekeeping has panicked: the broker ends, start it again");
-            std::process::abort();
-        }
-    }
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) housekeeping: Arc<Mutex<Housekeeping>>,
 }
 
 type Listener = Box<dyn Fn() + Send + Sync>;
@@ -100,6 +128,12 @@ pub(crate) struct Shared {
     /// Held while a definition changes and while a snapshot of all of them is taken.
     pub(crate) definitions: Mutex<()>,
     pub(crate) committed: CommittedOffsets,
+    pub(crate) kept: Kept,
+    pub(crate) inflater: Inflater,
+    /// Whether threads of their own inflate and compact.
+    pub(crate) served: Served,
+    pub(crate) upkeep: Upkeep,
+    pub(crate) identity: OnceLock<Identity>,
     topics: RwLock<Topics>,
     closed: AtomicBool,
     boot_id: String,
@@ -124,6 +158,10 @@ impl Broker {
         options: BrokerOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
+        let inflater = Inflater::new(
+            options.inflated_batch_bytes_max,
+            options.inflated_cache_bytes_max,
+        );
         let shared = Arc::new(Shared {
             room: Arc::new(Room::new(log.clone(), options.unwritten_bytes_max)),
             log,
@@ -132,6 +170,11 @@ impl Broker {
             work: Work::default(),
             definitions: Mutex::new(()),
             committed: CommittedOffsets::default(),
+            kept: Kept::default(),
+            inflater,
+            served: Served::default(),
+            upkeep: Upkeep::default(),
+            identity: OnceLock::new(),
             topics: RwLock::default(),
             closed: AtomicBool::new(false),
             boot_id: recovery.boot_id.clone(),
@@ -140,7 +183,8 @@ impl Broker {
             listeners: RwLock::new(Vec::new()),
         });
         Restored::read(&recovery)?.take_up(&shared, &recovery)?;
-        shared.write_synced(Entry::Opened(recovery.boot_id))?;
+        let identity = *shared.identity();
+        shared.write_synced(&[Entry::Opened(recovery.boot_id), Entry::Identity(identity)])?;
         let housekeeping = Arc::new(Mutex::new(Housekeeping::new(shared.clone())));
         Ok(Self {
             shared,
@@ -205,28 +249,18 @@ impl Broker {
         self.shared.log.metrics()
     }
 
-    /// Writes committed offsets down, in the kernel when this returns.
-    pub fn commit_offsets(&self, offsets: Vec<Committed>) -> Result<(), CatalogError> {
-        let _definitions = self.shared.definitions.lock();
-        let entries: Vec<Entry> = offsets.iter().cloned().map(Entry::Committed).collect();
-        self.shared.write(&entries)?;
-        for committed in offsets {
-            self.shared.committed.set(committed);
-        }
-        Ok(())
+    /// How full the file system is. Asks the system: not for threads that serve connections.
+    ///
+    /// # Errors
+    /// The system does not know.
+    pub fn disk_space(&self) -> std::io::Result<DiskSpace> {
+        self.shared.log.disk_space()
     }
 
-    /// The committed offsets of a group.
-    pub fn committed_offsets(&self, group: &str) -> Vec<Committed> {
-        self.shared.committed.of_group(group)
-    }
-
-    /// Forgets a group's committed offsets. `false`: it has none.
-    pub fn delete_group(&self, group: &str) -> Result<bool, CatalogError> {
-        let _definitions = self.shared.definitions.lock();
-        self.shared
-            .write(&[Entry::GroupDeleted(group.to_owned())])?;
-        Ok(self.shared.committed.remove_group(group))
+    /// Compressed batches that could not be inflated since the process began: subscriptions have
+    /// skipped their messages.
+    pub fn unreadable_batches(&self) -> u64 {
+        self.shared.inflater.unreadable()
     }
 
     /// Does what is due now. Returns when it wants to be called again, milliseconds since the
@@ -235,34 +269,20 @@ impl Broker {
         self.housekeeping.lock().tick()
     }
 
-    /// Ticks until [`Self::close`]; for a thread of its own.
-    ///
-    /// A panic in it would end timeouts and the keeping of progress while everything else seems to
-    /// work; so it ends the process, which a restart survives by design.
-    pub fn run_housekeeping(&self) {
-        let _guard = AbortOnPanic;
-        loop {
-            let until_ms = {
-                let mut housekeeping = self.housekeeping.lock();
-                if housekeeping.is_closed() {
-                    return;
-                }
-                housekeeping.tick()
-            };
-            self.shared.work.wait(self.shared.clock.now_ms(), until_ms);
-        }
-    }
-
     /// Writes all progress down and ends the housekeeping. The caller closes the log afterwards.
     pub fn close(&self) {
         {
             let _definitions = self.shared.definitions.lock();
             self.shared.closed.store(true, Ordering::Release);
         }
+        // Nothing is written anew any more once everything is synced.
+        self.shared.upkeep.close();
+        self.shared.inflater.close();
         self.housekeeping.lock().close();
         self.shared.work.kick();
         // Topics and what they share name each other: nobody else would free them.
-        for topic in self.shared.topics.write().drain() {
+        let topics = self.shared.topics.write().drain();
+        for topic in topics {
             topic.close();
         }
     }
@@ -279,6 +299,25 @@ impl Shared {
             return Err(CatalogError::Name);
         }
         Ok(())
+    }
+
+    /// Whether there may be so many more partitions. The caller holds `definitions`.
+    pub(crate) fn check_room(&self, partitions: u32) -> Result<(), CatalogError> {
+        let partitions_max = self.options.partitions_max;
+        let current = self.topics.read().partitions;
+        if current + u64::from(partitions) > u64::from(partitions_max) {
+            return Err(CatalogError::PartitionsFull {
+                partitions,
+                current,
+                partitions_max,
+            });
+        }
+        Ok(())
+    }
+
+    /// A topic has so many more partitions now. The caller holds `definitions`.
+    pub(crate) fn count_partitions(&self, more: u32) {
+        self.topics.write().partitions += u64::from(more);
     }
 
     pub(crate) fn topic(&self, name: &str) -> Option<Arc<Topic>> {
@@ -310,6 +349,9 @@ impl Shared {
         let partitions = options.partitions;
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
             return Err(CatalogError::Partitions { partitions });
+        }
+        if !options.hidden {
+            self.check_room(partitions)?;
         }
         let definition = TopicDefinition {
             id: Uuid::new_v4(),
@@ -381,13 +423,16 @@ impl Shared {
             })
     }
 
-    /// Writes an entry to the journal and waits for its sync. Not for a thread that serves anybody.
-    pub(crate) fn write_synced(&self, entry: Entry) -> Result<(), CatalogError> {
+    /// Writes entries to the journal and waits for their sync. Not for a thread that serves
+    /// anybody.
+    pub(crate) fn write_synced(&self, entries: &[Entry]) -> Result<(), CatalogError> {
         let refused = |error: AppendError| CatalogError::Log {
             reason: error.to_string(),
         };
         let journal = self.log.journal();
-        let position = journal.append(&[&entry.encode()]).map_err(refused)?;
+        let encoded: Vec<Vec<u8>> = entries.iter().map(Entry::encode).collect();
+        let slices: Vec<&[u8]> = encoded.iter().map(Vec::as_slice).collect();
+        let position = journal.append(&slices).map_err(refused)?;
         let synced = journal.wait_synced(position);
         if !synced.is_ready() && self.log.is_manual() {
             self.log.step_commit();
@@ -424,10 +469,12 @@ impl Shared {
         let last = self.last_subscription_id.load(Ordering::Relaxed);
         let mut entries = vec![
             Entry::Opened(self.boot_id.clone()),
+            Entry::Identity(*self.identity()),
             Entry::SubscriptionDeleted(last),
         ];
         entries.extend(topics.iter().flat_map(|topic| topic.snapshot()));
-        entries.extend(self.committed.all().into_iter().map(Entry::Committed));
+        entries.extend(self.committed.snapshot());
+        entries.extend(self.kept.snapshot());
         entries
     }
 }
@@ -437,16 +484,21 @@ impl Shared {
 struct Topics {
     by_name: HashMap<String, Arc<Topic>>,
     by_id: HashMap<Uuid, Arc<Topic>>,
+    /// Of all topics together.
+    partitions: u64,
 }
 
 impl Topics {
     fn insert(&mut self, topic: &Arc<Topic>) {
         self.by_name.insert(topic.name().to_owned(), topic.clone());
         self.by_id.insert(topic.id(), topic.clone());
+        self.partitions += u64::from(topic.partition_count());
     }
 
     fn remove(&mut self, topic: &Arc<Topic>) {
-        self.by_id.remove(&topic.id());
+        if self.by_id.remove(&topic.id()).is_some() {
+            self.partitions -= u64::from(topic.partition_count());
+        }
         self.by_name.remove(topic.name());
     }
 

@@ -2,12 +2,18 @@
 //!
 //! Kafka's consumer groups keep theirs here. The broker delivers nothing by them; retention asks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use cloverleaf_log::Offset;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+
+use crate::broker::{Broker, CatalogError, Shared};
+use crate::entries::Entry;
+
+/// Offsets in one entry of a snapshot, so that none grows large.
+const SNAPSHOT_OFFSETS: usize = 4_096;
 
 /// One committed offset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,28 +37,61 @@ pub struct Committed {
     pub committed_ms: u64,
 }
 
+/// A committed offset without what it is filed under.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) offset: Offset,
+    pub(crate) leader_epoch: i32,
+    pub(crate) metadata: Box<str>,
+    pub(crate) committed_ms: u64,
+}
+
+/// A partition of a topic.
+pub(crate) type Place = (Uuid, u32);
+
 /// One group's offsets, by topic and partition.
-type Offsets = BTreeMap<(Uuid, u32), Committed>;
+type Offsets = BTreeMap<Place, Mark>;
 
 /// All committed offsets, in memory; the journal keeps them.
 #[derive(Debug, Default)]
 pub(crate) struct CommittedOffsets {
-    groups: Mutex<BTreeMap<String, Offsets>>,
+    /// Also orders the journal's entries: held while one is written.
+    groups: Mutex<HashMap<String, Offsets>>,
+}
+
+impl Mark {
+    fn of(committed: Committed) -> (Place, Self) {
+        let place = (committed.topic, committed.partition);
+        let mark = Self {
+            offset: committed.offset,
+            leader_epoch: committed.leader_epoch,
+            metadata: committed.metadata.into(),
+            committed_ms: committed.committed_ms,
+        };
+        (place, mark)
+    }
+
+    fn committed(&self, group: &str, (topic, partition): Place) -> Committed {
+        Committed {
+            group: group.to_owned(),
+            topic,
+            partition,
+            offset: self.offset,
+            leader_epoch: self.leader_epoch,
+            metadata: self.metadata.clone().into(),
+            committed_ms: self.committed_ms,
+        }
+    }
 }
 
 impl CommittedOffsets {
     pub(crate) fn set(&self, committed: Committed) {
-        let mut groups = self.groups.lock();
-        let group = groups.entry(committed.group.clone()).or_default();
-        group.insert((committed.topic, committed.partition), committed);
+        let group = committed.group.clone();
+        self.set_all(group, [Mark::of(committed)]);
     }
 
-    pub(crate) fn of_group(&self, group: &str) -> Vec<Committed> {
-        self.groups
-            .lock()
-            .get(group)
-            .map(|g| g.values().cloned().collect())
-            .unwrap_or_default()
+    pub(crate) fn set_all(&self, group: String, marks: impl IntoIterator<Item = (Place, Mark)>) {
+        self.groups.lock().entry(group).or_default().extend(marks);
     }
 
     pub(crate) fn remove_group(&self, group: &str) -> bool {
@@ -60,35 +99,198 @@ impl CommittedOffsets {
     }
 
     pub(crate) fn remove_topic(&self, topic: Uuid) {
-        for group in self.groups.lock().values_mut() {
-            group.retain(|(of, _), _| *of != topic);
-        }
+        self.groups.lock().retain(|_, offsets| {
+            offsets.retain(|(of, _), _| *of != topic);
+            !offsets.is_empty()
+        });
+    }
+
+    pub(crate) fn remove(&self, group: &str, places: &[Place]) {
+        forget(&mut self.groups.lock(), group, places);
+    }
+
+    /// Takes over what the journal has told, but for topics that are gone.
+    pub(crate) fn restore(&self, from: Self, is_known: impl Fn(&Uuid) -> bool) {
+        let mut groups = from.groups.into_inner();
+        groups.retain(|_, offsets| {
+            offsets.retain(|(topic, _), _| is_known(topic));
+            !offsets.is_empty()
+        });
+        *self.groups.lock() = groups;
     }
 
     /// The committed offsets of all groups for one partition.
     pub(crate) fn of_partition(&self, topic: Uuid, partition: u32) -> Vec<Offset> {
         let groups = self.groups.lock();
-        let key = (topic, partition);
+        let place = (topic, partition);
         groups
             .values()
-            .filter_map(|group| group.get(&key))
-            .map(|c| c.offset)
+            .filter_map(|offsets| offsets.get(&place))
+            .map(|mark| mark.offset)
             .collect()
     }
 
     /// Whether any group has committed an offset in a topic.
     pub(crate) fn has_topic(&self, topic: Uuid) -> bool {
         let groups = self.groups.lock();
+        let places = (topic, 0)..=(topic, u32::MAX);
         groups
             .values()
-            .any(|group| group.keys().any(|(of, _)| *of == topic))
+            .any(|offsets| offsets.range(places.clone()).next().is_some())
     }
 
-    pub(crate) fn all(&self) -> Vec<Committed> {
-        self.groups
-            .lock()
-            .values()
-            .flat_map(|group| group.values().cloned())
-            .collect()
+    pub(crate) fn snapshot(&self) -> Vec<Entry> {
+        let groups = self.groups.lock();
+        let mut entries = Vec::new();
+        for (group, offsets) in groups.iter() {
+            let all: Vec<(Place, Mark)> = offsets
+                .iter()
+                .map(|(place, mark)| (*place, mark.clone()))
+                .collect();
+            entries.extend(all.chunks(SNAPSHOT_OFFSETS).map(|marks| Entry::Offsets {
+                group: group.clone(),
+                marks: marks.to_vec(),
+            }));
+        }
+        entries
+    }
+}
+
+fn forget(groups: &mut HashMap<String, Offsets>, group: &str, places: &[Place]) {
+    let Some(offsets) = groups.get_mut(group) else {
+        return;
+    };
+    for place in places {
+        offsets.remove(place);
+    }
+    if offsets.is_empty() {
+        groups.remove(group);
+    }
+}
+
+impl Shared {
+    /// Writes an entry under the lock of the offsets, then changes them.
+    fn change_offsets<R>(
+        &self,
+        entries: impl FnOnce(&HashMap<String, Offsets>) -> Vec<Entry>,
+        change: impl FnOnce(&mut HashMap<String, Offsets>, Vec<Entry>) -> R,
+    ) -> Result<R, CatalogError> {
+        let mut groups = self.committed.groups.lock();
+        let entries = entries(&groups);
+        if !entries.is_empty() {
+            self.write(&entries)?;
+        }
+        Ok(change(&mut groups, entries))
+    }
+}
+
+impl Broker {
+    /// Writes committed offsets down, in the kernel when this returns. Those of topics that are
+    /// gone are left out.
+    ///
+    /// # Errors
+    /// The journal does not take them; none is changed.
+    pub fn commit_offsets(&self, offsets: Vec<Committed>) -> Result<(), CatalogError> {
+        let mut by_group: Vec<(String, Vec<(Place, Mark)>)> = Vec::new();
+        for committed in offsets {
+            // Mostly all are of one group.
+            if by_group
+                .last()
+                .is_none_or(|(group, _)| *group != committed.group)
+            {
+                by_group.push((committed.group.clone(), Vec::new()));
+            }
+            if let Some((_, marks)) = by_group.last_mut() {
+                marks.push(Mark::of(committed));
+            }
+        }
+        let shared = &self.shared;
+        // Asked under the lock: a topic leaves the catalog before its offsets are forgotten.
+        let known = |_: &_| {
+            for (_, marks) in &mut by_group {
+                // Neighbours are mostly of one topic.
+                let (mut asked, mut is_known) = (None, false);
+                marks.retain(|((topic, _), _)| {
+                    if asked != Some(*topic) {
+                        asked = Some(*topic);
+                        is_known = shared.topic_by_id(*topic).is_some();
+                    }
+                    is_known
+                });
+            }
+            by_group.retain(|(_, marks)| !marks.is_empty());
+            let entry = |(group, marks)| Entry::Offsets { group, marks };
+            by_group.into_iter().map(entry).collect()
+        };
+        shared.change_offsets(known, |groups, entries| {
+            for entry in entries {
+                if let Entry::Offsets { group, marks } = entry {
+                    groups.entry(group).or_default().extend(marks);
+                }
+            }
+        })
+    }
+
+    /// The committed offsets of a group.
+    pub fn committed_offsets(&self, group: &str) -> Vec<Committed> {
+        let groups = self.shared.committed.groups.lock();
+        let Some(offsets) = groups.get(group) else {
+            return Vec::new();
+        };
+        let committed = |(place, mark): (&Place, &Mark)| mark.committed(group, *place);
+        offsets.iter().map(committed).collect()
+    }
+
+    /// The committed offset of a group for one partition.
+    pub fn committed_offset(&self, group: &str, topic: Uuid, partition: u32) -> Option<Committed> {
+        let groups = self.shared.committed.groups.lock();
+        let place = (topic, partition);
+        let mark = groups.get(group)?.get(&place)?;
+        Some(mark.committed(group, place))
+    }
+
+    /// The groups that have committed offsets, sorted.
+    pub fn groups_with_offsets(&self) -> Vec<String> {
+        let groups = self.shared.committed.groups.lock();
+        let mut names: Vec<String> = groups.keys().cloned().collect();
+        drop(groups);
+        names.sort_unstable();
+        names
+    }
+
+    /// Forgets some of a group's committed offsets; those that it has not are left out. In the
+    /// kernel when this returns.
+    ///
+    /// # Errors
+    /// The journal does not take it; none is forgotten.
+    pub fn delete_offsets(
+        &self,
+        group: &str,
+        partitions: &[(Uuid, u32)],
+    ) -> Result<(), CatalogError> {
+        let entries = |groups: &HashMap<String, Offsets>| {
+            let has = |place: &&Place| groups.get(group).is_some_and(|g| g.contains_key(*place));
+            let places: Vec<Place> = partitions.iter().filter(has).copied().collect();
+            let group = group.to_owned();
+            match places.is_empty() {
+                true => Vec::new(),
+                false => vec![Entry::OffsetsDeleted { group, places }],
+            }
+        };
+        self.shared
+            .change_offsets(entries, |groups, _| forget(groups, group, partitions))
+    }
+
+    /// Forgets a group's committed offsets. `false`: it has none.
+    ///
+    /// # Errors
+    /// The journal does not take it; they are kept.
+    pub fn delete_group(&self, group: &str) -> Result<bool, CatalogError> {
+        let entries = |groups: &HashMap<String, Offsets>| match groups.contains_key(group) {
+            true => vec![Entry::GroupDeleted(group.to_owned())],
+            false => Vec::new(),
+        };
+        self.shared
+            .change_offsets(entries, |groups, _| groups.remove(group).is_some())
     }
 }

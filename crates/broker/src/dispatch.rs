@@ -10,6 +10,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use cloverleaf_log::{Batch, ColdRead, Offset};
 
+use crate::inflater::BatchName;
 use crate::ledger::Claim;
 use crate::ledger::leases::NEVER_MS;
 use crate::message::{DeadReason, Delivery};
@@ -301,14 +302,47 @@ impl Subscription {
         if kind == Kind::Requeued {
             source.rewind_to(from);
         }
-        match source.front(&log, from, bytes_max, round.now_ms) {
-            Front::Batch(batch, position) => Some((batch, position)),
-            Front::End | Front::Wait => None,
-            Front::Start(read) => {
-                self.start_read(partition, kind, read);
-                None
+        loop {
+            match source.front(&log, from, bytes_max, round.now_ms) {
+                Front::Batch(batch, position) => return Some((batch, position)),
+                Front::Compressed(batch) => {
+                    let name = (log.topic(), log.number(), batch.base_offset());
+                    match self.shared.inflater.at_once(name, &batch) {
+                        Some(inflated) => source.inflated(inflated),
+                        None => {
+                            self.start_inflating(partition, kind, name, batch);
+                            return None;
+                        }
+                    }
+                }
+                Front::End | Front::Wait => return None,
+                Front::Start(read) => {
+                    self.start_read(partition, kind, read);
+                    return None;
+                }
             }
         }
+    }
+
+    /// A batch that takes long to inflate is not inflated under the lock.
+    fn start_inflating(
+        self: &Arc<Self>,
+        partition: usize,
+        kind: Kind,
+        name: BatchName,
+        batch: Batch,
+    ) {
+        let subscription = Arc::downgrade(self);
+        self.shared.inflater.queue(Box::new(move || {
+            let Some(subscription) = subscription.upgrade() else {
+                return;
+            };
+            let inflated = subscription.shared.inflater.inflate(name, &batch);
+            let mut state = subscription.state.lock();
+            source_of(&mut state, partition, kind).inflated(inflated);
+            subscription.dispatch(&mut state);
+            subscription.finish(state);
+        }));
     }
 
     fn start_read(self: &Arc<Self>, partition: usize, kind: Kind, read: ColdRead) {

@@ -9,12 +9,19 @@
 //! 5 progress         id u64, partition u32, floor u64,
 //!                    words u32 { word u64, bits u64 }, ranges u32 { start u64, end u64 },
 //!                    retries u32 { word u64, mask u64, attempts u16, due_ms u64 }
-//! 6 committed        JSON of Committed
+//! 6 committed        JSON of Committed (written by older versions, 15 replaces it)
 //! 7 group deleted    name, UTF-8
 //! 8 start            uuid [16], partition u32, offset u64
 //! 9 opened           boot id, UTF-8: a broker began to work
 //! 10 closed          (nothing): it ended in order, everything was synced
 //! 11 next            uuid [16], partition u32, offset u64: all offsets below have been used
+//! 12 kept            key text, is there u8, value (the rest)
+//! 13 offsets deleted group text, count u32 { uuid [16], partition u32 }
+//! 14 identity        cluster uuid [16], starts u64
+//! 15 offsets         group text, count u32 { uuid [16], partition u32, offset u64,
+//!                    leader epoch i32, committed ms u64, metadata text }
+//!
+//! text       length u32, UTF-8
 //! ```
 //!
 //! Numbers are big endian. The kinds are stored: never change one.
@@ -23,7 +30,8 @@ use cloverleaf_log::Offset;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::committed::Committed;
+use crate::committed::{Committed, Mark, Place};
+use crate::kept::Identity;
 use crate::ledger::cursor::CursorDelta;
 use crate::ledger::{PartitionDelta, Retry};
 use crate::options::{SubscriptionOptions, TopicOptions};
@@ -73,6 +81,19 @@ pub(crate) enum Entry {
         topic: Uuid,
         partition: u32,
         offset: Offset,
+    },
+    Kept {
+        key: String,
+        value: Option<Vec<u8>>,
+    },
+    OffsetsDeleted {
+        group: String,
+        places: Vec<Place>,
+    },
+    Identity(Identity),
+    Offsets {
+        group: String,
+        marks: Vec<(Place, Mark)>,
     },
 }
 
@@ -130,6 +151,26 @@ impl Entry {
                 out.extend_from_slice(boot_id.as_bytes());
             }
             Self::Closed => out.push(10),
+            Self::Kept { key, value } => {
+                out.push(12);
+                put_text(&mut out, key);
+                out.push(u8::from(value.is_some()));
+                out.extend_from_slice(value.as_deref().unwrap_or_default());
+            }
+            Self::OffsetsDeleted { group, places } => {
+                out.push(13);
+                put_text(&mut out, group);
+                put_count(&mut out, places.len());
+                for place in places {
+                    put_partition(&mut out, *place);
+                }
+            }
+            Self::Identity(identity) => {
+                out.push(14);
+                out.extend_from_slice(identity.cluster.as_bytes());
+                out.extend_from_slice(&identity.starts.to_be_bytes());
+            }
+            Self::Offsets { group, marks } => put_offsets(&mut out, group, marks),
         }
         out
     }
@@ -181,6 +222,27 @@ impl Entry {
                     },
                 })
             }
+            12 => {
+                let key = input.text().ok_or_else(short)?;
+                let [is_there] = input.take().ok_or_else(short)?;
+                let value = (is_there != 0).then(|| input.0.to_vec());
+                Ok(Self::Kept { key, value })
+            }
+            13 => {
+                let group = input.text().ok_or_else(short)?;
+                let places = input.list(20, Input::place).ok_or_else(short)?;
+                Ok(Self::OffsetsDeleted { group, places })
+            }
+            14 => {
+                let cluster = input.uuid().ok_or_else(short)?;
+                let starts = input.u64().ok_or_else(short)?;
+                Ok(Self::Identity(Identity { cluster, starts }))
+            }
+            15 => {
+                let group = input.text().ok_or_else(short)?;
+                let marks = input.list(44, Input::mark).ok_or_else(short)?;
+                Ok(Self::Offsets { group, marks })
+            }
             _ => Err(error("unknown kind")),
         }
     }
@@ -215,6 +277,30 @@ fn put_place(out: &mut Vec<u8>, kind: u8, topic: Uuid, partition: u32, offset: O
 
 fn put_count(out: &mut Vec<u8>, count: usize) {
     out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    put_count(out, text.len());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn put_partition(out: &mut Vec<u8>, (topic, partition): Place) {
+    out.extend_from_slice(topic.as_bytes());
+    out.extend_from_slice(&partition.to_be_bytes());
+}
+
+fn put_offsets(out: &mut Vec<u8>, group: &str, marks: &[(Place, Mark)]) {
+    out.reserve(16 + group.len() + marks.len() * 48);
+    out.push(15);
+    put_text(out, group);
+    put_count(out, marks.len());
+    for (place, mark) in marks {
+        put_partition(out, *place);
+        out.extend_from_slice(&mark.offset.to_be_bytes());
+        out.extend_from_slice(&mark.leader_epoch.to_be_bytes());
+        out.extend_from_slice(&mark.committed_ms.to_be_bytes());
+        put_text(out, &mark.metadata);
+    }
 }
 
 fn put_delta(out: &mut Vec<u8>, delta: &PartitionDelta) {
@@ -266,6 +352,38 @@ impl Input<'_> {
     fn count(&mut self, size: usize) -> Option<usize> {
         let count = usize::try_from(self.u32()?).ok()?;
         (count.checked_mul(size)? <= self.0.len()).then_some(count)
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let count = self.count(1)?;
+        let (text, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(std::str::from_utf8(text).ok()?.to_owned())
+    }
+
+    /// A list whose elements have `size` bytes or more.
+    fn list<T>(
+        &mut self,
+        size: usize,
+        mut element: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let count = self.count(size)?;
+        (0..count).map(|_| element(self)).collect()
+    }
+
+    fn place(&mut self) -> Option<Place> {
+        Some((self.uuid()?, self.u32()?))
+    }
+
+    fn mark(&mut self) -> Option<(Place, Mark)> {
+        let place = self.place()?;
+        let mark = Mark {
+            offset: self.u64()?,
+            leader_epoch: i32::from_be_bytes(self.take()?),
+            committed_ms: self.u64()?,
+            metadata: self.text()?.into(),
+        };
+        Some((place, mark))
     }
 
     fn pairs(&mut self) -> Option<Vec<(u64, u64)>> {
@@ -370,12 +488,51 @@ mod tests {
             partition: 1,
             offset: 77,
         });
+        for value in [None, Some(Vec::new()), Some(vec![1, 2])] {
+            let key = "kafka/groups".to_owned();
+            check(Entry::Kept { key, value });
+        }
+        check(Entry::OffsetsDeleted {
+            group: "g".to_owned(),
+            places: vec![(topic, 1), (topic, 2)],
+        });
+        check(Entry::Identity(Identity {
+            cluster: topic,
+            starts: 9,
+        }));
+        let mark = Mark {
+            offset: 5,
+            leader_epoch: -1,
+            metadata: "note".into(),
+            committed_ms: 6,
+        };
+        check(Entry::Offsets {
+            group: "g".to_owned(),
+            marks: vec![((topic, 1), mark)],
+        });
+    }
+
+    #[test]
+    fn definitions_of_older_versions_load() {
+        let old = r#"{"partitions":3,"ephemeral":false,"durability":null,"hidden":false,
+            "retention":{"ms":5,"bytes":null,"consumed":false}}"#;
+        let options: TopicOptions = serde_json::from_str(old).unwrap();
+        let retention = crate::options::Retention {
+            ms: Some(5),
+            ..Default::default()
+        };
+        let expected = TopicOptions {
+            partitions: 3,
+            retention,
+            ..TopicOptions::default()
+        };
+        assert_eq!(options, expected);
     }
 
     proptest! {
         #[test]
         fn arbitrary_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..200),
-                                               kind in 0u8..13) {
+                                               kind in 0u8..17) {
             let mut bytes = bytes;
             if let Some(first) = bytes.first_mut() {
                 *first = kind;

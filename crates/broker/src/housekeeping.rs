@@ -1,5 +1,6 @@
 //! What the broker does beside publishing and delivering, on one thread: deadlines, progress, dead
-//! letters, delayed publishes, retention, snapshots of the state journal.
+//! letters, delayed publishes, snapshots of the state journal. What takes long is not done here
+//! (`threads.rs`).
 
 use std::sync::Arc;
 
@@ -20,7 +21,6 @@ pub(crate) struct Housekeeping {
     dead_letters: DeadLetters,
     schedule: Schedule,
     next_progress_ms: u64,
-    next_retention_ms: u64,
     next_journal_ms: u64,
     /// The journal has not taken some progress: only a snapshot of everything helps.
     needs_snapshot: bool,
@@ -34,7 +34,6 @@ impl Housekeeping {
             schedule: Schedule::new(&shared),
             shared,
             next_progress_ms: 0,
-            next_retention_ms: 0,
             next_journal_ms: 0,
             needs_snapshot: false,
             closed: false,
@@ -67,11 +66,11 @@ impl Housekeeping {
         if now_ms >= self.next_progress_ms && !self.needs_snapshot {
             self.write_progress(now_ms);
         }
-        if now_ms >= self.next_retention_ms {
-            crate::retention::run(&self.shared, now_ms);
-            self.next_retention_ms = now_ms + self.shared.options.retention_interval_ms;
+        let mut until_ms = self.next_journal_ms;
+        if !self.shared.served.get() {
+            self.shared.inflater.run_queued();
+            until_ms = until_ms.min(self.shared.upkeep.tick(&self.shared, now_ms));
         }
-        let mut until_ms = self.next_retention_ms.min(self.next_journal_ms);
         until_ms = until_ms.min(self.shared.work.first_due_ms().unwrap_or(u64::MAX));
         until_ms = until_ms.min(letters_ms.unwrap_or(u64::MAX));
         if self.shared.work.has_dirty() && !self.needs_snapshot {
@@ -144,7 +143,7 @@ impl Housekeeping {
             self.closed = true;
             return;
         }
-        if let Err(error) = self.shared.write_synced(Entry::Closed) {
+        if let Err(error) = self.shared.write_synced(&[Entry::Closed]) {
             tracing::warn!(%error, "the journal does not say that the broker ended in order");
         }
         self.closed = true;

@@ -8,32 +8,43 @@
 //! [`Consumer::poll_deliveries`]. The way back: [`Consumer::ack_many`] → `ledger` → the state
 //! journal.
 
+mod admission;
 mod broker;
 mod choose;
 mod clock;
 mod committed;
+mod compaction;
 mod consumer;
 mod dead_letter;
 mod dispatch;
+mod durable;
 mod entries;
 mod filter;
 mod housekeeping;
+mod inflater;
+mod kept;
 mod ledger;
 mod lookup;
 mod message;
 mod moving;
 mod options;
 mod outbox;
+mod partitions;
 mod pick;
 mod publish;
+mod publishing;
 mod restore;
 mod retention;
 mod schedule;
+mod settings;
 mod settling;
 mod source;
 mod stats;
 mod subscription;
+mod threads;
 mod topic;
+mod upkeep;
+mod watch;
 mod work;
 
 pub use broker::{Broker, CatalogError, NAME_BYTES_MAX, OpenError, PARTITIONS_MAX};
@@ -46,10 +57,11 @@ pub use entries::is_entry;
 pub use ledger::NotInFlight;
 pub use message::{DeadReason, Delivery, MessageId, headers};
 pub use options::{
-    BrokerOptions, ConsumerOptions, DurabilityMode, Overflow, PartitionOrder, Retention, StartAt,
-    SubscriptionOptions, TopicOptions,
+    BrokerOptions, Compaction, ConsumerOptions, DurabilityMode, Overflow, PartitionOrder,
+    Retention, StartAt, SubscriptionOptions, TopicOptions,
 };
 pub use publish::{PublishError, Published, Room};
 pub use stats::{ConsumerStats, SubscriptionStats};
 pub use subscription::{AttachError, Subscription};
 pub use topic::Topic;
+pub use watch::Watcher;

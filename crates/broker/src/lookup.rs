@@ -24,7 +24,7 @@ pub(crate) fn with_message<R>(
     id: MessageId,
     with: impl FnOnce(&Record<'_>) -> R,
 ) -> Result<Option<R>, LookupError> {
-    let Some(log) = topic.logs().get(id.partition as usize) else {
+    let Some(log) = topic.partition(id.partition) else {
         return Ok(None);
     };
     let batches: Vec<Batch> = match log.read(id.offset, READ_BYTES) {
@@ -36,6 +36,15 @@ pub(crate) fn with_message<R>(
         .iter()
         .filter(|batch| batch.end_offset() > id.offset)
     {
+        let inflated;
+        let batch = match batch.is_compressed() {
+            true => {
+                let name = (topic.id(), id.partition, batch.base_offset());
+                inflated = topic.shared().inflater.inflate(name, batch);
+                &inflated
+            }
+            false => batch,
+        };
         let mut records: RecordCursor<'_> = batch.records();
         while let Some((offset, record)) = records.next_record()? {
             if offset == id.offset {

@@ -3,6 +3,8 @@
 //! Topic and subscription options are stored in definitions as JSON; unknown keys are kept out, and
 //! each new key needs a serde default so that definitions written by older versions still load.
 
+use std::collections::BTreeMap;
+
 use cloverleaf_log::Durability;
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +51,18 @@ pub struct BrokerOptions {
     pub scheduled_messages_max: u64,
     /// How often retention is looked after.
     pub retention_interval_ms: u64,
+    /// What a reader by offset adds to topics whose messages go once they are consumed: nothing
+    /// younger than this goes.
+    pub reader_retention_ms: u64,
+    /// Largest compressed batch that is inflated for subscriptions and checks, in bytes when
+    /// inflated; the messages of a larger one are skipped.
+    pub inflated_batch_bytes_max: usize,
+    /// Bytes of inflated batches that are remembered, all topics together.
+    pub inflated_cache_bytes_max: usize,
+    /// How often topics that are compacted are looked at.
+    pub compaction_interval_ms: u64,
+    /// Most partitions of all topics together; each costs memory, whether or not it is used.
+    pub partitions_max: u32,
 }
 
 impl Default for BrokerOptions {
@@ -63,6 +77,14 @@ impl Default for BrokerOptions {
             segment_bytes: 64 << 20,
             scheduled_messages_max: 1_000_000,
             retention_interval_ms: 1_000,
+            // A reader that comes once a day still finds everything.
+            reader_retention_ms: 24 * 3_600_000,
+            // Sixty times the largest batch that Kafka takes by default.
+            inflated_batch_bytes_max: 64 << 20,
+            inflated_cache_bytes_max: 16 << 20,
+            // Kafka's `log.cleaner.backoff.ms`.
+            compaction_interval_ms: 15_000,
+            partitions_max: 100_000,
         }
     }
 }
@@ -78,6 +100,38 @@ pub struct Retention {
     /// Segments go that every subscription and every committed group has passed. With neither, none
     /// goes.
     pub consumed: bool,
+    /// `consumed` removes nothing younger than this. Set when a reader by offset appears, who would
+    /// else find nothing that others have consumed.
+    pub min_ms: Option<u64>,
+}
+
+/// How a topic is compacted: of the messages with one key the newest stays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Compaction {
+    /// A message without a body (a tombstone) stays so long, for readers to see it
+    /// (`delete.retention.ms`).
+    pub delete_retention_ms: u64,
+    /// Messages younger than this are left alone (`min.compaction.lag.ms`).
+    pub min_lag_ms: u64,
+    /// Messages older than this make compaction due, whatever the ratio
+    /// (`max.compaction.lag.ms`).
+    pub max_lag_ms: Option<u64>,
+    /// Compaction is due when so much of a partition, in thousandths of its bytes, came since the
+    /// last time (`min.cleanable.dirty.ratio`).
+    pub dirty_ratio_permille: u32,
+}
+
+impl Default for Compaction {
+    /// Kafka's defaults.
+    fn default() -> Self {
+        Self {
+            delete_retention_ms: 24 * 3_600_000,
+            min_lag_ms: 0,
+            max_lag_ms: None,
+            dirty_ratio_permille: 500,
+        }
+    }
 }
 
 /// How a topic is kept.
@@ -94,6 +148,22 @@ pub struct TopicOptions {
     pub retention: Retention,
     /// Not listed to users.
     pub hidden: bool,
+    /// Of the messages with one key only the newest stays; each must have one.
+    pub compaction: Option<Compaction>,
+    /// A log segment that has reached this size is sealed, if it differs from the broker's.
+    pub segment_bytes: Option<u64>,
+    /// A log segment whose first message is older than this is sealed.
+    pub segment_ms: Option<u64>,
+    /// Messages carry the time at which they were stored, not the producer's.
+    pub append_time: bool,
+    /// Largest batch that producers may store, header included.
+    pub batch_bytes_max: Option<u64>,
+    /// A producer's timestamp may lie so far in the past.
+    pub timestamp_before_max_ms: Option<u64>,
+    /// A producer's timestamp may lie so far in the future.
+    pub timestamp_after_max_ms: Option<u64>,
+    /// A protocol's own settings as the user gave them. The broker keeps them and knows none.
+    pub settings: BTreeMap<String, String>,
 }
 
 impl Default for TopicOptions {
@@ -107,6 +177,14 @@ impl Default for TopicOptions {
                 ..Retention::default()
             },
             hidden: false,
+            compaction: None,
+            segment_bytes: None,
+            segment_ms: None,
+            append_time: false,
+            batch_bytes_max: None,
+            timestamp_before_max_ms: None,
+            timestamp_after_max_ms: None,
+            settings: BTreeMap::new(),
         }
     }
 }

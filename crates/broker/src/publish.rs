@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::{Context, Poll, Waker};
 
-use cloverleaf_log::{AppendError, Appended, Log};
+use cloverleaf_log::{AppendError, Appended, BatchError, InflateError, Log};
 use parking_lot::Mutex;
 
 /// Why messages were not stored.
@@ -36,9 +36,10 @@ pub enum PublishError {
         /// The partition asked for.
         partition: u32,
     },
-    /// No subscription can read a compressed batch.
-    #[error("batches with compressed records are not taken")]
-    Compressed,
+    /// The batch says that a broker has stamped it, with the time of its append or with the time
+    /// from which compaction may remove its tombstones; producers must not.
+    #[error("a producer's batch must not claim to have the broker's timestamps")]
+    ForeignAppendTime,
     /// Too many delayed messages wait.
     #[error("{scheduled_messages_max} delayed messages wait, as many as may")]
     ScheduleFull {
@@ -48,6 +49,33 @@ pub enum PublishError {
     /// A delayed publish wants a batch of exactly one readable record.
     #[error("a delayed publish takes one message")]
     NotOneMessage,
+    /// The batch is larger than the topic allows.
+    #[error("a batch of {bytes} bytes is larger than the topic's limit of {bytes_max} bytes")]
+    TooLarge {
+        /// Size of the refused batch in bytes.
+        bytes: u64,
+        /// The limit: the topic's `batch_bytes_max`.
+        bytes_max: u64,
+    },
+    /// A message's timestamp lies outside what the topic allows.
+    #[error("timestamp {timestamp_ms} lies outside {earliest_ms} to {latest_ms}")]
+    Timestamp {
+        /// The timestamp, milliseconds since 1970.
+        timestamp_ms: i64,
+        /// The earliest that is allowed now.
+        earliest_ms: i64,
+        /// The latest that is allowed now.
+        latest_ms: i64,
+    },
+    /// A message without a key for a topic that is compacted by key.
+    #[error("the topic is compacted, so each message needs a key")]
+    NoKey,
+    /// The batch holds records that cannot be read.
+    #[error(transparent)]
+    Batch(#[from] BatchError),
+    /// The topic needs to see the records, and they cannot be inflated.
+    #[error(transparent)]
+    Inflate(#[from] InflateError),
     /// The schedule topic could not be made.
     #[error("the schedule topic cannot be made: {reason}")]
     NoSchedule {
@@ -138,11 +166,15 @@ impl Room {
 #[derive(Debug)]
 pub struct Published {
     appended: Appended,
+    append_time_ms: Option<i64>,
 }
 
 impl Published {
-    pub(crate) fn new(appended: Appended) -> Self {
-        Self { appended }
+    pub(crate) fn new(appended: Appended, append_time_ms: Option<i64>) -> Self {
+        Self {
+            appended,
+            append_time_ms,
+        }
     }
 
     /// Whether the promise is decided already.
@@ -153,6 +185,16 @@ impl Published {
     /// The offset of the first message.
     pub fn first_offset(&self) -> u64 {
         self.appended.base
+    }
+
+    /// Whether an idempotent producer has sent this batch before, so that nothing was stored now.
+    pub fn is_duplicate(&self) -> bool {
+        self.appended.is_duplicate
+    }
+
+    /// The time that the messages got, where the topic stamps them itself; milliseconds since 1970.
+    pub fn append_time_ms(&self) -> Option<i64> {
+        self.append_time_ms
     }
 }
 

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use crate::broker::{OpenError, Shared, truncate};
 use crate::committed::CommittedOffsets;
 use crate::entries::{Entry, EntryError, SubscriptionDefinition, TopicDefinition};
+use crate::kept::{Identity, Kept};
 use crate::ledger::{Ledger, RestoredRetries};
 use crate::topic::Topic;
 
@@ -26,6 +27,8 @@ pub(crate) struct Restored {
     committed: CommittedOffsets,
     starts: BTreeMap<(Uuid, u32), Offset>,
     nexts: BTreeMap<(Uuid, u32), Offset>,
+    kept: Kept,
+    identity: Option<Identity>,
     last_subscription_id: u64,
     /// The boot in which the last broker worked, unless it ended in order.
     interrupted_boot: Option<String>,
@@ -76,6 +79,10 @@ impl Restored {
             Entry::GroupDeleted(group) => {
                 self.committed.remove_group(&group);
             }
+            Entry::Offsets { group, marks } => self.committed.set_all(group, marks),
+            Entry::OffsetsDeleted { group, places } => self.committed.remove(&group, &places),
+            Entry::Kept { key, value } => self.kept.apply(key, value),
+            Entry::Identity(identity) => self.identity = Some(identity),
             Entry::Start {
                 topic,
                 partition,
@@ -118,11 +125,23 @@ impl Restored {
             .collect();
         ephemeral.into_iter().for_each(|id| self.forget_topic(id));
         shared.restore_subscription_id(self.last_subscription_id);
-        for committed in self.committed.all() {
-            shared.committed.set(committed);
+        let known: HashSet<Uuid> = self.topics.keys().copied().collect();
+        shared
+            .committed
+            .restore(self.committed, |topic| known.contains(topic));
+        for (key, value) in self.kept.all() {
+            shared.kept.apply(key, Some(value));
+        }
+        if let Some(Identity { cluster, starts }) = self.identity {
+            // Nobody has asked yet, so this is the first value.
+            let starts = starts + 1;
+            shared.identity.get_or_init(|| Identity { cluster, starts });
         }
         let mut by_topic: BTreeMap<Uuid, Vec<(SubscriptionDefinition, Ledger)>> = BTreeMap::new();
         for (_, (definition, mut ledger, retries)) in self.subscriptions {
+            if let Some(topic) = self.topics.get(&definition.topic) {
+                ledger.grow(topic.options.partitions as usize);
+            }
             ledger.finish_restore(retries);
             by_topic
                 .entry(definition.topic)
@@ -135,11 +154,7 @@ impl Restored {
         for (id, definition) in self.topics {
             let topic = Topic::open(shared, definition)?;
             let subscriptions = by_topic.remove(&id).unwrap_or_default();
-            for (partition, log) in (0u32..).zip(topic.logs()) {
-                if let Some(start) = self.starts.get(&(id, partition)) {
-                    truncate(&topic, log, *start);
-                    log.raise_next_offset(*start);
-                }
+            for (partition, log) in (0u32..).zip(topic.logs().iter()) {
                 // An acknowledgement may have outlived the message: its offset is never used again.
                 let named = subscriptions.iter().map(|(_, l)| l.known_end(partition));
                 // A client may commit what it likes; no offset so far above the end was ever used.
@@ -148,6 +163,11 @@ impl Restored {
                 committed.retain(|offset| *offset <= used_max);
                 log.raise_next_offset(self.nexts.get(&(id, partition)).copied().unwrap_or(0));
                 log.raise_next_offset(named.chain(committed).max().unwrap_or(0));
+                // Last: the log ends where nothing was found, and begins nowhere behind its end.
+                if let Some(start) = self.starts.get(&(id, partition)) {
+                    log.raise_next_offset(*start);
+                    truncate(&topic, log, *start);
+                }
             }
             let ends: Vec<Offset> = topic.logs().iter().map(|log| log.next_offset()).collect();
             for (definition, ledger) in subscriptions {
@@ -166,7 +186,7 @@ impl Restored {
 
 /// Goes on above every offset that was handed out before the power failed.
 fn leave_gap(topic: &Topic, ends: &[Offset]) {
-    for ((partition, log), end) in (0u32..).zip(topic.logs()).zip(ends) {
+    for ((partition, log), end) in (0u32..).zip(topic.logs().iter()).zip(ends) {
         let next = end.saturating_add(POWER_LOSS_GAP);
         log.raise_next_offset(next);
         for subscription in topic.subscriptions().iter() {

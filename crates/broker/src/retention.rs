@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cloverleaf_log::{Offset, PartitionLog};
+use cloverleaf_log::{Offset, PartitionLog, SegmentInfo};
 
 use crate::broker::Shared;
 use crate::topic::Topic;
@@ -13,10 +13,10 @@ const SEAL_BYTES_MIN: u64 = 1 << 20;
 /// Looks after all topics once.
 pub(crate) fn run(shared: &Arc<Shared>, now_ms: u64) {
     for topic in shared.all_topics() {
-        for (partition, log) in (0u32..).zip(topic.logs()) {
+        for (partition, log) in (0u32..).zip(topic.logs().iter()) {
+            log.roll_aged(i64::try_from(now_ms).unwrap_or(i64::MAX));
             let dropped = drop_expired(&topic, log, now_ms)
-                | (topic.options().retention.consumed
-                    && drop_consumed(shared, &topic, partition, log));
+                | drop_consumed(shared, &topic, partition, log, now_ms);
             if dropped && !topic.is_ephemeral() {
                 remember_next(shared, &topic);
             }
@@ -36,7 +36,8 @@ fn remember_next(shared: &Arc<Shared>, topic: &Arc<Topic>) {
 }
 
 fn drop_expired(topic: &Topic, log: &Arc<PartitionLog>, now_ms: u64) -> bool {
-    let retention = &topic.options().retention;
+    let options = topic.options();
+    let retention = &options.retention;
     if retention.ms.is_none() && retention.bytes.is_none() {
         return false;
     }
@@ -58,7 +59,25 @@ fn drop_consumed(
     topic: &Arc<Topic>,
     partition: u32,
     log: &Arc<PartitionLog>,
+    now_ms: u64,
 ) -> bool {
+    let options = topic.options();
+    let retention = &options.retention;
+    let mut segments = log.segments();
+    let kept_since_ms = retention
+        .min_ms
+        .map(|ms| i64::try_from(now_ms.saturating_sub(ms)).unwrap_or(i64::MAX));
+    let stays = |segment: &SegmentInfo| {
+        kept_since_ms.is_some_and(|since_ms| segment.max_timestamp_ms >= since_ms)
+    };
+    let may_go = |segment: &SegmentInfo| {
+        segment.sealed || (segment.active && segment.bytes >= SEAL_BYTES_MIN)
+    };
+    segments.retain(|segment| may_go(segment) && !stays(segment));
+    // Mostly there is nothing to ask for.
+    if !retention.consumed || segments.is_empty() {
+        return false;
+    }
     let subscriptions = topic.subscriptions();
     let committed = shared.committed.of_partition(topic.id(), partition);
     if subscriptions.is_empty() && committed.is_empty() {
@@ -71,14 +90,13 @@ fn drop_consumed(
                 .all(|s| s.covers(partition, start, end))
     };
     let mut bases = Vec::new();
-    for segment in log.segments() {
+    for segment in segments {
         if !passed(segment.base, segment.end) {
             continue;
         }
-        if segment.sealed {
-            bases.push(segment.base);
-        } else if segment.active && segment.bytes >= SEAL_BYTES_MIN {
-            log.seal_active();
+        match segment.sealed {
+            true => bases.push(segment.base),
+            false => log.seal_active(),
         }
     }
     if bases.is_empty() {

@@ -46,6 +46,9 @@ pub(crate) fn publish(
             scheduled_messages_max,
         });
     }
+    let message = message
+        .inflate(shared.inflater.batch_bytes_max())
+        .map_err(|_| PublishError::NotOneMessage)?;
     let mut records = message.records();
     let Ok(Some((_, record))) = records.next_record() else {
         return Err(PublishError::NotOneMessage);

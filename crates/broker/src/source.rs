@@ -15,6 +15,8 @@ pub(crate) struct Source {
     next_offset: Offset,
     /// A cold read is under way on the log's reader thread.
     reading: bool,
+    /// The foremost batch is being inflated.
+    inflating: bool,
     /// After a failed read: not before this time.
     retry_ms: u64,
 }
@@ -23,6 +25,9 @@ pub(crate) struct Source {
 pub(crate) enum Front {
     /// A batch that holds the offset or follows it, and the byte position to read on from.
     Batch(Batch, u32),
+    /// As `Batch`, but its records are compressed: the caller inflates it and gives it back with
+    /// [`Source::inflated`].
+    Compressed(Batch),
     /// Nothing yet.
     End,
     /// A cold read has to be started by the caller.
@@ -42,7 +47,7 @@ impl Source {
     ) -> Front {
         while let Some(batch) = self.batches.front() {
             if batch.end_offset() > from {
-                return Front::Batch(batch.clone(), self.position);
+                return self.foremost();
             }
             self.batches.pop_front();
             self.position = 0;
@@ -64,16 +69,40 @@ impl Source {
                 {
                     self.batches.pop_front();
                 }
-                match self.batches.front() {
-                    Some(batch) => Front::Batch(batch.clone(), 0),
-                    None => Front::End,
-                }
+                self.foremost()
             }
             Read::End => Front::End,
             Read::Cold(read) => {
                 self.reading = true;
                 Front::Start(read)
             }
+        }
+    }
+
+    fn foremost(&mut self) -> Front {
+        let Some(batch) = self.batches.front() else {
+            return Front::End;
+        };
+        if !batch.is_compressed() {
+            return Front::Batch(batch.clone(), self.position);
+        }
+        if self.inflating {
+            return Front::Wait;
+        }
+        self.inflating = true;
+        Front::Compressed(batch.clone())
+    }
+
+    /// Takes the foremost batch back inflated, unless another one is foremost now.
+    pub(crate) fn inflated(&mut self, inflated: Batch) {
+        self.inflating = false;
+        if let Some(batch) = self.batches.front_mut()
+            && batch.is_compressed()
+            && batch.base_offset() == inflated.base_offset()
+        {
+            *batch = inflated;
+            self.position = 0;
+            self.next_offset = 0;
         }
     }
 

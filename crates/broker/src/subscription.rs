@@ -358,6 +358,19 @@ impl Subscription {
         });
     }
 
+    /// The topic has more partitions now: `logs` are all of them.
+    pub(crate) fn add_partitions(self: &Arc<Self>, logs: &[Arc<PartitionLog>]) {
+        self.change(|state| {
+            state.logs = logs.to_vec();
+            state.sources.resize_with(logs.len(), Source::default);
+            state.replays.resize_with(logs.len(), Source::default);
+            state.ledger.grow(logs.len());
+            if let Some(limits) = &mut state.limits {
+                limits.resize(logs.len(), 0);
+            }
+        });
+    }
+
     /// Nothing at or above `limits` is delivered (one per partition); `None`: everything is.
     pub(crate) fn set_limits(self: &Arc<Self>, limits: Option<Vec<Offset>>) {
         self.change(|state| state.limits = limits);

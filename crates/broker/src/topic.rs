@@ -1,17 +1,17 @@
 //! A topic: a name, its partitions in the log, and the subscriptions that deliver from it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
-use cloverleaf_log::{Batch, Durability, Offset, PartitionLog, PartitionOptions, SegmentInfo};
+use cloverleaf_log::{Offset, PartitionLog, SegmentInfo};
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
 use crate::broker::{CatalogError, Shared};
 use crate::entries::{Entry, SubscriptionDefinition, TopicDefinition};
 use crate::ledger::Ledger;
-use crate::options::{StartAt, SubscriptionOptions, TopicOptions};
-use crate::publish::{PublishError, Published};
+use crate::options::{StartAt, SubscriptionOptions};
+use crate::partitions::Shape;
 use crate::subscription::Subscription;
 
 /// A topic of the catalog.
@@ -19,17 +19,19 @@ pub struct Topic {
     id: Uuid,
     name: String,
     created_ms: u64,
-    options: TopicOptions,
+    ephemeral: bool,
     shared: Arc<Shared>,
-    logs: Vec<Arc<PartitionLog>>,
+    pub(crate) shape: RwLock<Arc<Shape>>,
     /// Sorted by name. Replaced as a whole: a publish reads it, a definition changes it.
     subscriptions: RwLock<Arc<[Arc<Subscription>]>>,
     /// Where each partition stood when the topic was paused.
-    paused_at: Mutex<Option<Vec<Offset>>>,
+    pub(crate) paused_at: Mutex<Option<Vec<Offset>>>,
     deleted: AtomicBool,
-    next_partition: AtomicU32,
-    messages: AtomicU64,
-    bytes: AtomicU64,
+    /// A reader by offset has come, and retention knows.
+    pub(crate) has_reader: AtomicBool,
+    pub(crate) next_partition: AtomicU32,
+    pub(crate) messages: AtomicU64,
+    pub(crate) bytes: AtomicU64,
 }
 
 impl std::fmt::Debug for Topic {
@@ -46,41 +48,33 @@ impl Topic {
         shared: &Arc<Shared>,
         definition: TopicDefinition,
     ) -> Result<Arc<Self>, CatalogError> {
-        let options = PartitionOptions {
-            segment_bytes: shared.options.segment_bytes,
-        };
-        let logs = (0..definition.options.partitions)
-            .map(|partition| {
-                shared
-                    .log
-                    .partition(definition.id, partition, options.clone())
-            })
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| CatalogError::Log {
-                reason: error.to_string(),
-            })?;
+        let shape = Arc::new(Shape::open(
+            shared,
+            definition.id,
+            definition.options,
+            None,
+        )?);
+        let partitions = shape.logs.len();
+        let paused_at = definition.paused_at.map(|mut limits| {
+            limits.resize(partitions, 0);
+            limits
+        });
         let topic = Arc::new(Self {
             id: definition.id,
             name: definition.name,
             created_ms: definition.created_ms,
-            options: definition.options,
+            ephemeral: shape.options.ephemeral,
             shared: shared.clone(),
-            logs,
+            shape: RwLock::new(shape.clone()),
             subscriptions: RwLock::new(Arc::new([])),
-            paused_at: Mutex::new(definition.paused_at),
+            paused_at: Mutex::new(paused_at),
             deleted: AtomicBool::new(false),
+            has_reader: AtomicBool::new(false),
             next_partition: AtomicU32::new(0),
             messages: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         });
-        for log in &topic.logs {
-            let this: Weak<Self> = Arc::downgrade(&topic);
-            log.on_written(Box::new(move |_| {
-                if let Some(topic) = this.upgrade() {
-                    topic.written();
-                }
-            }));
-        }
+        topic.listen(&shape, 0);
         Ok(topic)
     }
 
@@ -99,24 +93,14 @@ impl Topic {
         self.created_ms
     }
 
-    /// How it is kept.
-    pub fn options(&self) -> &TopicOptions {
-        &self.options
-    }
-
     /// Whether it is gone after a restart.
     pub fn is_ephemeral(&self) -> bool {
-        self.options.ephemeral
+        self.ephemeral
     }
 
     /// Whether it was deleted; a handle to it can be older than that.
     pub fn is_deleted(&self) -> bool {
         self.deleted.load(Ordering::Acquire)
-    }
-
-    /// Its partitions' logs, for readers by offset.
-    pub fn logs(&self) -> &[Arc<PartitionLog>] {
-        &self.logs
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -140,7 +124,7 @@ impl Topic {
         let from = match paused_at {
             Some(offsets) => offsets,
             None if !self.subscriptions().is_empty() => return 0,
-            None => self.logs.iter().map(|log| log.start_offset()).collect(),
+            None => self.logs().iter().map(|log| log.start_offset()).collect(),
         };
         let stored = |(log, from): (&Arc<PartitionLog>, Offset)| -> u64 {
             // Offsets between segments hold nothing.
@@ -149,106 +133,7 @@ impl Topic {
                 |segment: SegmentInfo| segment.end.min(end).saturating_sub(segment.base.max(from));
             log.segments().into_iter().map(within).sum()
         };
-        self.logs.iter().zip(from).map(stored).sum()
-    }
-
-    /// The class in which a publish is stored for which the protocol asks `asked`.
-    pub fn durability(&self, asked: Durability) -> Durability {
-        self.options
-            .durability
-            .unwrap_or(self.shared.options.durability)
-            .class(asked)
-    }
-
-    /// Stores a batch in a partition of the broker's choice.
-    ///
-    /// The promise for `asked` holds once the returned future resolves; messages reach
-    /// subscriptions when they are written.
-    pub fn publish(&self, batch: Batch, asked: Durability) -> Result<Published, PublishError> {
-        let count = self.logs.len();
-        let partition = match count {
-            1 => 0,
-            _ => self.next_partition.fetch_add(1, Ordering::Relaxed) as usize % count.max(1),
-        };
-        self.publish_to(u32::try_from(partition).unwrap_or(0), batch, asked)
-    }
-
-    /// Stores a batch in one partition.
-    pub fn publish_to(
-        &self,
-        partition: u32,
-        batch: Batch,
-        asked: Durability,
-    ) -> Result<Published, PublishError> {
-        if self.is_deleted() {
-            return Err(PublishError::TopicDeleted {
-                topic: self.name.clone(),
-            });
-        }
-        if batch.is_compressed() {
-            return Err(PublishError::Compressed);
-        }
-        let count = u64::from(batch.count());
-        for subscription in self.subscriptions().iter() {
-            if subscription.refuses(count) {
-                let (topic, subscription) = (self.name.clone(), subscription.name().to_owned());
-                return Err(PublishError::QueueFull {
-                    topic,
-                    subscription,
-                });
-            }
-        }
-        let Some(log) = self.logs.get(partition as usize) else {
-            return Err(PublishError::NoSuchPartition {
-                topic: self.name.clone(),
-                partition,
-            });
-        };
-        let bytes = batch.bytes().len() as u64;
-        let appended = log.append(batch, self.durability(asked))?;
-        self.count(count, bytes);
-        Ok(Published::new(appended))
-    }
-
-    /// Stores a message that the broker itself moves here. It may use the reserve of the disk, and
-    /// no length limit refuses it.
-    pub(crate) fn publish_moved(
-        &self,
-        batch: Batch,
-        asked: Durability,
-    ) -> Result<Published, PublishError> {
-        let (count, bytes) = (u64::from(batch.count()), batch.bytes().len() as u64);
-        let appended = self.logs[0].append_internal(batch, self.durability(asked))?;
-        self.count(count, bytes);
-        Ok(Published::new(appended))
-    }
-
-    fn count(&self, messages: u64, bytes: u64) {
-        self.messages.fetch_add(messages, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Stores one message that is to appear in this topic after `delay_ms`.
-    pub fn publish_delayed(
-        &self,
-        message: &Batch,
-        delay_ms: u64,
-        asked: Durability,
-    ) -> Result<Published, PublishError> {
-        if self.is_deleted() {
-            return Err(PublishError::TopicDeleted {
-                topic: self.name.clone(),
-            });
-        }
-        let asked = self.durability(asked);
-        crate::schedule::publish(&self.shared, self.id, message, delay_ms, asked)
-    }
-
-    fn written(&self) {
-        self.shared.room.written();
-        for subscription in self.subscriptions().iter() {
-            subscription.appended();
-        }
+        self.logs().iter().zip(from).map(stored).sum()
     }
 
     /// Its subscriptions, sorted by name.
@@ -294,7 +179,7 @@ impl Topic {
             paused: false,
             floors,
         };
-        let lasts = !definition.options.ephemeral && !self.options.ephemeral;
+        let lasts = !definition.options.ephemeral && !self.ephemeral;
         if lasts {
             self.shared
                 .write(&[Entry::Subscription(definition.clone())])?;
@@ -337,7 +222,7 @@ impl Topic {
 
     /// Offsets between segments hold no messages, so no subscription waits for them.
     fn forget_holes(&self, subscription: &Arc<Subscription>) {
-        for (partition, log) in (0u32..).zip(&self.logs) {
+        for (partition, log) in (0u32..).zip(self.logs().iter()) {
             let segments = log.segments();
             for pair in segments.windows(2) {
                 if pair[0].end < pair[1].base {
@@ -360,7 +245,7 @@ impl Topic {
             (false, Some(offsets)) if start == StartAt::Delivery => offsets[partition],
             (false, _) => log.written_end(),
         };
-        self.logs.iter().enumerate().map(floor).collect()
+        self.logs().iter().enumerate().map(floor).collect()
     }
 
     /// Deletes a subscription and closes its consumers. `false`: there is none of that name.
@@ -389,27 +274,28 @@ impl Topic {
             }
             let is_last = kept.is_empty();
             // What the last subscription was offered goes with it, as nsqd has it: a later one must
-            // not meet it again. Groups that read by offset keep it.
-            let goes = is_last
-                && self.options.retention.consumed
-                && !self.shared.committed.has_topic(self.id);
+            // not meet it again. Who reads by offset keeps it.
+            let retention = &self.options().retention;
+            let has_readers =
+                retention.min_ms.is_some() || self.shared.committed.has_topic(self.id);
+            let goes = is_last && retention.consumed && !has_readers;
             let ends = self.offered_ends();
             let mut entries = vec![Entry::SubscriptionDeleted(subscription.id())];
             entries.extend(self.next_offsets());
             if goes {
                 entries.extend(self.starts_at(&ends));
             }
-            if !self.options.ephemeral {
+            if !self.ephemeral {
                 self.shared.write(&entries)?;
             }
             *self.subscriptions.write() = kept.into();
             subscription.close();
             if goes {
-                for (log, end) in self.logs.iter().zip(&ends) {
+                for (log, end) in self.logs().iter().zip(&ends) {
                     crate::broker::truncate(self, log, *end);
                 }
             }
-            is_last && self.options.ephemeral
+            is_last && self.ephemeral
         };
         self.shared.changed();
         if is_unused {
@@ -421,7 +307,7 @@ impl Topic {
     /// Up to where subscriptions have been offered messages.
     fn offered_ends(&self) -> Vec<Offset> {
         let paused_at = self.paused_at.lock().clone();
-        paused_at.unwrap_or_else(|| self.logs.iter().map(|log| log.written_end()).collect())
+        paused_at.unwrap_or_else(|| self.logs().iter().map(|log| log.written_end()).collect())
     }
 
     /// An ephemeral subscription lost its last consumer.
@@ -440,11 +326,11 @@ impl Topic {
             partition,
             offset: log.next_offset(),
         };
-        (0u32..).zip(&self.logs).map(entry).collect()
+        (0u32..).zip(self.logs().iter()).map(entry).collect()
     }
 
     fn start_offsets(&self) -> Vec<Entry> {
-        let starts: Vec<Offset> = self.logs.iter().map(|log| log.start_offset()).collect();
+        let starts: Vec<Offset> = self.logs().iter().map(|log| log.start_offset()).collect();
         self.starts_at(&starts)
     }
 
@@ -466,7 +352,7 @@ impl Topic {
     /// Holds new messages back from all subscriptions.
     pub fn pause(self: &Arc<Self>) -> Result<(), CatalogError> {
         let _definitions = self.lock_definitions()?;
-        let ends = || self.logs.iter().map(|log| log.written_end()).collect();
+        let ends = || self.logs().iter().map(|log| log.written_end()).collect();
         let limits = self.paused_at.lock().get_or_insert_with(ends).clone();
         self.limits_changed(Some(limits))
     }
@@ -478,7 +364,7 @@ impl Topic {
         self.limits_changed(None)
     }
 
-    fn lock_definitions(&self) -> Result<parking_lot::MutexGuard<'_, ()>, CatalogError> {
+    pub(crate) fn lock_definitions(&self) -> Result<parking_lot::MutexGuard<'_, ()>, CatalogError> {
         let definitions = self.shared.definitions.lock();
         if self.is_deleted() {
             return Err(CatalogError::TopicDeleted {
@@ -493,7 +379,7 @@ impl Topic {
         for subscription in self.subscriptions().iter() {
             subscription.set_limits(limits.clone());
         }
-        if self.options.ephemeral {
+        if self.ephemeral {
             return Ok(());
         }
         self.shared.write(&[Entry::Topic(self.definition())])
@@ -502,7 +388,7 @@ impl Topic {
     /// Removes the messages that no subscription has been offered ([`Self::depth`]).
     pub fn empty(self: &Arc<Self>) -> Result<(), CatalogError> {
         let _definitions = self.lock_definitions()?;
-        let ends: Vec<Offset> = self.logs.iter().map(|log| log.written_end()).collect();
+        let ends: Vec<Offset> = self.logs().iter().map(|log| log.written_end()).collect();
         if self.is_paused() {
             for subscription in self.subscriptions().iter() {
                 subscription.skip_from_limits(&ends);
@@ -513,10 +399,10 @@ impl Topic {
         if !self.subscriptions().is_empty() {
             return Ok(());
         }
-        if !self.options.ephemeral {
+        if !self.ephemeral {
             self.shared.write(&self.starts_at(&ends))?;
         }
-        for (log, end) in self.logs.iter().zip(&ends) {
+        for (log, end) in self.logs().iter().zip(&ends) {
             crate::broker::truncate(self, log, *end);
         }
         Ok(())
@@ -527,7 +413,7 @@ impl Topic {
             id: self.id,
             name: self.name.clone(),
             created_ms: self.created_ms,
-            options: self.options.clone(),
+            options: (*self.options()).clone(),
             paused_at: self.paused_at.lock().clone(),
         }
     }
@@ -535,7 +421,7 @@ impl Topic {
     /// Everything that a restart needs to know of this topic.
     pub(crate) fn snapshot(&self) -> Vec<Entry> {
         let mut entries = vec![Entry::Topic(self.definition())];
-        if self.options.ephemeral {
+        if self.ephemeral {
             return entries;
         }
         entries.extend(self.start_offsets());
@@ -552,6 +438,9 @@ impl Topic {
     /// Takes the topic out of use: its consumers are closed, publishes fail.
     pub(crate) fn close(&self) {
         self.deleted.store(true, Ordering::Release);
+        for watchers in self.shape().watchers.iter() {
+            watchers.close();
+        }
         let subscriptions = std::mem::replace(&mut *self.subscriptions.write(), Arc::new([]));
         for subscription in subscriptions.iter() {
             subscription.close();

@@ -16,29 +16,8 @@ use std::task::{Context, Poll, Waker};
 
 use cloverleaf_broker::{Consumer, Published, SubscriptionOptions};
 use cloverleaf_log::Durability;
-use common::{Got, World, consumer, receive};
+use common::{Got, Random, World, consumer, receive};
 use uuid::Uuid;
-
-/// SplitMix64: small, seeded, the same on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// A publish whose answer is awaited.
 struct Waiting {

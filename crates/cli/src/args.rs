@@ -9,7 +9,8 @@ use crate::subscription::SubscriptionCommand;
 use crate::tail::TailArgs;
 use crate::topic::TopicCommand;
 
-const ABOUT: &str = "A message broker in one small binary: NSQ programs connect to it unchanged";
+const ABOUT: &str =
+    "A message broker in one small binary: Kafka and NSQ programs connect to it unchanged";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,6 +29,8 @@ Examples:
   cloverleaf serve --config /etc/cloverleaf.toml --nsq-max-msg-size 4MiB
   CLOVERLEAF_NSQ_MSG_TIMEOUT=30s cloverleaf serve
   cloverleaf serve --nsq-tcp-address 0.0.0.0:4150 --allow-anonymous-remote   # in a container
+  cloverleaf serve --kafka-address 0.0.0.0:9092 --kafka-advertised-address localhost:9092 \\
+      --allow-anonymous-remote                  # in a container, port 9092 forwarded
 
 Flags go before the environment, the environment before the file, the file before the defaults.
 SIGTERM, SIGHUP and Ctrl-C let clients finish what is pending, for at most --drain-timeout; a
@@ -116,11 +119,7 @@ fn serve() -> Command {
 }
 
 fn flag(option: &OptionDef) -> Arg {
-    let heading = if option.section.is_empty() {
-        "Broker"
-    } else {
-        "NSQ"
-    };
+    let heading = option.heading().unwrap_or("Broker");
     let doc = option.doc.trim();
     let short = doc.split(". ").next().unwrap_or(doc).trim_end_matches('.');
     let default = if option.default.is_empty() {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use cloverleaf_server::config_value::DurabilityMode;
+use cloverleaf_server::config_value::{DurabilityMode, OptionValue};
 use cloverleaf_server::{Config, OPTIONS, Server, Signals, Sources};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -65,7 +65,10 @@ fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
     let config = &server.context().config;
     let addresses = server.addresses();
     let promise = match config.general.durability {
-        DurabilityMode::Protocol => "NSQ's OK: handed to the kernel, survives kill -9",
+        DurabilityMode::Protocol => {
+            "Kafka's acks=all: synced to disk, survives power loss; \
+             acks=1 and NSQ's OK: handed to the kernel, survives kill -9"
+        }
         DurabilityMode::Disk => "an answer means synced to disk, survives power loss",
         DurabilityMode::Kernel => "an answer means handed to the kernel, survives kill -9",
     };
@@ -83,6 +86,17 @@ fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
         write!(out, ", HTTPS {https}")?;
     }
     writeln!(out, ", lookup {}", show(addresses.nsq_lookup_http))?;
+    write!(out, "  Kafka       {}", show(addresses.kafka))?;
+    if let Some(tls) = addresses.kafka_tls {
+        write!(out, ", TLS {tls}")?;
+    }
+    if let Some(advertised) = &config.kafka.advertised_address {
+        write!(out, ", clients are told {}", advertised.text())?;
+    }
+    if let Some(advertised) = &config.kafka.advertised_tls_address {
+        write!(out, ", over TLS {}", advertised.text())?;
+    }
+    writeln!(out)?;
     if let Some(admin) = addresses.admin {
         writeln!(out, "  admin       http://{admin}/metrics, /healthz")?;
     }

@@ -96,7 +96,7 @@ fn with_flags(mut command: Command, folder: &Path) -> Command {
         .arg("--data-dir")
         .arg(folder)
         .stderr(Stdio::null());
-    for flag in ["admin", "nsq-tcp", "nsq-http", "nsq-lookup-http"] {
+    for flag in ["admin", "nsq-tcp", "nsq-http", "nsq-lookup-http", "kafka"] {
         command.arg(format!("--{flag}-address")).arg("127.0.0.1:0");
     }
     command.arg("--disk-free-bytes-min=0");

@@ -5,6 +5,11 @@
 //! ```
 //!
 //! FOLDER should be on the disk in question and is used for a subfolder that is removed again.
+//!
+//! With `-- FOLDER plain COUNT` or `-- FOLDER idempotent COUNT` it appends that many batches of one
+//! message and does nothing else: for `perf stat -e instructions:u`, the difference of two counts.
+//! With `-- FOLDER ahead COUNT` it appends that many batches in the disk class, one at a time, with
+//! and without segments that are written ahead.
 
 use std::error::Error;
 use std::io::IoSlice;
@@ -223,11 +228,83 @@ fn opening(disk: &Arc<RealDisk>) -> Outcome<()> {
     Ok(())
 }
 
+/// Appends in the disk class with and without segments that are written ahead, in turns.
+fn ahead(disk: &Arc<RealDisk>, count: usize) -> Outcome<()> {
+    let options = PartitionOptions::default();
+    for messages in [1, 22, 230] {
+        for prepare_segments in [false, true, false, true] {
+            let log_options = LogOptions {
+                prepare_segments,
+                ..LogOptions::default()
+            };
+            let (log, _) = Log::open(disk.clone(), log_options)?;
+            let topic = Uuid::new_v4();
+            let partition = log.partition(topic, 0, options.clone())?;
+            // Fills the first segment, its second half in small steps: the next one has time to be
+            // written ahead.
+            while partition.size_bytes() < options.segment_bytes / 2 {
+                partition.append(batch(500), Durability::Disk)?.wait()?;
+            }
+            while partition.segments().len() == 1 {
+                partition.append(batch(50), Durability::Disk)?.wait()?;
+            }
+            let (mut calls, mut answers) = (Vec::new(), Vec::new());
+            let bytes = batch(messages).bytes().len();
+            for _ in 0..count {
+                let batch = batch(messages);
+                let began = Instant::now();
+                let appended = partition.append(batch, Durability::Disk)?;
+                calls.push(began.elapsed());
+                appended.wait()?;
+                answers.push(began.elapsed());
+            }
+            calls.sort();
+            answers.sort();
+            println!(
+                "{bytes} bytes, ahead {prepare_segments}: call {:?}, answer {:?}, 99% {:?}",
+                calls[count / 2],
+                answers[count / 2],
+                answers[count * 99 / 100],
+            );
+            drop(partition);
+            log.delete_topic(topic)?;
+            log.close();
+        }
+    }
+    Ok(())
+}
+
+/// Appends batches without or with a producer id.
+fn only_append(log: &Log, idempotent: bool, batches: i32) -> Outcome<()> {
+    let partition = log.partition(Uuid::new_v4(), 0, PartitionOptions::default())?;
+    for sequence in 0..batches {
+        let mut builder = BatchBuilder::with_capacity(MESSAGE_BYTES + 12, 1_700_000_000_000);
+        builder.push(None, Some(&[b'x'; MESSAGE_BYTES]), &[]);
+        let id = if idempotent { 7 } else { -1 };
+        let batch = builder.with_producer(id, 0, sequence).finish();
+        partition.append(batch, Durability::Kernel)?.wait()?;
+    }
+    Ok(())
+}
+
 fn main() -> Outcome<()> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| ".".to_owned());
     let folder = Path::new(&folder).join(format!("cloverleaf-append-{}", std::process::id()));
     let disk = RealDisk::open(&folder)?;
+    let kind = std::env::args().nth(2);
+    let count = std::env::args()
+        .nth(3)
+        .map_or(Ok(1_000), |count| count.parse());
     let outcome = (|| {
+        if kind.as_deref() == Some("ahead") {
+            return ahead(&disk, count? as usize);
+        }
+        if let Some(kind) = kind {
+            let (log, _) = Log::open(disk.clone(), LogOptions::default())?;
+            only_append(&log, kind == "idempotent", count?)?;
+            log.close();
+            return Ok(());
+        }
         encode()?;
         sync_line(&disk)?;
         let (log, _) = Log::open(disk.clone(), LogOptions::default())?;

@@ -18,6 +18,9 @@ use crate::housekeeping::Chore;
 use crate::metrics::{count, discount};
 use crate::options::Durability;
 use crate::partition::{PartitionLog, State, WriteWaiter, tail_weight};
+use crate::prepared::Preparation;
+use crate::producers::{Claim, Verdict};
+use crate::shared::unix_ms;
 use crate::writer::Written;
 
 /// Rounds that a thread writes for others. Then a caller's thread hands the rest to "log-writer",
@@ -35,8 +38,12 @@ impl PartitionLog {
     /// [`Durability::None`] at once, and with [`Durability::Kernel`] nearly always. It never blocks
     /// longer than a write to the page cache takes.
     ///
+    /// A batch of an idempotent producer that is there already is not appended again: the result
+    /// has its old offsets, and is ready when that one is as durable as `class` says.
+    ///
     /// # Errors
-    /// Refused at once: too large, disk full, closed, or the write on this thread has failed.
+    /// Refused at once: too large, disk full, closed, an idempotent producer's batch that does not
+    /// continue its last one, or the write on this thread has failed.
     pub fn append(
         self: &Arc<Self>,
         batch: Batch,
@@ -46,6 +53,7 @@ impl PartitionLog {
         let now = Instant::now();
         if let Err(free_bytes) = self.shared.space.admit(&*self.shared.disk, now, bytes) {
             count(&self.shared.counters.storage_full, 1);
+            self.shared.give_back_prepared();
             return Err(AppendError::StorageFull { free_bytes });
         }
         self.append_at(batch, class, now)
@@ -82,14 +90,22 @@ impl PartitionLog {
             // Definitions that messages depend on are not durable: nothing after them can be.
             return Err(AppendError::Failed(failure));
         }
+        let claim = Claim::of(&batch);
+        let now_ms = if claim.is_some() { unix_ms() } else { 0 };
         let batch = batch.into_unplaced();
         let mut state = self.state.lock();
         if state.closed {
             return Err(AppendError::Closed);
         }
         let base = state.next_offset;
+        if let Some(claim) = &claim {
+            match state.producers.check(claim, now_ms)? {
+                Verdict::Duplicate(stored) => return self.answer_duplicate(state, stored, class),
+                Verdict::New => state.producers.add(claim, base, self.written_end(), now_ms),
+            }
+        }
         let batch = batch.place(base);
-        let end = batch.end_offset();
+        let (end, timestamp_ms) = (batch.end_offset(), batch.max_timestamp_ms());
         state.next_offset = end;
         state.pending.push(batch);
         count(&shared.counters.batches, 1);
@@ -115,7 +131,13 @@ impl PartitionLog {
             drop(state);
             self.queue_write();
         }
-        Ok(Appended { base, end, pending })
+        Ok(Appended {
+            base,
+            end,
+            is_duplicate: false,
+            timestamp_ms,
+            pending,
+        })
     }
 
     /// Puts the partition into the queue of "log-writer".
@@ -206,11 +228,17 @@ impl PartitionLog {
             round.end = batch.end_offset();
             round.bytes += batch.bytes().len() as u64;
             round.weight += tail_weight(&batch);
+            if batch.producer_id() >= 0 {
+                state.unsnapped_bytes += batch.bytes().len() as u64;
+            }
             if round.weight >= TAIL_STEP_BYTES {
                 let weight = std::mem::take(&mut round.weight);
                 round.steps.push((round.end, weight));
             }
             state.tail.push_back(batch);
+        }
+        if let Some(error) = &written.error {
+            self.take_back(state, batches, error, told);
         }
         batches.clear();
         if written.count > 0 {
@@ -229,6 +257,7 @@ impl PartitionLog {
         }
         round.ask_sync = !state.sync_waiters.is_empty() && !state.sync_queued;
         state.sync_queued |= round.ask_sync;
+        round.prepare = state.ask_to_prepare(&self.shared, self.segment_bytes());
         round
     }
 
@@ -245,6 +274,10 @@ impl PartitionLog {
             }
             shared.tail.admit(self, round.end, round.weight);
             self.tell_written();
+        }
+        if round.prepare {
+            let work = Preparation::Tend(self.clone());
+            let _ = shared.queues.preparations.push(work);
         }
         if round.ask_sync
             && shared
@@ -285,6 +318,7 @@ struct Round {
     steps: Vec<(u64, u64)>,
     note_dirty: bool,
     ask_sync: bool,
+    prepare: bool,
 }
 
 impl State {

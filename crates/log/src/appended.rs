@@ -122,6 +122,11 @@ pub struct Appended {
     pub base: Offset,
     /// Offset after the last record.
     pub end: Offset,
+    /// Whether the batch had been stored before (an idempotent producer has sent it again): the
+    /// offsets are those of then, and nothing was appended.
+    pub is_duplicate: bool,
+    /// Highest timestamp of the batch as it is stored, in milliseconds since 1970.
+    pub timestamp_ms: i64,
     pub(crate) pending: Pending,
 }
 

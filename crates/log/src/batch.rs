@@ -20,7 +20,8 @@
 //! The CRC-32C covers everything from byte 21 on, so base offset and leader epoch can be patched
 //! when the batch gets its place in a partition. Attributes: bits 0-2 compression (0 none, 1 gzip,
 //! 2 snappy, 3 lz4, 4 zstd), bit 3 timestamp type (1 = the broker's append time), bit 4
-//! transactional, bit 5 control.
+//! transactional, bit 5 control, bit 6 delete horizon: the base timestamp is the time from which
+//! compaction may remove the batch's tombstones.
 //! Source: <https://kafka.apache.org/documentation/#recordbatch>.
 
 use bytes::{Bytes, BytesMut};
@@ -37,6 +38,22 @@ pub const BATCH_HEADER_BYTES: usize = 61;
 const LENGTH_OVERHEAD: usize = 12;
 /// First byte that the checksum covers.
 pub(crate) const CRC_FROM: usize = 21;
+
+/// How the records of a batch are compressed. The numbers are the format's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Codec {
+    /// Not at all.
+    None = 0,
+    /// RFC 1952.
+    Gzip = 1,
+    /// Google's snappy, raw or in the framing of the Java library.
+    Snappy = 2,
+    /// The LZ4 frame format.
+    Lz4 = 3,
+    /// Zstandard.
+    Zstd = 4,
+}
 
 /// A validated record batch. Cloning is cheap: the bytes are shared.
 #[derive(Clone)]
@@ -158,6 +175,11 @@ impl Batch {
         u64::from_be_bytes(field(header, 0))
     }
 
+    /// The highest timestamp that a header names. Panics when there are fewer bytes than a header.
+    pub(crate) fn peek_max_timestamp(header: &[u8]) -> i64 {
+        i64::from_be_bytes(field(header, 35))
+    }
+
     /// What a builder knows to be valid.
     pub(crate) fn from_builder(bytes: Bytes, count: u32, max_timestamp_ms: i64) -> Batch {
         let last_offset_delta = count.saturating_sub(1);
@@ -168,36 +190,6 @@ impl Batch {
             last_offset_delta,
             count,
         }
-    }
-
-    /// Walks all records of an uncompressed batch and checks that each is well formed, that their
-    /// offsets are dense and that there are as many as the header says. A compressed batch passes:
-    /// who inflates it checks it.
-    ///
-    /// # Errors
-    /// The position of the first malformed record.
-    pub fn validate_records(&self) -> Result<(), BatchError> {
-        if self.is_compressed() {
-            return Ok(());
-        }
-        let mut cursor = self.records();
-        let mut expected = self.base_offset;
-        loop {
-            let position = cursor.position();
-            let Some((offset, record)) = cursor.next_record()? else {
-                break;
-            };
-            if offset != expected || !record.headers.is_well_formed() {
-                return Err(BatchError::Record { position });
-            }
-            expected += 1;
-        }
-        if expected != self.base_offset + u64::from(self.count) {
-            return Err(BatchError::Record {
-                position: cursor.position(),
-            });
-        }
-        Ok(())
     }
 
     /// Offset of the first record; 0 until the batch was appended.
@@ -240,6 +232,70 @@ impl Batch {
         &self.bytes
     }
 
+    /// How the records are compressed.
+    pub fn codec(&self) -> Codec {
+        match self.bytes[22] & 0x07 {
+            0 => Codec::None,
+            1 => Codec::Gzip,
+            2 => Codec::Snappy,
+            3 => Codec::Lz4,
+            // No other number passes the parser.
+            _ => Codec::Zstd,
+        }
+    }
+
+    /// Id of the idempotent producer; negative when there is none.
+    #[inline]
+    pub fn producer_id(&self) -> i64 {
+        i64::from_be_bytes(field(&self.bytes, 43))
+    }
+
+    /// Epoch of the idempotent producer; -1 when there is none.
+    pub fn producer_epoch(&self) -> i16 {
+        i16::from_be_bytes(field(&self.bytes, 51))
+    }
+
+    /// The idempotent producer's sequence number of the first record; -1 when there is none. The
+    /// number after `i32::MAX` is 0.
+    pub fn base_sequence(&self) -> i32 {
+        i32::from_be_bytes(field(&self.bytes, 53))
+    }
+
+    /// Whether the batch belongs to a transaction.
+    pub fn is_transactional(&self) -> bool {
+        self.bytes[22] & 0x10 != 0
+    }
+
+    /// Whether the records are control records (ends of transactions), not messages.
+    pub fn is_control(&self) -> bool {
+        self.bytes[22] & 0x20 != 0
+    }
+
+    /// Whether the records have the broker's time instead of their producer's.
+    pub fn has_append_time(&self) -> bool {
+        self.bytes[22] & 0x08 != 0
+    }
+
+    /// Gives all records the broker's time (Kafka's `LogAppendTime`), in milliseconds since 1970:
+    /// sets the attribute bit and the maximum timestamp, and computes the checksum anew. Copies
+    /// the bytes only if somebody else holds them too.
+    #[must_use]
+    pub fn stamp_append_time(self, unix_ms: i64) -> Batch {
+        let mut bytes = match self.bytes.try_into_mut() {
+            Ok(own) => own,
+            Err(shared) => BytesMut::from(&shared[..]),
+        };
+        bytes[22] |= 0x08;
+        bytes[35..43].copy_from_slice(&unix_ms.to_be_bytes());
+        let crc = crc32c::crc32c(&bytes[CRC_FROM..]);
+        bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+        Batch {
+            bytes: bytes.freeze(),
+            max_timestamp_ms: unix_ms,
+            ..self
+        }
+    }
+
     /// Whether the records are compressed.
     pub fn is_compressed(&self) -> bool {
         self.bytes[22] & 0x07 != 0
@@ -248,6 +304,16 @@ impl Batch {
     /// Walks the records of an uncompressed batch from the first one.
     pub fn records(&self) -> RecordCursor<'_> {
         RecordCursor::at(self, BATCH_HEADER_BYTES as u32)
+    }
+
+    /// The same batch with other bytes, whose header says the same.
+    pub(crate) fn with_bytes(self, bytes: Bytes) -> Batch {
+        Batch { bytes, ..self }
+    }
+
+    /// For whoever has changed the count in the header.
+    pub(crate) fn set_count(&mut self, count: u32) {
+        self.count = count;
     }
 
     /// Makes the bytes exclusively ours, copying them only if somebody else holds them too, so

@@ -38,6 +38,8 @@ impl BatchBuilder {
     pub fn with_capacity(bytes: usize, timestamp_ms: i64) -> BatchBuilder {
         let mut buffer = Vec::with_capacity(BATCH_HEADER_BYTES + bytes);
         buffer.resize(BATCH_HEADER_BYTES, 0);
+        // No idempotent producer: id, epoch and sequence are -1.
+        buffer[43..57].copy_from_slice(&[0xff; 14]);
         BatchBuilder {
             bytes: buffer,
             base_timestamp_ms: timestamp_ms,
@@ -129,6 +131,16 @@ impl BatchBuilder {
         }
     }
 
+    /// Makes it a batch of an idempotent producer: its id, its epoch, and the sequence number of
+    /// the first record.
+    #[must_use]
+    pub fn with_producer(mut self, id: i64, epoch: i16, base_sequence: i32) -> BatchBuilder {
+        self.bytes[43..51].copy_from_slice(&id.to_be_bytes());
+        self.bytes[51..53].copy_from_slice(&epoch.to_be_bytes());
+        self.bytes[53..57].copy_from_slice(&base_sequence.to_be_bytes());
+        self
+    }
+
     /// Records so far.
     pub fn count(&self) -> u32 {
         self.count
@@ -156,8 +168,6 @@ impl BatchBuilder {
         header[23..27].copy_from_slice(&self.count.saturating_sub(1).to_be_bytes());
         header[27..35].copy_from_slice(&self.base_timestamp_ms.to_be_bytes());
         header[35..43].copy_from_slice(&self.max_timestamp_ms.to_be_bytes());
-        // No idempotent producer: id, epoch and sequence are -1.
-        header[43..57].copy_from_slice(&[0xff; 14]);
         header[57..61].copy_from_slice(&self.count.to_be_bytes());
         let crc = crc32c::crc32c(&self.bytes[CRC_FROM..]);
         self.bytes[17..21].copy_from_slice(&crc.to_be_bytes());

@@ -97,6 +97,36 @@ pub enum AppendError {
         /// The limit, `LogOptions::batch_bytes_max`.
         bytes_max: u64,
     },
+    /// The sequence numbers of an idempotent producer do not follow those of its last batch (or,
+    /// with a new epoch, do not begin at 0). Nothing was stored.
+    #[error("producer {producer_id}: sequence {found} found, {expected} expected")]
+    OutOfOrderSequence {
+        /// The producer.
+        producer_id: i64,
+        /// The first sequence number that would have been right.
+        expected: i32,
+        /// The batch's first sequence number.
+        found: i32,
+    },
+    /// The producer has an older epoch than the newest that was seen. Nothing was stored.
+    #[error("producer {producer_id}: epoch {epoch} is fenced by epoch {current_epoch}")]
+    ProducerFenced {
+        /// The producer.
+        producer_id: i64,
+        /// The batch's epoch.
+        epoch: i16,
+        /// The newest epoch that was seen.
+        current_epoch: i16,
+    },
+    /// A batch that was stored once, so long ago that its offsets are no longer remembered.
+    /// Nothing was stored again.
+    #[error("producer {producer_id}: the batch with sequence {sequence} was stored before")]
+    DuplicateSequence {
+        /// The producer.
+        producer_id: i64,
+        /// The batch's first sequence number.
+        sequence: i32,
+    },
 }
 
 impl From<LogError> for AppendError {

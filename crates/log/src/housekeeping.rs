@@ -10,6 +10,7 @@ use crate::error::IoFailure;
 use crate::group_commit::{sync_partitions, sync_segment};
 use crate::metrics::count;
 use crate::partition::PartitionLog;
+use crate::producer_snapshot::SNAPSHOT_BYTES;
 use crate::segment::{Close, Segment, Stage};
 use crate::shared::Shared;
 
@@ -94,6 +95,7 @@ impl Housekeeper {
         sync_partitions(shared, &dirty);
         for partition in dirty.iter().filter(|partition| !partition.is_deleted()) {
             partition.promise_synced(shared, Close::No);
+            partition.try_snapshot_producers(SNAPSHOT_BYTES);
         }
     }
 }
@@ -111,6 +113,7 @@ fn seal(
     let fail = |error| IoFailure::new("cut", &path, &error);
     segment.file(shared)?.set_len(segment.len()).map_err(fail)?;
     sync_segment(shared, segment, segment.len())?;
+    partition.try_snapshot_producers(1);
     // Names first: a footer without its log would be nonsense.
     sync_partitions(shared, std::slice::from_ref(partition));
     segment.flush_index(shared, Close::Footer)?;

@@ -11,13 +11,14 @@
 //!  byte  0          8           16              24          28
 //!       +----------+-----------+---------------+-----------+-----------+
 //!       | offset   | position  | max timestamp | kind u32  | crc32c    |
-//!       | u64      | u64 bytes | i64 ms        | 1 or 2    | u32       |
+//!       | u64      | u64 bytes | i64 ms        | 1 to 4    | u32       |
 //!       +----------+-----------+---------------+-----------+-----------+
 //! ```
 //!
 //! Kind 1 (entry): the batch at `position` has a base offset of at least `offset`; everything
 //! before is synced and has timestamps up to the maximum. Kind 2 (footer): the segment is sealed,
-//! `offset` is its end, `position` its length, and the maximum is that of all its records. The
+//! `offset` is its end, `position` its length, and the maximum is that of all its records. Kinds 3
+//! and 4 are the same, and say that batches of idempotent producers may lie before `position`. The
 //! CRC-32C covers the segment's base offset (8 bytes, not stored here) and bytes 0 to 27, so that
 //! an entry of another file is no entry of this one. Kinds are stable.
 
@@ -50,11 +51,17 @@ pub enum IndexItem {
 }
 
 /// Encodes one item of the index of the segment with this base offset.
-pub fn encode_index_item(base: Offset, item: IndexItem) -> [u8; INDEX_ENTRY_BYTES] {
+/// `has_producers`: batches of idempotent producers may lie before it.
+pub fn encode_index_item(
+    base: Offset,
+    item: IndexItem,
+    has_producers: bool,
+) -> [u8; INDEX_ENTRY_BYTES] {
     let (entry, kind) = match item {
         IndexItem::Entry(entry) => (entry, 1u32),
         IndexItem::Footer(entry) => (entry, 2u32),
     };
+    let kind = kind + 2 * u32::from(has_producers);
     let mut bytes = [0; INDEX_ENTRY_BYTES];
     bytes[0..8].copy_from_slice(&entry.offset.to_le_bytes());
     bytes[8..16].copy_from_slice(&entry.position.to_le_bytes());
@@ -69,8 +76,9 @@ fn checksum(base: Offset, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&base.to_le_bytes()), bytes)
 }
 
-/// Decodes one item; `None` when the bytes are not one of this segment's.
-pub fn decode_index_item(base: Offset, bytes: &[u8]) -> Option<IndexItem> {
+/// Decodes one item, and whether batches of idempotent producers may lie before it; `None` when
+/// the bytes are not one of this segment's.
+pub fn decode_index_item(base: Offset, bytes: &[u8]) -> Option<(IndexItem, bool)> {
     let bytes = bytes.get(..INDEX_ENTRY_BYTES)?;
     if u32::from_le_bytes(field(bytes, 28)) != checksum(base, &bytes[..28]) {
         return None;
@@ -81,8 +89,8 @@ pub fn decode_index_item(base: Offset, bytes: &[u8]) -> Option<IndexItem> {
         max_timestamp_ms: i64::from_le_bytes(field(bytes, 16)),
     };
     match u32::from_le_bytes(field(bytes, 24)) {
-        1 => Some(IndexItem::Entry(entry)),
-        2 => Some(IndexItem::Footer(entry)),
+        kind @ (1 | 3) => Some((IndexItem::Entry(entry), kind == 3)),
+        kind @ (2 | 4) => Some((IndexItem::Footer(entry), kind == 4)),
         _ => None,
     }
 }
@@ -94,6 +102,8 @@ pub struct IndexContents {
     pub entries: Vec<IndexEntry>,
     /// The footer, if the segment is sealed.
     pub footer: Option<IndexEntry>,
+    /// Whether batches of idempotent producers may lie before the last item.
+    pub has_producers: bool,
 }
 
 /// Reads an index file up to its first invalid item. Never fails: a useless index is an empty one.
@@ -105,17 +115,21 @@ pub fn decode_index(base: Offset, bytes: &[u8]) -> IndexContents {
         max_timestamp_ms: i64::MIN,
     };
     for bytes in bytes.chunks_exact(INDEX_ENTRY_BYTES) {
-        match decode_index_item(base, bytes) {
+        let item = decode_index_item(base, bytes);
+        let has_producers = item.is_some_and(|(_, has_producers)| has_producers);
+        match item.map(|(item, _)| item) {
             Some(IndexItem::Entry(entry))
                 if entry.position > last.position && entry.offset >= last.offset =>
             {
                 contents.entries.push(entry);
+                contents.has_producers |= has_producers;
                 last = entry;
             }
             Some(IndexItem::Footer(footer))
                 if footer.position >= last.position && footer.offset >= last.offset =>
             {
                 contents.footer = Some(footer);
+                contents.has_producers |= has_producers;
                 break;
             }
             _ => break,
@@ -158,9 +172,11 @@ mod tests {
             IndexItem::Entry(entry(9, 70)),
             IndexItem::Footer(entry(10, 99)),
         ] {
-            let bytes = encode_index_item(3, item);
-            assert_eq!(decode_index_item(3, &bytes), Some(item));
-            assert_eq!(decode_index_item(4, &bytes), None);
+            for has_producers in [false, true] {
+                let bytes = encode_index_item(3, item, has_producers);
+                assert_eq!(decode_index_item(3, &bytes), Some((item, has_producers)));
+                assert_eq!(decode_index_item(4, &bytes), None);
+            }
         }
     }
 
@@ -168,7 +184,7 @@ mod tests {
     fn reading_stops_at_the_first_item_that_is_out_of_order() {
         let mut file = Vec::new();
         for item in [entry(5, 100), entry(7, 200), entry(7, 150), entry(9, 300)] {
-            file.extend(encode_index_item(5, IndexItem::Entry(item)));
+            file.extend(encode_index_item(5, IndexItem::Entry(item), false));
         }
         let contents = decode_index(5, &file);
         assert_eq!(contents.entries, [entry(5, 100), entry(7, 200)]);
@@ -187,8 +203,8 @@ mod tests {
         #[test]
         fn a_changed_byte_ends_the_index(at in 0usize..64, to in any::<u8>()) {
             let mut file = Vec::new();
-            file.extend(encode_index_item(0, IndexItem::Entry(entry(1, 10))));
-            file.extend(encode_index_item(0, IndexItem::Footer(entry(2, 20))));
+            file.extend(encode_index_item(0, IndexItem::Entry(entry(1, 10)), false));
+            file.extend(encode_index_item(0, IndexItem::Footer(entry(2, 20)), true));
             prop_assume!(file[at] != to);
             file[at] = to;
             let contents = decode_index(0, &file);

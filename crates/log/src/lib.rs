@@ -10,6 +10,8 @@
 //! state.0, state.1                            the state journal ([`Journal`])
 //! topics/<uuid>/<partition>/<base>.log        batches, back to back ([`Batch`])
 //! topics/<uuid>/<partition>/<base>.index      the sparse index of that segment
+//! topics/<uuid>/<partition>/producers         idempotent producers ([`ProducerSnapshot`])
+//! topics/<uuid>/<partition>/compaction        where compaction stands
 //! ```
 //!
 //! The way in: [`BatchBuilder`] or [`Batch::parse`], then [`PartitionLog::append`], which answers
@@ -20,16 +22,25 @@ mod append;
 mod appended;
 mod batch;
 mod builder;
+mod compaction;
+mod compaction_files;
+mod compaction_filter;
 mod disk;
 mod error;
 mod group_commit;
 mod housekeeping;
+mod idempotence;
 mod index;
+mod inflate;
 mod journal;
 mod log;
 mod metrics;
 mod options;
 mod partition;
+mod prepared;
+mod producer_recovery;
+mod producer_snapshot;
+mod producers;
 mod queue;
 mod read;
 mod record;
@@ -41,12 +52,15 @@ mod segment;
 mod shared;
 mod space;
 mod tail;
+mod timestamps;
+mod validate;
 mod varint;
 mod writer;
 
 pub use appended::{Appended, Pending};
-pub use batch::{BATCH_HEADER_BYTES, Batch, Offset};
+pub use batch::{BATCH_HEADER_BYTES, Batch, Codec, Offset};
 pub use builder::{BatchBuilder, Header};
+pub use compaction::{Compacted, CompactionOptions, CompactionStatus};
 pub use disk::{
     DirEntry, Disk, DiskFile, DiskLock, Faults, FaultyDisk, LockFailure, OpenMode, RealDisk,
     SimDisk,
@@ -56,13 +70,18 @@ pub use index::{
     INDEX_ENTRY_BYTES, IndexContents, IndexEntry, IndexItem, decode_index, decode_index_item,
     encode_index_item,
 };
+pub use inflate::InflateError;
 pub use journal::{
     Journal, JournalPosition, decode_journal_entries, decode_journal_header, encode_journal_header,
 };
-pub use log::Log;
+pub use log::{DiskSpace, Log};
 pub use metrics::LogMetrics;
 pub use options::{Durability, LogOptions, PartitionOptions};
 pub use partition::{PartitionLog, WrittenListener};
+pub use producer_snapshot::{
+    ProducerSnapshot, SnapshotProducer, decode_producers, encode_producers,
+};
+pub use producers::{ProducerBatch, ProducerInfo};
 pub use read::{ColdRead, ColdReader, Read};
 pub use record::{Headers, Record, RecordCursor};
 pub use recovery::{RecoveredPartition, Recovery};

@@ -18,6 +18,7 @@ use crate::journal::Journal;
 use crate::metrics::{Counters, LogMetrics};
 use crate::options::{LogOptions, PartitionOptions};
 use crate::partition::{PartitionLog, RecoveredState, topic_dir};
+use crate::producer_snapshot::SNAPSHOT_BYTES_AT_CLOSE;
 use crate::queue::Work;
 use crate::recovery::{Recovery, recover_partitions};
 use crate::segment::Close;
@@ -33,6 +34,15 @@ const CLEAN_TEXT: &str = "closed cleanly";
 #[derive(Clone)]
 pub struct Log {
     inner: Arc<Inner>,
+}
+
+/// How full the file system of the data folder is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DiskSpace {
+    /// Its size, in bytes.
+    pub total_bytes: u64,
+    /// What an ordinary process may still write, in bytes.
+    pub free_bytes: u64,
 }
 
 struct Inner {
@@ -102,6 +112,11 @@ impl Log {
                 commit_group(shared, requests);
             }
         })?;
+        start("log-preparer", |shared| {
+            while let Work::Items(items) = shared.queues.preparations.wait(None) {
+                items.into_iter().for_each(|work| shared.prepare(work));
+            }
+        })?;
         start("log-reader", |shared| {
             while let Work::Items(jobs) = shared.queues.reads.wait(None) {
                 jobs.into_iter().for_each(|job| job.run());
@@ -128,7 +143,8 @@ impl Log {
         let shared = &self.inner.shared;
         let mut partitions = shared.partitions.write();
         let log = partitions.entry((topic, partition)).or_insert_with(|| {
-            PartitionLog::new(shared.clone(), topic, partition, RecoveredState::empty())
+            let empty = RecoveredState::empty(&shared.options);
+            PartitionLog::new(shared.clone(), topic, partition, empty)
         });
         log.set_options(&options);
         Ok(log.clone())
@@ -149,6 +165,8 @@ impl Log {
             partition.state.lock().deleted = true;
             partition.close_now();
             partition.wait_for_writer();
+            partition.wait_for_compaction();
+            partition.discard_prepared();
             partition.evict_tail(u64::MAX);
         }
         shared.tail.forget(topic);
@@ -174,6 +192,18 @@ impl Log {
             .snapshot(self.inner.shared.tail.bytes())
     }
 
+    /// How full the file system is. Asks the system: not for threads that serve connections.
+    ///
+    /// # Errors
+    /// The system does not know.
+    pub fn disk_space(&self) -> std::io::Result<DiskSpace> {
+        let disk = &self.inner.shared.disk;
+        Ok(DiskSpace {
+            total_bytes: disk.total_bytes()?,
+            free_bytes: disk.free_bytes()?,
+        })
+    }
+
     /// Bytes accepted and not yet handed to the kernel: what publishers are held back by.
     pub fn unwritten_bytes(&self) -> u64 {
         self.inner.shared.counters.unwritten_bytes.load(Relaxed)
@@ -185,6 +215,9 @@ impl Log {
         self.step_commit();
         let chores = shared.queues.chores.take();
         self.inner.housekeeper.lock().work(shared, chores, true);
+        for work in shared.queues.preparations.take() {
+            shared.prepare(work);
+        }
         shared
             .queues
             .reads
@@ -234,6 +267,7 @@ impl Log {
         for partition in &partitions {
             partition.state.lock().closed = true;
             partition.wait_for_writer();
+            partition.wait_for_compaction();
         }
         self.inner.stop_threads();
         // What the threads left, and what nobody waits for.
@@ -242,6 +276,9 @@ impl Log {
         sync_partitions(shared, &partitions);
         for partition in &partitions {
             partition.promise_synced(shared, Close::Promise);
+            partition.discard_prepared();
+            partition.cut_room();
+            partition.try_snapshot_producers(SNAPSHOT_BYTES_AT_CLOSE);
             partition.close_now();
         }
         shared.journal.close_now();

@@ -32,6 +32,16 @@ pub struct LogOptions {
     /// Whether an append may write on the caller's thread while the disk answers fast. With
     /// `false` the thread "log-writer" writes everything.
     pub inline_writes: bool,
+    /// Whether the next segment's file is written with zeros ahead, for partitions with appends of
+    /// [`Durability::Disk`]: syncs of batches from about 4 KiB take a third less, for twice the
+    /// bytes written.
+    pub prepare_segments: bool,
+    /// Most idempotent producers that a partition remembers, about 400 bytes each. Beyond that the
+    /// least recently used are forgotten, and any sequence number is taken from them again.
+    pub producers_max: usize,
+    /// An idempotent producer that was silent for this many milliseconds is forgotten. Kafka's
+    /// `producer.id.expiration.ms`.
+    pub producer_expiry_ms: u64,
     /// No threads: whoever holds the log drives it with `Log::step`. For simulations.
     pub manual: bool,
 }
@@ -47,6 +57,9 @@ impl Default for LogOptions {
             index_bytes_max: 32 << 20,
             sync_interval_ms: 1_000,
             inline_writes: true,
+            prepare_segments: true,
+            producers_max: 4_096,
+            producer_expiry_ms: 24 * 3_600_000,
             manual: false,
         }
     }
@@ -57,12 +70,17 @@ impl Default for LogOptions {
 pub struct PartitionOptions {
     /// A segment that has reached this size in bytes is sealed and the next one begun.
     pub segment_bytes: u64,
+    /// A segment that is older than this, in milliseconds, is sealed even if it is small: by the
+    /// first append whose timestamps lie that far behind those of its first batch, or by
+    /// [`crate::PartitionLog::roll_aged`].
+    pub segment_ms: Option<u64>,
 }
 
 impl Default for PartitionOptions {
     fn default() -> PartitionOptions {
         PartitionOptions {
             segment_bytes: 64 << 20,
+            segment_ms: None,
         }
     }
 }

@@ -12,7 +12,10 @@ use uuid::Uuid;
 
 use crate::appended::Waiter;
 use crate::batch::{Batch, Offset};
-use crate::options::{Durability, PartitionOptions};
+use crate::compaction::Compaction;
+use crate::options::{Durability, LogOptions, PartitionOptions};
+use crate::prepared::Prepared;
+use crate::producers::Producers;
 use crate::segment::{Segment, SegmentInfo, Stage};
 use crate::shared::Shared;
 use crate::writer::Writer;
@@ -33,12 +36,22 @@ pub struct PartitionLog {
     /// Its folder, below the data folder.
     pub(crate) dir: Arc<str>,
     segment_bytes: AtomicU64,
+    /// `u64::MAX`: age does not matter.
+    segment_ms: AtomicU64,
     /// Copies of the state's fields, to be read without its lock.
     written_end: AtomicU64,
     synced_end: AtomicU64,
     pub(crate) state: Mutex<State>,
     /// Belongs to whoever has set `State::writing`; take it before the state's lock, never after.
     pub(crate) writer: Mutex<Writer>,
+    /// Held while the snapshot of the producers is written; take it before all others.
+    pub(crate) snapshot_lock: Mutex<()>,
+    /// Held while segments are removed or replaced; take it before the state's lock.
+    pub(crate) files_lock: Mutex<()>,
+    /// Held while `next.prepared` is made or removed; take it before the state's lock.
+    pub(crate) prepared_lock: Mutex<()>,
+    /// Held during a call of [`PartitionLog::compact`]; take it before all others.
+    pub(crate) compaction: Mutex<Compaction>,
     listener: OnceLock<WrittenListener>,
 }
 
@@ -50,6 +63,10 @@ pub(crate) struct State {
     pub(crate) raised_to: Offset,
     /// Readers start here even if older segments are still there.
     pub(crate) logical_start: Offset,
+    /// The idempotent producers.
+    pub(crate) producers: Producers,
+    /// Bytes of idempotent batches that lie behind the snapshot of the producers, about.
+    pub(crate) unsnapped_bytes: u64,
     /// Batches with offsets that were not handed to the kernel yet.
     pub(crate) pending: Vec<Batch>,
     /// An empty list to swap with `pending`, so that writing allocates nothing.
@@ -75,6 +92,8 @@ pub(crate) struct State {
     pub(crate) segments: Vec<Arc<Segment>>,
     /// The newest batches, in order of offset.
     pub(crate) tail: VecDeque<Batch>,
+    /// The file of the segment after the active one.
+    pub(crate) prepared: Prepared,
     /// Folders with names that are not durable yet, each with the time of its last change.
     pub(crate) unsynced_dirs: Vec<(String, u64)>,
     /// Counts changes of folders.
@@ -100,6 +119,9 @@ impl PartitionLog {
             next_offset,
             writer,
             unsynced_dirs,
+            producers,
+            unsnapped_bytes,
+            raise_to: _,
         } = recovered;
         let synced = segments.iter().all(|segment| !segment.is_dirty());
         let synced_end = if synced { next_offset } else { 0 };
@@ -107,6 +129,8 @@ impl PartitionLog {
             next_offset,
             raised_to: 0,
             logical_start: 0,
+            producers,
+            unsnapped_bytes,
             pending: Vec::new(),
             spare: Vec::new(),
             writing: false,
@@ -120,6 +144,7 @@ impl PartitionLog {
             dirty_noted: false,
             segments,
             tail: VecDeque::new(),
+            prepared: Prepared::No,
             unsynced_dirs: Vec::new(),
             dir_changes: 0,
         };
@@ -132,17 +157,33 @@ impl PartitionLog {
             number,
             dir: partition_dir(topic, number),
             segment_bytes: AtomicU64::new(PartitionOptions::default().segment_bytes),
+            segment_ms: AtomicU64::new(u64::MAX),
             written_end: AtomicU64::new(next_offset),
             synced_end: AtomicU64::new(synced_end),
             state: Mutex::new(state),
             writer: Mutex::new(writer),
+            snapshot_lock: Mutex::new(()),
+            files_lock: Mutex::new(()),
+            prepared_lock: Mutex::new(()),
+            compaction: Mutex::default(),
             listener: OnceLock::new(),
         })
     }
 
-    pub(crate) fn set_options(&self, options: &PartitionOptions) {
-        self.segment_bytes
-            .store(options.segment_bytes.max(1), Ordering::Relaxed);
+    /// Changes the options from the next append on.
+    pub fn set_options(self: &Arc<Self>, options: &PartitionOptions) {
+        let segment_bytes = options.segment_bytes.max(1);
+        let before = self.segment_bytes.swap(segment_bytes, Ordering::Relaxed);
+        if before != segment_bytes {
+            self.recheck_prepared();
+        }
+        self.segment_ms
+            .store(options.segment_ms.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Age in milliseconds from which a segment takes no more appends; `u64::MAX` for never.
+    pub(crate) fn segment_ms(&self) -> u64 {
+        self.segment_ms.load(Ordering::Relaxed)
     }
 
     pub(crate) fn segment_bytes(&self) -> u64 {
@@ -329,16 +370,23 @@ pub(crate) struct RecoveredState {
     pub(crate) next_offset: Offset,
     pub(crate) writer: Writer,
     pub(crate) unsynced_dirs: Vec<String>,
+    pub(crate) producers: Producers,
+    pub(crate) unsnapped_bytes: u64,
+    /// No record may get an offset below it.
+    pub(crate) raise_to: Offset,
 }
 
 impl RecoveredState {
     /// Of a partition without files.
-    pub(crate) fn empty() -> RecoveredState {
+    pub(crate) fn empty(options: &LogOptions) -> RecoveredState {
         RecoveredState {
             segments: Vec::new(),
             next_offset: 0,
             writer: Writer::default(),
             unsynced_dirs: Vec::new(),
+            producers: Producers::new(options.producers_max, options.producer_expiry_ms),
+            unsnapped_bytes: 0,
+            raise_to: 0,
         }
     }
 }

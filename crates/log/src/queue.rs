@@ -71,6 +71,11 @@ impl<T> Queue<T> {
         Work::Items(std::mem::take(&mut state.items))
     }
 
+    /// Whether further work is refused.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.state.lock().stopped
+    }
+
     /// Refuses further work; what is queued is still done.
     pub(crate) fn stop(&self) {
         self.state.lock().stopped = true;

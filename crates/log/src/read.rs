@@ -24,7 +24,7 @@ use crate::shared::Shared;
 /// within it.
 const CHUNK_BYTES_MIN: usize = 64 << 10;
 /// Largest chunk, in bytes: bounds the memory that one small batch in it keeps alive.
-const CHUNK_BYTES_MAX: usize = 1 << 20;
+pub(crate) const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// What a read found.
 #[derive(Debug)]
@@ -77,14 +77,7 @@ impl ColdRead {
     /// A file could not be opened or read.
     pub fn run(self) -> Result<Vec<Batch>, ReadError> {
         count(&self.partition.shared.counters.cold_reads, 1);
-        match self
-            .partition
-            .read_as(self.from, self.bytes_max, Patience::Blocks)
-        {
-            Found::Batches(batches) => Ok(batches),
-            Found::Nothing | Found::WouldBlock => Ok(Vec::new()),
-            Found::Failed(failure) => Err(failure.into()),
-        }
+        Ok(self.partition.read_blocking(self.from, self.bytes_max)?)
     }
 }
 
@@ -129,6 +122,13 @@ impl PartitionLog {
         }
     }
 
+    /// Whether a read from here on is served from memory that is shared, and costs no copy.
+    pub fn is_in_memory(&self, from: Offset) -> bool {
+        let state = self.state.lock();
+        let first = state.tail.front();
+        first.is_some_and(|first| from >= first.base_offset())
+    }
+
     fn read_as(&self, mut from: Offset, bytes_max: usize, patience: Patience) -> Found {
         loop {
             let place = self.state.lock().place(from, bytes_max);
@@ -156,67 +156,32 @@ impl PartitionLog {
             .any(|other| Arc::ptr_eq(other, segment))
     }
 
-    /// The first record whose timestamp is at least `timestamp_ms`: its offset and timestamp.
-    /// Blocks on the disk. In a compressed batch it is the batch that is found.
-    ///
-    /// # Errors
-    /// A file could not be opened or read.
-    pub fn offset_for_timestamp(
-        self: &Arc<Self>,
-        timestamp_ms: i64,
-    ) -> Result<Option<(Offset, i64)>, ReadError> {
-        let mut from = self.offset_before_timestamp(timestamp_ms);
-        loop {
-            let batches = match self.read_as(from, CHUNK_BYTES_MAX, Patience::Blocks) {
-                Found::Batches(batches) => batches,
-                Found::Nothing | Found::WouldBlock => return Ok(None),
-                Found::Failed(failure) => return Err(failure.into()),
-            };
-            for batch in batches {
-                from = batch.end_offset();
-                if batch.max_timestamp_ms() >= timestamp_ms
-                    && let Some(found) = first_since(&batch, timestamp_ms)
-                {
-                    return Ok(Some(found));
-                }
-            }
+    /// Reads as [`ColdRead::run`] does; no batch means the end.
+    pub(crate) fn read_blocking(
+        &self,
+        from: Offset,
+        bytes_max: usize,
+    ) -> Result<Vec<Batch>, IoFailure> {
+        match self.read_as(from, bytes_max, Patience::Blocks) {
+            Found::Batches(batches) => Ok(batches),
+            Found::Nothing | Found::WouldBlock => Ok(Vec::new()),
+            Found::Failed(failure) => Err(failure),
         }
-    }
-
-    /// An offset before which no record has such a timestamp, as far as the indexes know.
-    fn offset_before_timestamp(&self, timestamp_ms: i64) -> Offset {
-        let state = self.state.lock();
-        let holds = |segment: &&Arc<Segment>| segment.max_timestamp_ms() >= timestamp_ms;
-        let Some(segment) = state.segments.iter().find(holds).cloned() else {
-            return self.written_end();
-        };
-        let logical_start = state.logical_start;
-        drop(state);
-        segment.load_index(&self.shared);
-        let from = segment.with_index(|entries| {
-            let after = entries.partition_point(|entry| entry.max_timestamp_ms < timestamp_ms);
-            if after == 0 {
-                segment.base
-            } else {
-                entries[after - 1].offset
-            }
-        });
-        from.unwrap_or(segment.base).max(logical_start)
     }
 }
 
-/// The first record of a batch that is not older, or the batch itself if it cannot be walked.
-fn first_since(batch: &Batch, timestamp_ms: i64) -> Option<(Offset, i64)> {
-    if batch.is_compressed() {
-        return Some((batch.base_offset(), batch.max_timestamp_ms()));
+/// Reads batches of one segment from `from` on, whatever the tail cache has; none means that it
+/// holds no more.
+pub(crate) fn read_from_segment(
+    shared: &Shared,
+    segment: &Arc<Segment>,
+    from: Offset,
+) -> Result<Vec<Batch>, IoFailure> {
+    match read_segment(shared, segment, from, CHUNK_BYTES_MAX, Patience::Blocks) {
+        Found::Batches(batches) => Ok(batches),
+        Found::Nothing | Found::WouldBlock => Ok(Vec::new()),
+        Found::Failed(failure) => Err(failure),
     }
-    let mut cursor = batch.records();
-    while let Ok(Some((offset, record))) = cursor.next_record() {
-        if record.timestamp_ms >= timestamp_ms {
-            return Some((offset, record.timestamp_ms));
-        }
-    }
-    None
 }
 
 impl State {

@@ -10,13 +10,17 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use crate::batch::Offset;
-use crate::disk::{Disk, OpenMode, read_full};
+use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
+use crate::compaction_files::CLEAN_SUFFIX;
+use crate::disk::{Disk, DiskFile, OpenMode, read_full};
 use crate::error::IoFailure;
 use crate::housekeeping::Chore;
 use crate::index::{INDEX_ENTRY_BYTES, IndexEntry, IndexItem, decode_index_item};
 use crate::metrics::count;
 use crate::partition::{PartitionLog, RecoveredState, partition_dir, topic_dir};
+use crate::prepared::PREPARED_NAME;
+use crate::producer_recovery::recover_producers;
+use crate::producer_snapshot::read_snapshot;
 use crate::scan::{find_batch, scan};
 use crate::segment::{Segment, SegmentState, Stage, read_index};
 use crate::shared::Shared;
@@ -65,7 +69,9 @@ pub(crate) fn recover_partitions(
 ) -> Result<(), IoFailure> {
     for (topic, number) in find_partitions(&*shared.disk, recovery)? {
         let (state, truncated_bytes) = recover_partition(shared, topic, number, recovery)?;
+        let raise_to = state.raise_to;
         let partition = PartitionLog::new(shared.clone(), topic, number, state);
+        partition.raise_next_offset(raise_to);
         note_unfinished(shared, &partition);
         recovery.partitions.push(RecoveredPartition {
             topic,
@@ -132,13 +138,21 @@ fn recover_partition(
 ) -> Result<(RecoveredState, u64), IoFailure> {
     let dir = partition_dir(topic, number);
     let bases = find_segments(&*shared.disk, &dir)?;
-    let mut state = RecoveredState::empty();
+    let mut state = RecoveredState::empty(&shared.options);
     state.writer.has_dir = true;
     // A kill leaves names that the program sees and the disk does not have yet.
     state.unsynced_dirs = vec![dir.to_string(), topic_dir(topic), "topics".to_owned()];
     let mut truncated = 0;
+    let mut sealed_end = 0;
     let mut nexts = bases.iter().skip(1);
     for base in &bases {
+        if *base < sealed_end {
+            // Compaction has put it into the segment before.
+            remove(&*shared.disk, &format!("{dir}/{base:020}.log"))?;
+            remove(&*shared.disk, &format!("{dir}/{base:020}.index"))?;
+            nexts.next();
+            continue;
+        }
         let next_base = nexts.next().copied();
         let is_last = next_base.is_none();
         let found = recover_segment(shared, &dir, *base, next_base)?;
@@ -156,6 +170,9 @@ fn recover_partition(
         truncated += found.truncated_bytes;
         state.next_offset = state.next_offset.max(found.state.end);
         let stage = found.state.stage;
+        if stage == Stage::Sealed {
+            sealed_end = found.state.end;
+        }
         let segment = Segment::new(*base, dir.clone(), found.state);
         if segment.len() == 0 && !is_last {
             remove(&*shared.disk, &segment.log_path())?;
@@ -167,15 +184,19 @@ fn recover_partition(
                 active: Some(segment.clone()),
                 position: segment.len(),
                 reserved: found.file_len,
+                // It may have been prepared; if not, it does no harm.
+                fills_blocks: true,
                 has_dir: true,
             };
         }
         state.segments.push(segment);
     }
+    recover_producers(shared, &mut state, read_snapshot(&*shared.disk, &dir))?;
     Ok((state, truncated))
 }
 
-/// Base offsets of the segments of a partition; removes indexes that have no segment.
+/// Base offsets of the segments of a partition; removes indexes that have no segment, what
+/// compaction had not finished, and what was prepared for later.
 fn find_segments(disk: &dyn Disk, dir: &str) -> Result<BTreeSet<Offset>, IoFailure> {
     let list = disk
         .list(dir)
@@ -189,6 +210,12 @@ fn find_segments(disk: &dyn Disk, dir: &str) -> Result<BTreeSet<Offset>, IoFailu
             .filter_map(|stem| stem.parse().ok())
             .collect()
     };
+    for entry in list
+        .iter()
+        .filter(|entry| entry.name.ends_with(CLEAN_SUFFIX) || entry.name == PREPARED_NAME)
+    {
+        remove(disk, &format!("{dir}/{}", entry.name))?;
+    }
     let bases = with_ending(".log");
     for orphan in with_ending(".index").difference(&bases) {
         remove(disk, &format!("{dir}/{orphan:020}.index"))?;
@@ -221,13 +248,16 @@ fn recover_segment(
     next_base: Option<Offset>,
 ) -> Result<RecoveredSegment, IoFailure> {
     let index_path = format!("{dir}/{base:020}.index");
-    if let Some(footer) = read_footer(&*shared.disk, &index_path, base) {
+    if let Some((footer, has_producers)) = read_footer(&*shared.disk, &index_path, base) {
         let state = SegmentState {
             end: footer.offset,
             len: footer.position,
             synced: footer.position,
             max_timestamp_ms: footer.max_timestamp_ms,
+            first_timestamp_ms: i64::MAX,
+            begun_ms: i64::MIN,
             stage: Stage::Sealed,
+            has_producers,
             entries: None,
         };
         return Ok(RecoveredSegment {
@@ -248,7 +278,8 @@ fn recover_segment(
         .open(&path, OpenMode::Existing)
         .map_err(fail("open"))?;
     let mut file_len = file.len().map_err(fail("read"))?;
-    let mut entries = read_index(shared, &index_path, base).entries;
+    let index = read_index(shared, &index_path, base);
+    let (mut entries, mut has_producers) = (index.entries, index.has_producers);
     entries.retain(|entry| entry.position <= file_len);
     let flushed = entries.len();
     let start = IndexEntry {
@@ -261,6 +292,7 @@ fn recover_segment(
     let below = next_base.unwrap_or(Offset::MAX);
     let mut found = scan(&*file, start, below, bytes_max).map_err(fail("read"))?;
     entries.append(&mut found.entries);
+    has_producers |= found.has_producers;
     // Only the last segment has a torn tail. In others, what does not fit is corrupt, and batches
     // follow: their first one becomes an index entry, so that readers jump there.
     let mut gaps = Vec::new();
@@ -286,6 +318,7 @@ fn recover_segment(
         entries.push(next);
         found = scan(&*file, next, below, bytes_max).map_err(fail("read"))?;
         entries.append(&mut found.entries);
+        has_producers |= found.has_producers;
     }
     let mut synced = start.position;
     if found.torn_bytes > 0 {
@@ -313,10 +346,13 @@ fn recover_segment(
         len: found.position,
         synced,
         max_timestamp_ms: found.max_timestamp_ms,
+        first_timestamp_ms: first_timestamp(&*file, found.position).map_err(fail("read"))?,
+        begun_ms: i64::MIN,
         stage: match next_base {
             None => Stage::Active,
             Some(_) => Stage::Full,
         },
+        has_producers,
         entries: Some((entries, flushed)),
     };
     Ok(RecoveredSegment {
@@ -327,14 +363,26 @@ fn recover_segment(
     })
 }
 
-/// The footer of a sealed segment: the last item of its index.
-fn read_footer(disk: &dyn Disk, path: &str, base: Offset) -> Option<IndexEntry> {
+/// The highest timestamp of the first batch of a segment with `len` bytes of batches.
+fn first_timestamp(file: &dyn DiskFile, len: u64) -> std::io::Result<i64> {
+    let mut header = [0; BATCH_HEADER_BYTES];
+    if len < BATCH_HEADER_BYTES as u64 || read_full(file, &mut header, 0)? < header.len() {
+        return Ok(i64::MAX);
+    }
+    Ok(Batch::peek_max_timestamp(&header))
+}
+
+/// The footer of a sealed segment: the last item of its index, and whether the segment may hold
+/// batches of idempotent producers.
+fn read_footer(disk: &dyn Disk, path: &str, base: Offset) -> Option<(IndexEntry, bool)> {
     let file = disk.open(path, OpenMode::Existing).ok()?;
     let position = file.len().ok()?.checked_sub(INDEX_ENTRY_BYTES as u64)?;
     let mut bytes = [0; INDEX_ENTRY_BYTES];
     read_full(&*file, &mut bytes, position).ok()?;
     match decode_index_item(base, &bytes)? {
-        IndexItem::Footer(footer) if position % INDEX_ENTRY_BYTES as u64 == 0 => Some(footer),
+        (IndexItem::Footer(footer), has_producers) if position % INDEX_ENTRY_BYTES as u64 == 0 => {
+            Some((footer, has_producers))
+        }
         _ => None,
     }
 }

@@ -3,10 +3,7 @@
 //! The log knows ages, sizes and segments; who has consumed what is known above it, which names the
 //! segments to drop. Any sealed segment may go, not only the oldest: the hole is legal.
 //!
-//! The place of compaction is here, too: it will write a sealed segment anew with fewer records
-//! under the same name (batches keep base offset, last offset delta and their records' offsets,
-//! which is why [`crate::Batch::parse_stored`] allows fewer records than offsets), through a file
-//! that is synced and then renamed over the old one, with a new index beside it.
+//! What leaves it record by record is the matter of `compaction.rs`.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -86,8 +83,16 @@ impl PartitionLog {
         if bases.is_empty() {
             return Ok(0);
         }
+        let holds =
+            |segment: &Arc<Segment>| bases.contains(&segment.base) && segment.has_producers();
+        if self.state.lock().segments.iter().any(holds) {
+            // What they say of producers must outlive them.
+            self.snapshot_producers(1)?;
+        }
         let name_kept = self.keep_a_name(bases);
         self.sync_names()?;
+        // Compaction replaces no files meanwhile.
+        let _files = self.files_lock.lock();
         let mut state = self.state.lock();
         let kept_name = state.segments.last().map_or(0, |segment| segment.base);
         let goes = |segment: &Arc<Segment>| {
@@ -170,6 +175,25 @@ impl PartitionLog {
             .unsynced_dirs
             .retain(|dir| !dirs.contains(dir));
         Ok(())
+    }
+
+    /// Ends the active segment if it is older than [`crate::PartitionOptions::segment_ms`] at
+    /// `now_ms` (milliseconds since 1970): for partitions that nobody appends to. Its age counts
+    /// from the timestamps of its first batch, but not from before it was begun.
+    pub fn roll_aged(self: &Arc<Self>, now_ms: i64) {
+        let segment_ms = self.segment_ms();
+        if segment_ms == u64::MAX {
+            return;
+        }
+        let active = self.state.lock().active().cloned();
+        let is_aged = active.is_some_and(|segment| {
+            let since_ms = segment.first_timestamp_ms().max(segment.begun_ms());
+            let age_ms = now_ms.saturating_sub(since_ms);
+            u64::try_from(age_ms).is_ok_and(|age_ms| age_ms > segment_ms)
+        });
+        if is_aged {
+            self.seal_active();
+        }
     }
 
     /// Ends the active segment, so that it can be dropped. An empty one stays.

@@ -26,6 +26,8 @@ pub(crate) struct Scan {
     /// Offset after its last record.
     pub(crate) end: Offset,
     pub(crate) max_timestamp_ms: i64,
+    /// Whether there were batches of idempotent producers.
+    pub(crate) has_producers: bool,
     /// Index entries for what was scanned.
     pub(crate) entries: Vec<IndexEntry>,
     /// Bytes from `position` to the last one that is not zero: a torn tail. Reserved room is zero.
@@ -46,6 +48,7 @@ pub(crate) fn scan(
         position: from.position,
         end: from.offset,
         max_timestamp_ms: from.max_timestamp_ms,
+        has_producers: false,
         entries: Vec::new(),
         torn_bytes: 0,
     };
@@ -86,6 +89,7 @@ pub(crate) fn scan(
                     at += wanted;
                     scan.position += wanted as u64;
                     scan.end = batch.end_offset();
+                    scan.has_producers |= batch.producer_id() >= 0;
                     scan.max_timestamp_ms = scan.max_timestamp_ms.max(batch.max_timestamp_ms());
                 }
                 _ => break 'windows,

@@ -17,7 +17,7 @@ use crate::index::{
     INDEX_ENTRY_BYTES, INDEX_INTERVAL_BYTES, IndexContents, IndexEntry, IndexItem, decode_index,
     encode_index_item,
 };
-use crate::shared::Shared;
+use crate::shared::{Shared, unix_ms};
 
 /// Where a segment is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,12 +56,20 @@ pub(crate) struct Segment {
     len: AtomicU64,
     synced: AtomicU64,
     max_timestamp_ms: AtomicI64,
+    /// Highest timestamp of the first batch; `i64::MAX` while there is none.
+    first_timestamp_ms: AtomicI64,
+    /// When it was begun by this run, in milliseconds since 1970; `i64::MIN` if an earlier one did.
+    begun_ms: i64,
     stage: AtomicU8,
+    /// Whether it may hold batches of idempotent producers.
+    has_producers: AtomicBool,
     /// A sync of this file has failed: it takes no more appends and no sync of it is believed
     /// again.
     poisoned: OnceLock<IoFailure>,
     file: Mutex<Option<Arc<dyn DiskFile>>>,
     file_used: AtomicBool,
+    /// Its names mean other files now: what is open stays open for whoever reads it.
+    pinned: AtomicBool,
     index: Mutex<SegmentIndex>,
     /// Held during a sync of this file: the kernel reports a failed sync only once, and whoever
     /// comes second must see that it is poisoned.
@@ -90,7 +98,13 @@ pub(crate) struct SegmentState {
     /// Length that is known to be synced.
     pub(crate) synced: u64,
     pub(crate) max_timestamp_ms: i64,
+    /// Highest timestamp of the first batch; `i64::MAX` for a segment that is empty or sealed.
+    pub(crate) first_timestamp_ms: i64,
+    /// When this run has begun it, in milliseconds since 1970; `i64::MIN` if it did not.
+    pub(crate) begun_ms: i64,
     pub(crate) stage: Stage,
+    /// Whether it may hold batches of idempotent producers.
+    pub(crate) has_producers: bool,
     /// Entries in memory and how many of them the index file has; `None` leaves them on disk.
     pub(crate) entries: Option<(Vec<IndexEntry>, usize)>,
 }
@@ -103,7 +117,10 @@ impl SegmentState {
             len: 0,
             synced: 0,
             max_timestamp_ms: i64::MIN,
+            first_timestamp_ms: i64::MAX,
+            begun_ms: unix_ms(),
             stage: Stage::Active,
+            has_producers: false,
             entries: Some((Vec::new(), 0)),
         }
     }
@@ -124,10 +141,14 @@ impl Segment {
             len: AtomicU64::new(state.len),
             synced: AtomicU64::new(state.synced),
             max_timestamp_ms: AtomicI64::new(state.max_timestamp_ms),
+            first_timestamp_ms: AtomicI64::new(state.first_timestamp_ms),
+            begun_ms: state.begun_ms,
             stage: AtomicU8::new(state.stage as u8),
+            has_producers: AtomicBool::new(state.has_producers),
             poisoned: OnceLock::new(),
             file: Mutex::new(None),
             file_used: AtomicBool::new(false),
+            pinned: AtomicBool::new(false),
             index: Mutex::new(index),
             sync_lock: Mutex::new(()),
             reported: Mutex::new(Vec::new()),
@@ -162,6 +183,16 @@ impl Segment {
         self.max_timestamp_ms.load(Ordering::Acquire)
     }
 
+    /// Highest timestamp of the first batch; `i64::MAX` when it is not known.
+    pub(crate) fn first_timestamp_ms(&self) -> i64 {
+        self.first_timestamp_ms.load(Ordering::Acquire)
+    }
+
+    /// When this run has begun it, in milliseconds since 1970; `i64::MIN` if it did not.
+    pub(crate) fn begun_ms(&self) -> i64 {
+        self.begun_ms
+    }
+
     pub(crate) fn stage(&self) -> Stage {
         match self.stage.load(Ordering::Acquire) {
             0 => Stage::Active,
@@ -172,6 +203,11 @@ impl Segment {
 
     pub(crate) fn set_stage(&self, stage: Stage) {
         self.stage.store(stage as u8, Ordering::Release);
+    }
+
+    /// Whether it may hold batches of idempotent producers.
+    pub(crate) fn has_producers(&self) -> bool {
+        self.has_producers.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_poisoned(&self) -> bool {
@@ -243,13 +279,17 @@ impl Segment {
     /// Closes the file unless it was used since the last time or has unsynced data, whose write
     /// error only this open file would be told.
     fn close_file(&self) -> bool {
-        if self.is_dirty() || self.file_used.swap(false, Ordering::Relaxed) {
+        let stays = self.is_dirty() || self.pinned.load(Ordering::Acquire);
+        if stays || self.file_used.swap(false, Ordering::Relaxed) {
             return false;
         }
         // A holder of the lock is opening or using it right now.
         let Some(mut slot) = self.file.try_lock() else {
             return false;
         };
+        if self.pinned.load(Ordering::Acquire) {
+            return false;
+        }
         *slot = None;
         true
     }
@@ -268,6 +308,13 @@ impl Segment {
             index.last_position = position;
         }
         drop(index);
+        if batch.producer_id() >= 0 {
+            self.has_producers.store(true, Ordering::Release);
+        }
+        if position == 0 {
+            self.first_timestamp_ms
+                .store(batch.max_timestamp_ms(), Ordering::Release);
+        }
         self.max_timestamp_ms
             .fetch_max(batch.max_timestamp_ms(), Ordering::AcqRel);
         self.end.store(batch.end_offset(), Ordering::Release);
@@ -312,11 +359,19 @@ impl Segment {
         let Some(mut index) = self.index.try_lock() else {
             return false;
         };
-        if self.stage() != Stage::Sealed || std::mem::take(&mut index.used) {
+        let stays = self.stage() != Stage::Sealed || self.pinned.load(Ordering::Acquire);
+        if stays || std::mem::take(&mut index.used) {
             return false;
         }
         index.entries = None;
         true
+    }
+
+    /// Keeps file and index in memory from now on, because their names will mean other files.
+    pub(crate) fn pin(self: &Arc<Self>, shared: &Shared) -> Result<(), IoFailure> {
+        self.pinned.store(true, Ordering::Release);
+        self.load_index(shared);
+        self.file(shared).map(drop)
     }
 
     /// Writes to the index file what may be promised by now: entries whose position is synced.
@@ -338,12 +393,16 @@ impl Segment {
         let due = entries
             .partition_point(|entry| entry.position <= synced)
             .max(flushed);
+        // After the length was read: what lies before it is known.
+        let has_producers = self.has_producers();
         let mut bytes = Vec::with_capacity((due - flushed + 1) * INDEX_ENTRY_BYTES);
         for entry in entries.get(flushed..due).unwrap_or_default() {
-            bytes.extend_from_slice(&encode_index_item(self.base, IndexItem::Entry(*entry)));
+            let item = IndexItem::Entry(*entry);
+            bytes.extend_from_slice(&encode_index_item(self.base, item, has_producers));
         }
         if close == Close::Footer {
-            bytes.extend_from_slice(&encode_index_item(self.base, IndexItem::Footer(end)));
+            let item = IndexItem::Footer(end);
+            bytes.extend_from_slice(&encode_index_item(self.base, item, has_producers));
         }
         if bytes.is_empty() {
             return Ok(false);

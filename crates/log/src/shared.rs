@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::RwLock;
 use uuid::Uuid;
@@ -15,6 +15,7 @@ use crate::journal::Journal;
 use crate::metrics::{Counters, count};
 use crate::options::LogOptions;
 use crate::partition::PartitionLog;
+use crate::prepared::{Preparation, PreparedFiles};
 use crate::queue::Queue;
 use crate::read::ColdJob;
 use crate::residents::Residents;
@@ -31,6 +32,14 @@ const SLOW_MODE_MS_MIN: u64 = 16;
 /// Longest time of slow mode, in milliseconds: then one caller's thread tries again.
 const SLOW_MODE_MS_MAX: u64 = 1_000;
 
+/// The time in milliseconds since 1970.
+pub(crate) fn unix_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    })
+}
+
 /// The work of the log's threads.
 pub(crate) struct Queues {
     /// Partitions with batches to write, for "log-writer".
@@ -39,6 +48,8 @@ pub(crate) struct Queues {
     pub(crate) syncs: Queue<SyncRequest>,
     /// For "log-housekeeper".
     pub(crate) chores: Queue<Chore>,
+    /// For "log-preparer".
+    pub(crate) preparations: Queue<Preparation>,
     /// For "log-reader".
     pub(crate) reads: Queue<ColdJob>,
 }
@@ -49,6 +60,7 @@ impl Queues {
             writes: Queue::new(),
             syncs: Queue::new(),
             chores: Queue::new(),
+            preparations: Queue::new(),
             reads: Queue::new(),
         }
     }
@@ -58,6 +70,7 @@ impl Queues {
         drop(self.writes.take());
         drop(self.syncs.take());
         drop(self.chores.take());
+        drop(self.preparations.take());
         drop(self.reads.take());
     }
 
@@ -66,6 +79,7 @@ impl Queues {
         self.writes.stop();
         self.syncs.stop();
         self.chores.stop();
+        self.preparations.stop();
         self.reads.stop();
     }
 }
@@ -80,6 +94,7 @@ pub(crate) struct Shared {
     pub(crate) tail: Tail,
     pub(crate) space: Space,
     pub(crate) open_files: Residents,
+    pub(crate) prepared_files: PreparedFiles,
     pub(crate) indexes: Residents,
     pub(crate) partitions: RwLock<HashMap<(Uuid, u32), Arc<PartitionLog>>>,
     started: Instant,
@@ -102,6 +117,7 @@ impl Shared {
             open_files: Residents::new(options.open_files_max as u64),
             indexes: Residents::new(options.index_bytes_max),
             partitions: RwLock::default(),
+            prepared_files: PreparedFiles::default(),
             started: Instant::now(),
             slow_until_ms: AtomicU64::new(0),
             slow_mode_ms: AtomicU64::new(0),

@@ -8,6 +8,9 @@ use crate::disk::Disk;
 /// A measured amount of free space is believed for this long.
 const BELIEF_MS: u64 = 100;
 
+/// Between two log lines at least: a disk at the edge of its reserve must not be filled by them.
+const LINE_INTERVAL_MS: u64 = 10_000;
+
 /// Remembers how much space is free and how much was written since.
 pub(crate) struct Space {
     reserve_bytes: u64,
@@ -18,6 +21,32 @@ pub(crate) struct Space {
     budget_bytes: AtomicI64,
     free_bytes: AtomicU64,
     full: AtomicBool,
+    told: Told,
+}
+
+/// What the log lines have said of it.
+#[derive(Default)]
+struct Told {
+    is_full: AtomicBool,
+    /// Milliseconds after the start when a line may follow the last one.
+    next_ms: AtomicU64,
+}
+
+impl Told {
+    /// Whether a line is due, because what was told last is not true any more.
+    fn is_due(&self, is_full: bool, now_ms: u64) -> bool {
+        if self.is_full.load(Relaxed) == is_full || now_ms < self.next_ms.load(Relaxed) {
+            return false;
+        }
+        // Several threads may have measured: one of them tells.
+        let told = self
+            .is_full
+            .compare_exchange(!is_full, is_full, Relaxed, Relaxed);
+        if told.is_ok() {
+            self.next_ms.store(now_ms + LINE_INTERVAL_MS, Relaxed);
+        }
+        told.is_ok()
+    }
 }
 
 impl Space {
@@ -29,6 +58,7 @@ impl Space {
             budget_bytes: AtomicI64::new(0),
             free_bytes: AtomicU64::new(u64::MAX),
             full: AtomicBool::new(false),
+            told: Told::default(),
         }
     }
 
@@ -58,6 +88,27 @@ impl Space {
         self.budget_bytes
             .store(i64::try_from(above / 2).unwrap_or(i64::MAX), Relaxed);
         self.believed_until_ms.store(now_ms + BELIEF_MS, Relaxed);
+        self.tell(free, above == 0, now_ms);
+    }
+
+    /// Says in the log when the disk becomes full and when it is not any more, once each.
+    fn tell(&self, free_bytes: u64, is_full: bool, now_ms: u64) {
+        if !self.told.is_due(is_full, now_ms) {
+            return;
+        }
+        let reserve_bytes = self.reserve_bytes;
+        match is_full {
+            true => tracing::error!(
+                free_bytes,
+                reserve_bytes,
+                "the disk is full up to the reserve: nothing more is taken from producers"
+            ),
+            false => tracing::info!(
+                free_bytes,
+                reserve_bytes,
+                "there is room on the disk again: producers are served"
+            ),
+        }
     }
 
     /// Bytes above the reserve when it was last measured.
@@ -70,5 +121,35 @@ impl Space {
     /// Bytes that were free when it was last measured.
     pub(crate) fn free_bytes(&self) -> u64 {
         self.free_bytes.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_told_once_when_it_begins_and_once_when_it_ends() {
+        let told = Told::default();
+        let later = LINE_INTERVAL_MS;
+        assert!(!told.is_due(false, 0), "it was never full");
+        assert!(told.is_due(true, 5));
+        assert!(!told.is_due(true, 5 + 2 * later));
+        assert!(told.is_due(false, 5 + 3 * later));
+        assert!(!told.is_due(false, 5 + 9 * later));
+    }
+
+    #[test]
+    fn a_disk_at_the_edge_does_not_fill_the_log() {
+        let told = Told::default();
+        let mut lines = Vec::new();
+        for now_ms in (0..=3 * LINE_INTERVAL_MS).step_by(100) {
+            let is_full = now_ms / 100 % 2 == 0;
+            if told.is_due(is_full, now_ms) {
+                lines.push((now_ms, is_full));
+            }
+        }
+        let expected = [(0, true), (10_100, false), (20_200, true)];
+        assert_eq!(lines, expected);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::batch::Batch;
-use crate::disk::OpenMode;
+use crate::disk::{BLOCK_BYTES, OpenMode};
 use crate::error::{AppendError, IoFailure};
 use crate::housekeeping::{Chore, UNSYNCED_BYTES_MAX};
 use crate::metrics::count;
@@ -16,8 +16,10 @@ use crate::segment::{Segment, SegmentState, Stage};
 const RESERVE_BYTES_MIN: u64 = 64 << 10;
 /// Largest step, in bytes. Steps double from the smallest to this one.
 const RESERVE_BYTES_MAX: u64 = 16 << 20;
-/// Most batches in one vectored write: what Linux takes in one call.
-const BATCHES_MAX: usize = 1024;
+/// Most batches in one vectored write: what Linux takes in one call, less the zeros behind them.
+const BATCHES_MAX: usize = 1023;
+/// What fills up the last block of a write.
+static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 
 /// Writes to the active segment of a partition.
 #[derive(Default)]
@@ -27,6 +29,11 @@ pub(crate) struct Writer {
     pub(crate) position: u64,
     /// Size of the active file: room up to here is reserved.
     pub(crate) reserved: u64,
+    /// Whether the file's blocks may have been written before (`prepared.rs`). Then a write ends
+    /// at the end of a block, with zeros behind the batches: if it changed a part of a block that
+    /// is not in the page cache, the kernel would have to read the block first, on the thread that
+    /// appends.
+    pub(crate) fills_blocks: bool,
     /// Whether the partition's folder is there.
     pub(crate) has_dir: bool,
 }
@@ -84,13 +91,19 @@ impl Writer {
         let batches = &batches[..taken];
         self.reserve(partition, &segment, end)?;
         let file = segment.file(shared)?;
+        let fill = self.fill(end);
         let outcome = match batches {
-            [batch] => file.write_all_at(&[IoSlice::new(batch.bytes())], self.position),
+            [batch] if fill.is_empty() => {
+                file.write_all_at(&[IoSlice::new(batch.bytes())], self.position)
+            }
+            [batch] => {
+                let buffers = [IoSlice::new(batch.bytes()), IoSlice::new(fill)];
+                file.write_all_at(&buffers, self.position)
+            }
             _ => {
-                let buffers: Vec<_> = batches
-                    .iter()
-                    .map(|batch| IoSlice::new(batch.bytes()))
-                    .collect();
+                let buffers = batches.iter().map(|batch| batch.bytes().as_ref());
+                let fill = Some(fill).filter(|fill| !fill.is_empty());
+                let buffers: Vec<_> = buffers.chain(fill).map(IoSlice::new).collect();
                 file.write_all_at(&buffers, self.position)
             }
         };
@@ -112,6 +125,16 @@ impl Writer {
         Ok(taken)
     }
 
+    /// The zeros between `end` and the end of its block.
+    fn fill(&self, end: u64) -> &'static [u8] {
+        let bytes = end.next_multiple_of(BLOCK_BYTES) - end;
+        if self.fills_blocks && end + bytes <= self.reserved {
+            &ZEROS[..bytes as usize]
+        } else {
+            &[]
+        }
+    }
+
     /// The active segment, or a new one if there is none, it is full, it is poisoned, or the
     /// offsets were raised: such holes lie between segments.
     fn segment_for(
@@ -120,7 +143,8 @@ impl Writer {
         batch: &Batch,
     ) -> Result<Arc<Segment>, AppendError> {
         let next = self.position + batch.bytes().len() as u64;
-        let full = self.position > 0 && next > partition.segment_bytes();
+        let full = self.position > 0
+            && (next > partition.segment_bytes() || self.is_aged(partition, batch));
         match &self.active {
             Some(segment)
                 if !full && !segment.is_poisoned() && !leaves_hole(partition, segment, batch) =>
@@ -132,6 +156,18 @@ impl Writer {
                 Ok(self.begin(partition, batch.base_offset())?)
             }
         }
+    }
+
+    /// Whether the timestamps have left the active segment behind, as Kafka counts its age.
+    fn is_aged(&self, partition: &PartitionLog, batch: &Batch) -> bool {
+        let segment_ms = partition.segment_ms();
+        segment_ms != u64::MAX
+            && self.active.as_ref().is_some_and(|segment| {
+                let age_ms = batch
+                    .max_timestamp_ms()
+                    .saturating_sub(segment.first_timestamp_ms());
+                u64::try_from(age_ms).is_ok_and(|age_ms| age_ms > segment_ms)
+            })
     }
 
     /// Ends the active segment; the housekeeper seals it.
@@ -147,7 +183,7 @@ impl Writer {
         }
     }
 
-    /// Creates the file of a new active segment.
+    /// Creates the file of a new active segment, or takes the one that was prepared.
     pub(crate) fn begin(
         &mut self,
         partition: &Arc<PartitionLog>,
@@ -164,16 +200,20 @@ impl Writer {
         }
         let segment = Segment::new(base, partition.dir.clone(), SegmentState::fresh(base));
         let path = segment.log_path();
-        let file = shared.disk.open(&path, OpenMode::CreateNew);
-        let file = file.map_err(|error| IoFailure::new("create", &path, &error))?;
-        segment.set_file(shared, file);
+        let prepared = partition.use_prepared(&path);
+        if prepared.is_none() {
+            let file = shared.disk.open(&path, OpenMode::CreateNew);
+            let file = file.map_err(|error| IoFailure::new("create", &path, &error))?;
+            segment.set_file(shared, file);
+        }
         let mut state = partition.state.lock();
         state.segments.push(segment.clone());
         dirs.into_iter().for_each(|dir| state.note_dir(dir));
         drop(state);
         self.active = Some(segment.clone());
         self.position = 0;
-        self.reserved = 0;
+        self.reserved = prepared.unwrap_or(0);
+        self.fills_blocks = prepared.is_some();
         Ok(segment)
     }
 
@@ -209,6 +249,7 @@ impl Writer {
             }
         }
         count(&shared.counters.storage_full, 1);
+        shared.give_back_prepared();
         Err(AppendError::StorageFull {
             free_bytes: shared.space.free_bytes(),
         })

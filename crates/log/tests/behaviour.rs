@@ -5,13 +5,14 @@ mod common;
 
 use bytes::Bytes;
 use cloverleaf_log::{
-    AppendError, Batch, BatchBuilder, Durability, FaultyDisk, Log, LogOptions, PartitionOptions,
-    Read, SimDisk,
+    AppendError, Batch, BatchBuilder, Codec, Durability, FaultyDisk, Log, LogOptions,
+    PartitionOptions, Read, SimDisk,
 };
 use common::{batch_of, manual, offsets, open, put, read_all, text_at, topic};
 
 const SMALL: PartitionOptions = PartitionOptions {
     segment_bytes: 4096,
+    segment_ms: None,
 };
 
 #[test]
@@ -454,4 +455,86 @@ fn too_large_batches_are_refused_and_shared_ones_copied() {
         "the producer's bytes stay as they were"
     );
     assert_eq!(offsets(&read_all(&partition)), [0, 1]);
+}
+
+#[test]
+fn a_segment_that_is_too_old_takes_no_more_appends() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let at = |timestamp_ms| {
+        let mut builder = BatchBuilder::with_capacity(50, timestamp_ms);
+        builder.push(None, Some(b"a"), &[]);
+        builder.finish()
+    };
+    put(&partition, at(1_000));
+    put(&partition, at(900_000));
+    assert_eq!(partition.segments().len(), 1);
+    partition.set_options(&PartitionOptions {
+        segment_ms: Some(1_000),
+        ..SMALL
+    });
+    put(&partition, at(900_001));
+    put(&partition, at(901_001));
+    assert_eq!(partition.segments().len(), 2);
+    // Old timestamps do not make a new segment old: it counts from its beginning.
+    partition.roll_aged(902_002);
+    assert!(partition.segments()[1].active);
+    drop((partition, log));
+    disk.kill();
+    let (log, _) = open(&disk);
+    let aged = PartitionOptions {
+        segment_ms: Some(1_000),
+        ..SMALL
+    };
+    let partition = log.partition(topic(1), 0, aged).unwrap();
+    partition.roll_aged(901_001);
+    assert!(partition.segments()[1].active);
+    partition.roll_aged(901_002);
+    assert!(!partition.segments()[1].active);
+}
+
+#[test]
+fn the_append_time_replaces_the_producers() {
+    let mut builder = BatchBuilder::with_capacity(50, 7);
+    builder.push(None, Some(b"a"), &[]);
+    let batch = builder.finish();
+    let shared = batch.clone();
+    let stamped = batch.stamp_append_time(1_234);
+    assert!(stamped.has_append_time() && !shared.has_append_time());
+    assert_eq!(stamped.max_timestamp_ms(), 1_234);
+    let parsed = Batch::parse(stamped.bytes().clone()).unwrap();
+    let (_, record) = parsed.records().next_record().unwrap().unwrap();
+    assert_eq!(record.timestamp_ms, 1_234);
+    assert_eq!(parsed.codec(), Codec::None);
+    assert_eq!((parsed.producer_id(), parsed.base_sequence()), (-1, -1));
+}
+
+#[test]
+fn timestamps_are_found_in_compressed_batches_too() {
+    let (log, _) = open(&SimDisk::new());
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    assert_eq!(partition.max_timestamp().unwrap(), None);
+    for codec in [Codec::None, Codec::Gzip, Codec::Lz4] {
+        let mut builder = BatchBuilder::with_capacity(50, 0);
+        for timestamp_ms in [10, 30, 20] {
+            builder.push_at(timestamp_ms, None, Some(b"a"), &[]);
+        }
+        put(&partition, builder.finish().compress(codec).unwrap());
+    }
+    let mut builder = BatchBuilder::with_capacity(50, 0);
+    builder.push_at(40, None, Some(b"a"), &[]);
+    builder.push_at(50, None, Some(b"a"), &[]);
+    put(&partition, builder.finish().compress(Codec::Zstd).unwrap());
+    let find = |timestamp_ms| partition.offset_for_timestamp(timestamp_ms).unwrap();
+    assert_eq!(find(11), Some((1, 30)));
+    assert_eq!(find(45), Some((10, 50)));
+    assert_eq!(find(51), None);
+    assert_eq!(partition.max_timestamp().unwrap(), Some((10, 50)));
+    partition.truncate_before(5).unwrap();
+    assert_eq!(find(0), Some((5, 20)));
+    assert_eq!(find(21), Some((7, 30)));
+    put(&partition, batch_of(&["a"]));
+    partition.truncate_before(11).unwrap();
+    assert_eq!(partition.max_timestamp().unwrap(), Some((11, 1)));
 }

@@ -13,26 +13,9 @@ use std::sync::Arc;
 use cloverleaf_log::{
     Appended, Durability, Log, LogOptions, Offset, PartitionLog, PartitionOptions, Pending, SimDisk,
 };
-use common::{batch_of, manual, read_all, text_at, topic};
+use common::{Random, batch_of, manual, read_all, text_at, topic};
 
 const PARTITIONS: usize = 3;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
 
 /// What must be true of one batch.
 #[derive(Clone, Debug)]
@@ -129,6 +112,7 @@ impl World {
         };
         let options = PartitionOptions {
             segment_bytes: self.segment_bytes,
+            segment_ms: None,
         };
         self.logs = (0..PARTITIONS)
             .map(|number| {

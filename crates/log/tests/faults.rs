@@ -13,6 +13,7 @@ use common::{batch_of, manual, offsets, open, put, read_all, topic};
 
 const SMALL: PartitionOptions = PartitionOptions {
     segment_bytes: 200_000,
+    segment_ms: None,
 };
 
 fn faulty() -> (SimDisk, Arc<FaultyDisk>, Log) {

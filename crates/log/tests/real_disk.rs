@@ -35,6 +35,7 @@ fn appends_of_many_threads_are_all_there_in_order() {
         let (log, _) = open(&folder, options.clone());
         let small = PartitionOptions {
             segment_bytes: 300_000,
+            segment_ms: None,
         };
         let partition = log.partition(topic(1), 0, small.clone()).unwrap();
         let heard = Arc::new(AtomicU64::new(0));

@@ -18,7 +18,8 @@ use cloverleaf_broker::{Broker, BrokerOptions, SystemClock};
 use cloverleaf_log::{Log, LogOptions, RealDisk};
 use cloverleaf_nsq::definitions::channel_options;
 use cloverleaf_nsq::stats_clients::Clients;
-use cloverleaf_nsq::{Now, Session, SessionOptions, SessionParts};
+use cloverleaf_nsq::{Session, SessionOptions, SessionParts};
+use cloverleaf_session::{Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
 
 const BODY_BYTES: usize = 200;
@@ -82,7 +83,7 @@ fn main() -> Outcome<()> {
     };
 
     let (mut producer, mut consumer) = (world.session(), world.session());
-    let mut out = Vec::new();
+    let mut out = Output::default();
     feed(&mut consumer, &world, b"  V2SUB t ch\nRDY 2500\n", &mut out);
     feed(&mut producer, &world, b"  V2", &mut out);
     let publish = mpub(per_mpub);
@@ -93,7 +94,7 @@ fn main() -> Outcome<()> {
         feed(&mut producer, &world, &publish, &mut out);
         out.clear();
         poll(&mut consumer, &world, &mut out);
-        consumed += finish_all(&out, &mut fins);
+        consumed += finish_all(&out.bytes, &mut fins);
         out.clear();
         feed(&mut consumer, &world, &fins, &mut out);
     }
@@ -104,7 +105,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-fn feed(session: &mut Session, world: &World, bytes: &[u8], out: &mut Vec<u8>) {
+fn feed(session: &mut Session, world: &World, bytes: &[u8], out: &mut Output) {
     let mut rest = bytes;
     while !rest.is_empty() {
         let received = session.receive(rest, world.now());
@@ -113,7 +114,7 @@ fn feed(session: &mut Session, world: &World, bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn poll(session: &mut Session, world: &World, out: &mut Vec<u8>) {
+fn poll(session: &mut Session, world: &World, out: &mut Output) {
     let mut context = Context::from_waker(Waker::noop());
     loop {
         let before = out.len();

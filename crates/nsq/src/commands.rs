@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cloverleaf_broker::{AttachError, Consumer, ConsumerOptions, Subscription};
+use cloverleaf_session::Now;
 use cloverleaf_telemetry::Identity;
 
 use crate::authorization::{Access, Authorizations};
@@ -14,7 +15,7 @@ use crate::frame::CLOSE_WAIT;
 use crate::identify::{Identify, Negotiated};
 use crate::names::quoted;
 use crate::publishing::PublishContext;
-use crate::session::{AuthWait, Authorized, Flow, Now, Request, Session};
+use crate::session::{AuthWait, Authorized, Flow, Request, Session};
 use crate::stats_clients::ClientAuth;
 
 impl Session {

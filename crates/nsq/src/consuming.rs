@@ -5,6 +5,7 @@ use std::task::{Context, Poll, Waker};
 
 use cloverleaf_broker::{Consumer, Delivery, MessageId};
 use cloverleaf_log::RecordCursor;
+use cloverleaf_session::Now;
 use cloverleaf_telemetry::Probe;
 
 use crate::codec::decimal;
@@ -12,7 +13,6 @@ use crate::error::{Code, ProtocolError};
 use crate::frame::push_message;
 use crate::message_id::{ID_BYTES, decode_id, encode_id};
 use crate::sampling::Sampling;
-use crate::session::Now;
 use crate::stats_clients::ClientHandle;
 
 /// A subscribed session.

@@ -322,7 +322,13 @@ pub(crate) fn catalog_error(error: CatalogError) -> HttpError {
         CatalogError::TopicDeleted { .. } => HttpError::TopicNotFound,
         CatalogError::SubscriptionDeleted { .. } => HttpError::ChannelNotFound,
         CatalogError::Name => HttpError::InvalidTopic,
-        CatalogError::Log { .. } | CatalogError::Partitions { .. } | CatalogError::Closed => {
+        CatalogError::Log { .. }
+        | CatalogError::Partitions { .. }
+        | CatalogError::PartitionsOnlyGrow { .. }
+        | CatalogError::PartitionsFull { .. }
+        | CatalogError::NoSuchPartition { .. }
+        | CatalogError::OffsetAboveEnd { .. }
+        | CatalogError::Closed => {
             tracing::warn!(%error, "a definition cannot be changed");
             HttpError::Internal
         }

@@ -111,17 +111,28 @@ fn publish_error(error: PublishError) -> HttpError {
     tracing::warn!(%error, "messages published over HTTP were not stored");
     match error {
         PublishError::Log(AppendError::StorageFull { .. }) => HttpError::StorageFull,
-        PublishError::Log(AppendError::TooLarge { .. }) => HttpError::MsgTooBig,
+        PublishError::Log(AppendError::TooLarge { .. }) | PublishError::TooLarge { .. } => {
+            HttpError::MsgTooBig
+        }
         PublishError::Log(AppendError::Closed) | PublishError::TopicDeleted { .. } => {
             HttpError::Exiting
         }
         PublishError::QueueFull { .. } | PublishError::ScheduleFull { .. } => {
             HttpError::LimitReached
         }
-        PublishError::Log(AppendError::Failed(_))
+        PublishError::Log(
+            AppendError::Failed(_)
+            | AppendError::OutOfOrderSequence { .. }
+            | AppendError::ProducerFenced { .. }
+            | AppendError::DuplicateSequence { .. },
+        )
         | PublishError::NoSuchPartition { .. }
-        | PublishError::Compressed
+        | PublishError::ForeignAppendTime
+        | PublishError::Inflate(_)
         | PublishError::NotOneMessage
+        | PublishError::Timestamp { .. }
+        | PublishError::NoKey
+        | PublishError::Batch(_)
         | PublishError::NoSchedule { .. } => HttpError::PubFailed,
     }
 }

@@ -41,4 +41,4 @@ pub mod stats_text;
 
 pub use error::{Code, ProtocolError};
 pub use options::{COMPATIBLE_VERSION, SessionOptions};
-pub use session::{Now, Received, Request, Session, SessionParts};
+pub use session::{Request, Session, SessionParts};

@@ -1,8 +1,7 @@
 //! One NSQ connection's state machine: bytes in, broker calls, bytes out. No socket, no clock.
 //!
-//! The driver (crate `server`) reads bytes and hands them to [`Session::receive`], then calls
-//! [`Session::poll`], which appends what is to be written: answers in the order of the commands,
-//! heartbeats, messages. What only the driver can do, it finds with [`Session::take_request`].
+//! The driver (crate `server`) knows it as a [`cloverleaf_session::Session`]; what only the driver
+//! can do, it finds with [`Session::take_request`].
 //!
 //! ```text
 //!  magic ──▶ init ──SUB──▶ subscribed ──CLS──▶ closing
@@ -16,6 +15,7 @@ use std::sync::Arc;
 use std::task::Context;
 
 use cloverleaf_broker::Broker;
+use cloverleaf_session::{Now, Output, Received, Session as _};
 use cloverleaf_telemetry::Probe;
 
 use crate::answers::Answers;
@@ -41,22 +41,6 @@ pub(crate) const CALL_COST_BYTES: usize = 1024;
 /// Most such calls of one [`Session::receive`]: then the driver may let others have a turn.
 const CALLS_MAX: usize = 256;
 
-/// What time it is, by two clocks that are read once per socket read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
-    /// The telemetry's monotonic clock, in microseconds.
-    pub us: u64,
-    /// Microseconds since 1970.
-    pub unix_us: u64,
-}
-
-impl Now {
-    /// Milliseconds since 1970, as records are stamped.
-    pub fn unix_ms(&self) -> i64 {
-        i64::try_from(self.unix_us / 1000).unwrap_or(i64::MAX)
-    }
-}
-
 /// What a session works with.
 pub struct SessionParts {
     /// Topics and channels.
@@ -69,18 +53,6 @@ pub struct SessionParts {
     pub client: ClientHandle,
     /// This connection's telemetry.
     pub probe: Probe,
-}
-
-/// What became of the input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// These bytes are done with; the rest has to be shown again.
-    pub consumed_bytes: usize,
-    /// It is no use to show the rest again before it has this many bytes, unless the session
-    /// stopped for another reason ([`Session::wants_input`]).
-    pub needed_bytes: usize,
-    /// How much work that was: the bytes consumed, and what their commands cost beside.
-    pub cost_bytes: usize,
 }
 
 /// What the session cannot do without its driver.
@@ -168,41 +140,8 @@ pub(crate) enum Flow {
     Again,
 }
 
-impl Session {
-    /// A connection that has just been accepted.
-    pub fn new(parts: SessionParts, now: Now) -> Session {
-        let negotiated = Negotiated::default_of(&parts.options);
-        Session {
-            broker: parts.broker,
-            options: parts.options,
-            channel_policy: parts.channel_policy,
-            client: parts.client,
-            probe: parts.probe,
-            negotiated,
-            phase: Phase::Magic,
-            publishing: Publishing::default(),
-            consuming: None,
-            answers: Answers::default(),
-            upgrades: VecDeque::new(),
-            upgraded: false,
-            tls: false,
-            secret: String::new(),
-            auth_wait: None,
-            auth_asked: false,
-            waits_for_room: false,
-            authorized: None,
-            next_heartbeat_us: u64::MAX,
-            other_requests: 0,
-            calls: 0,
-            partial_since_us: None,
-            last_command_us: now.us,
-            answered_unsent: 0,
-            failure: None,
-        }
-    }
-
-    /// Whether further bytes should be read and shown.
-    pub fn wants_input(&self) -> bool {
+impl cloverleaf_session::Session for Session {
+    fn wants_input(&self) -> bool {
         matches!(self.phase, Phase::Magic | Phase::Open)
             && self.upgrades.is_empty()
             && self.auth_wait.is_none()
@@ -210,23 +149,15 @@ impl Session {
             && !self.answers.is_full()
     }
 
-    /// Whether the connection is to be closed once all output is written.
-    pub fn is_ended(&self) -> bool {
+    fn is_ended(&self) -> bool {
         self.phase == Phase::Ended
     }
 
-    /// Why the connection ends, if the client is to blame. For one line in the log.
-    pub fn take_failure(&mut self) -> Option<ProtocolError> {
-        self.failure.take()
+    fn take_failure(&mut self) -> Option<String> {
+        self.failure.take().map(|error| error.to_string())
     }
 
-    /// The telemetry of this connection.
-    pub fn probe(&self) -> &Probe {
-        &self.probe
-    }
-
-    /// Takes commands from the start of `input`.
-    pub fn receive(&mut self, input: &[u8], now: Now) -> Received {
+    fn receive(&mut self, input: &[u8], now: Now) -> Received {
         let (mut consumed, mut needed) = (0, 0);
         if self.phase == Phase::Magic {
             match input.first_chunk::<4>() {
@@ -279,8 +210,7 @@ impl Session {
         }
     }
 
-    /// The peer sends no more; `rest` is what was not consumed.
-    pub fn end_of_input(&mut self, rest: &[u8], now: Now) {
+    fn end_of_input(&mut self, rest: &[u8], now: Now) {
         if self.phase == Phase::Open
             && self.wants_input()
             && let Ok(Parsed::Incomplete(incomplete)) = parse_command(rest, &self.options)
@@ -291,17 +221,14 @@ impl Session {
         self.drain();
     }
 
-    /// Reads and delivers nothing further; what is owed is still answered. For the server's end.
-    pub fn drain(&mut self) {
+    fn drain(&mut self) {
         if matches!(self.phase, Phase::Magic | Phase::Open) {
             self.phase = Phase::Draining;
         }
     }
 
-    /// Appends to `out` what is to be written now: call it again once that is written, until it
-    /// appends nothing. Then the context's waker will be woken when there is more. It may want
-    /// input again ([`Session::wants_input`]) without having anything to say.
-    pub fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Vec<u8>) {
+    fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Output) {
+        let out = &mut out.bytes;
         if !self.wants_input() {
             // A client that is not listened to is not silent.
             self.last_command_us = now.us;
@@ -323,6 +250,75 @@ impl Session {
         if self.phase == Phase::Draining && self.answers.is_empty() {
             self.phase = Phase::Ended;
         }
+    }
+
+    fn next_due_us(&self) -> u64 {
+        if !matches!(self.phase, Phase::Magic | Phase::Open) {
+            return u64::MAX;
+        }
+        let delivery_us = self.consuming.as_ref().and_then(Consuming::due_us);
+        let delivery_us = delivery_us.unwrap_or(u64::MAX);
+        let Some(interval_ms) = self.negotiated.heartbeat_interval_ms else {
+            return delivery_us;
+        };
+        let beat_us = self.next_heartbeat_us.min(delivery_us);
+        if !self.wants_input() {
+            return beat_us;
+        }
+        beat_us.min(self.last_command_us + 2 * interval_ms * 1000)
+    }
+
+    fn wrote(&mut self, bytes: usize, now: Now) {
+        self.probe.wrote(bytes);
+        self.probe.answered(self.answered_unsent, now.us);
+        self.answered_unsent = 0;
+    }
+
+    fn read(&mut self, bytes: usize, now: Now) {
+        self.probe.read(bytes, now.us);
+    }
+
+    fn read_ended_inside_frame(&mut self) {
+        self.probe.read_ended_inside_frame();
+    }
+}
+
+impl Session {
+    /// A connection that has just been accepted.
+    pub fn new(parts: SessionParts, now: Now) -> Session {
+        let negotiated = Negotiated::default_of(&parts.options);
+        Session {
+            broker: parts.broker,
+            options: parts.options,
+            channel_policy: parts.channel_policy,
+            client: parts.client,
+            probe: parts.probe,
+            negotiated,
+            phase: Phase::Magic,
+            publishing: Publishing::default(),
+            consuming: None,
+            answers: Answers::default(),
+            upgrades: VecDeque::new(),
+            upgraded: false,
+            tls: false,
+            secret: String::new(),
+            auth_wait: None,
+            auth_asked: false,
+            waits_for_room: false,
+            authorized: None,
+            next_heartbeat_us: u64::MAX,
+            other_requests: 0,
+            calls: 0,
+            partial_since_us: None,
+            last_command_us: now.us,
+            answered_unsent: 0,
+            failure: None,
+        }
+    }
+
+    /// The telemetry of this connection.
+    pub fn probe(&self) -> &Probe {
+        &self.probe
     }
 
     fn deliver(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Vec<u8>) {
@@ -361,23 +357,6 @@ impl Session {
         }
     }
 
-    /// The monotonic time at which [`Session::poll`] has to be called at the latest.
-    pub fn due_us(&self) -> u64 {
-        if !matches!(self.phase, Phase::Magic | Phase::Open) {
-            return u64::MAX;
-        }
-        let delivery_us = self.consuming.as_ref().and_then(Consuming::due_us);
-        let delivery_us = delivery_us.unwrap_or(u64::MAX);
-        let Some(interval_ms) = self.negotiated.heartbeat_interval_ms else {
-            return delivery_us;
-        };
-        let beat_us = self.next_heartbeat_us.min(delivery_us);
-        if !self.wants_input() {
-            return beat_us;
-        }
-        beat_us.min(self.last_command_us + 2 * interval_ms * 1000)
-    }
-
     /// After how long without progress a write is given up, in microseconds: nsqd takes the
     /// heartbeat interval. Without heartbeats never.
     pub fn write_timeout_us(&self) -> Option<u64> {
@@ -390,13 +369,6 @@ impl Session {
             Some(interval_ms) => now.us + interval_ms * 1000,
             None => u64::MAX,
         };
-    }
-
-    /// These bytes of output were handed to the kernel.
-    pub fn wrote(&mut self, bytes: usize, now: Now) {
-        self.probe.wrote(bytes);
-        self.probe.answered(self.answered_unsent, now.us);
-        self.answered_unsent = 0;
     }
 
     /// What the driver has to do now. Upgrades are handed out only when all answers before them

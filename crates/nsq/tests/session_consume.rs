@@ -5,6 +5,7 @@
 mod common;
 
 use cloverleaf_nsq::SessionOptions;
+use cloverleaf_session::Session as _;
 use common::{World, response};
 
 fn fin(id: &str) -> Vec<u8> {
@@ -115,7 +116,7 @@ fn a_client_with_enough_in_hand_gets_more_once_a_millisecond() {
     world.publish("t", &["held"]);
     consumer.pump();
     assert_eq!(consumer.bodies(), [""; 0]);
-    let due_us = consumer.session.due_us();
+    let due_us = consumer.session.next_due_us();
     assert!(due_us > world.now().us && due_us <= world.now().us + 1_000);
     world.advance(1);
     consumer.pump();
@@ -140,7 +141,7 @@ fn closing_ends_the_wait_of_held_deliveries() {
     consumer.pump();
     consumer.send(b"CLS\n");
     consumer.expect(&[response("CLOSE_WAIT")]);
-    assert!(consumer.session.due_us() > world.now().us + 1_000);
+    assert!(consumer.session.next_due_us() > world.now().us + 1_000);
     let mut other = world.subscribe("t", "ch", 40);
     assert_eq!(other.bodies(), ["held"]);
 }

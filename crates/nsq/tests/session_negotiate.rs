@@ -8,6 +8,7 @@ use cloverleaf_nsq::authorization::Authorizations;
 use cloverleaf_nsq::identify::Compression;
 use cloverleaf_nsq::stats_clients::ClientTls;
 use cloverleaf_nsq::{Request, SessionOptions};
+use cloverleaf_session::Session as _;
 use common::{Frame, World, publish, response, sized};
 
 #[test]
@@ -58,12 +59,12 @@ fn who_never_says_the_magic_is_closed() {
     world.advance(59_900);
     peer.pump();
     assert!(!peer.session.is_ended());
-    assert_ne!(peer.session.due_us(), u64::MAX);
+    assert_ne!(peer.session.next_due_us(), u64::MAX);
     world.advance(100);
     peer.pump();
     peer.expect(&[]);
     assert!(peer.session.is_ended());
-    assert_eq!(peer.session.due_us(), u64::MAX);
+    assert_eq!(peer.session.next_due_us(), u64::MAX);
 }
 
 #[test]
@@ -93,7 +94,7 @@ fn without_heartbeats_nobody_is_closed() {
     let world = World::new();
     let mut peer = world.connect();
     peer.identify(r#"{"heartbeat_interval":-1}"#);
-    assert_eq!(peer.session.due_us(), u64::MAX);
+    assert_eq!(peer.session.next_due_us(), u64::MAX);
     world.advance(10_000_000);
     peer.pump();
     peer.expect(&[]);

@@ -6,6 +6,7 @@
 mod common;
 
 use cloverleaf_nsq::SessionOptions;
+use cloverleaf_session::Session as _;
 use common::{Frame, World, publish, publish_many, response, sized};
 use proptest::prelude::*;
 

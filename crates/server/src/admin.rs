@@ -13,6 +13,9 @@
 //! GET    /api/topics/TOPIC/subscriptions/NAME       describe
 //! DELETE /api/topics/TOPIC/subscriptions/NAME       delete
 //! POST   /api/topics/TOPIC/subscriptions/NAME/ACTION   empty, pause, unpause
+//! GET    /api/groups                                Kafka's consumer groups with their lag
+//! GET    /api/groups/GROUP                          members, and the lag of each partition
+//! GET    /api/clients                               what Kafka clients tell (KIP-714)
 //! ```
 //!
 //! It has no authentication: it listens on loopback unless the operator says otherwise. Requests
@@ -29,7 +32,7 @@ use axum::{Json, Router};
 
 use crate::admin_types::Problem;
 use crate::context::ServerContext;
-use crate::{admin_messages, admin_metrics, admin_topics, web_pages};
+use crate::{admin_kafka, admin_messages, admin_metrics, admin_topics, web_pages};
 
 /// Handlers get the broker.
 pub(crate) type Context = State<Arc<ServerContext>>;
@@ -62,6 +65,9 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
             &format!("{subscription}/{{action}}"),
             post(admin_topics::act_on_subscription),
         )
+        .route("/api/groups", get(admin_kafka::groups))
+        .route("/api/groups/{group}", get(admin_kafka::group))
+        .route("/api/clients", get(admin_kafka::clients))
         .fallback(unknown)
         .layer(from_fn(refuse_web_pages))
         .with_state(context)
@@ -103,7 +109,10 @@ async fn refuse_web_pages(request: Request, next: Next) -> Response {
 }
 
 async fn unknown() -> Refused {
-    Refused::not_found("no such path; see /metrics, /healthz, /debug/connections, /api/topics")
+    Refused::not_found(
+        "no such path; see /metrics, /healthz, /debug/connections, /api/topics, /api/groups, \
+         /api/clients",
+    )
 }
 
 async fn metrics(State(context): Context) -> impl IntoResponse {

@@ -18,6 +18,9 @@ use crate::admin_topics::find;
 use crate::admin_types::{Bytes, MessagePage, MessageView};
 use crate::context::ServerContext;
 
+/// A compressed batch that is larger when it is inflated is passed over.
+const INFLATED_BYTES_MAX: usize = 64 << 20;
+
 /// Most messages in one answer.
 const COUNT_MAX: usize = 1000;
 /// Bytes of JSON after which an answer is closed, unless a single message has more: it is held in
@@ -49,17 +52,13 @@ pub(crate) async fn read(
     Query(query): Query<ReadQuery>,
 ) -> Result<Json<MessagePage>, Refused> {
     let topic = find(&context, &topic)?;
-    let log = topic
-        .logs()
-        .get(query.partition as usize)
-        .cloned()
-        .ok_or_else(|| {
-            Refused::not_found(format!(
-                "{} has no partition {}",
-                topic.name(),
-                query.partition
-            ))
-        })?;
+    let log = topic.partition(query.partition).ok_or_else(|| {
+        Refused::not_found(format!(
+            "{} has no partition {}",
+            topic.name(),
+            query.partition
+        ))
+    })?;
     let from = match query.from.as_deref() {
         None | Some("earliest") => log.start_offset(),
         Some("latest") => log.written_end(),
@@ -145,11 +144,15 @@ impl OpenPage {
 
     /// Takes what fits, but always a first message.
     fn take(&mut self, batch: &Batch) {
+        let Ok(batch) = batch.inflate(INFLATED_BYTES_MAX) else {
+            self.page.next_offset = self.page.next_offset.max(batch.end_offset());
+            return;
+        };
         let mut records = batch.records();
         while !self.full {
             let (offset, record) = match records.next_record() {
                 Ok(Some(next)) => next,
-                // Compressed or damaged: the batch is passed over.
+                // Damaged: the rest of the batch is passed over.
                 Ok(None) | Err(_) => {
                     self.page.next_offset = self.page.next_offset.max(batch.end_offset());
                     return;

@@ -170,10 +170,14 @@ fn check_name(of: &str, name: &str) -> Result<(), Refused> {
 /// The status for each reason that the catalog has.
 fn refused(error: CatalogError) -> Refused {
     let status = match error {
-        CatalogError::Partitions { .. } | CatalogError::Name => StatusCode::BAD_REQUEST,
-        CatalogError::TopicDeleted { .. } | CatalogError::SubscriptionDeleted { .. } => {
-            StatusCode::NOT_FOUND
-        }
+        CatalogError::Partitions { .. }
+        | CatalogError::PartitionsOnlyGrow { .. }
+        | CatalogError::OffsetAboveEnd { .. }
+        | CatalogError::Name => StatusCode::BAD_REQUEST,
+        CatalogError::PartitionsFull { .. } => StatusCode::CONFLICT,
+        CatalogError::TopicDeleted { .. }
+        | CatalogError::NoSuchPartition { .. }
+        | CatalogError::SubscriptionDeleted { .. } => StatusCode::NOT_FOUND,
         CatalogError::Log { .. } | CatalogError::Closed => StatusCode::SERVICE_UNAVAILABLE,
     };
     Refused(status, error.to_string())
@@ -212,7 +216,7 @@ fn summary(topic: &Topic) -> TopicSummary {
     subscriptions.sort();
     TopicSummary {
         name: topic.name().to_owned(),
-        partitions: topic.options().partitions,
+        partitions: topic.partition_count(),
         ephemeral: topic.is_ephemeral(),
         paused: topic.is_paused(),
         messages: topic.message_count(),
@@ -223,7 +227,7 @@ fn summary(topic: &Topic) -> TopicSummary {
 
 fn details(topic: &Topic) -> TopicDetails {
     let partition_details = (0..)
-        .zip(topic.logs())
+        .zip(topic.logs().iter())
         .map(|(partition, log)| PartitionDetails {
             partition,
             start_offset: log.start_offset(),

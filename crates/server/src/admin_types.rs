@@ -102,6 +102,91 @@ pub struct ConsumerDetails {
     pub delivered: u64,
 }
 
+/// A consumer group of Kafka in a list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupSummary {
+    /// Its name.
+    pub name: String,
+    /// As Kafka calls it: `Stable`, `Empty`, `PreparingRebalance`, `CompletingRebalance`, `Dead`.
+    pub state: String,
+    /// How many members it has.
+    pub members: usize,
+    /// Messages behind its committed offsets, in all partitions that it has committed.
+    pub lag: u64,
+    /// Names of the topics of which it has committed offsets.
+    pub topics: Vec<String>,
+}
+
+/// All about a consumer group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupDetails {
+    /// What the list says.
+    #[serde(flatten)]
+    pub summary: GroupSummary,
+    /// Its members.
+    pub member_details: Vec<GroupMember>,
+    /// What it has committed.
+    pub partition_details: Vec<GroupPartition>,
+}
+
+/// A member of a consumer group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupMember {
+    /// The id that it was given.
+    pub id: String,
+    /// Its own lasting name, of a static member.
+    pub instance: Option<String>,
+    /// The client's name for itself.
+    pub client_id: String,
+    /// Where it comes from.
+    pub host: String,
+}
+
+/// A committed offset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupPartition {
+    /// Name of the topic.
+    pub topic: String,
+    /// Number of the partition.
+    pub partition: u32,
+    /// The offset that the group wants next.
+    pub committed_offset: u64,
+    /// Offset that the next message will get.
+    pub end_offset: u64,
+    /// Messages between the two.
+    pub lag: u64,
+}
+
+/// What a Kafka client has told of itself (KIP-714).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClientDetails {
+    /// The client's own number, the same over all its connections.
+    pub instance: String,
+    /// The client's name for itself.
+    pub client_id: Option<String>,
+    /// Name of its library.
+    pub library: Option<String>,
+    /// Version of its library.
+    pub version: Option<String>,
+    /// The address from which it told them.
+    pub remote: String,
+    /// How long ago, in milliseconds.
+    pub age_ms: u64,
+    /// Its newest figures.
+    pub figures: Vec<ClientFigure>,
+}
+
+/// A number that a client tells of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClientFigure {
+    /// Its name in KIP-714 without `org.apache.kafka.`; times are in milliseconds.
+    pub name: String,
+    /// The broker that it is about, where the client tells them apart.
+    pub node: Option<String>,
+    /// The value.
+    pub value: f64,
+}
+
 /// The body that creates a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

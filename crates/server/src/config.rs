@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use thiserror::Error;
 
 use crate::config_value::{ClientAuthPolicy, ListenAddress, OptionValue, TlsRequired};
-use crate::options::{GeneralConfig, NsqConfig, OPTIONS};
+use crate::options::{GeneralConfig, KafkaConfig, NsqConfig, OPTIONS};
 
 /// Longest topic name that NSQ clients can spell.
 const NSQ_NAME_BYTES_MAX: usize = 64;
@@ -17,6 +17,8 @@ pub struct Config {
     pub general: GeneralConfig,
     /// What concerns NSQ.
     pub nsq: NsqConfig,
+    /// What concerns Kafka.
+    pub kafka: KafkaConfig,
     /// Dead-letter settings of single NSQ topics and channels; the first that fits counts.
     pub nsq_dead_letters: Vec<DeadLetterRule>,
 }
@@ -104,6 +106,22 @@ impl Config {
         if self.general.allow_anonymous_remote {
             return Ok(());
         }
+        let admin = (&self.general.admin_address, "admin_address", false, "");
+        let listeners = [admin].into_iter();
+        let listeners = listeners.chain(self.nsq_listeners());
+        for (address, option, safe, remedy) in listeners.chain(self.kafka_listeners()) {
+            if !safe && !is_loopback(address) {
+                return Err(AnonymousRemote {
+                    address: address.to_string(),
+                    option,
+                    remedy,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn nsq_listeners(&self) -> [Listener<'_>; 4] {
         let nsq = &self.nsq;
         let certificates = nsq.tls_client_auth_policy == ClientAuthPolicy::RequireVerify
             && nsq.tls_cert.is_some()
@@ -114,8 +132,7 @@ impl Config {
                           \"require-verify\"), or ";
         let https_remedy = "ask for clients' certificates (nsq.tls_required and \
                             nsq.tls_client_auth_policy = \"require-verify\"), or ";
-        let checks = [
-            (&self.general.admin_address, "admin_address", false, ""),
+        [
             (
                 &nsq.tcp_address,
                 "nsq.tcp_address",
@@ -135,19 +152,30 @@ impl Config {
                 certificates || nsq.tls_cert.is_none(),
                 https_remedy,
             ),
-        ];
-        for (address, option, safe, remedy) in checks {
-            if !safe && !is_loopback(address) {
-                return Err(AnonymousRemote {
-                    address: address.to_string(),
-                    option,
-                    remedy,
-                });
-            }
-        }
-        Ok(())
+        ]
+    }
+
+    fn kafka_listeners(&self) -> [Listener<'_>; 2] {
+        let kafka = &self.kafka;
+        let certificates = kafka.tls_client_auth_policy == ClientAuthPolicy::RequireVerify;
+        let remedy = "use kafka.tls_address with clients' certificates \
+                      (kafka.tls_client_auth_policy = \"require-verify\"), or ";
+        let tls_remedy = "ask for clients' certificates (kafka.tls_client_auth_policy = \
+                          \"require-verify\"), or ";
+        [
+            (&kafka.address, "kafka.address", false, remedy),
+            (
+                &kafka.tls_address,
+                "kafka.tls_address",
+                certificates,
+                tls_remedy,
+            ),
+        ]
     }
 }
+
+/// An address, the name of its option, whether strangers are kept out, and what would do that.
+type Listener<'a> = (&'a ListenAddress, &'static str, bool, &'static str);
 
 /// Whether only programs on this machine can reach the address. A name that does not resolve
 /// counts as loopback: binding to it will fail with its own message.
@@ -229,6 +257,19 @@ mod tests {
         assert!(with(|c| c.general.admin_address.0 = "[::]:8080".into()).is_err());
         assert!(with(|c| c.nsq.http_address.0 = "10.1.2.3:4151".into()).is_err());
         assert_eq!(with(|c| c.nsq.tcp_address.0 = "[::1]:4150".into()), Ok(()));
+        let error = with(|c| c.kafka.address.0 = "0.0.0.0:9092".into())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("0.0.0.0:9092 (kafka.address)"), "{error}");
+        assert!(error.contains("kafka.tls_client_auth_policy"), "{error}");
+        assert!(with(|c| c.kafka.tls_address.0 = "0.0.0.0:9093".into()).is_err());
+        assert_eq!(
+            with(|c| {
+                c.kafka.tls_address.0 = "0.0.0.0:9093".into();
+                c.kafka.tls_client_auth_policy = ClientAuthPolicy::RequireVerify;
+            }),
+            Ok(())
+        );
         assert_eq!(
             with(|c| c.nsq.https_address.0 = "0.0.0.0:1".into()),
             Ok(()),

@@ -14,6 +14,12 @@ const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The largest segment: positions within one are 32-bit numbers.
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
+/// The smallest segment: with smaller ones nearly every batch would be a file.
+const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+
+/// What a Produce request has beside its batch at most, in practice: names of topics, a client id.
+const REQUEST_BYTES_BESIDE: u64 = 64 << 10;
+
 /// More threads than any machine has cores; each costs memory.
 const CORES_MAX: u32 = 1024;
 
@@ -43,7 +49,8 @@ impl Config {
     pub fn check(&self) -> Result<(), OutOfRange> {
         self.check_durations()?;
         self.check_sizes()?;
-        self.check_numbers()
+        self.check_numbers()?;
+        self.check_kafka()
     }
 
     fn check_durations(&self) -> Result<(), OutOfRange> {
@@ -51,6 +58,9 @@ impl Config {
         // The second of each is whether zero means something.
         let all = [
             ("drain_timeout", general.drain_timeout, true),
+            ("compaction_interval", general.compaction_interval, false),
+            ("reader_retention", general.reader_retention, true),
+            ("producer_expiry", general.producer_expiry, false),
             (
                 "nsq.http_client_connect_timeout",
                 nsq.http_client_connect_timeout,
@@ -82,11 +92,7 @@ impl Config {
             ),
             ("nsq.output_buffer_timeout", nsq.output_buffer_timeout, true),
         ];
-        for (option, value, zero) in all {
-            let longest = format!("{} is too long: the longest is 8760h", value.text());
-            ensure(value <= DURATION_MAX, option, &longest)?;
-            ensure(zero || !value.is_zero(), option, "it cannot be 0")?;
-        }
+        check_ranges(&all)?;
         ensure(
             nsq.msg_timeout <= nsq.max_msg_timeout,
             "nsq.msg_timeout",
@@ -102,9 +108,9 @@ impl Config {
     fn check_sizes(&self) -> Result<(), OutOfRange> {
         let (general, nsq) = (&self.general, &self.nsq);
         ensure(
-            (1..=SEGMENT_BYTES_MAX).contains(&general.segment_bytes.0),
+            (SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&general.segment_bytes.0),
             "segment_bytes",
-            "it must be from 1 to 1GiB",
+            "it must be from 64KiB to 1GiB",
         )?;
         ensure(
             general.unwritten_bytes_max.0 > 0,
@@ -138,6 +144,16 @@ impl Config {
             none,
         )?;
         ensure(
+            general.partitions_max > 0,
+            "partitions_max",
+            "it cannot be 0: there could be no topic",
+        )?;
+        ensure(
+            general.producers_max > 0,
+            "producers_max",
+            "it cannot be 0: no idempotent producer could be told from another",
+        )?;
+        ensure(
             nsq.max_rdy_count > 0,
             "nsq.max_rdy_count",
             "it cannot be 0: no consumer could ask for messages",
@@ -148,6 +164,82 @@ impl Config {
             "it must be from 1 to 9",
         )
     }
+
+    fn check_kafka(&self) -> Result<(), OutOfRange> {
+        let kafka = &self.kafka;
+        check_ranges(&[
+            ("kafka.idle_timeout", kafka.idle_timeout, false),
+            ("kafka.session_timeout_min", kafka.session_timeout_min, true),
+            (
+                "kafka.session_timeout_max",
+                kafka.session_timeout_max,
+                false,
+            ),
+            (
+                "kafka.initial_rebalance_delay",
+                kafka.initial_rebalance_delay,
+                true,
+            ),
+            ("kafka.offsets_retention", kafka.offsets_retention, false),
+            (
+                "kafka.client_metrics_interval",
+                kafka.client_metrics_interval,
+                true,
+            ),
+        ])?;
+        ensure(
+            kafka.session_timeout_min <= kafka.session_timeout_max,
+            "kafka.session_timeout_min",
+            "it cannot be longer than kafka.session_timeout_max",
+        )?;
+        for (option, size) in [
+            ("kafka.request_bytes_max", kafka.request_bytes_max),
+            (
+                "kafka.control_request_bytes_max",
+                kafka.control_request_bytes_max,
+            ),
+            ("kafka.batch_bytes_max", kafka.batch_bytes_max),
+            ("kafka.fetch_bytes_max", kafka.fetch_bytes_max),
+            ("kafka.fetch_cold_bytes_max", kafka.fetch_cold_bytes_max),
+        ] {
+            let fits = (1..=i32::MAX as u64).contains(&size.0);
+            let reason = "it must be from 1 to 2147483647, because Kafka's lengths are signed";
+            ensure(fits, option, reason)?;
+        }
+        ensure(
+            kafka.request_bytes_max.0 >= kafka.batch_bytes_max.0 + REQUEST_BYTES_BESIDE,
+            "kafka.request_bytes_max",
+            "it must exceed kafka.batch_bytes_max by 64KiB: \
+             else no request could hold the largest batch",
+        )?;
+        let partitions_max = cloverleaf_broker::PARTITIONS_MAX;
+        ensure(
+            (1..=partitions_max).contains(&kafka.partitions_default),
+            "kafka.partitions_default",
+            &format!("it must be from 1 to {partitions_max}"),
+        )?;
+        let fits = kafka.node_id <= i32::MAX as u32;
+        ensure(fits, "kafka.node_id", "it cannot be above 2147483647")?;
+        let none = "it cannot be 0: nobody could use Kafka";
+        for (option, count) in [
+            ("kafka.answers_max", kafka.answers_max),
+            ("kafka.group_members_max", kafka.group_members_max),
+            ("kafka.groups_max", kafka.groups_max),
+        ] {
+            ensure(count > 0, option, none)?;
+        }
+        Ok(())
+    }
+}
+
+/// Name and value of each, and whether zero means something.
+fn check_ranges(all: &[(&'static str, Duration, bool)]) -> Result<(), OutOfRange> {
+    for (option, value, zero) in all {
+        let longest = format!("{} is too long: the longest is 8760h", value.text());
+        ensure(*value <= DURATION_MAX, option, &longest)?;
+        ensure(*zero || !value.is_zero(), option, "it cannot be 0")?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -164,7 +256,7 @@ mod tests {
             config.check().map_err(|error| error.to_string())
         };
         assert_eq!(with(|_| ()), Ok(()));
-        let cases: [(Change, &str); 7] = [
+        let cases: [(Change, &str); 16] = [
             (
                 |c| c.nsq.client_timeout = Duration::ZERO,
                 "nsq.client_timeout: it cannot be 0",
@@ -181,12 +273,45 @@ mod tests {
                 |c| c.nsq.max_body_size.0 = 1 << 31,
                 "it cannot be above 2147483647",
             ),
-            (|c| c.general.segment_bytes.0 = 0, "segment_bytes: it must"),
+            (
+                |c| c.general.segment_bytes.0 = 65_535,
+                "segment_bytes: it must be from 64KiB to 1GiB",
+            ),
+            (
+                |c| c.kafka.partitions_default = 0,
+                "kafka.partitions_default: it must be from 1 to 1024",
+            ),
+            (
+                |c| c.kafka.partitions_default = 1025,
+                "kafka.partitions_default: it must be from 1 to 1024",
+            ),
+            (
+                |c| c.kafka.request_bytes_max.0 = 1 << 20,
+                "kafka.request_bytes_max: it must exceed kafka.batch_bytes_max by 64KiB",
+            ),
+            (
+                |c| c.kafka.batch_bytes_max.0 = 100 << 20,
+                "kafka.request_bytes_max: it must exceed kafka.batch_bytes_max by 64KiB",
+            ),
             (
                 |c| c.general.http_connections_max = 0,
                 "http_connections_max: it cannot be 0",
             ),
+            (
+                |c| c.general.compaction_interval = Duration::ZERO,
+                "compaction_interval: it cannot be 0",
+            ),
+            (|c| c.general.partitions_max = 0, "partitions_max: it"),
             (|c| c.nsq.max_deflate_level = 10, "it must be from 1 to 9"),
+            (
+                |c| c.kafka.request_bytes_max.0 = 1 << 31,
+                "kafka.request_bytes_max: it must be from 1 to 2147483647",
+            ),
+            (
+                |c| c.kafka.session_timeout_min = Duration::from_secs(3600),
+                "it cannot be longer than kafka.session_timeout_max",
+            ),
+            (|c| c.kafka.answers_max = 0, "kafka.answers_max: it cannot"),
         ];
         for (change, sentence) in cases {
             let error = with(change).err().unwrap_or_default();

@@ -46,6 +46,39 @@ keys `attempts_max` and `topic`, go before `nsq.attempts_max` and `nsq.dead_lett
 channel's table goes before the topic's.
 ";
 
+const KAFKA_ADDRESSES: &str = "
+### Kafka from another machine, through a port forward, in a container
+
+A Kafka client connects twice: to the address that it was given, and then to the one that the broker
+tells it. Without `kafka.advertised_address` each client is told the address that it has reached,
+so that nothing is to be configured where the broker has an address of its own. Where the client's
+way leads through something that changes addresses, say where it begins:
+
+```sh
+# Another machine reaches 192.0.2.7 directly: it is told 192.0.2.7:9092.
+cloverleaf serve --kafka-address 0.0.0.0:9092 --allow-anonymous-remote
+
+# ssh -L 19092:127.0.0.1:9092 server: programs beside the ssh use localhost:19092.
+cloverleaf serve --kafka-advertised-address localhost:19092
+
+# docker run -p 9092:9092: in the container no address is the one that programs outside use.
+cloverleaf serve --kafka-address 0.0.0.0:9092 --allow-anonymous-remote \\
+    --kafka-advertised-address localhost:9092
+```
+
+Two ways at once, such as `localhost` outside and a service name inside of a container network, need
+two listeners: give the one with TLS its own `kafka.advertised_tls_address`.
+";
+
+/// How the options of a section are headed; none for those of the whole broker.
+pub(crate) fn heading(section: &str) -> Option<&'static str> {
+    match section {
+        "nsq" => Some("NSQ"),
+        "kafka" => Some("Kafka"),
+        _ => None,
+    }
+}
+
 /// nsqd's flags that have no option here, and why. Those that have one are found by its mirror.
 const LEFT_OUT: &[(&str, &str)] = &[
     ("--config", "`--config`, with the keys of this page"),
@@ -99,17 +132,16 @@ pub fn options_markdown() -> String {
     for option in OPTIONS {
         if section != Some(option.section) {
             section = Some(option.section);
-            let title = if option.section.is_empty() {
-                "The broker"
-            } else {
-                "NSQ"
-            };
+            if option.section == "kafka" {
+                text.push_str(DEAD_LETTERS);
+            }
+            let title = heading(option.section).unwrap_or("The broker");
             // Writing to a string cannot fail, so the results are dropped here and below.
             let _ = write!(text, "\n## {title}\n");
         }
         describe(&mut text, option);
     }
-    text.push_str(DEAD_LETTERS);
+    text.push_str(KAFKA_ADDRESSES);
     text.push_str("\n## nsqd's flags and where they went\n\n| nsqd | here |\n|---|---|\n");
     for (flag, here) in nsqd_flags() {
         let _ = writeln!(text, "| `{flag}` | {here} |");

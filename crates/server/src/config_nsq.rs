@@ -1,7 +1,6 @@
 //! NSQ's part of the configuration in the form that its sessions use.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cloverleaf_broker::SubscriptionOptions;
 use cloverleaf_nsq::definitions::{ChannelPolicy, channel_options};
@@ -9,7 +8,7 @@ use cloverleaf_nsq::names::is_ephemeral;
 use cloverleaf_nsq::options::SessionOptions;
 
 use crate::config::Config;
-use crate::config_value::{ByteSize, LogLevel, TlsRequired};
+use crate::config_value::{ByteSize, LogLevel, TlsRequired, ms};
 
 /// The limits and defaults of NSQ sessions under this configuration.
 pub(crate) fn session_options(config: &Config) -> SessionOptions {
@@ -71,10 +70,6 @@ pub(crate) fn log_level(level: LogLevel) -> cloverleaf_nsq::http_config::LogLeve
 /// Sizes above the range are as good as no limit: a frame cannot be longer than its length field.
 fn bytes(size: ByteSize) -> u32 {
     u32::try_from(size.0).unwrap_or(u32::MAX)
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

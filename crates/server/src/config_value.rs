@@ -38,6 +38,16 @@ pub trait OptionValue: Sized {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
+/// As broker and protocols want sizes in memory: more than can be addressed is no limit.
+pub(crate) fn bytes(size: ByteSize) -> usize {
+    usize::try_from(size.0).unwrap_or(usize::MAX)
+}
+
+/// As broker and protocols want durations.
+pub(crate) fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 const SIZE_UNITS: [(&str, u64); 4] = [
     ("GiB", 1 << 30),
     ("MiB", 1 << 20),
@@ -118,7 +128,7 @@ impl OptionValue for Duration {
     }
 
     fn text(&self) -> String {
-        let ms = u64::try_from(self.as_millis()).unwrap_or(u64::MAX);
+        let ms = ms(*self);
         match TIME_UNITS
             .iter()
             .find(|(_, factor)| ms > 0 && ms.is_multiple_of(*factor))
@@ -204,6 +214,27 @@ impl OptionValue for Option<PathBuf> {
     }
 }
 
+/// A value that may be missing, which an empty text says.
+macro_rules! optional {
+    ($($type:ty),+) => {$(
+        impl OptionValue for Option<$type> {
+            const KIND: &'static str = <$type as OptionValue>::KIND;
+
+            fn parse(text: &str) -> Result<Self, String> {
+                match text {
+                    "" => Ok(None),
+                    text => <$type>::parse(text).map(Some),
+                }
+            }
+
+            fn text(&self) -> String {
+                self.as_ref().map(OptionValue::text).unwrap_or_default()
+            }
+        }
+    )+};
+}
+optional!(ByteSize, Duration, HostPort);
+
 impl OptionValue for Vec<String> {
     const KIND: &'static str = "list of texts";
     const LIST: bool = true;
@@ -262,6 +293,47 @@ impl OptionValue for ListenAddress {
 
     fn text(&self) -> String {
         self.0.clone()
+    }
+}
+
+/// An address that clients are told: `host:port`, an IPv6 host in brackets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPort {
+    /// A name or an address; an IPv6 address without brackets.
+    pub host: String,
+    /// Never 0.
+    pub port: u16,
+}
+
+impl OptionValue for HostPort {
+    const KIND: &'static str = "address";
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let parts = text.rsplit_once(':').and_then(|(host, port)| {
+            let inner = host
+                .strip_prefix('[')
+                .and_then(|host| host.strip_suffix(']'));
+            let host = match inner {
+                Some(inner) => inner,
+                None if host.contains(':') => return None,
+                None => host,
+            };
+            let port = port.parse::<u16>().ok().filter(|port| *port > 0)?;
+            (!host.is_empty()).then(|| HostPort {
+                host: host.to_owned(),
+                port,
+            })
+        });
+        parts.ok_or_else(|| {
+            format!("`{text}` is not an address that clients can use: write host:port")
+        })
+    }
+
+    fn text(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
     }
 }
 
@@ -429,6 +501,18 @@ mod tests {
         for wrong in ["localhost", ":4150", "1.2.3.4:x", "1.2.3.4:99999"] {
             assert!(ListenAddress::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn addresses_for_clients_are_complete() {
+        for right in ["kafka.example.com:9092", "10.0.0.7:1", "[fe80::1]:9092", ""] {
+            assert_eq!(Option::<HostPort>::parse(right).unwrap().text(), right);
+        }
+        for wrong in ["localhost", ":9092", "h:0", "fe80::1:9092", "[]:9092"] {
+            assert!(Option::<HostPort>::parse(wrong).is_err(), "{wrong}");
+        }
+        let parsed = HostPort::parse("[fe80::1]:9092").unwrap();
+        assert_eq!((&*parsed.host, parsed.port), ("fe80::1", 9092));
     }
 
     #[test]

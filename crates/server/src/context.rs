@@ -5,17 +5,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cloverleaf_broker::Broker;
+use cloverleaf_kafka::KafkaContext;
 use cloverleaf_log::Log;
 use cloverleaf_nsq::definitions::ChannelPolicy;
 use cloverleaf_nsq::http_config::RuntimeOptions;
 use cloverleaf_nsq::options::SessionOptions;
 use cloverleaf_nsq::stats_clients::Clients;
 use cloverleaf_telemetry::Registry;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::health::Health;
 use crate::nsq_auth_http::ClientTls;
+use crate::repeats::Repeats;
 
 /// The addresses that are listened on, with the ports that port 0 became. `None`: not listening.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,6 +33,10 @@ pub struct Addresses {
     pub nsq_https: Option<SocketAddr>,
     /// NSQ's lookup interface.
     pub nsq_lookup_http: Option<SocketAddr>,
+    /// Kafka.
+    pub kafka: Option<SocketAddr>,
+    /// Kafka over TLS.
+    pub kafka_tls: Option<SocketAddr>,
 }
 
 /// One running broker. Shared by all threads.
@@ -52,6 +59,10 @@ pub struct ServerContext {
     pub nsq_runtime: Arc<RuntimeOptions>,
     /// TLS for NSQ clients, when a certificate is configured.
     pub tls: Option<Arc<rustls::ServerConfig>>,
+    /// What all Kafka connections share.
+    pub kafka: Arc<KafkaContext>,
+    /// TLS for Kafka clients, when there is an address for it.
+    pub kafka_tls: Option<Arc<rustls::ServerConfig>>,
     /// Where the broker listens.
     pub addresses: Addresses,
     /// When it started, in milliseconds since the Unix epoch.
@@ -61,6 +72,20 @@ pub struct ServerContext {
     /// TLS towards NSQ's auth services.
     pub(crate) auth_tls: ClientTls,
     pub(crate) draining: watch::Sender<bool>,
+    pub(crate) noise: Noise,
+}
+
+/// What clients can make happen as often as they like, and has a log line nevertheless.
+#[derive(Default)]
+pub(crate) struct Noise {
+    /// NSQ connections that ended in an error.
+    pub(crate) nsq: Mutex<Repeats>,
+    /// Kafka connections that ended in an error.
+    pub(crate) kafka: Mutex<Repeats>,
+    /// Kafka connections over TLS that ended in an error.
+    pub(crate) kafka_tls: Mutex<Repeats>,
+    /// Questions that an auth service did not answer.
+    pub(crate) auth: Mutex<Repeats>,
 }
 
 impl ServerContext {

@@ -1,5 +1,5 @@
 //! The thread of all HTTP interfaces, apart from the cores that move messages: a large answer to a
-//! monitoring system must not hold up a delivery.
+//! monitoring system must not hold up a delivery. Kafka's groups are told the time here.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::config_value::TlsRequired;
 use crate::context::ServerContext;
 use crate::http_listener::HttpListener;
-use crate::{admin, nsq_http, nsq_lookup_http, nsq_lookup_peer};
+use crate::{admin, kafka_groups, nsq_http, nsq_lookup_http, nsq_lookup_peer};
 
 /// The listening sockets of the HTTP interfaces.
 #[derive(Debug, Default)]
@@ -80,6 +80,7 @@ async fn serve_all(context: Arc<ServerContext>, interfaces: Vec<HttpListener>) {
         servers.spawn(interface.serve(Arc::clone(&context)));
     }
     servers.spawn(nsq_lookup_peer::run(Arc::clone(&context)));
+    servers.spawn(kafka_groups::run(Arc::clone(&context)));
     context.drained().await;
     let limit = context.config.general.drain_timeout;
     let ended = timeout(limit, async {

@@ -7,26 +7,33 @@
 //! use cloverleaf_server::{Config, Server};
 //!
 //! let server = Server::start(Config::default())?;
-//! println!("NSQ clients connect to {:?}", server.addresses().nsq_tcp);
+//! println!("Kafka clients connect to {:?}", server.addresses().kafka);
 //! server.shutdown();
 //! # Ok::<(), cloverleaf_server::StartError>(())
 //! ```
 //!
 //! Threads: one per core that serves connections (`cores`), the acceptor that hands them out
-//! (`listener`), one for all HTTP interfaces, the broker's housekeeping, and the log's own.
+//! (`listener`), one for all HTTP interfaces, one for what Kafka clients ask of the disk
+//! (`kafka_control`), the broker's housekeeping, and the log's own.
 
 mod admin;
+mod admin_kafka;
 mod admin_messages;
 mod admin_metrics;
+mod admin_metrics_kafka;
 mod admin_topics;
 pub mod admin_types;
 mod balance;
 mod config;
 mod config_check;
 mod config_docs;
+mod config_kafka;
 mod config_load;
 mod config_nsq;
 pub mod config_value;
+mod connection;
+mod connection_io;
+mod connection_output;
 mod context;
 mod cores;
 mod file_limit;
@@ -35,12 +42,14 @@ mod http_activity;
 mod http_body;
 mod http_listener;
 mod http_thread;
+mod kafka_connection;
+mod kafka_control;
+mod kafka_groups;
 mod listener;
 mod nsq_auth;
 mod nsq_auth_http;
 mod nsq_auth_name;
 mod nsq_connection;
-mod nsq_connection_io;
 mod nsq_http;
 mod nsq_lookup_channels;
 mod nsq_lookup_http;
@@ -64,7 +73,7 @@ pub use config_docs::options_markdown;
 pub use config_load::{ConfigError, Sources};
 pub use context::{Addresses, CoreContext, ServerContext};
 pub use listener::BindError;
-pub use options::{GeneralConfig, NsqConfig, OPTIONS, OptionDef};
+pub use options::{GeneralConfig, KafkaConfig, NsqConfig, OPTIONS, OptionDef};
 pub use server::{Server, StartError};
 pub use signals::Signals;
 pub use tls::TlsError;

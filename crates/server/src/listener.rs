@@ -25,7 +25,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// An address that cannot be listened on.
 #[derive(Debug, Error)]
-#[error("cannot listen on {address} ({option}): {error}")]
+#[error("cannot listen on {address} ({option}): {error}{}", self.hint())]
 pub struct BindError {
     /// The address as configured.
     pub address: String,
@@ -33,6 +33,20 @@ pub struct BindError {
     pub option: &'static str,
     /// What the system says.
     pub error: io::Error,
+}
+
+impl BindError {
+    /// What to do about it, where that is known.
+    fn hint(&self) -> String {
+        if self.error.kind() != io::ErrorKind::AddrInUse {
+            return String::new();
+        }
+        let flag = self.option.replace(['.', '_'], "-");
+        format!(
+            ". Another program has it, or another broker: end that one, or choose another address \
+             with --{flag}"
+        )
+    }
 }
 
 /// Binds an address; `None` when it is off.

@@ -68,7 +68,15 @@ pub(crate) async fn ask(
         match ask_one(&context, address, &question).await {
             Ok(authorizations) => return Some(authorizations),
             Err(error) => {
-                tracing::warn!(%peer, service = %address, %error, "the auth service failed");
+                let due = context.noise.auth.lock().count();
+                match due {
+                    Some(times) => tracing::warn!(
+                        %peer, service = %address, %error, times, "the auth service failed"
+                    ),
+                    None => tracing::debug!(
+                        %peer, service = %address, %error, "the auth service failed"
+                    ),
+                }
             }
         }
     }

@@ -1,20 +1,26 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::time::Duration;
+
 use cloverleaf_broker::{Broker, BrokerOptions, ManualClock};
+use cloverleaf_kafka::{KafkaContext, KafkaOptions};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
 use cloverleaf_nsq::SessionOptions;
 use cloverleaf_nsq::definitions::channel_options;
 use cloverleaf_nsq::http_config::{LogLevel, RuntimeOptions};
 use cloverleaf_nsq::stats_clients::Clients;
 use cloverleaf_telemetry::Registry;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
+use tokio::time::timeout;
 
 use super::*;
 use crate::config::Config;
-use crate::context::Addresses;
+use crate::context::{Addresses, Noise};
 use crate::health::Health;
+use crate::kafka_control::KafkaControl;
 use crate::nsq_auth_http;
 
 /// A broker with room for one publish at a time, which writes only when the test says so.
@@ -34,7 +40,10 @@ fn context() -> Arc<ServerContext> {
     let clock = Arc::new(ManualClock::new(1_700_000_000_000));
     let broker = Broker::open(log.clone(), recovery, broker_options, clock).unwrap();
     let config = Config::default();
+    let worker = KafkaControl::start().unwrap().worker();
     Arc::new(ServerContext {
+        kafka: KafkaContext::new(broker.clone(), KafkaOptions::default(), worker),
+        kafka_tls: None,
         broker,
         log,
         registry: Registry::new(),
@@ -49,6 +58,7 @@ fn context() -> Arc<ServerContext> {
         started: std::time::Instant::now(),
         auth_tls: nsq_auth_http::ClientTls::default(),
         draining: watch::Sender::new(false),
+        noise: Noise::default(),
         config,
     })
 }

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use crate::config::Config;
 use crate::config_value::{
-    AuthMethod, ByteSize, ClientAuthPolicy, DurabilityMode, ListenAddress, LogLevel, OptionValue,
-    TlsRequired, TlsVersion,
+    AuthMethod, ByteSize, ClientAuthPolicy, DurabilityMode, HostPort, ListenAddress, LogLevel,
+    OptionValue, TlsRequired, TlsVersion,
 };
 
 /// One option.
@@ -57,6 +57,11 @@ impl OptionDef {
     /// Name in the configuration file and in messages, e.g. `nsq.max_msg_size`.
     pub fn name(&self) -> String {
         self.joined(".")
+    }
+
+    /// What its section is about; none for the whole broker.
+    pub fn heading(&self) -> Option<&'static str> {
+        crate::config_docs::heading(self.section)
     }
 
     fn joined(&self, separator: &str) -> String {
@@ -123,7 +128,7 @@ options! {
         /// handed to the kernel, survives kill -9). `disk`: everything is synced first. `kernel`:
         /// nothing waits for more than the kernel.
         durability: DurabilityMode = "protocol", "nsqd --sync-every";
-        /// A segment file is closed and a new one begun at this size.
+        /// A segment file is closed and a new one begun at this size: 64KiB to 1GiB.
         segment_bytes: ByteSize = "64MiB", "nsqd --max-bytes-per-file";
         /// Memory for the newest messages of all topics together, from which consumers that keep
         /// up are served. What does not fit is read from files.
@@ -133,6 +138,24 @@ options! {
         disk_free_bytes_min: ByteSize = "64MiB", "";
         /// Most bytes accepted from producers and not yet written; beyond it publishing waits.
         unwritten_bytes_max: ByteSize = "64MiB", "";
+        /// Most partitions of all topics together. A topic beyond it is refused; NSQ's topics have
+        /// one partition each.
+        partitions_max: u32 = "100000", "";
+        /// How often topics that are compacted are looked at.
+        compaction_interval: Duration = "15s", "kafka log.cleaner.backoff.ms";
+        /// Once somebody reads a topic by offset whose messages go when they are consumed (Kafka
+        /// clients of an NSQ topic), nothing younger than this goes.
+        reader_retention: Duration = "24h", "";
+        /// Largest batch, inflated, that is inflated for subscriptions, for checks and for
+        /// compaction. Subscriptions skip the messages of a larger one.
+        inflated_batch_bytes_max: ByteSize = "64MiB", "";
+        /// Memory for inflated batches that several subscriptions want, all topics together.
+        inflated_cache_bytes_max: ByteSize = "16MiB", "";
+        /// Most idempotent producers that a partition remembers, about 400 bytes each; the least
+        /// recently used are forgotten.
+        producers_max: u32 = "4096", "";
+        /// An idempotent producer that was silent for this long is forgotten.
+        producer_expiry: Duration = "24h", "kafka producer.id.expiration.ms";
         /// Address of /metrics, /healthz and the interface of `cloverleaf topic` and the like.
         admin_address: ListenAddress = "127.0.0.1:8080", "";
         /// Threads that serve connections; 0 for one per core.
@@ -143,6 +166,10 @@ options! {
         /// HTTP connections that each HTTP address serves at once; at this number a new one takes
         /// the place of the one that was idle for longest. It is lowered like connections_max.
         http_connections_max: u32 = "1024", "";
+        /// Whether the kernel is asked to acknowledge at once when a read ends inside a request.
+        /// Without it a client that leaves Nagle's algorithm on waits for a delayed acknowledgement
+        /// of 40 ms with each request that it writes in pieces. Off only to show that.
+        quick_ack: bool = "true", "";
         /// Allows listening on addresses other than loopback without any authentication.
         allow_anonymous_remote: bool = "false", "";
         /// How long the broker waits at shutdown for connections to finish.
@@ -238,6 +265,78 @@ options! {
         attempts_max: u32 = "0", "";
         /// Name of the dead-letter topic; {topic} and {channel} stand for the message's own.
         dead_letter_topic: String = "{topic}.{channel}.dead", "";
+    }
+
+    /// What concerns Kafka. Meanings and defaults are Kafka's where it has the option.
+    KafkaConfig, kafka, "kafka" {
+        /// Address for clients; empty turns it off.
+        address: ListenAddress = "127.0.0.1:9092", "kafka listeners";
+        /// Address for clients over TLS (`security.protocol=SSL`); empty turns it off. It needs
+        /// kafka.tls_cert and kafka.tls_key.
+        tls_address: ListenAddress = "", "kafka listeners";
+        /// Host and port that clients are told to connect to. Without it each client is told the
+        /// address that it has connected to, which is right without a port forward or a proxy.
+        advertised_address: Option<HostPort> = "", "kafka advertised.listeners";
+        /// The same for clients that came over TLS.
+        advertised_tls_address: Option<HostPort> = "", "kafka advertised.listeners";
+        /// File with the certificate chain (PEM).
+        tls_cert: Option<PathBuf> = "", "kafka ssl.keystore.location";
+        /// File with the private key of the certificate (PEM).
+        tls_key: Option<PathBuf> = "", "kafka ssl.keystore.key";
+        /// Whether clients over TLS must show a certificate (X.509 version 3): `require` takes any,
+        /// `require-verify` only one that an authority of kafka.tls_root_ca_file has signed.
+        tls_client_auth_policy: ClientAuthPolicy = "none", "kafka ssl.client.auth";
+        /// File with the authorities that sign clients' certificates (PEM).
+        tls_root_ca_file: Option<PathBuf> = "", "kafka ssl.truststore.location";
+        /// The lowest TLS version that is accepted.
+        tls_min_version: TlsVersion = "tls1.2", "kafka ssl.enabled.protocols";
+        /// Number of the one broker that there is, as clients see it.
+        node_id: u32 = "1", "kafka node.id";
+        /// A connection without a byte in either direction for this long is closed, and so is one
+        /// that does not take its answers.
+        idle_timeout: Duration = "10m", "kafka connections.max.idle.ms";
+        /// Largest request: at least 64KiB more than `kafka.batch_bytes_max`.
+        request_bytes_max: ByteSize = "100MiB", "kafka socket.request.max.bytes";
+        /// Largest request other than Produce: what it describes is kept in memory.
+        control_request_bytes_max: ByteSize = "8MiB", "";
+        /// Largest record batch, where a topic says nothing else.
+        batch_bytes_max: ByteSize = "1048588", "kafka message.max.bytes";
+        /// Most requests of one connection that wait for an answer; no more are read meanwhile.
+        answers_max: u32 = "1000", "";
+        /// Whether the first use of a topic's name makes the topic.
+        auto_create_topics: bool = "true", "kafka auto.create.topics.enable";
+        /// Partitions of topics that are made without a number: 1 to 1024.
+        partitions_default: u32 = "1", "kafka num.partitions";
+        /// How long messages stay in topics made by Kafka clients; empty for ever.
+        retention: Option<Duration> = "168h", "kafka log.retention.ms";
+        /// Size of a partition at which its oldest segments go, in topics made by Kafka clients;
+        /// empty for no limit.
+        retention_bytes: Option<ByteSize> = "", "kafka log.retention.bytes";
+        /// Most bytes of one Fetch answer.
+        fetch_bytes_max: ByteSize = "55MiB", "kafka fetch.max.bytes";
+        /// Most bytes of one Fetch answer that come from files and not from memory that is shared.
+        fetch_cold_bytes_max: ByteSize = "4MiB", "";
+        /// Most incremental fetch sessions; the one idle for longest makes room for a new one.
+        fetch_sessions_max: u32 = "1000", "kafka max.incremental.fetch.session.cache.slots";
+        /// Shortest session timeout that a member of a group can ask for.
+        session_timeout_min: Duration = "6s", "kafka group.min.session.timeout.ms";
+        /// Longest session timeout that a member of a group can ask for.
+        session_timeout_max: Duration = "30m", "kafka group.max.session.timeout.ms";
+        /// How long the first members of an empty group wait for more. Kafka's default is 3s, so
+        /// that a fleet that starts at once rebalances once; a program alone should not wait.
+        initial_rebalance_delay: Duration = "0ms", "kafka group.initial.rebalance.delay.ms";
+        /// Most members of a group.
+        group_members_max: u32 = "10000", "kafka group.max.size";
+        /// Most groups with members or offsets.
+        groups_max: u32 = "100000", "";
+        /// Committed offsets of a group without members go after this time.
+        offsets_retention: Duration = "168h", "kafka offsets.retention.minutes";
+        /// Longest note that a client may add to a committed offset.
+        offset_metadata_bytes_max: ByteSize = "4KiB", "kafka offset.metadata.max.bytes";
+        /// How often clients are asked for metrics of their own (KIP-714); 0s for never.
+        client_metrics_interval: Duration = "30s", "";
+        /// Largest set of metrics that a client may push.
+        client_metrics_bytes_max: ByteSize = "1MiB", "kafka telemetry.max.bytes";
     }
 }
 

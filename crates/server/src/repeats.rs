@@ -1,6 +1,10 @@
 //! A log line for something that may happen thousands of times per second.
 
+use std::fmt::Display;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// At most one line in this time: often enough to be noticed, too seldom to fill a disk.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -26,6 +30,16 @@ impl Repeats {
         }
         self.reported = Some(now);
         Some(std::mem::take(&mut self.unreported))
+    }
+}
+
+/// Says why a connection was closed: as a warning when a line is due, else to those who debug.
+pub(crate) fn tell_closed(repeats: &Mutex<Repeats>, peer: SocketAddr, error: &dyn Display) {
+    let due = repeats.lock().count();
+    match due {
+        Some(1) => tracing::warn!(%peer, %error, "connection closed"),
+        Some(times) => tracing::warn!(%peer, %error, times, "connections closed, this one last"),
+        None => tracing::debug!(%peer, %error, "connection closed"),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use std::{io, mem};
 
 use cloverleaf_broker::{Broker, BrokerOptions, DurabilityMode, SystemClock};
+use cloverleaf_kafka::KafkaContext;
 use cloverleaf_log::{Log, LogOptions, RealDisk};
 use cloverleaf_nsq::http_config::RuntimeOptions;
 use cloverleaf_nsq::stats_clients::Clients;
@@ -16,15 +17,20 @@ use tokio::sync::watch;
 
 use crate::config::{AnonymousRemote, Config};
 use crate::config_check::OutOfRange;
-use crate::config_value::{ClientAuthPolicy, DurabilityMode as ConfiguredDurability, TlsRequired};
-use crate::context::{Addresses, ServerContext};
+use crate::config_value::{
+    ClientAuthPolicy, DurabilityMode as ConfiguredDurability, TlsRequired, bytes, ms,
+};
+use crate::context::{Addresses, Noise, ServerContext};
 use crate::file_limit::ConnectionLimits;
 use crate::health::{Health, Vital};
 use crate::http_thread::HttpListeners;
+use crate::kafka_control::KafkaControl;
 use crate::listener::{BindError, accept_all, bind};
 use crate::nsq_auth_http::ClientTls;
 use crate::tls::TlsError;
-use crate::{config_nsq, cores, file_limit, http_thread, nsq_connection, tls};
+use crate::{
+    config_kafka, config_nsq, cores, file_limit, http_thread, kafka_connection, nsq_connection, tls,
+};
 
 /// Why the broker did not start.
 #[derive(Debug, Error)]
@@ -57,6 +63,7 @@ pub struct Server {
     context: Arc<ServerContext>,
     recovery: Vec<String>,
     threads: Vec<JoinHandle<()>>,
+    control: KafkaControl,
     housekeeping: Option<JoinHandle<()>>,
 }
 
@@ -75,7 +82,10 @@ impl Server {
         }
         config.check()?;
         config.check_listen_addresses()?;
-        let tls = tls::server_config(&config.nsq)?;
+        let tls = Tls {
+            nsq: tls::nsq_config(&config.nsq)?,
+            kafka: tls::kafka_config(&config.kafka)?,
+        };
         let files = file_limit::raise_open_files_max();
         tracing::debug!(files, "open files allowed");
         fit_connections(&mut config, files);
@@ -92,6 +102,7 @@ impl Server {
                 context: running.context,
                 recovery: report,
                 threads: running.threads,
+                control: running.control,
                 housekeeping: Some(running.housekeeping),
             }),
             Err(error) => {
@@ -144,6 +155,7 @@ impl Server {
         for thread in mem::take(&mut self.threads) {
             join(thread);
         }
+        self.control.stop();
         self.context.broker.close();
         join(housekeeping);
         self.context.log.close();
@@ -162,26 +174,39 @@ fn join(thread: JoinHandle<()>) {
     }
 }
 
+/// TLS of the protocols that have it.
+struct Tls {
+    nsq: Option<Arc<rustls::ServerConfig>>,
+    kafka: Option<Arc<rustls::ServerConfig>>,
+}
+
+/// The listening sockets of the protocols whose connections the cores serve.
+struct Listeners {
+    nsq: Option<std::net::TcpListener>,
+    kafka: Option<std::net::TcpListener>,
+    kafka_tls: Option<std::net::TcpListener>,
+}
+
 /// What start builds once the log is open.
 struct Running {
     context: Arc<ServerContext>,
     threads: Vec<JoinHandle<()>>,
+    control: KafkaControl,
     housekeeping: JoinHandle<()>,
 }
 
 impl Running {
-    fn start(
-        config: Config,
-        log: Log,
-        broker: Broker,
-        tls: Option<Arc<rustls::ServerConfig>>,
-    ) -> Result<Running, StartError> {
-        let nsq = &config.nsq;
-        let nsq_tcp = bind(&nsq.tcp_address, "nsq.tcp_address")?;
+    fn start(config: Config, log: Log, broker: Broker, tls: Tls) -> Result<Running, StartError> {
+        let (nsq, kafka) = (&config.nsq, &config.kafka);
+        let listeners = Listeners {
+            nsq: bind(&nsq.tcp_address, "nsq.tcp_address")?,
+            kafka: bind(&kafka.address, "kafka.address")?,
+            kafka_tls: bind(&kafka.tls_address, "kafka.tls_address")?,
+        };
         let http = HttpListeners {
             admin: bind(&config.general.admin_address, "admin_address")?,
             nsq: bind(&nsq.http_address, "nsq.http_address")?,
-            nsq_tls: match tls {
+            nsq_tls: match tls.nsq {
                 Some(_) => bind(&nsq.https_address, "nsq.https_address")?,
                 None => None,
             },
@@ -195,7 +220,9 @@ impl Running {
         };
         let addresses = Addresses {
             admin: address(&http.admin)?,
-            nsq_tcp: address(&nsq_tcp)?,
+            nsq_tcp: address(&listeners.nsq)?,
+            kafka: address(&listeners.kafka)?,
+            kafka_tls: address(&listeners.kafka_tls)?,
             nsq_http: address(&http.nsq)?,
             nsq_https: address(&http.nsq_tls)?,
             nsq_lookup_http: address(&http.nsq_lookup)?,
@@ -204,19 +231,24 @@ impl Running {
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
+        let control = KafkaControl::start()?;
+        let options = config_kafka::kafka_options(&config);
         let context = Arc::new(ServerContext {
+            kafka: KafkaContext::new(broker.clone(), options, control.worker()),
+            kafka_tls: tls.kafka,
             registry: Registry::new(),
             nsq: Arc::new(config_nsq::session_options(&config)),
             nsq_channel_policy: config_nsq::channel_policy(&config),
             nsq_clients: Clients::new(),
             nsq_runtime: Arc::new(RuntimeOptions::new(nsq.lookupd_tcp_address.clone(), level)),
-            tls,
+            tls: tls.nsq,
             addresses,
             started_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(0),
             health: Health::default(),
             started: Instant::now(),
             auth_tls: ClientTls::default(),
             draining: watch::Sender::new(false),
+            noise: Noise::default(),
             broker,
             log,
             config,
@@ -225,16 +257,18 @@ impl Running {
             context: Arc::clone(&context),
             threads: Vec::new(),
         };
-        let result = running.start_threads(nsq_tcp, http);
+        let result = running.start_threads(listeners, http);
         match result {
             Ok(housekeeping) => Ok(Running {
                 context,
                 threads: running.threads,
+                control,
                 housekeeping,
             }),
             Err(error) => {
                 context.draining.send_replace(true);
                 running.threads.drain(..).for_each(join);
+                drop(control);
                 context.broker.close();
                 Err(error.into())
             }
@@ -251,21 +285,17 @@ impl Starting {
     /// Starts all threads and returns the one that must end last.
     fn start_threads(
         &mut self,
-        nsq_tcp: Option<std::net::TcpListener>,
+        listeners: Listeners,
         http: HttpListeners,
     ) -> io::Result<JoinHandle<()>> {
         let context = &self.context;
         let (cores, threads) = cores::start(context, core_count(&context.config))?;
         self.threads.extend(threads);
-        let handler: cores::Handler =
-            |stream, peer, core| Box::pin(nsq_connection::serve(stream, peer, core));
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let mut listeners = Vec::new();
-        if let Some(listener) = nsq_tcp {
+        let accepting = {
             let _runtime = runtime.enter();
-            listeners.push((tokio::net::TcpListener::from_std(listener)?, handler));
-        }
-        let accepting = accept_all(listeners, cores, Arc::clone(context));
+            accept_all(listeners.with_handlers()?, cores, Arc::clone(context))
+        };
         let acceptor = thread::Builder::new().name("acceptor".to_owned());
         let vital = Vital::new(context, "acceptor");
         self.threads.push(acceptor.spawn(move || {
@@ -280,6 +310,30 @@ impl Starting {
             let _vital = vital;
             broker.run_housekeeping();
         })
+    }
+}
+
+impl Listeners {
+    /// Each with what serves its connections. Must be called within the acceptor's runtime.
+    fn with_handlers(self) -> io::Result<Vec<(tokio::net::TcpListener, cores::Handler)>> {
+        let all: [(_, cores::Handler); 3] = [
+            (self.nsq, |stream, peer, core| {
+                Box::pin(nsq_connection::serve(stream, peer, core))
+            }),
+            (self.kafka, |stream, peer, core| {
+                Box::pin(kafka_connection::serve(stream, peer, core))
+            }),
+            (self.kafka_tls, |stream, peer, core| {
+                Box::pin(kafka_connection::serve_tls(stream, peer, core))
+            }),
+        ];
+        let mut listeners = Vec::new();
+        for (listener, handler) in all {
+            if let Some(listener) = listener {
+                listeners.push((tokio::net::TcpListener::from_std(listener)?, handler));
+            }
+        }
+        Ok(listeners)
     }
 }
 
@@ -314,6 +368,8 @@ fn log_options(config: &Config) -> LogOptions {
     LogOptions {
         tail_bytes_max: config.general.tail_bytes_max.0,
         disk_free_bytes_min: config.general.disk_free_bytes_min.0,
+        producers_max: config.general.producers_max as usize,
+        producer_expiry_ms: ms(config.general.producer_expiry),
         ..LogOptions::default()
     }
 }
@@ -327,6 +383,11 @@ fn broker_options(config: &Config) -> BrokerOptions {
         },
         unwritten_bytes_max: config.general.unwritten_bytes_max.0,
         segment_bytes: config.general.segment_bytes.0,
+        reader_retention_ms: ms(config.general.reader_retention),
+        inflated_batch_bytes_max: bytes(config.general.inflated_batch_bytes_max),
+        inflated_cache_bytes_max: bytes(config.general.inflated_cache_bytes_max),
+        compaction_interval_ms: ms(config.general.compaction_interval),
+        partitions_max: config.general.partitions_max,
         ..BrokerOptions::default()
     }
 }

@@ -1,4 +1,5 @@
-//! TLS for clients: certificates from files, and nsqd's policies for clients' certificates.
+//! TLS for clients: certificates from files, and policies for clients' certificates, which are
+//! nsqd's.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,28 +16,39 @@ use rustls::{
 use thiserror::Error;
 
 use crate::config_value::{ClientAuthPolicy, TlsRequired, TlsVersion};
-use crate::options::NsqConfig;
+use crate::options::{KafkaConfig, NsqConfig};
 
 /// Why TLS cannot be offered as configured.
 #[derive(Debug, Error)]
 pub enum TlsError {
     /// Only one of the two files is configured.
-    #[error("nsq.tls_cert and nsq.tls_key belong together: configure both or neither")]
-    HalfConfigured,
+    #[error("{section}.tls_cert and {section}.tls_key belong together: configure both or neither")]
+    HalfConfigured {
+        /// The protocol's section of the options.
+        section: &'static str,
+    },
     /// Clients must use TLS but there is no certificate.
     #[error("clients are required to use TLS, but nsq.tls_cert and nsq.tls_key are missing")]
     RequiredWithoutCertificate,
+    /// There is an address for TLS but no certificate.
+    #[error("kafka.tls_address needs a certificate: kafka.tls_cert and kafka.tls_key are missing")]
+    AddressWithoutCertificate,
     /// Clients' certificates are to be verified but there is nobody to trust.
     #[error(
-        "nsq.tls_client_auth_policy = \"require-verify\" needs nsq.tls_root_ca_file, the \
-         authorities that sign clients' certificates"
+        "{section}.tls_client_auth_policy = \"require-verify\" needs {section}.tls_root_ca_file, \
+         the authorities that sign clients' certificates"
     )]
-    NoAuthorities,
+    NoAuthorities {
+        /// The protocol's section of the options.
+        section: &'static str,
+    },
     /// A file cannot be read or holds nothing of the kind.
-    #[error("cannot use {} ({option}): {error}", path.display())]
+    #[error("cannot use {} ({section}.{key}): {error}", path.display())]
     File {
+        /// The protocol's section of the options.
+        section: &'static str,
         /// The option that names the file.
-        option: &'static str,
+        key: &'static str,
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
@@ -47,78 +59,131 @@ pub enum TlsError {
     Unusable(String),
 }
 
-/// The configuration for servers; `None` when no certificate is configured.
+/// The TLS options of one protocol, which all protocols call the same.
+struct Settings<'a> {
+    section: &'static str,
+    cert: &'a Option<PathBuf>,
+    key: &'a Option<PathBuf>,
+    policy: ClientAuthPolicy,
+    authorities: &'a Option<PathBuf>,
+    min_version: TlsVersion,
+}
+
+/// The configuration for NSQ's servers; `None` when no certificate is configured.
 ///
 /// # Errors
 /// Says which option to change.
-pub(crate) fn server_config(nsq: &NsqConfig) -> Result<Option<Arc<ServerConfig>>, TlsError> {
-    let (cert, key) = match (&nsq.tls_cert, &nsq.tls_key) {
-        (Some(cert), Some(key)) => (cert, key),
-        (None, None) if nsq.tls_required == TlsRequired::No => return Ok(None),
-        (None, None) => return Err(TlsError::RequiredWithoutCertificate),
-        _ => return Err(TlsError::HalfConfigured),
+pub(crate) fn nsq_config(nsq: &NsqConfig) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+    let settings = Settings {
+        section: "nsq",
+        cert: &nsq.tls_cert,
+        key: &nsq.tls_key,
+        policy: nsq.tls_client_auth_policy,
+        authorities: &nsq.tls_root_ca_file,
+        min_version: nsq.tls_min_version,
     };
-    let chain = certificates(cert, "nsq.tls_cert")?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(|error| TlsError::File {
-        option: "nsq.tls_key",
-        path: key.clone(),
-        error,
-    })?;
-    let provider = Arc::new(ring::default_provider());
-    let versions: &[&rustls::SupportedProtocolVersion] = match nsq.tls_min_version {
-        TlsVersion::Tls12 => &[&rustls::version::TLS13, &rustls::version::TLS12],
-        TlsVersion::Tls13 => &[&rustls::version::TLS13],
-    };
-    let unusable = |error: rustls::Error| TlsError::Unusable(error.to_string());
-    let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(versions)
-        .map_err(unusable)?
-        .with_client_cert_verifier(client_verifier(nsq, provider)?)
-        .with_single_cert(chain, key)
-        .map_err(unusable)?;
-    Ok(Some(Arc::new(config)))
-}
-
-fn certificates(
-    path: &Path,
-    option: &'static str,
-) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let file_error = |error| TlsError::File {
-        option,
-        path: path.to_owned(),
-        error,
-    };
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
-        .map_err(file_error)?
-        .collect();
-    match certificates {
-        Ok(none) if none.is_empty() => Err(file_error(rustls::pki_types::pem::Error::NoItemsFound)),
-        Ok(certificates) => Ok(certificates),
-        Err(error) => Err(file_error(error)),
+    match settings.server_config()? {
+        None if nsq.tls_required != TlsRequired::No => Err(TlsError::RequiredWithoutCertificate),
+        config => Ok(config),
     }
 }
 
-fn client_verifier(
-    nsq: &NsqConfig,
-    provider: Arc<CryptoProvider>,
-) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    match nsq.tls_client_auth_policy {
-        ClientAuthPolicy::None => Ok(WebPkiClientVerifier::no_client_auth()),
-        ClientAuthPolicy::Require => Ok(Arc::new(AnyCertificate(provider))),
-        ClientAuthPolicy::RequireVerify => {
-            let path = nsq
-                .tls_root_ca_file
-                .as_ref()
-                .ok_or(TlsError::NoAuthorities)?;
-            let mut roots = RootCertStore::empty();
-            for authority in certificates(path, "nsq.tls_root_ca_file")? {
-                let added = roots.add(authority);
-                added.map_err(|error| TlsError::Unusable(error.to_string()))?;
+/// The configuration for Kafka's listener with TLS; `None` when there is none.
+///
+/// # Errors
+/// Says which option to change.
+pub(crate) fn kafka_config(kafka: &KafkaConfig) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+    if kafka.tls_address.is_off() {
+        return Ok(None);
+    }
+    let settings = Settings {
+        section: "kafka",
+        cert: &kafka.tls_cert,
+        key: &kafka.tls_key,
+        policy: kafka.tls_client_auth_policy,
+        authorities: &kafka.tls_root_ca_file,
+        min_version: kafka.tls_min_version,
+    };
+    match settings.server_config()? {
+        None => Err(TlsError::AddressWithoutCertificate),
+        config => Ok(config),
+    }
+}
+
+impl Settings<'_> {
+    fn server_config(&self) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+        let section = self.section;
+        let (cert, key) = match (self.cert, self.key) {
+            (Some(cert), Some(key)) => (cert, key),
+            (None, None) => return Ok(None),
+            _ => return Err(TlsError::HalfConfigured { section }),
+        };
+        let chain = self.certificates(cert, "tls_cert")?;
+        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| TlsError::File {
+            section,
+            key: "tls_key",
+            path: key.clone(),
+            error,
+        })?;
+        let provider = Arc::new(ring::default_provider());
+        let versions: &[&rustls::SupportedProtocolVersion] = match self.min_version {
+            TlsVersion::Tls12 => &[&rustls::version::TLS13, &rustls::version::TLS12],
+            TlsVersion::Tls13 => &[&rustls::version::TLS13],
+        };
+        let unusable = |error: rustls::Error| TlsError::Unusable(error.to_string());
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(versions)
+            .map_err(unusable)?
+            .with_client_cert_verifier(self.client_verifier(provider)?)
+            .with_single_cert(chain, key)
+            .map_err(unusable)?;
+        Ok(Some(Arc::new(config)))
+    }
+
+    fn certificates(
+        &self,
+        path: &Path,
+        key: &'static str,
+    ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let file_error = |error| TlsError::File {
+            section: self.section,
+            key,
+            path: path.to_owned(),
+            error,
+        };
+        let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
+            .map_err(file_error)?
+            .collect();
+        match certificates {
+            Ok(none) if none.is_empty() => {
+                Err(file_error(rustls::pki_types::pem::Error::NoItemsFound))
             }
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .build()
-                .map(|verifier| verifier as Arc<dyn ClientCertVerifier>)
-                .map_err(|error| TlsError::Unusable(error.to_string()))
+            Ok(certificates) => Ok(certificates),
+            Err(error) => Err(file_error(error)),
+        }
+    }
+
+    fn client_verifier(
+        &self,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+        match self.policy {
+            ClientAuthPolicy::None => Ok(WebPkiClientVerifier::no_client_auth()),
+            ClientAuthPolicy::Require => Ok(Arc::new(AnyCertificate(provider))),
+            ClientAuthPolicy::RequireVerify => {
+                let section = self.section;
+                let path = self.authorities.as_ref();
+                let path = path.ok_or(TlsError::NoAuthorities { section })?;
+                let mut roots = RootCertStore::empty();
+                for authority in self.certificates(path, "tls_root_ca_file")? {
+                    let added = roots.add(authority);
+                    added.map_err(|error| TlsError::Unusable(error.to_string()))?;
+                }
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                    .build()
+                    .map(|verifier| verifier as Arc<dyn ClientCertVerifier>)
+                    .map_err(|error| TlsError::Unusable(error.to_string()))
+            }
         }
     }
 }

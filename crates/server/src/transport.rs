@@ -8,7 +8,7 @@
 //! without layers has no `Layers` and pays nothing for them. Memory is bounded: raw bytes are
 //! taken one socket read at a time, and inflated only as far as the reader has room.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 
 use cloverleaf_nsq::identify::Compression;
@@ -48,6 +48,12 @@ impl Inbox {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// The end of the bytes, with room for `count` more.
+    pub(crate) fn room(&mut self, count: usize) -> &mut Vec<u8> {
+        self.bytes.reserve(count);
+        &mut self.bytes
+    }
+
     pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes[self.taken..]
     }
@@ -78,8 +84,11 @@ enum Compressor {
 pub(crate) struct Layers {
     tls: Option<Box<ServerConnection>>,
     tls_inbox: Inbox,
+    tls_records: Records,
     compressor: Option<Compressor>,
     compressed_inbox: Inbox,
+    /// Bytes came since [`Layers::wants_rest`] was asked last.
+    is_fresh: bool,
     ended: bool,
 }
 
@@ -107,16 +116,29 @@ impl Layers {
     pub(crate) fn feed_top(&mut self, bytes: &[u8]) {
         match self.compressor {
             Some(_) => self.compressed_inbox.push(bytes),
-            None => self.tls_inbox.push(bytes),
+            None => self.feed_tls(bytes),
         }
     }
 
     /// Bytes from the socket.
     pub(crate) fn feed(&mut self, raw: &[u8]) {
+        self.is_fresh = true;
         match self.tls {
-            Some(_) => self.tls_inbox.push(raw),
+            Some(_) => self.feed_tls(raw),
             None => self.compressed_inbox.push(raw),
         }
+    }
+
+    fn feed_tls(&mut self, raw: &[u8]) {
+        self.tls_records.pass(raw);
+        self.tls_inbox.push(raw);
+    }
+
+    /// Whether what was fed last ended inside a record or chunk, the rest of which is on its way.
+    /// To be asked when nothing is left to be read; says so once for each feeding.
+    pub(crate) fn wants_rest(&mut self) -> bool {
+        let holds_part = self.tls_records.is_inside() || !self.compressed_inbox.rest().is_empty();
+        std::mem::take(&mut self.is_fresh) && holds_part
     }
 
     /// Plain bytes, as far as they are known; 0 when more raw bytes are needed.
@@ -152,30 +174,36 @@ impl Layers {
         self.ended
     }
 
-    /// Turns plain bytes into raw ones, flushed: the peer can read all of them. Empty `plain`
-    /// yields what the layers have to say themselves.
-    pub(crate) fn write(&mut self, plain: &[u8], raw: &mut Vec<u8>) -> Result<(), LayerError> {
-        let mut compressed = Vec::new();
-        let bytes = match &mut self.compressor {
-            Some(compressor) if !plain.is_empty() => {
-                match compressor {
-                    Compressor::Snappy(both) => both.1.write(plain, &mut compressed)?,
-                    Compressor::Deflate(both) => both.1.write(plain, &mut compressed)?,
+    /// Turns plain bytes, which come in parts, into raw ones, flushed: the peer can read all of
+    /// them. Without any it yields what the layers have to say themselves.
+    pub(crate) fn write<'a>(
+        &mut self,
+        parts: impl Iterator<Item = &'a [u8]>,
+        raw: &mut Vec<u8>,
+    ) -> Result<(), LayerError> {
+        let Some(compressor) = &mut self.compressor else {
+            return match &mut self.tls {
+                Some(tls) => write_tls(tls, parts, raw),
+                None => {
+                    parts.for_each(|part| raw.extend_from_slice(part));
+                    Ok(())
                 }
-                &compressed[..]
-            }
-            _ => plain,
+            };
         };
-        match &mut self.tls {
-            Some(tls) => {
-                tls.writer().write_all(bytes)?;
-                while tls.wants_write() {
-                    tls.write_tls(raw)?;
-                }
+        let mut compressed = Vec::new();
+        for part in parts {
+            match compressor {
+                Compressor::Snappy(both) => both.1.write(part, &mut compressed)?,
+                Compressor::Deflate(both) => both.1.write(part, &mut compressed)?,
             }
-            None => raw.extend_from_slice(bytes),
         }
-        Ok(())
+        match &mut self.tls {
+            Some(tls) => write_tls(tls, std::iter::once(&compressed[..]), raw),
+            None => {
+                raw.extend_from_slice(&compressed);
+                Ok(())
+            }
+        }
     }
 
     /// Says goodbye, where a layer has a word for it.
@@ -183,7 +211,7 @@ impl Layers {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
             // The connection ends anyway, with or without the last word.
-            let _ = self.write(&[], raw);
+            let _ = self.write(std::iter::empty(), raw);
         }
     }
 
@@ -223,6 +251,71 @@ impl Layers {
     }
 }
 
+/// Finds out whether the raw stream ends inside a TLS record, which the TLS library does not tell.
+///
+/// ```text
+/// | type u8 | version u16 | length u16 | length bytes |
+/// ```
+#[derive(Default)]
+struct Records {
+    /// How many bytes of a header have come.
+    header_bytes: u8,
+    /// The length of the record: of its body what has not come.
+    left: u16,
+}
+
+impl Records {
+    const HEADER_BYTES: u8 = 5;
+
+    fn pass(&mut self, mut raw: &[u8]) {
+        loop {
+            if self.header_bytes == Self::HEADER_BYTES {
+                let count = raw.len().min(usize::from(self.left));
+                raw = &raw[count..];
+                // It is at most `left`.
+                self.left -= count as u16;
+                if self.left > 0 {
+                    return;
+                }
+                self.header_bytes = 0;
+            }
+            let Some((byte, rest)) = raw.split_first() else {
+                return;
+            };
+            raw = rest;
+            self.header_bytes += 1;
+            if self.header_bytes >= Self::HEADER_BYTES - 1 {
+                self.left = self.left << 8 | u16::from(*byte);
+            }
+        }
+    }
+
+    fn is_inside(&self) -> bool {
+        self.header_bytes > 0
+    }
+}
+
+/// Encrypts the parts, as few records as they need.
+fn write_tls<'a>(
+    tls: &mut ServerConnection,
+    parts: impl Iterator<Item = &'a [u8]>,
+    raw: &mut Vec<u8>,
+) -> Result<(), LayerError> {
+    let parts: Vec<IoSlice<'_>> = parts.map(IoSlice::new).collect();
+    if !parts.is_empty() {
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        // Without a buffer limit it takes all.
+        let taken = tls.writer().write_vectored(&parts)?;
+        if taken != bytes {
+            return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+        }
+    }
+    while tls.wants_write() {
+        tls.write_tls(raw)?;
+    }
+    Ok(())
+}
+
 /// Plain bytes out of TLS; 0 when it needs more raw ones.
 fn read_tls(
     tls: &mut ServerConnection,
@@ -247,5 +340,26 @@ fn read_tls(
         let taken = tls.read_tls(&mut rest)?;
         inbox.take(taken);
         tls.process_new_packets()?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_record_is_known_in_any_pieces() {
+        let stream = b"\x16\x03\x01\x00\x03abc\x17\x03\x03\x01\x01";
+        let stream = [&stream[..], &[7; 257][..], b"\x17\x03\x03\x00\x00"].concat();
+        let ends = [8, 8 + 5 + 257, stream.len()];
+        for piece in [1, 2, 3, 7, 100, stream.len()] {
+            let mut records = Records::default();
+            let mut seen = 0;
+            for bytes in stream.chunks(piece) {
+                records.pass(bytes);
+                seen += bytes.len();
+                assert_eq!(!records.is_inside(), ends.contains(&seen), "{seen}");
+            }
+        }
     }
 }

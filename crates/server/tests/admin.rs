@@ -20,6 +20,7 @@ fn config(folder: &Path) -> Config {
     config.general.admin_address = any_port.clone();
     config.nsq.tcp_address = any_port.clone();
     config.nsq.http_address = any_port.clone();
+    config.kafka.address = any_port.clone();
     config.nsq.lookup_http_address = any_port;
     config
 }

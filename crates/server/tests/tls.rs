@@ -2,52 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod certificates;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::Arc;
 
+use certificates::{Authority, Certified};
 use cloverleaf_server::config_value::{ClientAuthPolicy, ListenAddress, TlsRequired, TlsVersion};
 use cloverleaf_server::{Config, Server};
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-
-/// An authority that signs certificates for the name `localhost`.
-struct Authority {
-    certificate: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-/// A certificate and its key, PEM.
-struct Certified {
-    certificate: String,
-    key: String,
-}
-
-impl Authority {
-    fn new() -> Authority {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&key).unwrap().pem();
-        Authority {
-            certificate,
-            issuer: Issuer::new(params, key),
-        }
-    }
-
-    fn certify(&self) -> Certified {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
-        Certified {
-            certificate,
-            key: key.serialize_pem(),
-        }
-    }
-}
+use rustls::StreamOwned;
 
 struct Tested {
     server: Server,
@@ -85,6 +49,7 @@ fn local(data: &Path) -> Config {
     config.nsq.tcp_address = any_port.clone();
     config.nsq.http_address = any_port.clone();
     config.nsq.https_address = any_port.clone();
+    config.kafka.address = any_port.clone();
     config.nsq.lookup_http_address = any_port;
     config
 }
@@ -100,26 +65,7 @@ impl Tested {
         client: Option<&Certified>,
         versions: &[&'static rustls::SupportedProtocolVersion],
     ) -> Option<String> {
-        let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_slice(self.authority.certificate.as_bytes()).unwrap())
-            .unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(versions)
-            .unwrap()
-            .with_root_certificates(roots);
-        let config = match client {
-            None => builder.with_no_client_auth(),
-            Some(client) => builder
-                .with_client_auth_cert(
-                    vec![CertificateDer::from_pem_slice(client.certificate.as_bytes()).unwrap()],
-                    PrivateKeyDer::from_pem_slice(client.key.as_bytes()).unwrap(),
-                )
-                .unwrap(),
-        };
-        let name = "localhost".try_into().unwrap();
-        let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+        let connection = self.authority.client(client, versions);
         let socket = TcpStream::connect(self.server.addresses().nsq_https.unwrap()).unwrap();
         let mut stream = StreamOwned::new(connection, socket);
         let request = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";

@@ -239,6 +239,15 @@ impl Recorder {
         }
     }
 
+    /// `count` of the requests that were told of want no answer: they are not in flight.
+    #[inline]
+    pub fn unanswered(&self, count: u64) {
+        if ENABLED && count > 0 {
+            self.requests_in_flight
+                .set(self.requests_in_flight.get().saturating_sub(count));
+        }
+    }
+
     /// Messages were delivered through a subscription; `again` of them not for the first time.
     #[inline]
     pub fn delivered(&self, messages: u64, again: u64) {

@@ -25,6 +25,8 @@ pub(super) struct Machine {
     pub(super) file_system: String,
     pub(super) go: String,
     pub(super) rust: String,
+    #[serde(default)]
+    pub(super) java: String,
 }
 
 pub(super) fn describe(data: &Path) -> Machine {
@@ -55,6 +57,7 @@ pub(super) fn describe(data: &Path) -> Machine {
         file_system: said("df", &["--output=fstype", &data.display().to_string()]),
         go: said("go", &["version"]),
         rust: said("rustc", &["--version"]),
+        java: said("java", &["--version"]),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::workspace::today;
 pub(super) struct Record {
     /// Seconds since 1970 at which `bench-peers` was started: one number for one comparison.
     pub(super) run: u64,
-    /// `pub`, `sub`, `disk64`, `fdatasync` or `latency`.
+    /// What was measured: `pub`, `disk64`, `produce`, ...
     pub(super) kind: String,
     /// Who was measured.
     pub(super) subject: String,
@@ -37,6 +37,19 @@ pub(super) struct Record {
     pub(super) p50_us: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) p99_us: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) mean_us: Option<f64>,
+    /// What a Kafka producer asked for: `1` or `all`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) acks: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) partitions: Option<u32>,
+    /// Messages per second that were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) rate_asked: Option<u32>,
+    /// Which client, where there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) client: Option<String>,
     pub(super) machine: Machine,
 }
 
@@ -59,11 +72,12 @@ pub(super) struct Results {
 }
 
 impl Results {
-    pub(super) fn open(folder: &Path, machine: Machine) -> Result<Self> {
+    /// `peer` is the first word of the file's name.
+    pub(super) fn open(folder: &Path, peer: &str, machine: Machine) -> Result<Self> {
         std::fs::create_dir_all(folder)?;
         let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         Ok(Self {
-            path: folder.join(format!("nsq-{}.jsonl", today())),
+            path: folder.join(format!("{peer}-{}.jsonl", today())),
             run,
             machine,
         })
@@ -86,6 +100,11 @@ impl Results {
             backlog: None,
             p50_us: None,
             p99_us: None,
+            mean_us: None,
+            acks: None,
+            partitions: None,
+            rate_asked: None,
+            client: None,
             machine: self.machine.clone(),
         }
     }
@@ -94,17 +113,26 @@ impl Results {
     pub(super) fn add(&self, record: &Record) -> Result<()> {
         let mut file = File::options().create(true).append(true).open(&self.path)?;
         writeln!(file, "{}", serde_json::to_string(record)?)?;
-        let mut line = format!(
-            "{:<9} {:<28} {:>3} B {} clients {} topics  {:>10.0}/s  {:>7.3} us CPU  {:>5} MB",
-            record.kind,
-            record.subject,
-            record.size_bytes,
-            record.clients,
-            record.topics,
+        let mut line = format!("{:<9} {:<28} ", record.kind, record.subject);
+        match (&record.acks, record.partitions) {
+            (None, None) => line.push_str(&format!(
+                "{:>3} B {} clients {} topics",
+                record.size_bytes, record.clients, record.topics
+            )),
+            (acks, partitions) => line.push_str(&format!(
+                "{:>4} B acks={} {} partitions {}",
+                record.size_bytes,
+                acks.as_deref().unwrap_or("-"),
+                partitions.unwrap_or(1),
+                record.client.as_deref().unwrap_or(""),
+            )),
+        }
+        line.push_str(&format!(
+            "  {:>10.0}/s  {:>7.3} us CPU  {:>5} MB",
             record.rate(),
             record.cpu_us(),
             record.rss_peak_bytes >> 20,
-        );
+        ));
         if let (Some(p50), Some(p99)) = (record.p50_us, record.p99_us) {
             line.push_str(&format!("  p50 {p50:.0} us  p99 {p99:.0} us"));
         }

@@ -1,5 +1,7 @@
 //! `docs/benchmarks/nsq.md` from the raw results: medians, and where they stand to the targets.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -7,44 +9,8 @@ use anyhow::Result;
 
 use super::machine::Machine;
 use super::record::{Record, Results};
+use super::rows::{Row, thousands};
 use super::subject::Subject;
-
-/// Medians of the runs of one measurement.
-struct Row<'a> {
-    records: Vec<&'a Record>,
-}
-
-impl Row<'_> {
-    fn first(&self) -> &Record {
-        self.records[0]
-    }
-
-    fn median(&self, value: impl Fn(&Record) -> f64) -> f64 {
-        let mut values: Vec<f64> = self.records.iter().map(|record| value(record)).collect();
-        values.sort_by(f64::total_cmp);
-        let middle = values.len() / 2;
-        if values.len() % 2 == 1 {
-            values[middle]
-        } else {
-            (values[middle - 1] + values[middle]) / 2.0
-        }
-    }
-
-    fn rate(&self) -> f64 {
-        self.median(Record::rate)
-    }
-
-    fn cpu_us(&self) -> f64 {
-        self.median(Record::cpu_us)
-    }
-
-    fn range(&self) -> String {
-        let rates = self.records.iter().map(|record| record.rate());
-        let lowest = rates.clone().fold(f64::INFINITY, f64::min);
-        let highest = rates.fold(0.0, f64::max);
-        format!("{} – {}", thousands(lowest), thousands(highest))
-    }
-}
 
 /// Writes the report of the newest run of each kind.
 pub(super) fn write(results: &Results, path: &Path) -> Result<()> {
@@ -54,16 +20,18 @@ pub(super) fn write(results: &Results, path: &Path) -> Result<()> {
          Written by `cargo xtask bench-peers nsq`, `--disk64` and `--latency`; raw results: ",
     );
     writeln!(text, "[{0}]({0}).\n", results.file_name())?;
-    if let Some(record) = all.last() {
-        machine(&mut text, &record.machine)?;
-    }
-    let (throughput, disk64, latency) = (
-        newest(&all, &["pub", "sub"]),
+    text.push_str(
+        "Subjects take turns; figures are medians. CPU is user and system time of the broker \
+         process alone, per message: the figure that stays when the machine is noisy. Durability \
+         is what an answer promises: `memory` is lost with the process, `kernel` survives kill -9, \
+         `disk` a power failure.\n\n",
+    );
+    let (disk64, latency) = (
         newest(&all, &["disk64", "fdatasync"]),
         newest(&all, &["latency"]),
     );
-    if !throughput.is_empty() {
-        throughput_section(&mut text, &throughput)?;
+    for run in comparisons(&all, &["pub", "sub"]) {
+        throughput_section(&mut text, &rows_of(&all, &["pub", "sub"], run))?;
     }
     if !disk64.is_empty() {
         disk64_section(&mut text, &disk64)?;
@@ -76,7 +44,11 @@ pub(super) fn write(results: &Results, path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn machine(text: &mut String, machine: &Machine) -> Result<()> {
+/// Where a run was: not all ran on the same machine.
+fn machine(text: &mut String, rows: &[Row<'_>]) -> Result<()> {
+    let Some(row) = rows.first() else {
+        return Ok(());
+    };
     let Machine {
         cpu,
         cores,
@@ -85,30 +57,50 @@ fn machine(text: &mut String, machine: &Machine) -> Result<()> {
         file_system,
         go,
         rust,
-    } = machine;
-    writeln!(
+        ..
+    } = &row.first().machine;
+    Ok(writeln!(
         text,
         "{cpu}, {cores} cores shared by broker and client, {} GB of memory, {kernel}, \
          {file_system}; everything over loopback. {go}; {rust}; NSQ 1.3.0.\n",
         memory_mb / 1000,
-    )?;
-    Ok(writeln!(
-        text,
-        "Subjects take turns; figures are medians. CPU is user and system time of the broker \
-         process alone, per message: the figure that stays when the machine is noisy. Durability \
-         is what an answer promises: `memory` is lost with the process, `kernel` survives kill -9, \
-         `disk` a power failure.\n"
     )?)
 }
 
 /// Records of the newest run that has these kinds, grouped by what was measured.
 fn newest<'a>(all: &'a [Record], kinds: &[&str]) -> Vec<Row<'a>> {
-    let mut of_kind = all
+    let of_kind = all
         .iter()
         .filter(|record| kinds.contains(&record.kind.as_str()));
-    let Some(run) = of_kind.clone().map(|record| record.run).max() else {
-        return Vec::new();
-    };
+    match of_kind.map(|record| record.run).max() {
+        Some(run) => rows_of(all, kinds, run),
+        None => Vec::new(),
+    }
+}
+
+/// The newest run of each set of subjects that took turns, the largest set first: figures of
+/// different runs are not to be compared.
+fn comparisons(all: &[Record], kinds: &[&str]) -> Vec<u64> {
+    let mut subjects: BTreeMap<u64, BTreeSet<&str>> = BTreeMap::new();
+    for record in all {
+        if kinds.contains(&record.kind.as_str()) {
+            subjects
+                .entry(record.run)
+                .or_default()
+                .insert(&record.subject);
+        }
+    }
+    let newest: BTreeMap<_, _> = subjects.into_iter().map(|(run, set)| (set, run)).collect();
+    let mut newest: Vec<_> = newest.into_iter().collect();
+    newest.sort_by_key(|(set, run)| (Reverse(set.len()), *run));
+    newest.into_iter().map(|(_, run)| run).collect()
+}
+
+/// Records of one run with these kinds, grouped by what was measured.
+fn rows_of<'a>(all: &'a [Record], kinds: &[&str], run: u64) -> Vec<Row<'a>> {
+    let of_kind = all
+        .iter()
+        .filter(|record| kinds.contains(&record.kind.as_str()));
     let mut rows: Vec<Row<'a>> = Vec::new();
     let key = |r: &Record| {
         (
@@ -119,7 +111,7 @@ fn newest<'a>(all: &'a [Record], kinds: &[&str]) -> Vec<Row<'a>> {
             r.subject.clone(),
         )
     };
-    for record in of_kind.by_ref().filter(|record| record.run == run) {
+    for record in of_kind.filter(|record| record.run == run) {
         match rows.iter_mut().find(|row| key(row.first()) == key(record)) {
             Some(row) => row.records.push(record),
             None => rows.push(Row {
@@ -135,8 +127,20 @@ fn newest<'a>(all: &'a [Record], kinds: &[&str]) -> Vec<Row<'a>> {
 }
 
 fn throughput_section(text: &mut String, rows: &[Row<'_>]) -> Result<()> {
+    let subjects: BTreeSet<&str> = rows.iter().map(|r| r.first().subject.as_str()).collect();
+    let subjects: Vec<&str> = subjects.into_iter().collect();
+    writeln!(text, "## Throughput: {}\n", subjects.join(" · "))?;
+    let seconds = rows
+        .first()
+        .map_or(0.0, |row| row.median(|r| r.seconds))
+        .round();
+    writeln!(
+        text,
+        "bench_writer with batches of 200, then bench_reader; {seconds} s each.\n"
+    )?;
+    machine(text, rows)?;
     text.push_str(
-        "## Throughput\n\nbench_writer with batches of 200, then bench_reader; 10 s each.\n\n\
+        "\
          | | size | clients | subject | durability | messages/s | range | CPU µs | peak MB | \
          left | runs |\n|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
@@ -242,8 +246,10 @@ fn targets(text: &mut String, rows: &[Row<'_>], ours: &Row<'_>) -> Result<()> {
 }
 
 fn disk64_section(text: &mut String, rows: &[Row<'_>]) -> Result<()> {
+    text.push_str("## Group commit\n\n");
+    machine(text, rows)?;
     text.push_str(
-        "## Group commit\n\n64 connections of a client in Rust; each publishes one message of 100 \
+        "64 connections of a client in Rust; each publishes one message of 100 \
          bytes and waits for the answer. The first rows are the disk itself: append 4 KiB to a \
          file whose size is set, fdatasync, and again.\n\n\
          | topics | subject | durability | messages/s | range | CPU µs | of fdatasync | target | \
@@ -278,8 +284,10 @@ fn disk64_section(text: &mut String, rows: &[Row<'_>]) -> Result<()> {
 }
 
 fn latency_section(text: &mut String, rows: &[Row<'_>]) -> Result<()> {
+    text.push_str("## Latency\n\n");
+    machine(text, rows)?;
     text.push_str(
-        "## Latency\n\nFrom the moment a message of 100 bytes is sent until a waiting consumer has \
+        "From the moment a message of 100 bytes is sent until a waiting consumer has \
          it; the next is sent when the first is answered and finished. Target: our median is at \
          most nsqd's.\n\n\
          | subject | durability | median µs | p99 µs | CPU µs | runs |\n\
@@ -300,17 +308,4 @@ fn latency_section(text: &mut String, rows: &[Row<'_>]) -> Result<()> {
     }
     text.push('\n');
     Ok(())
-}
-
-/// `1234567` as `1,235 k`; small numbers as they are.
-fn thousands(value: f64) -> String {
-    if value < 10_000.0 {
-        return format!("{value:.0}");
-    }
-    let k = (value / 1000.0).round() as u64;
-    if k < 1000 {
-        format!("{k} k")
-    } else {
-        format!("{},{:03} k", k / 1000, k % 1000)
-    }
 }

@@ -60,7 +60,7 @@ impl Subject {
     /// Starts it with a new data folder.
     pub(super) fn start(self, bench: &Bench, folder: &Path) -> Result<Running> {
         if self == Self::Floor {
-            return start_floor(folder);
+            return start_floor(folder, None);
         }
         let kind = match self {
             Self::Ours | Self::OursDisk => Kind::Cloverleaf,
@@ -68,7 +68,7 @@ impl Subject {
         };
         let binary = match kind {
             Kind::Cloverleaf => bench.binary.clone(),
-            Kind::Nsqd => bench.clients.nsq_program("nsqd"),
+            Kind::Nsqd | Kind::Kafka => bench.clients.nsq_program("nsqd"),
         };
         let mut options = Options::new(kind, &binary, &folder.join("data"))?;
         match self {
@@ -98,6 +98,13 @@ impl Running {
         }
     }
 
+    pub(super) fn kafka(&self) -> SocketAddr {
+        match self {
+            Self::Broker(broker) => broker.kafka(),
+            Self::Floor(_, address) => *address,
+        }
+    }
+
     pub(super) fn usage(&mut self) -> Result<Usage> {
         match self {
             Self::Broker(broker) => broker.process().usage(),
@@ -114,11 +121,15 @@ impl Running {
     }
 }
 
-fn start_floor(folder: &Path) -> Result<Running> {
+/// Starts the floor for NSQ, or for Kafka with so many partitions per topic.
+pub(super) fn start_floor(folder: &Path, kafka: Option<u32>) -> Result<Running> {
     let [address] = free_addresses()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("floor").arg(format!("--address={address}"));
     command.arg(format!("--data={}", folder.join("data").display()));
+    if let Some(partitions) = kafka {
+        command.arg(format!("--kafka={partitions}"));
+    }
     let process = Process::start(&mut command, &folder.join("floor.out"))?;
     wait::until("the floor serves", Duration::from_secs(10), || {
         Ok(TcpStream::connect(address).is_ok())

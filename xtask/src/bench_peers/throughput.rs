@@ -14,11 +14,8 @@ pub(super) fn measure(bench: &Bench, args: &Args) -> Result<()> {
     } else {
         (args.runs, args.seconds)
     };
-    let sizes = if args.quick {
-        &args.sizes[..1]
-    } else {
-        &args.sizes[..]
-    };
+    let all = args.sizes_or(&[100, 200]);
+    let sizes = if args.quick { &all[..1] } else { &all[..] };
     let clients = if args.quick {
         &args.clients[..1]
     } else {
@@ -44,11 +41,27 @@ pub(super) fn measure(bench: &Bench, args: &Args) -> Result<()> {
 
 impl Args {
     pub(super) fn includes(&self, subject: Subject) -> bool {
+        self.includes_name(subject.name(), &Subject::ALL.map(Subject::name))
+    }
+
+    /// A whole name means that subject, a part of names all that have it.
+    pub(super) fn includes_name(&self, subject: &str, all: &[&str]) -> bool {
         self.only.is_empty()
             || self
                 .only
                 .iter()
-                .any(|part| subject.name().contains(part.as_str()))
+                .any(|part| match all.contains(&part.as_str()) {
+                    true => part == subject,
+                    false => subject.contains(part),
+                })
+    }
+
+    /// The sizes asked for, or these.
+    pub(super) fn sizes_or(&self, defaults: &[u32]) -> Vec<u32> {
+        match self.sizes.is_empty() {
+            true => defaults.to_vec(),
+            false => self.sizes.clone(),
+        }
     }
 }
 

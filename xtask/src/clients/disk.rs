@@ -152,12 +152,16 @@ fn consume(broker: &Broker, messages: usize) -> Result<()> {
 }
 
 /// A small file system in memory, unmounted when dropped.
-struct Mount {
+pub(super) struct Mount {
     folder: PathBuf,
 }
 
 impl Mount {
-    fn new(folder: &Path, options: &str) -> Result<Self> {
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn new(folder: &Path, options: &str) -> Result<Self> {
         std::fs::create_dir_all(folder)?;
         let mut mount = Command::new("mount");
         output(

@@ -16,11 +16,22 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "cloverleaf-broker",
         &["cloverleaf-log", "cloverleaf-telemetry"],
     ),
+    ("cloverleaf-session", &[]),
     (
         "cloverleaf-nsq",
         &[
             "cloverleaf-log",
             "cloverleaf-broker",
+            "cloverleaf-session",
+            "cloverleaf-telemetry",
+        ],
+    ),
+    (
+        "cloverleaf-kafka",
+        &[
+            "cloverleaf-log",
+            "cloverleaf-broker",
+            "cloverleaf-session",
             "cloverleaf-telemetry",
         ],
     ),
@@ -29,7 +40,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &[
             "cloverleaf-log",
             "cloverleaf-broker",
+            "cloverleaf-session",
             "cloverleaf-telemetry",
+            "cloverleaf-kafka",
             "cloverleaf-nsq",
         ],
     ),
@@ -50,7 +63,9 @@ const SANS_IO: &[&str] = &[
     "cloverleaf-telemetry",
     "cloverleaf-log",
     "cloverleaf-broker",
+    "cloverleaf-session",
     "cloverleaf-nsq",
+    "cloverleaf-kafka",
 ];
 /// What a crate without sockets has no use for.
 const IO_CRATES: &[&str] = &[

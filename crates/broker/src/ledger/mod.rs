@@ -100,6 +100,18 @@ impl Ledger {
         self.cursors.iter_mut().for_each(Cursor::make_volatile);
     }
 
+    /// Adds partitions, from their first offset on, until there are `partitions`.
+    pub(crate) fn grow(&mut self, partitions: usize) {
+        while self.cursors.len() < partitions {
+            let mut cursor = Cursor::starting_at(0);
+            if self.volatile {
+                cursor.make_volatile();
+            }
+            self.cursors.push(cursor);
+            self.ready_words.push(BTreeSet::new());
+        }
+    }
+
     pub(crate) fn partitions(&self) -> u32 {
         u32::try_from(self.cursors.len()).unwrap_or(u32::MAX)
     }

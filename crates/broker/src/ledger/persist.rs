@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use super::Ledger;
 use super::cursor::{CursorDelta, WORD};
 use super::leases::LeaseState;
+use crate::broker::PARTITIONS_MAX;
 use crate::message::DeadReason;
 
 /// Messages of one word that were delivered before, or that wait for their time.
@@ -95,6 +96,10 @@ impl Ledger {
     ///
     /// Call [`Self::finish_restore`] with the collected retries afterwards.
     pub(crate) fn restore(&mut self, delta: &PartitionDelta, retries: &mut RestoredRetries) {
+        // The partition may have been added after the subscription was written down.
+        if delta.partition < PARTITIONS_MAX {
+            self.grow(delta.partition as usize + 1);
+        }
         let Some(cursor) = self.cursors.get_mut(delta.partition as usize) else {
             return;
         };

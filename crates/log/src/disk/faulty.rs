@@ -162,6 +162,10 @@ impl Disk for FaultyDisk {
         }
     }
 
+    fn total_bytes(&self) -> io::Result<u64> {
+        self.inner.total_bytes()
+    }
+
     fn lock(&self, path: &str) -> Result<Box<dyn DiskLock>, LockFailure> {
         self.writable().map_err(LockFailure::Io)?;
         self.inner.lock(path)

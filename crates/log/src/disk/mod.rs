@@ -20,6 +20,12 @@ pub use faulty::{Faults, FaultyDisk};
 pub use real::RealDisk;
 pub use sim::SimDisk;
 
+/// File systems write in blocks of this size or a divisor of it, and page caches in pages.
+pub(crate) const BLOCK_BYTES: u64 = 4096;
+/// Zeros are written in pieces of this size. Syncs of others wait behind a piece: with 1 MiB the
+/// slowest took twice as long (`docs/decisions/007-segments-written-ahead.md`).
+const ZEROS_BYTES: usize = 64 << 10;
+
 /// How [`Disk::open`] treats existing and missing files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
@@ -76,6 +82,17 @@ pub trait Disk: Send + Sync {
     /// Opens a file for reading and writing.
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
 
+    /// Creates a file of `len` bytes (a multiple of 4096) whose blocks are all *written* with
+    /// zeros, and makes bytes and size durable, not its name. Ends early, with an error, when
+    /// `goes_on` says no; it is asked now and then. After an error the file may be there.
+    fn create_zeroed(&self, path: &str, len: u64, goes_on: &dyn Fn() -> bool) -> io::Result<()> {
+        let file = self.open(path, OpenMode::CreateNew)?;
+        file.allocate(len)?;
+        let zeros = vec![0; ZEROS_BYTES.min(len as usize)];
+        write_zeros(&*file, &zeros, len, goes_on)?;
+        file.sync_data()
+    }
+
     /// Creates a folder and its parents. Existing ones are no error.
     fn create_dir_all(&self, path: &str) -> io::Result<()>;
 
@@ -105,6 +122,9 @@ pub trait Disk: Send + Sync {
 
     /// Bytes that an ordinary process may still write.
     fn free_bytes(&self) -> io::Result<u64>;
+
+    /// Bytes that the file system has in all.
+    fn total_bytes(&self) -> io::Result<u64>;
 
     /// Takes the folder's lock, or says who has it.
     ///
@@ -145,6 +165,25 @@ pub trait DiskFile: Send + Sync {
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
+}
+
+/// Writes `zeros` again and again, up to `len` bytes.
+fn write_zeros(
+    file: &dyn DiskFile,
+    zeros: &[u8],
+    len: u64,
+    goes_on: &dyn Fn() -> bool,
+) -> io::Result<()> {
+    let mut position = 0;
+    while position < len {
+        if !goes_on() {
+            return Err(io::Error::other("no longer wanted"));
+        }
+        let part = (len - position).min(zeros.len() as u64);
+        file.write_all_at(&[IoSlice::new(&zeros[..part as usize])], position)?;
+        position += part;
+    }
+    Ok(())
 }
 
 /// Reads until the buffer is full or the file ends.

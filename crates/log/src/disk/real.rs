@@ -2,16 +2,19 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::error::OpenError;
 
-use super::{DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode};
+use super::{
+    BLOCK_BYTES, DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode, ZEROS_BYTES,
+    write_zeros,
+};
 
 /// Most buffers that Linux takes in one vectored write (`IOV_MAX`).
 const BUFFERS_MAX: usize = 1024;
@@ -83,6 +86,43 @@ impl Disk for RealDisk {
         }))
     }
 
+    fn create_zeroed(&self, path: &str, len: u64, goes_on: &dyn Fn() -> bool) -> io::Result<()> {
+        let path = self.path(path);
+        let mut options = OpenOptions::new();
+        let created = options
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)?;
+        let ordinary = RealFile { file: created };
+        ordinary.allocate(len)?;
+        let memory = vec![0; ZEROS_BYTES + BLOCK_BYTES as usize];
+        let skipped = memory.as_ptr().align_offset(BLOCK_BYTES as usize);
+        let zeros = memory.get(skipped..skipped.saturating_add(ZEROS_BYTES));
+        let zeros = zeros.ok_or(ErrorKind::Unsupported)?;
+        // Past the page cache: 64 MiB that nobody reads would push out what somebody does.
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let direct = options
+            .custom_flags(OFlags::DIRECT.bits() as i32)
+            .open(&path);
+        let written = direct.and_then(|file| {
+            let direct = RealFile { file };
+            write_zeros(&direct, zeros, len, goes_on)
+        });
+        match written {
+            // Not every file system can.
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                write_zeros(&ordinary, zeros, len, goes_on)?;
+                ordinary.sync_data()?;
+                // Only an advice.
+                let _ = rustix::fs::fadvise(&ordinary.file, 0, None, Advice::DontNeed);
+                Ok(())
+            }
+            written => written.and_then(|()| ordinary.sync_data()),
+        }
+    }
+
     fn create_dir_all(&self, path: &str) -> io::Result<()> {
         fs::create_dir_all(self.path(path))
     }
@@ -127,6 +167,11 @@ impl Disk for RealDisk {
     fn free_bytes(&self) -> io::Result<u64> {
         let stat = rustix::fs::fstatvfs(&self.handle)?;
         Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn total_bytes(&self) -> io::Result<u64> {
+        let stat = rustix::fs::fstatvfs(&self.handle)?;
+        Ok(stat.f_blocks.saturating_mul(stat.f_frsize))
     }
 
     fn lock(&self, path: &str) -> Result<Box<dyn DiskLock>, LockFailure> {

@@ -304,6 +304,10 @@ impl Disk for SimMount {
         Ok(1 << 40)
     }
 
+    fn total_bytes(&self) -> io::Result<u64> {
+        Ok(1 << 41)
+    }
+
     fn lock(&self, _path: &str) -> Result<Box<dyn DiskLock>, LockFailure> {
         let mut world = self.world.lock();
         if world.locked {

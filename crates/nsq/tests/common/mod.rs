@@ -9,7 +9,8 @@ use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock, SubscriptionS
 use cloverleaf_log::{Log, LogOptions, SimDisk};
 use cloverleaf_nsq::definitions::channel_options;
 use cloverleaf_nsq::stats_clients::Clients;
-use cloverleaf_nsq::{Now, Request, Session, SessionOptions, SessionParts};
+use cloverleaf_nsq::{Request, Session, SessionOptions, SessionParts};
+use cloverleaf_session::{Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
 
 const START_MS: u64 = 1_700_000_000_000;
@@ -202,10 +203,10 @@ impl Peer<'_> {
     /// Takes what the session has to say now.
     pub fn poll(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        let mut out = Vec::new();
+        let mut out = Output::default();
         self.session.poll(&mut cx, self.world.now(), &mut out);
         self.session.wrote(out.len(), self.world.now());
-        self.output.extend_from_slice(&out);
+        self.output.extend_from_slice(&out.bytes);
         !out.is_empty()
     }
 

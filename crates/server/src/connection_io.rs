@@ -1,14 +1,17 @@
 //! The bytes of one connection: from the socket to the session, from the session to the socket.
 
+use std::future::Future;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-use cloverleaf_nsq::{Now, Session};
+use bytes::BufMut;
+use cloverleaf_session::{Now, Session};
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::connection_output::{OutputScratch, Unsent, Wire};
 use crate::transport::{Inbox, LayerError, Layers};
 
 /// Most bytes of one socket read.
@@ -18,13 +21,6 @@ const READ_BYTES: usize = 256 * 1024;
 /// whole without a buffer of its own. Beyond, copying it for each read would cost too much.
 const FRONT_BYTES: usize = 32 * 1024;
 
-/// A shared output buffer that grew beyond this is given back.
-const OUTPUT_KEPT_BYTES: usize = 1024 * 1024;
-
-/// A peer to which output is stuck has to take this much, or all, before the time of the write
-/// starts anew: who takes a byte now and then holds buffers for ever.
-const TAKEN_BYTES_MIN: usize = 64 * 1024;
-
 /// What the connections of a core share, one turn at a time.
 #[derive(Default)]
 pub(crate) struct Scratch {
@@ -32,8 +28,7 @@ pub(crate) struct Scratch {
     input: Vec<u8>,
     /// Raw bytes for layers, `READ_BYTES`; allocated with the first connection that has any.
     raw_input: Vec<u8>,
-    output: Vec<u8>,
-    raw_output: Vec<u8>,
+    output: OutputScratch,
 }
 
 /// Whether anything moved.
@@ -69,30 +64,26 @@ pub(crate) enum Broken {
 pub(crate) struct Io {
     stream: TcpStream,
     layers: Option<Box<Layers>>,
+    /// Whether the kernel is asked to acknowledge at once when a read ends inside a command.
+    quick_ack: bool,
     /// Read and not consumed.
     carry: Inbox,
     /// The session need not be shown less than this.
     needed_bytes: usize,
-    /// Raw output that the socket did not take; sent up to `unsent_from`.
-    unsent: Vec<u8>,
-    unsent_from: usize,
-    unsent_since_us: Option<u64>,
-    /// How much the socket took since then.
-    unsent_taken_bytes: usize,
+    /// Output that the socket did not take.
+    unsent: Unsent,
     at_end: bool,
 }
 
 impl Io {
-    pub(crate) fn new(stream: TcpStream) -> Io {
+    pub(crate) fn new(stream: TcpStream, quick_ack: bool) -> Io {
         Io {
             stream,
             layers: None,
+            quick_ack,
             carry: Inbox::default(),
             needed_bytes: 0,
-            unsent: Vec::new(),
-            unsent_from: 0,
-            unsent_since_us: None,
-            unsent_taken_bytes: 0,
+            unsent: Unsent::default(),
             at_end: false,
         }
     }
@@ -112,7 +103,7 @@ impl Io {
 
     /// Since when the socket takes nothing worth mention.
     pub(crate) fn unsent_since_us(&self) -> Option<u64> {
-        self.unsent_since_us
+        self.unsent.since_us()
     }
 
     /// Adds a layer. What was read and not consumed is that layer's first input: nothing that
@@ -132,7 +123,7 @@ impl Io {
     /// Reads once and hands what came to the session, if it wants any.
     pub(crate) fn read(
         &mut self,
-        session: &mut Session,
+        session: &mut impl Session,
         scratch: &mut Scratch,
         cx: &mut Context<'_>,
         now: Now,
@@ -145,6 +136,9 @@ impl Io {
             // The session stopped within what it had, and now it goes on.
             return Ok(Progress::Bytes(self.show_carry(session, now)));
         }
+        if self.layers.is_none() && carried > FRONT_BYTES {
+            return self.read_rest(session, cx, now);
+        }
         if scratch.input.is_empty() {
             scratch.input = vec![0; FRONT_BYTES + READ_BYTES];
         }
@@ -154,51 +148,110 @@ impl Io {
                 Poll::Pending => return Ok(Progress::None),
                 Poll::Ready(result) => {
                     let count = result?;
-                    session.probe().read(count, now.us);
+                    session.read(count, now);
                     count
                 }
             },
             Some(layers) => match layers.read(room)? {
                 0 if !layers.is_ended() => {
-                    scratch.raw_input.resize(READ_BYTES, 0);
-                    let raw = &mut scratch.raw_input[..];
-                    let Poll::Ready(result) = poll_read(&mut self.stream, cx, raw) else {
-                        return Ok(Progress::None);
-                    };
-                    let count = result?;
-                    session.probe().read(count, now.us);
-                    if count > 0 {
-                        layers.feed(&raw[..count]);
-                        return Ok(Progress::Bytes(count));
+                    if layers.wants_rest() {
+                        session.read_ended_inside_frame();
+                        self.acknowledge_quickly();
                     }
-                    0
+                    return self.read_raw(session, scratch, cx, now);
                 }
                 count => count,
             },
         };
         if count == 0 {
-            self.at_end = true;
-            session.end_of_input(self.carry.rest(), now);
-            return Ok(Progress::Bytes(0));
+            return Ok(self.end_input(session, now));
         }
         let cost_bytes = self.show(session, &mut scratch.input, count, now);
         if !self.carry.rest().is_empty() && session.wants_input() {
-            // The rest of a command is on its way: a client with Nagle's algorithm sends it only
-            // once it has our acknowledgement, which the kernel would delay by 40 ms. A failure
-            // costs that delay and nothing else.
-            let _ = rustix::net::sockopt::set_tcp_quickack(&self.stream, true);
+            self.acknowledge_quickly();
         }
         Ok(Progress::Bytes(count.max(cost_bytes)))
     }
 
+    /// Reads the rest of a large command to where its beginning is kept.
+    fn read_rest(
+        &mut self,
+        session: &mut impl Session,
+        cx: &mut Context<'_>,
+        now: Now,
+    ) -> Result<Progress, Broken> {
+        let left = self.needed_bytes - self.carry.rest().len();
+        // Not all of it at once: a length is only a claim until the bytes are there.
+        let mut room = self.carry.room(left.min(READ_BYTES)).limit(left);
+        let Poll::Ready(result) = pin!(self.stream.read_buf(&mut room)).poll(cx) else {
+            return Ok(Progress::None);
+        };
+        let count = result?;
+        session.read(count, now);
+        if count == 0 {
+            return Ok(self.end_input(session, now));
+        }
+        if self.carry.rest().len() < self.needed_bytes {
+            session.read_ended_inside_frame();
+            self.acknowledge_quickly();
+            return Ok(Progress::Bytes(count));
+        }
+        Ok(Progress::Bytes(count.max(self.show_carry(session, now))))
+    }
+
+    /// Reads raw bytes for the layers.
+    fn read_raw(
+        &mut self,
+        session: &mut impl Session,
+        scratch: &mut Scratch,
+        cx: &mut Context<'_>,
+        now: Now,
+    ) -> Result<Progress, Broken> {
+        scratch.raw_input.resize(READ_BYTES, 0);
+        let raw = &mut scratch.raw_input[..];
+        let Poll::Ready(result) = poll_read(&mut self.stream, cx, raw) else {
+            return Ok(Progress::None);
+        };
+        let count = result?;
+        session.read(count, now);
+        if count == 0 {
+            return Ok(self.end_input(session, now));
+        }
+        if let Some(layers) = &mut self.layers {
+            layers.feed(&raw[..count]);
+        }
+        Ok(Progress::Bytes(count))
+    }
+
+    fn end_input(&mut self, session: &mut impl Session, now: Now) -> Progress {
+        self.at_end = true;
+        session.end_of_input(self.carry.rest(), now);
+        Progress::Bytes(0)
+    }
+
+    /// The rest of a command is on its way: a client with Nagle's algorithm sends it only once it
+    /// has our acknowledgement, which the kernel would delay by 40 ms.
+    fn acknowledge_quickly(&self) {
+        if self.quick_ack {
+            // A failure costs that delay and nothing else.
+            let _ = rustix::net::sockopt::set_tcp_quickack(&self.stream, true);
+        }
+    }
+
     /// Shows the session what came, which starts at `FRONT_BYTES` of `buffer`, behind what was
     /// carried. Returns what that cost.
-    fn show(&mut self, session: &mut Session, buffer: &mut [u8], count: usize, now: Now) -> usize {
+    fn show(
+        &mut self,
+        session: &mut impl Session,
+        buffer: &mut [u8],
+        count: usize,
+        now: Now,
+    ) -> usize {
         let carried = self.carry.rest().len();
         let fresh = FRONT_BYTES..FRONT_BYTES + count;
         if carried + count < self.needed_bytes {
             self.carry.push(&buffer[fresh]);
-            session.probe().read_ended_inside_frame();
+            session.read_ended_inside_frame();
             return 0;
         }
         if carried > FRONT_BYTES {
@@ -216,7 +269,7 @@ impl Io {
     }
 
     /// Shows the session what was carried alone. Returns what that cost.
-    fn show_carry(&mut self, session: &mut Session, now: Now) -> usize {
+    fn show_carry(&mut self, session: &mut impl Session, now: Now) -> usize {
         let received = session.receive(self.carry.rest(), now);
         self.needed_bytes = received.needed_bytes;
         self.carry.take(received.consumed_bytes);
@@ -226,68 +279,25 @@ impl Io {
     /// Writes what is stuck; if that goes out, asks the session for more and writes that.
     pub(crate) fn write(
         &mut self,
-        session: &mut Session,
+        session: &mut impl Session,
         scratch: &mut Scratch,
         cx: &mut Context<'_>,
         now: Now,
     ) -> Result<Progress, Broken> {
-        let mut moved = Progress::None;
-        while self.unsent_from < self.unsent.len() {
-            let rest = &self.unsent[self.unsent_from..];
-            let Poll::Ready(result) = poll_write(&mut self.stream, cx, rest) else {
-                return Ok(moved);
-            };
-            let count = result?;
-            session.wrote(count, now);
-            self.unsent_from += count;
-            self.unsent_taken_bytes += count;
-            if self.unsent_taken_bytes >= TAKEN_BYTES_MIN {
-                self.unsent_taken_bytes = 0;
-                self.unsent_since_us = Some(now.us);
-            }
-            moved = moved.and(Progress::Bytes(count));
-        }
-        if !self.unsent.is_empty() {
-            self.unsent = Vec::new();
-            self.unsent_from = 0;
-            self.unsent_since_us = None;
-            self.unsent_taken_bytes = 0;
-        }
-        scratch.output.clear();
-        session.poll(cx, now, &mut scratch.output);
-        let bytes = match &mut self.layers {
-            None => &scratch.output,
-            Some(layers) => {
-                scratch.raw_output.clear();
-                layers.write(&scratch.output, &mut scratch.raw_output)?;
-                &scratch.raw_output
-            }
+        let mut wire = Wire {
+            stream: &mut self.stream,
+            layers: self.layers.as_deref_mut(),
+            session,
+            cx,
+            now,
         };
-        if bytes.is_empty() {
-            return Ok(moved);
-        }
-        let count = match poll_write(&mut self.stream, cx, bytes) {
-            Poll::Ready(result) => result?,
-            Poll::Pending => 0,
-        };
-        session.wrote(count, now);
-        if count < bytes.len() {
-            self.unsent.extend_from_slice(&bytes[count..]);
-            self.unsent_since_us = Some(now.us);
-        }
-        let moved = moved.and(Progress::Bytes(bytes.len()));
-        for buffer in [&mut scratch.output, &mut scratch.raw_output] {
-            if buffer.capacity() > OUTPUT_KEPT_BYTES {
-                *buffer = Vec::new();
-            }
-        }
-        Ok(moved)
+        self.unsent.write(&mut wire, &mut scratch.output)
     }
 
     /// Tells the peer that nothing more will come, if a layer has a word for it.
     pub(crate) fn say_goodbye(&mut self) {
-        if let Some(layers) = &mut self.layers
-            && self.unsent.is_empty()
+        if self.is_flushed()
+            && let Some(layers) = &mut self.layers
         {
             let mut raw = Vec::new();
             layers.close(&mut raw);
@@ -313,12 +323,4 @@ fn poll_read(
     Pin::new(stream)
         .poll_read(cx, &mut buffer)
         .map_ok(|()| buffer.filled().len())
-}
-
-fn poll_write(
-    stream: &mut TcpStream,
-    cx: &mut Context<'_>,
-    bytes: &[u8],
-) -> Poll<io::Result<usize>> {
-    Pin::new(stream).poll_write(cx, bytes)
 }

@@ -1,0 +1,215 @@
+//! Compressed batches for those who want messages: inflated once, within bounds, and away from the
+//! threads that serve connections when that may take long.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cloverleaf_log::{Batch, InflateError, Offset};
+use parking_lot::{Condvar, Mutex};
+use uuid::Uuid;
+
+/// A batch that has no more bytes than this when it is inflated is inflated at once, whoever asks:
+/// a few milliseconds at most. So it is tried with batches of up to a quarter of it.
+const AT_ONCE_BYTES_MAX: usize = 1 << 20;
+
+/// Names a batch: its topic, partition and first offset.
+pub(crate) type BatchName = (Uuid, u32, Offset);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Inflates batches and remembers some: the subscriptions of a topic want the same ones.
+pub(crate) struct Inflater {
+    batch_bytes_max: usize,
+    cache_bytes_max: usize,
+    cache: Mutex<Cache>,
+    jobs: Mutex<Jobs>,
+    changed: Condvar,
+    unreadable: AtomicU64,
+}
+
+#[derive(Default)]
+struct Cache {
+    batches: HashMap<BatchName, Batch>,
+    /// Oldest first.
+    order: VecDeque<BatchName>,
+    bytes: usize,
+}
+
+#[derive(Default)]
+struct Jobs {
+    waiting: VecDeque<Job>,
+    closed: bool,
+}
+
+impl Inflater {
+    pub(crate) fn new(batch_bytes_max: usize, cache_bytes_max: usize) -> Self {
+        Self {
+            batch_bytes_max,
+            cache_bytes_max,
+            cache: Mutex::default(),
+            jobs: Mutex::default(),
+            changed: Condvar::new(),
+            unreadable: AtomicU64::new(0),
+        }
+    }
+
+    /// Batches that could not be inflated since the process began; their messages were skipped.
+    pub(crate) fn unreadable(&self) -> u64 {
+        self.unreadable.load(Ordering::Relaxed)
+    }
+
+    /// Most bytes of an inflated batch.
+    pub(crate) fn batch_bytes_max(&self) -> usize {
+        self.batch_bytes_max
+    }
+
+    /// The batch inflated, if that is quickly done; else ask [`Self::inflate`] on a thread that
+    /// nobody waits for.
+    pub(crate) fn at_once(&self, name: BatchName, batch: &Batch) -> Option<Batch> {
+        if let Some(known) = self.cache.lock().batches.get(&name) {
+            return Some(known.clone());
+        }
+        if batch.bytes().len() > AT_ONCE_BYTES_MAX / 4 {
+            return None;
+        }
+        let bytes_max = self.batch_bytes_max.min(AT_ONCE_BYTES_MAX);
+        match batch.inflate(bytes_max) {
+            Err(InflateError::TooLarge { .. }) if bytes_max < self.batch_bytes_max => None,
+            outcome => Some(self.keep(name, batch, outcome)),
+        }
+    }
+
+    /// The batch inflated. One that cannot be is told once, counted, and has no records.
+    pub(crate) fn inflate(&self, name: BatchName, batch: &Batch) -> Batch {
+        if let Some(known) = self.cache.lock().batches.get(&name) {
+            return known.clone();
+        }
+        self.keep(name, batch, batch.inflate(self.batch_bytes_max))
+    }
+
+    fn keep(&self, name: BatchName, batch: &Batch, outcome: Result<Batch, InflateError>) -> Batch {
+        let inflated = outcome.unwrap_or_else(|error| {
+            let (topic, partition, offset) = name;
+            let messages = batch.count();
+            tracing::error!(%topic, partition, offset, messages, %error,
+                "a compressed batch cannot be read: subscriptions skip its messages");
+            self.unreadable.fetch_add(1, Ordering::Relaxed);
+            batch.without_records()
+        });
+        let bytes = inflated.bytes().len();
+        let mut cache = self.cache.lock();
+        if bytes <= self.cache_bytes_max && !cache.batches.contains_key(&name) {
+            cache.bytes += bytes;
+            cache.batches.insert(name, inflated.clone());
+            cache.order.push_back(name);
+            while cache.bytes > self.cache_bytes_max {
+                let Some(oldest) = cache.order.pop_front() else {
+                    break;
+                };
+                if let Some(gone) = cache.batches.remove(&oldest) {
+                    cache.bytes -= gone.bytes().len();
+                }
+            }
+        }
+        inflated
+    }
+
+    /// Queues a job that inflates. Each reader of a subscription has one at most.
+    pub(crate) fn queue(&self, job: Job) {
+        let mut jobs = self.jobs.lock();
+        if !jobs.closed {
+            jobs.waiting.push_back(job);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Runs what is queued, here and now.
+    pub(crate) fn run_queued(&self) {
+        let waiting = std::mem::take(&mut self.jobs.lock().waiting);
+        waiting.into_iter().for_each(|job| job());
+    }
+
+    /// Runs what is queued until [`Self::close`]; for a thread of its own.
+    pub(crate) fn run(&self) {
+        loop {
+            let job = {
+                let mut jobs = self.jobs.lock();
+                while jobs.waiting.is_empty() && !jobs.closed {
+                    self.changed.wait(&mut jobs);
+                }
+                if jobs.closed {
+                    return;
+                }
+                jobs.waiting.pop_front()
+            };
+            if let Some(job) = job {
+                job();
+            }
+        }
+    }
+
+    /// Ends [`Self::run`]; what is queued is dropped.
+    pub(crate) fn close(&self) {
+        let mut jobs = self.jobs.lock();
+        jobs.closed = true;
+        let dropped = std::mem::take(&mut jobs.waiting);
+        self.changed.notify_all();
+        drop(jobs);
+        drop(dropped);
+    }
+}
+
+/// Whether threads of their own do what is slow; else the housekeeping does it when it ticks.
+#[derive(Debug, Default)]
+pub(crate) struct Served(AtomicBool);
+
+impl Served {
+    pub(crate) fn set(&self, served: bool) {
+        self.0.store(served, Ordering::Release);
+    }
+
+    pub(crate) fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use cloverleaf_log::{BatchBuilder, Codec};
+
+    use super::*;
+
+    fn compressed(bytes: usize) -> Batch {
+        let mut builder = BatchBuilder::with_capacity(bytes, 0);
+        builder.push(None, Some(&vec![7; bytes]), &[]);
+        builder.finish().compress(Codec::Zstd).unwrap()
+    }
+
+    #[test]
+    fn the_cache_is_bounded() {
+        let inflater = Inflater::new(1 << 20, 10_000);
+        let batch = compressed(4_000);
+        for offset in 0..50 {
+            let inflated = inflater.at_once((Uuid::nil(), 0, offset), &batch);
+            assert!(!inflated.unwrap().is_compressed());
+        }
+        let cache = inflater.cache.lock();
+        assert_eq!(cache.batches.len(), 2);
+        assert_eq!(cache.order.len(), 2);
+        assert!(cache.bytes <= 10_000);
+    }
+
+    #[test]
+    fn what_takes_long_is_not_done_at_once() {
+        let inflater = Inflater::new(8 << 20, 10_000);
+        let (large, bomb) = (compressed(4 << 20), compressed(16 << 20));
+        let name = (Uuid::nil(), 0, 0);
+        assert!(inflater.at_once(name, &large).is_none());
+        assert_eq!(inflater.inflate(name, &large).count(), 1);
+        assert_eq!(inflater.unreadable(), 0);
+        assert_eq!(inflater.inflate(name, &bomb).count(), 0);
+        assert_eq!(inflater.unreadable(), 1);
+    }
+}

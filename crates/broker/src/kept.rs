@@ -1,0 +1,112 @@
+//! Small state that protocols keep in the journal, opaque to the broker, and who the broker is.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use crate::broker::{Broker, CatalogError, Shared};
+use crate::entries::Entry;
+
+/// What no two brokers and no two starts of one have in common.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Made when the data folder was first used.
+    pub(crate) cluster: Uuid,
+    /// How often a broker began to work in this data folder.
+    pub(crate) starts: u64,
+}
+
+/// All kept values, in memory; the journal has them too.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// Also orders the journal's entries: held while one is written.
+    values: Mutex<BTreeMap<String, Vec<u8>>>,
+}
+
+impl Kept {
+    pub(crate) fn apply(&self, key: String, value: Option<Vec<u8>>) {
+        let mut values = self.values.lock();
+        match value {
+            Some(value) => drop(values.insert(key, value)),
+            None => drop(values.remove(&key)),
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<(String, Vec<u8>)> {
+        let values = self.values.lock();
+        let pair = |(key, value): (&String, &Vec<u8>)| (key.clone(), value.clone());
+        values.iter().map(pair).collect()
+    }
+
+    pub(crate) fn snapshot(&self) -> Vec<Entry> {
+        let entry = |(key, value)| Entry::Kept {
+            key,
+            value: Some(value),
+        };
+        self.all().into_iter().map(entry).collect()
+    }
+}
+
+impl Shared {
+    /// Who this is; a new one where the journal says nothing.
+    pub(crate) fn identity(&self) -> &Identity {
+        self.identity.get_or_init(|| Identity {
+            cluster: Uuid::new_v4(),
+            starts: 1,
+        })
+    }
+}
+
+impl Broker {
+    /// Keeps a small value of a protocol's own under `key`, or forgets it (`None`). In the kernel
+    /// when this returns: a kill does not take it back, a power loss may.
+    ///
+    /// # Errors
+    /// The journal does not take it; the old value is kept.
+    pub fn keep(&self, key: &str, value: Option<Vec<u8>>) -> Result<(), CatalogError> {
+        let mut values = self.shared.kept.values.lock();
+        if values.get(key) == value.as_ref() {
+            return Ok(());
+        }
+        let entry = Entry::Kept {
+            key: key.to_owned(),
+            value,
+        };
+        self.shared.write(std::slice::from_ref(&entry))?;
+        let Entry::Kept { key, value } = entry else {
+            return Ok(());
+        };
+        match value {
+            Some(value) => drop(values.insert(key, value)),
+            None => drop(values.remove(&key)),
+        }
+        Ok(())
+    }
+
+    /// The value kept under `key`.
+    pub fn kept(&self, key: &str) -> Option<Vec<u8>> {
+        self.shared.kept.values.lock().get(key).cloned()
+    }
+
+    /// All values whose keys begin with `prefix`, by key.
+    pub fn kept_under(&self, prefix: &str) -> Vec<(String, Vec<u8>)> {
+        let values = self.shared.kept.values.lock();
+        values
+            .range(prefix.to_owned()..)
+            .take_while(|(key, _)| key.starts_with(prefix))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    }
+
+    /// How often a broker began to work in this data folder: it rises with each start, and is
+    /// synced before this one serves anybody, so that no number is used twice.
+    pub fn starts(&self) -> u64 {
+        self.shared.identity().starts
+    }
+
+    /// The name of this data folder, made with it.
+    pub fn cluster_id(&self) -> Uuid {
+        self.shared.identity().cluster
+    }
+}

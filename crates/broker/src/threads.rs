@@ -1,0 +1,63 @@
+//! The broker's own threads. Each does one kind of work and holds up no other.
+
+use std::sync::Arc;
+use std::thread;
+
+use crate::broker::{Broker, Shared};
+
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("the housekeeping has panicked: the broker ends, start it again");
+            std::process::abort();
+        }
+    }
+}
+
+impl Broker {
+    /// Does the broker's own work until [`Self::close`]; for a thread of its own, beside which it
+    /// starts two: "inflater" inflates large batches for subscriptions, "upkeep" looks after
+    /// retention and compaction.
+    ///
+    /// A panic in it would end timeouts and the keeping of progress while everything else seems to
+    /// work; so it ends the process, which a restart survives by design.
+    pub fn run_housekeeping(&self) {
+        let _guard = AbortOnPanic;
+        thread::scope(|scope| {
+            let mut all_run = true;
+            let mut start = |name: &str, work: fn(&Arc<Shared>)| {
+                let shared = &self.shared;
+                let thread = thread::Builder::new().name(name.to_owned());
+                let started = thread.spawn_scoped(scope, move || {
+                    let _guard = AbortOnPanic;
+                    work(shared);
+                });
+                if let Err(error) = started {
+                    all_run = false;
+                    tracing::error!(name, %error, "cannot start a thread; its work is done beside");
+                }
+            };
+            start("inflater", |shared| shared.inflater.run());
+            start("upkeep", |shared| shared.upkeep.run(shared));
+            self.shared.served.set(all_run);
+            self.keep_house();
+            self.shared.inflater.close();
+            self.shared.upkeep.close();
+        });
+    }
+
+    fn keep_house(&self) {
+        loop {
+            let until_ms = {
+                let mut housekeeping = self.housekeeping.lock();
+                if housekeeping.is_closed() {
+                    return;
+                }
+                housekeeping.tick()
+            };
+            self.shared.work.wait(self.shared.clock.now_ms(), until_ms);
+        }
+    }
+}

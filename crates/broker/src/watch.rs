@@ -1,0 +1,185 @@
+//! Readers by offset that wait for messages: who watches a partition hears of its next write.
+//!
+//! Like an epoll registration with one shot. A [`Watcher`] belongs to one waiting request and may
+//! watch any number of partitions; whoever writes asks one flag while nobody watches.
+
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+
+/// Registrations of a partition below which dropped watchers are not looked for.
+const SWEEP_MIN: usize = 8;
+
+/// Somebody who waits until one of the partitions that it watches has something to read.
+#[derive(Debug, Default)]
+pub struct Watcher {
+    fired: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Watcher {
+    /// One that watches nothing yet: see [`crate::Topic::watch`].
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Ready when a watched partition has had a write since the last time that this was ready.
+    ///
+    /// It may be ready without anything to read: a partition that was watched earlier still counts.
+    /// Look, and watch again.
+    pub fn poll_fired(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.fired.swap(false, Ordering::AcqRel) {
+            return Poll::Ready(());
+        }
+        {
+            let mut waker = self.waker.lock();
+            if !waker.as_ref().is_some_and(|w| w.will_wake(context.waker())) {
+                *waker = Some(context.waker().clone());
+            }
+        }
+        // It may have fired before the waker was there.
+        if self.fired.swap(false, Ordering::AcqRel) {
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+
+    fn fire(&self) {
+        if self.fired.swap(true, Ordering::AcqRel) {
+            // Whoever fired it has woken it, and nobody has looked since.
+            return;
+        }
+        if let Some(waker) = self.waker.lock().take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Who watches one partition.
+#[derive(Debug, Default)]
+pub(crate) struct Watchers {
+    /// Whether `list` holds anybody: what a write asks.
+    is_watched: AtomicBool,
+    list: Mutex<List>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    watchers: Vec<Weak<Watcher>>,
+    /// At this length those that were dropped are looked for.
+    sweep_at: usize,
+    /// The topic is gone: whoever watches hears so at once.
+    closed: bool,
+}
+
+impl Watchers {
+    /// Adds a watcher, unless it is there.
+    ///
+    /// What the caller reads of the partition afterwards is either up to date, or the watcher will
+    /// fire.
+    pub(crate) fn add(&self, watcher: &Arc<Watcher>) {
+        {
+            let mut list = self.list.lock();
+            if list.closed {
+                drop(list);
+                return watcher.fire();
+            }
+            let known = |other: &Weak<Watcher>| std::ptr::eq(other.as_ptr(), Arc::as_ptr(watcher));
+            if !list.watchers.iter().any(known) {
+                if list.watchers.len() >= list.sweep_at.max(SWEEP_MIN) {
+                    list.watchers.retain(|other| other.strong_count() > 0);
+                    list.sweep_at = 2 * list.watchers.len();
+                }
+                list.watchers.push(Arc::downgrade(watcher));
+            }
+            self.is_watched.store(true, Ordering::SeqCst);
+        }
+        // Pairs with the fence in `fire`: either it sees the flag, or the caller sees the write.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The partition has something new. One load when nobody watches.
+    pub(crate) fn fire(&self) {
+        fence(Ordering::SeqCst);
+        if !self.is_watched.load(Ordering::Relaxed) {
+            return;
+        }
+        self.fire_all(false);
+    }
+
+    /// The topic was deleted.
+    pub(crate) fn close(&self) {
+        self.fire_all(true);
+    }
+
+    fn fire_all(&self, close: bool) {
+        let watchers = {
+            let mut list = self.list.lock();
+            self.is_watched.store(false, Ordering::SeqCst);
+            list.sweep_at = 0;
+            list.closed |= close;
+            std::mem::take(&mut list.watchers)
+        };
+        for watcher in watchers.iter().filter_map(Weak::upgrade) {
+            watcher.fire();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn it_fires_once_for_what_came_since() {
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(count.clone());
+        let mut context = Context::from_waker(&waker);
+        let (watcher, first, second) = (Watcher::new(), Watchers::default(), Watchers::default());
+        first.add(&watcher);
+        second.add(&watcher);
+        first.add(&watcher);
+        assert_eq!(first.list.lock().watchers.len(), 1);
+        assert!(watcher.poll_fired(&mut context).is_pending());
+        first.fire();
+        second.fire();
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        assert!(watcher.poll_fired(&mut context).is_ready());
+        assert!(watcher.poll_fired(&mut context).is_pending());
+        // One shot: it watches nothing now.
+        first.fire();
+        assert!(watcher.poll_fired(&mut context).is_pending());
+        first.add(&watcher);
+        first.close();
+        assert!(watcher.poll_fired(&mut context).is_ready());
+        first.add(&watcher);
+        assert!(watcher.poll_fired(&mut context).is_ready());
+    }
+
+    #[test]
+    fn dropped_watchers_are_forgotten() {
+        let watchers = Watchers::default();
+        let stays = Watcher::new();
+        watchers.add(&stays);
+        for _ in 0..1_000 {
+            watchers.add(&Watcher::new());
+        }
+        assert!(watchers.list.lock().watchers.len() <= SWEEP_MIN + 1);
+        watchers.fire();
+        assert!(stays.fired.load(Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,5 @@
+//! Writes `docs/kafka-settings.md` to the standard output.
+
+fn main() {
+    print!("{}", cloverleaf_kafka::control::settings_markdown());
+}

@@ -1,0 +1,132 @@
+//! What a request of the control plane is answered with: at once, or later.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use kafka_protocol::protocol::Encodable;
+use parking_lot::Mutex;
+
+use crate::context::KafkaContext;
+
+/// The body of an answer, without frame and header.
+pub(crate) type Body = Vec<u8>;
+
+/// A body that comes later.
+pub(crate) type LaterBody = Pin<Box<dyn Future<Output = Body> + Send>>;
+
+/// What a handler gives back.
+pub(crate) enum Answer {
+    /// The body is known.
+    Ready(Body),
+    /// The body comes later; answers behind it wait, as the protocol wants.
+    Later(LaterBody),
+}
+
+/// Encodes an answer's body. The version was checked against the table of versions, and all values
+/// come from handlers of ours: an error is a fault of the broker, told as an empty body.
+pub(crate) fn body(answer: &impl Encodable, version: i16) -> Body {
+    let mut out = Vec::new();
+    if let Err(error) = answer.encode(&mut out, version) {
+        debug_assert!(false, "an answer cannot be encoded: {error}");
+        tracing::error!(version, %error, "an answer cannot be encoded");
+        out.clear();
+    }
+    out
+}
+
+/// Runs `job`, which may block, on the worker's thread.
+pub(crate) fn later(context: &KafkaContext, job: impl FnOnce() -> Body + Send + 'static) -> Answer {
+    let (promise, reply) = promise();
+    context.worker.run(Box::new(move || promise.keep(job())));
+    Answer::Later(Box::pin(reply))
+}
+
+/// One value that somebody waits for.
+struct Slot<T> {
+    value: Option<T>,
+    /// Nobody will set it any more.
+    broken: bool,
+    waker: Option<Waker>,
+}
+
+/// The end that sets the value.
+pub(crate) struct Promise<T> {
+    slot: Arc<Mutex<Slot<T>>>,
+}
+
+/// The end that waits. Gives the default value when the promise was dropped without being kept.
+pub(crate) struct Reply<T> {
+    slot: Arc<Mutex<Slot<T>>>,
+}
+
+/// A promise and its reply.
+pub(crate) fn promise<T>() -> (Promise<T>, Reply<T>) {
+    let slot = Arc::new(Mutex::new(Slot {
+        value: None,
+        broken: false,
+        waker: None,
+    }));
+    (Promise { slot: slot.clone() }, Reply { slot })
+}
+
+impl<T> Promise<T> {
+    /// Sets the value.
+    pub(crate) fn keep(self, value: T) {
+        let mut slot = self.slot.lock();
+        slot.value = Some(value);
+        let waker = slot.waker.take();
+        drop(slot);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Drop for Promise<T> {
+    fn drop(&mut self) {
+        let mut slot = self.slot.lock();
+        slot.broken = true;
+        let waker = slot.waker.take();
+        drop(slot);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<T: Default> Future for Reply<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let mut slot = self.slot.lock();
+        if let Some(value) = slot.value.take() {
+            return Poll::Ready(value);
+        }
+        if slot.broken {
+            return Poll::Ready(T::default());
+        }
+        slot.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+impl<T: Default> Reply<T> {
+    /// The value, if it is there.
+    pub(crate) fn peek(&mut self) -> Option<T> {
+        match Pin::new(self).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+
+    /// The value, which must be there.
+    #[track_caller]
+    pub(crate) fn now(mut self) -> T {
+        let value = self.peek();
+        assert!(value.is_some(), "nothing was answered");
+        value.unwrap_or_default()
+    }
+}

@@ -1,0 +1,49 @@
+//! What all Kafka connections of a broker share.
+
+use std::sync::Arc;
+
+use cloverleaf_broker::Broker;
+
+use crate::control::{ClientMetrics, ProducerIds};
+use crate::fetch::FetchSessions;
+use crate::groups::Groups;
+use crate::options::KafkaOptions;
+
+/// Runs what may block on the disk away from the threads that serve connections.
+pub trait Worker: Send + Sync {
+    /// Runs `job` soon, jobs in the order of their calls.
+    fn run(&self, job: Box<dyn FnOnce() + Send>);
+}
+
+/// Shared by all connections, on all cores.
+pub struct KafkaContext {
+    /// Topics and their logs.
+    pub broker: Broker,
+    /// Limits and defaults.
+    pub options: KafkaOptions,
+    /// Where calls go that may block.
+    pub worker: Arc<dyn Worker>,
+    /// What clients tell of themselves (KIP-714).
+    pub client_metrics: ClientMetrics,
+    /// The numbers of idempotent producers.
+    pub producer_ids: ProducerIds,
+    pub(crate) fetch_sessions: Arc<FetchSessions>,
+    /// Consumer groups. To be told the time: [`Groups::tick`].
+    pub groups: Arc<Groups>,
+}
+
+impl KafkaContext {
+    /// A context on a broker.
+    pub fn new(broker: Broker, options: KafkaOptions, worker: Arc<dyn Worker>) -> Arc<Self> {
+        let groups = Groups::new(broker.clone(), worker.clone(), &options);
+        Arc::new(Self {
+            fetch_sessions: FetchSessions::new(options.fetch_sessions_max),
+            client_metrics: ClientMetrics::default(),
+            producer_ids: ProducerIds::default(),
+            groups,
+            broker,
+            options,
+            worker,
+        })
+    }
+}

@@ -1,0 +1,281 @@
+//! AlterConfigs and IncrementalAlterConfigs: changing the settings of topics.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use kafka_protocol::messages::alter_configs_response::{
+    AlterConfigsResourceResponse, AlterConfigsResponse,
+};
+use kafka_protocol::messages::incremental_alter_configs_response::{
+    AlterConfigsResourceResponse as IncrementalResourceResponse, IncrementalAlterConfigsResponse,
+};
+
+use crate::answer::{Answer, Body, body, later};
+use crate::context::KafkaContext;
+use crate::error_code::{ErrorCode, of_catalog};
+use crate::wire::{Malformed, Reader};
+
+use super::names::{message, text};
+use super::replicas::note_replicas;
+use super::settings::{self, Change, find};
+use super::{Call, configs, topics};
+
+/// What is done with a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Set,
+    /// Back to the default.
+    Delete,
+    /// Add to a list.
+    Append,
+    /// Take from a list.
+    Subtract,
+    Unknown(i8),
+}
+
+impl From<i8> for Operation {
+    fn from(code: i8) -> Self {
+        match code {
+            0 => Self::Set,
+            1 => Self::Delete,
+            2 => Self::Append,
+            3 => Self::Subtract,
+            _ => Self::Unknown(code),
+        }
+    }
+}
+
+/// The changes of one resource.
+#[derive(Debug)]
+struct Resource {
+    kind: i8,
+    name: String,
+    edits: Vec<(String, Operation, Option<String>)>,
+    /// What is not named goes back to its default (AlterConfigs).
+    replaces_all: bool,
+}
+
+/// What came of one resource.
+struct Outcome {
+    kind: i8,
+    name: String,
+    error: ErrorCode,
+    reason: Option<String>,
+}
+
+type Refused = (ErrorCode, String);
+
+fn read(reader: &mut Reader<'_>, is_incremental: bool) -> Result<(Vec<Resource>, bool), Malformed> {
+    let resources = reader.array(|reader| {
+        let (kind, name) = (reader.i8()?, reader.string()?.to_owned());
+        let edits = reader.array(|reader| {
+            let name = reader.string()?.to_owned();
+            let operation = match is_incremental {
+                true => Operation::from(reader.i8()?),
+                false => Operation::Set,
+            };
+            let value = reader.nullable_string()?.map(str::to_owned);
+            reader.skip_tagged()?;
+            Ok((name, operation, value))
+        })?;
+        reader.skip_tagged()?;
+        Ok(Resource {
+            kind,
+            name,
+            edits,
+            replaces_all: !is_incremental,
+        })
+    })?;
+    let validate_only = reader.bool()?;
+    reader.skip_tagged()?;
+    Ok((resources, validate_only))
+}
+
+pub(super) fn alter(call: Call<'_>) -> Result<Answer, Malformed> {
+    run(call, false, |outcomes, version| {
+        let one = |outcome: Outcome| {
+            AlterConfigsResourceResponse::default()
+                .with_error_code(outcome.error.code())
+                .with_error_message(outcome.reason.as_deref().and_then(message))
+                .with_resource_type(outcome.kind)
+                .with_resource_name(text(&outcome.name))
+        };
+        let responses = outcomes.into_iter().map(one).collect();
+        body(
+            &AlterConfigsResponse::default().with_responses(responses),
+            version,
+        )
+    })
+}
+
+pub(super) fn alter_incrementally(call: Call<'_>) -> Result<Answer, Malformed> {
+    run(call, true, |outcomes, version| {
+        let one = |outcome: Outcome| {
+            IncrementalResourceResponse::default()
+                .with_error_code(outcome.error.code())
+                .with_error_message(outcome.reason.as_deref().and_then(message))
+                .with_resource_type(outcome.kind)
+                .with_resource_name(text(&outcome.name))
+        };
+        let responses = outcomes.into_iter().map(one).collect();
+        let response = IncrementalAlterConfigsResponse::default().with_responses(responses);
+        body(&response, version)
+    })
+}
+
+fn run(
+    mut call: Call<'_>,
+    is_incremental: bool,
+    answer: fn(Vec<Outcome>, i16) -> Body,
+) -> Result<Answer, Malformed> {
+    let (resources, validate_only) = read(&mut call.body, is_incremental)?;
+    let (context, version) = (call.context.clone(), call.version);
+    Ok(later(call.context, move || {
+        let mut times: HashMap<(i8, String), u32> = HashMap::new();
+        for resource in &resources {
+            *times
+                .entry((resource.kind, resource.name.clone()))
+                .or_default() += 1;
+        }
+        let outcome = |resource: Resource| {
+            let Resource { kind, name, .. } = &resource;
+            let (kind, name) = (*kind, name.clone());
+            let changed = match times.get(&(kind, name.clone())) {
+                Some(2..) => Err((
+                    ErrorCode::InvalidRequest,
+                    "the request names this resource more than once".to_owned(),
+                )),
+                _ => change(&context, &resource, validate_only),
+            };
+            let (error, reason) = match changed {
+                Ok(()) => (ErrorCode::None, None),
+                Err((error, reason)) => (error, Some(reason)),
+            };
+            Outcome {
+                kind,
+                name,
+                error,
+                reason,
+            }
+        };
+        let outcomes = resources.into_iter().map(outcome).collect();
+        answer(outcomes, version)
+    }))
+}
+
+fn change(
+    context: &Arc<KafkaContext>,
+    resource: &Resource,
+    validate_only: bool,
+) -> Result<(), Refused> {
+    match resource.kind {
+        configs::TOPIC => change_topic(context, resource, validate_only),
+        configs::BROKER => {
+            configs::check_broker(context, &resource.name)?;
+            Err((
+                ErrorCode::InvalidRequest,
+                "settings of the broker are changed in its configuration file or command line, \
+                 not through the protocol"
+                    .to_owned(),
+            ))
+        }
+        kind => Err((
+            ErrorCode::InvalidRequest,
+            format!("resources of type {kind} have no settings here: topics have"),
+        )),
+    }
+}
+
+fn change_topic(
+    context: &Arc<KafkaContext>,
+    resource: &Resource,
+    validate_only: bool,
+) -> Result<(), Refused> {
+    let Some(topic) = topics::find(context, &resource.name) else {
+        let reason = format!("there is no topic '{}'", resource.name.escape_debug());
+        return Err((topics::missing(&resource.name), reason));
+    };
+    let invalid = |refused: settings::Refused| (ErrorCode::InvalidConfig, refused.reason);
+    let mut changes = Vec::new();
+    let mut named = HashSet::new();
+    let options = topic.options();
+    for (name, operation, value) in &resource.edits {
+        if !named.insert(name.as_str()) {
+            let reason = format!("the request names {} more than once", name.escape_debug());
+            return Err((ErrorCode::InvalidRequest, reason));
+        }
+        let value = new_value(context, &options, name, *operation, value.as_deref())?;
+        changes.push(settings::check(name, value.as_deref()).map_err(invalid)?);
+    }
+    if resource.replaces_all {
+        let others = options
+            .settings
+            .keys()
+            .filter(|name| !named.contains(name.as_str()));
+        let unset = |name: &String| {
+            find(name).map(|setting| Change {
+                setting,
+                value: None,
+            })
+        };
+        changes.extend(others.filter_map(unset));
+    }
+    let mut changed = (*options).clone();
+    settings::change(context, &mut changed, &changes).map_err(invalid)?;
+    note_replicas(1, &changes);
+    if validate_only {
+        return Ok(());
+    }
+    let set = topic.set_options(|options| {
+        // Others may have changed the topic meanwhile: nothing of theirs may be lost. What was
+        // valid a moment ago is again, or else stays as it is.
+        let mut current = options.clone();
+        if settings::change(context, &mut current, &changes).is_ok() {
+            *options = current;
+        }
+    });
+    set.map_err(|error| (of_catalog(&error), error.to_string()))
+}
+
+/// The value that an operation leads to; `None`: the default.
+fn new_value(
+    context: &KafkaContext,
+    options: &cloverleaf_broker::TopicOptions,
+    name: &str,
+    operation: Operation,
+    value: Option<&str>,
+) -> Result<Option<String>, Refused> {
+    let is_add = match operation {
+        Operation::Delete => return Ok(None),
+        Operation::Set => match value {
+            Some(value) => return Ok(Some(value.to_owned())),
+            None => {
+                let reason = format!("{} is set to null: delete it instead", name.escape_debug());
+                return Err((ErrorCode::InvalidConfig, reason));
+            }
+        },
+        Operation::Append => true,
+        Operation::Subtract => false,
+        Operation::Unknown(code) => {
+            let reason = format!("there is no operation {code}");
+            return Err((ErrorCode::InvalidRequest, reason));
+        }
+    };
+    let Some(setting) = find(name).filter(|setting| setting.kind.is_list()) else {
+        let reason = format!(
+            "{} is no list: it can be set or deleted",
+            name.escape_debug()
+        );
+        return Err((ErrorCode::InvalidConfig, reason));
+    };
+    let current = setting.shown(context, options).value;
+    let mut words: Vec<&str> = current.split(',').filter(|word| !word.is_empty()).collect();
+    for word in value.unwrap_or_default().split(',').map(str::trim) {
+        match is_add {
+            true if !words.contains(&word) => words.push(word),
+            true => {}
+            false => words.retain(|other| *other != word),
+        }
+    }
+    Ok(Some(words.join(",")))
+}

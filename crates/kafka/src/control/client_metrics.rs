@@ -1,0 +1,126 @@
+//! What clients tell of themselves (KIP-714): the newest figures of each.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+pub use super::otlp::Figure;
+
+/// Most clients that are remembered; the one that was heard of longest ago goes first.
+const CLIENTS_MAX: usize = 1_000;
+
+/// Longest client id that is kept, in bytes.
+const CLIENT_ID_BYTES_MAX: usize = 256;
+
+/// What one client has told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientFigures {
+    /// The client's own number, the same over all its connections.
+    pub instance: Uuid,
+    /// The client's name for itself.
+    pub client_id: Option<String>,
+    /// Name and version of its library.
+    pub software: Option<(String, String)>,
+    /// The address from which it told them.
+    pub remote: SocketAddr,
+    /// When, in microseconds of the telemetry's clock.
+    pub received_us: u64,
+    /// Whether it said that these are the last ones.
+    pub is_last: bool,
+    /// The figures.
+    pub figures: Vec<Figure>,
+}
+
+/// The newest figures of each client, and no more clients than a bound.
+#[derive(Debug, Default)]
+pub struct ClientMetrics {
+    clients: Mutex<HashMap<Uuid, Arc<ClientFigures>>>,
+}
+
+impl ClientMetrics {
+    /// What all clients have told, the newest first.
+    pub fn list(&self) -> Vec<Arc<ClientFigures>> {
+        let mut list: Vec<_> = self.clients.lock().values().cloned().collect();
+        list.sort_by_key(|client| std::cmp::Reverse(client.received_us));
+        list
+    }
+
+    /// When the client was heard of, and whether those were its last figures.
+    pub(super) fn last(&self, instance: Uuid) -> Option<(u64, bool)> {
+        let clients = self.clients.lock();
+        let client = clients.get(&instance)?;
+        Some((client.received_us, client.is_last))
+    }
+
+    /// Takes what a client tells. A push without figures, which clients send at their end, leaves
+    /// those that are known.
+    pub(super) fn put(&self, mut client: ClientFigures) {
+        client.client_id = client
+            .client_id
+            .filter(|id| id.len() <= CLIENT_ID_BYTES_MAX);
+        let mut clients = self.clients.lock();
+        match clients.get(&client.instance) {
+            Some(known) if client.figures.is_empty() => {
+                client.figures.clone_from(&known.figures);
+            }
+            Some(_) => {}
+            None if clients.len() >= CLIENTS_MAX => {
+                let oldest = clients.values().min_by_key(|known| known.received_us);
+                if let Some(oldest) = oldest.map(|known| known.instance) {
+                    clients.remove(&oldest);
+                }
+            }
+            None => {}
+        }
+        clients.insert(client.instance, Arc::new(client));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(number: u128, received_us: u64) -> ClientFigures {
+        ClientFigures {
+            instance: Uuid::from_u128(number),
+            client_id: None,
+            software: None,
+            remote: SocketAddr::from(([127, 0, 0, 1], 9)),
+            received_us,
+            is_last: false,
+            figures: vec![Figure {
+                name: "producer.request.latency.avg".to_owned(),
+                node: None,
+                value: 1.0,
+            }],
+        }
+    }
+
+    #[test]
+    fn the_table_is_bounded_and_the_oldest_goes_first() {
+        let metrics = ClientMetrics::default();
+        for number in 0..CLIENTS_MAX as u64 + 5 {
+            metrics.put(client(u128::from(number), number));
+        }
+        assert_eq!(metrics.list().len(), CLIENTS_MAX);
+        assert_eq!(metrics.last(Uuid::from_u128(4)), None);
+        assert_eq!(metrics.last(Uuid::from_u128(5)), Some((5, false)));
+    }
+
+    #[test]
+    fn a_last_push_without_figures_leaves_those_that_are_known() {
+        let metrics = ClientMetrics::default();
+        metrics.put(client(1, 1));
+        metrics.put(ClientFigures {
+            figures: Vec::new(),
+            is_last: true,
+            ..client(1, 2)
+        });
+        let list = metrics.list();
+        assert_eq!(list.len(), 1);
+        assert!(list[0].is_last && list[0].figures.len() == 1);
+    }
+}

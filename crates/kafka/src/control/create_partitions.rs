@@ -1,0 +1,115 @@
+//! CreatePartitions: more of them for a topic that exists.
+
+use std::collections::HashMap;
+
+use kafka_protocol::messages::CreatePartitionsResponse;
+use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicResult;
+
+use crate::answer::{Answer, body, later};
+use crate::context::KafkaContext;
+use crate::error_code::{ErrorCode, of_catalog};
+use crate::wire::{Malformed, Reader};
+
+use super::names::{message, topic_name};
+use super::{Call, topics};
+
+/// A topic that is to have more partitions.
+struct Wanted {
+    name: String,
+    /// Of all partitions, those that it has included.
+    count: i32,
+    /// The brokers of each new partition, where the client chooses them.
+    assignments: Option<Vec<Vec<i32>>>,
+}
+
+type Refused = (ErrorCode, String);
+
+fn read(reader: &mut Reader<'_>) -> Result<(Vec<Wanted>, bool), Malformed> {
+    let topics = reader.array(|reader| {
+        let (name, count) = (reader.string()?.to_owned(), reader.i32()?);
+        let assignments = reader.nullable_array(|reader| {
+            let brokers = reader.array(Reader::i32)?;
+            reader.skip_tagged()?;
+            Ok(brokers)
+        })?;
+        reader.skip_tagged()?;
+        Ok(Wanted {
+            name,
+            count,
+            assignments,
+        })
+    })?;
+    let _timeout_ms = reader.i32()?;
+    let validate_only = reader.bool()?;
+    reader.skip_tagged()?;
+    Ok((topics, validate_only))
+}
+
+pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
+    let version = call.version;
+    let (wanted, validate_only) = read(&mut call.body)?;
+    let context = call.context.clone();
+    Ok(later(call.context, move || {
+        let mut times: HashMap<&str, u32> = HashMap::new();
+        for topic in &wanted {
+            *times.entry(&topic.name).or_default() += 1;
+        }
+        // One answer for all mentions of a name, in the order of the first ones.
+        let results = wanted.iter().filter_map(|wanted| {
+            let name = wanted.name.as_str();
+            let added = match times.remove(name)? {
+                1 => add(&context, wanted, validate_only),
+                _ => Err((
+                    ErrorCode::InvalidRequest,
+                    "Duplicate topic name.".to_owned(),
+                )),
+            };
+            let result = CreatePartitionsTopicResult::default().with_name(topic_name(name));
+            Some(match added {
+                Ok(()) => result.with_error_message(None),
+                Err((code, reason)) => result
+                    .with_error_code(code.code())
+                    .with_error_message(message(&reason)),
+            })
+        });
+        let response = CreatePartitionsResponse::default().with_results(results.collect());
+        body(&response, version)
+    }))
+}
+
+fn add(context: &KafkaContext, wanted: &Wanted, validate_only: bool) -> Result<(), Refused> {
+    let Some(topic) = topics::find(context, &wanted.name) else {
+        let reason = format!("there is no topic '{}'", wanted.name.escape_debug());
+        return Err((topics::missing(&wanted.name), reason));
+    };
+    let current = topic.partition_count();
+    let total = match u32::try_from(wanted.count) {
+        Ok(total) if total > current => total,
+        _ => {
+            let reason = format!(
+                "The topic {} currently has {current} partition(s); {} would not be an increase.",
+                wanted.name, wanted.count
+            );
+            return Err((ErrorCode::InvalidPartitions, reason));
+        }
+    };
+    if let Some(assignments) = &wanted.assignments {
+        let added = (total - current) as usize;
+        if assignments.len() != added || assignments.iter().any(Vec::is_empty) {
+            let reason = format!(
+                "{added} partition(s) are added, and the assignment names brokers for {}",
+                assignments
+                    .iter()
+                    .filter(|brokers| !brokers.is_empty())
+                    .count()
+            );
+            return Err((ErrorCode::InvalidReplicaAssignment, reason));
+        }
+    }
+    if validate_only && total <= cloverleaf_broker::PARTITIONS_MAX {
+        return Ok(());
+    }
+    topic
+        .add_partitions(total)
+        .map_err(|error| (of_catalog(&error), error.to_string()))
+}

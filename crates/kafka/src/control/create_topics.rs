@@ -1,0 +1,254 @@
+//! CreateTopics.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cloverleaf_broker::{Topic, TopicOptions};
+use kafka_protocol::messages::CreateTopicsResponse;
+use kafka_protocol::messages::create_topics_response::{
+    CreatableTopicConfigs, CreatableTopicResult,
+};
+
+use crate::answer::{Answer, body, later};
+use crate::context::KafkaContext;
+use crate::error_code::{ErrorCode, of_catalog};
+use crate::wire::{Malformed, Reader};
+
+use super::names::{message, text, topic_name, topic_name_fault};
+use super::replicas::note_replicas;
+use super::{Call, configs, settings};
+
+/// One topic to be made.
+struct Wanted {
+    name: String,
+    /// -1: the default, or what the assignments say.
+    partitions: i32,
+    /// -1: the default.
+    replicas: i16,
+    /// Partition and its brokers, where the client chooses them.
+    assignments: Vec<(i32, Vec<i32>)>,
+    configs: Vec<(String, Option<String>)>,
+}
+
+type Refused = (ErrorCode, String);
+
+fn read(reader: &mut Reader<'_>) -> Result<(Vec<Wanted>, bool), Malformed> {
+    let topics = reader.array(|reader| {
+        let name = reader.string()?.to_owned();
+        let (partitions, replicas) = (reader.i32()?, reader.i16()?);
+        let assignments = reader.array(|reader| {
+            let assignment = (reader.i32()?, reader.array(Reader::i32)?);
+            reader.skip_tagged()?;
+            Ok(assignment)
+        })?;
+        let configs = reader.array(|reader| {
+            let name = reader.string()?.to_owned();
+            let value = reader.nullable_string()?.map(str::to_owned);
+            reader.skip_tagged()?;
+            Ok((name, value))
+        })?;
+        reader.skip_tagged()?;
+        Ok(Wanted {
+            name,
+            partitions,
+            replicas,
+            assignments,
+            configs,
+        })
+    })?;
+    let _timeout_ms = reader.i32()?;
+    let validate_only = reader.bool()?;
+    reader.skip_tagged()?;
+    Ok((topics, validate_only))
+}
+
+pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
+    let version = call.version;
+    let (mut wanted, validate_only) = read(&mut call.body)?;
+    let context = call.context.clone();
+    Ok(later(call.context, move || {
+        let mut times: HashMap<String, u32> = HashMap::new();
+        for topic in &wanted {
+            *times.entry(topic.name.clone()).or_default() += 1;
+        }
+        // One answer for all mentions of a name, and nothing is made of it, as Kafka has it.
+        let mut is_first = {
+            let mut seen = std::collections::HashSet::new();
+            move |name: &str| seen.insert(name.to_owned())
+        };
+        wanted.retain(|topic| is_first(&topic.name));
+        let results = wanted.iter().map(|wanted| {
+            let made = match times.get(&wanted.name) {
+                Some(2..) => Err((
+                    ErrorCode::InvalidRequest,
+                    "Duplicate topic name.".to_owned(),
+                )),
+                _ => create(&context, wanted, validate_only),
+            };
+            answer(&context, wanted, made, version)
+        });
+        let response = CreateTopicsResponse::default().with_topics(results.collect());
+        body(&response, version)
+    }))
+}
+
+/// What was made: its options, and the topic itself unless the request only asks.
+struct Made {
+    options: TopicOptions,
+    topic: Option<Arc<Topic>>,
+}
+
+fn create(context: &KafkaContext, wanted: &Wanted, validate_only: bool) -> Result<Made, Refused> {
+    let name = wanted.name.as_str();
+    if let Some(fault) = topic_name_fault(name) {
+        let reason = format!("Topic name is invalid: {fault}");
+        return Err((ErrorCode::InvalidTopicException, reason));
+    }
+    let exists = || {
+        let reason = format!("Topic '{name}' already exists.");
+        (ErrorCode::TopicAlreadyExists, reason)
+    };
+    // A hidden one counts too: its name is taken.
+    if context.broker.topic(name).is_some() {
+        return Err(exists());
+    }
+    let partitions = partitions(context, wanted)?;
+    check_replicas(wanted)?;
+    let options = options(context, wanted, partitions)?;
+    if validate_only {
+        return Ok(Made {
+            options,
+            topic: None,
+        });
+    }
+    let mut is_new = false;
+    let topic = context
+        .broker
+        .topic_or_create(name, || {
+            is_new = true;
+            options.clone()
+        })
+        .map_err(|error| (of_catalog(&error), error.to_string()))?;
+    match is_new {
+        true => Ok(Made {
+            options,
+            topic: Some(topic),
+        }),
+        // Somebody else was faster.
+        false => Err(exists()),
+    }
+}
+
+fn options(
+    context: &KafkaContext,
+    wanted: &Wanted,
+    partitions: u32,
+) -> Result<TopicOptions, Refused> {
+    let invalid = |refused: settings::Refused| (ErrorCode::InvalidConfig, refused.reason);
+    let mut changes = Vec::new();
+    for (name, value) in &wanted.configs {
+        let Some(value) = value else {
+            let reason = format!("Null value not supported for topic config: {name}");
+            return Err((ErrorCode::InvalidConfig, reason));
+        };
+        changes.push(settings::check(name, Some(value)).map_err(invalid)?);
+    }
+    let mut options = settings::defaults(context, partitions);
+    settings::change(context, &mut options, &changes).map_err(invalid)?;
+    note_replicas(wanted.replicas, &changes);
+    Ok(options)
+}
+
+fn partitions(context: &KafkaContext, wanted: &Wanted) -> Result<u32, Refused> {
+    let invalid = |partitions: u32| {
+        let error = cloverleaf_broker::CatalogError::Partitions { partitions };
+        (ErrorCode::InvalidPartitions, error.to_string())
+    };
+    let partitions = match wanted.partitions {
+        _ if !wanted.assignments.is_empty() => u32::try_from(wanted.assignments.len()).ok(),
+        -1 => Some(context.options.partitions_default),
+        count => u32::try_from(count).ok(),
+    };
+    match partitions {
+        Some(count) if (1..=cloverleaf_broker::PARTITIONS_MAX).contains(&count) => Ok(count),
+        Some(count @ 1..) => Err(invalid(count)),
+        _ => Err((
+            ErrorCode::InvalidPartitions,
+            "Number of partitions was set to an invalid non-positive value.".to_owned(),
+        )),
+    }
+}
+
+/// Whatever somebody asks for, there is one replica; but what is no number of replicas in Kafka is
+/// none here.
+fn check_replicas(wanted: &Wanted) -> Result<(), Refused> {
+    if wanted.assignments.is_empty() {
+        return match wanted.replicas {
+            -1 | 1.. => Ok(()),
+            _ => Err((
+                ErrorCode::InvalidReplicationFactor,
+                "Replication factor was set to an invalid non-positive value.".to_owned(),
+            )),
+        };
+    }
+    if wanted.partitions != -1 || wanted.replicas != -1 {
+        let reason = "A manual partition assignment was specified, but the number of partitions \
+            or the replication factor was not set to -1.";
+        return Err((ErrorCode::InvalidRequest, reason.to_owned()));
+    }
+    let invalid = |reason: &str| Err((ErrorCode::InvalidReplicaAssignment, reason.to_owned()));
+    let mut indexes: Vec<i32> = wanted.assignments.iter().map(|(index, _)| *index).collect();
+    indexes.sort_unstable();
+    if !(0i32..)
+        .zip(&indexes)
+        .all(|(expected, index)| expected == *index)
+    {
+        return invalid("partitions should be a consecutive 0-based integer sequence");
+    }
+    if wanted
+        .assignments
+        .iter()
+        .any(|(_, brokers)| brokers.is_empty())
+    {
+        return invalid("The manual partition assignment includes an empty replica list.");
+    }
+    Ok(())
+}
+
+fn answer(
+    context: &KafkaContext,
+    wanted: &Wanted,
+    made: Result<Made, Refused>,
+    version: i16,
+) -> CreatableTopicResult {
+    let result = CreatableTopicResult::default().with_name(topic_name(&wanted.name));
+    let made = match made {
+        Ok(made) => made,
+        Err((code, reason)) => {
+            return result
+                .with_error_code(code.code())
+                .with_error_message(message(&reason));
+        }
+    };
+    let mut result = result.with_error_message(None);
+    if let Some(topic) = made.topic {
+        result = result.with_topic_id(topic.id());
+    }
+    if version < 5 {
+        return result;
+    }
+    let config = |setting: &settings::Setting| {
+        let shown = setting.shown(context, &made.options);
+        CreatableTopicConfigs::default()
+            .with_name(text(setting.name))
+            .with_config_source(match shown.is_own {
+                true => configs::SOURCE_TOPIC,
+                false => configs::standard(context, setting.standard).1,
+            })
+            .with_value(Some(text(&shown.value)))
+    };
+    result
+        .with_num_partitions(i32::try_from(made.options.partitions).unwrap_or(i32::MAX))
+        .with_replication_factor(1)
+        .with_configs(Some(settings::SETTINGS.iter().map(config).collect()))
+}

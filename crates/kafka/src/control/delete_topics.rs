@@ -1,0 +1,112 @@
+//! DeleteTopics.
+
+use std::collections::HashMap;
+
+use kafka_protocol::messages::DeleteTopicsResponse;
+use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
+use uuid::Uuid;
+
+use crate::answer::{Answer, body, later};
+use crate::context::KafkaContext;
+use crate::error_code::{ErrorCode, of_catalog};
+use crate::wire::{Malformed, Reader};
+
+use super::names::{message, topic_name};
+use super::{Call, topics};
+
+/// A topic to be deleted, by name or (since version 6) by id.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Wanted {
+    name: Option<String>,
+    id: Uuid,
+}
+
+type Refused = (ErrorCode, &'static str);
+
+fn read(reader: &mut Reader<'_>, version: i16) -> Result<Vec<Wanted>, Malformed> {
+    let wanted = match version {
+        6.. => reader.array(|reader| {
+            let name = reader.nullable_string()?.map(str::to_owned);
+            let id = reader.uuid()?;
+            reader.skip_tagged()?;
+            Ok(Wanted { name, id })
+        }),
+        _ => reader.array(|reader| {
+            let name = Some(reader.string()?.to_owned());
+            let id = Uuid::nil();
+            Ok(Wanted { name, id })
+        }),
+    }?;
+    let _timeout_ms = reader.i32()?;
+    reader.skip_tagged()?;
+    Ok(wanted)
+}
+
+pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
+    let version = call.version;
+    let wanted = read(&mut call.body, version)?;
+    let context = call.context.clone();
+    Ok(later(call.context, move || {
+        let mut times: HashMap<&Wanted, u32> = HashMap::new();
+        for topic in &wanted {
+            *times.entry(topic).or_default() += 1;
+        }
+        // One answer for all mentions of a topic, in the order of the first ones.
+        let results = wanted.iter().filter_map(|wanted| {
+            Some(match times.remove(wanted)? {
+                1 => delete(&context, wanted),
+                _ => refused(
+                    wanted,
+                    (ErrorCode::InvalidRequest, "Duplicate topic name or id."),
+                ),
+            })
+        });
+        let response = DeleteTopicsResponse::default().with_responses(results.collect());
+        body(&response, version)
+    }))
+}
+
+fn refused(wanted: &Wanted, (code, reason): Refused) -> DeletableTopicResult {
+    DeletableTopicResult::default()
+        .with_name(wanted.name.as_deref().map(topic_name))
+        .with_topic_id(wanted.id)
+        .with_error_code(code.code())
+        .with_error_message(message(reason))
+}
+
+fn delete(context: &KafkaContext, wanted: &Wanted) -> DeletableTopicResult {
+    let topic = match (&wanted.name, wanted.id.is_nil()) {
+        (Some(_), false) => {
+            let reason = "You may not specify both topic name and topic id.";
+            return refused(wanted, (ErrorCode::InvalidRequest, reason));
+        }
+        (None, true) => {
+            let reason = "Neither topic name nor id were specified.";
+            return refused(wanted, (ErrorCode::InvalidRequest, reason));
+        }
+        (Some(name), true) => topics::find(context, name)
+            .ok_or_else(|| (topics::missing(name), "there is no topic of that name")),
+        (None, false) => topics::find_by_id(context, wanted.id)
+            .ok_or((ErrorCode::UnknownTopicId, "there is no topic with that id")),
+    };
+    let topic = match topic {
+        Ok(topic) => topic,
+        Err(missing) => return refused(wanted, missing),
+    };
+    let result = DeletableTopicResult::default()
+        .with_name(Some(topic_name(topic.name())))
+        .with_topic_id(topic.id());
+    match context.broker.delete_topic(topic.name()) {
+        Ok(true) => result,
+        Ok(false) => refused(
+            wanted,
+            (
+                ErrorCode::UnknownTopicOrPartition,
+                "it was deleted meanwhile",
+            ),
+        ),
+        Err(error) => result
+            .with_error_code(of_catalog(&error).code())
+            .with_error_message(message(&error.to_string())),
+    }
+}

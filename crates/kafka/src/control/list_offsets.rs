@@ -1,0 +1,177 @@
+//! ListOffsets: where a partition begins and ends, and which message came at a time.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use cloverleaf_log::{PartitionLog, ReadError};
+use kafka_protocol::messages::ListOffsetsResponse;
+use kafka_protocol::messages::list_offsets_response::{
+    ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
+};
+
+use crate::answer::{Answer, Body, body, later};
+use crate::context::KafkaContext;
+use crate::error_code::ErrorCode;
+use crate::wire::{Malformed, Reader};
+
+use super::names::topic_name;
+use super::{Call, LEADER_EPOCH, check_epoch, topics};
+
+/// What is asked of one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Query {
+    /// The offset that the next message gets.
+    Latest,
+    /// The first message that is there. Without tiers, what is local is all that is there.
+    Earliest,
+    /// The message with the largest timestamp.
+    MaxTimestamp,
+    /// The last message in a remote tier: there is none.
+    LatestTiered,
+    /// The first message that is not older, milliseconds since 1970.
+    Since(i64),
+}
+
+impl Query {
+    /// Reads what the protocol writes as a timestamp. `None`: not in this version.
+    fn of(timestamp: i64, version: i16) -> Option<Self> {
+        match timestamp {
+            0.. => Some(Self::Since(timestamp)),
+            -1 => Some(Self::Latest),
+            -2 => Some(Self::Earliest),
+            -3 if version >= 7 => Some(Self::MaxTimestamp),
+            -4 if version >= 8 => Some(Self::Earliest),
+            -5 if version >= 9 => Some(Self::LatestTiered),
+            _ => None,
+        }
+    }
+
+    /// Whether the answer may have to come from the disk.
+    fn blocks(self) -> bool {
+        matches!(self, Self::Since(_) | Self::MaxTimestamp)
+    }
+}
+
+/// A partition that is asked for.
+struct Wanted {
+    index: i32,
+    epoch: i32,
+    query: Option<Query>,
+}
+
+type Topics = Vec<(String, Vec<Wanted>)>;
+
+fn read(reader: &mut Reader<'_>, version: i16) -> Result<Topics, Malformed> {
+    let _replica_id = reader.i32()?;
+    if version >= 2 {
+        // The isolation level: without transactions all that is readable is committed.
+        reader.i8()?;
+    }
+    let wanted = reader.array(|reader| {
+        let name = reader.string()?.to_owned();
+        let partitions = reader.array(|reader| {
+            let index = reader.i32()?;
+            let epoch = match version {
+                4.. => reader.i32()?,
+                _ => -1,
+            };
+            let query = Query::of(reader.i64()?, version);
+            reader.skip_tagged()?;
+            Ok(Wanted {
+                index,
+                epoch,
+                query,
+            })
+        })?;
+        reader.skip_tagged()?;
+        Ok((name, partitions))
+    })?;
+    if version >= 10 {
+        // How long a remote tier may take.
+        reader.i32()?;
+    }
+    reader.skip_tagged()?;
+    Ok(wanted)
+}
+
+pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
+    let version = call.version;
+    let wanted = read(&mut call.body, version)?;
+    let all = || wanted.iter().flat_map(|(_, partitions)| partitions);
+    if !all().any(|wanted| wanted.query.is_some_and(Query::blocks)) {
+        return Ok(Answer::Ready(answer(call.context, wanted, version)));
+    }
+    let context = call.context.clone();
+    Ok(later(call.context, move || {
+        answer(&context, wanted, version)
+    }))
+}
+
+fn answer(context: &KafkaContext, wanted: Topics, version: i16) -> Body {
+    let mut seen = HashSet::new();
+    let mut duplicates = HashSet::new();
+    for (name, partitions) in &wanted {
+        for wanted in partitions {
+            if !seen.insert((name.as_str(), wanted.index)) {
+                duplicates.insert((name.as_str(), wanted.index));
+            }
+        }
+    }
+    let topic = |(name, partitions): &(String, Vec<Wanted>)| {
+        let partition = |wanted: &Wanted| {
+            let result = ListOffsetsPartitionResponse::default().with_partition_index(wanted.index);
+            let found = match duplicates.contains(&(name.as_str(), wanted.index)) {
+                true => Err(ErrorCode::InvalidRequest),
+                false => find(context, name, wanted),
+            };
+            match found {
+                Ok(Some((offset, timestamp))) => {
+                    let result = result.with_offset(offset).with_timestamp(timestamp);
+                    match version {
+                        4.. => result.with_leader_epoch(LEADER_EPOCH),
+                        _ => result,
+                    }
+                }
+                Ok(None) => result,
+                Err(code) => result.with_error_code(code.code()),
+            }
+        };
+        ListOffsetsTopicResponse::default()
+            .with_name(topic_name(name))
+            .with_partitions(partitions.iter().map(partition).collect())
+    };
+    let topics = wanted.iter().map(topic).collect();
+    body(&ListOffsetsResponse::default().with_topics(topics), version)
+}
+
+/// Offset and timestamp; `None`: no message is like that.
+fn find(
+    context: &KafkaContext,
+    name: &str,
+    wanted: &Wanted,
+) -> Result<Option<(i64, i64)>, ErrorCode> {
+    let (_, log) = topics::partition(context, name, wanted.index)?;
+    check_epoch(wanted.epoch)?;
+    let query = wanted.query.ok_or(ErrorCode::UnsupportedVersion)?;
+    let found = look_up(&log, query).map_err(|error| {
+        tracing::warn!(topic = name, partition = wanted.index, %error, "cannot look up an offset");
+        match error {
+            ReadError::Failed(_) => ErrorCode::KafkaStorageError,
+            ReadError::Closed => ErrorCode::NotLeaderOrFollower,
+        }
+    })?;
+    let number = |offset| i64::try_from(offset).unwrap_or(i64::MAX);
+    Ok(found.map(|(offset, timestamp)| (number(offset), timestamp)))
+}
+
+fn look_up(log: &Arc<PartitionLog>, query: Query) -> Result<Option<(u64, i64)>, ReadError> {
+    /// Of an offset that is none of a message.
+    const NO_TIMESTAMP: i64 = -1;
+    match query {
+        Query::Latest => Ok(Some((log.written_end(), NO_TIMESTAMP))),
+        Query::Earliest => Ok(Some((log.start_offset(), NO_TIMESTAMP))),
+        Query::LatestTiered => Ok(None),
+        Query::MaxTimestamp => log.max_timestamp(),
+        Query::Since(timestamp_ms) => log.offset_for_timestamp(timestamp_ms),
+    }
+}

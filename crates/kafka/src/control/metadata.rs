@@ -1,0 +1,198 @@
+//! Metadata: which topics there are, with their partitions and where those are.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use cloverleaf_broker::Topic;
+use kafka_protocol::messages::metadata_response::{
+    MetadataResponse, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
+};
+use uuid::Uuid;
+
+use crate::answer::{Answer, Body, body, later};
+use crate::context::KafkaContext;
+use crate::error_code::ErrorCode;
+use crate::wire::{Malformed, Reader};
+
+use super::advertised::Advertised;
+use super::names::{text, topic_name};
+use super::{Call, LEADER_EPOCH, cluster, topics};
+
+/// What a topic's owner may do, as Kafka says it without an authorizer: bits of READ, WRITE,
+/// CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS.
+const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
+
+/// How a request names a topic.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Wanted {
+    Name(Box<str>),
+    /// Since version 12.
+    Id(Uuid),
+    /// Neither name nor id.
+    Nothing,
+}
+
+struct Request {
+    /// `None`: all.
+    topics: Option<Vec<Wanted>>,
+    auto_create: bool,
+    cluster_operations: bool,
+    topic_operations: bool,
+}
+
+impl Request {
+    fn read(body: &mut Reader<'_>, version: i16) -> Result<Self, Malformed> {
+        let topics = body.nullable_array(|reader| {
+            let id = match version {
+                10.. => reader.uuid()?,
+                _ => Uuid::nil(),
+            };
+            let name = match version {
+                10.. => reader.nullable_string()?,
+                _ => Some(reader.string()?),
+            };
+            reader.skip_tagged()?;
+            Ok(match name {
+                // Before version 12 an id is not to be used; Kafka refuses it.
+                _ if version >= 12 && !id.is_nil() => Wanted::Id(id),
+                Some(name) if id.is_nil() => Wanted::Name(name.into()),
+                _ => Wanted::Nothing,
+            })
+        })?;
+        let request = Self {
+            // Version 0 has no null list.
+            topics: topics.filter(|topics| version > 0 || !topics.is_empty()),
+            auto_create: version < 4 || body.bool()?,
+            cluster_operations: (8..=10).contains(&version) && body.bool()?,
+            topic_operations: version >= 8 && body.bool()?,
+        };
+        body.skip_tagged()?;
+        Ok(request)
+    }
+
+    /// Whether topics are made, which blocks.
+    fn makes_topics(&self, context: &KafkaContext) -> bool {
+        let is_made = |wanted: &Wanted| match wanted {
+            Wanted::Name(name) => topics::find(context, name).is_none(),
+            Wanted::Id(_) | Wanted::Nothing => false,
+        };
+        self.auto_create
+            && context.options.auto_create_topics
+            && self.topics.iter().flatten().any(is_made)
+    }
+}
+
+pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
+    let version = call.version;
+    let request = Request::read(&mut call.body, version)?;
+    let broker = broker(&call);
+    if !request.makes_topics(call.context) {
+        return Ok(Answer::Ready(answer(
+            call.context,
+            &request,
+            broker,
+            version,
+        )));
+    }
+    let context = call.context.clone();
+    Ok(later(call.context, move || {
+        answer(&context, &request, broker, version)
+    }))
+}
+
+fn answer(
+    context: &KafkaContext,
+    request: &Request,
+    broker: MetadataResponseBroker,
+    version: i16,
+) -> Body {
+    let operations = match request.topic_operations {
+        true => TOPIC_OPERATIONS,
+        false => cluster::OPERATIONS_UNKNOWN,
+    };
+    let found: Vec<MetadataResponseTopic> = match &request.topics {
+        None => topics::all(context)
+            .iter()
+            .map(|topic| describe(context, topic, operations))
+            .collect(),
+        Some(wanted) => {
+            // Once each, as in Kafka: a short request must not ask for a huge answer.
+            let mut seen = HashSet::new();
+            wanted
+                .iter()
+                .filter(|wanted| seen.insert(*wanted))
+                .map(|wanted| answer_one(context, wanted, request.auto_create, operations))
+                .collect()
+        }
+    };
+    let mut response = MetadataResponse::default()
+        .with_brokers(vec![broker])
+        .with_cluster_id(Some(cluster::id(context)))
+        .with_controller_id(context.options.node_id.into())
+        .with_topics(found);
+    if request.cluster_operations {
+        response = response.with_cluster_authorized_operations(cluster::OPERATIONS);
+    }
+    body(&response, version)
+}
+
+fn broker(call: &Call<'_>) -> MetadataResponseBroker {
+    let Advertised { host, port } = Advertised::to(call.context, call.peer);
+    MetadataResponseBroker::default()
+        .with_node_id(call.context.options.node_id.into())
+        .with_host(text(&host))
+        .with_port(port)
+        .with_rack(None)
+}
+
+fn answer_one(
+    context: &KafkaContext,
+    wanted: &Wanted,
+    auto_create: bool,
+    operations: i32,
+) -> MetadataResponseTopic {
+    let refused = MetadataResponseTopic::default().with_topic_authorized_operations(operations);
+    match wanted {
+        Wanted::Nothing => refused
+            .with_error_code(ErrorCode::InvalidRequest.code())
+            .with_name(Some(topic_name(""))),
+        Wanted::Id(id) => match topics::find_by_id(context, *id) {
+            Some(topic) => describe(context, &topic, operations),
+            None => refused
+                .with_error_code(ErrorCode::UnknownTopicId.code())
+                .with_name(None)
+                .with_topic_id(*id),
+        },
+        Wanted::Name(name) => {
+            let found = match topics::find(context, name) {
+                Some(topic) => Ok(topic),
+                None if auto_create => topics::find_or_create(context, name),
+                None => Err(topics::missing(name)),
+            };
+            match found {
+                Ok(topic) => describe(context, &topic, operations),
+                Err(code) => refused
+                    .with_error_code(code.code())
+                    .with_name(Some(topic_name(name))),
+            }
+        }
+    }
+}
+
+fn describe(context: &KafkaContext, topic: &Arc<Topic>, operations: i32) -> MetadataResponseTopic {
+    let node = context.options.node_id;
+    let partition = |index: i32| {
+        MetadataResponsePartition::default()
+            .with_partition_index(index)
+            .with_leader_id(node.into())
+            .with_leader_epoch(LEADER_EPOCH)
+            .with_replica_nodes(vec![node.into()])
+            .with_isr_nodes(vec![node.into()])
+    };
+    let partitions = i32::try_from(topic.partition_count()).unwrap_or(i32::MAX);
+    MetadataResponseTopic::default()
+        .with_name(Some(topic_name(topic.name())))
+        .with_topic_id(topic.id())
+        .with_partitions((0..partitions).map(partition).collect())
+        .with_topic_authorized_operations(operations)
+}

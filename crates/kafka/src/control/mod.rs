@@ -1,0 +1,128 @@
+//! The control plane: everything but Produce, Fetch and ApiVersions.
+//!
+//! Each file holds the requests about one thing: how they are read, what they do, how they are
+//! answered.
+
+pub(crate) mod advertised;
+mod alter_configs;
+mod client_metrics;
+mod cluster;
+mod configs;
+mod coordinator;
+mod create_partitions;
+mod create_topics;
+mod delete_records;
+mod delete_topics;
+mod group_tools;
+mod groups;
+mod leader_epochs;
+mod list_offsets;
+mod log_dirs;
+mod metadata;
+pub(crate) mod names;
+mod offsets;
+mod otlp;
+mod producer_ids;
+mod producers;
+mod replicas;
+mod settings;
+mod telemetry;
+pub(crate) mod topics;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use cloverleaf_session::Now;
+
+use crate::answer::Answer;
+use crate::apis::Api;
+use crate::context::KafkaContext;
+use crate::error_code::ErrorCode;
+use crate::wire::{Malformed, Reader};
+
+pub use client_metrics::{ClientFigures, ClientMetrics, Figure};
+pub use producer_ids::ProducerIds;
+
+/// The epoch of every partition's leader: there is one broker, it leads, and that never changes.
+pub(crate) const LEADER_EPOCH: i32 = 0;
+
+/// What is known of the connection a request came on.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// The client's address.
+    pub remote: SocketAddr,
+    /// The address that the client has connected to.
+    pub local: SocketAddr,
+    /// Whether it came over TLS.
+    pub tls: bool,
+    /// The client's software, as ApiVersions said (KIP-511).
+    pub software: Option<(String, String)>,
+}
+
+/// A request of the control plane.
+pub(crate) struct Call<'a> {
+    pub(crate) context: &'a Arc<KafkaContext>,
+    pub(crate) peer: &'a Peer,
+    /// The connection's number, of which there is no other in this process.
+    pub(crate) connection: u64,
+    pub(crate) version: i16,
+    pub(crate) client_id: Option<&'a str>,
+    pub(crate) body: Reader<'a>,
+    pub(crate) now: Now,
+}
+
+/// Does what the request asks.
+///
+/// # Errors
+/// The body is none of this version: the connection is to be closed, as Kafka does.
+pub(crate) fn handle(api: Api, call: Call<'_>) -> Result<Answer, Malformed> {
+    match api {
+        Api::ListOffsets => list_offsets::handle(call),
+        Api::Metadata => metadata::handle(call),
+        Api::CreateTopics => create_topics::handle(call),
+        Api::DeleteTopics => delete_topics::handle(call),
+        Api::DeleteRecords => delete_records::handle(call),
+        Api::InitProducerId => producer_ids::init(call),
+        Api::OffsetForLeaderEpoch => leader_epochs::handle(call),
+        Api::DescribeConfigs => configs::describe(call),
+        Api::AlterConfigs => alter_configs::alter(call),
+        Api::DescribeLogDirs => log_dirs::handle(call),
+        Api::CreatePartitions => create_partitions::handle(call),
+        Api::IncrementalAlterConfigs => alter_configs::alter_incrementally(call),
+        Api::DescribeCluster => cluster::describe(call),
+        Api::DescribeProducers => producers::describe(call),
+        Api::GetTelemetrySubscriptions => telemetry::get_subscriptions(call),
+        Api::PushTelemetry => telemetry::push(call),
+        Api::FindCoordinator => coordinator::find(call),
+        Api::JoinGroup => groups::join(call),
+        Api::SyncGroup => groups::sync(call),
+        Api::Heartbeat => groups::heartbeat(call),
+        Api::LeaveGroup => groups::leave(call),
+        Api::DescribeGroups => group_tools::describe(call),
+        Api::ListGroups => group_tools::list(call),
+        Api::DeleteGroups => group_tools::delete(call),
+        Api::OffsetCommit => offsets::commit(call),
+        Api::OffsetFetch => offsets::fetch(call),
+        Api::OffsetDelete => offsets::delete(call),
+        _ => Err(Malformed {
+            what: "not a request of the control plane",
+        }),
+    }
+}
+
+/// `docs/kafka-settings.md`: what becomes of each topic setting of Kafka.
+pub fn settings_markdown() -> String {
+    settings::markdown()
+}
+
+/// Checks the leader epoch that a client believes in; -1: it does not say.
+///
+/// # Errors
+/// Ours is newer or older, as Kafka has it.
+pub(crate) fn check_epoch(epoch: i32) -> Result<(), ErrorCode> {
+    match epoch {
+        -1 | LEADER_EPOCH => Ok(()),
+        LEADER_EPOCH.. => Err(ErrorCode::UnknownLeaderEpoch),
+        _ => Err(ErrorCode::FencedLeaderEpoch),
+    }
+}

@@ -1,0 +1,70 @@
+//! Names that Kafka can spell, and text on its way out.
+
+use kafka_protocol::messages::TopicName;
+use kafka_protocol::protocol::StrBytes;
+
+/// Longest topic name in bytes: Kafka makes folders of them, and clients check it.
+const TOPIC_NAME_BYTES_MAX: usize = 249;
+
+/// Why a name is none for a topic in Kafka; `None`: it is one.
+pub(crate) fn topic_name_fault(name: &str) -> Option<String> {
+    let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    match name {
+        "" => Some("the empty string is not allowed".to_owned()),
+        "." | ".." => Some(format!("'{name}' is not allowed")),
+        _ if name.len() > TOPIC_NAME_BYTES_MAX => Some(format!(
+            "it has {} bytes, at most {TOPIC_NAME_BYTES_MAX} are allowed",
+            name.len()
+        )),
+        _ if !name.bytes().all(is_legal) => Some(format!(
+            "'{}' contains other characters than ASCII letters, digits, '.', '_' and '-'",
+            name.escape_debug()
+        )),
+        _ => None,
+    }
+}
+
+/// Text for an answer.
+pub(crate) fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+/// Longest message of an error in bytes. It may quote the request, and strings of older versions
+/// have 15 bits of length.
+const MESSAGE_BYTES_MAX: usize = 1_000;
+
+/// An error's message for an answer.
+pub(crate) fn message(reason: &str) -> Option<StrBytes> {
+    Some(text(
+        &reason[..reason.floor_char_boundary(MESSAGE_BYTES_MAX)],
+    ))
+}
+
+/// A topic's name for an answer.
+pub(crate) fn topic_name(name: &str) -> TopicName {
+    TopicName(text(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_what_kafka_takes() {
+        for name in ["a", "orders.v1", "_x-Y9", "...", &"n".repeat(249)] {
+            assert_eq!(topic_name_fault(name), None, "{name}");
+        }
+        for name in [
+            "",
+            ".",
+            "..",
+            "a b",
+            "a#ephemeral",
+            "ä",
+            "a/b",
+            &"n".repeat(250),
+        ] {
+            assert!(topic_name_fault(name).is_some(), "{name}");
+        }
+    }
+}

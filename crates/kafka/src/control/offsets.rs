@@ -1,0 +1,435 @@
+//! OffsetCommit, OffsetFetch, OffsetDelete.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use cloverleaf_broker::{Committed, Topic};
+use kafka_protocol::messages::GroupId;
+use kafka_protocol::messages::offset_commit_response::{
+    OffsetCommitResponse, OffsetCommitResponsePartition, OffsetCommitResponseTopic,
+};
+use kafka_protocol::messages::offset_delete_response::{
+    OffsetDeleteResponse, OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
+};
+use kafka_protocol::messages::offset_fetch_response::{
+    OffsetFetchResponse, OffsetFetchResponseGroup, OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions, OffsetFetchResponseTopic, OffsetFetchResponseTopics,
+};
+use uuid::Uuid;
+
+use crate::answer::{Answer, body, promise};
+use crate::context::KafkaContext;
+use crate::error_code::ErrorCode;
+use crate::groups::Commits;
+use crate::groups::reply::Identity;
+use crate::wire::{Malformed, Reader};
+
+use super::names::{text, topic_name};
+use super::{Call, topics};
+
+/// One partition of an OffsetCommit.
+struct CommitPartition<'a> {
+    index: i32,
+    offset: i64,
+    leader_epoch: i32,
+    metadata: &'a str,
+}
+
+struct CommitTopic<'a> {
+    name: &'a str,
+    partitions: Vec<CommitPartition<'a>>,
+}
+
+struct Commit<'a> {
+    group: &'a str,
+    generation: i32,
+    who: Identity,
+    topics: Vec<CommitTopic<'a>>,
+}
+
+fn read_commit<'a>(reader: &mut Reader<'a>, version: i16) -> Result<Commit<'a>, Malformed> {
+    let group = reader.string()?;
+    let generation = reader.i32()?;
+    let member_id = reader.string()?.to_owned();
+    let instance = match version {
+        7.. => reader.nullable_string()?.map(str::to_owned),
+        _ => None,
+    };
+    if version <= 4 {
+        // How long the client wants the offsets kept: the broker's option decides, as from
+        // version 5 on.
+        reader.i64()?;
+    }
+    let topics = reader.array(|reader| {
+        let name = reader.string()?;
+        let partitions = reader.array(|reader| {
+            let partition = CommitPartition {
+                index: reader.i32()?,
+                offset: reader.i64()?,
+                leader_epoch: if version >= 6 { reader.i32()? } else { -1 },
+                metadata: reader.nullable_string()?.unwrap_or_default(),
+            };
+            reader.skip_tagged()?;
+            Ok(partition)
+        })?;
+        reader.skip_tagged()?;
+        Ok(CommitTopic { name, partitions })
+    })?;
+    reader.skip_tagged()?;
+    let who = Identity {
+        member_id,
+        instance,
+    };
+    Ok(Commit {
+        group,
+        generation,
+        who,
+        topics,
+    })
+}
+
+pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
+    let version = call.version;
+    let commit = read_commit(&mut call.body, version)?;
+    let context = call.context;
+    let mut answers: Vec<(String, Vec<(i32, ErrorCode)>)> = Vec::new();
+    let mut offsets: Vec<Committed> = Vec::new();
+    let mut forgotten: Vec<(Uuid, u32)> = Vec::new();
+    let committed_ms = context.broker.now_ms();
+    for topic in &commit.topics {
+        let found = topics::find(context, topic.name);
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for partition in &topic.partitions {
+            let checked = check_partition(context, found.as_deref(), partition);
+            let error = match checked {
+                Err(error) => error,
+                Ok((topic, index, None)) => {
+                    forgotten.push((topic.id(), index));
+                    ErrorCode::None
+                }
+                Ok((topic, index, Some(offset))) => {
+                    offsets.push(Committed {
+                        group: commit.group.to_owned(),
+                        topic: topic.id(),
+                        partition: index,
+                        offset,
+                        leader_epoch: partition.leader_epoch,
+                        metadata: partition.metadata.to_owned(),
+                        committed_ms,
+                    });
+                    ErrorCode::None
+                }
+            };
+            partitions.push((partition.index, error));
+        }
+        answers.push((topic.name.to_owned(), partitions));
+    }
+    if commit.topics.is_empty() {
+        return Ok(Answer::Ready(write_commit(answers, version)));
+    }
+    let groups = &context.groups;
+    let at = groups.at(call.now);
+    let what = Commits { offsets, forgotten };
+    let committed = groups.commit(commit.group, &commit.who, commit.generation, what, at);
+    let reply = match committed {
+        Ok(reply) => reply,
+        Err(error) => {
+            let error = match error {
+                // Before version 9 clients do not expect the other.
+                ErrorCode::GroupIdNotFound if version < 9 => ErrorCode::IllegalGeneration,
+                error => error,
+            };
+            refuse(&mut answers, error);
+            return Ok(Answer::Ready(write_commit(answers, version)));
+        }
+    };
+    Ok(Answer::Later(Box::pin(async move {
+        let outcome = match reply.await.0 {
+            Ok(None) => Ok(()),
+            // As in Kafka when its storage fails: look for the coordinator, and try again.
+            Ok(Some(synced)) => synced.await.map_err(|_| ErrorCode::NotCoordinator),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = outcome {
+            refuse(&mut answers, error);
+        }
+        write_commit(answers, version)
+    })))
+}
+
+/// Where it is and the offset; `None`: the group's offset is to be forgotten. Kafka stores negative
+/// ones, and then answers as if there were none: kafkajs resets offsets so.
+fn check_partition<'a>(
+    context: &KafkaContext,
+    topic: Option<&'a Topic>,
+    partition: &CommitPartition<'_>,
+) -> Result<(&'a Topic, u32, Option<u64>), ErrorCode> {
+    let index = u32::try_from(partition.index).ok();
+    let known = topic.zip(index);
+    let known = known.filter(|(topic, index)| *index < topic.partition_count());
+    let Some((topic, index)) = known else {
+        return Err(ErrorCode::UnknownTopicOrPartition);
+    };
+    if partition.metadata.len() > context.options.offset_metadata_bytes_max {
+        return Err(ErrorCode::OffsetMetadataTooLarge);
+    }
+    Ok((topic, index, u64::try_from(partition.offset).ok()))
+}
+
+/// All that would have been committed is not.
+fn refuse(answers: &mut [(String, Vec<(i32, ErrorCode)>)], error: ErrorCode) {
+    for (_, partitions) in answers {
+        for (_, outcome) in partitions {
+            if *outcome != ErrorCode::UnknownTopicOrPartition {
+                *outcome = error;
+            }
+        }
+    }
+}
+
+fn write_commit(answers: Vec<(String, Vec<(i32, ErrorCode)>)>, version: i16) -> Vec<u8> {
+    let topics = answers.into_iter().map(|(name, partitions)| {
+        let partitions = partitions.into_iter().map(|(index, error)| {
+            OffsetCommitResponsePartition::default()
+                .with_partition_index(index)
+                .with_error_code(error.code())
+        });
+        OffsetCommitResponseTopic::default()
+            .with_name(topic_name(&name))
+            .with_partitions(partitions.collect())
+    });
+    let response = OffsetCommitResponse::default().with_topics(topics.collect());
+    body(&response, version)
+}
+
+/// What a group asks for; `None`: everything that it has committed.
+type Wanted = Option<Vec<(String, Vec<i32>)>>;
+
+/// The first version in which several groups may ask.
+const BATCHED_FROM: i16 = 8;
+
+fn read_wanted(reader: &mut Reader<'_>) -> Result<Wanted, Malformed> {
+    reader.nullable_array(|reader| {
+        let name = reader.string()?.to_owned();
+        let partitions = reader.array(|partition| partition.i32())?;
+        reader.skip_tagged()?;
+        Ok((name, partitions))
+    })
+}
+
+fn read_fetch(reader: &mut Reader<'_>, version: i16) -> Result<Vec<(String, Wanted)>, Malformed> {
+    let mut groups = if version < BATCHED_FROM {
+        let group = reader.string()?.to_owned();
+        let wanted = read_wanted(reader)?;
+        if wanted.is_none() && version < 2 {
+            return Err(Malformed {
+                what: "an array is null",
+            });
+        }
+        vec![(group, wanted)]
+    } else {
+        reader.array(|reader| {
+            let group = reader.string()?.to_owned();
+            if version >= 9 {
+                // Member id and epoch of the new group protocol, which is not served.
+                reader.nullable_string()?;
+                reader.i32()?;
+            }
+            let wanted = read_wanted(reader)?;
+            reader.skip_tagged()?;
+            Ok((group, wanted))
+        })?
+    };
+    if version >= 7 {
+        // Whether offsets of open transactions are waited for: there are none.
+        reader.bool()?;
+    }
+    reader.skip_tagged()?;
+    // Everything of a group is told once: an answer is not to be larger than what it is about.
+    let mut seen = BTreeSet::new();
+    groups.retain(|(group, wanted)| wanted.is_some() || seen.insert(group.clone()));
+    Ok(groups)
+}
+
+pub(super) fn fetch(mut call: Call<'_>) -> Result<Answer, Malformed> {
+    let version = call.version;
+    let asked = read_fetch(&mut call.body, version)?;
+    if call.context.groups.is_written() {
+        return Ok(Answer::Ready(answer_fetch(call.context, asked, version)));
+    }
+    // The client's own commit may be among what is not written yet.
+    let (promise, reply) = promise();
+    let context = Arc::clone(call.context);
+    call.context
+        .groups
+        .after_writes(move || promise.keep(answer_fetch(&context, asked, version)));
+    Ok(Answer::Later(Box::pin(reply)))
+}
+
+/// A topic's partitions, each with what is committed.
+type Fetched = Vec<(String, Vec<(i32, Option<Committed>)>)>;
+
+fn answer_fetch(context: &KafkaContext, asked: Vec<(String, Wanted)>, version: i16) -> Vec<u8> {
+    let mut response = OffsetFetchResponse::default();
+    for (group, wanted) in asked {
+        let fetched = match wanted {
+            Some(wanted) => fetch_some(context, &group, wanted),
+            None => fetch_all(context, &group),
+        };
+        if version >= BATCHED_FROM {
+            let topics = fetched.into_iter().map(batched_topic).collect();
+            response.groups.push(
+                OffsetFetchResponseGroup::default()
+                    .with_group_id(GroupId(text(&group)))
+                    .with_topics(topics),
+            );
+        } else {
+            response.topics = fetched.into_iter().map(|t| topic(t, version)).collect();
+        }
+    }
+    body(&response, version)
+}
+
+fn fetch_some(context: &KafkaContext, group: &str, wanted: Vec<(String, Vec<i32>)>) -> Fetched {
+    let committed = |topic: Option<&Topic>, partition: i32| {
+        let index = u32::try_from(partition).ok()?;
+        context.broker.committed_offset(group, topic?.id(), index)
+    };
+    let fetch = |(name, partitions): (String, Vec<i32>)| {
+        let found = topics::find(context, &name);
+        let one = |partition: i32| (partition, committed(found.as_deref(), partition));
+        let partitions = partitions.into_iter().map(one).collect();
+        (name, partitions)
+    };
+    wanted.into_iter().map(fetch).collect()
+}
+
+fn fetch_all(context: &KafkaContext, group: &str) -> Fetched {
+    let mut by_topic: BTreeMap<uuid::Uuid, Vec<(i32, Option<Committed>)>> = BTreeMap::new();
+    for committed in context.broker.committed_offsets(group) {
+        let Ok(index) = i32::try_from(committed.partition) else {
+            continue;
+        };
+        let partitions = by_topic.entry(committed.topic).or_default();
+        partitions.push((index, Some(committed)));
+    }
+    by_topic
+        .into_iter()
+        .filter_map(|(id, partitions)| {
+            let topic = topics::find_by_id(context, id)?;
+            Some((topic.name().to_owned(), partitions))
+        })
+        .collect()
+}
+
+/// Offset, leader epoch and note, for an answer.
+fn parts(committed: Option<Committed>) -> (i64, i32, String) {
+    match committed {
+        Some(committed) => (
+            i64::try_from(committed.offset).unwrap_or(i64::MAX),
+            committed.leader_epoch,
+            committed.metadata,
+        ),
+        None => (-1, -1, String::new()),
+    }
+}
+
+fn topic(
+    (name, partitions): (String, Vec<(i32, Option<Committed>)>),
+    version: i16,
+) -> OffsetFetchResponseTopic {
+    let partitions = partitions.into_iter().map(|(index, committed)| {
+        let (offset, leader_epoch, metadata) = parts(committed);
+        let mut one = OffsetFetchResponsePartition::default()
+            .with_partition_index(index)
+            .with_committed_offset(offset)
+            .with_metadata(Some(text(&metadata)));
+        if version >= 5 {
+            one.committed_leader_epoch = leader_epoch;
+        }
+        one
+    });
+    OffsetFetchResponseTopic::default()
+        .with_name(topic_name(&name))
+        .with_partitions(partitions.collect())
+}
+
+fn batched_topic(
+    (name, partitions): (String, Vec<(i32, Option<Committed>)>),
+) -> OffsetFetchResponseTopics {
+    let partitions = partitions.into_iter().map(|(index, committed)| {
+        let (offset, leader_epoch, metadata) = parts(committed);
+        OffsetFetchResponsePartitions::default()
+            .with_partition_index(index)
+            .with_committed_offset(offset)
+            .with_committed_leader_epoch(leader_epoch)
+            .with_metadata(Some(text(&metadata)))
+    });
+    OffsetFetchResponseTopics::default()
+        .with_name(topic_name(&name))
+        .with_partitions(partitions.collect())
+}
+
+pub(super) fn delete(mut call: Call<'_>) -> Result<Answer, Malformed> {
+    let version = call.version;
+    let reader = &mut call.body;
+    let group = reader.string()?.to_owned();
+    let asked = reader.array(|reader| {
+        let name = reader.string()?.to_owned();
+        let partitions = reader.array(|partition| partition.i32())?;
+        Ok((name, partitions))
+    })?;
+    if group.is_empty() {
+        let code = ErrorCode::InvalidGroupId.code();
+        let response = OffsetDeleteResponse::default().with_error_code(code);
+        return Ok(Answer::Ready(body(&response, version)));
+    }
+    let (promise, reply) = promise();
+    let context = Arc::clone(call.context);
+    call.context.groups.after_writes(move || {
+        let response = delete_offsets(&context, &group, &asked);
+        promise.keep(body(&response, version));
+    });
+    Ok(Answer::Later(Box::pin(reply)))
+}
+
+fn delete_offsets(
+    context: &KafkaContext,
+    group: &str,
+    asked: &[(String, Vec<i32>)],
+) -> OffsetDeleteResponse {
+    let exists = |name: &str, partition: i32| {
+        let topic = topics::find(context, name)?;
+        let index = u32::try_from(partition).ok()?;
+        (index < topic.partition_count()).then_some(index)
+    };
+    let known: Vec<(String, Vec<u32>)> = asked
+        .iter()
+        .map(|(name, partitions)| {
+            let partitions = partitions.iter().filter_map(|p| exists(name, *p));
+            (name.clone(), partitions.collect())
+        })
+        .collect();
+    let outcomes = match context.groups.delete_offsets(group, &known) {
+        Ok(outcomes) => outcomes,
+        Err(error) => return OffsetDeleteResponse::default().with_error_code(error.code()),
+    };
+    let topics = asked
+        .iter()
+        .zip(outcomes)
+        .map(|((name, partitions), outcome)| {
+            let partitions = partitions.iter().map(|partition| {
+                let error = match exists(name, *partition) {
+                    Some(_) => outcome,
+                    None => ErrorCode::UnknownTopicOrPartition,
+                };
+                OffsetDeleteResponsePartition::default()
+                    .with_partition_index(*partition)
+                    .with_error_code(error.code())
+            });
+            OffsetDeleteResponseTopic::default()
+                .with_name(topic_name(name))
+                .with_partitions(partitions.collect())
+        });
+    OffsetDeleteResponse::default().with_topics(topics.collect())
+}

@@ -1,0 +1,22 @@
+//! More replicas than the one there is: many programs ask for three, because Kafka's guides say so.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::settings::{Change, Handling};
+
+/// Notes once per process that somebody asked for replicas, in `count` or by a setting.
+pub(super) fn note_replicas(count: i16, changes: &[Change]) {
+    static NOTED: AtomicBool = AtomicBool::new(false);
+    let is_many = |change: &Change| {
+        let is_about_replicas = matches!(change.setting.handling, Handling::OneReplica(_));
+        is_about_replicas && change.value.as_deref().is_some_and(|value| value != "1")
+    };
+    let is_asked = count > 1 || changes.iter().any(is_many);
+    if is_asked && !NOTED.swap(true, Ordering::Relaxed) {
+        tracing::info!(
+            "a Kafka client asks for several replicas (replication factor or \
+             min.insync.replicas): taken, and described as the one replica that there is; \
+             acks=all is answered once it is synced to the disk. This is said once."
+        );
+    }
+}

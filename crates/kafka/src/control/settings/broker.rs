@@ -1,0 +1,113 @@
+//! The broker's own settings, as far as Kafka's tools read them. They are changed in the
+//! configuration of the broker, not through the protocol.
+
+use cloverleaf_broker::BrokerOptions;
+
+use crate::options::KafkaOptions;
+
+use super::kind::Kind;
+use super::table::{Standard, or_minus_one};
+
+/// One broker setting beside the defaults of topics ([`super::SETTINGS`]).
+pub(crate) struct BrokerSetting {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) value: Standard,
+    pub(crate) doc: &'static str,
+}
+
+const NUMBER: Kind = Kind::Long(i64::MIN);
+
+fn advertised(kafka: &KafkaOptions, _: &BrokerOptions) -> String {
+    let listener = |scheme: &str, address: &Option<(String, u16)>| {
+        let (host, port) = address.as_ref()?;
+        Some(match host.contains(':') {
+            true => format!("{scheme}://[{host}]:{port}"),
+            false => format!("{scheme}://{host}:{port}"),
+        })
+    };
+    let listeners = [
+        listener("PLAINTEXT", &kafka.advertised),
+        listener("SSL", &kafka.advertised_tls),
+    ];
+    let listeners: Vec<String> = listeners.into_iter().flatten().collect();
+    listeners.join(",")
+}
+
+/// `log.retention.ms` in another unit. Rounded up: 0 would say that nothing is kept.
+fn retention_in(kafka: &KafkaOptions, unit_ms: u64) -> String {
+    or_minus_one(kafka.retention_ms.map(|ms| ms.div_ceil(unit_ms)))
+}
+
+macro_rules! settings {
+    ($($name:literal, $kind:expr, $value:expr, $doc:literal;)+) => {
+        /// All of them, by name.
+        pub(crate) const BROKER_SETTINGS: &[BrokerSetting] = &[
+            $(BrokerSetting { name: $name, kind: $kind, value: $value, doc: $doc },)+
+        ];
+    };
+}
+
+settings! {
+    "advertised.listeners", Kind::Text, Standard::Of(advertised),
+        "Addresses that clients are told; empty: the one that each has connected to.";
+    "auto.create.topics.enable", Kind::Bool,
+        Standard::Of(|kafka, _| kafka.auto_create_topics.to_string()),
+        "Whether asking for a topic or publishing to it makes it.";
+    "broker.id", NUMBER, Standard::Of(|kafka, _| kafka.node_id.to_string()),
+        "The number of this broker.";
+    "default.replication.factor", NUMBER, Standard::Is("1"),
+        "Replicas of topics that are made without a number: there is one broker.";
+    "delete.topic.enable", Kind::Bool, Standard::Is("true"),
+        "Whether topics can be deleted.";
+    "fetch.max.bytes", NUMBER, Standard::Of(|kafka, _| kafka.fetch_bytes_max.to_string()),
+        "Most bytes of one Fetch answer.";
+    "group.initial.rebalance.delay.ms", NUMBER,
+        Standard::Of(|kafka, _| kafka.initial_rebalance_delay_ms.to_string()),
+        "How long the first members of an empty group wait for more.";
+    "group.max.session.timeout.ms", NUMBER,
+        Standard::Of(|kafka, _| kafka.session_timeout_ms_max.to_string()),
+        "Longest session timeout of a group member.";
+    "group.max.size", NUMBER, Standard::Of(|kafka, _| kafka.group_members_max.to_string()),
+        "Most members of a group.";
+    "group.min.session.timeout.ms", NUMBER,
+        Standard::Of(|kafka, _| kafka.session_timeout_ms_min.to_string()),
+        "Shortest session timeout of a group member.";
+    "log.dirs", Kind::Text, Standard::Of(|kafka, _| kafka.log_dir.clone()),
+        "The folder of the log.";
+    "log.retention.hours", NUMBER, Standard::Of(|kafka, _| retention_in(kafka, 3_600_000)),
+        "log.retention.ms in whole hours, rounded up; -1: no limit.";
+    "log.retention.minutes", NUMBER, Standard::Of(|kafka, _| retention_in(kafka, 60_000)),
+        "log.retention.ms in whole minutes, rounded up; -1: no limit.";
+    "max.incremental.fetch.session.cache.slots", NUMBER,
+        Standard::Of(|kafka, _| kafka.fetch_sessions_max.to_string()),
+        "Most incremental fetch sessions.";
+    "node.id", NUMBER, Standard::Of(|kafka, _| kafka.node_id.to_string()),
+        "The number of this broker.";
+    "num.partitions", NUMBER, Standard::Of(|kafka, _| kafka.partitions_default.to_string()),
+        "Partitions of topics that are made without a number.";
+    "offset.metadata.max.bytes", NUMBER,
+        Standard::Of(|kafka, _| kafka.offset_metadata_bytes_max.to_string()),
+        "Longest note that a client may add to a committed offset.";
+    "offsets.retention.minutes", NUMBER,
+        Standard::Of(|kafka, _| (kafka.offsets_retention_ms / 60_000).to_string()),
+        "Committed offsets of a group without members go after this time.";
+    "process.roles", Kind::Text, Standard::Is("broker,controller"),
+        "There is one broker, and it is its own controller.";
+    "socket.request.max.bytes", NUMBER,
+        Standard::Of(|kafka, _| kafka.request_bytes_max.to_string()),
+        "Largest request.";
+    "telemetry.max.bytes", NUMBER,
+        Standard::Of(|kafka, _| kafka.client_metrics_bytes_max.to_string()),
+        "Largest set of metrics that a client may push.";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_in_order() {
+        assert!(BROKER_SETTINGS.is_sorted_by(|a, b| a.name < b.name));
+    }
+}

@@ -1,0 +1,289 @@
+//! How settings change a topic's options, and how they are read back from them.
+
+use std::collections::BTreeMap;
+
+use cloverleaf_broker::{Compaction, DurabilityMode, Retention, TopicOptions};
+
+use crate::context::KafkaContext;
+
+use super::Refused;
+use super::table::{Field, Handling, SETTINGS, Setting, find};
+
+/// Everything is synced this often anyway, in milliseconds (`LogOptions::sync_interval_ms`).
+const SYNC_INTERVAL_MS: i64 = 1_000;
+
+/// One setting that gets a value, or (`None`) its default.
+#[derive(Debug, Clone)]
+pub(crate) struct Change {
+    pub(crate) setting: &'static Setting,
+    pub(crate) value: Option<String>,
+}
+
+/// What becomes of old messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Policy {
+    delete: bool,
+    compact: bool,
+}
+
+impl Policy {
+    fn of(text: &str) -> Self {
+        let has = |word| text.split(',').any(|given| given == word);
+        Self {
+            delete: has("delete"),
+            compact: has("compact"),
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self { compact: false, .. } => "delete",
+            Self { delete: false, .. } => "compact",
+            _ => "compact,delete",
+        }
+    }
+
+    /// What holds for a topic.
+    fn current(options: &TopicOptions) -> Self {
+        if let Some(text) = options.settings.get("cleanup.policy") {
+            return Self::of(text);
+        }
+        let Retention {
+            ms,
+            bytes,
+            consumed,
+            ..
+        } = options.retention;
+        let compact = options.compaction.is_some();
+        Self {
+            delete: !compact || ms.is_some() || bytes.is_some() || consumed,
+            compact,
+        }
+    }
+}
+
+/// How a topic made by Kafka is kept about which nothing was said.
+pub(crate) fn defaults(context: &KafkaContext, partitions: u32) -> TopicOptions {
+    let options = &context.options;
+    let mut topic = TopicOptions {
+        partitions,
+        retention: Retention {
+            ms: options.retention_ms,
+            bytes: options.retention_bytes,
+            ..Retention::default()
+        },
+        ..TopicOptions::default()
+    };
+    let fields = [
+        Field::SegmentMs,
+        Field::TimestampBeforeMaxMs,
+        Field::TimestampAfterMaxMs,
+    ];
+    for setting in SETTINGS {
+        if let Handling::Honoured(field) = setting.handling
+            && fields.contains(&field)
+        {
+            set(&mut topic, field, &setting.standard_text(context), false);
+        }
+    }
+    topic
+}
+
+/// Reads what a client wants to set: `None` stands for the default.
+pub(crate) fn check(name: &str, value: Option<&str>) -> Result<Change, Refused> {
+    let Some(setting) = find(name) else {
+        let name = name.escape_debug();
+        return Err(Refused {
+            reason: format!("Unknown topic config name: {name}"),
+        });
+    };
+    let value = value.map(|value| setting.check(value)).transpose()?;
+    Ok(Change { setting, value })
+}
+
+/// Changes a topic's options. What was set through other protocols and is not named stays.
+pub(crate) fn change(
+    context: &KafkaContext,
+    options: &mut TopicOptions,
+    changes: &[Change],
+) -> Result<(), Refused> {
+    let before = Policy::current(options);
+    let changes: BTreeMap<&str, &Change> = changes
+        .iter()
+        .map(|change| (change.setting.name, change))
+        .collect();
+    for (name, change) in &changes {
+        match &change.value {
+            Some(value) => options.settings.insert((*name).to_owned(), value.clone()),
+            None => options.settings.remove(*name),
+        };
+        if let Handling::Honoured(field) = change.setting.handling {
+            let standard = change.setting.standard_text(context);
+            let value = change.value.as_deref();
+            set(options, field, value.unwrap_or(&standard), value.is_some());
+        }
+    }
+    let number = |name: &str| number(context, options, name);
+    let (min_lag_ms, max_lag_ms) = (
+        number("min.compaction.lag.ms"),
+        number("max.compaction.lag.ms"),
+    );
+    if min_lag_ms > max_lag_ms {
+        return Err(Refused {
+            reason: format!(
+                "min.compaction.lag.ms ({min_lag_ms}) is larger than max.compaction.lag.ms \
+                 ({max_lag_ms})"
+            ),
+        });
+    }
+    let policy = match changes.get("cleanup.policy") {
+        Some(Change { value: None, .. }) => Policy::of("delete"),
+        Some(Change {
+            value: Some(text), ..
+        }) => Policy::of(text),
+        None => before,
+    };
+    set_retention(context, options, before, policy, &changes);
+    options.compaction = policy.compact.then(|| compaction(context, options));
+    Ok(())
+}
+
+/// Time and size limits hold only where the policy says so.
+fn set_retention(
+    context: &KafkaContext,
+    options: &mut TopicOptions,
+    before: Policy,
+    policy: Policy,
+    changes: &BTreeMap<&str, &Change>,
+) {
+    if !policy.delete {
+        options.retention = Retention::default();
+        return;
+    }
+    let limit = |name: &str, current: Option<u64>| {
+        let is_current = before.delete && !changes.contains_key(name);
+        match is_current {
+            true => current,
+            false => u64::try_from(number(context, options, name)).ok(),
+        }
+    };
+    let Retention { ms, bytes, .. } = options.retention;
+    let (ms, bytes) = (limit("retention.ms", ms), limit("retention.bytes", bytes));
+    // Who asks Kafka for a retention wants messages kept so long, consumed or not.
+    let is_asked = ["retention.ms", "retention.bytes"].iter().any(|name| {
+        changes
+            .get(name)
+            .is_some_and(|change| change.value.is_some())
+    });
+    options.retention.ms = ms;
+    options.retention.bytes = bytes;
+    options.retention.consumed &= !is_asked && !policy.compact;
+}
+
+fn compaction(context: &KafkaContext, options: &TopicOptions) -> Compaction {
+    let ms = |name| u64::try_from(number(context, options, name)).unwrap_or(0);
+    let ratio = own_or_standard(context, options, "min.cleanable.dirty.ratio");
+    let ratio: f64 = ratio.parse().unwrap_or(0.5);
+    let max_lag_ms = number(context, options, "max.compaction.lag.ms");
+    Compaction {
+        delete_retention_ms: ms("delete.retention.ms"),
+        min_lag_ms: ms("min.compaction.lag.ms"),
+        max_lag_ms: limited(max_lag_ms),
+        // The ratio lies between 0 and 1.
+        dirty_ratio_permille: (ratio * 1000.0).round() as u32,
+    }
+}
+
+fn own_or_standard(context: &KafkaContext, options: &TopicOptions, name: &str) -> String {
+    let own = options.settings.get(name).cloned();
+    own.or_else(|| find(name).map(|setting| setting.standard_text(context)))
+        .unwrap_or_default()
+}
+
+/// The value of a setting with a number, which was checked when it was set.
+fn number(context: &KafkaContext, options: &TopicOptions, name: &str) -> i64 {
+    own_or_standard(context, options, name)
+        .parse()
+        .unwrap_or(-1)
+}
+
+/// The largest number means that there is no limit.
+fn limited(value: i64) -> Option<u64> {
+    match value {
+        i64::MAX => None,
+        _ => u64::try_from(value).ok(),
+    }
+}
+
+/// Sets one field; those of retention and compaction, which belong together, are set elsewhere.
+fn set(options: &mut TopicOptions, field: Field, value: &str, is_own: bool) {
+    let number: i64 = value.parse().unwrap_or(-1);
+    let own = || is_own.then(|| u64::try_from(number).ok()).flatten();
+    match field {
+        Field::SegmentBytes => options.segment_bytes = own(),
+        Field::BatchBytesMax => options.batch_bytes_max = own(),
+        Field::SegmentMs => options.segment_ms = limited(number),
+        Field::TimestampType => options.append_time = value == "LogAppendTime",
+        Field::TimestampBeforeMaxMs => options.timestamp_before_max_ms = limited(number),
+        Field::TimestampAfterMaxMs => options.timestamp_after_max_ms = limited(number),
+        Field::FlushMessages | Field::FlushMs => {
+            let own = |name: &str| {
+                let text = options.settings.get(name)?;
+                text.parse::<i64>().ok()
+            };
+            let wants_sync = own("flush.messages").is_some_and(|count| count < i64::MAX)
+                || own("flush.ms").is_some_and(|ms| ms < SYNC_INTERVAL_MS);
+            options.durability = wants_sync.then_some(DurabilityMode::Disk);
+        }
+        Field::CleanupPolicy
+        | Field::RetentionMs
+        | Field::RetentionBytes
+        | Field::DeleteRetentionMs
+        | Field::MinLagMs
+        | Field::MaxLagMs
+        | Field::DirtyRatio => {}
+    }
+}
+
+/// What a topic's options say of a field; `None`: nothing, because it has no meaning for the topic
+/// now, or because the default holds.
+pub(super) fn read(field: Field, options: &TopicOptions) -> Option<String> {
+    let policy = Policy::current(options);
+    let limit = |limit: Option<u64>| match limit {
+        Some(limit) => limit.to_string(),
+        None => i64::MAX.to_string(),
+    };
+    let or_minus_one = |value: Option<u64>| match value {
+        Some(value) => value.to_string(),
+        None => "-1".to_owned(),
+    };
+    let compaction = options.compaction.as_ref();
+    match field {
+        Field::CleanupPolicy => match options.settings.get("cleanup.policy") {
+            Some(_) => None,
+            None => Some(policy.text().to_owned()),
+        },
+        Field::RetentionMs if !policy.delete => None,
+        Field::RetentionMs => Some(or_minus_one(options.retention.ms)),
+        Field::RetentionBytes if !policy.delete => None,
+        Field::RetentionBytes => Some(or_minus_one(options.retention.bytes)),
+        Field::SegmentBytes => options.segment_bytes.map(|bytes| bytes.to_string()),
+        Field::BatchBytesMax => options.batch_bytes_max.map(|bytes| bytes.to_string()),
+        Field::SegmentMs => Some(limit(options.segment_ms)),
+        Field::TimestampType => Some(match options.append_time {
+            true => "LogAppendTime".to_owned(),
+            false => "CreateTime".to_owned(),
+        }),
+        Field::TimestampBeforeMaxMs => Some(limit(options.timestamp_before_max_ms)),
+        Field::TimestampAfterMaxMs => Some(limit(options.timestamp_after_max_ms)),
+        Field::DeleteRetentionMs => compaction.map(|c| c.delete_retention_ms.to_string()),
+        Field::MinLagMs => compaction.map(|c| c.min_lag_ms.to_string()),
+        Field::MaxLagMs => compaction.map(|c| limit(c.max_lag_ms)),
+        Field::DirtyRatio | Field::FlushMessages | Field::FlushMs => None,
+    }
+}
+
+/// Whether messages may go before their time because of the policy `delete`.
+pub(crate) fn deletes(options: &TopicOptions) -> bool {
+    Policy::current(options).delete
+}

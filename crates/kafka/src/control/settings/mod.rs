@@ -1,0 +1,91 @@
+//! Topic settings: from the names and texts that Kafka's clients know to [`TopicOptions`] and back.
+
+mod broker;
+mod change;
+mod document;
+mod kind;
+mod table;
+
+use cloverleaf_broker::TopicOptions;
+
+use crate::context::KafkaContext;
+
+pub(crate) use broker::BROKER_SETTINGS;
+pub(crate) use change::{Change, change, check, defaults, deletes};
+pub(crate) use document::markdown;
+pub(crate) use kind::Kind;
+pub(crate) use table::{Handling, SETTINGS, Setting, Standard, find};
+
+/// Why a setting is refused, in a sentence for the user.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub(crate) struct Refused {
+    pub(crate) reason: String,
+}
+
+/// A setting's value, and whether somebody has set it for this topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Shown {
+    pub(crate) value: String,
+    pub(crate) is_own: bool,
+}
+
+impl Setting {
+    /// The value of topics about which nothing was said.
+    pub(crate) fn standard_text(&self, context: &KafkaContext) -> String {
+        self.standard
+            .text(&context.options, context.broker.options())
+    }
+
+    /// Checks a value for this setting; gives it as it is kept.
+    pub(crate) fn check(&self, value: &str) -> Result<String, Refused> {
+        let name = self.name;
+        let kept = self.kind.check(value).map_err(|fault| Refused {
+            reason: format!(
+                "Invalid value '{}' for configuration {name}: {fault}",
+                value.escape_debug()
+            ),
+        })?;
+        match self.handling {
+            Handling::Only(only, why) if only != kept => Err(Refused {
+                reason: format!("{name}={kept} is not possible, only {only}. {why}"),
+            }),
+            _ => Ok(kept),
+        }
+    }
+
+    /// What is true of a topic.
+    pub(crate) fn shown(&self, context: &KafkaContext, options: &TopicOptions) -> Shown {
+        let standard = self.standard_text(context);
+        let own = options.settings.get(self.name);
+        match self.handling {
+            Handling::OneReplica(_) => Shown {
+                value: standard,
+                is_own: false,
+            },
+            Handling::Honoured(field) => {
+                let value = change::read(field, options)
+                    .or_else(|| own.cloned())
+                    .unwrap_or_else(|| standard.clone());
+                Shown {
+                    is_own: own.is_some() || value != standard,
+                    value,
+                }
+            }
+            Handling::Accepted(_) | Handling::Only(..) => Shown {
+                is_own: own.is_some(),
+                value: own.cloned().unwrap_or(standard),
+            },
+        }
+    }
+
+    /// What DescribeConfigs says of it.
+    pub(crate) fn documentation(&self) -> String {
+        match self.handling {
+            Handling::Honoured(_) => self.doc.to_owned(),
+            Handling::Accepted(why) | Handling::OneReplica(why) | Handling::Only(_, why) => {
+                format!("{} {why}", self.doc)
+            }
+        }
+    }
+}

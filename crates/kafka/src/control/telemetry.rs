@@ -1,0 +1,194 @@
+//! GetTelemetrySubscriptions and PushTelemetry (KIP-714): clients tell what only they can see, such
+//! as how long their messages wait before they are sent.
+
+use std::io::Read;
+
+use flate2::read::GzDecoder;
+use kafka_protocol::messages::{GetTelemetrySubscriptionsResponse, PushTelemetryResponse};
+use uuid::Uuid;
+
+use crate::answer::{Answer, body, later};
+use crate::error_code::ErrorCode;
+use crate::wire::Malformed;
+
+use super::client_metrics::ClientFigures;
+use super::names::text;
+use super::otlp::{self, Figure, PREFIX};
+use super::{Call, Peer};
+
+/// What clients are asked for: the beginnings of names, without [`PREFIX`]. The standard ones of
+/// KIP-714 and those that librdkafka and the Java client send beside them.
+const WANTED: &[&str] = &[
+    "producer.batch.size.avg",
+    "producer.connection.creation.",
+    "producer.node.request.latency.",
+    "producer.produce.throttle.time.",
+    "producer.record.queue.time.",
+    "producer.records.per.request.avg",
+    "producer.request.latency.",
+    "producer.requests.in.flight",
+    "consumer.connection.creation.",
+    "consumer.coordinator.commit.latency.",
+    "consumer.coordinator.rebalance.latency.",
+    "consumer.fetch.manager.fetch.latency.",
+    "consumer.node.request.latency.",
+    "consumer.poll.idle.ratio.",
+];
+
+/// The number of what is asked for: to be changed with [`WANTED`].
+const SUBSCRIPTION_ID: i32 = 1;
+
+/// Most bytes of a push once it is inflated.
+const INFLATED_BYTES_MAX: usize = 1 << 20;
+
+/// Codecs of the protocol. Every client may send uncompressed; the others would cost a library
+/// for some kilobytes a minute.
+const UNCOMPRESSED: i8 = 0;
+const GZIP: i8 = 1;
+
+/// What clients that are asked for nothing are told as interval, in milliseconds (Kafka's default).
+const IDLE_INTERVAL_MS: i32 = 300_000;
+
+pub(super) fn get_subscriptions(mut call: Call<'_>) -> Result<Answer, Malformed> {
+    let instance = call.body.uuid()?;
+    call.body.skip_tagged()?;
+    let options = &call.context.options;
+    let interval_ms = i32::try_from(options.client_metrics_interval_ms).unwrap_or(i32::MAX);
+    let instance = match instance.is_nil() {
+        true if logs_its_instance(call.peer) => Uuid::nil(),
+        true => Uuid::new_v4(),
+        false => instance,
+    };
+    let mut response = GetTelemetrySubscriptionsResponse::default()
+        .with_client_instance_id(instance)
+        .with_subscription_id(SUBSCRIPTION_ID)
+        .with_accepted_compression_types(vec![GZIP])
+        .with_push_interval_ms(IDLE_INTERVAL_MS)
+        .with_telemetry_max_bytes(bytes_max(&call));
+    if interval_ms > 0 {
+        let wanted = WANTED.iter().map(|name| text(&format!("{PREFIX}{name}")));
+        response = response
+            .with_push_interval_ms(interval_ms)
+            .with_requested_metrics(wanted.collect());
+    }
+    Ok(Answer::Ready(body(&response, call.version)))
+}
+
+/// librdkafka logs each change of its number, which begins as nil, so that every program prints a
+/// line that it does not print with a Kafka without telemetry. It is content without a number: then
+/// the connection's stands for it. Others, as the Java client, fail without one.
+fn logs_its_instance(peer: &Peer) -> bool {
+    let software = peer.software.as_ref();
+    software.is_some_and(|(name, version)| {
+        // Its bindings give their own name, and most add its version to theirs.
+        name.contains("rdkafka")
+            || version.contains("rdkafka")
+            || name.starts_with("confluent-kafka-")
+    })
+}
+
+fn bytes_max(call: &Call<'_>) -> i32 {
+    i32::try_from(call.context.options.client_metrics_bytes_max).unwrap_or(i32::MAX)
+}
+
+/// What a client pushes.
+struct Push<'a> {
+    instance: Uuid,
+    subscription_id: i32,
+    is_last: bool,
+    codec: i8,
+    metrics: &'a [u8],
+}
+
+pub(super) fn push(mut call: Call<'_>) -> Result<Answer, Malformed> {
+    let reader = &mut call.body;
+    let instance = match reader.uuid()? {
+        nil if nil.is_nil() && logs_its_instance(call.peer) => {
+            Uuid::from_u128(u128::from(call.connection) + 1)
+        }
+        instance => instance,
+    };
+    let push = Push {
+        instance,
+        subscription_id: reader.i32()?,
+        is_last: reader.bool()?,
+        codec: reader.i8()?,
+        metrics: reader.bytes()?,
+    };
+    reader.skip_tagged()?;
+    let version = call.version;
+    let answer = move |code: ErrorCode| {
+        let response = PushTelemetryResponse::default().with_error_code(code.code());
+        body(&response, version)
+    };
+    if let Err(code) = check(&call, &push) {
+        return Ok(Answer::Ready(answer(code)));
+    }
+    let client = ClientFigures {
+        instance: push.instance,
+        client_id: call.client_id.map(str::to_owned),
+        software: call.peer.software.clone(),
+        remote: call.peer.remote,
+        received_us: call.now.us,
+        is_last: push.is_last,
+        figures: Vec::new(),
+    };
+    let (context, metrics) = (call.context.clone(), push.metrics.to_vec());
+    // To inflate them takes longer than others of the core should wait.
+    Ok(later(call.context, move || {
+        match read(push.codec, &metrics) {
+            Ok(figures) => {
+                let client = ClientFigures { figures, ..client };
+                context.client_metrics.put(client);
+                answer(ErrorCode::None)
+            }
+            Err(code) => answer(code),
+        }
+    }))
+}
+
+/// Checks as Kafka's `ClientMetricsManager` does.
+fn check(call: &Call<'_>, push: &Push<'_>) -> Result<(), ErrorCode> {
+    let known = &call.context.client_metrics;
+    if push.instance.is_nil() {
+        return Err(ErrorCode::InvalidRequest);
+    }
+    if push.subscription_id != SUBSCRIPTION_ID {
+        return Err(ErrorCode::UnknownSubscriptionId);
+    }
+    if let Some((received_us, was_last)) = known.last(push.instance) {
+        if was_last {
+            return Err(ErrorCode::InvalidRequest);
+        }
+        // Clients may be early by half an interval, as their first push is.
+        let interval_us = u64::from(call.context.options.client_metrics_interval_ms) * 1_000;
+        if !push.is_last && call.now.us < received_us.saturating_add(interval_us / 2) {
+            return Err(ErrorCode::ThrottlingQuotaExceeded);
+        }
+    }
+    if push.metrics.len() > call.context.options.client_metrics_bytes_max {
+        return Err(ErrorCode::TelemetryTooLarge);
+    }
+    Ok(())
+}
+
+fn read(codec: i8, metrics: &[u8]) -> Result<Vec<Figure>, ErrorCode> {
+    let wants = |name: &str| WANTED.iter().any(|wanted| name.starts_with(wanted));
+    let read = |plain: &[u8]| otlp::figures(plain, wants).map_err(|_| ErrorCode::InvalidRecord);
+    match codec {
+        UNCOMPRESSED => read(metrics),
+        // A last push may be empty, whatever its codec.
+        GZIP if metrics.is_empty() => Ok(Vec::new()),
+        GZIP => {
+            let mut plain = Vec::new();
+            let limit = INFLATED_BYTES_MAX as u64 + 1;
+            let inflated = GzDecoder::new(metrics).take(limit).read_to_end(&mut plain);
+            inflated.map_err(|_| ErrorCode::InvalidRecord)?;
+            if plain.len() > INFLATED_BYTES_MAX {
+                return Err(ErrorCode::TelemetryTooLarge);
+            }
+            read(&plain)
+        }
+        _ => Err(ErrorCode::UnsupportedCompressionType),
+    }
+}

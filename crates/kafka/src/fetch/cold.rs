@@ -1,0 +1,139 @@
+//! Reads that the log's reader thread makes: those that the current answer waits for, and those
+//! that the next request will probably ask for.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use cloverleaf_log::{Batch, ColdRead, Offset, PartitionLog, Read, ReadError};
+
+use crate::answer::{Reply, promise};
+
+/// Most reads ahead that a connection keeps; each is at most one chunk of the log, 1 MiB.
+const AHEAD_MAX: usize = 4;
+
+/// What a read brought; `None`: the log was closed before it ran.
+pub(super) type Outcome = Option<Result<Vec<Batch>, ReadError>>;
+
+/// A read that was made or is being made.
+pub(super) enum Reading {
+    Running(Reply<Outcome>),
+    Done(Outcome),
+}
+
+/// The reads of one connection.
+#[derive(Default)]
+pub(super) struct Cold {
+    pending: Vec<Pending>,
+    ahead: Vec<Ahead>,
+}
+
+/// A read that the current answer waits for.
+struct Pending {
+    /// The partition's place in the request.
+    place: u32,
+    /// Where the log ended before the read; 0: unknown.
+    end: Offset,
+    reading: Reading,
+}
+
+/// What came of it.
+pub(super) struct Brought {
+    pub(super) place: u32,
+    pub(super) end: Offset,
+    pub(super) outcome: Outcome,
+}
+
+struct Ahead {
+    log: Arc<PartitionLog>,
+    from: Offset,
+    reading: Reading,
+}
+
+impl Reading {
+    fn start(read: ColdRead) -> Reading {
+        let (promise, reply) = promise();
+        read.on_ready(Box::new(move |outcome| promise.keep(Some(outcome))));
+        Reading::Running(reply)
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if let Reading::Running(reply) = self {
+            match std::pin::Pin::new(reply).poll(cx) {
+                Poll::Ready(outcome) => *self = Reading::Done(outcome),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl Cold {
+    /// Makes a read for the partition at `place` of the current request.
+    pub(super) fn run(&mut self, place: u32, end: Offset, read: ColdRead) {
+        let reading = Reading::start(read);
+        self.pending.push(Pending {
+            place,
+            end,
+            reading,
+        });
+    }
+
+    /// Waits for a read that is under way.
+    pub(super) fn push(&mut self, place: u32, reading: Reading) {
+        let end = 0;
+        self.pending.push(Pending {
+            place,
+            end,
+            reading,
+        });
+    }
+
+    /// Ready when all reads of the current answer are made.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        for pending in &mut self.pending {
+            if pending.reading.poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// What the reads of the current answer brought.
+    pub(super) fn take_pending(&mut self) -> impl Iterator<Item = Brought> {
+        self.pending.drain(..).map(|pending| Brought {
+            place: pending.place,
+            end: pending.end,
+            outcome: match pending.reading {
+                Reading::Done(outcome) => outcome,
+                Reading::Running(_) => None,
+            },
+        })
+    }
+
+    /// Gives up the reads of the current answer.
+    pub(super) fn forget_pending(&mut self) {
+        self.pending.clear();
+    }
+
+    /// A read from this offset on, if one was asked for early. Others of the partition are of no
+    /// use any more.
+    pub(super) fn take_ahead(&mut self, log: &Arc<PartitionLog>, from: Offset) -> Option<Reading> {
+        let at = self.ahead.iter().position(|it| Arc::ptr_eq(&it.log, log))?;
+        let ahead = self.ahead.swap_remove(at);
+        (ahead.from == from).then_some(ahead.reading)
+    }
+
+    /// Asks early for what follows.
+    pub(super) fn read_ahead(&mut self, log: &Arc<PartitionLog>, from: Offset, bytes_max: usize) {
+        if self.ahead.len() >= AHEAD_MAX || log.is_in_memory(from) {
+            return;
+        }
+        let reading = match log.read(from, bytes_max) {
+            Read::Cold(read) => Reading::start(read),
+            Read::Batches(batches) => Reading::Done(Some(Ok(batches))),
+            Read::End => return,
+        };
+        let log = log.clone();
+        self.ahead.push(Ahead { log, from, reading });
+    }
+}

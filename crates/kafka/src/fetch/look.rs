@@ -1,0 +1,246 @@
+//! One look at all partitions of a Fetch: what is there, within the limits.
+
+use std::sync::Arc;
+
+use cloverleaf_log::{Batch, Codec, PartitionLog, Read};
+
+use super::cold::{Brought, Cold};
+use super::part::{Found, Part};
+use super::{Env, Fetching, Kind, Look, ZSTD_FROM};
+use crate::error_code::ErrorCode;
+
+/// A partition that has something already is not read on from its files for less than this.
+const FILE_READ_BYTES_MIN: usize = 256 << 10;
+
+/// What may still be read.
+struct Budget {
+    bytes: usize,
+    /// Of these, what may come from files.
+    file_bytes: usize,
+}
+
+/// What a look works with beside the partition.
+struct Looking<'a> {
+    version: i16,
+    budget: Budget,
+    batches: &'a mut Vec<Batch>,
+    cold: &'a mut Cold,
+    look: Look,
+}
+
+impl Fetching {
+    /// Reads what is there, unless that is known to be too little.
+    pub(super) fn look(&mut self, env: &Env<'_>, is_due: bool) -> Look {
+        if !is_due && self.counted_bytes > 0 && !self.is_enough_now() {
+            return Look::default();
+        }
+        let options = &env.context.options;
+        let bytes_max = self.request.max_bytes.min(options.fetch_bytes_max);
+        self.request.min_bytes = self.request.min_bytes.min(bytes_max);
+        let (version, next) = (self.request.version, self.next());
+        self.batches.clear();
+        self.cold.forget_pending();
+        let mut batches = std::mem::take(&mut self.batches);
+        let mut cold = std::mem::take(&mut self.cold);
+        let mut looking = Looking {
+            version,
+            budget: Budget {
+                bytes: bytes_max,
+                file_bytes: options.fetch_cold_bytes_max,
+            },
+            batches: &mut batches,
+            cold: &mut cold,
+            look: Look::default(),
+        };
+        let parts = self.parts_mut();
+        // There is nothing to wait for.
+        looking.look.ends_wait = parts.is_empty();
+        let (first, last) = parts.split_at_mut(next.min(parts.len()));
+        let places = (next as u32..).zip(last).chain((0..).zip(first));
+        for (place, part) in places {
+            looking.read(place, part);
+        }
+        let look = looking.look;
+        (self.batches, self.cold) = (batches, cold);
+        self.counted_bytes = look.bytes;
+        look
+    }
+
+    /// The place of the partition that comes first.
+    fn next(&self) -> usize {
+        match &self.kind {
+            Kind::Incremental(lease) => lease.session().map_or(0, |session| session.next),
+            Kind::Sessionless | Kind::NewSession | Kind::Refused(_) => 0,
+        }
+    }
+
+    /// Counts what came since the last look, without taking it: what a client waits for should not
+    /// stay in memory for its sake.
+    fn is_enough_now(&mut self) -> bool {
+        let min_bytes = self.request.min_bytes;
+        let mut counted = self.counted_bytes;
+        for part in self.parts_mut() {
+            if part.is_deleted() {
+                // Which is to be told at once.
+                counted = min_bytes;
+                break;
+            }
+            if counted >= min_bytes || !part.has_data_from(part.counted) {
+                continue;
+            }
+            let Some(log) = &part.log else { continue };
+            let end = log.written_end();
+            match log.read(part.counted, min_bytes - counted) {
+                Read::Batches(batches) => {
+                    counted += bytes_of(&batches);
+                    part.counted = batches.last().map_or(end, Batch::end_offset);
+                }
+                Read::End => part.counted = end,
+                Read::Cold(_) => counted = min_bytes,
+            }
+        }
+        self.counted_bytes = counted;
+        counted >= min_bytes
+    }
+
+    /// Takes what the reader thread has brought. Whether there is anything to tell now.
+    pub(super) fn take_cold(&mut self) -> bool {
+        let version = self.request.version;
+        let mut cold = std::mem::take(&mut self.cold);
+        let mut has_error = false;
+        for Brought {
+            place,
+            end,
+            outcome,
+        } in cold.take_pending()
+        {
+            let first = self.batches.len();
+            let found = match outcome {
+                Some(Ok(batches)) => {
+                    self.batches.extend(batches);
+                    keep_known(version, &mut self.batches, first)
+                }
+                Some(Err(error)) => {
+                    tracing::error!(%error, "a fetch cannot be read");
+                    Found::refused(ErrorCode::KafkaStorageError)
+                }
+                None => Found::default(),
+            };
+            has_error |= found.error.is_some();
+            if let Some(part) = self.parts_mut().get_mut(place as usize) {
+                part.found = Found {
+                    is_cold: true,
+                    ..found
+                };
+                // Offsets may lead over a hole to the end: then there is nothing before `end`.
+                part.counted = part.counted.max(end);
+            }
+        }
+        self.cold = cold;
+        has_error || !self.batches.is_empty()
+    }
+}
+
+impl Looking<'_> {
+    fn read(&mut self, place: u32, part: &mut Part) {
+        part.found = Found::default();
+        part.counted = u64::try_from(part.wanted.offset).unwrap_or(0);
+        if let Some(error) = part.refusal(self.version) {
+            part.found.error = Some(error);
+            self.look.ends_wait = true;
+            return;
+        }
+        let Some(log) = part.log.clone() else { return };
+        if log.written_end() <= part.counted {
+            return;
+        }
+        if self.budget.bytes == 0 && self.look.bytes > 0 {
+            self.look.ends_wait = true;
+            return;
+        }
+        if let Some(ahead) = self.cold.take_ahead(&log, part.counted) {
+            self.cold.push(place, ahead);
+            self.look.is_cold = true;
+            return;
+        }
+        self.read_log(place, part, &log);
+        if part.found.error.is_some() {
+            self.look.ends_wait = true;
+        }
+    }
+
+    fn read_log(&mut self, place: u32, part: &mut Part, log: &Arc<PartitionLog>) {
+        let first = self.batches.len();
+        let mut left = part.wanted.bytes_max.min(self.budget.bytes);
+        let mut end;
+        loop {
+            end = log.written_end();
+            let is_file = !log.is_in_memory(part.counted);
+            let has_some = self.batches.len() > first;
+            let mut bytes_max = left;
+            if is_file {
+                bytes_max = left.min(self.budget.file_bytes);
+                if self.budget.file_bytes == 0 || (has_some && bytes_max < FILE_READ_BYTES_MIN) {
+                    break;
+                }
+            }
+            let batches = match log.read(part.counted, bytes_max) {
+                Read::Batches(batches) => batches,
+                Read::End => {
+                    part.counted = end;
+                    break;
+                }
+                Read::Cold(_) if has_some => break,
+                Read::Cold(read) => {
+                    self.budget.file_bytes -= bytes_max;
+                    self.cold.run(place, end, read);
+                    self.look.is_cold = true;
+                    return;
+                }
+            };
+            let bytes = bytes_of(&batches);
+            // The first batch of an answer is given whatever its size; others have to fit.
+            if bytes > bytes_max && self.look.bytes > 0 {
+                break;
+            }
+            part.counted = batches.last().map_or(end, Batch::end_offset);
+            self.look.bytes += bytes;
+            self.batches.extend(batches);
+            left = left.saturating_sub(bytes);
+            self.budget.bytes = self.budget.bytes.saturating_sub(bytes);
+            if is_file {
+                self.budget.file_bytes = self.budget.file_bytes.saturating_sub(bytes);
+            }
+            if !is_file || left == 0 || part.counted >= end {
+                break;
+            }
+        }
+        // What is there and was not taken will not be taken by the next look either: whoever waits
+        // for more would wait in vain.
+        self.look.ends_wait |= part.counted < end;
+        part.found = keep_known(self.version, self.batches, first);
+    }
+}
+
+/// What was found of a partition: the batches from `first` on. Clients that do not know zstd get
+/// the batches before the first one that is compressed so, or an error.
+fn keep_known(version: i16, batches: &mut Vec<Batch>, first: usize) -> Found {
+    let is_unknown = |batch: &Batch| version < ZSTD_FROM && batch.codec() == Codec::Zstd;
+    if let Some(unknown) = batches[first..].iter().position(is_unknown) {
+        batches.truncate(first + unknown);
+        if unknown == 0 {
+            return Found::refused(ErrorCode::UnsupportedCompressionType);
+        }
+    }
+    Found {
+        error: None,
+        first: first as u32,
+        count: (batches.len() - first) as u32,
+        bytes: bytes_of(&batches[first..]),
+        is_cold: false,
+    }
+}
+
+fn bytes_of(batches: &[Batch]) -> usize {
+    batches.iter().map(|batch| batch.bytes().len()).sum()
+}

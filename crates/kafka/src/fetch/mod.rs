@@ -1,0 +1,222 @@
+//! Fetch: stored batches to the client, as they are.
+//!
+//! A Fetch begins when it is the oldest request that is owed an answer. It reads what is there; if
+//! that is too little it waits, for arrivals in any of its partitions or for the end of its time;
+//! what lies in files and not in memory, the log's reader thread fetches.
+//!
+//! ```text
+//!             enough, an error, or no time left
+//!   begun ──▶ looking ─────────────────────────────────▶ answered
+//!               │ ▲  │                                      ▲
+//!  too little   ▼ │  ▼  only on the disk                    │
+//!             waiting   cold ───────────────────────────────┘
+//! ```
+//!
+//! A message is visible once it is handed to the kernel: high watermark and last stable offset are
+//! the end of what is written.
+
+mod answer;
+mod cold;
+mod look;
+mod part;
+mod request;
+mod sessions;
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use cloverleaf_broker::Watcher;
+use cloverleaf_log::Batch;
+use cloverleaf_session::Now;
+
+pub(crate) use request::Request;
+pub(crate) use sessions::FetchSessions;
+
+use crate::context::KafkaContext;
+use crate::error_code::ErrorCode;
+use cold::Cold;
+use part::Part;
+use request::{FINAL_EPOCH, INITIAL_EPOCH};
+use sessions::Lease;
+
+/// Requests before this version come from clients that do not know zstd (KIP-110).
+const ZSTD_FROM: i16 = 10;
+
+/// What a fetch works with.
+pub(crate) struct Env<'a> {
+    pub(crate) context: &'a Arc<KafkaContext>,
+    pub(crate) now: Now,
+    /// The connection ends: nothing is waited for.
+    pub(crate) is_ending: bool,
+}
+
+/// What the telemetry hears of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) messages: u64,
+    pub(crate) errors: u64,
+}
+
+/// The fetching half of a connection: at most one Fetch is under way.
+#[derive(Default)]
+pub(crate) struct Fetching {
+    stage: Stage,
+    request: Request,
+    kind: Kind,
+    /// The broker's generation when the request's topics were looked up.
+    generation: u64,
+    due_us: u64,
+    watcher: Option<Arc<Watcher>>,
+    /// Bytes that were counted while they were too few.
+    counted_bytes: usize,
+    batches: Vec<Batch>,
+    /// What the next request will probably ask for.
+    cold: Cold,
+    /// Which partitions the answer names.
+    named: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Idle,
+    Looking,
+    Waiting,
+    Cold,
+}
+
+/// Whose partitions are read.
+#[derive(Default)]
+enum Kind {
+    /// The request's.
+    #[default]
+    Sessionless,
+    /// The request's, and a session is made of them.
+    NewSession,
+    /// The session's.
+    Incremental(Lease),
+    /// Nobody's: the session is not what the client thinks.
+    Refused(ErrorCode),
+}
+
+/// What one look has found.
+#[derive(Clone, Copy, Default)]
+struct Look {
+    bytes: usize,
+    /// There is an error to be told, or there is more than may be taken.
+    ends_wait: bool,
+    is_cold: bool,
+}
+
+impl Fetching {
+    /// Begins a request. The one before it was answered, or given up with its connection.
+    pub(crate) fn begin(&mut self, request: Request, env: &Env<'_>) {
+        self.request = request;
+        self.generation = self.request.generation;
+        self.due_us = env.now.us + u64::from(self.request.max_wait_ms) * 1000;
+        self.stage = Stage::Looking;
+        self.counted_bytes = 0;
+        self.kind = self.open(env);
+    }
+
+    fn open(&mut self, env: &Env<'_>) -> Kind {
+        let (id, epoch) = (self.request.session_id, self.request.session_epoch);
+        let sessions = &env.context.fetch_sessions;
+        if matches!(epoch, INITIAL_EPOCH | FINAL_EPOCH) {
+            if id != 0 {
+                sessions.end(id);
+            }
+            return match epoch {
+                FINAL_EPOCH => Kind::Sessionless,
+                _ => Kind::NewSession,
+            };
+        }
+        match sessions.resume(&mut self.request, &env.context.broker, env.now.us) {
+            Ok(lease) => Kind::Incremental(lease),
+            Err(error) => Kind::Refused(error),
+        }
+    }
+
+    /// When the wait is over; `u64::MAX`: nothing waits.
+    pub(crate) fn due_us(&self) -> u64 {
+        match self.stage {
+            Stage::Waiting => self.due_us,
+            Stage::Idle | Stage::Looking | Stage::Cold => u64::MAX,
+        }
+    }
+
+    /// The request that was answered, for its allocations.
+    pub(crate) fn take_request(&mut self) -> Request {
+        let mut request = std::mem::take(&mut self.request);
+        request.clear();
+        request
+    }
+
+    /// Goes on; ready when the body of the answer may be appended with [`Fetching::answer`].
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, env: &Env<'_>) -> Poll<()> {
+        loop {
+            let is_due = env.is_ending || env.now.us >= self.due_us;
+            match self.stage {
+                Stage::Idle => return Poll::Ready(()),
+                Stage::Waiting => {
+                    if !is_due && self.watcher().poll_fired(cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                    self.stage = Stage::Looking;
+                }
+                Stage::Looking => {
+                    let look = self.look(env, is_due);
+                    if look.is_cold {
+                        self.stage = Stage::Cold;
+                    } else if is_due || look.ends_wait || look.bytes >= self.request.min_bytes {
+                        return Poll::Ready(());
+                    } else {
+                        self.watch();
+                    }
+                }
+                Stage::Cold => {
+                    if self.cold.poll(cx).is_pending() && !env.is_ending {
+                        return Poll::Pending;
+                    }
+                    if self.take_cold() || is_due {
+                        return Poll::Ready(());
+                    }
+                    self.stage = Stage::Looking;
+                    self.watch();
+                }
+            }
+        }
+    }
+
+    /// Waits for arrivals, unless one came since the look.
+    fn watch(&mut self) {
+        let watcher = self.watcher().clone();
+        let parts = self.parts_mut();
+        parts.iter_mut().for_each(|part| part.watch(&watcher));
+        if !parts.iter().any(|part| part.has_data_from(part.counted)) {
+            self.stage = Stage::Waiting;
+        }
+    }
+
+    /// Who is told of arrivals. A session has its own, because it remembers what is watched.
+    fn watcher(&mut self) -> &Arc<Watcher> {
+        let own = &mut self.watcher;
+        match &mut self.kind {
+            Kind::Incremental(lease) => match lease.session_mut() {
+                Some(session) => &session.watcher,
+                None => own.get_or_insert_with(Watcher::new),
+            },
+            _ => own.get_or_insert_with(Watcher::new),
+        }
+    }
+
+    fn parts_mut(&mut self) -> &mut [Part] {
+        match &mut self.kind {
+            Kind::Sessionless | Kind::NewSession => &mut self.request.parts,
+            Kind::Incremental(lease) => lease
+                .session_mut()
+                .map_or(&mut [], |session| &mut session.parts),
+            Kind::Refused(_) => &mut [],
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! One partition of a Fetch: what is wanted of it, what was found, what its session was told.
+
+use std::sync::Arc;
+
+use cloverleaf_broker::{Broker, Watcher};
+use cloverleaf_log::PartitionLog;
+
+use super::request::Wanted;
+use crate::error_code::ErrorCode;
+use crate::topic_ref::{IDS_FROM, TopicKey, TopicRef};
+
+/// An offset that nothing has: a session has not been told any yet.
+const UNTOLD: i64 = -1;
+
+/// A partition of a request, or of a fetch session.
+pub(crate) struct Part {
+    pub(crate) topic: TopicRef,
+    pub(crate) index: i32,
+    pub(crate) log: Option<Arc<PartitionLog>>,
+    pub(crate) wanted: Wanted,
+    pub(crate) found: Found,
+    /// Up to where data was counted while it was too little for an answer.
+    pub(crate) counted: u64,
+    /// Where the log ended when it was watched: as long as it ends there, the watcher has not
+    /// fired.
+    watched_end: Option<u64>,
+    told: Told,
+}
+
+/// What the current answer says of the partition. Batches lie in the answer's list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) error: Option<ErrorCode>,
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+    pub(crate) bytes: usize,
+    /// It came from the disk.
+    pub(crate) is_cold: bool,
+}
+
+impl Found {
+    pub(crate) fn refused(error: ErrorCode) -> Found {
+        Found {
+            error: Some(error),
+            ..Found::default()
+        }
+    }
+
+    /// Its batches in the answer's list.
+    pub(crate) fn range(&self) -> std::ops::Range<usize> {
+        let first = self.first as usize;
+        first..first + self.count as usize
+    }
+}
+
+/// What the session's client knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Told {
+    high_watermark: i64,
+    log_start: i64,
+}
+
+/// Offsets as they are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    pub(crate) high_watermark: i64,
+    pub(crate) log_start: i64,
+}
+
+impl Part {
+    pub(crate) fn new(topic: TopicRef, index: i32, wanted: Wanted) -> Part {
+        let mut part = Part {
+            topic,
+            index,
+            log: None,
+            wanted,
+            found: Found::default(),
+            counted: 0,
+            watched_end: None,
+            told: Told {
+                high_watermark: UNTOLD,
+                log_start: UNTOLD,
+            },
+        };
+        part.find_log();
+        part
+    }
+
+    fn find_log(&mut self) {
+        let index = u32::try_from(self.index).ok();
+        let topic = self.topic.topic().filter(|topic| !topic.is_deleted());
+        if let Some(topic) = topic {
+            topic.note_reader();
+        }
+        self.log = topic.and_then(|topic| topic.partition(index?));
+        self.watched_end = None;
+    }
+
+    /// Looks up anew what was not there, or is no more: definitions have changed.
+    pub(crate) fn find_again(&mut self, broker: &Broker, by_id: bool) {
+        let gone = self.topic.topic().is_none_or(|topic| topic.is_deleted());
+        if gone {
+            let found = self.topic.key(by_id).find(broker);
+            self.topic = found;
+        }
+        if gone || self.log.is_none() {
+            self.find_log();
+        }
+    }
+
+    /// Whether it is this partition.
+    pub(crate) fn is(&self, key: TopicKey<'_>, index: i32) -> bool {
+        self.index == index && self.topic.key(matches!(key, TopicKey::Id(_))) == key
+    }
+
+    /// Why nothing can be read at the wanted offset, if so.
+    pub(crate) fn refusal(&self, version: i16) -> Option<ErrorCode> {
+        let topic = self.topic.topic().filter(|topic| !topic.is_deleted());
+        let (Some(_), Some(log)) = (topic, &self.log) else {
+            return Some(match topic {
+                None if version >= IDS_FROM => ErrorCode::UnknownTopicId,
+                _ => ErrorCode::UnknownTopicOrPartition,
+            });
+        };
+        // There is one leader, and its epoch is 0 for ever.
+        match self.wanted.leader_epoch {
+            -1 | 0 => {}
+            1.. => return Some(ErrorCode::UnknownLeaderEpoch),
+            _ => return Some(ErrorCode::FencedLeaderEpoch),
+        }
+        let Ok(offset) = u64::try_from(self.wanted.offset) else {
+            return Some(ErrorCode::OffsetOutOfRange);
+        };
+        let end = log.written_end();
+        let is_outside = match offset.cmp(&end) {
+            std::cmp::Ordering::Equal => false,
+            std::cmp::Ordering::Less => offset < log.start_offset(),
+            std::cmp::Ordering::Greater => offset > log.next_offset(),
+        };
+        is_outside.then_some(ErrorCode::OffsetOutOfRange)
+    }
+
+    /// Whether its topic was there and is no more.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.topic.topic().is_some_and(|topic| topic.is_deleted())
+    }
+
+    /// Whether there may be data at or behind `from` that nobody has counted.
+    pub(crate) fn has_data_from(&self, from: u64) -> bool {
+        self.log
+            .as_ref()
+            .is_some_and(|log| log.written_end() > from)
+    }
+
+    /// Lets the watcher fire with the next write.
+    pub(crate) fn watch(&mut self, watcher: &Arc<Watcher>) {
+        let end = self.log.as_ref().map(|log| log.written_end());
+        if end == self.watched_end {
+            return;
+        }
+        if let (Some(topic), Ok(index)) = (self.topic.topic(), u32::try_from(self.index)) {
+            topic.watch(index, watcher);
+        }
+        self.watched_end = end;
+    }
+
+    /// Another watcher will be told.
+    pub(crate) fn forget_watch(&mut self) {
+        self.watched_end = None;
+    }
+
+    /// What is told of the partition beside its data.
+    pub(crate) fn ends(&self) -> Ends {
+        match (&self.log, self.found.error) {
+            (Some(log), None) => Ends {
+                high_watermark: log.written_end() as i64,
+                log_start: log.start_offset() as i64,
+            },
+            _ => Ends {
+                high_watermark: -1,
+                log_start: -1,
+            },
+        }
+    }
+
+    /// Whether a session's answer has to name the partition (KIP-227). A start that has moved is
+    /// told with the next data: to look for it takes the partition's lock.
+    pub(crate) fn is_news(&self) -> bool {
+        self.found.error.is_some()
+            || self.found.count > 0
+            || self.told.high_watermark == UNTOLD
+            || self
+                .log
+                .as_ref()
+                .is_some_and(|log| log.written_end() as i64 != self.told.high_watermark)
+    }
+
+    /// The session's client is told this. An error is told again and again.
+    pub(crate) fn tell(&mut self, ends: Ends) {
+        self.told = Told {
+            high_watermark: ends.high_watermark,
+            log_start: ends.log_start,
+        };
+    }
+
+    /// What it costs to remember, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        let name = match &self.topic {
+            TopicRef::Name(name) => name.len(),
+            TopicRef::Known(_) | TopicRef::Id(_) => 0,
+        };
+        size_of::<Part>() + name + 32
+    }
+}

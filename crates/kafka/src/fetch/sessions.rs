@@ -1,0 +1,295 @@
+//! Fetch sessions (KIP-227): the broker remembers which partitions a client reads, so that its
+//! requests and our answers name only what has changed.
+//!
+//! A session that a request works with is taken out of the cache and put back with the answer. So
+//! nobody waits for a lock while it is read from; a second request for it meanwhile has the wrong
+//! epoch in any case. A connection that ends within a request takes its session with it.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use cloverleaf_broker::{Broker, Watcher};
+use parking_lot::Mutex;
+
+use super::part::Part;
+use super::request::Request;
+use crate::error_code::ErrorCode;
+use crate::topic_ref::{IDS_FROM, TopicKey, TopicRef};
+
+/// A session that was not used for so long goes when room is wanted; Kafka's
+/// `min.incremental.fetch.session.eviction.ms`.
+const IDLE_US: u64 = 120_000_000;
+
+/// Most bytes that all sessions may take, about: a million partitions.
+const BYTES_MAX: usize = 128 << 20;
+
+/// The partitions of one client's session.
+pub(crate) struct Session {
+    pub(crate) id: i32,
+    /// The epoch that the next request must have.
+    epoch: i32,
+    by_id: bool,
+    /// The broker's generation when topics were looked up.
+    generation: u64,
+    pub(crate) parts: Vec<Part>,
+    /// Where each partition stands in `parts`, by the hash of its name and number.
+    places: HashMap<u64, u32>,
+    /// The partition that comes first in the next answer, so that none starves.
+    pub(crate) next: usize,
+    /// Who is told of arrivals in its partitions.
+    pub(crate) watcher: Arc<Watcher>,
+    weight: usize,
+}
+
+/// What the cache knows of a session.
+struct Slot {
+    used_us: u64,
+    weight: usize,
+    /// `None`: a request works with it.
+    session: Option<Box<Session>>,
+}
+
+#[derive(Default)]
+struct Cache {
+    slots: HashMap<i32, Slot>,
+    weight: usize,
+    /// Ids that were drawn.
+    drawn: u64,
+}
+
+/// All sessions of a broker.
+pub(crate) struct FetchSessions {
+    sessions_max: usize,
+    hasher: RandomState,
+    cache: Mutex<Cache>,
+}
+
+/// A session that a request works with.
+pub(crate) struct Lease {
+    sessions: Arc<FetchSessions>,
+    session: Option<Box<Session>>,
+}
+
+impl FetchSessions {
+    pub(crate) fn new(sessions_max: usize) -> Arc<FetchSessions> {
+        Arc::new(FetchSessions {
+            sessions_max,
+            hasher: RandomState::new(),
+            cache: Mutex::default(),
+        })
+    }
+
+    /// Ends a session, if it is there.
+    pub(crate) fn end(&self, id: i32) {
+        self.cache.lock().remove(id);
+    }
+
+    /// Takes the session that the request names, and brings it up to date.
+    pub(crate) fn resume(
+        self: &Arc<Self>,
+        request: &mut Request,
+        broker: &Broker,
+        now_us: u64,
+    ) -> Result<Lease, ErrorCode> {
+        let mut session = {
+            let mut cache = self.cache.lock();
+            let slot = cache.slots.get_mut(&request.session_id);
+            let slot = slot.ok_or(ErrorCode::FetchSessionIdNotFound)?;
+            let by_id = request.version >= IDS_FROM;
+            match &slot.session {
+                Some(session) if session.by_id != by_id => {
+                    return Err(ErrorCode::FetchSessionTopicIdError);
+                }
+                Some(session) if session.epoch == request.session_epoch => {}
+                _ => return Err(ErrorCode::InvalidFetchSessionEpoch),
+            }
+            slot.used_us = now_us;
+            slot.session
+                .take()
+                .ok_or(ErrorCode::InvalidFetchSessionEpoch)?
+        };
+        // KIP-227: epochs go on at 1.
+        session.epoch = session.epoch.checked_add(1).unwrap_or(1);
+        let generation = broker.generation();
+        if session.generation != generation {
+            session.generation = generation;
+            let by_id = session.by_id;
+            for part in &mut session.parts {
+                part.find_again(broker, by_id);
+            }
+        }
+        session.update(&mut request.parts, &request.forgotten, &self.hasher);
+        Ok(Lease {
+            sessions: self.clone(),
+            session: Some(session),
+        })
+    }
+
+    /// Makes a session of a request's partitions. Returns its id; 0: there is no room for it.
+    pub(crate) fn create(
+        &self,
+        parts: &mut Vec<Part>,
+        by_id: bool,
+        generation: u64,
+        now_us: u64,
+    ) -> i32 {
+        let weight = parts.iter().map(Part::weight).sum();
+        let mut cache = self.cache.lock();
+        if !cache.make_room(self.sessions_max, weight, now_us) {
+            return 0;
+        }
+        let id = loop {
+            // Any unused number will do; Kafka draws lots, so that ids of a former life are not
+            // met.
+            cache.drawn += 1;
+            let id = (self.hasher.hash_one(cache.drawn) & 0x7fff_ffff) as i32;
+            if id != 0 && !cache.slots.contains_key(&id) {
+                break id;
+            }
+        };
+        let mut session = Box::new(Session {
+            id,
+            epoch: 1,
+            by_id,
+            generation,
+            parts: std::mem::take(parts),
+            places: HashMap::new(),
+            next: 0,
+            watcher: Watcher::new(),
+            weight,
+        });
+        session.index(&self.hasher);
+        // The connection's own watcher watched them until now.
+        session.parts.iter_mut().for_each(Part::forget_watch);
+        cache.weight += weight;
+        let slot = Slot {
+            used_us: now_us,
+            weight,
+            session: Some(session),
+        };
+        cache.slots.insert(id, slot);
+        id
+    }
+
+    /// Takes a session back; one that has grown beyond all bounds, or was ended meanwhile, is
+    /// forgotten.
+    fn put_back(&self, session: Box<Session>) {
+        let mut cache = self.cache.lock();
+        let total = cache.weight;
+        let Some(slot) = cache.slots.get_mut(&session.id) else {
+            return;
+        };
+        let total = total - slot.weight + session.weight;
+        if total > BYTES_MAX || session.parts.is_empty() {
+            cache.remove(session.id);
+            return;
+        }
+        slot.weight = session.weight;
+        slot.session = Some(session);
+        cache.weight = total;
+    }
+}
+
+impl Cache {
+    fn remove(&mut self, id: i32) {
+        if let Some(slot) = self.slots.remove(&id) {
+            self.weight -= slot.weight;
+        }
+    }
+
+    fn make_room(&mut self, sessions_max: usize, weight: usize, now_us: u64) -> bool {
+        let fits =
+            |cache: &Cache| cache.slots.len() < sessions_max && cache.weight + weight <= BYTES_MAX;
+        while !fits(self) {
+            let idle = self.slots.iter().filter(|(_, slot)| {
+                slot.session.is_some() && now_us.saturating_sub(slot.used_us) > IDLE_US
+            });
+            let Some((&id, _)) = idle.min_by_key(|(_, slot)| slot.used_us) else {
+                return false;
+            };
+            self.remove(id);
+        }
+        true
+    }
+}
+
+impl Session {
+    fn index(&mut self, hasher: &RandomState) {
+        for (place, part) in self.parts.iter().enumerate() {
+            let hash = hash(hasher, part.topic.key(self.by_id), part.index);
+            self.places.insert(hash, place as u32);
+        }
+    }
+
+    fn place(&self, hasher: &RandomState, key: TopicKey<'_>, index: i32) -> Option<usize> {
+        let place = *self.places.get(&hash(hasher, key, index))? as usize;
+        self.parts
+            .get(place)
+            .is_some_and(|part| part.is(key, index))
+            .then_some(place)
+    }
+
+    /// Adds and changes partitions, and forgets others.
+    fn update(
+        &mut self,
+        parts: &mut Vec<Part>,
+        forgotten: &[(TopicRef, i32)],
+        hasher: &RandomState,
+    ) {
+        for part in parts.drain(..) {
+            let key = part.topic.key(self.by_id);
+            match self.place(hasher, key, part.index) {
+                Some(place) => self.parts[place].wanted = part.wanted,
+                None => {
+                    let place = self.parts.len() as u32;
+                    self.places.insert(hash(hasher, key, part.index), place);
+                    self.weight += part.weight();
+                    self.parts.push(part);
+                }
+            }
+        }
+        for (topic, index) in forgotten {
+            let key = topic.key(self.by_id);
+            let Some(place) = self.place(hasher, key, *index) else {
+                continue;
+            };
+            self.places.remove(&hash(hasher, key, *index));
+            self.weight -= self.parts.swap_remove(place).weight().min(self.weight);
+            if let Some(moved) = self.parts.get(place) {
+                let hash = hash(hasher, moved.topic.key(self.by_id), moved.index);
+                self.places.insert(hash, place as u32);
+            }
+        }
+    }
+}
+
+fn hash(hasher: &RandomState, key: TopicKey<'_>, index: i32) -> u64 {
+    hasher.hash_one((key, index))
+}
+
+impl Lease {
+    pub(crate) fn session(&self) -> Option<&Session> {
+        self.session.as_deref()
+    }
+
+    pub(crate) fn session_mut(&mut self) -> Option<&mut Session> {
+        self.session.as_deref_mut()
+    }
+
+    /// Gives the session back: its answer is written.
+    pub(crate) fn give_back(mut self) {
+        if let Some(session) = self.session.take() {
+            self.sessions.put_back(session);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.sessions.end(session.id);
+        }
+    }
+}

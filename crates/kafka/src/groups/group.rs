@@ -1,0 +1,431 @@
+//! One group: who is in it, and where its rebalance stands.
+//!
+//! ```text
+//!          first member joins                all have joined, or time is up
+//!   Empty ───────────────────► Preparing ─────────────────────────► Completing
+//!     ▲                        Rebalance                            Rebalance
+//!     │   nobody is left        │  ▲ ▲                                │   │
+//!     └─────────────────────────┘  │ └── somebody joins, leaves, dies ─┘   │ the leader's
+//!                                  └──────────────────────── Stable ◄──────┘ assignment is kept
+//!   Dead: deleted while empty; whoever still holds it looks for the coordinator again.
+//! ```
+//!
+//! The rules are those of Kafka's classic group coordinator (`ClassicGroup`,
+//! `GroupMetadataManager`). This file holds the membership; `join`, `rebalance` and `settled` hold
+//! what requests and time do to it. Pure: time is told, answers go through promises, and what is to
+//! be written down is left in `effects`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::member::Member;
+use super::reply::{Joined, JoinedMember, Synced};
+use super::store::Effect;
+use super::subscription;
+use crate::answer::Promise;
+use crate::error_code::ErrorCode;
+
+/// The protocol type of consumers; the broker looks into their metadata for topics.
+pub(crate) const CONSUMER_TYPE: &str = "consumer";
+
+/// What groups may have and must keep to.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    /// Most members of a group, and most that have been given an id and have not come back.
+    pub(crate) members_max: usize,
+    /// How long the first members wait for more.
+    pub(crate) initial_delay_ms: u64,
+    /// Most bytes of one member: names, protocols and their data.
+    pub(crate) member_bytes_max: usize,
+    /// Most bytes of a whole group: it must fit an entry of the journal.
+    pub(crate) group_bytes_max: usize,
+    /// How long a JoinGroup of a member that does not know its id may wait: it cannot send
+    /// heartbeats, and its connection may be gone (Kafka: `NewMemberJoinTimeoutMs`).
+    pub(crate) new_member_timeout_ms: u64,
+}
+
+/// Two clocks, read once per request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct At {
+    /// Monotonic, in milliseconds: for timeouts.
+    pub(crate) ms: u64,
+    /// Since 1970, in milliseconds: for what outlives the process.
+    pub(crate) unix_ms: u64,
+}
+
+/// Where a group stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Empty,
+    PreparingRebalance,
+    CompletingRebalance,
+    Stable,
+    Dead,
+}
+
+impl State {
+    /// As users see it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Empty => "Empty",
+            Self::PreparingRebalance => "PreparingRebalance",
+            Self::CompletingRebalance => "CompletingRebalance",
+            Self::Stable => "Stable",
+            Self::Dead => "Dead",
+        }
+    }
+
+    fn may_become(self, next: Self) -> bool {
+        use State::{CompletingRebalance, Dead, Empty, PreparingRebalance, Stable};
+        match next {
+            Empty | CompletingRebalance => self == PreparingRebalance,
+            PreparingRebalance => matches!(self, Stable | CompletingRebalance | Empty),
+            Stable => self == CompletingRebalance,
+            Dead => true,
+        }
+    }
+}
+
+/// When the join phase ends at the latest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct JoinTimer {
+    pub(super) due_ms: u64,
+    /// The first rebalance of an empty group: how long this wait is, and how long it may be
+    /// extended while members keep coming.
+    pub(super) initial: Option<(u64, u64)>,
+}
+
+/// A group.
+pub(crate) struct Group {
+    pub(crate) name: Arc<str>,
+    pub(super) state: State,
+    pub(super) previous: State,
+    /// When the state was reached, milliseconds since 1970.
+    pub(super) since_unix_ms: u64,
+    pub(super) protocol_type: Option<String>,
+    pub(super) protocol: Option<String>,
+    pub(super) generation: i32,
+    pub(super) leader: Option<String>,
+    pub(super) members: BTreeMap<String, Member>,
+    /// Member ids of static members, by instance.
+    pub(super) statics: BTreeMap<String, String>,
+    /// Ids that were given out and have not come back, and when they are forgotten.
+    pub(super) pending: BTreeMap<String, u64>,
+    /// Members of this generation that have not sent their SyncGroup.
+    pub(super) unsynced: BTreeSet<String>,
+    /// How many members know a protocol.
+    supported: BTreeMap<String, usize>,
+    /// How many members wait in a JoinGroup.
+    joining: usize,
+    /// Topics that the members of this generation subscribe to; `None`: not known.
+    pub(super) topics: Option<BTreeSet<String>>,
+    pub(super) new_member_added: bool,
+    pub(super) join_timer: Option<JoinTimer>,
+    pub(super) sync_due_ms: Option<u64>,
+    /// What is to be written down, in this order.
+    pub(super) effects: Vec<Effect>,
+    /// Something of it is in the journal.
+    pub(super) is_stored: bool,
+    /// A lower bound of the next time at which something is due.
+    pub(super) due_hint_ms: u64,
+    bytes: usize,
+}
+
+impl Group {
+    /// An empty group.
+    pub(crate) fn new(name: Arc<str>, unix_ms: u64) -> Self {
+        Self {
+            bytes: name.len() * 2 + GROUP_BYTES,
+            name,
+            state: State::Empty,
+            previous: State::Dead,
+            since_unix_ms: unix_ms,
+            protocol_type: None,
+            protocol: None,
+            generation: 0,
+            leader: None,
+            members: BTreeMap::new(),
+            statics: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            unsynced: BTreeSet::new(),
+            supported: BTreeMap::new(),
+            joining: 0,
+            topics: None,
+            new_member_added: false,
+            join_timer: None,
+            sync_due_ms: None,
+            effects: Vec::new(),
+            is_stored: false,
+            due_hint_ms: u64::MAX,
+        }
+    }
+
+    /// Where it stands.
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// What its members do, `consumer` mostly; empty when it never had any.
+    pub(crate) fn protocol_type(&self) -> &str {
+        self.protocol_type.as_deref().unwrap_or_default()
+    }
+
+    /// What it occupies, roughly.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn transition(&mut self, next: State, at: At) {
+        debug_assert!(self.state.may_become(next), "{:?} → {next:?}", self.state);
+        self.previous = self.state;
+        self.state = next;
+        self.since_unix_ms = at.unix_ms;
+    }
+
+    /// Something is due then.
+    pub(super) fn wake_by(&mut self, due_ms: u64) {
+        self.due_hint_ms = self.due_hint_ms.min(due_ms);
+    }
+
+    /// The member has shown that it lives.
+    pub(super) fn renew_session(&mut self, id: &str, at: At) {
+        let Some(member) = self.members.get_mut(id) else {
+            return;
+        };
+        let due_ms = at.ms.saturating_add(member.session_timeout_ms);
+        member.session_due_ms = Some(due_ms);
+        self.wake_by(due_ms);
+    }
+
+    /// Takes a member in, with the JoinGroup that it waits in.
+    pub(super) fn add(&mut self, mut member: Member, promise: Option<Promise<Joined>>) {
+        if let Some(instance) = &member.instance {
+            self.statics.insert(instance.clone(), member.id.clone());
+        }
+        if self.leader.is_none() {
+            self.leader = Some(member.id.clone());
+        }
+        self.forget_pending(&member.id);
+        self.count_protocols(&member, true);
+        self.bytes += member.bytes();
+        self.joining += usize::from(promise.is_some());
+        member.joining = promise;
+        self.members.insert(member.id.clone(), member);
+    }
+
+    /// Takes a member or a pending id out. Whatever it waits for is answered.
+    pub(super) fn remove(&mut self, id: &str) {
+        self.answer_join(id, |_| Joined::refused("", ErrorCode::UnknownMemberId));
+        if let Some(mut member) = self.members.remove(id) {
+            member.refuse_sync(ErrorCode::UnknownMemberId);
+            self.bytes -= member.bytes();
+            self.count_protocols(&member, false);
+            if let Some(instance) = &member.instance {
+                self.statics.remove(instance);
+            }
+        }
+        if self.leader.as_deref() == Some(id) {
+            self.leader = self.members.keys().next().cloned();
+        }
+        self.unsynced.remove(id);
+        self.forget_pending(id);
+    }
+
+    /// Takes a member out as it is, to put another one in its place.
+    pub(super) fn take_out(&mut self, id: &str) -> Option<Member> {
+        let member = self.members.remove(id)?;
+        debug_assert!(member.joining.is_none());
+        self.bytes -= member.bytes();
+        self.count_protocols(&member, false);
+        Some(member)
+    }
+
+    /// Changes a member, and keeps the counts.
+    pub(super) fn change(&mut self, id: &str, change: impl FnOnce(&mut Member)) {
+        let Some(mut member) = self.members.remove(id) else {
+            return;
+        };
+        self.bytes -= member.bytes();
+        self.count_protocols(&member, false);
+        change(&mut member);
+        self.count_protocols(&member, true);
+        self.bytes += member.bytes();
+        self.members.insert(id.to_owned(), member);
+    }
+
+    fn count_protocols(&mut self, member: &Member, more: bool) {
+        for protocol in &member.protocols {
+            let count = self.supported.entry(protocol.name.clone()).or_default();
+            if more {
+                *count += 1;
+            } else {
+                *count -= 1;
+            }
+            if *count == 0 {
+                self.supported.remove(&protocol.name);
+            }
+        }
+    }
+
+    /// The member waits in this JoinGroup; an earlier one of the same member is answered.
+    pub(super) fn wait_in_join(&mut self, id: &str, promise: Promise<Joined>) {
+        self.answer_join(id, |id| Joined::refused(id, ErrorCode::RebalanceInProgress));
+        if let Some(member) = self.members.get_mut(id) {
+            member.joining = Some(promise);
+            self.joining += 1;
+        }
+    }
+
+    /// Answers the JoinGroup that the member waits in, if it does.
+    pub(super) fn answer_join(&mut self, id: &str, joined: impl FnOnce(&str) -> Joined) -> bool {
+        let Some(promise) = self.members.get_mut(id).and_then(|m| m.joining.take()) else {
+            return false;
+        };
+        self.joining -= 1;
+        promise.keep(joined(id));
+        true
+    }
+
+    /// Answers everybody who waits for others of the group: they shall come back later.
+    pub(super) fn end_waits(&mut self) {
+        let ids: Vec<_> = self.members.keys().cloned().collect();
+        for id in ids {
+            let error = ErrorCode::CoordinatorNotAvailable;
+            self.answer_join(&id, |id| Joined::refused(id, error));
+            if let Some(promise) = self.members.get_mut(&id).and_then(|m| m.syncing.take()) {
+                promise.keep(Synced::refused(error));
+            }
+        }
+    }
+
+    pub(super) fn add_pending(&mut self, id: String, due_ms: u64) {
+        self.bytes += id.len() + PENDING_BYTES;
+        self.pending.insert(id, due_ms);
+        self.wake_by(due_ms);
+    }
+
+    pub(super) fn forget_pending(&mut self, id: &str) {
+        if self.pending.remove(id).is_some() {
+            self.bytes -= id.len() + PENDING_BYTES;
+        }
+    }
+
+    /// Counts a member's bytes as [`Group::add`] does.
+    #[cfg(test)]
+    pub(super) fn bytes_for_test(&mut self, member: &Member) {
+        self.bytes += member.bytes();
+    }
+
+    pub(super) fn joining(&self) -> usize {
+        self.joining
+    }
+
+    pub(super) fn all_joined(&self) -> bool {
+        self.members.len() == self.joining && self.pending.is_empty()
+    }
+
+    pub(super) fn is_leader(&self, id: &str) -> bool {
+        self.leader.as_deref() == Some(id)
+    }
+
+    /// How long a rebalance waits: as long as the most patient member wants.
+    pub(super) fn rebalance_timeout_ms(&self) -> u64 {
+        let timeouts = self.members.values().map(|m| m.rebalance_timeout_ms);
+        timeouts.max().unwrap_or(0)
+    }
+
+    /// Whether a member with these could be in the group.
+    pub(super) fn supports<'a>(
+        &self,
+        protocol_type: &str,
+        mut protocols: impl Iterator<Item = &'a str>,
+    ) -> bool {
+        if self.state == State::Empty {
+            return !protocol_type.is_empty() && protocols.next().is_some();
+        }
+        let known = |name: &str| self.supported.get(name).copied().unwrap_or(0);
+        self.protocol_type.as_deref() == Some(protocol_type)
+            && protocols.any(|name| known(name) == self.members.len())
+    }
+
+    /// The protocol that all members know and most prefer.
+    pub(super) fn select_protocol(&self) -> Option<String> {
+        let is_candidate = |name: &str| self.supported.get(name) == Some(&self.members.len());
+        let mut votes: BTreeMap<&str, usize> = BTreeMap::new();
+        for member in self.members.values() {
+            let mut names = member.protocols.iter().map(|p| p.name.as_str());
+            if let Some(vote) = names.find(|name| is_candidate(name)) {
+                *votes.entry(vote).or_default() += 1;
+            }
+        }
+        let most = votes.into_iter().max_by_key(|(_, count)| *count);
+        most.map(|(name, _)| name.to_owned())
+    }
+
+    /// Whether this is a member, and the one that its instance name stands for.
+    pub(super) fn check_member(&self, id: &str, instance: Option<&str>) -> Result<(), ErrorCode> {
+        if let Some(instance) = instance {
+            match self.statics.get(instance) {
+                None => return Err(ErrorCode::UnknownMemberId),
+                Some(current) if current != id => return Err(ErrorCode::FencedInstanceId),
+                Some(_) => {}
+            }
+        }
+        if self.members.contains_key(id) {
+            Ok(())
+        } else {
+            Err(ErrorCode::UnknownMemberId)
+        }
+    }
+
+    /// What a member is told about the present generation.
+    pub(super) fn joined(&self, id: &str) -> Joined {
+        Joined {
+            error: ErrorCode::None,
+            generation: self.generation,
+            protocol_type: self.protocol_type.clone(),
+            protocol: self.protocol.clone(),
+            leader: self.leader.clone().unwrap_or_default(),
+            skip_assignment: false,
+            member_id: id.to_owned(),
+            members: if self.is_leader(id) {
+                self.everybody()
+            } else {
+                Vec::new()
+            },
+        }
+    }
+
+    fn everybody(&self) -> Vec<JoinedMember> {
+        let protocol = self.protocol.as_deref().unwrap_or_default();
+        self.members
+            .values()
+            .map(|member| JoinedMember {
+                id: member.id.clone(),
+                instance: member.instance.clone(),
+                metadata: member.metadata(protocol),
+            })
+            .collect()
+    }
+
+    /// Looks into the members' metadata for the topics that they subscribe to.
+    pub(super) fn find_topics(&self) -> Option<BTreeSet<String>> {
+        if self.protocol_type.as_deref() != Some(CONSUMER_TYPE) {
+            return None;
+        }
+        let mut topics = BTreeSet::new();
+        let Some(protocol) = &self.protocol else {
+            return self.members.is_empty().then_some(topics);
+        };
+        for member in self.members.values() {
+            topics.extend(subscription::topics(&member.metadata(protocol))?);
+        }
+        Some(topics)
+    }
+}
+
+/// What a group costs beside its name and members.
+const GROUP_BYTES: usize = 512;
+
+/// What an id costs that was given out.
+const PENDING_BYTES: usize = 64;

@@ -1,0 +1,254 @@
+//! JoinGroup: how members come in and come back.
+
+use uuid::Uuid;
+
+use super::group::{At, Group, Limits, State};
+use super::member::Member;
+use super::reply::{Join, Joined};
+use super::store::{Effect, Ticket};
+use crate::answer::Promise;
+use crate::error_code::ErrorCode;
+
+impl Group {
+    /// A member wants to be in the next generation.
+    pub(crate) fn join(&mut self, join: Join, promise: Promise<Joined>, limits: &Limits, at: At) {
+        if let Err((member_id, error)) = self.check_join(&join, limits) {
+            promise.keep(Joined::refused(&member_id, error));
+            return;
+        }
+        if join.member_id.is_empty() {
+            self.join_new(join, promise, limits, at);
+        } else if self.pending.contains_key(&join.member_id) {
+            let id = join.member_id.clone();
+            self.add_and_rebalance(join, id, promise, limits, at);
+        } else {
+            self.join_again(join, promise, limits, at);
+        }
+    }
+
+    /// Refusals, with the member id that goes with them.
+    fn check_join(&mut self, join: &Join, limits: &Limits) -> Result<(), (String, ErrorCode)> {
+        let id = &join.member_id;
+        if !self.has_room(id, limits) {
+            self.remove(id);
+            return Err((String::new(), ErrorCode::GroupMaxSizeReached));
+        }
+        let before = self.members.get(id).map_or(0, Member::bytes);
+        if join.bytes() > limits.member_bytes_max
+            || self.bytes() - before + join.bytes() > limits.group_bytes_max
+        {
+            return Err((id.clone(), ErrorCode::MessageTooLarge));
+        }
+        if self.state == State::Dead {
+            return Err((id.clone(), ErrorCode::CoordinatorNotAvailable));
+        }
+        let names = join.protocols.iter().map(|protocol| protocol.name.as_str());
+        if !self.supports(&join.protocol_type, names) {
+            return Err((id.clone(), ErrorCode::InconsistentGroupProtocol));
+        }
+        if self.pending.contains_key(id) {
+            // Ids that are given out and awaited belong to members without an instance name.
+            return match join.instance {
+                Some(_) => Err((id.clone(), ErrorCode::UnknownMemberId)),
+                None => Ok(()),
+            };
+        }
+        if !id.is_empty() {
+            self.check_member(id, join.instance.as_deref())
+                .map_err(|error| (id.clone(), error))?;
+        }
+        Ok(())
+    }
+
+    fn has_room(&self, id: &str, limits: &Limits) -> bool {
+        let is_awaited = id.is_empty() && self.pending.len() >= limits.members_max;
+        match self.state {
+            State::Empty | State::Dead => !is_awaited,
+            // Those who wait already, and as many more as fit: so that a limit that was lowered
+            // throws out those who come last.
+            State::PreparingRebalance => {
+                let waits = self.members.get(id).is_some_and(|m| m.joining.is_some());
+                waits || (!is_awaited && self.joining() < limits.members_max)
+            }
+            State::CompletingRebalance | State::Stable => {
+                let has_room = !is_awaited && self.members.len() < limits.members_max;
+                self.members.contains_key(id) || has_room
+            }
+        }
+    }
+
+    fn join_new(&mut self, join: Join, promise: Promise<Joined>, limits: &Limits, at: At) {
+        let prefix = join.instance.as_deref().unwrap_or(&join.client_id);
+        let id = format!("{prefix}-{}", Uuid::new_v4());
+        let known = join
+            .instance
+            .as_ref()
+            .and_then(|name| self.statics.get(name));
+        if let Some(old) = known.cloned() {
+            self.replace(join, &old, id, promise, limits, at);
+        } else if join.instance.is_none() && join.needs_member_id {
+            tracing::debug!(group = %self.name, member = %id, "a member is to come again");
+            self.add_pending(id.clone(), at.ms.saturating_add(join.session_timeout_ms));
+            promise.keep(Joined::refused(&id, ErrorCode::MemberIdRequired));
+        } else {
+            self.add_and_rebalance(join, id, promise, limits, at);
+        }
+    }
+
+    fn add_and_rebalance(
+        &mut self,
+        join: Join,
+        id: String,
+        promise: Promise<Joined>,
+        limits: &Limits,
+        at: At,
+    ) {
+        let reason = format!("member {id} joins, its reason: {}", join.reason());
+        if self.state == State::PreparingRebalance && self.previous == State::Empty {
+            self.new_member_added = true;
+        }
+        if self.members.is_empty() {
+            self.protocol_type = Some(join.protocol_type);
+        }
+        let due_ms = at.ms.saturating_add(limits.new_member_timeout_ms);
+        let member = Member {
+            id,
+            instance: join.instance,
+            client_id: join.client_id,
+            client_host: join.client_host,
+            rebalance_timeout_ms: join.rebalance_timeout_ms,
+            session_timeout_ms: join.session_timeout_ms,
+            protocols: join.protocols,
+            assignment: bytes::Bytes::new(),
+            is_new: true,
+            session_due_ms: Some(due_ms),
+            joining: None,
+            syncing: None,
+        };
+        self.wake_by(due_ms);
+        self.add(member, Some(promise));
+        self.rebalance(&reason, limits, at);
+    }
+
+    /// A member that is known.
+    fn join_again(&mut self, join: Join, promise: Promise<Joined>, limits: &Limits, at: At) {
+        let id = join.member_id.clone();
+        let Some(member) = self.members.get(&id) else {
+            return promise.keep(Joined::refused(&id, ErrorCode::UnknownMemberId));
+        };
+        let is_unchanged = member.protocols == join.protocols;
+        let reason = match self.state {
+            State::PreparingRebalance => "member joins again",
+            // It may have missed the answer to its JoinGroup, or it is a follower that asks for
+            // what it knows already.
+            State::CompletingRebalance if is_unchanged => return promise.keep(self.joined(&id)),
+            State::Stable if is_unchanged && !self.is_leader(&id) => {
+                let mut joined = self.joined(&id);
+                joined.members.clear();
+                return promise.keep(joined);
+            }
+            // A leader that comes again knows of changes that its metadata does not show.
+            State::Stable if self.is_leader(&id) => "the leader joins again",
+            State::CompletingRebalance | State::Stable => "a member's metadata changed",
+            State::Empty | State::Dead => {
+                return promise.keep(Joined::refused(&id, ErrorCode::UnknownMemberId));
+            }
+        };
+        let reason = format!("{reason}: {id}, its reason: {}", join.reason());
+        self.update(&id, join, promise);
+        self.rebalance(&reason, limits, at);
+    }
+
+    fn update(&mut self, id: &str, join: Join, promise: Promise<Joined>) {
+        self.change(id, |member| {
+            member.protocols = join.protocols;
+            member.rebalance_timeout_ms = join.rebalance_timeout_ms;
+            member.session_timeout_ms = join.session_timeout_ms;
+        });
+        self.wait_in_join(id, promise);
+    }
+
+    /// A static member has restarted: it takes the place of its former self, assignment included.
+    fn replace(
+        &mut self,
+        join: Join,
+        old_id: &str,
+        new_id: String,
+        promise: Promise<Joined>,
+        limits: &Limits,
+        at: At,
+    ) {
+        tracing::info!(
+            group = %self.name, old = %old_id, new = %new_id, "a static member has restarted"
+        );
+        let leader_before = self.leader.clone().unwrap_or_default();
+        let skips_assignment = join.skips_assignment;
+        let reason = join.reason().to_owned();
+        let Some(old) = self.swap(old_id, &new_id) else {
+            return promise.keep(Joined::refused("", ErrorCode::UnknownMemberId));
+        };
+        self.update(&new_id, join, promise);
+        self.renew_session(&new_id, at);
+        match self.state {
+            State::Stable if self.select_protocol() == self.protocol => {
+                let ticket = Ticket::Swap {
+                    generation: self.generation,
+                    new_id,
+                    old,
+                    leader_before,
+                    skips_assignment,
+                };
+                let value = self.encode(None);
+                self.effects.push(Effect::keep(value, ticket));
+            }
+            State::Stable => {
+                let reason = format!("a static member changes the protocol, its reason: {reason}");
+                self.rebalance(&reason, limits, at);
+            }
+            // The leader may have been told the old id: what it assigns would not reach the new
+            // one.
+            State::CompletingRebalance => {
+                let reason = format!("a static member has restarted, its reason: {reason}");
+                self.prepare(&reason, limits, at);
+            }
+            State::PreparingRebalance | State::Empty | State::Dead => {
+                self.complete_join_if_all_joined(at);
+            }
+        }
+    }
+
+    /// Gives a static member a new id. Whatever the old one waits for is answered: it is fenced.
+    /// Gives back what is needed to undo that.
+    pub(super) fn swap(&mut self, old_id: &str, new_id: &str) -> Option<Box<Former>> {
+        self.answer_join(old_id, |id| {
+            Joined::refused(id, ErrorCode::FencedInstanceId)
+        });
+        let mut member = self.take_out(old_id)?;
+        member.refuse_sync(ErrorCode::FencedInstanceId);
+        let former = Former {
+            id: old_id.to_owned(),
+            protocols: member.protocols.clone(),
+            rebalance_timeout_ms: member.rebalance_timeout_ms,
+            session_timeout_ms: member.session_timeout_ms,
+        };
+        if self.is_leader(old_id) {
+            self.leader = Some(new_id.to_owned());
+        }
+        if self.unsynced.remove(old_id) {
+            self.unsynced.insert(new_id.to_owned());
+        }
+        member.id = new_id.to_owned();
+        member.is_new = false;
+        self.add(member, None);
+        Some(Box::new(former))
+    }
+}
+
+/// What a static member was before it restarted.
+#[derive(Debug)]
+pub(crate) struct Former {
+    pub(super) id: String,
+    pub(super) protocols: Vec<super::member::Protocol>,
+    pub(super) rebalance_timeout_ms: u64,
+    pub(super) session_timeout_ms: u64,
+}

@@ -1,0 +1,442 @@
+//! Consumer groups: who is in them, what they have read, and the times at which something is due.
+//!
+//! [`group::Group`] is one group as a pure state machine. [`Groups`] holds all of them, tells them
+//! the time and writes down what they want kept. Committed offsets are the broker's; whether a
+//! commit is accepted is the group's.
+//!
+//! Locks: the table of groups, then a group, then the agenda or the queue to the journal; never two
+//! groups. None is held while the journal is written.
+
+mod admin;
+mod group;
+mod join;
+mod member;
+mod rebalance;
+pub(crate) mod reply;
+mod settled;
+mod store;
+mod subscription;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod tests_random;
+#[cfg(test)]
+mod tests_states;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use cloverleaf_broker::Broker;
+use cloverleaf_session::Now;
+use parking_lot::{Mutex, RwLock};
+
+use crate::answer::{Reply, promise};
+use crate::context::Worker;
+use crate::error_code::ErrorCode;
+use crate::options::KafkaOptions;
+
+pub use admin::{GroupView, MemberView};
+pub(crate) use group::At;
+use group::{Group, Limits};
+pub(crate) use member::Protocol;
+use reply::{Identity, Join, Joined, Sync, Synced};
+use store::Ticket;
+#[doc(hidden)]
+pub use store::is_stored_group;
+pub(crate) use writer::{Commits, Written};
+
+/// Most bytes of one member: its names, its protocols and their metadata. A consumer that
+/// subscribes to a thousand topics by name needs a twentieth of it.
+pub(crate) const MEMBER_BYTES_MAX: usize = 1 << 20;
+
+/// Most bytes of a group with all its members: it is one entry of the journal.
+pub(crate) const GROUP_BYTES_MAX: usize = 8 << 20;
+
+/// Most bytes of all groups together, offsets not counted. The broker keeps as many once more, for
+/// the journal's snapshots.
+pub(crate) const GROUPS_BYTES_MAX: usize = 256 << 20;
+
+/// How long the JoinGroup of a member may wait that cannot send heartbeats, as in Kafka.
+const NEW_MEMBER_TIMEOUT_MS: u64 = 5 * 60_000;
+
+/// How often offsets are looked at that may have expired. Kafka: 10 minutes
+/// (`offsets.retention.check.interval.ms`); looking costs less here.
+const RETENTION_CHECK_MS: u64 = 60_000;
+
+/// Where groups are kept in the journal.
+const KEY_PREFIX: &str = "kafka-group/";
+
+fn key(name: &str) -> String {
+    format!("{KEY_PREFIX}{name}")
+}
+
+/// All groups of a broker.
+pub struct Groups {
+    broker: Broker,
+    worker: Arc<dyn Worker>,
+    limits: Limits,
+    groups_max: usize,
+    offsets_retention_ms: u64,
+    table: RwLock<HashMap<Arc<str>, Arc<Mutex<Slot>>>>,
+    agenda: Mutex<BTreeSet<(u64, Arc<str>)>>,
+    queue: writer::Queue,
+    /// Bytes of all groups.
+    bytes: AtomicUsize,
+    /// What the last tick gave back: when it wants to be called.
+    told_due_ms: AtomicU64,
+    /// The latest time that was told.
+    now_ms: AtomicU64,
+    /// When offsets are looked at next that may have expired.
+    retention_due_ms: AtomicU64,
+    /// Members that were taken up from the journal have had their sessions begun.
+    is_armed: AtomicBool,
+    /// The broker ends: nobody waits for others any more.
+    is_ending: AtomicBool,
+    on_due: RwLock<Option<Box<dyn Fn() + Send + std::marker::Sync>>>,
+}
+
+/// A group, and what is known of it outside.
+struct Slot {
+    group: Group,
+    /// Its bytes as they are counted in the sum.
+    counted_bytes: usize,
+    /// Its place in the agenda; `u64::MAX`: none.
+    agenda_ms: u64,
+}
+
+impl std::fmt::Debug for Groups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Groups")
+            .field("groups", &self.table.read().len())
+            .finish()
+    }
+}
+
+impl Groups {
+    /// Takes up the groups that the broker has kept.
+    pub fn new(broker: Broker, worker: Arc<dyn Worker>, options: &KafkaOptions) -> Arc<Self> {
+        let groups = Self {
+            worker,
+            limits: Limits {
+                members_max: options.group_members_max,
+                initial_delay_ms: options.initial_rebalance_delay_ms,
+                member_bytes_max: MEMBER_BYTES_MAX,
+                group_bytes_max: GROUP_BYTES_MAX,
+                new_member_timeout_ms: NEW_MEMBER_TIMEOUT_MS,
+            },
+            groups_max: options.groups_max,
+            offsets_retention_ms: options.offsets_retention_ms,
+            table: RwLock::default(),
+            agenda: Mutex::default(),
+            queue: writer::Queue::default(),
+            bytes: AtomicUsize::new(0),
+            told_due_ms: AtomicU64::new(u64::MAX),
+            now_ms: AtomicU64::new(0),
+            retention_due_ms: AtomicU64::new(0),
+            is_armed: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
+            on_due: RwLock::default(),
+            broker,
+        };
+        groups.load();
+        Arc::new(groups)
+    }
+
+    fn load(&self) {
+        let unix_ms = self.broker.now_ms();
+        let mut table = self.table.write();
+        for (key, value) in self.broker.kept_under(KEY_PREFIX) {
+            let name: Arc<str> = key[KEY_PREFIX.len()..].into();
+            match Group::decode(name.clone(), &value) {
+                Ok(group) => drop(table.insert(name, self.slot(group))),
+                // Its members rejoin: better than a broker that does not start.
+                Err(error) => tracing::error!(group = %name, %error, "a group is left out"),
+            }
+        }
+        for name in self.broker.groups_with_offsets() {
+            let name: Arc<str> = name.into();
+            table
+                .entry(name.clone())
+                .or_insert_with(|| self.slot(Group::new(name, unix_ms)));
+        }
+    }
+
+    fn slot(&self, group: Group) -> Arc<Mutex<Slot>> {
+        let counted_bytes = group.bytes();
+        self.bytes.fetch_add(counted_bytes, Ordering::Relaxed);
+        Arc::new(Mutex::new(Slot {
+            group,
+            counted_bytes,
+            agenda_ms: u64::MAX,
+        }))
+    }
+
+    /// Calls `hook` when something becomes due earlier than the last [`Groups::tick`] has said. It
+    /// must not call back.
+    pub fn on_due(&self, hook: Box<dyn Fn() + Send + std::marker::Sync>) {
+        *self.on_due.write() = Some(hook);
+    }
+
+    /// Does what is due by now, a monotonic time in milliseconds: the clock of
+    /// [`cloverleaf_session::Now`]. Gives the time at which it wants to be called again.
+    pub fn tick(self: &Arc<Self>, now_ms: u64) -> u64 {
+        let at = self.note_time(now_ms);
+        if !self.is_armed.swap(true, Ordering::AcqRel) {
+            self.retention_due_ms
+                .store(now_ms.saturating_add(RETENTION_CHECK_MS), Ordering::Release);
+            for (_, slot) in self.all() {
+                self.with(&slot, |group| group.arm(at));
+            }
+        }
+        if self.retention_due_ms.load(Ordering::Acquire) <= now_ms {
+            self.retention_due_ms
+                .store(now_ms.saturating_add(RETENTION_CHECK_MS), Ordering::Release);
+            self.expire_offsets();
+        }
+        loop {
+            let due: Vec<Arc<str>> = {
+                let mut agenda = self.agenda.lock();
+                let later = agenda.split_off(&(now_ms.saturating_add(1), "".into()));
+                let due = std::mem::replace(&mut *agenda, later);
+                due.into_iter().map(|(_, name)| name).collect()
+            };
+            if due.is_empty() {
+                break;
+            }
+            for name in due {
+                if let Some(slot) = self.find(&name) {
+                    slot.lock().agenda_ms = u64::MAX;
+                    self.with(&slot, |group| group.expire(&self.limits, at));
+                }
+            }
+        }
+        let agenda = self.agenda.lock();
+        let next_ms = agenda.first().map_or(u64::MAX, |(due_ms, _)| *due_ms);
+        let next_ms = next_ms.min(self.retention_due_ms.load(Ordering::Acquire));
+        self.told_due_ms.store(next_ms, Ordering::Release);
+        next_ms
+    }
+
+    fn note_time(&self, now_ms: u64) -> At {
+        self.now_ms.fetch_max(now_ms, Ordering::AcqRel);
+        At {
+            ms: now_ms,
+            unix_ms: self.broker.now_ms(),
+        }
+    }
+
+    /// The time of a request.
+    pub(crate) fn at(&self, now: Now) -> At {
+        self.now_ms.fetch_max(now.us / 1000, Ordering::AcqRel);
+        At {
+            ms: now.us / 1000,
+            unix_ms: self.broker.now_ms(),
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<Mutex<Slot>>> {
+        self.table.read().get(name).cloned()
+    }
+
+    fn find_or_create(&self, name: &str, at: At) -> Result<Arc<Mutex<Slot>>, ErrorCode> {
+        if let Some(slot) = self.find(name) {
+            return Ok(slot);
+        }
+        let mut table = self.table.write();
+        if let Some(slot) = table.get(name) {
+            return Ok(slot.clone());
+        }
+        if table.len() >= self.groups_max || self.bytes_left() == 0 {
+            tracing::warn!(group = name, "a group is refused: there are too many");
+            return Err(ErrorCode::GroupMaxSizeReached);
+        }
+        let name: Arc<str> = name.into();
+        let slot = self.slot(Group::new(name.clone(), at.unix_ms));
+        table.insert(name, slot.clone());
+        Ok(slot)
+    }
+
+    /// A group that was deleted after a commit was accepted, and before it was written, is there
+    /// again, as if the commit had come later.
+    fn keep_listed(&self, name: &str) {
+        let ms = self.now_ms.load(Ordering::Acquire);
+        let at = At {
+            ms,
+            unix_ms: self.broker.now_ms(),
+        };
+        let _refused_if_too_many = self.find_or_create(name, at);
+    }
+
+    fn bytes_left(&self) -> usize {
+        GROUPS_BYTES_MAX.saturating_sub(self.bytes.load(Ordering::Relaxed))
+    }
+
+    fn all(&self) -> Vec<(Arc<str>, Arc<Mutex<Slot>>)> {
+        let table = self.table.read();
+        table
+            .iter()
+            .map(|(name, slot)| (name.clone(), slot.clone()))
+            .collect()
+    }
+
+    /// Does something with a group, and then what follows from it.
+    fn with<R>(self: &Arc<Self>, slot: &Mutex<Slot>, act: impl FnOnce(&mut Group) -> R) -> R {
+        let mut slot = slot.lock();
+        let result = act(&mut slot.group);
+        let effects = std::mem::take(&mut slot.group.effects);
+        let has_effects = !effects.is_empty();
+        for effect in effects {
+            slot.group.is_stored = true;
+            self.queue.push_group(&slot.group.name, effect);
+        }
+        let bytes = slot.group.bytes();
+        let counted = std::mem::replace(&mut slot.counted_bytes, bytes);
+        self.bytes
+            .fetch_add(bytes.wrapping_sub(counted), Ordering::Relaxed);
+        let due_ms = slot.group.due_hint_ms;
+        let is_earlier = due_ms < slot.agenda_ms;
+        let mut is_news = false;
+        if is_earlier {
+            let before_ms = std::mem::replace(&mut slot.agenda_ms, due_ms);
+            let name = slot.group.name.clone();
+            let mut agenda = self.agenda.lock();
+            agenda.remove(&(before_ms, name.clone()));
+            agenda.insert((due_ms, name));
+            // Under the lock under which the tick says when it wants to be called.
+            is_news = due_ms < self.told_due_ms.fetch_min(due_ms, Ordering::AcqRel);
+        }
+        drop(slot);
+        if has_effects {
+            self.write();
+        }
+        if is_news && let Some(hook) = &*self.on_due.read() {
+            hook();
+        }
+        result
+    }
+
+    /// The broker ends: who waits for others of a group, now and from now on, is told to come
+    /// back later, so that no connection is held up. The next start takes the groups up as they
+    /// are.
+    pub fn end_waits(&self) {
+        self.is_ending.store(true, Ordering::SeqCst);
+        for (_, slot) in self.all() {
+            slot.lock().group.end_waits();
+        }
+    }
+
+    /// To be called under the group's lock, so that either this or [`Groups::end_waits`] sees it.
+    fn end_waits_of(&self, group: &mut Group) {
+        if self.is_ending.load(Ordering::SeqCst) {
+            group.end_waits();
+        }
+    }
+
+    /// A member joins.
+    pub(crate) fn join(self: &Arc<Self>, name: &str, join: Join, at: At) -> Reply<Joined> {
+        let (promise, reply) = promise();
+        let slot = match join.member_id.is_empty() {
+            true => self.find_or_create(name, at),
+            false => self.find(name).ok_or(ErrorCode::UnknownMemberId),
+        };
+        let slot = match slot {
+            Ok(_) if join.bytes() > self.bytes_left() => Err(ErrorCode::GroupMaxSizeReached),
+            slot => slot,
+        };
+        match slot {
+            Ok(slot) => self.with(&slot, |group| {
+                group.join(join, promise, &self.limits, at);
+                self.end_waits_of(group);
+            }),
+            Err(error) => promise.keep(Joined::refused(&join.member_id, error)),
+        }
+        reply
+    }
+
+    /// A member asks for its assignment.
+    pub(crate) fn sync(self: &Arc<Self>, name: &str, sync: Sync) -> Reply<Synced> {
+        let (promise, reply) = promise();
+        match self.find(name) {
+            Some(_) if sync.assignments_bytes() > self.bytes_left() => {
+                promise.keep(Synced::refused(ErrorCode::GroupMaxSizeReached));
+            }
+            Some(slot) => self.with(&slot, |group| {
+                group.sync(sync, promise, &self.limits);
+                self.end_waits_of(group);
+            }),
+            None => promise.keep(Synced::refused(ErrorCode::UnknownMemberId)),
+        }
+        reply
+    }
+
+    /// A member lives.
+    pub(crate) fn heartbeat(
+        self: &Arc<Self>,
+        name: &str,
+        who: &Identity,
+        generation: i32,
+        at: At,
+    ) -> ErrorCode {
+        match self.find(name) {
+            Some(slot) => self.with(&slot, |group| group.heartbeat(who, generation, at)),
+            None => ErrorCode::UnknownMemberId,
+        }
+    }
+
+    /// Members leave. The outcome of each; or of the request as a whole.
+    pub(crate) fn leave(
+        self: &Arc<Self>,
+        name: &str,
+        members: &[(Identity, Option<String>)],
+        at: At,
+    ) -> Result<Vec<ErrorCode>, ErrorCode> {
+        match self.find(name) {
+            Some(slot) => self.with(&slot, |group| group.leave(members, &self.limits, at)),
+            None => Ok(vec![ErrorCode::UnknownMemberId; members.len()]),
+        }
+    }
+
+    /// Has offsets written down, if these may commit them. A consumer without a group makes one by
+    /// that.
+    ///
+    /// # Errors
+    /// They may not; nothing will be written.
+    pub(crate) fn commit(
+        self: &Arc<Self>,
+        name: &str,
+        who: &Identity,
+        generation: i32,
+        commits: Commits,
+        at: At,
+    ) -> Result<Reply<Written>, ErrorCode> {
+        let slot = match generation < 0 {
+            true => self.find_or_create(name, at)?,
+            false => self.find(name).ok_or(ErrorCode::GroupIdNotFound)?,
+        };
+        // Queued under the lock under which it was accepted: else the members of a next generation
+        // could be told what was committed before, and then be overtaken by this.
+        let reply = self.with(&slot, |group| {
+            group.check_commit(who, generation, at)?;
+            Ok(self.queue.push_commits(name, commits))
+        })?;
+        self.write();
+        Ok(reply)
+    }
+
+    /// What was to be written down is, or cannot be.
+    fn stored(self: &Arc<Self>, name: &str, ticket: Ticket, outcome: Result<(), ErrorCode>) {
+        let ms = self.now_ms.load(Ordering::Acquire);
+        let at = At {
+            ms,
+            unix_ms: self.broker.now_ms(),
+        };
+        if let Some(slot) = self.find(name) {
+            self.with(&slot, |group| {
+                group.stored(ticket, outcome, &self.limits, at)
+            });
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What members ask of a group, and what they are told.
+
+use bytes::Bytes;
+
+use super::member::{MEMBER_BYTES, Protocol, protocols_bytes};
+use crate::error_code::ErrorCode;
+
+/// A JoinGroup.
+#[derive(Debug, Clone)]
+pub(crate) struct Join {
+    /// Empty: the member does not have one yet.
+    pub(crate) member_id: String,
+    pub(crate) instance: Option<String>,
+    pub(crate) client_id: String,
+    pub(crate) client_host: String,
+    pub(crate) session_timeout_ms: u64,
+    pub(crate) rebalance_timeout_ms: u64,
+    pub(crate) protocol_type: String,
+    pub(crate) protocols: Vec<Protocol>,
+    /// Why, in the client's words.
+    pub(crate) reason: Option<String>,
+    /// A member without an id is given one and asked to come again with it (from version 4).
+    pub(crate) needs_member_id: bool,
+    /// The leader may be told not to assign anew (from version 9).
+    pub(crate) skips_assignment: bool,
+}
+
+impl Join {
+    /// What the member will occupy.
+    pub(super) fn bytes(&self) -> usize {
+        let instance = self.instance.as_ref().map_or(0, |name| name.len() * 2);
+        let strings = self.member_id.len() + self.client_id.len() * 2 + self.client_host.len();
+        MEMBER_BYTES + instance + strings + protocols_bytes(&self.protocols)
+    }
+
+    pub(super) fn reason(&self) -> &str {
+        self.reason.as_deref().unwrap_or("not provided")
+    }
+}
+
+/// The answer to a JoinGroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Joined {
+    pub(crate) error: ErrorCode,
+    pub(crate) generation: i32,
+    pub(crate) protocol_type: Option<String>,
+    pub(crate) protocol: Option<String>,
+    pub(crate) leader: String,
+    pub(crate) skip_assignment: bool,
+    pub(crate) member_id: String,
+    /// Everybody, for the leader; nobody, for the others.
+    pub(crate) members: Vec<JoinedMember>,
+}
+
+/// A member as the leader sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct JoinedMember {
+    pub(crate) id: String,
+    pub(crate) instance: Option<String>,
+    pub(crate) metadata: Bytes,
+}
+
+impl Joined {
+    /// No.
+    pub(crate) fn refused(member_id: &str, error: ErrorCode) -> Self {
+        Self {
+            error,
+            generation: -1,
+            protocol_type: None,
+            protocol: None,
+            leader: String::new(),
+            skip_assignment: false,
+            member_id: member_id.to_owned(),
+            members: Vec::new(),
+        }
+    }
+}
+
+impl Default for Joined {
+    /// What is told when the group went away with the request.
+    fn default() -> Self {
+        Self::refused("", ErrorCode::CoordinatorNotAvailable)
+    }
+}
+
+/// A SyncGroup.
+#[derive(Debug, Clone)]
+pub(crate) struct Sync {
+    pub(crate) member_id: String,
+    pub(crate) instance: Option<String>,
+    pub(crate) generation: i32,
+    pub(crate) protocol_type: Option<String>,
+    pub(crate) protocol: Option<String>,
+    /// By member id; only the leader's count.
+    pub(crate) assignments: Vec<(String, Bytes)>,
+}
+
+impl Sync {
+    /// What the assignments will occupy.
+    pub(super) fn assignments_bytes(&self) -> usize {
+        self.assignments.iter().map(|(_, bytes)| bytes.len()).sum()
+    }
+}
+
+/// The answer to a SyncGroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Synced {
+    pub(crate) error: ErrorCode,
+    pub(crate) protocol_type: Option<String>,
+    pub(crate) protocol: Option<String>,
+    pub(crate) assignment: Bytes,
+}
+
+impl Synced {
+    /// No.
+    pub(crate) fn refused(error: ErrorCode) -> Self {
+        Self {
+            error,
+            protocol_type: None,
+            protocol: None,
+            assignment: Bytes::new(),
+        }
+    }
+}
+
+impl Default for Synced {
+    /// What is told when the group went away with the request.
+    fn default() -> Self {
+        Self::refused(ErrorCode::CoordinatorNotAvailable)
+    }
+}
+
+/// Who speaks: in Heartbeat, LeaveGroup and OffsetCommit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Empty: unknown, or not a member at all.
+    pub(crate) member_id: String,
+    pub(crate) instance: Option<String>,
+}
+
+/// A group as DescribeGroups shows it.
+#[derive(Debug, Clone)]
+pub(crate) struct Description {
+    pub(crate) state: &'static str,
+    pub(crate) protocol_type: String,
+    /// The protocol in use; empty unless the group is stable.
+    pub(crate) protocol: String,
+    pub(crate) members: Vec<DescribedMember>,
+}
+
+/// A member as DescribeGroups shows it.
+#[derive(Debug, Clone)]
+pub(crate) struct DescribedMember {
+    pub(crate) id: String,
+    pub(crate) instance: Option<String>,
+    pub(crate) client_id: String,
+    pub(crate) client_host: String,
+    pub(crate) metadata: Bytes,
+    pub(crate) assignment: Bytes,
+}

@@ -1,0 +1,383 @@
+//! SyncGroup, Heartbeat, LeaveGroup, and what OffsetCommit and the tools ask of a group.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::group::{At, CONSUMER_TYPE, Group, Limits, State};
+use super::reply::{DescribedMember, Description, Identity, Joined, Sync, Synced};
+use super::store::{Effect, Ticket};
+use crate::answer::Promise;
+use crate::error_code::ErrorCode;
+
+impl Group {
+    /// A member asks for its assignment; the leader brings all of them.
+    pub(crate) fn sync(&mut self, sync: Sync, promise: Promise<Synced>, limits: &Limits) {
+        if let Err(error) = self.check_sync(&sync) {
+            return promise.keep(Synced::refused(error));
+        }
+        let id = sync.member_id.clone();
+        match self.state {
+            State::PreparingRebalance => {
+                promise.keep(Synced::refused(ErrorCode::RebalanceInProgress));
+            }
+            State::CompletingRebalance => {
+                let is_leader = self.is_leader(&id);
+                if is_leader && !self.fits(&sync, limits) {
+                    return promise.keep(Synced::refused(ErrorCode::MessageTooLarge));
+                }
+                if let Some(member) = self.members.get_mut(&id) {
+                    member.refuse_sync(ErrorCode::RebalanceInProgress);
+                    member.syncing = Some(promise);
+                }
+                self.has_synced(&id);
+                if is_leader {
+                    self.keep_assignments(sync.assignments);
+                }
+            }
+            State::Stable => {
+                self.has_synced(&id);
+                promise.keep(self.synced(&id));
+            }
+            State::Empty | State::Dead => {
+                promise.keep(Synced::refused(ErrorCode::UnknownMemberId));
+            }
+        }
+    }
+
+    fn check_sync(&self, sync: &Sync) -> Result<(), ErrorCode> {
+        if self.state == State::Dead {
+            return Err(ErrorCode::CoordinatorNotAvailable);
+        }
+        self.check_member(&sync.member_id, sync.instance.as_deref())?;
+        if sync.generation != self.generation {
+            return Err(ErrorCode::IllegalGeneration);
+        }
+        let differ = |told: &Option<String>, known: &Option<String>| match (told, known) {
+            (Some(told), Some(known)) => told != known,
+            _ => false,
+        };
+        if differ(&sync.protocol_type, &self.protocol_type)
+            || differ(&sync.protocol, &self.protocol)
+        {
+            return Err(ErrorCode::InconsistentGroupProtocol);
+        }
+        Ok(())
+    }
+
+    fn fits(&self, sync: &Sync, limits: &Limits) -> bool {
+        let before: usize = self.members.values().map(|m| m.assignment.len()).sum();
+        self.bytes() - before + sync.assignments_bytes() <= limits.group_bytes_max
+    }
+
+    fn has_synced(&mut self, id: &str) {
+        self.unsynced.remove(id);
+        if self.unsynced.is_empty() {
+            self.sync_due_ms = None;
+        }
+    }
+
+    /// Assignments go to the journal first: a member that has one has it after a restart too.
+    fn keep_assignments(&mut self, assignments: Vec<(String, Bytes)>) {
+        let mut assignments: BTreeMap<String, Bytes> = assignments.into_iter().collect();
+        assignments.retain(|id, _| self.members.contains_key(id));
+        let value = self.encode(Some(&assignments));
+        let ticket = Ticket::Assignments {
+            generation: self.generation,
+            assignments,
+        };
+        self.effects.push(Effect::keep(value, ticket));
+    }
+
+    fn synced(&self, id: &str) -> Synced {
+        Synced {
+            error: ErrorCode::None,
+            protocol_type: self.protocol_type.clone(),
+            protocol: self.protocol.clone(),
+            assignment: self
+                .members
+                .get(id)
+                .map(|m| m.assignment.clone())
+                .unwrap_or_default(),
+        }
+    }
+
+    /// What was to be written down is, or cannot be.
+    pub(crate) fn stored(
+        &mut self,
+        ticket: Ticket,
+        outcome: Result<(), ErrorCode>,
+        limits: &Limits,
+        at: At,
+    ) {
+        match ticket {
+            Ticket::Nothing => {}
+            // Meanwhile somebody may have come or gone: then the rebalance that follows answers.
+            Ticket::Assignments {
+                generation,
+                assignments,
+            } => {
+                if self.state == State::CompletingRebalance && self.generation == generation {
+                    match outcome {
+                        Ok(()) => self.hand_out(&assignments, at),
+                        Err(error) => {
+                            self.fail_sync(error, at);
+                            let reason = "the assignment cannot be written down";
+                            self.rebalance(reason, limits, at);
+                        }
+                    }
+                }
+            }
+            Ticket::Swap {
+                generation,
+                new_id,
+                old,
+                leader_before,
+                skips_assignment,
+            } => {
+                if self.state != State::Stable || self.generation != generation {
+                    return;
+                }
+                if let Err(error) = outcome {
+                    self.answer_join(&new_id, |_| Joined::refused("", error));
+                    let old_id = old.id.clone();
+                    self.change(&new_id, |member| {
+                        member.protocols = old.protocols;
+                        member.rebalance_timeout_ms = old.rebalance_timeout_ms;
+                        member.session_timeout_ms = old.session_timeout_ms;
+                    });
+                    self.swap(&new_id, &old_id);
+                    self.renew_session(&old_id, at);
+                    return;
+                }
+                let mut joined = self.joined(&new_id);
+                if skips_assignment {
+                    joined.skip_assignment = self.is_leader(&new_id);
+                } else {
+                    // A leader that cannot be told to skip is told that somebody else leads: its
+                    // former self.
+                    joined.members.clear();
+                    joined.leader = leader_before;
+                }
+                self.answer_join(&new_id, |_| joined);
+                self.renew_session(&new_id, at);
+            }
+        }
+    }
+
+    fn hand_out(&mut self, assignments: &BTreeMap<String, Bytes>, at: At) {
+        let ids: Vec<String> = self.members.keys().cloned().collect();
+        for id in ids {
+            let assignment = assignments.get(&id).cloned().unwrap_or_default();
+            self.change(&id, |member| member.assignment = assignment);
+            let synced = self.synced(&id);
+            let member = self.members.get_mut(&id);
+            if member.is_some_and(|member| member.answer_sync(|| synced)) {
+                self.renew_session(&id, at);
+            }
+        }
+        self.transition(State::Stable, at);
+    }
+
+    /// A member lives.
+    pub(crate) fn heartbeat(&mut self, who: &Identity, generation: i32, at: At) -> ErrorCode {
+        if self.state == State::Dead {
+            return ErrorCode::CoordinatorNotAvailable;
+        }
+        if let Err(error) = self.check_member(&who.member_id, who.instance.as_deref()) {
+            return error;
+        }
+        if generation != self.generation {
+            return ErrorCode::IllegalGeneration;
+        }
+        match self.state {
+            State::Empty | State::Dead => ErrorCode::UnknownMemberId,
+            State::PreparingRebalance => {
+                self.renew_session(&who.member_id, at);
+                ErrorCode::RebalanceInProgress
+            }
+            State::CompletingRebalance | State::Stable => {
+                self.renew_session(&who.member_id, at);
+                ErrorCode::None
+            }
+        }
+    }
+
+    /// Members go. Each with its reason.
+    pub(crate) fn leave(
+        &mut self,
+        members: &[(Identity, Option<String>)],
+        limits: &Limits,
+        at: At,
+    ) -> Result<Vec<ErrorCode>, ErrorCode> {
+        if self.state == State::Dead {
+            return Err(ErrorCode::CoordinatorNotAvailable);
+        }
+        let leave_one = |(who, reason): &(Identity, Option<String>)| {
+            let left = self.leave_one(who);
+            if left == ErrorCode::None {
+                let reason = reason.as_deref().unwrap_or("not provided");
+                let id = &who.member_id;
+                tracing::info!(group = %self.name, member = %id, reason, "a member leaves");
+            }
+            left
+        };
+        let errors: Vec<ErrorCode> = members.iter().map(leave_one).collect();
+        if errors.contains(&ErrorCode::None) {
+            match self.state {
+                State::Stable | State::CompletingRebalance => {
+                    self.rebalance("members have left", limits, at);
+                }
+                State::PreparingRebalance => self.complete_join_if_all_joined(at),
+                State::Empty | State::Dead => {}
+            }
+        }
+        Ok(errors)
+    }
+
+    fn leave_one(&mut self, who: &Identity) -> ErrorCode {
+        if who.member_id.is_empty() {
+            // An administrator removes a static member by its name.
+            let known = who
+                .instance
+                .as_ref()
+                .and_then(|name| self.statics.get(name));
+            return match known.cloned() {
+                Some(id) => {
+                    self.remove(&id);
+                    ErrorCode::None
+                }
+                None => ErrorCode::UnknownMemberId,
+            };
+        }
+        if !self.pending.contains_key(&who.member_id)
+            && let Err(error) = self.check_member(&who.member_id, who.instance.as_deref())
+        {
+            return error;
+        }
+        self.remove(&who.member_id);
+        ErrorCode::None
+    }
+
+    /// Whether these may commit offsets; if so, their session goes on.
+    pub(crate) fn check_commit(
+        &mut self,
+        who: &Identity,
+        generation: i32,
+        at: At,
+    ) -> Result<(), ErrorCode> {
+        if self.state == State::Dead {
+            return Err(ErrorCode::CoordinatorNotAvailable);
+        }
+        if generation < 0 && self.state == State::Empty {
+            // A consumer that assigns its partitions itself, or a tool.
+            return Ok(());
+        }
+        if generation < 0 && who.member_id.is_empty() && who.instance.is_none() {
+            return match self.state {
+                State::Empty => Ok(()),
+                _ => Err(ErrorCode::UnknownMemberId),
+            };
+        }
+        self.check_member(&who.member_id, who.instance.as_deref())?;
+        if generation != self.generation {
+            return Err(ErrorCode::IllegalGeneration);
+        }
+        if self.state == State::CompletingRebalance {
+            // It knows the generation from its JoinGroup, and is to finish that first.
+            return Err(ErrorCode::RebalanceInProgress);
+        }
+        self.renew_session(&who.member_id, at);
+        Ok(())
+    }
+
+    /// Whether offsets may be deleted by a tool.
+    pub(crate) fn check_delete_offsets(&self) -> Result<(), ErrorCode> {
+        match self.state {
+            State::Dead => Err(ErrorCode::GroupIdNotFound),
+            State::Empty => Ok(()),
+            _ if self.protocol_type() == CONSUMER_TYPE => Ok(()),
+            _ => Err(ErrorCode::NonEmptyGroup),
+        }
+    }
+
+    /// Whether the group's consumers read this topic, as far as is known.
+    pub(crate) fn is_subscribed_to(&self, topic: &str) -> bool {
+        match &self.topics {
+            Some(topics) => topics.contains(topic),
+            None => self.protocol_type() == CONSUMER_TYPE,
+        }
+    }
+
+    /// Marks the group as deleted, if that may be.
+    pub(crate) fn delete(&mut self, at: At) -> Result<(), ErrorCode> {
+        match self.state {
+            State::Dead => Err(ErrorCode::GroupIdNotFound),
+            State::Empty => {
+                self.bury(at);
+                Ok(())
+            }
+            _ => Err(ErrorCode::NonEmptyGroup),
+        }
+    }
+
+    /// The deletion could not be written down.
+    pub(crate) fn revive(&mut self) {
+        if self.state == State::Dead {
+            self.state = State::Empty;
+        }
+    }
+
+    /// Whether the group may go once it has no offsets.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.state == State::Empty && self.pending.is_empty()
+    }
+
+    /// Whether the group has never had members: its offsets are all there is.
+    pub(crate) fn is_simple(&self) -> bool {
+        self.protocol_type.is_none() && self.is_unused()
+    }
+
+    /// Since when an offset is not in use, milliseconds since 1970. `None`: it is.
+    pub(crate) fn unused_since(&self, topic: Option<&str>, committed_ms: u64) -> Option<u64> {
+        if self.is_simple() {
+            return Some(committed_ms);
+        }
+        if topic.is_some_and(|topic| self.is_subscribed_to(topic)) {
+            return None;
+        }
+        match self.state {
+            State::Empty => Some(self.since_unix_ms),
+            State::Stable if self.topics.is_some() => Some(committed_ms),
+            _ => None,
+        }
+    }
+
+    /// What DescribeGroups shows.
+    pub(crate) fn describe(&self) -> Description {
+        let is_stable = self.state == State::Stable;
+        let protocol = self
+            .protocol
+            .clone()
+            .filter(|_| is_stable)
+            .unwrap_or_default();
+        let members = self.members.values().map(|member| DescribedMember {
+            id: member.id.clone(),
+            instance: member.instance.clone(),
+            client_id: member.client_id.clone(),
+            client_host: member.client_host.clone(),
+            metadata: if is_stable {
+                member.metadata(&protocol)
+            } else {
+                Bytes::new()
+            },
+            assignment: member.assignment.clone(),
+        });
+        Description {
+            state: self.state.name(),
+            protocol_type: self.protocol_type().to_owned(),
+            members: members.collect(),
+            protocol,
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The one queue to the journal: committed offsets and groups, in the order in which they came.
+//!
+//! The worker takes all that is queued at once, so that commits that arrive while it writes are the
+//! next write together, and no thread that serves connections waits for the disk.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cloverleaf_broker::{CatalogError, Committed, DurabilityMode};
+use cloverleaf_log::Pending;
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use super::Groups;
+use super::store::Effect;
+use crate::answer::{Promise, Reply, promise};
+use crate::error_code::ErrorCode;
+
+/// How often the worker takes all that is queued before it lets others have a turn.
+const ROUNDS: usize = 8;
+
+/// What became of committed offsets. `Some`: they are as durable as they have to be once this is
+/// ready.
+#[derive(Debug)]
+pub(crate) struct Written(pub(crate) Result<Option<Pending>, ErrorCode>);
+
+impl Default for Written {
+    fn default() -> Self {
+        Self(Err(ErrorCode::CoordinatorNotAvailable))
+    }
+}
+
+/// What one request commits of a group.
+#[derive(Debug, Default)]
+pub(crate) struct Commits {
+    /// The offsets, all of this group.
+    pub(crate) offsets: Vec<Committed>,
+    /// Partitions whose offsets are forgotten, before the others are set.
+    pub(crate) forgotten: Vec<(Uuid, u32)>,
+}
+
+/// Something that is done in order with the writes.
+type Job = Box<dyn FnOnce() + Send>;
+
+enum Item {
+    Offsets(Vec<Committed>, Promise<Written>),
+    /// The same with what is forgotten of the group before.
+    Reset(String, Commits, Promise<Written>),
+    Group(Arc<str>, Effect),
+    Job(Job),
+}
+
+#[derive(Default)]
+pub(super) struct Queue {
+    state: Mutex<QueueState>,
+    /// Items that were queued and are not done.
+    undone: AtomicU64,
+}
+
+#[derive(Default)]
+struct QueueState {
+    items: VecDeque<Item>,
+    is_scheduled: bool,
+}
+
+impl Queue {
+    fn push(&self, item: Item) {
+        self.undone.fetch_add(1, Ordering::AcqRel);
+        self.state.lock().items.push_back(item);
+    }
+
+    /// To be called as [`Queue::push_group`].
+    pub(super) fn push_commits(&self, name: &str, commits: Commits) -> Reply<Written> {
+        let (promise, reply) = promise();
+        self.push(match commits.forgotten.is_empty() {
+            true => Item::Offsets(commits.offsets, promise),
+            false => Item::Reset(name.to_owned(), commits, promise),
+        });
+        reply
+    }
+
+    /// To be called under the group's lock, so that its entries keep their order; then
+    /// [`Groups::write`] without it.
+    pub(super) fn push_group(&self, name: &Arc<str>, effect: Effect) {
+        self.push(Item::Group(name.clone(), effect));
+    }
+}
+
+/// What a failed write is told as. Kafka maps a storage error so: clients look for the coordinator
+/// and try again.
+pub(super) fn of_write(error: &CatalogError) -> ErrorCode {
+    match error {
+        CatalogError::Closed => ErrorCode::CoordinatorNotAvailable,
+        _ => ErrorCode::NotCoordinator,
+    }
+}
+
+impl Groups {
+    /// Runs `job` on the worker, after all that is queued.
+    pub(crate) fn after_writes(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
+        self.queue.push(Item::Job(Box::new(job)));
+        self.write();
+    }
+
+    /// Whether everything is written that was queued: else who asks for offsets has to wait behind
+    /// it, because a client may ask before the answer to its commit has come.
+    pub(crate) fn is_written(&self) -> bool {
+        self.queue.undone.load(Ordering::Acquire) == 0
+    }
+
+    /// Sees to it that what is queued is written.
+    pub(super) fn write(self: &Arc<Self>) {
+        {
+            let mut state = self.queue.state.lock();
+            if state.is_scheduled || state.items.is_empty() {
+                return;
+            }
+            state.is_scheduled = true;
+        }
+        let groups = self.clone();
+        self.worker.run(Box::new(move || groups.drain()));
+    }
+
+    fn drain(self: &Arc<Self>) {
+        let _turn = Turn(self);
+        for _ in 0..ROUNDS {
+            let items = {
+                let mut state = self.queue.state.lock();
+                if state.items.is_empty() {
+                    return;
+                }
+                std::mem::take(&mut state.items)
+            };
+            self.write_all(items);
+        }
+    }
+
+    fn write_all(self: &Arc<Self>, items: VecDeque<Item>) {
+        let mut offsets: Vec<Committed> = Vec::new();
+        let mut promises: Vec<Promise<Written>> = Vec::new();
+        let _done = Done(&self.queue.undone, items.len() as u64);
+        for item in items {
+            if let Item::Offsets(some, promise) = item {
+                offsets.extend(some);
+                promises.push(promise);
+                continue;
+            }
+            self.write_commits(std::mem::take(&mut offsets), std::mem::take(&mut promises));
+            match item {
+                Item::Reset(name, commits, promise) => self.write_reset(&name, commits, promise),
+                Item::Group(name, effect) => self.write_group(&name, effect),
+                Item::Job(job) => job(),
+                Item::Offsets(..) => {}
+            }
+        }
+        self.write_commits(offsets, promises);
+    }
+
+    fn write_commits(&self, offsets: Vec<Committed>, promises: Vec<Promise<Written>>) {
+        if promises.is_empty() {
+            return;
+        }
+        let mut names: Vec<String> = Vec::new();
+        for committed in &offsets {
+            if names.last() != Some(&committed.group) {
+                names.push(committed.group.clone());
+            }
+        }
+        let outcome = self.broker.commit_offsets(offsets);
+        match &outcome {
+            Ok(()) => names.iter().for_each(|name| self.keep_listed(name)),
+            Err(error) => tracing::error!(%error, "offsets cannot be committed"),
+        }
+        let must_sync = self.broker.options().durability == DurabilityMode::Disk;
+        for promise in promises {
+            let written = match &outcome {
+                Ok(()) if must_sync => self.broker.state_synced().map(Some),
+                Ok(()) => Ok(None),
+                Err(error) => Err(error.clone()),
+            };
+            promise.keep(Written(written.map_err(|error| of_write(&error))));
+        }
+    }
+
+    fn write_reset(&self, name: &str, commits: Commits, promise: Promise<Written>) {
+        match self.broker.delete_offsets(name, &commits.forgotten) {
+            Ok(()) => self.write_commits(commits.offsets, vec![promise]),
+            Err(error) => {
+                tracing::error!(group = name, %error, "offsets cannot be reset");
+                promise.keep(Written(Err(of_write(&error))));
+            }
+        }
+    }
+
+    fn write_group(self: &Arc<Self>, name: &Arc<str>, effect: Effect) {
+        let Effect { value, ticket } = effect;
+        let outcome = self.broker.keep(&super::key(name), Some(value));
+        if let Err(error) = &outcome {
+            tracing::error!(group = %name, %error, "a group cannot be written down");
+        }
+        self.stored(name, ticket, outcome.map_err(|error| of_write(&error)));
+    }
+}
+
+/// The worker's turn. However it ends, by a fault too, what is queued gets another one.
+struct Turn<'a>(&'a Arc<Groups>);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.queue.state.lock().is_scheduled = false;
+        self.0.write();
+    }
+}
+
+/// Items that are done, or given up by a fault: dropping them has told who waits.
+struct Done<'a>(&'a AtomicU64, u64);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,156 @@
+//! The answer to a Produce: it waits until all its batches are as durable as was asked.
+//!
+//! ```text
+//! array of { name | 13+: id, array of { partition i32, error i16, base offset i64,
+//!   append time i64, [5+: log start offset i64], [8+: record errors, error message], [9+: tags] },
+//!   [9+: tags] }, throttle time i32, [9+: tags]
+//! ```
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use cloverleaf_broker::{PublishError, Published};
+use cloverleaf_log::PartitionLog;
+
+use super::Refusal;
+use crate::error_code::{ErrorCode, of_publish};
+use crate::topic_ref::TopicRef;
+use crate::wire_out::Writer;
+
+/// An answer with more partitions than this is not kept for its allocations.
+const KEPT_PARTITIONS_MAX: usize = 64;
+
+/// The answer to one request.
+#[derive(Default)]
+pub(crate) struct Produced {
+    version: i16,
+    topics: Vec<TopicAnswer>,
+    partitions: Vec<PartitionAnswer>,
+    /// Partitions before this one are decided.
+    decided: usize,
+}
+
+struct TopicAnswer {
+    topic: TopicRef,
+    partitions: usize,
+}
+
+/// What is told of one partition.
+pub(crate) struct PartitionAnswer {
+    pub(crate) index: i32,
+    pub(crate) outcome: Result<Stored, Refusal>,
+}
+
+/// A batch that the log has taken.
+pub(crate) struct Stored {
+    pub(crate) log: Arc<PartitionLog>,
+    pub(crate) published: Published,
+}
+
+impl Produced {
+    pub(super) fn begin(&mut self, version: i16) {
+        self.version = version;
+    }
+
+    pub(super) fn topic(&mut self, topic: TopicRef, partitions: usize) {
+        self.topics.push(TopicAnswer { topic, partitions });
+    }
+
+    pub(super) fn partition(&mut self, answer: PartitionAnswer) {
+        self.partitions.push(answer);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.topics.clear();
+        self.partitions.clear();
+        self.decided = 0;
+    }
+
+    pub(super) fn is_small(&self) -> bool {
+        self.partitions.capacity() <= KEPT_PARTITIONS_MAX
+            && self.topics.capacity() <= KEPT_PARTITIONS_MAX
+    }
+
+    /// What it takes while it waits, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        self.topics.len() * size_of::<TopicAnswer>()
+            + self.partitions.len() * size_of::<PartitionAnswer>()
+    }
+
+    /// The first error that is known already.
+    pub(crate) fn first_error(&self) -> Option<(&TopicRef, &Refusal)> {
+        let mut partitions = self.partitions.iter();
+        self.topics.iter().find_map(|topic| {
+            let mut its = partitions.by_ref().take(topic.partitions);
+            let error = its.find_map(|partition| partition.outcome.as_ref().err());
+            error.map(|error| (&topic.topic, error))
+        })
+    }
+
+    /// Ready when every batch is as durable as was asked, or has failed. Returns how many failed.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
+        while let Some(partition) = self.partitions.get_mut(self.decided) {
+            if let Ok(stored) = &mut partition.outcome
+                && let Err(error) = ready!(Pin::new(&mut stored.published).poll(cx))
+            {
+                partition.outcome = Err(refusal(&error));
+            }
+            self.decided += 1;
+        }
+        let failed = |partition: &&PartitionAnswer| partition.outcome.is_err();
+        Poll::Ready(self.partitions.iter().filter(failed).count() as u64)
+    }
+
+    /// Appends the body.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        let writer = &mut Writer::new(out, self.version >= 9);
+        let mut partitions = self.partitions.iter();
+        writer.len(self.topics.len());
+        for topic in &self.topics {
+            topic.topic.write(writer, self.version);
+            writer.len(topic.partitions);
+            for partition in partitions.by_ref().take(topic.partitions) {
+                partition.write(writer, self.version);
+            }
+            writer.no_tags();
+        }
+        writer.i32(0);
+        writer.no_tags();
+    }
+}
+
+fn refusal(error: &PublishError) -> Refusal {
+    (of_publish(error), Some(error.to_string().into()))
+}
+
+impl PartitionAnswer {
+    fn write(&self, writer: &mut Writer<'_>, version: i16) {
+        writer.i32(self.index);
+        let (error, base_offset, append_time_ms) = match &self.outcome {
+            Ok(Stored { published, .. }) => {
+                let append_time_ms = published.append_time_ms().unwrap_or(-1);
+                (
+                    ErrorCode::None,
+                    published.first_offset() as i64,
+                    append_time_ms,
+                )
+            }
+            Err((error, _)) => (*error, -1, -1),
+        };
+        writer.i16(error.code());
+        writer.i64(base_offset);
+        writer.i64(append_time_ms);
+        if version >= 5 {
+            let start = self.outcome.as_ref().map(|it| it.log.start_offset() as i64);
+            writer.i64(start.unwrap_or(-1));
+        }
+        if version >= 8 {
+            writer.len(0);
+            let text = self.outcome.as_ref().err().map(|(_, text)| text.as_deref());
+            writer.nullable_string(text.flatten());
+        }
+        writer.no_tags();
+    }
+}

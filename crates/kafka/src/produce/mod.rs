@@ -1,0 +1,251 @@
+//! Produce: batches from the read buffer into their topics.
+//!
+//! ```text
+//! request   transactional id (nullable), acks i16, timeout i32,
+//!           array of { name | 13+: id, array of { partition i32, records (nullable bytes) } }
+//! ```
+//!
+//! The request is walked twice where it lies: once to see that it is whole, because what is
+//! malformed must store nothing, then to store. Each batch is copied once, out of the buffer that
+//! the connections of a core share.
+//!
+//! Source: <https://kafka.apache.org/protocol#The_Messages_Produce>; what is refused and how:
+//! `ProduceRequest.validateRecords`, `UnifiedLog.analyzeAndValidateRecords` of Kafka.
+
+mod answer;
+mod batch;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use cloverleaf_broker::Topic;
+use cloverleaf_log::Durability;
+
+pub(crate) use answer::Produced;
+
+use crate::context::KafkaContext;
+use crate::error_code::{ErrorCode, of_publish};
+use crate::topic_ref::{IDS_FROM, TopicKey, TopicRef};
+use crate::wire::{Malformed, Reader};
+use answer::{PartitionAnswer, Stored};
+
+/// What came of a request beside its answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    /// Look-ups and appends, for the cost.
+    pub(crate) calls: usize,
+}
+
+/// What the producer wants to hear, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Acks {
+    /// No answer.
+    None,
+    /// An answer when the batches are with the kernel.
+    Leader,
+    /// An answer when they are on the disk.
+    All,
+}
+
+impl Acks {
+    fn of(code: i16) -> Option<Acks> {
+        match code {
+            0 => Some(Acks::None),
+            1 => Some(Acks::Leader),
+            -1 => Some(Acks::All),
+            _ => None,
+        }
+    }
+
+    fn durability(self) -> Durability {
+        match self {
+            Acks::None => Durability::None,
+            Acks::Leader => Durability::Kernel,
+            Acks::All => Durability::Disk,
+        }
+    }
+}
+
+/// The producing half of a connection.
+#[derive(Default)]
+pub(crate) struct Producing {
+    /// The last topic, so that a stream of requests looks nothing up.
+    last: Option<LastTopic>,
+    /// An answer that was given, for its allocations.
+    spare: Produced,
+}
+
+struct LastTopic {
+    topic: Arc<Topic>,
+    /// The broker's generation at the look-up: with another one the topic may be deleted.
+    generation: u64,
+}
+
+/// A request that was carried out.
+pub(crate) struct Carried {
+    pub(crate) acks: Acks,
+    pub(crate) answer: Produced,
+    pub(crate) totals: Totals,
+}
+
+struct Head {
+    acks: i16,
+    transactional: bool,
+}
+
+/// The pieces of a request, as they come.
+enum Piece<'a> {
+    Topic(TopicKey<'a>, usize),
+    Partition(i32, Option<&'a [u8]>),
+}
+
+impl Producing {
+    /// Carries a request out.
+    ///
+    /// # Errors
+    /// The body is none of this version; nothing was stored.
+    pub(crate) fn execute(
+        &mut self,
+        context: &KafkaContext,
+        version: i16,
+        body: Reader<'_>,
+    ) -> Result<Carried, Malformed> {
+        walk(body.clone(), version, |_, _| {})?;
+        let mut answer = std::mem::take(&mut self.spare);
+        answer.begin(version);
+        let mut totals = Totals::default();
+        let mut topic = TopicRef::Id(uuid::Uuid::nil());
+        let head = walk(body, version, |head, piece| match piece {
+            Piece::Topic(key, partitions) => {
+                topic = self.find(context, key, &mut totals);
+                answer.topic(topic.clone(), partitions);
+            }
+            Piece::Partition(index, records) => {
+                let sent = Sent {
+                    context,
+                    version,
+                    head,
+                    index,
+                    records,
+                };
+                let outcome = sent.store(&topic, &mut totals);
+                answer.partition(PartitionAnswer { index, outcome });
+            }
+        })?;
+        // An unknown number wants an answer, which says that it is unknown.
+        let acks = Acks::of(head.acks).unwrap_or(Acks::Leader);
+        Ok(Carried {
+            acks,
+            answer,
+            totals,
+        })
+    }
+
+    /// Takes an answer that was given back, so that the next one allocates nothing.
+    pub(crate) fn recycle(&mut self, mut answer: Produced) {
+        if answer.is_small() {
+            answer.clear();
+            self.spare = answer;
+        }
+    }
+
+    fn find(&mut self, context: &KafkaContext, key: TopicKey<'_>, totals: &mut Totals) -> TopicRef {
+        let generation = context.broker.generation();
+        if let Some(last) = &self.last
+            && last.generation == generation
+            && match key {
+                TopicKey::Name(name) => last.topic.name() == name,
+                TopicKey::Id(id) => last.topic.id() == id,
+            }
+        {
+            return TopicRef::Known(last.topic.clone());
+        }
+        totals.calls += 1;
+        let found = key.find(&context.broker);
+        self.last = found.topic().map(|topic| LastTopic {
+            topic: topic.clone(),
+            generation,
+        });
+        found
+    }
+}
+
+/// Reads a request from its first to its last byte.
+fn walk<'a>(
+    mut body: Reader<'a>,
+    version: i16,
+    mut each: impl FnMut(&Head, Piece<'a>),
+) -> Result<Head, Malformed> {
+    let transactional = body.nullable_string()?.is_some();
+    let acks = body.i16()?;
+    let _timeout_ms = body.i32()?;
+    let head = Head {
+        acks,
+        transactional,
+    };
+    for _ in 0..count(&mut body)? {
+        let key = TopicKey::read(&mut body, version)?;
+        let partitions = count(&mut body)?;
+        each(&head, Piece::Topic(key, partitions));
+        for _ in 0..partitions {
+            let index = body.i32()?;
+            let records = body.nullable_bytes()?;
+            body.skip_tagged()?;
+            each(&head, Piece::Partition(index, records));
+        }
+        body.skip_tagged()?;
+    }
+    body.skip_tagged()?;
+    Ok(head)
+}
+
+fn count(body: &mut Reader<'_>) -> Result<usize, Malformed> {
+    body.array_count()?.ok_or(Malformed {
+        what: "an array is null",
+    })
+}
+
+/// What one partition is sent.
+struct Sent<'a> {
+    context: &'a KafkaContext,
+    version: i16,
+    head: &'a Head,
+    index: i32,
+    records: Option<&'a [u8]>,
+}
+
+/// Why a batch was not stored, with words for the client's log.
+pub(crate) type Refusal = (ErrorCode, Option<Cow<'static, str>>);
+
+impl Sent<'_> {
+    fn store(&self, topic: &TopicRef, totals: &mut Totals) -> Result<Stored, Refusal> {
+        let acks = Acks::of(self.head.acks).ok_or((ErrorCode::InvalidRequiredAcks, None))?;
+        let Some(topic) = topic.topic() else {
+            let unknown = match self.version >= IDS_FROM {
+                true => ErrorCode::UnknownTopicId,
+                false => ErrorCode::UnknownTopicOrPartition,
+            };
+            return Err((unknown, None));
+        };
+        let unknown = (ErrorCode::UnknownTopicOrPartition, None);
+        let Ok(partition) = u32::try_from(self.index) else {
+            return Err(unknown);
+        };
+        let log = topic.partition(partition).ok_or(unknown)?;
+        let batch = batch::check(self.context, self.version, self.records, topic)?;
+        if self.head.transactional || batch.is_transactional() {
+            let text = Cow::Borrowed("transactions are not supported");
+            return Err((ErrorCode::InvalidTxnState, Some(text)));
+        }
+        let (messages, bytes) = (u64::from(batch.count()), batch.bytes().len() as u64);
+        totals.calls += 1;
+        let published = topic
+            .publish_to(partition, batch, acks.durability())
+            .map_err(|error| (of_publish(&error), Some(error.to_string().into())))?;
+        totals.messages += messages;
+        totals.bytes += bytes;
+        Ok(Stored { log, published })
+    }
+}

@@ -1,0 +1,453 @@
+//! One Kafka connection's state machine: bytes in, broker calls, bytes out. No socket, no clock.
+//!
+//! Requests are carried out in the order in which they come, as soon as they are whole; their
+//! answers leave in that order ([`crate::answers`]). A request that has to wait holds up the
+//! answers behind it, but not the requests: a producer with many requests in flight is never slower
+//! than its sync. Only a Fetch begins when it is the oldest request that is owed an answer.
+//!
+//! What cannot be understood ends the connection without a word, as in Kafka: there is no answer
+//! that a client could tell from another request's.
+
+use std::sync::Arc;
+use std::task::Context;
+
+use cloverleaf_session::{Now, Output, Received};
+use cloverleaf_telemetry::{Identity, Probe};
+
+use crate::answer::Answer;
+use crate::answers::{AnswerHead, Answers};
+use crate::api_versions::{self, Software};
+use crate::apis::{self, Api, ApiVersions};
+use crate::context::KafkaContext;
+use crate::control::{self, Call, Peer};
+use crate::error_code::ErrorCode;
+use crate::fetch::Env;
+use crate::frame::{self, RequestHeader, SIZE_BYTES};
+use crate::produce::{Acks, Producing, Totals};
+use crate::wire::{Malformed, Reader};
+
+/// Once a poll has so many bytes to be written, the rest waits for the next one.
+const OUTPUT_BYTES_MAX: usize = 1 << 20;
+
+/// What a request costs beside its bytes if it takes the broker's locks or adds to the log, in
+/// bytes that could be parsed and copied meanwhile.
+const CALL_COST_BYTES: usize = 1024;
+
+/// Most such calls of one [`Session::receive`]: then the driver may let others have a turn.
+const CALLS_MAX: usize = 256;
+
+/// Bytes from which the kind of a request is known: its size, its key.
+const KEY_END: usize = SIZE_BYTES + 2;
+
+/// Most bytes of each text that a client says of itself; the rest is not kept.
+const SOFTWARE_BYTES_MAX: usize = 128;
+
+/// What a session works with.
+pub struct SessionParts {
+    /// What all connections share.
+    pub context: Arc<KafkaContext>,
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// This connection's telemetry.
+    pub probe: Probe,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Requests are read.
+    Open,
+    /// Nothing is read any more; what is owed will be answered.
+    Draining,
+    /// The peer has gone: what can be answered now will be.
+    Leaving,
+    /// All is said: the connection is to be closed once the output is written.
+    Ended,
+}
+
+/// One connection.
+pub struct Session {
+    context: Arc<KafkaContext>,
+    peer: Peer,
+    probe: Probe,
+    phase: Phase,
+    producing: Producing,
+    answers: Answers,
+    is_identified: bool,
+    /// A Produce waits until the disk has taken some of what was accepted before.
+    waits_for_room: bool,
+    /// When the first byte of a request came that is not complete yet.
+    partial_since_us: Option<u64>,
+    tally: Tally,
+    answered_unsent: u64,
+    failure: Option<String>,
+}
+
+/// What the requests of one read come to, for the telemetry.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    produces: u64,
+    /// Produces that want no answer.
+    silent: u64,
+    others: u64,
+    totals: Totals,
+    calls: usize,
+}
+
+/// Whether the session goes on with the next request.
+enum Flow {
+    Next,
+    /// The request has to be shown again once there is room.
+    Again,
+}
+
+impl Session {
+    /// A connection that has just been accepted.
+    pub fn new(parts: SessionParts, _now: Now) -> Session {
+        Session {
+            context: parts.context,
+            peer: parts.peer,
+            probe: parts.probe,
+            phase: Phase::Open,
+            producing: Producing::default(),
+            answers: Answers::default(),
+            is_identified: false,
+            waits_for_room: false,
+            partial_since_us: None,
+            tally: Tally::default(),
+            answered_unsent: 0,
+            failure: None,
+        }
+    }
+
+    /// The telemetry of this connection.
+    pub fn probe(&self) -> &Probe {
+        &self.probe
+    }
+
+    /// Finds the first request in `input`: its size without the size field, or how many bytes it
+    /// takes to know more.
+    fn find_request(&self, input: &[u8]) -> Result<Result<usize, usize>, String> {
+        let options = &self.context.options;
+        let size = frame::peek_size(input, options.request_bytes_max);
+        let explained = |reason: String| match frame::foreign(input) {
+            Some(what) => format!("{reason}; it looks like {what}"),
+            None => reason,
+        };
+        let Some(size) = size.map_err(|error| explained(error.to_string()))? else {
+            return Ok(Err(KEY_END));
+        };
+        let Some(key) = input.get(SIZE_BYTES..KEY_END) else {
+            return Ok(Err(KEY_END));
+        };
+        let is_produce = key == (Api::Produce as i16).to_be_bytes();
+        let bytes_max = options.control_request_bytes_max;
+        if !is_produce && size > bytes_max {
+            return Err(explained(format!(
+                "a request of {size} bytes, at most {bytes_max} are allowed"
+            )));
+        }
+        match input.len() >= SIZE_BYTES + size {
+            true => Ok(Ok(size)),
+            false => Ok(Err(SIZE_BYTES + size)),
+        }
+    }
+
+    fn execute(&mut self, request: &[u8], now: Now) -> Result<Flow, String> {
+        let start = frame::read_start(request).map_err(|error| error.to_string())?;
+        let Some(versions) = apis::find(start.api_key) else {
+            return Err(format!("a request with the unknown key {}", start.api_key));
+        };
+        if !versions.serves(start.version) {
+            return self.refuse_version(versions, start);
+        }
+        if versions.api == Api::Produce && !self.context.broker.room().is_free() {
+            self.waits_for_room = true;
+            return Ok(Flow::Again);
+        }
+        self.carry_out(request, versions, now)
+            .map_err(|error| format!("{:?} version {}: {error}", versions.api, start.version))?;
+        Ok(Flow::Next)
+    }
+
+    /// ApiVersions is answered in any version, so that a newer client learns ours.
+    fn refuse_version(
+        &mut self,
+        versions: &ApiVersions,
+        start: RequestHeader<'_>,
+    ) -> Result<Flow, String> {
+        if versions.api != Api::ApiVersions {
+            let (api, version) = (versions.api, start.version);
+            return Err(format!("{api:?} in version {version}, which is not served"));
+        }
+        let head = AnswerHead {
+            correlation_id: start.correlation_id,
+            flexible: false,
+        };
+        let body = api_versions::body(0, ErrorCode::UnsupportedVersion);
+        self.tally.others += 1;
+        self.answers.control(head, Answer::Ready(body), 0);
+        Ok(Flow::Next)
+    }
+
+    fn carry_out(
+        &mut self,
+        request: &[u8],
+        versions: &ApiVersions,
+        now: Now,
+    ) -> Result<(), Malformed> {
+        let (header, body) = frame::read_header(request, versions)?;
+        let head = AnswerHead {
+            correlation_id: header.correlation_id,
+            flexible: versions.answer_header_is_flexible(header.version),
+        };
+        if !self.is_identified {
+            self.identify(header.client_id);
+        }
+        match versions.api {
+            Api::Produce => return self.produce(head, header, body),
+            Api::Fetch => {
+                let mut fetch = self.answers.spare_fetch();
+                fetch.read(body, header.version, &self.context.broker)?;
+                self.answers.fetch(head, fetch);
+            }
+            Api::ApiVersions => self.api_versions(head, header, body)?,
+            api => {
+                let call = Call {
+                    context: &self.context,
+                    peer: &self.peer,
+                    connection: self.probe.id(),
+                    version: header.version,
+                    client_id: header.client_id,
+                    body,
+                    now,
+                };
+                let answer = control::handle(api, call)?;
+                self.answers.control(head, answer, request.len());
+            }
+        }
+        self.tally.others += 1;
+        self.tally.calls += 1;
+        Ok(())
+    }
+
+    fn produce(
+        &mut self,
+        head: AnswerHead,
+        header: RequestHeader<'_>,
+        body: Reader<'_>,
+    ) -> Result<(), Malformed> {
+        let carried = self
+            .producing
+            .execute(&self.context, header.version, body)?;
+        let (tally, totals) = (&mut self.tally, carried.totals);
+        tally.totals.messages += totals.messages;
+        tally.totals.bytes += totals.bytes;
+        tally.calls += totals.calls;
+        if carried.acks != Acks::None {
+            tally.produces += 1;
+            self.answers.produce(head, carried.answer);
+            return Ok(());
+        }
+        tally.silent += 1;
+        // Without an answer the end of the connection is how the client learns of an error, and
+        // asks for metadata anew.
+        let refusal = carried.answer.first_error().map(|(topic, (error, text))| {
+            let text = text.as_deref().unwrap_or_default();
+            format!("Produce with acks=0 to {topic:?}: {error:?} {text}")
+        });
+        self.producing.recycle(carried.answer);
+        if let Some(refusal) = refusal {
+            self.end(refusal);
+        }
+        Ok(())
+    }
+
+    fn api_versions(
+        &mut self,
+        head: AnswerHead,
+        header: RequestHeader<'_>,
+        body: Reader<'_>,
+    ) -> Result<(), Malformed> {
+        let software = api_versions::read(body, header.version)?;
+        let error = match software {
+            Some(software) if !software.is_valid() => ErrorCode::InvalidRequest,
+            Some(software) => {
+                self.meet(software, header.client_id);
+                ErrorCode::None
+            }
+            None => ErrorCode::None,
+        };
+        let body = api_versions::body(header.version, error);
+        self.answers.control(head, Answer::Ready(body), 0);
+        Ok(())
+    }
+
+    /// The client has said what it is.
+    fn meet(&mut self, software: Software<'_>, client_id: Option<&str>) {
+        // Only ASCII is valid here.
+        let short = |text: &str| text[..text.len().min(SOFTWARE_BYTES_MAX)].to_owned();
+        let (name, version) = (short(software.name), short(software.version));
+        self.probe.identify(Identity {
+            library: name.clone(),
+            version: version.clone(),
+            client_id: client_id.unwrap_or_default().to_owned(),
+        });
+        self.peer.software = Some((name, version));
+    }
+
+    /// Its first request tells its name at least.
+    fn identify(&mut self, client_id: Option<&str>) {
+        self.is_identified = true;
+        if let Some(client_id) = client_id {
+            self.probe.identify(Identity {
+                client_id: client_id.to_owned(),
+                ..Identity::default()
+            });
+        }
+    }
+
+    /// Ends the connection for this reason, behind the answers that are owed.
+    fn end(&mut self, reason: String) {
+        self.probe.error();
+        self.failure.get_or_insert(reason);
+        self.drain_now();
+    }
+
+    fn drain_now(&mut self) {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Draining;
+        }
+    }
+
+    /// Tells the telemetry of one read.
+    fn tell_read(&mut self, consumed: usize, input: usize, needed: usize, now: Now) {
+        let first_us = self.partial_since_us.unwrap_or(now.us);
+        let tally = std::mem::take(&mut self.tally);
+        let Totals {
+            messages, bytes, ..
+        } = tally.totals;
+        let produces = tally.produces + tally.silent;
+        self.probe
+            .requests(produces, messages, bytes, first_us, now.us);
+        self.probe.requests(tally.others, 0, 0, first_us, now.us);
+        // Nobody waits for the answer to these.
+        self.probe.unanswered(tally.silent);
+        if consumed > 0 {
+            self.partial_since_us = None;
+        }
+        if needed > 0 && consumed < input {
+            self.partial_since_us.get_or_insert(now.us);
+            self.probe.read_ended_inside_frame();
+        }
+    }
+}
+
+impl cloverleaf_session::Session for Session {
+    fn wants_input(&self) -> bool {
+        self.phase == Phase::Open
+            && !self.waits_for_room
+            && !self.answers.is_full(self.context.options.answers_max)
+    }
+
+    fn is_ended(&self) -> bool {
+        self.phase == Phase::Ended
+    }
+
+    fn take_failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+
+    fn receive(&mut self, input: &[u8], now: Now) -> Received {
+        let (mut consumed, mut needed) = (0, 0);
+        while self.wants_input() && self.tally.calls < CALLS_MAX && consumed < input.len() {
+            let rest = &input[consumed..];
+            let size = match self.find_request(rest) {
+                Ok(Ok(size)) => size,
+                Ok(Err(bytes)) => {
+                    needed = bytes;
+                    break;
+                }
+                Err(reason) => {
+                    self.end(reason);
+                    break;
+                }
+            };
+            let end = SIZE_BYTES + size;
+            match self.execute(&rest[SIZE_BYTES..end], now) {
+                Ok(Flow::Next) => consumed += end,
+                Ok(Flow::Again) => break,
+                Err(reason) => self.end(reason),
+            }
+        }
+        let calls = self.tally.calls;
+        if self.phase != Phase::Open {
+            consumed = input.len();
+        }
+        self.tell_read(consumed, input.len(), needed, now);
+        Received {
+            consumed_bytes: consumed,
+            needed_bytes: needed,
+            cost_bytes: consumed + calls * CALL_COST_BYTES,
+        }
+    }
+
+    fn end_of_input(&mut self, _rest: &[u8], _now: Now) {
+        // Kafka closes at once too: nobody would read the answers.
+        if self.phase != Phase::Ended {
+            self.phase = Phase::Leaving;
+        }
+    }
+
+    fn drain(&mut self) {
+        self.drain_now();
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Output) {
+        if self.waits_for_room && self.context.broker.room().poll_free(cx).is_ready() {
+            self.waits_for_room = false;
+        }
+        let env = Env {
+            context: &self.context,
+            now,
+            is_ending: self.phase != Phase::Open,
+        };
+        let mut is_waiting = false;
+        while out.len() < OUTPUT_BYTES_MAX {
+            match self.answers.poll(cx, &env, &mut self.producing, out) {
+                std::task::Poll::Ready(Some(answered)) => {
+                    self.answered_unsent += 1;
+                    self.probe.fetched(answered.messages);
+                    (0..answered.errors).for_each(|_| self.probe.error());
+                }
+                std::task::Poll::Ready(None) => break,
+                std::task::Poll::Pending => {
+                    is_waiting = true;
+                    break;
+                }
+            }
+        }
+        match self.phase {
+            Phase::Draining if self.answers.is_empty() => self.phase = Phase::Ended,
+            Phase::Leaving if is_waiting || self.answers.is_empty() => self.phase = Phase::Ended,
+            _ => {}
+        }
+    }
+
+    fn next_due_us(&self) -> u64 {
+        self.answers.due_us()
+    }
+
+    fn read(&mut self, bytes: usize, now: Now) {
+        self.probe.read(bytes, now.us);
+    }
+
+    fn read_ended_inside_frame(&mut self) {
+        self.probe.read_ended_inside_frame();
+    }
+
+    fn wrote(&mut self, bytes: usize, now: Now) {
+        self.probe.wrote(bytes);
+        self.probe.answered(self.answered_unsent, now.us);
+        self.answered_unsent = 0;
+    }
+}

@@ -1,0 +1,82 @@
+//! Writing answers: the primitive types of [`crate::wire`], in both encodings. For the answers that
+//! are not made by the library: Produce, Fetch and ApiVersions.
+
+use uuid::Uuid;
+
+/// Appends one answer's body to a connection's output.
+pub(crate) struct Writer<'a> {
+    pub(crate) out: &'a mut Vec<u8>,
+    flexible: bool,
+}
+
+impl<'a> Writer<'a> {
+    /// A writer at the end of `out`, in the encoding of flexible versions or not.
+    pub(crate) fn new(out: &'a mut Vec<u8>, flexible: bool) -> Self {
+        Self { out, flexible }
+    }
+
+    pub(crate) fn i16(&mut self, value: i16) {
+        self.out.extend_from_slice(&value.to_be_bytes());
+    }
+
+    pub(crate) fn i32(&mut self, value: i32) {
+        self.out.extend_from_slice(&value.to_be_bytes());
+    }
+
+    pub(crate) fn i64(&mut self, value: i64) {
+        self.out.extend_from_slice(&value.to_be_bytes());
+    }
+
+    pub(crate) fn uuid(&mut self, value: Uuid) {
+        self.out.extend_from_slice(value.as_bytes());
+    }
+
+    fn uvarint(&mut self, mut value: u32) {
+        while value >= 0x80 {
+            self.out.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.out.push(value as u8);
+    }
+
+    /// A string. What is too long for its length field is cut off: only our own words are.
+    pub(crate) fn string(&mut self, text: &str) {
+        let text = &text[..text.floor_char_boundary(i16::MAX as usize)];
+        match self.flexible {
+            true => self.uvarint(text.len() as u32 + 1),
+            false => self.i16(text.len() as i16),
+        }
+        self.out.extend_from_slice(text.as_bytes());
+    }
+
+    pub(crate) fn nullable_string(&mut self, text: Option<&str>) {
+        match (text, self.flexible) {
+            (Some(text), _) => self.string(text),
+            (None, true) => self.uvarint(0),
+            (None, false) => self.i16(-1),
+        }
+    }
+
+    /// The length of bytes that follow, or the count of an array.
+    pub(crate) fn len(&mut self, len: usize) {
+        match self.flexible {
+            true => self.uvarint(u32::try_from(len + 1).unwrap_or(u32::MAX)),
+            false => self.i32(i32::try_from(len).unwrap_or(i32::MAX)),
+        }
+    }
+
+    /// An array that is not there.
+    pub(crate) fn null_array(&mut self) {
+        match self.flexible {
+            true => self.uvarint(0),
+            false => self.i32(-1),
+        }
+    }
+
+    /// No tagged fields: the end of every structure in flexible versions.
+    pub(crate) fn no_tags(&mut self) {
+        if self.flexible {
+            self.out.push(0);
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Fetch requests as a client makes them, and answers as it sees them.
+
+#![allow(dead_code, clippy::unwrap_used, unreachable_pub)]
+
+use std::sync::Arc;
+
+use cloverleaf_broker::Topic;
+use cloverleaf_log::Durability;
+use kafka_protocol::messages::TopicName;
+use kafka_protocol::messages::fetch_request::{
+    FetchPartition, FetchRequest, FetchTopic, ForgottenTopic,
+};
+use kafka_protocol::messages::fetch_response::{FetchResponse, PartitionData};
+
+use super::{Peer, batch, text, values};
+
+/// The offset at which a partition is to be read.
+pub type From = (i32, i64);
+
+pub struct Ask {
+    pub version: i16,
+    pub request: FetchRequest,
+}
+
+impl Ask {
+    pub fn new(version: i16) -> Ask {
+        let request = FetchRequest::default()
+            .with_max_wait_ms(500)
+            .with_min_bytes(1)
+            .with_max_bytes(50 << 20);
+        let request = match version >= 7 {
+            true => request.with_session_epoch(-1),
+            false => request,
+        };
+        Ask { version, request }
+    }
+
+    pub fn of(mut self, topic: &Topic, from: &[From]) -> Ask {
+        let partition = |(index, offset): &From| {
+            FetchPartition::default()
+                .with_partition(*index)
+                .with_fetch_offset(*offset)
+                .with_partition_max_bytes(1 << 20)
+        };
+        let named = FetchTopic::default().with_partitions(from.iter().map(partition).collect());
+        let named = match self.version >= 13 {
+            true => named.with_topic_id(topic.id()),
+            false => named.with_topic(TopicName(text(topic.name()))),
+        };
+        self.request.topics.push(named);
+        self
+    }
+
+    pub fn session(mut self, id: i32, epoch: i32) -> Ask {
+        self.request.session_id = id;
+        self.request.session_epoch = epoch;
+        self
+    }
+
+    pub fn forget(mut self, topic: &Topic, partition: i32) -> Ask {
+        let named = ForgottenTopic::default().with_partitions(vec![partition]);
+        let named = match self.version >= 13 {
+            true => named.with_topic_id(topic.id()),
+            false => named.with_topic(TopicName(text(topic.name()))),
+        };
+        self.request.forgotten_topics_data.push(named);
+        self
+    }
+
+    pub fn limits(mut self, min_bytes: i32, max_bytes: i32, partition_max_bytes: i32) -> Ask {
+        self.request.min_bytes = min_bytes;
+        self.request.max_bytes = max_bytes;
+        for partition in self
+            .request
+            .topics
+            .iter_mut()
+            .flat_map(|it| &mut it.partitions)
+        {
+            partition.partition_max_bytes = partition_max_bytes;
+        }
+        self
+    }
+
+    pub fn call(&self, peer: &mut Peer<'_>) -> FetchResponse {
+        peer.call(self.version, &self.request)
+    }
+
+    pub fn send(&self, peer: &mut Peer<'_>) -> i32 {
+        peer.send(self.version, &self.request)
+    }
+
+    /// The answer after the wait is over.
+    pub fn empty(&self, peer: &mut Peer<'_>) -> FetchResponse {
+        let id = self.send(peer);
+        peer.pump();
+        peer.expect_nothing();
+        peer.advance(500);
+        peer.expect::<FetchRequest>(self.version, id)
+    }
+}
+
+pub fn publish(topic: &Arc<Topic>, partition: u32, of: &[&str]) {
+    let published = topic.publish_to(partition, batch(of), Durability::Kernel);
+    drop(published.unwrap());
+}
+
+pub fn parts(response: &FetchResponse) -> Vec<&PartitionData> {
+    response
+        .responses
+        .iter()
+        .flat_map(|topic| &topic.partitions)
+        .collect()
+}
+
+/// Partition, error, values.
+pub fn told(response: &FetchResponse) -> Vec<(i32, i16, Vec<String>)> {
+    let one = |it: &&PartitionData| {
+        let records = it.records.clone().unwrap();
+        (it.partition_index, it.error_code, values(&records))
+    };
+    parts(response).iter().map(one).collect()
+}
+
+pub fn strings(of: &[&str]) -> Vec<String> {
+    of.iter().map(|it| (*it).to_owned()).collect()
+}

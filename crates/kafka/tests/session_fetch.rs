@@ -1,0 +1,267 @@
+//! Fetch: every version against the library's client side, long polls, limits.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use cloverleaf_kafka::error_code::ErrorCode;
+use cloverleaf_session::Session as _;
+use common::fetch::{Ask, parts, publish, strings, told};
+use common::{Peer, World, batch};
+use kafka_protocol::messages::ApiVersionsRequest;
+use kafka_protocol::messages::fetch_request::FetchRequest;
+
+#[test]
+fn every_version_reads_what_is_stored() {
+    for version in 4..=18 {
+        let world = World::new();
+        let topic = world.topic("t", 2);
+        publish(&topic, 0, &["a", "b"]);
+        publish(&topic, 0, &["c"]);
+        publish(&topic, 1, &["d"]);
+        let mut peer = world.connect();
+        let ask = Ask::new(version).of(&topic, &[(0, 1), (1, 1)]);
+        let response = ask.call(&mut peer);
+        assert_eq!(response.error_code, 0);
+        let expect = [(0, 0, strings(&["a", "b", "c"])), (1, 0, vec![])];
+        assert_eq!(told(&response), expect, "version {version}");
+        let first = parts(&response)[0];
+        assert_eq!((first.high_watermark, first.last_stable_offset), (3, 3));
+        assert_eq!(first.aborted_transactions, None);
+        assert_eq!(first.preferred_read_replica.0, -1);
+        assert_eq!(first.log_start_offset, if version >= 5 { 0 } else { -1 });
+        match version >= 13 {
+            true => assert_eq!(response.responses[0].topic_id, topic.id()),
+            false => assert_eq!(response.responses[0].topic.0.as_str(), "t"),
+        }
+    }
+}
+
+#[test]
+fn large_batches_are_shared_and_arrive_whole() {
+    let world = World::new();
+    let topic = world.topic("t", 1);
+    let large = "x".repeat(100_000);
+    for _ in 0..3 {
+        publish(&topic, 0, &[&large]);
+        publish(&topic, 0, &["small"]);
+    }
+    let response = Ask::new(12)
+        .of(&topic, &[(0, 0)])
+        .call(&mut world.connect());
+    let found = &told(&response)[0].2;
+    assert_eq!(found.len(), 6);
+    assert!(found.iter().step_by(2).all(|value| *value == large));
+}
+
+#[test]
+fn a_wait_ends_with_an_arrival_in_any_partition() {
+    let world = World::new();
+    let (one, two) = (world.topic("one", 3), world.topic("two", 1));
+    for version in [4, 12, 18] {
+        let mut peer = world.connect();
+        let end = one.partition(1).unwrap().written_end() as i64;
+        let ask = Ask::new(version)
+            .of(&two, &[(0, 0)])
+            .of(&one, &[(0, 0), (1, end)]);
+        let id = ask.send(&mut peer);
+        peer.pump();
+        peer.expect_nothing();
+        assert_eq!(peer.session.next_due_us(), world.now().us + 500_000);
+        publish(&one, 1, &["now"]);
+        peer.pump();
+        let response = peer.expect::<FetchRequest>(version, id);
+        let expect = [(0, 0, vec![]), (0, 0, vec![]), (1, 0, strings(&["now"]))];
+        assert_eq!(told(&response), expect);
+    }
+}
+
+#[test]
+fn a_wait_ends_with_its_time_and_not_before() {
+    let world = World::new();
+    let topic = world.topic("t", 1);
+    let mut peer = world.connect();
+    let ask = Ask::new(12).of(&topic, &[(0, 0)]);
+    let id = ask.send(&mut peer);
+    peer.pump();
+    peer.advance(499);
+    peer.expect_nothing();
+    peer.advance(1);
+    assert_eq!(told(&peer.expect::<FetchRequest>(12, id)), [(0, 0, vec![])]);
+    assert_eq!(peer.session.next_due_us(), u64::MAX);
+}
+
+#[test]
+fn a_wait_for_many_bytes_counts_them() {
+    let world = World::new();
+    let topic = world.topic("t", 2);
+    let mut peer = world.connect();
+    let ask = Ask::new(12)
+        .of(&topic, &[(0, 0), (1, 0)])
+        .limits(290, 1 << 20, 1 << 20);
+    let id = ask.send(&mut peer);
+    for round in 0..4 {
+        peer.pump();
+        peer.expect_nothing();
+        publish(&topic, round % 2, &["12345"]);
+    }
+    peer.pump();
+    let response = peer.expect::<FetchRequest>(12, id);
+    let found: usize = told(&response).iter().map(|it| it.2.len()).sum();
+    assert_eq!(found, 4, "73 bytes each");
+}
+
+#[test]
+fn a_partition_that_is_full_ends_a_wait_for_more_bytes_than_it_may_give() {
+    let world = World::new();
+    let topic = world.topic("t", 2);
+    let size = batch(&["12345678901234567890"]).bytes().len() as i32;
+    for _ in 0..10 {
+        publish(&topic, 0, &["12345678901234567890"]);
+    }
+    // As with `fetch.min.bytes` at or above `max.partition.fetch.bytes`.
+    for partition_max_bytes in [1, 3 * size, 4 * size - 1] {
+        let ask = Ask::new(12).of(&topic, &[(0, 0), (1, 0)]).limits(
+            4 * size,
+            1 << 20,
+            partition_max_bytes,
+        );
+        let response = ask.call(&mut world.connect());
+        assert!(!told(&response)[0].2.is_empty());
+    }
+}
+
+#[test]
+fn a_fetch_that_waits_lets_later_requests_run_and_answers_first() {
+    let world = World::new();
+    let topic = world.topic("t", 1);
+    let mut peer = world.connect();
+    let ask = Ask::new(12).of(&topic, &[(0, 0)]);
+    let first = ask.send(&mut peer);
+    let second = peer.send(0, &ApiVersionsRequest::default());
+    let third = ask.send(&mut peer);
+    peer.pump();
+    peer.expect_nothing();
+    publish(&topic, 0, &["a"]);
+    peer.pump();
+    assert_eq!(told(&peer.expect::<FetchRequest>(12, first))[0].2, ["a"]);
+    peer.expect::<ApiVersionsRequest>(0, second);
+    assert_eq!(told(&peer.expect::<FetchRequest>(12, third))[0].2, ["a"]);
+}
+
+#[test]
+fn limits_are_kept_but_for_the_first_batch() {
+    let world = World::new();
+    let topic = world.topic("t", 3);
+    for partition in 0..3 {
+        for _ in 0..3 {
+            publish(&topic, partition, &["12345678901234567890"]);
+        }
+    }
+    let size = batch(&["12345678901234567890"]).bytes().len() as i32;
+    let all = [(0, 0), (1, 0), (2, 0)];
+    let counts = |max_bytes, partition_max_bytes| -> Vec<usize> {
+        let ask = Ask::new(12)
+            .of(&topic, &all)
+            .limits(1, max_bytes, partition_max_bytes);
+        let response = ask.call(&mut world.connect());
+        told(&response).iter().map(|it| it.2.len()).collect()
+    };
+    assert_eq!(counts(1, 1), [1, 0, 0], "the first batch whatever its size");
+    assert_eq!(counts(1 << 20, 2 * size), [2, 2, 2]);
+    assert_eq!(counts(4 * size, 1 << 20), [3, 1, 0]);
+    assert_eq!(counts(4 * size + 1, 2 * size + 1), [2, 2, 0]);
+    assert_eq!(counts(0, 0), [1, 0, 0]);
+}
+
+#[test]
+fn what_cannot_be_read_is_told_at_once() {
+    let world = World::new();
+    let topic = world.topic("t", 1);
+    publish(&topic, 0, &["a", "b"]);
+    let mut peer = world.connect();
+    let code = |peer: &mut Peer<'_>, ask: Ask| {
+        let response = ask.call(peer);
+        let part = parts(&response)[0].clone();
+        assert_eq!((part.high_watermark, part.last_stable_offset), (-1, -1));
+        part.error_code
+    };
+    for offset in [3, 99, -1, i64::MAX, i64::MIN] {
+        let ask = Ask::new(12).of(&topic, &[(0, offset)]);
+        assert_eq!(code(&mut peer, ask), ErrorCode::OffsetOutOfRange.code());
+    }
+    for partition in [1, -1, i32::MAX] {
+        let ask = Ask::new(13).of(&topic, &[(partition, 0)]);
+        assert_eq!(
+            code(&mut peer, ask),
+            ErrorCode::UnknownTopicOrPartition.code()
+        );
+    }
+    for (epoch, error) in [
+        (1, ErrorCode::UnknownLeaderEpoch),
+        (-2, ErrorCode::FencedLeaderEpoch),
+    ] {
+        let mut ask = Ask::new(12).of(&topic, &[(0, 0)]);
+        ask.request.topics[0].partitions[0].current_leader_epoch = epoch;
+        assert_eq!(code(&mut peer, ask), error.code());
+    }
+    topic.delete_records(0, 2).unwrap();
+    let ask = Ask::new(12).of(&topic, &[(0, 1)]);
+    assert_eq!(code(&mut peer, ask), ErrorCode::OffsetOutOfRange.code());
+    world.broker.delete_topic("t").unwrap();
+    let ask = Ask::new(12).of(&topic, &[(0, 0)]);
+    assert_eq!(
+        code(&mut peer, ask),
+        ErrorCode::UnknownTopicOrPartition.code()
+    );
+    let ask = Ask::new(13).of(&topic, &[(0, 0)]);
+    assert_eq!(code(&mut peer, ask), ErrorCode::UnknownTopicId.code());
+}
+
+#[test]
+fn a_topic_that_is_deleted_ends_the_wait() {
+    let world = World::new();
+    let topic = world.topic("t", 1);
+    let mut peer = world.connect();
+    let id = Ask::new(13).of(&topic, &[(0, 0)]).send(&mut peer);
+    peer.pump();
+    peer.expect_nothing();
+    world.broker.delete_topic("t").unwrap();
+    peer.pump();
+    let response = peer.expect::<FetchRequest>(13, id);
+    assert_eq!(
+        parts(&response)[0].error_code,
+        ErrorCode::UnknownTopicId.code()
+    );
+}
+
+#[test]
+fn a_topic_that_is_deleted_ends_the_wait_for_more_of_it() {
+    let world = World::new();
+    let topic = world.topic("t", 1);
+    publish(&topic, 0, &["a"]);
+    let mut peer = world.connect();
+    let ask = Ask::new(13).of(&topic, &[(0, 0)]);
+    let id = ask.limits(1000, 1 << 20, 1 << 20).send(&mut peer);
+    peer.pump();
+    peer.expect_nothing();
+    world.broker.delete_topic("t").unwrap();
+    peer.pump();
+    let response = peer.expect::<FetchRequest>(13, id);
+    let error = ErrorCode::UnknownTopicId.code();
+    assert_eq!(parts(&response)[0].error_code, error);
+}
+
+#[test]
+fn the_end_of_the_server_ends_a_wait() {
+    let world = World::new();
+    let topic = world.topic("t", 1);
+    let mut peer = world.connect();
+    let id = Ask::new(12).of(&topic, &[(0, 0)]).send(&mut peer);
+    peer.pump();
+    peer.session.drain();
+    peer.feed(&[]);
+    peer.pump();
+    assert_eq!(told(&peer.expect::<FetchRequest>(12, id)), [(0, 0, vec![])]);
+    assert!(peer.session.is_ended());
+}

@@ -1,0 +1,164 @@
+//! Fetch of what lies in files: on the reader thread, early, and over holes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use cloverleaf_kafka::error_code::ErrorCode;
+use cloverleaf_log::{LogOptions, SimDisk};
+use cloverleaf_session::Session as _;
+use common::fetch::{Ask, parts, publish, told};
+use common::{World, batches};
+use kafka_protocol::messages::fetch_request::FetchRequest;
+
+/// A broker that keeps nothing in memory.
+fn forgetful(disk: &SimDisk) -> World {
+    let log = LogOptions {
+        tail_bytes_max: 0,
+        ..Default::default()
+    };
+    World::on(disk.clone(), Default::default(), log, Default::default())
+}
+
+/// Nothing of the segments is in the page cache.
+fn forget(world: &World) {
+    world.faults.set(|faults| {
+        faults.uncached = true;
+        faults.only = ".log".to_owned();
+    });
+}
+
+#[test]
+fn cold_data_is_read_elsewhere_and_asked_for_early() {
+    for is_cached in [true, false] {
+        let world = forgetful(&SimDisk::new());
+        let topic = world.topic("t", 2);
+        let value = "x".repeat(10_000);
+        for _ in 0..50 {
+            publish(&topic, 0, &[&value]);
+        }
+        publish(&topic, 1, &["b"]);
+        world.settle();
+        if !is_cached {
+            forget(&world);
+        }
+        let mut peer = world.connect();
+        let (mut at, mut rounds) = (0, 0);
+        while at < 50 {
+            let ask = Ask::new(12).of(&topic, &[(0, at), (1, 0)]);
+            let ask = ask.limits(1, 1 << 20, 100_000);
+            let id = ask.send(&mut peer);
+            peer.poll();
+            if !is_cached {
+                peer.expect_nothing();
+            }
+            peer.pump();
+            let response = peer.expect::<FetchRequest>(12, id);
+            let records = parts(&response)[0].records.clone().unwrap();
+            assert!(records.len() <= 100_000);
+            at = batches(&records).last().unwrap().end_offset() as i64;
+            assert_eq!(told(&response)[1].2, ["b"]);
+            rounds += 1;
+        }
+        assert_eq!(rounds, 6);
+        // Each range of both partitions once, although it was asked for before it was wanted.
+        let reads = world.broker.log_metrics().cold_reads;
+        assert_eq!(reads, if is_cached { 0 } else { 12 });
+    }
+}
+
+#[test]
+fn what_is_cached_is_told_although_the_disk_has_more() {
+    let world = forgetful(&SimDisk::new());
+    let topic = world.topic("t", 1);
+    let small = topic.set_options(|options| options.segment_bytes = Some(1 << 20));
+    small.unwrap();
+    let value = "x".repeat(300_000);
+    for _ in 0..20 {
+        publish(&topic, 0, &[&value]);
+    }
+    world.settle();
+    // Only the first segment is in the page cache.
+    world.faults.set(|faults| {
+        faults.uncached = true;
+        faults.only = "3.log".to_owned();
+    });
+    let ask = Ask::new(12).of(&topic, &[(0, 0)]);
+    let ask = ask.limits(5 << 20, 6 << 20, 6 << 20);
+    let response = ask.call(&mut world.connect());
+    assert_eq!(told(&response)[0].2.len(), 3);
+}
+
+#[test]
+fn a_read_that_fails_is_told_and_others_go_on() {
+    let world = forgetful(&SimDisk::new());
+    let (bad, good) = (world.topic("bad", 1), world.topic("good", 1));
+    publish(&bad, 0, &["a"]);
+    publish(&good, 0, &["b"]);
+    world.settle();
+    world.faults.set(|faults| {
+        faults.uncached = true;
+        faults.broken_reads = true;
+        faults.only = bad.id().to_string();
+    });
+    let mut peer = world.connect();
+    let ask = Ask::new(13).of(&bad, &[(0, 0)]).of(&good, &[(0, 0)]);
+    let response = ask.call(&mut peer);
+    assert_eq!(told(&response)[1].2, ["b"]);
+    let error = parts(&response)[0].error_code;
+    assert!(
+        [0, ErrorCode::KafkaStorageError.code()].contains(&error),
+        "{error}"
+    );
+    assert!(told(&response)[0].2.is_empty());
+}
+
+#[test]
+fn a_connection_may_end_while_the_disk_is_read() {
+    let world = forgetful(&SimDisk::new());
+    let topic = world.topic("t", 1);
+    publish(&topic, 0, &["a"]);
+    world.settle();
+    forget(&world);
+    let mut peer = world.connect();
+    Ask::new(12).of(&topic, &[(0, 0)]).send(&mut peer);
+    peer.poll();
+    peer.expect_nothing();
+    peer.session.end_of_input(&[], world.now());
+    peer.feed(&[]);
+    peer.poll();
+    assert!(peer.session.is_ended());
+    drop(peer);
+    world.settle();
+}
+
+#[test]
+fn a_hole_in_the_offsets_is_waited_over() {
+    for is_cached in [true, false] {
+        let disk = SimDisk::new();
+        let before = forgetful(&disk);
+        publish(&before.topic("t", 1), 0, &["a"]);
+        before.settle();
+        disk.power_loss(7);
+        drop(before);
+        let world = forgetful(&disk);
+        let topic = world.topic("t", 1);
+        let log = topic.partition(0).unwrap();
+        assert!(
+            log.written_end() > 1 << 20,
+            "offsets go on higher after a power loss"
+        );
+        if !is_cached {
+            forget(&world);
+        }
+        let mut peer = world.connect();
+        let ask = Ask::new(12).of(&topic, &[(0, log.start_offset().max(1) as i64)]);
+        assert_eq!(told(&ask.empty(&mut peer)), [(0, 0, vec![])]);
+        let id = ask.send(&mut peer);
+        peer.pump();
+        peer.expect_nothing();
+        publish(&topic, 0, &["b"]);
+        peer.pump();
+        assert_eq!(told(&peer.expect::<FetchRequest>(12, id))[0].2, ["b"]);
+    }
+}

@@ -1,0 +1,493 @@
+//! Compaction: of the records with one key the newest stays.
+//!
+//! A *pass* has two halves, as in Kafka's log cleaner. First the keys of what is *dirty* (sealed
+//! since the last pass) go into a bounded map, key to newest offset. Then all sealed segments up to
+//! there are written anew without the records that the map knows newer ones of, small neighbours
+//! together. Each call does a bounded part of a pass; a pass that does not end (the map is full)
+//! stops at an earlier offset, and the next one goes on from there.
+//!
+//! The active segment and the newest sealed one are left alone: the newest segment's end says which
+//! offsets were given away. Offsets, batches' envelopes and the last batch of each idempotent
+//! producer stay (that one without records, if need be). `compaction_filter.rs` says what is kept,
+//! `compaction_files.rs` how the files change.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::batch::{Batch, Offset};
+use crate::compaction_files::{CleanWriter, Standing};
+use crate::compaction_filter::{Filter, Kept, OffsetMap, Seen, is_walkable, pack};
+use crate::error::{IoFailure, LogError};
+use crate::partition::PartitionLog;
+use crate::read::read_from_segment;
+use crate::segment::{Segment, Stage};
+
+/// How a partition is compacted, and how much of it in one call.
+#[derive(Clone, Debug)]
+pub struct CompactionOptions {
+    /// Milliseconds since 1970.
+    pub now_ms: i64,
+    /// A tombstone stays this many milliseconds after compaction has first seen it (Kafka's
+    /// `delete.retention.ms`).
+    pub delete_retention_ms: u64,
+    /// Records younger than this many milliseconds, and all behind them, are left alone (Kafka's
+    /// `min.compaction.lag.ms`).
+    pub min_lag_ms: u64,
+    /// Memory for the keys of one pass, in bytes; it is held until the pass is done.
+    pub map_bytes_max: usize,
+    /// A compressed batch that is larger than this when it is inflated, in bytes, stays as it is.
+    pub inflated_bytes_max: usize,
+    /// A call ends when it has read this many bytes of segments to write anew; at least one run of
+    /// segments that become one.
+    pub work_bytes_max: u64,
+    /// Set it to end a call early; what it has begun is done again by the next one.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Default for CompactionOptions {
+    fn default() -> CompactionOptions {
+        CompactionOptions {
+            now_ms: 0,
+            delete_retention_ms: 24 * 3_600_000,
+            min_lag_ms: 0,
+            map_bytes_max: 16 << 20,
+            inflated_bytes_max: 64 << 20,
+            work_bytes_max: 256 << 20,
+            stop: Arc::default(),
+        }
+    }
+}
+
+/// What a call of [`PartitionLog::compact`] has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// Bytes of batches that are gone.
+    pub bytes_freed: u64,
+    /// Records that are gone.
+    pub records_removed: u64,
+    /// Records without a key that were seen among the new ones; they stay.
+    pub records_without_key: u64,
+    /// Batches that stay because they cannot be inflated.
+    pub batches_skipped: u64,
+    /// Whether there is nothing left to do at the moment.
+    pub is_done: bool,
+    /// Whether the next call goes on with a pass, whose keys are held in memory until then.
+    pub holds_pass: bool,
+}
+
+/// How much of a partition compaction has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompactionStatus {
+    /// Bytes of segments in which no key has two records.
+    pub clean_bytes: u64,
+    /// Bytes of sealed segments that are to be compacted.
+    pub dirty_bytes: u64,
+    /// Base offset of the first segment that is to be compacted, if there is one.
+    pub dirty_from: Option<Offset>,
+    /// When the first tombstone in the clean part may go, in milliseconds since 1970.
+    pub horizon_ms: Option<i64>,
+}
+
+/// What a partition remembers of its compaction.
+#[derive(Default)]
+pub(crate) struct Compaction {
+    /// `None` until it was read from the disk.
+    standing: Option<Standing>,
+    pass: Option<Pass>,
+}
+
+/// A pass under way.
+struct Pass {
+    map: OffsetMap,
+    /// Where it began: records before were in the map of an earlier pass.
+    from: Offset,
+    /// Segments before this offset are done.
+    done_to: Offset,
+    /// The earliest horizon of tombstones that are left.
+    horizon_ms: Option<i64>,
+    /// Something before `done_to` could not be read and may hold older records of any key: no
+    /// tombstone behind it may go.
+    has_left: bool,
+}
+
+/// Why a call ends before its work is done.
+enum Break {
+    Stopped,
+    Failed(IoFailure),
+}
+
+impl From<IoFailure> for Break {
+    fn from(failure: IoFailure) -> Break {
+        Break::Failed(failure)
+    }
+}
+
+impl PartitionLog {
+    /// Does a part of a pass of compaction; call it again until it says that it is done. Blocks on
+    /// the disk for as long as [`CompactionOptions::work_bytes_max`] takes.
+    ///
+    /// # Errors
+    /// A file could not be read, written or renamed. Nothing is lost, and the next call begins a
+    /// new pass. [`LogError::Closed`]: the log or the topic was closed meanwhile.
+    pub fn compact(self: &Arc<Self>, options: &CompactionOptions) -> Result<Compacted, LogError> {
+        let mut compaction = self.compaction.lock();
+        let mut done = Compacted::default();
+        match self.run_compaction(&mut compaction, options, &mut done) {
+            Ok(()) => Ok(done),
+            Err(Break::Stopped) if self.is_closed() => Err(LogError::Closed),
+            Err(Break::Stopped) => Ok(done),
+            Err(Break::Failed(failure)) => {
+                compaction.pass = None;
+                if self.is_closed() {
+                    return Err(LogError::Closed);
+                }
+                Err(failure.into())
+            }
+        }
+    }
+
+    /// How much there is to compact, for whoever decides whether it is worth it. Waits for a call
+    /// of [`PartitionLog::compact`] that is under way.
+    pub fn compaction_status(&self) -> CompactionStatus {
+        let standing = self.compaction.lock().standing(self);
+        let mut status = CompactionStatus {
+            horizon_ms: standing.horizon_ms,
+            ..CompactionStatus::default()
+        };
+        for segment in self.cleanable() {
+            if segment.end() <= standing.clean_end {
+                status.clean_bytes += segment.len();
+            } else {
+                status.dirty_bytes += segment.len();
+                status.dirty_from.get_or_insert(segment.base);
+            }
+        }
+        status
+    }
+
+    /// Gives up the pass that calls of [`PartitionLog::compact`] have left unfinished, and the
+    /// memory that it holds. What it has done stays done. Waits as
+    /// [`PartitionLog::compaction_status`] does.
+    pub fn abandon_compaction(&self) {
+        self.compaction.lock().pass = None;
+    }
+
+    /// Waits until no call of [`PartitionLog::compact`] is at work. The partition is closed.
+    pub(crate) fn wait_for_compaction(&self) {
+        drop(self.compaction.lock());
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state.lock().closed
+    }
+
+    fn check_stop(&self, options: &CompactionOptions) -> Result<(), Break> {
+        if options.stop.load(Ordering::Relaxed) || self.is_closed() {
+            return Err(Break::Stopped);
+        }
+        Ok(())
+    }
+
+    /// The sealed segments from the oldest on, without the newest segment.
+    fn cleanable(&self) -> Vec<Arc<Segment>> {
+        let state = self.state.lock();
+        let but_newest = state.segments.len().saturating_sub(1);
+        let segments = state.segments[..but_newest].iter();
+        let sealed = segments.take_while(|segment| segment.stage() == Stage::Sealed);
+        sealed.cloned().collect()
+    }
+
+    fn run_compaction(
+        self: &Arc<Self>,
+        compaction: &mut Compaction,
+        options: &CompactionOptions,
+        done: &mut Compacted,
+    ) -> Result<(), Break> {
+        let standing = compaction.standing(self);
+        if compaction.pass.is_none() {
+            compaction.pass = self.begin_pass(standing, options)?;
+        }
+        let Some(pass) = &mut compaction.pass else {
+            done.is_done = true;
+            return Ok(());
+        };
+        let mut work = 0;
+        loop {
+            self.check_stop(options)?;
+            let run = self.next_run(pass);
+            let Some(last) = run.last() else {
+                break;
+            };
+            if work >= options.work_bytes_max {
+                done.holds_pass = true;
+                return Ok(());
+            }
+            work += run.iter().map(|segment| segment.len()).sum::<u64>();
+            let end = last.end();
+            self.clean_run(pass, &run, options, done)?;
+            pass.done_to = end;
+        }
+        let reached = Standing {
+            clean_end: pass.map.end,
+            horizon_ms: pass.horizon_ms,
+        };
+        compaction.pass = None;
+        compaction.standing = Some(reached);
+        reached.save(&self.shared, &self.dir)?;
+        done.is_done = self.dirty(reached, options).is_empty();
+        Ok(())
+    }
+
+    /// Segments with records that no pass has seen, and that are old enough.
+    fn dirty(&self, standing: Standing, options: &CompactionOptions) -> Vec<Arc<Segment>> {
+        let lag_ms = i64::try_from(options.min_lag_ms).unwrap_or(i64::MAX);
+        let newest_ms = options.now_ms.saturating_sub(lag_ms);
+        let is_old = |segment: &Arc<Segment>| {
+            options.min_lag_ms == 0 || segment.max_timestamp_ms() <= newest_ms
+        };
+        let segments = self.cleanable().into_iter();
+        let dirty = segments.skip_while(|segment| segment.end() <= standing.clean_end);
+        dirty.take_while(is_old).collect()
+    }
+
+    /// Collects the keys of what is dirty; `None` when there is nothing to do.
+    fn begin_pass(
+        &self,
+        standing: Standing,
+        options: &CompactionOptions,
+    ) -> Result<Option<Pass>, Break> {
+        let dirty = self.dirty(standing, options);
+        let is_due = standing.horizon_ms.is_some_and(|due| due <= options.now_ms);
+        if dirty.is_empty() && !is_due {
+            return Ok(None);
+        }
+        let mut map = OffsetMap::new(options.map_bytes_max, standing.clean_end);
+        'segments: for segment in &dirty {
+            let mut from = segment.base.max(standing.clean_end);
+            loop {
+                self.check_stop(options)?;
+                let batches = read_from_segment(&self.shared, segment, from)?;
+                if batches.is_empty() {
+                    break;
+                }
+                for batch in batches {
+                    if map.is_full_for(&batch) {
+                        break 'segments;
+                    }
+                    // What cannot be read is left as it is, and says nothing of other records.
+                    if let Ok(inflated) = batch.inflate(options.inflated_bytes_max) {
+                        let _ = map.add(&inflated);
+                    }
+                    from = batch.end_offset();
+                    map.end = from;
+                }
+            }
+            map.end = segment.end();
+        }
+        Ok(Some(Pass {
+            map,
+            from: standing.clean_end,
+            done_to: 0,
+            horizon_ms: None,
+            has_left: false,
+        }))
+    }
+
+    /// The next segments that become one: those that fit into one together.
+    fn next_run(&self, pass: &Pass) -> Vec<Arc<Segment>> {
+        let limit = self.segment_bytes();
+        let mut bytes = 0;
+        let segments = self.cleanable().into_iter();
+        segments
+            .filter(|segment| segment.base >= pass.done_to && segment.base < pass.map.end)
+            .take_while(|segment| {
+                let first = bytes == 0;
+                bytes += segment.len();
+                first || bytes <= limit
+            })
+            .collect()
+    }
+
+    /// Writes a run of segments anew, if that changes anything.
+    fn clean_run(
+        self: &Arc<Self>,
+        pass: &mut Pass,
+        run: &[Arc<Segment>],
+        options: &CompactionOptions,
+        done: &mut Compacted,
+    ) -> Result<(), Break> {
+        let Some(first) = run.first() else {
+            return Ok(());
+        };
+        let before: u64 = run.iter().map(|segment| segment.len()).sum();
+        self.check_room(before)?;
+        let mut writer = CleanWriter::create(&self.shared, first)?;
+        let mut cleaner = Cleaner {
+            pass,
+            options,
+            last_of_producer: self.last_of_producers(),
+            seen: Seen::default(),
+            without_key: 0,
+            skipped: 0,
+            is_changed: run.len() > 1,
+        };
+        let outcome = self.copy_run(run, &mut writer, &mut cleaner);
+        let Cleaner {
+            seen,
+            without_key,
+            skipped,
+            is_changed,
+            ..
+        } = cleaner;
+        // What cannot be read today must not be given up for ever.
+        let is_corrupt = run
+            .iter()
+            .any(|segment| !segment.reported.lock().is_empty());
+        if outcome.is_err() || is_corrupt || !is_changed {
+            writer.discard(&self.shared);
+        }
+        outcome?;
+        let horizons = [pass.horizon_ms, seen.horizon_ms];
+        pass.horizon_ms = horizons.into_iter().flatten().min();
+        done.records_without_key += without_key;
+        done.batches_skipped += skipped;
+        pass.has_left |= is_corrupt || skipped > 0;
+        if is_corrupt || !is_changed {
+            return Ok(());
+        }
+        let after = writer.len;
+        if after == 0 {
+            writer.discard(&self.shared);
+            let bases: Vec<Offset> = run.iter().map(|segment| segment.base).collect();
+            match self.drop_segments(&bases) {
+                Ok(_) => {}
+                Err(LogError::Io(failure)) => return Err(failure.into()),
+                Err(LogError::Closed) => return Err(Break::Stopped),
+            }
+        } else if !self.replace_segments(run, writer)? {
+            return Ok(());
+        }
+        done.records_removed += seen.removed;
+        done.bytes_freed += before.saturating_sub(after);
+        Ok(())
+    }
+
+    fn copy_run(
+        &self,
+        run: &[Arc<Segment>],
+        writer: &mut CleanWriter,
+        cleaner: &mut Cleaner<'_>,
+    ) -> Result<(), Break> {
+        for segment in run {
+            let mut from = segment.base;
+            loop {
+                self.check_stop(cleaner.options)?;
+                let batches = read_from_segment(&self.shared, segment, from)?;
+                if batches.is_empty() {
+                    break;
+                }
+                for batch in batches {
+                    from = batch.end_offset();
+                    if let Some(kept) = cleaner.clean(batch) {
+                        writer.push(&kept)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The disk must have room for both, beyond its reserve.
+    fn check_room(&self, bytes: u64) -> Result<(), IoFailure> {
+        let reserve = self.shared.options.disk_free_bytes_min;
+        let free = self.shared.disk.free_bytes().unwrap_or(u64::MAX);
+        if free < reserve.saturating_add(bytes) {
+            let error = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            return Err(IoFailure::new("compact", &self.dir, &error));
+        }
+        Ok(())
+    }
+
+    /// Base offsets of the last batch of each idempotent producer.
+    fn last_of_producers(&self) -> HashMap<i64, Offset> {
+        let state = self.state.lock();
+        let last = state.producers.iter();
+        last.filter_map(|(id, producer)| Some((id, producer.batches.back()?.base)))
+            .collect()
+    }
+}
+
+impl Compaction {
+    fn standing(&mut self, partition: &PartitionLog) -> Standing {
+        let load = || Standing::load(&*partition.shared.disk, &partition.dir);
+        *self.standing.get_or_insert_with(load)
+    }
+}
+
+/// Cleans the batches of a run.
+struct Cleaner<'a> {
+    pass: &'a Pass,
+    options: &'a CompactionOptions,
+    last_of_producer: HashMap<i64, Offset>,
+    seen: Seen,
+    without_key: u64,
+    skipped: u64,
+    is_changed: bool,
+}
+
+impl Cleaner<'_> {
+    /// What is left of a batch.
+    fn clean(&mut self, batch: Batch) -> Option<Batch> {
+        if batch.is_control() {
+            return Some(batch);
+        }
+        let last = self.last_of_producer.get(&batch.producer_id());
+        let keeps_empty = last == Some(&batch.base_offset());
+        if batch.count() == 0 {
+            self.is_changed |= !keeps_empty;
+            return keeps_empty.then_some(batch);
+        }
+        let filter = Filter {
+            map: &self.pass.map,
+            now_ms: self.options.now_ms,
+            delete_retention_ms: self.options.delete_retention_ms,
+            drops_tombstones: !self.pass.has_left && self.skipped == 0,
+        };
+        let mut seen = self.seen;
+        seen.without_key = 0;
+        let inflated = batch.inflate(self.options.inflated_bytes_max).ok();
+        let kept = inflated.and_then(|inflated| filter.apply(&inflated, &mut seen).ok());
+        let Some(kept) = kept else {
+            self.skipped += 1;
+            return Some(batch);
+        };
+        if batch.base_offset() >= self.pass.from {
+            self.without_key += seen.without_key;
+        }
+        let kept = match kept {
+            Kept::All => {
+                self.seen = seen;
+                return Some(batch);
+            }
+            Kept::Some(kept) => kept,
+        };
+        assert!(
+            is_walkable(&kept)
+                && kept.base_offset() == batch.base_offset()
+                && kept.end_offset() == batch.end_offset(),
+            "compaction keeps the envelope of a batch"
+        );
+        match pack(kept, batch.codec(), keeps_empty) {
+            Ok(packed) => {
+                self.seen = seen;
+                self.is_changed = true;
+                packed
+            }
+            Err(_) => {
+                self.skipped += 1;
+                Some(batch)
+            }
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The files of compaction: writing a cleaned segment, putting it in the place of others, and
+//! where compaction stands.
+//!
+//! A run of sealed segments becomes one, named as the first of them. Each step is durable before
+//! the next one, and after each of them recovery finds every record that is to stay:
+//!
+//! | step | what recovery finds then |
+//! |---|---|
+//! | write and sync `<base>.log.clean` and `<base>.index.clean` | leftovers, which it removes |
+//! | remove the old index, sync the folder | a segment without a footer: scanned |
+//! | rename the log, sync the folder | the new segment, scanned, cut where the next one begins |
+//! | rename the index, sync the folder | it; others that begin within it are left over |
+//! | remove the other segments | the new segment |
+//!
+//! Where compaction stands is in the file `compaction`, little-endian. It may be lost: then
+//! compaction starts over.
+//!
+//! ```text
+//!  byte  0            8            16           24
+//!       +------------+------------+------------+---------+
+//!       | magic      | clean end  | horizon    | crc32c  |
+//!       | "clvcomp1" | offset u64 | i64 ms     | u32     |
+//!       +------------+------------+------------+---------+
+//! ```
+//!
+//! Before `clean end` no key has two records; `horizon` is when the first tombstone there may go
+//! (`i64::MAX`: there is none).
+
+use std::io::{ErrorKind, IoSlice};
+use std::sync::Arc;
+
+use crate::batch::{Batch, Offset, field};
+use crate::disk::{Disk, DiskFile, OpenMode, read_full};
+use crate::error::IoFailure;
+use crate::index::{INDEX_INTERVAL_BYTES, IndexEntry, IndexItem, encode_index_item};
+use crate::metrics::count;
+use crate::partition::PartitionLog;
+use crate::segment::{Segment, SegmentState, Stage};
+use crate::shared::Shared;
+
+/// What the names of unfinished files end with.
+pub(crate) const CLEAN_SUFFIX: &str = ".clean";
+const STATE_NAME: &str = "compaction";
+const STATE_MAGIC: &[u8; 8] = b"clvcomp1";
+const STATE_BYTES: usize = 28;
+/// Bytes that are written at once.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// Where compaction stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) clean_end: Offset,
+    pub(crate) horizon_ms: Option<i64>,
+}
+
+impl Standing {
+    fn encode(self) -> [u8; STATE_BYTES] {
+        let mut bytes = [0; STATE_BYTES];
+        bytes[..8].copy_from_slice(STATE_MAGIC);
+        bytes[8..16].copy_from_slice(&self.clean_end.to_le_bytes());
+        let horizon_ms = self.horizon_ms.unwrap_or(i64::MAX);
+        bytes[16..24].copy_from_slice(&horizon_ms.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..24]);
+        bytes[24..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Standing> {
+        let is_ours = bytes.len() == STATE_BYTES
+            && bytes.starts_with(STATE_MAGIC)
+            && u32::from_le_bytes(field(bytes, 24)) == crc32c::crc32c(&bytes[..24]);
+        is_ours.then(|| Standing {
+            clean_end: u64::from_le_bytes(field(bytes, 8)),
+            horizon_ms: Some(i64::from_le_bytes(field(bytes, 16))).filter(|it| *it != i64::MAX),
+        })
+    }
+
+    /// What an earlier run has left; the beginning if there is nothing.
+    pub(crate) fn load(disk: &dyn Disk, dir: &str) -> Standing {
+        let path = format!("{dir}/{STATE_NAME}");
+        let mut bytes = [0; STATE_BYTES + 1];
+        let read = disk.open(&path, OpenMode::Existing);
+        let count = read.and_then(|file| read_full(&*file, &mut bytes, 0));
+        let standing = count
+            .ok()
+            .and_then(|count| Standing::decode(&bytes[..count]));
+        standing.unwrap_or_default()
+    }
+
+    /// Writes it down, durably.
+    pub(crate) fn save(self, shared: &Shared, dir: &str) -> Result<(), IoFailure> {
+        let path = format!("{dir}/{STATE_NAME}");
+        let fresh = format!("{path}.new");
+        let fail = |error| IoFailure::new("write", &fresh, &error);
+        let file = shared
+            .disk
+            .open(&fresh, OpenMode::OpenOrCreate)
+            .map_err(fail)?;
+        file.set_len(STATE_BYTES as u64).map_err(fail)?;
+        file.write_all_at(&[IoSlice::new(&self.encode())], 0)
+            .map_err(fail)?;
+        file.sync_data().map_err(fail)?;
+        shared.disk.rename(&fresh, &path).map_err(fail)?;
+        sync_dir(shared, dir)
+    }
+}
+
+fn sync_dir(shared: &Shared, dir: &str) -> Result<(), IoFailure> {
+    count(&shared.counters.syncs, 1);
+    let sync = shared.disk.sync_dir(dir);
+    sync.map_err(|error| IoFailure::new("sync", dir, &error))
+}
+
+/// Writes the file of a cleaned segment.
+pub(crate) struct CleanWriter {
+    base: Offset,
+    path: String,
+    file: Arc<dyn DiskFile>,
+    buffer: Vec<u8>,
+    /// Bytes of batches, buffered ones included.
+    pub(crate) len: u64,
+    entries: Vec<IndexEntry>,
+    last_entry: u64,
+    max_timestamp_ms: i64,
+    has_producers: bool,
+}
+
+impl CleanWriter {
+    pub(crate) fn create(shared: &Shared, first: &Segment) -> Result<CleanWriter, IoFailure> {
+        let path = first.log_path() + CLEAN_SUFFIX;
+        let fail = |error| IoFailure::new("create", &path, &error);
+        let file = shared
+            .disk
+            .open(&path, OpenMode::OpenOrCreate)
+            .map_err(fail)?;
+        file.set_len(0).map_err(fail)?;
+        Ok(CleanWriter {
+            base: first.base,
+            file,
+            buffer: Vec::new(),
+            len: 0,
+            entries: Vec::new(),
+            last_entry: 0,
+            max_timestamp_ms: i64::MIN,
+            has_producers: false,
+            path,
+        })
+    }
+
+    pub(crate) fn push(&mut self, batch: &Batch) -> Result<(), IoFailure> {
+        if self.len - self.last_entry >= INDEX_INTERVAL_BYTES {
+            self.last_entry = self.len;
+            self.entries.push(IndexEntry {
+                offset: batch.base_offset(),
+                position: self.len,
+                max_timestamp_ms: self.max_timestamp_ms,
+            });
+        }
+        self.buffer.extend_from_slice(batch.bytes());
+        self.len += batch.bytes().len() as u64;
+        self.max_timestamp_ms = self.max_timestamp_ms.max(batch.max_timestamp_ms());
+        self.has_producers |= batch.producer_id() >= 0;
+        if self.buffer.len() >= WRITE_BYTES {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), IoFailure> {
+        let position = self.len - self.buffer.len() as u64;
+        let written = self
+            .file
+            .write_all_at(&[IoSlice::new(&self.buffer)], position);
+        self.buffer.clear();
+        written.map_err(|error| IoFailure::new("write to", &self.path, &error))
+    }
+
+    /// Makes log and index durable under their temporary names.
+    fn finish(&mut self, shared: &Shared, index_path: &str, end: Offset) -> Result<(), IoFailure> {
+        self.flush()?;
+        count(&shared.counters.syncs, 2);
+        let sync = self.file.sync_data();
+        sync.map_err(|error| IoFailure::new("sync", &self.path, &error))?;
+        let footer = IndexEntry {
+            offset: end,
+            position: self.len,
+            max_timestamp_ms: self.max_timestamp_ms,
+        };
+        let entries = self.entries.iter().map(|entry| IndexItem::Entry(*entry));
+        let mut bytes = Vec::new();
+        for item in entries.chain([IndexItem::Footer(footer)]) {
+            bytes.extend_from_slice(&encode_index_item(self.base, item, self.has_producers));
+        }
+        let path = format!("{index_path}{CLEAN_SUFFIX}");
+        let fail = |error| IoFailure::new("write", &path, &error);
+        let index = shared
+            .disk
+            .open(&path, OpenMode::OpenOrCreate)
+            .map_err(fail)?;
+        index.set_len(bytes.len() as u64).map_err(fail)?;
+        index
+            .write_all_at(&[IoSlice::new(&bytes)], 0)
+            .map_err(fail)?;
+        index.sync_data().map_err(fail)
+    }
+
+    /// Removes what was written. A leftover is removed by the next start.
+    pub(crate) fn discard(&self, shared: &Shared) {
+        let _ = shared.disk.remove_file(&self.path);
+    }
+
+    fn into_segment(self, dir: &Arc<str>, end: Offset) -> Arc<Segment> {
+        let entries = self.entries.len();
+        let state = SegmentState {
+            end,
+            len: self.len,
+            synced: self.len,
+            max_timestamp_ms: self.max_timestamp_ms,
+            first_timestamp_ms: i64::MAX,
+            begun_ms: i64::MIN,
+            stage: Stage::Sealed,
+            has_producers: self.has_producers,
+            entries: Some((self.entries, entries)),
+        };
+        Segment::new(self.base, dir.clone(), state)
+    }
+}
+
+impl PartitionLog {
+    /// Puts a cleaned segment in the place of a run of sealed ones. `false`: they are no longer
+    /// what they were, and nothing was changed.
+    pub(crate) fn replace_segments(
+        &self,
+        old: &[Arc<Segment>],
+        mut writer: CleanWriter,
+    ) -> Result<bool, IoFailure> {
+        let shared = &self.shared;
+        let (Some(first), Some(last)) = (old.first(), old.last()) else {
+            return Ok(false);
+        };
+        let (end, index_path) = (last.end(), first.index_path());
+        if let Err(failure) = writer.finish(shared, &index_path, end) {
+            writer.discard(shared);
+            return Err(failure);
+        }
+        // Nobody drops segments meanwhile.
+        let _files = self.files_lock.lock();
+        if !self.has_run(old) {
+            let _ = shared
+                .disk
+                .remove_file(&format!("{index_path}{CLEAN_SUFFIX}"));
+            writer.discard(shared);
+            return Ok(false);
+        }
+        // Who reads them keeps them: their names will mean other files.
+        for segment in old {
+            segment.pin(shared)?;
+        }
+        let log_path = first.log_path();
+        let fail = |path: &str, error: &std::io::Error| IoFailure::new("replace", path, error);
+        match shared.disk.remove_file(&index_path) {
+            // An earlier attempt has come so far.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            removed => removed.map_err(|error| fail(&index_path, &error))?,
+        }
+        // From here on a failure leaves the old segment as it is, without its index.
+        sync_dir(shared, &self.dir)?;
+        let renamed = shared.disk.rename(&writer.path, &log_path);
+        renamed.map_err(|error| fail(&log_path, &error))?;
+        let mut outcome = sync_dir(shared, &self.dir);
+        if outcome.is_ok() {
+            let renamed = shared
+                .disk
+                .rename(&format!("{index_path}{CLEAN_SUFFIX}"), &index_path);
+            let renamed = renamed.map_err(|error| fail(&index_path, &error));
+            outcome = renamed.and_then(|()| sync_dir(shared, &self.dir));
+        }
+        // The name means the new file, whether or not that is durable.
+        self.swap(old, writer.into_segment(&self.dir, end));
+        // As long as it is not, the others must stay; the next start sorts it out.
+        outcome?;
+        for segment in &old[1..] {
+            for path in [segment.log_path(), segment.index_path()] {
+                let removed = shared.disk.remove_file(&path);
+                removed.map_err(|error| IoFailure::new("remove", &path, &error))?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether these segments are there, one after the other.
+    fn has_run(&self, run: &[Arc<Segment>]) -> bool {
+        let state = self.state.lock();
+        let Some(first) = run.first().filter(|_| !state.closed) else {
+            return false;
+        };
+        let mut there = state.segments.iter();
+        let first_is_there = there.by_ref().any(|segment| Arc::ptr_eq(segment, first));
+        first_is_there
+            && run[1..].iter().all(|segment| {
+                there
+                    .next()
+                    .is_some_and(|other| Arc::ptr_eq(segment, other))
+            })
+    }
+
+    fn swap(&self, old: &[Arc<Segment>], fresh: Arc<Segment>) {
+        let mut state = self.state.lock();
+        let is_old = |segment: &Arc<Segment>| old.iter().any(|other| Arc::ptr_eq(segment, other));
+        if let Some(at) = state.segments.iter().position(is_old) {
+            state.segments.splice(at..at + old.len(), [fresh.clone()]);
+        }
+        drop(state);
+        fresh.admit_index(&self.shared);
+        // From its beginning on: the tail cache has no holes but those of the log.
+        self.evict_tail(fresh.end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+
+    #[test]
+    fn the_standing_survives_the_round_trip() {
+        for horizon_ms in [None, Some(7), Some(-1)] {
+            let standing = Standing {
+                clean_end: 1 << 40,
+                horizon_ms,
+            };
+            let mut bytes = standing.encode();
+            assert_eq!(Standing::decode(&bytes), Some(standing));
+            bytes[9] ^= 1;
+            assert_eq!(Standing::decode(&bytes), None);
+            assert_eq!(Standing::decode(&bytes[..20]), None);
+        }
+    }
+}

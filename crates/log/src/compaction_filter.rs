@@ -1,0 +1,378 @@
+//! Which records compaction keeps, and the batches that are left. Pure: no file, no clock.
+//!
+//! A batch keeps its envelope: base offset, last offset delta, producer, codec. Kept records are
+//! copied byte for byte. A batch in which a tombstone (a record without a value) is left for the
+//! first time gets its *delete horizon*, as Kafka does it: attribute bit 6 is set and the base
+//! timestamp becomes the time from which the tombstones may go, with the records' deltas counted
+//! from there. So the horizon needs no place of its own, survives everything that the batch
+//! survives, and readers see the same timestamps as before.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use bytes::Bytes;
+
+use crate::batch::{BATCH_HEADER_BYTES, Batch, CRC_FROM, Codec, Offset};
+use crate::error::BatchError;
+use crate::record::RecordCursor;
+use crate::varint::{VARINT_BYTES_MAX, encoded_len, get_i32, get_i64, put, zigzag};
+
+/// Bytes that a key costs in the map, about: 24, at a load between 7/16 and 7/8, and the old table
+/// beside the new one while it grows.
+const KEY_BYTES: usize = 72;
+
+/// The newest offset of each key, by two independent hashes with random secrets: 128 bits, so that
+/// neither chance nor intent makes two keys one.
+pub(crate) struct OffsetMap {
+    newest: HashMap<(u64, u64), Offset, Prehashed>,
+    secrets: [RandomState; 2],
+    keys_max: usize,
+    /// Records below this offset are in the map.
+    pub(crate) end: Offset,
+}
+
+/// Joins the halves of the key, which are hashes already.
+#[derive(Clone, Copy, Default)]
+struct Prehashed(u64);
+
+impl BuildHasher for Prehashed {
+    type Hasher = Prehashed;
+
+    fn build_hasher(&self) -> Prehashed {
+        Prehashed(0)
+    }
+}
+
+impl Hasher for Prehashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 ^= value;
+    }
+}
+
+impl OffsetMap {
+    /// An empty map of at most `bytes_max` bytes, for records from offset `from` on.
+    pub(crate) fn new(bytes_max: usize, from: Offset) -> OffsetMap {
+        OffsetMap {
+            newest: HashMap::default(),
+            secrets: [RandomState::new(), RandomState::new()],
+            keys_max: (bytes_max / KEY_BYTES).max(1),
+            end: from,
+        }
+    }
+
+    /// Whether the keys of one more batch may not fit; an empty map takes any batch.
+    pub(crate) fn is_full_for(&self, batch: &Batch) -> bool {
+        !self.newest.is_empty() && self.newest.len() + batch.count() as usize > self.keys_max
+    }
+
+    /// Notes the keys of a batch, uncompressed.
+    pub(crate) fn add(&mut self, batch: &Batch) -> Result<(), BatchError> {
+        let mut cursor = batch.records();
+        while let Some((offset, record)) = cursor.next_record()? {
+            if let Some(key) = record.key {
+                self.newest.insert(self.hash(key), offset);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a later record has this key.
+    fn has_newer(&self, key: &[u8], offset: Offset) -> bool {
+        let newest = self.newest.get(&self.hash(key));
+        newest.is_some_and(|newest| *newest > offset)
+    }
+
+    fn hash(&self, key: &[u8]) -> (u64, u64) {
+        (self.secrets[0].hash_one(key), self.secrets[1].hash_one(key))
+    }
+}
+
+/// How batches are filtered.
+pub(crate) struct Filter<'a> {
+    pub(crate) map: &'a OffsetMap,
+    /// Milliseconds since 1970.
+    pub(crate) now_ms: i64,
+    pub(crate) delete_retention_ms: u64,
+    /// Everything older was cleaned. If not, tombstones must go on hiding what is left of it.
+    pub(crate) drops_tombstones: bool,
+}
+
+/// What is left of a batch.
+pub(crate) enum Kept {
+    /// All of it, as it is.
+    All,
+    /// This batch; it may have no record.
+    Some(Batch),
+}
+
+/// What a filter has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) removed: u64,
+    pub(crate) without_key: u64,
+    /// The earliest time at which a tombstone that is left may go.
+    pub(crate) horizon_ms: Option<i64>,
+}
+
+impl Filter<'_> {
+    /// Filters the records of a batch that is uncompressed and not a control batch.
+    pub(crate) fn apply(&self, batch: &Batch, seen: &mut Seen) -> Result<Kept, BatchError> {
+        let horizon_ms = batch.delete_horizon_ms();
+        let mut kept = Vec::new();
+        let mut tombstones = false;
+        let mut removed = 0;
+        let mut cursor = batch.records();
+        loop {
+            let start = cursor.position() as usize;
+            let Some((offset, record)) = cursor.next_record()? else {
+                break;
+            };
+            let Some(key) = record.key else {
+                seen.without_key += 1;
+                kept.push((start..cursor.position() as usize, record.timestamp_ms));
+                continue;
+            };
+            let is_mapped = offset < self.map.end;
+            let is_tombstone = record.value.is_none();
+            let is_due = is_tombstone && horizon_ms.is_some_and(|due| due <= self.now_ms);
+            let is_due = is_due && self.drops_tombstones;
+            if is_mapped && (is_due || self.map.has_newer(key, offset)) {
+                removed += 1;
+                continue;
+            }
+            tombstones |= is_tombstone;
+            kept.push((start..cursor.position() as usize, record.timestamp_ms));
+        }
+        seen.removed += removed;
+        let mut fresh_horizon = None;
+        if tombstones && batch.end_offset() <= self.map.end {
+            let retention_ms = i64::try_from(self.delete_retention_ms).unwrap_or(i64::MAX);
+            let due = horizon_ms.unwrap_or(self.now_ms.saturating_add(retention_ms));
+            fresh_horizon = horizon_ms.is_none().then_some(due);
+            // Those that are due and must stay wait for a pass that has other work.
+            if fresh_horizon.is_some() || due > self.now_ms {
+                seen.horizon_ms = Some(seen.horizon_ms.map_or(due, |other| other.min(due)));
+            }
+        }
+        if removed == 0 && fresh_horizon.is_none() {
+            return Ok(Kept::All);
+        }
+        rebuild(batch, &kept, fresh_horizon).map(Kept::Some)
+    }
+}
+
+impl Batch {
+    /// The time from which the batch's tombstones may go, in milliseconds since 1970; `None` until
+    /// compaction has set it.
+    pub fn delete_horizon_ms(&self) -> Option<i64> {
+        (self.attributes() & HORIZON_BIT != 0).then(|| self.base_timestamp_ms())
+    }
+}
+
+/// Attribute bit 6.
+const HORIZON_BIT: u16 = 0x40;
+
+/// The same batch with these records only (their bytes and timestamps), uncompressed.
+fn rebuild(
+    batch: &Batch,
+    kept: &[(std::ops::Range<usize>, i64)],
+    horizon_ms: Option<i64>,
+) -> Result<Batch, BatchError> {
+    let old = batch.bytes();
+    let bytes: usize = kept.iter().map(|(range, _)| range.len()).sum();
+    let room = kept.len() * VARINT_BYTES_MAX;
+    let mut out = Vec::with_capacity(BATCH_HEADER_BYTES + bytes + room);
+    out.extend_from_slice(&old[..BATCH_HEADER_BYTES]);
+    for (range, timestamp_ms) in kept {
+        match horizon_ms {
+            None => out.extend_from_slice(&old[range.clone()]),
+            Some(horizon_ms) => {
+                let delta = timestamp_ms.wrapping_sub(horizon_ms);
+                let malformed = BatchError::Record {
+                    position: range.start as u32,
+                };
+                with_delta(&old[range.clone()], delta, &mut out).ok_or(malformed)?;
+            }
+        }
+    }
+    let length = (out.len() - 12) as u32;
+    out[8..12].copy_from_slice(&length.to_be_bytes());
+    if let Some(horizon_ms) = horizon_ms {
+        let attributes = batch.attributes() | HORIZON_BIT;
+        out[21..23].copy_from_slice(&attributes.to_be_bytes());
+        out[27..35].copy_from_slice(&horizon_ms.to_be_bytes());
+    }
+    // The broker's own time stands in the header alone, and an empty batch keeps what it had.
+    let newest = kept.iter().map(|(_, timestamp_ms)| *timestamp_ms).max();
+    if let (Some(newest), false) = (newest, batch.has_append_time()) {
+        out[35..43].copy_from_slice(&newest.to_be_bytes());
+    }
+    out[57..61].copy_from_slice(&(kept.len() as u32).to_be_bytes());
+    let crc = crc32c::crc32c(&out[CRC_FROM..]);
+    out[17..21].copy_from_slice(&crc.to_be_bytes());
+    // What is written is checked as it will be when it is read.
+    Batch::parse_stored(Bytes::from(out))
+}
+
+/// Copies a record with another timestamp delta.
+fn with_delta(record: &[u8], delta: i64, out: &mut Vec<u8>) -> Option<()> {
+    let mut at = 0;
+    let length = get_i32(record, &mut at)?;
+    let attributes = *record.get(at)?;
+    at += 1;
+    let before = at;
+    get_i64(record, &mut at)?;
+    let rest = &record[at..];
+    let length = i64::from(length) - (at - before) as i64 + encoded_len(zigzag(delta)) as i64;
+    let mut head = [0; 2 * VARINT_BYTES_MAX + 1];
+    let mut end = put(&mut head, 0, zigzag(length));
+    head[end] = attributes;
+    end = put(&mut head, end + 1, zigzag(delta));
+    out.extend_from_slice(&head[..end]);
+    out.extend_from_slice(rest);
+    Some(())
+}
+
+/// What is left of a batch with its own codec, or nothing if no record is and nobody needs the
+/// envelope.
+pub(crate) fn pack(kept: Batch, codec: Codec, keeps_empty: bool) -> std::io::Result<Option<Batch>> {
+    if kept.count() == 0 {
+        return Ok(keeps_empty.then_some(kept));
+    }
+    kept.compress(codec).map(Some)
+}
+
+/// Checks that a cursor can walk a batch to its end: asserted before a batch is written.
+pub(crate) fn is_walkable(batch: &Batch) -> bool {
+    let mut cursor = RecordCursor::at(batch, BATCH_HEADER_BYTES as u32);
+    let mut count = 0;
+    while let Ok(Some(_)) = cursor.skip_record() {
+        count += 1;
+    }
+    count == batch.count()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+    use crate::builder::BatchBuilder;
+
+    /// A batch at an offset; `-` marks a tombstone, `_` a record without a key.
+    fn batch(base: Offset, keys: &str) -> Batch {
+        let mut builder = BatchBuilder::with_capacity(100, 1_000).with_producer(9, 1, 5);
+        for (number, word) in keys.split(' ').enumerate() {
+            let timestamp_ms = 1_000 + number as i64;
+            match word.strip_prefix('-') {
+                Some(key) => builder.push_at(timestamp_ms, Some(key.as_bytes()), None, &[]),
+                None if word == "_" => builder.push_at(timestamp_ms, None, Some(b"v"), &[]),
+                None => builder.push_at(timestamp_ms, Some(word.as_bytes()), Some(b"v"), &[]),
+            }
+        }
+        builder.finish().into_unplaced().place(base)
+    }
+
+    fn show(batch: &Batch) -> String {
+        assert!(is_walkable(batch));
+        let mut cursor = batch.records();
+        let mut words = Vec::new();
+        while let Some((offset, record)) = cursor.next_record().unwrap() {
+            let key = record.key.map_or("_".into(), String::from_utf8_lossy);
+            let sign = if record.value.is_none() { "-" } else { "" };
+            let time = record.timestamp_ms;
+            words.push(format!("{offset}:{sign}{key}@{time}"));
+        }
+        words.join(" ")
+    }
+
+    fn check(keys: [&str; 2], now_ms: i64, expected: [&str; 2]) -> (Vec<Batch>, Seen) {
+        let batches = [batch(10, keys[0]), batch(20, keys[1])];
+        let mut map = OffsetMap::new(10_000, 0);
+        batches.iter().for_each(|batch| map.add(batch).unwrap());
+        map.end = 30;
+        let filter = Filter {
+            map: &map,
+            now_ms,
+            delete_retention_ms: 500,
+            drops_tombstones: true,
+        };
+        let mut seen = Seen::default();
+        let mut all = Vec::new();
+        for (batch, expected) in batches.iter().zip(expected) {
+            let left = match filter.apply(batch, &mut seen).unwrap() {
+                Kept::All => batch.clone(),
+                Kept::Some(left) => left,
+            };
+            assert_eq!(show(&left), expected);
+            assert_eq!(left.base_offset(), batch.base_offset());
+            assert_eq!(left.end_offset(), batch.end_offset());
+            assert_eq!((left.producer_id(), left.base_sequence()), (9, 5));
+            all.push(left);
+        }
+        (all, seen)
+    }
+
+    #[test]
+    fn the_newest_of_each_key_stays() {
+        let expected = ["11:b@1001", "20:a@1000 21:c@1001"];
+        let (batches, seen) = check(["a b c", "a c"], 0, expected);
+        assert_eq!((batches[0].count(), seen.removed), (1, 2));
+        assert_eq!(batches[0].max_timestamp_ms(), 1_001);
+        let (batches, _) = check(["a b", "a b"], 0, ["", "20:a@1000 21:b@1001"]);
+        assert_eq!(
+            (batches[0].count(), batches[0].max_timestamp_ms()),
+            (0, 1_001)
+        );
+    }
+
+    #[test]
+    fn records_without_a_key_stay_and_are_counted() {
+        let expected = ["11:_@1001", "20:_@1000 21:a@1001"];
+        let (_, seen) = check(["a _", "_ a"], 0, expected);
+        assert_eq!(seen.without_key, 2);
+    }
+
+    #[test]
+    fn tombstones_go_once_their_horizon_has_passed() {
+        let (batches, seen) = check(
+            ["a b", "-a _"],
+            5_000,
+            ["11:b@1001", "20:-a@1000 21:_@1001"],
+        );
+        assert_eq!(seen.horizon_ms, Some(5_500));
+        assert_eq!(batches[0].delete_horizon_ms(), None);
+        let marked = &batches[1];
+        assert_eq!(marked.delete_horizon_ms(), Some(5_500));
+        let mut map = OffsetMap::new(10_000, 30);
+        map.end = 30;
+        for (now_ms, expected) in [(5_499, "20:-a@1000 21:_@1001"), (5_500, "21:_@1001")] {
+            let filter = Filter {
+                map: &map,
+                now_ms,
+                delete_retention_ms: 500,
+                drops_tombstones: true,
+            };
+            let left = match filter.apply(marked, &mut Seen::default()).unwrap() {
+                Kept::All => marked.clone(),
+                Kept::Some(left) => left,
+            };
+            assert_eq!(show(&left), expected);
+            assert_eq!(left.delete_horizon_ms(), Some(5_500));
+        }
+    }
+
+    #[test]
+    fn the_map_is_bounded_but_takes_the_first_batch() {
+        let mut map = OffsetMap::new(3 * KEY_BYTES, 0);
+        let large = batch(0, "a b c d e");
+        assert!(!map.is_full_for(&large));
+        map.add(&large).unwrap();
+        assert!(map.is_full_for(&batch(5, "a")));
+    }
+}

@@ -1,0 +1,117 @@
+//! Idempotent producers on the way of a batch in: a duplicate is answered with its old offsets,
+//! and what a failed write has left in the table is taken back.
+
+use std::sync::Arc;
+
+use parking_lot::MutexGuard;
+
+use crate::appended::{Appended, Completions, Pending, Waiter};
+use crate::batch::Batch;
+use crate::error::AppendError;
+use crate::group_commit::SyncRequest;
+use crate::metrics::discount;
+use crate::options::Durability;
+use crate::partition::{PartitionLog, State, WriteWaiter};
+use crate::producers::{ProducerBatch, ProducerInfo};
+use crate::shared::unix_ms;
+
+impl PartitionLog {
+    /// The idempotent producers that the partition knows, in order of their ids.
+    pub fn producers(&self) -> Vec<ProducerInfo> {
+        let mut infos = self.state.lock().producers.infos(unix_ms());
+        infos.sort_by_key(|info| info.producer_id);
+        infos
+    }
+
+    /// Answers a batch that is there already: as soon as that one is as durable as asked.
+    pub(crate) fn answer_duplicate(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State>,
+        stored: ProducerBatch,
+        class: Durability,
+    ) -> Result<Appended, AppendError> {
+        let (base, end) = (stored.base, stored.end());
+        let is_written = end <= self.written_end();
+        if class == Durability::Disk && is_written {
+            let mut segments = state.segments.iter().rev();
+            let holds = segments.find(|segment| segment.base < end && end <= segment.end());
+            if let Some(failure) = holds.and_then(|segment| segment.failure()) {
+                return Err(AppendError::Failed(failure.clone()));
+            }
+        }
+        let is_ready = match class {
+            Durability::None => true,
+            Durability::Kernel => is_written,
+            Durability::Disk => end <= self.synced_end(),
+        };
+        let mut pending = Pending::ready();
+        let mut asks_sync = false;
+        if !is_ready {
+            let waiter = Arc::new(Waiter::default());
+            pending = Pending::waiting(waiter.clone());
+            if is_written {
+                let waiters = &mut state.sync_waiters;
+                let place = waiters.partition_point(|(other, _)| *other <= end);
+                waiters.insert(place, (end, waiter));
+                asks_sync = !std::mem::replace(&mut state.sync_queued, true);
+            } else {
+                // Whoever writes it tells its waiters.
+                let waiters = &mut state.write_waiters;
+                let place = waiters.partition_point(|other| other.end <= end);
+                waiters.insert(place, WriteWaiter { end, class, waiter });
+            }
+        }
+        drop(state);
+        if asks_sync {
+            let request = SyncRequest::Partition(self.clone());
+            if self.shared.queues.syncs.push(request).is_err() {
+                self.close_now();
+            }
+        }
+        Ok(Appended {
+            base,
+            end,
+            is_duplicate: true,
+            timestamp_ms: stored.timestamp_ms,
+            pending,
+        })
+    }
+
+    /// After a failed write: its batches were never sent, as far as the table is concerned. What
+    /// their producers have sent behind them and nobody has begun to write fails, too: stored
+    /// without the failed ones, it would make their repetition look out of order.
+    pub(crate) fn take_back(
+        &self,
+        state: &mut State,
+        failed: &[Batch],
+        error: &AppendError,
+        told: &mut Completions,
+    ) {
+        let producer = |batch: &Batch| batch.producer_id();
+        let idempotent = failed.iter().filter(|batch| producer(batch) >= 0);
+        let ids: Vec<i64> = idempotent.clone().map(producer).collect();
+        if ids.is_empty() {
+            return;
+        }
+        for batch in idempotent {
+            state
+                .producers
+                .take_back(batch.producer_id(), batch.base_offset());
+        }
+        let doomed: Vec<Batch> = state
+            .pending
+            .extract_if(.., |batch| ids.contains(&batch.producer_id()))
+            .collect();
+        for batch in doomed {
+            discount(
+                &self.shared.counters.unwritten_bytes,
+                batch.bytes().len() as u64,
+            );
+            let end = batch.end_offset();
+            let waiters = state
+                .write_waiters
+                .extract_if(.., |waiter| waiter.end == end);
+            waiters.for_each(|it| told.add(it.waiter, Err(error.clone())));
+        }
+    }
+}

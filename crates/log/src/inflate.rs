@@ -1,0 +1,284 @@
+//! Compressed batches: their records inflated, within bounds, and compressed again.
+//!
+//! Producers compress; the log stores and serves what they sent. Whoever wants the records
+//! themselves (subscriptions, compaction) inflates a batch here: the bytes came from a network, so
+//! everything is checked, and no more memory is used than was allowed (and, for zstd, the window
+//! that the format allows by default, 128 MiB, of which only what is written to is touched).
+//!
+//! Only what follows the batch header is compressed. Snappy comes in two forms:
+//!
+//! ```text
+//! raw (librdkafka):  one snappy block
+//! framed (Java):     82 "SNAPPY" 00, version i32, compatible i32, { length i32, snappy block }*
+//! ```
+//!
+//! Integers are big-endian. Source of the framing: the Java library snappy-java,
+//! `SnappyOutputStream`; the others are gzip (RFC 1952), the LZ4 frame format and zstd (RFC 8878).
+
+use std::io::{self, Read, Write};
+
+use bytes::Bytes;
+
+use crate::batch::{BATCH_HEADER_BYTES, Batch, CRC_FROM, Codec};
+use crate::error::BatchError;
+
+/// Magic of the framed form of snappy.
+const SNAPPY_MAGIC: &[u8] = b"\x82SNAPPY\0";
+/// Magic, version and compatible version.
+const SNAPPY_HEADER_BYTES: usize = 16;
+/// What snappy-java writes for both versions.
+const SNAPPY_VERSION: u32 = 1;
+/// Uncompressed bytes in one block of the framed form: what snappy-java writes.
+const SNAPPY_BLOCK_BYTES: usize = 32 << 10;
+/// A snappy block holds at most so many times its own bytes: a copy of three bytes gives 64.
+const SNAPPY_RATIO_MAX: usize = 64;
+
+/// Zstandard's own default.
+const ZSTD_LEVEL: i32 = 3;
+
+/// Records take about so many times their compressed bytes; to begin with.
+const RATIO_GUESS: usize = 4;
+
+/// Why the records of a batch cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InflateError {
+    /// Inflated, the batch would be larger than allowed. It may be sound.
+    #[error("the batch has more than {bytes_max} bytes when it is inflated")]
+    TooLarge {
+        /// What was allowed, in bytes.
+        bytes_max: usize,
+    },
+    /// The compressed bytes are not what the codec wants.
+    #[error("the batch cannot be inflated ({codec:?}): {reason}")]
+    Malformed {
+        /// The codec that the batch names.
+        codec: Codec,
+        /// What the codec's library says.
+        reason: String,
+    },
+    /// What was inflated are no records, or not those that the header announces.
+    #[error(transparent)]
+    Records(#[from] BatchError),
+}
+
+impl Batch {
+    /// The same batch uncompressed: offsets, timestamps, producer and all records as they were.
+    /// `bytes_max` bounds its size, header included. An uncompressed batch is returned as it is.
+    ///
+    /// All records are checked: each is well formed, their offsets rise, and there are as many as
+    /// the header says.
+    ///
+    /// # Errors
+    /// [`InflateError`]: too large, or the producer wrote nonsense.
+    pub fn inflate(&self, bytes_max: usize) -> Result<Batch, InflateError> {
+        let codec = self.codec();
+        if codec == Codec::None {
+            return Ok(self.clone());
+        }
+        let compressed = &self.bytes()[BATCH_HEADER_BYTES..];
+        let too_large = InflateError::TooLarge { bytes_max };
+        // The length in the header has 31 bits.
+        let records_max = bytes_max
+            .min(i32::MAX as usize)
+            .checked_sub(BATCH_HEADER_BYTES)
+            .ok_or(too_large)?;
+        let guess = compressed.len().saturating_mul(RATIO_GUESS);
+        let mut out = Vec::with_capacity(BATCH_HEADER_BYTES + guess.min(records_max));
+        out.extend_from_slice(&self.bytes()[..BATCH_HEADER_BYTES]);
+        let outcome = match codec {
+            Codec::None => Ok(()),
+            Codec::Gzip => {
+                let reader = flate2::bufread::MultiGzDecoder::new(compressed);
+                read_bounded(reader, &mut out, records_max)
+            }
+            Codec::Snappy => inflate_snappy(compressed, &mut out, records_max),
+            Codec::Lz4 => {
+                let reader = lz4_flex::frame::FrameDecoder::new(compressed);
+                read_bounded(reader, &mut out, records_max)
+            }
+            Codec::Zstd => zstd::stream::read::Decoder::with_buffer(compressed)
+                .map_err(Failure::from)
+                .and_then(|reader| read_bounded(reader, &mut out, records_max)),
+        };
+        outcome.map_err(|failure| match failure {
+            Failure::TooLarge => InflateError::TooLarge { bytes_max },
+            Failure::Malformed(reason) => InflateError::Malformed { codec, reason },
+        })?;
+        let inflated = self.with_records(out, Codec::None);
+        inflated.check_records()?;
+        Ok(inflated)
+    }
+
+    /// The same batch with its records compressed, for compaction. Snappy is written in the framed
+    /// form, which every client reads.
+    ///
+    /// # Errors
+    /// The batch is compressed already ([`io::ErrorKind::InvalidInput`]), or the codec's library
+    /// has failed.
+    pub fn compress(&self, codec: Codec) -> io::Result<Batch> {
+        if codec == Codec::None {
+            return Ok(self.clone());
+        }
+        if self.is_compressed() {
+            let why = "the batch is compressed already";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        let records = &self.bytes()[BATCH_HEADER_BYTES..];
+        let mut out = Vec::with_capacity(BATCH_HEADER_BYTES + records.len() / 2);
+        out.extend_from_slice(&self.bytes()[..BATCH_HEADER_BYTES]);
+        let out = match codec {
+            Codec::None => out,
+            Codec::Gzip => {
+                let level = flate2::Compression::default();
+                let mut writer = flate2::write::GzEncoder::new(out, level);
+                writer.write_all(records)?;
+                writer.finish()?
+            }
+            Codec::Snappy => compress_snappy(records, out)?,
+            Codec::Lz4 => {
+                let mut writer = lz4_flex::frame::FrameEncoder::new(out);
+                writer.write_all(records)?;
+                writer.finish()?
+            }
+            Codec::Zstd => {
+                let mut writer = zstd::stream::write::Encoder::new(out, ZSTD_LEVEL)?;
+                writer.write_all(records)?;
+                writer.finish()?
+            }
+        };
+        Ok(self.with_records(out, codec))
+    }
+
+    /// A batch in the same place that holds no record: what a batch that cannot be inflated is to
+    /// those who want records.
+    #[must_use]
+    pub fn without_records(&self) -> Batch {
+        let mut header = self.bytes()[..BATCH_HEADER_BYTES].to_vec();
+        header[57..61].copy_from_slice(&[0; 4]);
+        let mut empty = self.with_records(header, Codec::None);
+        empty.set_count(0);
+        empty
+    }
+
+    /// This batch with other bytes behind its header: `out` begins with a copy of the header, whose
+    /// length, codec and checksum are set here.
+    fn with_records(&self, mut out: Vec<u8>, codec: Codec) -> Batch {
+        let length = (out.len() - 12) as u32;
+        out[8..12].copy_from_slice(&length.to_be_bytes());
+        out[22] = (out[22] & !0x07) | codec as u8;
+        let crc = crc32c::crc32c(&out[CRC_FROM..]);
+        out[17..21].copy_from_slice(&crc.to_be_bytes());
+        // What is guessed too large must not hide in caches that count by length.
+        if out.capacity() - out.len() > out.len() / 4 + 1024 {
+            out.shrink_to_fit();
+        }
+        self.clone().with_bytes(Bytes::from(out))
+    }
+
+    /// Walks all records of an uncompressed batch: well formed, offsets that rise, as many as the
+    /// header says.
+    fn check_records(&self) -> Result<(), BatchError> {
+        let mut cursor = self.records();
+        let mut next = self.base_offset();
+        let mut count = 0;
+        loop {
+            let position = cursor.position();
+            let Some((offset, record)) = cursor.next_record()? else {
+                break;
+            };
+            if offset < next || !record.headers.is_well_formed() {
+                return Err(BatchError::Record { position });
+            }
+            next = offset + 1;
+            count += 1;
+        }
+        if count != self.count() {
+            let position = cursor.position();
+            return Err(BatchError::Record { position });
+        }
+        Ok(())
+    }
+}
+
+/// Why bytes cannot be inflated.
+enum Failure {
+    TooLarge,
+    Malformed(String),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Malformed(error.to_string())
+    }
+}
+
+/// Reads all that there is, unless that is more than `bytes_max`.
+fn read_bounded(reader: impl Read, out: &mut Vec<u8>, bytes_max: usize) -> Result<(), Failure> {
+    let read = reader.take(bytes_max as u64 + 1).read_to_end(out)?;
+    if read > bytes_max {
+        return Err(Failure::TooLarge);
+    }
+    Ok(())
+}
+
+fn inflate_snappy(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> Result<(), Failure> {
+    if !input.starts_with(SNAPPY_MAGIC) {
+        return inflate_snappy_block(input, out, bytes_max);
+    }
+    let cut_off = || Failure::Malformed("a snappy block is cut off".to_owned());
+    let mut left = bytes_max;
+    let mut rest = input;
+    while !rest.is_empty() {
+        // Streams may follow each other, each with its header.
+        if rest.starts_with(SNAPPY_MAGIC) {
+            rest = rest.get(SNAPPY_HEADER_BYTES..).ok_or_else(cut_off)?;
+            continue;
+        }
+        let (length, behind) = rest.split_first_chunk::<4>().ok_or_else(cut_off)?;
+        let length = u32::from_be_bytes(*length) as usize;
+        let (block, behind) = behind.split_at_checked(length).ok_or_else(cut_off)?;
+        let before = out.len();
+        inflate_snappy_block(block, out, left)?;
+        left -= out.len() - before;
+        rest = behind;
+    }
+    Ok(())
+}
+
+fn inflate_snappy_block(input: &[u8], out: &mut Vec<u8>, bytes_max: usize) -> Result<(), Failure> {
+    let malformed = |error: snap::Error| Failure::Malformed(error.to_string());
+    let length = snap::raw::decompress_len(input).map_err(malformed)?;
+    if length > input.len().saturating_mul(SNAPPY_RATIO_MAX) {
+        return Err(Failure::Malformed(format!(
+            "{} bytes of snappy cannot hold {length} bytes",
+            input.len()
+        )));
+    }
+    if length > bytes_max {
+        return Err(Failure::TooLarge);
+    }
+    let before = out.len();
+    out.resize(before + length, 0);
+    let written = snap::raw::Decoder::new()
+        .decompress(input, &mut out[before..])
+        .map_err(malformed)?;
+    out.truncate(before + written);
+    Ok(())
+}
+
+fn compress_snappy(records: &[u8], mut out: Vec<u8>) -> io::Result<Vec<u8>> {
+    out.extend_from_slice(SNAPPY_MAGIC);
+    out.extend_from_slice(&SNAPPY_VERSION.to_be_bytes());
+    out.extend_from_slice(&SNAPPY_VERSION.to_be_bytes());
+    let mut encoder = snap::raw::Encoder::new();
+    for block in records.chunks(SNAPPY_BLOCK_BYTES) {
+        let at = out.len();
+        out.resize(at + 4 + snap::raw::max_compress_len(block.len()), 0);
+        let length = encoder
+            .compress(block, &mut out[at + 4..])
+            .map_err(io::Error::other)?;
+        out.truncate(at + 4 + length);
+        out[at..at + 4].copy_from_slice(&(length as u32).to_be_bytes());
+    }
+    Ok(out)
+}

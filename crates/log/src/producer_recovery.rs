@@ -1,0 +1,114 @@
+//! Finding out at the start what idempotent producers have stored: the snapshot, and the headers
+//! of the batches behind it. Nothing that the snapshot covers is read, and no segment that never
+//! held an idempotent batch.
+
+use std::sync::Arc;
+
+use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
+use crate::disk::read_full;
+use crate::error::IoFailure;
+use crate::index::{boundary_after, position_before};
+use crate::partition::RecoveredState;
+use crate::producer_snapshot::ProducerSnapshot;
+use crate::producers::{Claim, Producers};
+use crate::segment::Segment;
+use crate::shared::{Shared, unix_ms};
+
+/// Bytes read at once: small batches are walked within it, larger ones are jumped over.
+const WINDOW_BYTES: u64 = 64 << 10;
+
+/// Fills the table of a partition whose segments were found.
+pub(crate) fn recover_producers(
+    shared: &Shared,
+    state: &mut RecoveredState,
+    snapshot: Option<ProducerSnapshot>,
+) -> Result<(), IoFailure> {
+    let now_ms = unix_ms();
+    let snapshot = snapshot.unwrap_or_default();
+    let log_end = state.next_offset;
+    for mut producer in snapshot.producers {
+        // Everything was synced before it was written down here. What is not there all the same
+        // was lost to a broken disk, and must be taken when it comes again.
+        producer.batches.retain(|batch| batch.end() <= log_end);
+        if !producer.batches.is_empty() {
+            let batches = producer.batches.into();
+            state
+                .producers
+                .insert(producer.id, batches, producer.seen_ms);
+        }
+    }
+    state.producers.expire(now_ms);
+    state.raise_to = snapshot.covered;
+    for segment in &state.segments {
+        if segment.has_producers() && segment.end() > snapshot.covered {
+            let walked = walk(
+                shared,
+                segment,
+                snapshot.covered,
+                &mut state.producers,
+                now_ms,
+            )?;
+            state.unsnapped_bytes += walked;
+        }
+    }
+    Ok(())
+}
+
+/// Walks the headers of a segment's batches from `from` on; says how many bytes of log that is.
+fn walk(
+    shared: &Shared,
+    segment: &Arc<Segment>,
+    from: Offset,
+    producers: &mut Producers,
+    now_ms: i64,
+) -> Result<u64, IoFailure> {
+    segment.load_index(shared);
+    let begin = segment.with_index(|entries| position_before(entries, from));
+    let begin = begin.unwrap_or(0);
+    let file = segment.file(shared)?;
+    let mut position = begin;
+    let mut window = vec![0; WINDOW_BYTES as usize];
+    while position < segment.len() {
+        let wanted = WINDOW_BYTES.min(segment.len() - position) as usize;
+        let read = read_full(&*file, &mut window[..wanted], position);
+        let count = read.map_err(|error| IoFailure::new("read", &segment.log_path(), &error))?;
+        let walked = walk_window(&window[..count], segment, |claim, base| {
+            if base >= from {
+                producers.recover(claim, base, now_ms);
+            }
+        });
+        position += walked;
+        if walked == 0 {
+            // A corrupt region: on behind it, as readers do.
+            let next = segment.with_index(|entries| boundary_after(entries, position));
+            match next.flatten() {
+                Some(next) => position = next,
+                None => break,
+            }
+        }
+    }
+    Ok(segment.len() - begin)
+}
+
+/// Walks the batches that begin in a window; says where the next one begins, which may be beyond
+/// it. 0: the first bytes are no batch of this segment.
+fn walk_window(window: &[u8], segment: &Segment, mut note: impl FnMut(&Claim, Offset)) -> u64 {
+    let mut at = 0;
+    while let Some(header) = window.get(at..at + BATCH_HEADER_BYTES) {
+        let Ok(len) = Batch::peek_len(header) else {
+            break;
+        };
+        let base = Batch::peek_base_offset(header);
+        if base < segment.base || base >= segment.end() {
+            break;
+        }
+        if let Some(claim) = Claim::peek(header) {
+            note(&claim, base);
+        }
+        at += len;
+        if at >= window.len() {
+            break;
+        }
+    }
+    at as u64
+}

@@ -1,0 +1,326 @@
+//! What a partition knows of idempotent producers, on the disk.
+//!
+//! The file `producers` in the partition's folder names all producers up to an offset; recovery
+//! walks the headers of the batches behind it. It is written by housekeeping only, anew each time
+//! (`producers.new`, synced, renamed), after everything that it names was synced. It is not bound
+//! to any segment, so it outlives those that retention drops.
+//!
+//! Little-endian:
+//!
+//! ```text
+//!  byte  0           8           16          20
+//!       +-----------+-----------+-----------+--------------------------+--------+
+//!       | magic     | covered   | producers | the producers, back to   | crc32c |
+//!       | "clvprod1"| offset u64| u32       | back                     | u32    |
+//!       +-----------+-----------+-----------+--------------------------+--------+
+//!
+//!  a producer, 20 bytes and its batches, oldest first:
+//!       +-----------+-----------+-----------+
+//!       | id        | seen i64  | batches   |
+//!       | i64       | unix ms   | u32, 1..5 |
+//!       +-----------+-----------+-----------+
+//!  a batch, 26 bytes:
+//!       +-----------+-----------+-----------+-----------+-----------+
+//!       | base      | max time  | records   | first se- | epoch     |
+//!       | offset u64| i64 ms    | u32       | quence i32| i16       |
+//!       +-----------+-----------+-----------+-----------+-----------+
+//! ```
+//!
+//! The CRC-32C covers everything before it. The magic is stable and names the layout.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use crate::batch::{Offset, field};
+use crate::disk::{Disk, OpenMode, read_full};
+use crate::error::IoFailure;
+use crate::group_commit::try_sync_partitions;
+use crate::metrics::count;
+use crate::partition::PartitionLog;
+use crate::producers::{ProducerBatch, Producers, REMEMBERED};
+use crate::shared::{Shared, unix_ms};
+
+/// Name of the file in the partition's folder.
+pub(crate) const SNAPSHOT_NAME: &str = "producers";
+/// While this many bytes of idempotent batches lie behind the snapshot, a new one is due even if
+/// no segment is sealed: a start should not have to walk more than some of this.
+pub(crate) const SNAPSHOT_BYTES: u64 = 16 << 20;
+/// What a clean end does not leave to the next start, in bytes.
+pub(crate) const SNAPSHOT_BYTES_AT_CLOSE: u64 = 1 << 20;
+
+const MAGIC: &[u8; 8] = b"clvprod1";
+const HEADER_BYTES: usize = 20;
+const PRODUCER_BYTES: usize = 20;
+const BATCH_BYTES: usize = 26;
+const CRC_BYTES: usize = 4;
+/// Largest file that is read: more than a million producers.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// The content of the file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProducerSnapshot {
+    /// Batches before this offset are known.
+    pub covered: Offset,
+    /// Producers, no id twice.
+    pub producers: Vec<SnapshotProducer>,
+}
+
+/// One producer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotProducer {
+    /// Its id, not negative.
+    pub id: i64,
+    /// When it was heard of, in milliseconds since 1970.
+    pub seen_ms: i64,
+    /// Its last batches in order of epoch and sequence, at least one and at most five.
+    pub batches: Vec<ProducerBatch>,
+}
+
+/// Encodes a snapshot.
+pub fn encode_producers(snapshot: &ProducerSnapshot) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&snapshot.covered.to_le_bytes());
+    bytes.extend_from_slice(&(snapshot.producers.len() as u32).to_le_bytes());
+    for producer in &snapshot.producers {
+        bytes.extend_from_slice(&producer.id.to_le_bytes());
+        bytes.extend_from_slice(&producer.seen_ms.to_le_bytes());
+        bytes.extend_from_slice(&(producer.batches.len() as u32).to_le_bytes());
+        for batch in &producer.batches {
+            bytes.extend_from_slice(&batch.base.to_le_bytes());
+            bytes.extend_from_slice(&batch.timestamp_ms.to_le_bytes());
+            bytes.extend_from_slice(&batch.records.to_le_bytes());
+            bytes.extend_from_slice(&batch.first_sequence.to_le_bytes());
+            bytes.extend_from_slice(&batch.epoch.to_le_bytes());
+        }
+    }
+    let crc = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Decodes a snapshot; `None` when the bytes are none.
+pub fn decode_producers(bytes: &[u8]) -> Option<ProducerSnapshot> {
+    let content = bytes.len().checked_sub(CRC_BYTES)?;
+    let (content, crc) = bytes.split_at(content);
+    let header = content.get(..HEADER_BYTES)?;
+    let is_ours =
+        header.starts_with(MAGIC) && u32::from_le_bytes(field(crc, 0)) == crc32c::crc32c(content);
+    if !is_ours {
+        return None;
+    }
+    let covered = u64::from_le_bytes(field(header, 8));
+    let count = u32::from_le_bytes(field(header, 16)) as usize;
+    let mut rest = &content[HEADER_BYTES..];
+    if count > rest.len() / (PRODUCER_BYTES + BATCH_BYTES) {
+        return None;
+    }
+    let mut producers: Vec<SnapshotProducer> = Vec::with_capacity(count);
+    for _ in 0..count {
+        producers.push(decode_producer(&mut rest, covered)?);
+    }
+    let mut ids: Vec<i64> = producers.iter().map(|producer| producer.id).collect();
+    ids.sort_unstable();
+    let is_sound = rest.is_empty() && ids.windows(2).all(|pair| pair[0] != pair[1]);
+    is_sound.then_some(ProducerSnapshot { covered, producers })
+}
+
+fn decode_producer(rest: &mut &[u8], covered: Offset) -> Option<SnapshotProducer> {
+    let head = rest.split_off(..PRODUCER_BYTES)?;
+    let id = i64::from_le_bytes(field(head, 0));
+    let seen_ms = i64::from_le_bytes(field(head, 8));
+    let count = u32::from_le_bytes(field(head, 16)) as usize;
+    if id < 0 || !(1..=REMEMBERED).contains(&count) {
+        return None;
+    }
+    let mut batches: Vec<ProducerBatch> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let bytes = rest.split_off(..BATCH_BYTES)?;
+        let batch = ProducerBatch {
+            base: u64::from_le_bytes(field(bytes, 0)),
+            timestamp_ms: i64::from_le_bytes(field(bytes, 8)),
+            records: u32::from_le_bytes(field(bytes, 16)),
+            first_sequence: i32::from_le_bytes(field(bytes, 20)),
+            epoch: i16::from_le_bytes(field(bytes, 24)),
+        };
+        let end = batch.base.checked_add(u64::from(batch.records))?;
+
+        let epoch_min = batches.last().map_or(0, |last| last.epoch);
+        let is_sound = batch.records > 0
+            && batch.first_sequence >= 0
+            && batch.epoch >= epoch_min
+            && end <= covered;
+        if !is_sound {
+            return None;
+        }
+        batches.push(batch);
+    }
+    Some(SnapshotProducer {
+        id,
+        seen_ms,
+        batches,
+    })
+}
+
+/// The producers up to `covered`, everything before which was written.
+pub(crate) fn take_snapshot(producers: &Producers, covered: Offset) -> ProducerSnapshot {
+    let known = producers.iter().filter_map(|(id, producer)| {
+        let written = producer
+            .batches
+            .iter()
+            .filter(|batch| batch.end() <= covered);
+        let mut batches: Vec<ProducerBatch> = written.copied().collect();
+        batches.drain(..batches.len().saturating_sub(REMEMBERED));
+        (!batches.is_empty()).then_some(SnapshotProducer {
+            id,
+            seen_ms: producer.seen_ms,
+            batches,
+        })
+    });
+    let producers = known.collect();
+    ProducerSnapshot { covered, producers }
+}
+
+/// Reads the snapshot in a partition's folder; a damaged one is none, and the log is walked.
+pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &str) -> Option<ProducerSnapshot> {
+    let path = format!("{dir}/{SNAPSHOT_NAME}");
+    let file = disk.open(&path, OpenMode::Existing).ok()?;
+    let len = file.len().ok().filter(|len| *len <= FILE_BYTES_MAX)?;
+    let mut bytes = vec![0; len as usize];
+    let count = read_full(&*file, &mut bytes, 0).ok()?;
+    let snapshot = decode_producers(&bytes[..count]);
+    if snapshot.is_none() {
+        tracing::warn!(file = %path, "damaged; the producers are found by walking the log");
+    }
+    snapshot
+}
+
+impl PartitionLog {
+    /// Writes a snapshot if at least `bytes_min` bytes of idempotent batches lie behind the last
+    /// one. Syncs the partition. Blocks on the disk.
+    pub(crate) fn snapshot_producers(self: &Arc<Self>, bytes_min: u64) -> Result<(), IoFailure> {
+        let shared = &self.shared;
+        let _one_at_a_time = self.snapshot_lock.lock();
+        let mut state = self.state.lock();
+        let due = state.unsnapped_bytes;
+        // What could not be synced may be lost with the power: nothing may be built on it.
+        let in_doubt = state.segments.iter().any(|segment| segment.is_poisoned());
+        if due < bytes_min.max(1) || in_doubt || state.deleted {
+            return Ok(());
+        }
+        state.producers.expire(unix_ms());
+        let snapshot = take_snapshot(&state.producers, self.written_end());
+        state.unsnapped_bytes = 0;
+        drop(state);
+        let (_, synced) = try_sync_partitions(shared, std::slice::from_ref(self));
+        let outcome = synced.and_then(|()| write_snapshot(shared, &self.dir, &snapshot));
+        if outcome.is_err() {
+            self.state.lock().unsnapped_bytes += due;
+        }
+        outcome
+    }
+
+    /// As [`PartitionLog::snapshot_producers`], for those who can do without.
+    pub(crate) fn try_snapshot_producers(self: &Arc<Self>, bytes_min: u64) {
+        if let Err(failure) = self.snapshot_producers(bytes_min)
+            && !self.is_deleted()
+        {
+            tracing::warn!(%failure, "producers not written; the next start walks more of the log");
+        }
+    }
+}
+
+fn write_snapshot(
+    shared: &Shared,
+    dir: &str,
+    snapshot: &ProducerSnapshot,
+) -> Result<(), IoFailure> {
+    let path = format!("{dir}/{SNAPSHOT_NAME}");
+    let fresh = format!("{path}.new");
+    let fail = |error| IoFailure::new("write", &fresh, &error);
+    let bytes = encode_producers(snapshot);
+    let file = shared
+        .disk
+        .open(&fresh, OpenMode::OpenOrCreate)
+        .map_err(fail)?;
+    file.set_len(bytes.len() as u64).map_err(fail)?;
+    file.write_all_at(&[IoSlice::new(&bytes)], 0)
+        .map_err(fail)?;
+    file.sync_data().map_err(fail)?;
+    shared.disk.rename(&fresh, &path).map_err(fail)?;
+    count(&shared.counters.syncs, 2);
+    let sync = shared.disk.sync_dir(dir);
+    sync.map_err(|error| IoFailure::new("sync", dir, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+    use proptest::prelude::*;
+
+    fn snapshot() -> impl Strategy<Value = ProducerSnapshot> {
+        let batch = (1u32..100, 0..=i32::MAX, 0i16..3, any::<i64>(), 0u64..50);
+        let batches = proptest::collection::vec(batch, 1..=REMEMBERED);
+        let producers =
+            proptest::collection::btree_map(0..=i64::MAX, (any::<i64>(), batches), 0..9);
+        producers.prop_map(|producers| {
+            let mut covered = 0;
+            let place = |(id, (seen_ms, parts)): (i64, (i64, Vec<_>))| {
+                let (mut at, mut newest) = (0, 0);
+                let batches = parts.into_iter().map(|(records, first, epoch, time, gap)| {
+                    newest = newest.max(epoch);
+                    let batch = ProducerBatch {
+                        base: at + gap,
+                        records,
+                        first_sequence: first,
+                        epoch: newest,
+                        timestamp_ms: time,
+                    };
+                    at = batch.end();
+                    batch
+                });
+                let batches = batches.collect();
+                covered = covered.max(at);
+                SnapshotProducer {
+                    id,
+                    seen_ms,
+                    batches,
+                }
+            };
+            let producers = producers.into_iter().map(place).collect();
+            ProducerSnapshot { covered, producers }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn snapshots_survive_the_round_trip(snapshot in snapshot()) {
+            let bytes = encode_producers(&snapshot);
+            prop_assert_eq!(decode_producers(&bytes), Some(snapshot));
+        }
+
+        #[test]
+        fn a_changed_byte_spoils_it(snapshot in snapshot(), at in any::<usize>(), by in 1u8..) {
+            let mut bytes = encode_producers(&snapshot);
+            let at = at % bytes.len();
+            bytes[at] ^= by;
+            prop_assert_eq!(decode_producers(&bytes), None);
+            bytes[at] ^= by;
+            bytes.truncate(at);
+            prop_assert_eq!(decode_producers(&bytes), None);
+        }
+
+        #[test]
+        fn arbitrary_content_never_panics(
+            mut bytes in proptest::collection::vec(any::<u8>(), 12..300)
+        ) {
+            bytes[..8].copy_from_slice(MAGIC);
+            let crc = crc32c::crc32c(&bytes);
+            bytes.extend_from_slice(&crc.to_le_bytes());
+            if let Some(snapshot) = decode_producers(&bytes) {
+                prop_assert_eq!(encode_producers(&snapshot), bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Finding records by their timestamps.
+
+use std::sync::Arc;
+
+use crate::batch::{Batch, Offset};
+use crate::error::ReadError;
+use crate::partition::PartitionLog;
+use crate::read::CHUNK_BYTES_MAX;
+use crate::segment::Segment;
+
+/// A compressed batch that is larger than this when it is inflated, in bytes, counts as a whole:
+/// as much as a producer's largest batch with an ordinary ratio.
+const INFLATED_BYTES_MAX: usize = 64 << 20;
+
+impl PartitionLog {
+    /// The first record whose timestamp is at least `timestamp_ms`: its offset and timestamp.
+    /// Blocks on the disk. In a compressed batch that cannot be inflated it is the batch that is
+    /// found.
+    ///
+    /// # Errors
+    /// A file could not be opened or read.
+    pub fn offset_for_timestamp(
+        self: &Arc<Self>,
+        timestamp_ms: i64,
+    ) -> Result<Option<(Offset, i64)>, ReadError> {
+        let mut from = self.offset_before_timestamp(timestamp_ms);
+        loop {
+            let batches = self.read_blocking(from, CHUNK_BYTES_MAX)?;
+            if batches.is_empty() {
+                return Ok(None);
+            }
+            for batch in batches {
+                let visible = from.max(batch.base_offset());
+                from = batch.end_offset();
+                if batch.max_timestamp_ms() >= timestamp_ms
+                    && let Some(found) = first_since(&batch, visible, timestamp_ms)
+                {
+                    return Ok(Some(found));
+                }
+            }
+        }
+    }
+
+    /// The record with the highest timestamp, the first of them if there are several: its offset
+    /// and timestamp; `None` when there is no record. Blocks on the disk.
+    ///
+    /// # Errors
+    /// A file could not be opened or read.
+    pub fn max_timestamp(self: &Arc<Self>) -> Result<Option<(Offset, i64)>, ReadError> {
+        let segments = self.segments();
+        let newest = segments.iter().filter(|segment| segment.bytes > 0);
+        let Some(highest) = newest.map(|segment| segment.max_timestamp_ms).max() else {
+            return Ok(None);
+        };
+        if let Some(found) = self.offset_for_timestamp(highest)? {
+            return Ok(Some(found));
+        }
+        // What was removed since had it: look at all batches that are left.
+        let mut from = self.start_offset();
+        let mut best: Option<(Offset, i64)> = None;
+        loop {
+            let batches = self.read_blocking(from, CHUNK_BYTES_MAX)?;
+            if batches.is_empty() {
+                return Ok(best);
+            }
+            for batch in batches {
+                let visible = from.max(batch.base_offset());
+                from = batch.end_offset();
+                let known = best.map_or(i64::MIN, |(_, timestamp_ms)| timestamp_ms);
+                if batch.max_timestamp_ms() > known {
+                    best = highest_of(&batch, visible, known).or(best);
+                }
+            }
+        }
+    }
+
+    /// An offset before which no record has such a timestamp, as far as the indexes know.
+    fn offset_before_timestamp(&self, timestamp_ms: i64) -> Offset {
+        let state = self.state.lock();
+        let holds = |segment: &&Arc<Segment>| segment.max_timestamp_ms() >= timestamp_ms;
+        let Some(segment) = state.segments.iter().find(holds).cloned() else {
+            return self.written_end();
+        };
+        let logical_start = state.logical_start;
+        drop(state);
+        segment.load_index(&self.shared);
+        let from = segment.with_index(|entries| {
+            let after = entries.partition_point(|entry| entry.max_timestamp_ms < timestamp_ms);
+            if after == 0 {
+                segment.base
+            } else {
+                entries[after - 1].offset
+            }
+        });
+        from.unwrap_or(segment.base).max(logical_start)
+    }
+}
+
+/// Calls `each` with the offset and timestamp of each record from offset `from` on, until it says
+/// `false`. Says whether the records could be had.
+fn each_record(batch: &Batch, from: Offset, mut each: impl FnMut(Offset, i64) -> bool) -> bool {
+    let Ok(inflated) = batch.inflate(INFLATED_BYTES_MAX) else {
+        return false;
+    };
+    let mut cursor = inflated.records();
+    while let Ok(Some((offset, record))) = cursor.next_record() {
+        if offset >= from && !each(offset, record.timestamp_ms) {
+            break;
+        }
+    }
+    true
+}
+
+/// The first record from offset `from` on that is not older, or the batch itself if it cannot be
+/// walked.
+fn first_since(batch: &Batch, from: Offset, timestamp_ms: i64) -> Option<(Offset, i64)> {
+    let mut found = None;
+    let walked = each_record(batch, from, |offset, its_ms| {
+        found = (its_ms >= timestamp_ms).then_some((offset, its_ms));
+        found.is_none()
+    });
+    if walked {
+        return found;
+    }
+    Some((from, batch.max_timestamp_ms()))
+}
+
+/// The first record from offset `from` on with the highest timestamp above `above_ms`.
+fn highest_of(batch: &Batch, from: Offset, above_ms: i64) -> Option<(Offset, i64)> {
+    let mut best: Option<(Offset, i64)> = None;
+    let walked = each_record(batch, from, |offset, its_ms| {
+        if its_ms > best.map_or(above_ms, |(_, best_ms)| best_ms) {
+            best = Some((offset, its_ms));
+        }
+        true
+    });
+    if walked {
+        return best;
+    }
+    Some((from, batch.max_timestamp_ms()))
+}

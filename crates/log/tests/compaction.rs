@@ -1,0 +1,594 @@
+//! Compaction through the log's public interface: what stays, what goes, and what a crash at any
+//! step leaves.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cloverleaf_log::{
+    Batch, BatchBuilder, Codec, CompactionOptions, Durability, FaultyDisk, Log, LogError, Offset,
+    OpenMode, PartitionLog, PartitionOptions, Read, SimDisk,
+};
+use common::{Random, manual, open, put, read_all, topic};
+
+const SMALL: PartitionOptions = PartitionOptions {
+    segment_bytes: 1_000,
+    segment_ms: None,
+};
+
+fn options(now_ms: i64) -> CompactionOptions {
+    CompactionOptions {
+        now_ms,
+        delete_retention_ms: 1_000,
+        ..CompactionOptions::default()
+    }
+}
+
+/// Words `key=value`, `key=` for a tombstone, `value` without a key.
+fn batch(words: &str) -> BatchBuilder {
+    let mut builder = BatchBuilder::with_capacity(200, 1);
+    for word in words.split(' ') {
+        match word.split_once('=') {
+            Some((key, "")) => builder.push(Some(key.as_bytes()), None, &[]),
+            Some((key, value)) => builder.push(Some(key.as_bytes()), Some(value.as_bytes()), &[]),
+            None => builder.push(None, Some(word.as_bytes()), &[]),
+        }
+    }
+    builder
+}
+
+fn show(partition: &Arc<PartitionLog>) -> String {
+    let mut words = Vec::new();
+    for batch in read_all(partition) {
+        let batch = batch.inflate(1 << 20).unwrap();
+        let mut cursor = batch.records();
+        while let Some((offset, record)) = cursor.next_record().unwrap() {
+            let text = |bytes: Option<&[u8]>| String::from_utf8(bytes.unwrap_or(b"").to_vec());
+            let equals = if record.key.is_some() { "=" } else { "" };
+            let (key, value) = (text(record.key).unwrap(), text(record.value).unwrap());
+            words.push(format!("{offset}:{key}{equals}{value}"));
+        }
+    }
+    words.join(" ")
+}
+
+/// Seals what there is, and begins a new segment, so that all before may be compacted.
+fn seal(log: &Log, partition: &Arc<PartitionLog>) {
+    partition.seal_active();
+    put(partition, batch("end=end").finish());
+    partition.seal_active();
+    put(partition, batch("active").finish());
+    log.step();
+}
+
+fn compact_all(partition: &Arc<PartitionLog>, options: &CompactionOptions) -> u64 {
+    let mut removed = 0;
+    loop {
+        let done = partition.compact(options).unwrap();
+        removed += done.records_removed;
+        if done.is_done {
+            return removed;
+        }
+    }
+}
+
+#[test]
+fn the_newest_record_of_each_key_stays_at_its_offset() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch("a=1 b=1 c=1").finish());
+    put(&partition, batch("a=2 d=1 nokey").finish());
+    partition.seal_active();
+    put(&partition, batch("c=2 a=3").finish());
+    seal(&log, &partition);
+    let before = partition.compaction_status();
+    assert_eq!((before.clean_bytes, before.dirty_from), (0, Some(0)));
+    let done = partition.compact(&options(0)).unwrap();
+    assert!(done.is_done && done.bytes_freed > 0);
+    assert_eq!((done.records_removed, done.records_without_key), (3, 1));
+    let expected = "1:b=1 4:d=1 5:nokey 6:c=2 7:a=3 8:end=end 9:active";
+    assert_eq!(show(&partition), expected);
+    let after = partition.compaction_status();
+    assert!(after.clean_bytes > 0 && after.dirty_bytes == 0);
+    // The small ones are one now.
+    assert_eq!(partition.segments().len(), 2);
+    assert!(partition.compact(&options(0)).unwrap().is_done);
+    drop((partition, log));
+    disk.kill();
+    let (log, recovery) = open(&disk);
+    assert_eq!(recovery.report.len(), 1, "{:?}", recovery.report);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    assert_eq!(show(&partition), expected);
+    assert_eq!(partition.compaction_status(), after);
+}
+
+#[test]
+fn compressed_batches_stay_compressed() {
+    let (log, _) = open(&SimDisk::new());
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let codecs = [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd];
+    for codec in codecs {
+        let built = batch("a=1 b=1 only=").finish();
+        put(&partition, built.compress(codec).unwrap());
+    }
+    put(&partition, batch("b=2").finish());
+    seal(&log, &partition);
+    // A batch that is too large when it is inflated stays as it is.
+    let tight = CompactionOptions {
+        inflated_bytes_max: 64,
+        ..options(0)
+    };
+    let done = partition.compact(&tight).unwrap();
+    assert_eq!((done.batches_skipped, done.records_removed), (4, 0));
+    put(
+        &partition,
+        batch("c=1 only=x").finish().compress(Codec::Lz4).unwrap(),
+    );
+    put(
+        &partition,
+        batch("a=9 b=9").finish().compress(Codec::Zstd).unwrap(),
+    );
+    seal(&log, &partition);
+    assert_eq!(compact_all(&partition, &options(0)), 4 * 3 + 1 + 1);
+    let batches = read_all(&partition);
+    let codecs: Vec<Codec> = batches.iter().map(Batch::codec).collect();
+    let plain = Codec::None;
+    assert_eq!(codecs, [plain, Codec::Lz4, Codec::Zstd, plain, plain]);
+}
+
+#[test]
+fn tombstones_go_when_their_time_has_come() {
+    let (log, _) = open(&SimDisk::new());
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch("a=1 b=1").finish());
+    put(&partition, batch("a= c=1").finish());
+    seal(&log, &partition);
+    compact_all(&partition, &options(5_000));
+    let expected = "1:b=1 2:a= 3:c=1 4:end=end 5:active";
+    assert_eq!(show(&partition), expected);
+    assert_eq!(partition.compaction_status().horizon_ms, Some(6_000));
+    assert!(partition.compact(&options(5_999)).unwrap().is_done);
+    assert_eq!(show(&partition), expected);
+    assert_eq!(compact_all(&partition, &options(6_000)), 1);
+    assert_eq!(show(&partition), "1:b=1 3:c=1 4:end=end 5:active");
+    assert_eq!(partition.compaction_status().horizon_ms, None);
+}
+
+#[test]
+fn tombstones_stay_while_something_older_cannot_be_cleaned() {
+    for is_corrupt in [false, true] {
+        let disk = SimDisk::new();
+        let (log, _) = open(&disk);
+        let partition = log.partition(topic(1), 0, SMALL).unwrap();
+        let first = batch("a=1 b=1").finish();
+        if is_corrupt {
+            put(&partition, first);
+            put(&partition, batch("c=1").finish());
+        } else {
+            put(&partition, first.compress(Codec::Zstd).unwrap());
+        }
+        partition.seal_active();
+        put(&partition, batch("a=").finish());
+        seal(&log, &partition);
+        if is_corrupt {
+            // The second batch cannot be read, so the first one stays as it is.
+            let path = format!("topics/{}/0/{:020}.log", topic(1), 0);
+            let file = disk.mount().open(&path, OpenMode::Existing).unwrap();
+            let end = file.len().unwrap();
+            file.write_all_at(&[IoSlice::new(&[0xff])], end - 3)
+                .unwrap();
+        }
+        // Each segment is written anew alone.
+        partition.set_options(&PartitionOptions {
+            segment_bytes: 1,
+            ..SMALL
+        });
+        let tight = |now_ms| CompactionOptions {
+            inflated_bytes_max: 64,
+            ..options(now_ms)
+        };
+        compact_all(&partition, &tight(5_000));
+        assert_eq!(partition.compaction_status().horizon_ms, Some(6_000));
+        compact_all(&partition, &tight(6_000));
+        let text = show(&partition);
+        assert!(text.contains("0:a=1") && text.contains(":a= "), "{text}");
+        assert_eq!(partition.compaction_status().horizon_ms, None);
+        // Once the older record can be removed, both go.
+        if !is_corrupt {
+            put(&partition, batch("a=").finish());
+            seal(&log, &partition);
+            compact_all(&partition, &options(7_000));
+            compact_all(&partition, &options(9_000));
+            let text = show(&partition);
+            assert!(!text.contains("a="), "{text}");
+        }
+    }
+}
+
+#[test]
+fn young_records_are_left_alone() {
+    let (log, _) = open(&SimDisk::new());
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch("a=1 a=2").finish());
+    seal(&log, &partition);
+    let lagging = |now_ms| CompactionOptions {
+        min_lag_ms: 100,
+        ..options(now_ms)
+    };
+    assert!(partition.compact(&lagging(100)).unwrap().is_done);
+    assert_eq!(show(&partition), "0:a=1 1:a=2 2:end=end 3:active");
+    compact_all(&partition, &lagging(101));
+    assert_eq!(show(&partition), "1:a=2 2:end=end 3:active");
+}
+
+#[test]
+fn a_small_map_takes_several_passes_and_a_stop_ends_a_call() {
+    let (log, _) = open(&SimDisk::new());
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    for round in 0..4 {
+        for key in 0..30 {
+            put(&partition, batch(&format!("k{key}={round}")).finish());
+        }
+    }
+    seal(&log, &partition);
+    let tiny = CompactionOptions {
+        map_bytes_max: 10 * 72,
+        work_bytes_max: 1,
+        ..options(0)
+    };
+    tiny.stop.store(true, Ordering::Relaxed);
+    let stopped = partition.compact(&tiny).unwrap();
+    assert!(!stopped.is_done && stopped.records_removed == 0);
+    tiny.stop.store(false, Ordering::Relaxed);
+    assert_eq!(compact_all(&partition, &tiny), 90);
+    let newest: Vec<String> = (0..30)
+        .map(|key| format!("{}:k{key}=3", 90 + key))
+        .collect();
+    assert_eq!(
+        show(&partition),
+        newest.join(" ") + " 120:end=end 121:active"
+    );
+}
+
+#[test]
+fn the_last_batch_of_a_producer_stays_without_its_records() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch("a=1").with_producer(7, 0, 0).finish());
+    put(&partition, batch("a=2 a=3").with_producer(7, 0, 1).finish());
+    put(&partition, batch("a=4").finish());
+    seal(&log, &partition);
+    compact_all(&partition, &options(0));
+    let batches = read_all(&partition);
+    assert_eq!((batches[0].base_offset(), batches[0].end_offset()), (1, 3));
+    assert_eq!((batches[0].count(), batches[0].base_sequence()), (0, 1));
+    drop((partition, log, batches));
+    disk.kill();
+    // Without the snapshot, too, its sequence numbers are known.
+    let mount = disk.mount();
+    mount
+        .remove_file(&format!("topics/{}/0/producers", topic(1)))
+        .unwrap();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    assert_eq!(partition.producers()[0].last_sequence, 2);
+    let again = batch("a=2 a=3").with_producer(7, 0, 1).finish();
+    let again = partition.append(again, Durability::Kernel).unwrap();
+    assert!(again.is_duplicate && again.base == 1);
+}
+
+#[test]
+fn who_reads_an_old_segment_goes_on() {
+    let disk = SimDisk::new();
+    let options_of_log = cloverleaf_log::LogOptions {
+        tail_bytes_max: 0,
+        ..manual()
+    };
+    let faulty = FaultyDisk::new(disk.mount());
+    let (log, _) = Log::open(faulty.clone(), options_of_log).unwrap();
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    for round in 0..40 {
+        put(&partition, batch(&format!("a={round} b{round}=1")).finish());
+    }
+    seal(&log, &partition);
+    faulty.set(|faults| faults.uncached = true);
+    let Read::Cold(cold) = partition.read(2, 1_000) else {
+        panic!("not cold")
+    };
+    faulty.set(|faults| faults.uncached = false);
+    compact_all(&partition, &options(0));
+    let batches = cold.run().unwrap();
+    assert!(batches[0].end_offset() > 2);
+    let text = show(&partition);
+    assert!(text.contains("3:b1=1") && text.contains("78:a=39") && !text.contains("a=38"));
+}
+
+#[test]
+fn a_failure_loses_nothing_and_the_next_call_goes_on() {
+    for (only, syncs) in [
+        (".log.clean", 0),
+        (".index.clean", 0),
+        ("/0", 0),
+        ("/0", 1),
+        ("/0", 2),
+    ] {
+        let disk = SimDisk::new();
+        let faulty = FaultyDisk::new(disk.mount());
+        let (log, _) = Log::open(faulty.clone(), manual()).unwrap();
+        let partition = log.partition(topic(1), 0, SMALL).unwrap();
+        put(&partition, batch("a=1 b=1").finish());
+        partition.seal_active();
+        put(&partition, batch("a=2").finish());
+        seal(&log, &partition);
+        faulty.set(|faults| {
+            faults.only = only.to_owned();
+            faults.sync_after = Some(syncs);
+        });
+        let failed = partition.compact(&options(0));
+        assert!(
+            matches!(failed, Err(LogError::Io(_))),
+            "{only} {syncs}: {failed:?}"
+        );
+        let text = show(&partition);
+        assert!(
+            text.ends_with("1:b=1 2:a=2 3:end=end 4:active"),
+            "{only} {syncs}: {text}"
+        );
+        compact_all(&partition, &options(0));
+        assert_eq!(show(&partition), "1:b=1 2:a=2 3:end=end 4:active");
+        drop((partition, log));
+        disk.kill();
+        let (log, _) = open(&disk);
+        let partition = log.partition(topic(1), 0, SMALL).unwrap();
+        let text = show(&partition);
+        assert!(
+            text.ends_with("1:b=1 2:a=2 3:end=end 4:active"),
+            "{only} {syncs}: {text}"
+        );
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_not_given_up() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch("a=1 b=1").finish());
+    put(&partition, batch("c=1").finish());
+    partition.seal_active();
+    put(&partition, batch("a=2").finish());
+    seal(&log, &partition);
+    let path = format!("topics/{}/0/{:020}.log", topic(1), 0);
+    disk.corrupt(&path, 70, &[0xff]);
+    compact_all(&partition, &options(0));
+    let file = disk.mount().open(&path, OpenMode::Existing).unwrap();
+    let mut byte = [0];
+    file.read_at(&mut byte, 70).unwrap();
+    assert_eq!(byte, [0xff]);
+}
+
+/// What must be there: per key the newest value that was synced or a later one, or nothing behind a
+/// tombstone.
+#[derive(Default)]
+struct Model {
+    /// Per key all values in order of their offsets; `None` is a tombstone.
+    values: BTreeMap<String, Vec<(Offset, Option<String>)>>,
+}
+
+/// Power losses and kills at any operation of a compaction, and the recovery interrupted.
+#[test]
+fn a_crash_at_any_step_keeps_the_newest_of_each_key() {
+    let seeds = std::env::var("CLOVERLEAF_SEEDS").ok();
+    let seeds = seeds.and_then(|text| text.parse().ok()).unwrap_or(300);
+    let one = std::env::var("CLOVERLEAF_SEED").ok();
+    let one: Option<u64> = one.and_then(|text| text.parse().ok());
+    for seed in one.map_or(0..seeds, |seed| seed..seed + 1) {
+        crash(seed);
+    }
+}
+
+fn crash(seed: u64) {
+    let mut random = Random(seed);
+    let disk = SimDisk::new();
+    let small = PartitionOptions {
+        segment_bytes: [250, 600, 2_000][random.below(3) as usize],
+        segment_ms: None,
+    };
+    let mut model = Model::default();
+    let mut now_ms = 1_000;
+    for round in 0..4 {
+        let (log, _) = Log::open(disk.mount(), manual()).unwrap();
+        let partition = log.partition(topic(1), 0, small.clone()).unwrap();
+        model.check(seed, &partition, now_ms);
+        for number in 0..random.below(40) {
+            let key = format!("k{}", random.below(6));
+            let value = (random.below(5) > 0).then(|| format!("{round}.{number}"));
+            let mut builder = BatchBuilder::with_capacity(100, now_ms);
+            builder.push(
+                Some(key.as_bytes()),
+                value.as_deref().map(str::as_bytes),
+                &[],
+            );
+            if random.below(3) == 0 {
+                builder = builder.with_producer(5 + round, 0, number as i32);
+            }
+            let batch: Batch = builder.finish();
+            let codec = [Codec::None, Codec::Lz4][random.below(2) as usize];
+            let Ok(appended) = partition.append(batch.compress(codec).unwrap(), Durability::Disk)
+            else {
+                continue;
+            };
+            model
+                .values
+                .entry(key)
+                .or_default()
+                .push((appended.base, value));
+            if random.below(6) == 0 {
+                partition.seal_active();
+            }
+        }
+        log.sync_all().unwrap();
+        log.step();
+        if random.below(3) > 0 {
+            disk.die_after(random.below(60));
+        }
+        for _ in 0..random.below(4) {
+            let limited = CompactionOptions {
+                map_bytes_max: [72 * 3, 1 << 20][random.below(2) as usize],
+                work_bytes_max: random.below(2) * 1_000_000,
+                ..options(now_ms)
+            };
+            if partition.compact(&limited).is_err() {
+                break;
+            }
+            now_ms += random.below(900) as i64;
+            if random.below(3) == 0 {
+                log.step();
+                partition.seal_active();
+            }
+        }
+        drop((partition, log));
+        let kill = random.below(2) == 0;
+        let end = |disk: &SimDisk, fate: u64| match kill {
+            true => disk.kill(),
+            false => disk.power_loss(fate),
+        };
+        end(&disk, random.next());
+        if random.below(3) == 0 {
+            // The recovery, too, may be interrupted.
+            disk.die_after(random.below(10));
+            let opened = Log::open(disk.mount(), manual());
+            opened.into_iter().for_each(|(log, _)| log.step());
+            end(&disk, random.next());
+        }
+    }
+}
+
+impl Model {
+    fn check(&self, seed: u64, partition: &Arc<PartitionLog>, now_ms: i64) {
+        let mut found: BTreeMap<String, Vec<(Offset, Option<String>)>> = BTreeMap::new();
+        for batch in read_all(partition) {
+            let batch = batch.inflate(1 << 20).unwrap();
+            let mut cursor = batch.records();
+            while let Some((offset, record)) = cursor.next_record().unwrap() {
+                let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+                let key = text(record.key.unwrap());
+                found
+                    .entry(key)
+                    .or_default()
+                    .push((offset, record.value.map(text)));
+            }
+        }
+        for (key, all) in &self.values {
+            let left = found.remove(key).unwrap_or_default();
+            let known = left.iter().all(|one| all.contains(one));
+            assert!(known, "seed {seed}: {key} has {left:?} of {all:?}");
+            let in_order = left.windows(2).all(|pair| pair[0].0 < pair[1].0);
+            assert!(in_order, "seed {seed}: {key} has {left:?}");
+            let newest = all.last().unwrap();
+            let tombstone_gone = newest.1.is_none() && left.is_empty() && now_ms > 1_000;
+            let found_newest = left.last() == Some(newest);
+            assert!(
+                found_newest || tombstone_gone,
+                "seed {seed}: {key} has {left:?} of {all:?}"
+            );
+        }
+        assert!(found.is_empty(), "seed {seed}: invented {found:?}");
+    }
+}
+
+/// The machine dies in each operation of a compaction in turn, with many fates of what was not
+/// synced.
+#[test]
+fn a_crash_in_each_operation_keeps_the_newest_of_each_key() {
+    let mut operations = 0;
+    loop {
+        let mut survived = false;
+        for fate in 0..24 {
+            survived = crash_in(operations, fate);
+        }
+        if survived {
+            break;
+        }
+        operations += 1;
+    }
+    assert!(operations > 12, "{operations}");
+}
+
+/// Says whether the compaction came to its end.
+fn crash_in(operation: u64, fate: u64) -> bool {
+    let larger = PartitionOptions {
+        segment_bytes: 2_500,
+        segment_ms: None,
+    };
+    let disk = SimDisk::new();
+    let mut model = Model::default();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    for number in 0..40 {
+        // Values of different lengths, so that no batch lies where another one did.
+        let key = match number % 3 {
+            0 => format!("only{number}"),
+            _ => format!("k{}", number % 7),
+        };
+        let value = "v".repeat(number + 1);
+        put(&partition, batch(&format!("{key}={value}")).finish());
+        let values = model.values.entry(key).or_default();
+        values.push((number as Offset, Some(value)));
+        if [5, 11, 25].contains(&number) {
+            partition.seal_active();
+        }
+    }
+    log.step();
+    log.sync_all().unwrap();
+    assert!(partition.segments().len() > 5);
+    partition.set_options(&larger);
+    disk.die_after(operation);
+    let outcome = partition.compact(&options(0));
+    drop((partition, log));
+    match fate % 4 {
+        0 => disk.kill(),
+        _ => disk.power_loss(fate),
+    }
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, larger.clone()).unwrap();
+    let seed = operation * 1_000 + fate;
+    model.check(seed, &partition, 0);
+    let ends = partition
+        .segments()
+        .iter()
+        .map(|it| (it.base, it.end))
+        .collect::<Vec<_>>();
+    assert!(
+        ends.windows(2).all(|pair| pair[0].1 <= pair[1].0),
+        "{seed}: {ends:?}"
+    );
+    // What is left behind does no harm later either.
+    log.step();
+    compact_all(&partition, &options(0));
+    model.check(seed, &partition, 0);
+    assert_eq!(log.metrics().corrupt_regions, 0, "{seed}");
+    let bases: Vec<Offset> = partition
+        .segments()
+        .iter()
+        .map(|segment| segment.base)
+        .collect();
+    drop((partition, log));
+    disk.power_loss(fate);
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, larger).unwrap();
+    model.check(seed, &partition, 0);
+    let again: Vec<Offset> = partition
+        .segments()
+        .iter()
+        .map(|segment| segment.base)
+        .collect();
+    assert_eq!(bases, again, "{seed}");
+    outcome.is_ok()
+}

@@ -1,0 +1,120 @@
+//! Kafka's consumer groups, and what its clients tell of themselves, in the admin interface.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use cloverleaf_broker::Topic;
+use cloverleaf_kafka::control::ClientFigures;
+use cloverleaf_kafka::groups::GroupView;
+
+use crate::admin::{Context, Refused};
+use crate::admin_types::{
+    ClientDetails, ClientFigure, GroupDetails, GroupMember, GroupPartition, GroupSummary,
+};
+use crate::context::ServerContext;
+
+/// `GET /api/groups`
+pub(crate) async fn groups(State(context): Context) -> Json<Vec<GroupSummary>> {
+    let groups = context.kafka.groups.views();
+    let groups = groups.into_iter();
+    Json(
+        groups
+            .map(|group| details(&context, group).summary)
+            .collect(),
+    )
+}
+
+/// `GET /api/groups/GROUP`
+pub(crate) async fn group(
+    State(context): Context,
+    Path(name): Path<String>,
+) -> Result<Json<GroupDetails>, Refused> {
+    match context.kafka.groups.view(&name) {
+        Some(group) => Ok(Json(details(&context, group))),
+        None => Err(Refused::not_found(format!("there is no group {name}"))),
+    }
+}
+
+/// `GET /api/clients`
+pub(crate) async fn clients(State(context): Context) -> Json<Vec<ClientDetails>> {
+    let now_us = context.now_us();
+    let clients = context.kafka.client_metrics.list();
+    let clients = clients.iter();
+    Json(
+        clients
+            .map(|client| client_details(client, now_us))
+            .collect(),
+    )
+}
+
+/// A group with what it has committed.
+pub(crate) fn details(context: &ServerContext, group: GroupView) -> GroupDetails {
+    let mut partition_details: Vec<GroupPartition> = context
+        .broker
+        .committed_offsets(&group.name)
+        .into_iter()
+        .filter_map(|committed| {
+            let topic = context.broker.topic_by_id(committed.topic)?;
+            let end_offset = end_of(&topic, committed.partition)?;
+            Some(GroupPartition {
+                topic: topic.name().to_owned(),
+                partition: committed.partition,
+                committed_offset: committed.offset,
+                end_offset,
+                lag: end_offset.saturating_sub(committed.offset),
+            })
+        })
+        .collect();
+    partition_details.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
+    let mut topics: Vec<String> = partition_details
+        .iter()
+        .map(|partition| partition.topic.clone())
+        .collect();
+    topics.dedup();
+    let member = |member: cloverleaf_kafka::groups::MemberView| GroupMember {
+        id: member.id,
+        instance: member.instance,
+        client_id: member.client_id,
+        host: member.host,
+    };
+    GroupDetails {
+        summary: GroupSummary {
+            name: group.name,
+            state: group.state.to_owned(),
+            members: group.members.len(),
+            lag: partition_details
+                .iter()
+                .map(|partition| partition.lag)
+                .sum(),
+            topics,
+        },
+        member_details: group.members.into_iter().map(member).collect(),
+        partition_details,
+    }
+}
+
+fn end_of(topic: &Arc<Topic>, partition: u32) -> Option<u64> {
+    topic.partition(partition).map(|log| log.written_end())
+}
+
+fn client_details(client: &ClientFigures, now_us: u64) -> ClientDetails {
+    let (library, version) = client.software.clone().unzip();
+    ClientDetails {
+        instance: client.instance.to_string(),
+        client_id: client.client_id.clone(),
+        library,
+        version,
+        remote: client.remote.to_string(),
+        age_ms: now_us.saturating_sub(client.received_us) / 1000,
+        figures: client
+            .figures
+            .iter()
+            .map(|figure| ClientFigure {
+                name: figure.name.clone(),
+                node: figure.node.clone(),
+                value: figure.value,
+            })
+            .collect(),
+    }
+}

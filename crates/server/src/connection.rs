@@ -1,0 +1,369 @@
+//! Drives one session over one socket: reads, writes, waits. The session decides everything else;
+//! what its protocol needs beyond a session, such as NSQ's upgrades, is its [`Link`].
+//!
+//! A connection owns a buffer only while something is stuck in it: half a command that was read,
+//! or output that the peer has not taken. All reading and writing else goes through buffers that
+//! the connections of a core share, so that an idle connection costs a few kilobytes.
+
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cloverleaf_session::{Now, Session};
+use parking_lot::Mutex;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use crate::connection_io::{Broken, Io, Progress, Scratch};
+use crate::context::ServerContext;
+use crate::repeats::{Repeats, tell_closed};
+use crate::transport::{LayerError, Layers};
+
+/// Bytes that one connection reads and writes before it lets others of its core have a turn.
+const TURN_BYTES: usize = 256 * 1024;
+
+/// After an error frame: how long, and for how many bytes, we go on reading so that the frame is
+/// not destroyed by a reset before the peer has read it.
+const LINGER: Duration = Duration::from_millis(500);
+const LINGER_BYTES: usize = 256 * 1024;
+
+thread_local! {
+    /// The buffers that all connections of a core share.
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+}
+
+/// What a protocol's connections need of the driver beyond a session.
+pub(crate) trait Link {
+    /// The protocol's session.
+    type Session: Session;
+
+    /// How long a TLS handshake may take.
+    const HANDSHAKE_TIMEOUT_US: u64;
+
+    /// After how long without progress a write is given up, in microseconds.
+    fn write_timeout_us(&self, session: &Self::Session) -> Option<u64>;
+
+    /// After how long without a byte in either direction a connection ends, in microseconds.
+    fn idle_timeout_us(&self) -> Option<u64> {
+        None
+    }
+
+    /// Takes what it waits for. Called in each step.
+    fn poll(&mut self, _session: &mut Self::Session, _cx: &mut Context<'_>, _now: Now) {}
+
+    /// Counts the connections that ended in an error, for their log line.
+    fn noise<'a>(&self, context: &'a ServerContext) -> &'a Mutex<Repeats>;
+
+    /// The TLS handshake is over.
+    fn handshaken(&mut self, _session: &mut Self::Session, _layers: Option<&Layers>) {}
+
+    /// All output is written and nothing moves: does what the session cannot do itself.
+    fn at_rest(
+        &mut self,
+        _session: &mut Self::Session,
+        _io: &mut Io,
+        _now: Now,
+    ) -> Result<Progress, Ending> {
+        Ok(Progress::None)
+    }
+}
+
+/// Serves a connection from its first byte to its end.
+pub(crate) async fn serve<L: Link>(
+    session: L::Session,
+    link: L,
+    io: Io,
+    peer: SocketAddr,
+    context: Arc<ServerContext>,
+) {
+    let mut connection = Connection::new(session, link, io, peer, context);
+    let ending = poll_fn(|cx| connection.poll_turn(cx)).await;
+    connection.end(ending).await;
+}
+
+/// How a connection came to its end.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// The session said its last word and it is written.
+    Said,
+    /// The socket failed, mostly because the peer went.
+    Gone(std::io::Error),
+    /// A layer failed.
+    Layer(LayerError),
+    /// The peer did not take our output in time.
+    Stuck,
+    /// The TLS handshake did not come to an end.
+    NoHandshake,
+    /// Nothing was said for long.
+    Idle,
+}
+
+impl From<Broken> for Ending {
+    fn from(broken: Broken) -> Ending {
+        match broken {
+            Broken::Socket(error) => Ending::Gone(error),
+            Broken::Layer(error) => Ending::Layer(error),
+        }
+    }
+}
+
+impl From<LayerError> for Ending {
+    fn from(error: LayerError) -> Ending {
+        Ending::Layer(error)
+    }
+}
+
+struct Connection<L: Link> {
+    // Before the socket: its probe refers to the socket.
+    session: L::Session,
+    io: Io,
+    link: L,
+    peer: SocketAddr,
+    context: Arc<ServerContext>,
+    /// Resolves when the broker shuts down.
+    draining: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    sleep: Option<Pin<Box<Sleep>>>,
+    sleep_due_us: u64,
+    handshake_since_us: Option<u64>,
+    /// When a byte moved last.
+    active_us: u64,
+    /// When it is looked next whether nothing has moved for too long.
+    idle_check_us: u64,
+}
+
+impl<L: Link> Connection<L> {
+    fn new(
+        session: L::Session,
+        link: L,
+        io: Io,
+        peer: SocketAddr,
+        context: Arc<ServerContext>,
+    ) -> Connection<L> {
+        let mut receiver = context.draining();
+        let draining = Box::pin(async move {
+            // An error means that the context is gone, which is an end too.
+            let _ = receiver.wait_for(|draining| *draining).await;
+        });
+        let now = now(&context);
+        Connection {
+            idle_check_us: add(now.us, link.idle_timeout_us()),
+            handshake_since_us: io.is_handshaking().then_some(now.us),
+            session,
+            io,
+            link,
+            peer,
+            context,
+            draining: Some(draining),
+            sleep: None,
+            sleep_due_us: u64::MAX,
+            active_us: now.us,
+        }
+    }
+
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Ending> {
+        SCRATCH.with_borrow_mut(|scratch| self.turn(scratch, cx))
+    }
+
+    /// Reads, executes and writes until nothing moves or the turn is over.
+    fn turn(&mut self, scratch: &mut Scratch, cx: &mut Context<'_>) -> Poll<Ending> {
+        if self
+            .draining
+            .as_mut()
+            .is_some_and(|it| it.as_mut().poll(cx).is_ready())
+        {
+            self.draining = None;
+            self.session.drain();
+        }
+        let mut bytes_left = TURN_BYTES;
+        loop {
+            let now = now(&self.context);
+            let moved = match self.step(scratch, cx, now) {
+                Ok(moved) => moved,
+                Err(ending) => return Poll::Ready(ending),
+            };
+            if self.io.is_flushed() && self.session.is_ended() {
+                return Poll::Ready(Ending::Said);
+            }
+            let Progress::Bytes(bytes) = moved else {
+                if let Some(ending) = self.overdue(now) {
+                    return Poll::Ready(ending);
+                }
+                // Else this would be the same step over and over.
+                debug_assert!(self.due_us() > now.us, "what is due was not done");
+                if self.sleep_until_due(cx, now).is_ready() {
+                    continue;
+                }
+                return Poll::Pending;
+            };
+            bytes_left = bytes_left.saturating_sub(bytes);
+            if bytes_left == 0 {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn step(
+        &mut self,
+        scratch: &mut Scratch,
+        cx: &mut Context<'_>,
+        now: Now,
+    ) -> Result<Progress, Ending> {
+        self.link.poll(&mut self.session, cx, now);
+        let wanted_input = self.session.wants_input();
+        let read = self.io.read(&mut self.session, scratch, cx, now)?;
+        if self.handshake_since_us.is_some() && !self.io.is_handshaking() {
+            self.handshake_since_us = None;
+            self.link.handshaken(&mut self.session, self.io.layers());
+        }
+        let written = self.io.write(&mut self.session, scratch, cx, now)?;
+        let mut moved = read.and(written);
+        if !wanted_input && self.session.wants_input() {
+            // Nothing was read in this step, so no waker is registered for what may have come.
+            moved = moved.and(Progress::Bytes(0));
+        }
+        if moved != Progress::None {
+            self.active_us = now.us;
+        } else if self.io.is_flushed() {
+            moved = self.link.at_rest(&mut self.session, &mut self.io, now)?;
+            if self.io.is_handshaking() {
+                self.handshake_since_us.get_or_insert(now.us);
+            }
+        }
+        Ok(moved)
+    }
+
+    /// The time at which something has to happen although nothing moves.
+    fn due_us(&self) -> u64 {
+        // A session whose output is stuck is not asked for more: its own times do not count then.
+        let mut due_us = match self.io.is_flushed() {
+            true => self.session.next_due_us(),
+            false => u64::MAX,
+        };
+        due_us = due_us.min(self.idle_check_us);
+        if let Some(since_us) = self.handshake_since_us {
+            due_us = due_us.min(since_us + L::HANDSHAKE_TIMEOUT_US);
+        }
+        if let Some(stuck_us) = self.stuck_us() {
+            due_us = due_us.min(stuck_us);
+        }
+        due_us
+    }
+
+    /// When output that the peer does not take is given up.
+    fn stuck_us(&self) -> Option<u64> {
+        let timeout_us = self.link.write_timeout_us(&self.session)?;
+        Some(self.io.unsent_since_us()? + timeout_us)
+    }
+
+    /// Why the connection has to end now although it could go on.
+    fn overdue(&mut self, now: Now) -> Option<Ending> {
+        if let Some(since_us) = self.handshake_since_us
+            && now.us >= since_us + L::HANDSHAKE_TIMEOUT_US
+        {
+            return Some(Ending::NoHandshake);
+        }
+        if self.stuck_us().is_some_and(|due_us| now.us >= due_us) {
+            return Some(Ending::Stuck);
+        }
+        if now.us >= self.idle_check_us {
+            // Looked at seldom, so that a busy connection does not move its timer all the time.
+            self.idle_check_us = add(self.active_us, self.link.idle_timeout_us());
+            return (now.us >= self.idle_check_us).then_some(Ending::Idle);
+        }
+        None
+    }
+
+    /// Ready when the due time has come; else the waker will be woken then.
+    fn sleep_until_due(&mut self, cx: &mut Context<'_>, now: Now) -> Poll<()> {
+        let due_us = self.due_us();
+        if due_us == u64::MAX {
+            self.sleep = None;
+            self.sleep_due_us = due_us;
+            return Poll::Pending;
+        }
+        let timer = match &mut self.sleep {
+            Some(timer) => timer,
+            None => self.sleep.insert(Box::pin(sleep(Duration::ZERO))),
+        };
+        if self.sleep_due_us != due_us {
+            // The timer works in milliseconds; a little later is better than a turn too early.
+            let wait = Duration::from_micros(due_us.saturating_sub(now.us) + 1);
+            timer.as_mut().reset(Instant::now() + wait);
+            self.sleep_due_us = due_us;
+        }
+        timer
+            .as_mut()
+            .poll(cx)
+            .map(|()| self.sleep_due_us = u64::MAX)
+    }
+
+    /// Tells the log why the connection ended, if that is worth a line, and closes it.
+    async fn end(self, ending: Ending) {
+        let Connection {
+            mut session,
+            mut io,
+            peer,
+            link,
+            context,
+            ..
+        } = self;
+        let close = |error: &dyn Display| tell_closed(link.noise(&context), peer, error);
+        let failure = session.take_failure();
+        // What the client held goes to others at once, not after a slow farewell.
+        drop(session);
+        match &ending {
+            Ending::Said => match &failure {
+                Some(error) => close(error),
+                None => tracing::debug!(%peer, "connection ended"),
+            },
+            Ending::Gone(error) => tracing::debug!(%peer, %error, "connection ended"),
+            Ending::Idle => tracing::debug!(%peer, "connection ended: nothing was said for long"),
+            Ending::Layer(error) => close(error),
+            Ending::Stuck => close(&"it takes no output"),
+            Ending::NoHandshake => close(&"no TLS handshake"),
+        }
+        io.say_goodbye();
+        if matches!(ending, Ending::Said | Ending::Layer(_)) {
+            let (mut stream, at_end) = io.into_stream();
+            // Errors do not matter any more: the connection is at its end.
+            let _ = stream.shutdown().await;
+            if !at_end {
+                let _ = timeout(LINGER, linger(&mut stream)).await;
+            }
+        }
+    }
+}
+
+async fn linger(stream: &mut TcpStream) {
+    // On the heap, because an array would be part of every connection's future all its life.
+    let mut bytes = vec![0; 4096];
+    let mut left = LINGER_BYTES;
+    while let Ok(read) = stream.read(&mut bytes).await {
+        if read == 0 || read >= left {
+            return;
+        }
+        left -= read;
+    }
+}
+
+/// A time after another one; without any, never.
+fn add(us: u64, timeout_us: Option<u64>) -> u64 {
+    timeout_us.map_or(u64::MAX, |timeout_us| us.saturating_add(timeout_us))
+}
+
+pub(crate) fn now(context: &ServerContext) -> Now {
+    let unix = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Now {
+        us: context.now_us(),
+        unix_us: u64::try_from(unix.as_micros()).unwrap_or(u64::MAX),
+    }
+}

@@ -1,0 +1,298 @@
+//! The output of one connection: through the layers, in vectored writes, and what is stuck.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes};
+use cloverleaf_session::{Now, Output, Session};
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+
+use crate::connection_io::{Broken, Progress};
+use crate::transport::Layers;
+
+/// A shared output buffer that grew beyond this is given back.
+const OUTPUT_KEPT_BYTES: usize = 1024 * 1024;
+
+/// A peer to which output is stuck has to take this much, or all, before the time of the write
+/// starts anew: who takes a byte now and then holds buffers for ever.
+const TAKEN_BYTES_MIN: usize = 64 * 1024;
+
+/// Output goes through layers in steps of this size: a large answer is encrypted as the peer takes
+/// it, and others of the core have a turn in between.
+const LAYER_STEP_BYTES: usize = 256 * 1024;
+
+/// Most parts of one vectored write (`IOV_MAX` of Linux).
+const PARTS_MAX: usize = 1024;
+
+/// Buffers that the connections of a core share, one turn at a time.
+#[derive(Default)]
+pub(crate) struct OutputScratch {
+    plain: Output,
+    raw: Vec<u8>,
+}
+
+impl OutputScratch {
+    /// Lets go of what was written.
+    fn tidy(&mut self) {
+        // What is shared belongs to the log, which counts its memory.
+        self.plain.clear();
+        if self.plain.bytes.capacity() > OUTPUT_KEPT_BYTES {
+            self.plain = Output::default();
+        }
+        if self.raw.capacity() > OUTPUT_KEPT_BYTES {
+            self.raw = Vec::new();
+        }
+    }
+}
+
+/// Where output goes, and for whom, in one turn.
+pub(crate) struct Wire<'a, 'c, S> {
+    pub(crate) stream: &'a mut TcpStream,
+    pub(crate) layers: Option<&'a mut Layers>,
+    pub(crate) session: &'a mut S,
+    pub(crate) cx: &'a mut Context<'c>,
+    pub(crate) now: Now,
+}
+
+impl<S: Session> Wire<'_, '_, S> {
+    /// One write; `None` when the socket takes nothing.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        let written = Pin::new(&mut *self.stream).poll_write(self.cx, bytes);
+        self.wrote(written)
+    }
+
+    /// One write of as many parts as one call takes, and how many bytes these are.
+    fn write_parts<'p>(
+        &mut self,
+        parts: impl Iterator<Item = &'p [u8]>,
+    ) -> io::Result<(Option<usize>, usize)> {
+        let parts: Vec<IoSlice<'_>> = parts.take(PARTS_MAX).map(IoSlice::new).collect();
+        let offered = parts.iter().map(|part| part.len()).sum();
+        let written = Pin::new(&mut *self.stream).poll_write_vectored(self.cx, &parts);
+        Ok((self.wrote(written)?, offered))
+    }
+
+    fn wrote(&mut self, written: Poll<io::Result<usize>>) -> io::Result<Option<usize>> {
+        let Poll::Ready(result) = written else {
+            return Ok(None);
+        };
+        let count = result?;
+        self.session.wrote(count, self.now);
+        Ok(Some(count))
+    }
+}
+
+/// Output that the socket did not take.
+#[derive(Default)]
+pub(crate) struct Unsent {
+    /// Raw bytes.
+    raw: VecDeque<Bytes>,
+    /// Plain bytes behind them, which have yet to go through the layers.
+    plain: VecDeque<Bytes>,
+    since_us: Option<u64>,
+    /// How much the socket took since then.
+    taken_bytes: usize,
+}
+
+impl Unsent {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.raw.is_empty() && self.plain.is_empty()
+    }
+
+    /// Since when the socket takes nothing worth mention.
+    pub(crate) fn since_us(&self) -> Option<u64> {
+        self.since_us
+    }
+
+    /// Writes what is stuck; if that goes out, asks the session for more and writes that.
+    pub(crate) fn write<S: Session>(
+        &mut self,
+        wire: &mut Wire<'_, '_, S>,
+        scratch: &mut OutputScratch,
+    ) -> Result<Progress, Broken> {
+        let mut moved = Progress::None;
+        if !self.is_empty() {
+            moved = self.write_stuck(wire, scratch)?;
+            if !self.is_empty() {
+                return Ok(moved);
+            }
+        }
+        // A session that ended by a fault may have left something.
+        scratch.plain.clear();
+        wire.session.poll(wire.cx, wire.now, &mut scratch.plain);
+        let written = match wire.layers {
+            None if scratch.plain.is_empty() => return Ok(moved),
+            None => self.write_plain(wire, &mut scratch.plain),
+            Some(_) => self.write_layered(wire, scratch),
+        };
+        // Whatever came of it.
+        scratch.tidy();
+        match written? {
+            0 => Ok(moved),
+            bytes => Ok(moved.and(Progress::Bytes(bytes))),
+        }
+    }
+
+    /// Writes output as it is; keeps what the socket does not take.
+    fn write_plain<S: Session>(
+        &mut self,
+        wire: &mut Wire<'_, '_, S>,
+        output: &mut Output,
+    ) -> Result<usize, Broken> {
+        let length = output.len();
+        let (written, offered) = match output.is_plain() {
+            true => (wire.write(&output.bytes)?, length),
+            false => wire.write_parts(output.parts())?,
+        };
+        let count = written.unwrap_or(0);
+        if count < length {
+            output.drain_from(count, &mut self.raw);
+            self.since_us = Some(wire.now.us);
+            if count == offered {
+                // There are more parts than one call takes.
+                self.write_raw(wire)?;
+                self.forget_if_empty();
+            }
+        }
+        Ok(length)
+    }
+
+    /// Writes output through the layers, which may have something to say themselves; keeps what
+    /// the socket does not take. Returns how many raw bytes that made so far.
+    fn write_layered<S: Session>(
+        &mut self,
+        wire: &mut Wire<'_, '_, S>,
+        scratch: &mut OutputScratch,
+    ) -> Result<usize, Broken> {
+        if scratch.plain.len() > LAYER_STEP_BYTES {
+            scratch.plain.drain_from(0, &mut self.plain);
+            self.since_us = Some(wire.now.us);
+            let bytes = self.write_step(wire, &mut scratch.raw)?;
+            self.forget_if_empty();
+            return Ok(bytes);
+        }
+        let OutputScratch { plain, raw } = scratch;
+        self.write_through(wire, plain.parts(), raw)
+    }
+
+    /// Writes what is stuck; of what has yet to go through the layers, one step.
+    fn write_stuck<S: Session>(
+        &mut self,
+        wire: &mut Wire<'_, '_, S>,
+        scratch: &mut OutputScratch,
+    ) -> Result<Progress, Broken> {
+        let mut moved = self.write_raw(wire)?;
+        if self.raw.is_empty() && !self.plain.is_empty() {
+            let bytes = self.write_step(wire, &mut scratch.raw)?;
+            moved = moved.and(Progress::Bytes(bytes));
+            scratch.tidy();
+        }
+        self.forget_if_empty();
+        Ok(moved)
+    }
+
+    fn write_step<S: Session>(
+        &mut self,
+        wire: &mut Wire<'_, '_, S>,
+        raw: &mut Vec<u8>,
+    ) -> Result<usize, Broken> {
+        let step = take_step(&mut self.plain, LAYER_STEP_BYTES);
+        self.write_through(wire, step.iter().map(|part| &part[..]), raw)
+    }
+
+    /// Sends plain bytes through the layers and to the socket. `raw` is a buffer for that.
+    fn write_through<'p, S: Session>(
+        &mut self,
+        wire: &mut Wire<'_, '_, S>,
+        parts: impl Iterator<Item = &'p [u8]>,
+        raw: &mut Vec<u8>,
+    ) -> Result<usize, Broken> {
+        raw.clear();
+        if let Some(layers) = &mut wire.layers {
+            layers.write(parts, raw)?;
+        }
+        if raw.is_empty() {
+            return Ok(0);
+        }
+        let count = wire.write(raw)?.unwrap_or(0);
+        self.note_taken(count, wire.now);
+        if count < raw.len() {
+            self.raw.push_back(Bytes::copy_from_slice(&raw[count..]));
+            self.since_us.get_or_insert(wire.now.us);
+        }
+        Ok(raw.len())
+    }
+
+    /// Writes raw bytes that are stuck.
+    fn write_raw<S: Session>(&mut self, wire: &mut Wire<'_, '_, S>) -> Result<Progress, Broken> {
+        let mut moved = Progress::None;
+        while let Some(first) = self.raw.front() {
+            let written = match self.raw.len() {
+                1 => wire.write(first)?,
+                _ => wire.write_parts(self.raw.iter().map(|part| &part[..]))?.0,
+            };
+            let Some(count) = written else {
+                break;
+            };
+            forget_first(&mut self.raw, count);
+            self.note_taken(count, wire.now);
+            moved = moved.and(Progress::Bytes(count));
+        }
+        Ok(moved)
+    }
+
+    /// The socket took something; that counts if output was stuck.
+    fn note_taken(&mut self, count: usize, now: Now) {
+        if self.since_us.is_some() {
+            self.taken_bytes += count;
+            if self.taken_bytes >= TAKEN_BYTES_MIN {
+                self.taken_bytes = 0;
+                self.since_us = Some(now.us);
+            }
+        }
+    }
+
+    fn forget_if_empty(&mut self) {
+        if self.is_empty() {
+            // The allocations go too: an idle connection keeps none.
+            *self = Unsent::default();
+        }
+    }
+}
+
+/// Takes up to `bytes_max` from the front.
+fn take_step(queue: &mut VecDeque<Bytes>, bytes_max: usize) -> Vec<Bytes> {
+    let (mut step, mut left) = (Vec::new(), bytes_max);
+    while left > 0
+        && let Some(first) = queue.front_mut()
+    {
+        if first.len() > left {
+            step.push(first.split_to(left));
+            break;
+        }
+        left -= first.len();
+        step.extend(queue.pop_front());
+    }
+    step
+}
+
+/// Drops `count` bytes from the front.
+fn forget_first(queue: &mut VecDeque<Bytes>, mut count: usize) {
+    while count > 0
+        && let Some(first) = queue.front_mut()
+    {
+        if first.len() > count {
+            first.advance(count);
+            return;
+        }
+        count -= first.len();
+        queue.pop_front();
+    }
+}
+
+#[cfg(test)]
+#[path = "connection_output_tests.rs"]
+mod tests;

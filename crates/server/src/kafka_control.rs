@@ -1,0 +1,101 @@
+//! The thread for what Kafka clients ask that may block on the disk: making, changing and deleting
+//! topics and groups. The cores that serve connections go on meanwhile.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+
+use cloverleaf_kafka::Worker;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// `None` ends the thread. Bounded by what connections may be owed (`kafka.answers_max`).
+struct Queue(Sender<Option<Job>>);
+
+impl Worker for Queue {
+    fn run(&self, job: Job) {
+        // The thread ends with the broker, when nobody waits for the job any more: dropping it
+        // tells those who do.
+        let _ = self.0.send(Some(job));
+    }
+}
+
+/// The thread. Dropping it ends it, after the jobs that it has.
+pub(crate) struct KafkaControl {
+    queue: Arc<Queue>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl KafkaControl {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(crate) fn start() -> io::Result<KafkaControl> {
+        let (sender, receiver) = channel();
+        let thread = thread::Builder::new().name("kafka-control".to_owned());
+        Ok(KafkaControl {
+            queue: Arc::new(Queue(sender)),
+            thread: Some(thread.spawn(move || run(&receiver))?),
+        })
+    }
+
+    /// Where jobs go.
+    pub(crate) fn worker(&self) -> Arc<dyn Worker> {
+        self.queue.clone()
+    }
+
+    /// Ends the thread, after the jobs that it has. Blocks until then.
+    pub(crate) fn stop(&mut self) {
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        // It fails when the thread has ended already.
+        let _ = self.queue.0.send(None);
+        if thread.join().is_err() {
+            tracing::error!("a thread of the broker ended by a fault");
+        }
+    }
+}
+
+impl Drop for KafkaControl {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn run(receiver: &Receiver<Option<Job>>) {
+    while let Ok(Some(job)) = receiver.recv() {
+        // A fault while one request is served ends that request, as on a core it ends that
+        // connection. What the job was working on is behind locks that others find released.
+        if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            tracing::error!("a Kafka request ended by a fault of the broker; others go on");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn jobs_run_in_order_and_a_fault_ends_none_but_its_own() {
+        let mut control = KafkaControl::start().unwrap();
+        let worker = control.worker();
+        let (sender, receiver) = channel();
+        for number in 0..3 {
+            let sender = sender.clone();
+            worker.run(Box::new(move || {
+                assert!(number != 1, "this one is broken");
+                sender.send(number).unwrap();
+            }));
+        }
+        control.stop();
+        worker.run(Box::new(move || sender.send(9).unwrap()));
+        assert_eq!(receiver.iter().collect::<Vec<_>>(), [0, 2]);
+    }
+}

@@ -1,0 +1,131 @@
+//! Consumer groups in a real broker: their clock, their lag in the admin interface, the end.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod kafka_support;
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use cloverleaf_server::admin_types::{GroupDetails, GroupSummary};
+use kafka_support::{
+    Broker, Client, JOIN_GROUP, OFFSET_COMMIT, PRODUCE, eventually, produce_body, start, string,
+};
+
+/// Commits an offset of partition 0 without being a member.
+fn commit<S: Read + Write>(client: &mut Client<S>, group: &str, topic: &str, offset: i64) {
+    let mut body = Vec::new();
+    string(&mut body, group);
+    body.extend_from_slice(&(-1i32).to_be_bytes());
+    string(&mut body, "");
+    body.extend_from_slice(&(-1i64).to_be_bytes());
+    body.extend_from_slice(&1i32.to_be_bytes());
+    string(&mut body, topic);
+    body.extend_from_slice(&1i32.to_be_bytes());
+    body.extend_from_slice(&0i32.to_be_bytes());
+    body.extend_from_slice(&offset.to_be_bytes());
+    body.extend_from_slice(&(-1i16).to_be_bytes());
+    let answer = client.ask(OFFSET_COMMIT, 2, &body);
+    assert_eq!(answer[answer.len() - 2..], [0, 0]);
+}
+
+/// The request of a new member.
+fn join<S: Read + Write>(client: &mut Client<S>, group: &str, timeout_ms: i32) {
+    let mut body = Vec::new();
+    string(&mut body, group);
+    body.extend_from_slice(&timeout_ms.to_be_bytes());
+    string(&mut body, "");
+    string(&mut body, "consumer");
+    body.extend_from_slice(&1i32.to_be_bytes());
+    string(&mut body, "range");
+    body.extend_from_slice(&0i32.to_be_bytes());
+    let request = client.request(JOIN_GROUP, 0, &body);
+    client.send(&request);
+}
+
+fn json(answer: &str) -> &str {
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer.split_once("\r\n\r\n").unwrap().1
+}
+
+fn group(broker: &Broker, name: &str) -> GroupDetails {
+    let answer = broker.admin(&format!("/api/groups/{name}"));
+    serde_json::from_str(json(&answer)).unwrap()
+}
+
+#[test]
+fn the_admin_interface_shows_groups_with_their_lag() {
+    let broker = start(|_| {});
+    let mut client = broker.client();
+    client.make_topic("orders");
+    client.produce("orders", 1, &[b"1", b"2", b"3", b"4", b"5"]);
+    commit(&mut client, "billing", "orders", 2);
+    let shown = group(&broker, "billing");
+    assert_eq!((shown.summary.lag, shown.summary.members), (3, 0));
+    let [partition] = &shown.partition_details[..] else {
+        panic!("{shown:?}");
+    };
+    let numbers = (
+        partition.committed_offset,
+        partition.end_offset,
+        partition.lag,
+    );
+    assert_eq!((&*partition.topic, numbers), ("orders", (2, 5, 3)));
+    let answer = broker.admin("/api/groups");
+    let all: Vec<GroupSummary> = serde_json::from_str(json(&answer)).unwrap();
+    assert_eq!(all, [shown.summary]);
+    let page = broker.admin("/metrics");
+    let line = "cloverleaf_kafka_group_lag{group=\"billing\",topic=\"orders\",partition=\"0\"} 3";
+    assert!(page.contains(line), "{page}");
+    assert!(broker.admin("/api/groups/none").starts_with("HTTP/1.1 404"));
+    assert_eq!(json(&broker.admin("/api/clients")), "[]");
+}
+
+#[test]
+fn the_metrics_show_connections_with_their_software() {
+    let broker = start(|_| {});
+    let mut client = broker.client();
+    // ApiVersions 3: compact texts, name and version of the software.
+    let mut body = vec![0];
+    for text in ["testlib", "1.2.3"] {
+        body.push(text.len() as u8 + 1);
+        body.extend_from_slice(text.as_bytes());
+    }
+    body.push(0);
+    client.ask(kafka_support::API_VERSIONS, 3, &body);
+    let page = broker.admin("/metrics");
+    assert!(
+        page.contains("protocol=\"kafka\",client=\"testlib/1.2.3\""),
+        "{page}"
+    );
+    assert!(broker.admin("/debug/connections").contains("testlib"));
+}
+
+#[test]
+fn a_member_that_falls_silent_is_gone_when_its_time_is_up() {
+    let broker = start(|config| config.kafka.session_timeout_min = Duration::ZERO);
+    let mut client = broker.client();
+    join(&mut client, "g", 300);
+    client.answer();
+    assert_eq!(group(&broker, "g").summary.members, 1);
+    // Nobody says anything to the group: its clock alone ends the session.
+    eventually("the member is gone", || {
+        group(&broker, "g").summary.members == 0
+    });
+}
+
+#[test]
+fn a_join_that_waits_for_others_does_not_hold_up_the_end() {
+    let broker = start(|_| {});
+    let mut first = broker.client();
+    join(&mut first, "g", 30_000);
+    first.answer();
+    let mut second = broker.client();
+    join(&mut second, "g", 30_000);
+    eventually("both are in", || group(&broker, "g").summary.members == 2);
+    // Behind the join on the same connection: answered after it, or not at all.
+    let request = second.request(PRODUCE, 3, &produce_body("t", 1, &[b"x"]));
+    second.send(&request);
+    let started = Instant::now();
+    broker.server.shutdown();
+    assert!(started.elapsed() < Duration::from_secs(5));
+}

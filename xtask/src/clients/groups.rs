@@ -1,0 +1,191 @@
+//! Which groups of client tests there are.
+
+use anyhow::Result;
+
+use super::{
+    Context, Report, admin, bench, crash, disk, golang, hostile, kafka, lookup, memory, scripts,
+    sync_order, tools,
+};
+use crate::broker::Kind;
+use crate::install::Tool;
+
+/// One named group of client tests.
+pub(super) struct Group {
+    pub(super) name: &'static str,
+    pub(super) needs: &'static [Tool],
+    /// The original that it holds for as well; `None`: it tests what only we promise.
+    pub(super) original: Option<Kind>,
+    pub(super) run: fn(&Context, &mut Report) -> Result<()>,
+}
+
+/// All groups, quick ones first.
+pub(super) const GROUPS: &[Group] = &[
+    Group {
+        name: "nsq/python",
+        needs: &[Tool::Python],
+        original: Some(Kind::Nsqd),
+        run: scripts::python,
+    },
+    Group {
+        name: "nsq/node",
+        needs: &[Tool::Node],
+        original: Some(Kind::Nsqd),
+        run: scripts::node,
+    },
+    Group {
+        name: "nsq/go",
+        needs: &[Tool::Go],
+        original: Some(Kind::Nsqd),
+        run: golang::program,
+    },
+    Group {
+        name: "nsq/tools",
+        needs: &[Tool::Go],
+        original: Some(Kind::Nsqd),
+        run: tools::run,
+    },
+    Group {
+        name: "nsq/nsqadmin",
+        needs: &[Tool::Go],
+        original: Some(Kind::Nsqd),
+        run: admin::run,
+    },
+    Group {
+        name: "nsq/nsqlookupd",
+        needs: &[Tool::Go],
+        original: Some(Kind::Nsqd),
+        run: lookup::run,
+    },
+    Group {
+        name: "nsq/bench",
+        needs: &[Tool::Go],
+        original: Some(Kind::Nsqd),
+        run: bench::run,
+    },
+    Group {
+        name: "nsq/drain",
+        needs: &[Tool::Go],
+        original: Some(Kind::Nsqd),
+        run: crash::drain,
+    },
+    Group {
+        name: "nsq/crash",
+        needs: &[Tool::Go],
+        original: None,
+        run: crash::run,
+    },
+    Group {
+        name: "nsq/hostile",
+        needs: &[],
+        original: Some(Kind::Nsqd),
+        run: hostile::run,
+    },
+    Group {
+        name: "nsq/disk",
+        needs: &[],
+        original: None,
+        run: disk::run,
+    },
+    Group {
+        name: "nsq/sync",
+        needs: &[Tool::Strace],
+        original: None,
+        run: sync_order::run,
+    },
+    Group {
+        name: "nsq/memory",
+        needs: &[],
+        original: None,
+        run: memory::run,
+    },
+    Group {
+        name: "nsq/go-nsq-suite",
+        needs: &[Tool::Go],
+        original: Some(Kind::Nsqd),
+        run: golang::suite,
+    },
+    Group {
+        name: "kafka/confluent-kafka",
+        needs: &[Tool::KafkaPython],
+        original: Some(Kind::Kafka),
+        run: kafka::confluent,
+    },
+    Group {
+        name: "kafka/librdkafka-1",
+        needs: &[Tool::OldLibrdkafka],
+        original: Some(Kind::Kafka),
+        run: kafka::old_librdkafka,
+    },
+    Group {
+        name: "kafka/kafka-python",
+        needs: &[Tool::KafkaPython],
+        original: Some(Kind::Kafka),
+        run: kafka::kafka_python,
+    },
+    Group {
+        name: "kafka/aiokafka",
+        needs: &[Tool::KafkaPython],
+        original: Some(Kind::Kafka),
+        run: kafka::aiokafka,
+    },
+    Group {
+        name: "kafka/node",
+        needs: &[Tool::KafkaNode],
+        original: Some(Kind::Kafka),
+        run: kafka::node,
+    },
+    Group {
+        name: "kafka/go",
+        needs: &[Tool::KafkaGo],
+        original: Some(Kind::Kafka),
+        run: kafka::go,
+    },
+    Group {
+        name: "kafka/java",
+        needs: &[Tool::Java],
+        original: Some(Kind::Kafka),
+        run: kafka::java,
+    },
+    Group {
+        name: "kafka/tools",
+        needs: &[Tool::Java],
+        original: Some(Kind::Kafka),
+        run: kafka::tools,
+    },
+    Group {
+        name: "kafka/nsq",
+        needs: &[Tool::KafkaPython],
+        original: None,
+        run: kafka::cross,
+    },
+    Group {
+        name: "kafka/nagle",
+        needs: &[Tool::KafkaPython, Tool::OldLibrdkafka],
+        original: None,
+        run: kafka::nagle,
+    },
+    Group {
+        name: "kafka/crash",
+        needs: &[Tool::KafkaPython],
+        original: Some(Kind::Kafka),
+        run: kafka::crash,
+    },
+    Group {
+        name: "kafka/hostile",
+        needs: &[Tool::KafkaPython],
+        original: Some(Kind::Kafka),
+        run: kafka::hostile,
+    },
+    Group {
+        name: "kafka/disk",
+        needs: &[Tool::KafkaPython],
+        original: None,
+        run: kafka::disk,
+    },
+    Group {
+        name: "kafka/many-topics",
+        needs: &[Tool::KafkaPython],
+        original: None,
+        run: kafka::many_topics,
+    },
+];

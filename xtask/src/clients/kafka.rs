@@ -1,0 +1,230 @@
+//! Kafka's clients: programs that use the unmodified client libraries, each against a broker of
+//! its own.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use super::disk::Mount;
+use super::{Context, Report};
+use crate::broker::Kind;
+use crate::install::{Clients, Tool};
+use crate::workspace::{Workspace, output};
+
+/// Rounds in `cargo xtask test`; `cargo xtask crash-loop` makes more.
+const CRASH_ROUNDS: u32 = 4;
+/// More than caches and buffers take, and much less than what is thrown at the broker.
+const RSS_BYTES_MAX: u64 = 300 << 20;
+/// Size of the small disk, and of what can be deleted when it is full.
+const DISK_BYTES: usize = 64 << 20;
+const BALLAST_BYTES: usize = 16 << 20;
+
+pub(super) fn confluent(context: &Context, report: &mut Report) -> Result<()> {
+    let python = context.clients.kafka_python_program();
+    for script in [
+        "confluent_test.py",
+        "confluent_groups_test.py",
+        "confluent_admin_test.py",
+    ] {
+        python_script(context, report, &python, script)?;
+    }
+    Ok(())
+}
+
+pub(super) fn old_librdkafka(context: &Context, report: &mut Report) -> Result<()> {
+    let python = context.clients.old_librdkafka_program();
+    for script in ["confluent_test.py", "confluent_groups_test.py"] {
+        python_script(context, report, &python, script)?;
+    }
+    Ok(())
+}
+
+pub(super) fn kafka_python(context: &Context, report: &mut Report) -> Result<()> {
+    let python = context.clients.kafka_python_program();
+    python_script(context, report, &python, "kafka_python_test.py")
+}
+
+pub(super) fn aiokafka(context: &Context, report: &mut Report) -> Result<()> {
+    let python = context.clients.kafka_python_program();
+    python_script(context, report, &python, "aiokafka_test.py")
+}
+
+fn python_script(
+    context: &Context,
+    report: &mut Report,
+    python: &PathBuf,
+    script: &str,
+) -> Result<()> {
+    let mut command = Command::new(python);
+    command.arg(source(context, "python").join(script));
+    with_broker(context, report, command)
+}
+
+pub(super) fn node(context: &Context, report: &mut Report) -> Result<()> {
+    let mut command = Command::new("node");
+    command.arg(source(context, "node").join("kafkajs_test.js"));
+    let modules = context.clients.kafka_node_folder().join("node_modules");
+    command.env("NODE_PATH", modules);
+    with_broker(context, report, command)
+}
+
+pub(super) fn go(context: &Context, report: &mut Report) -> Result<()> {
+    let folder = context.workspace.clients().join("kafka-go-tests");
+    std::fs::create_dir_all(&folder)?;
+    let mut go = Command::new("go");
+    go.current_dir(source(context, "go"));
+    go.args(["build", "-buildvcs=false", "-o"]).arg(&folder);
+    output(go.arg("./..."))?;
+    for program in ["franzgo", "kafkago"] {
+        with_broker(context, report, Command::new(folder.join(program)))?;
+    }
+    Ok(())
+}
+
+pub(super) fn java(context: &Context, report: &mut Report) -> Result<()> {
+    let jars = context.clients.kafka_jars()?.join("*");
+    let classes = context.workspace.clients().join("kafka-java-tests");
+    std::fs::create_dir_all(&classes)?;
+    let mut javac = Command::new("javac");
+    javac.arg("-cp").arg(&jars).arg("-d").arg(&classes);
+    output(javac.arg(source(context, "java").join("ClientTest.java")))?;
+    let mut command = Command::new("java");
+    let path = std::env::join_paths([jars, classes])?;
+    command.arg("-cp").arg(path).arg("ClientTest");
+    with_broker(context, report, command)
+}
+
+pub(super) fn tools(context: &Context, report: &mut Report) -> Result<()> {
+    let mut command = Command::new("python3");
+    command.arg(source(context, "python").join("tools_test.py"));
+    command.env("KAFKA_JARS", context.clients.kafka_jars()?);
+    with_broker(context, report, command)
+}
+
+/// Kafka on one end, NSQ on the other.
+pub(super) fn cross(context: &Context, report: &mut Report) -> Result<()> {
+    let python = context.clients.kafka_python_program();
+    python_script(context, report, &python, "cross_nsq_test.py")
+}
+
+/// The synchronous loop of a producer that leaves Nagle's algorithm on: with our quick ACK it does
+/// not stall, without it it does.
+pub(super) fn nagle(context: &Context, report: &mut Report) -> Result<()> {
+    let script = source(context, "python").join("seed_001_test.py");
+    for quick_ack in [true, false] {
+        let folder = context.workspace.temp_folder("nagle")?;
+        let mut options = context.options(folder.path())?;
+        options.tls = Some(context.tls_files());
+        options.more.push(format!("--quick-ack={quick_ack}"));
+        let broker = options.start()?;
+        for python in [
+            context.clients.kafka_python_program(),
+            context.clients.old_librdkafka_program(),
+        ] {
+            let mut command = context.with_addresses(Command::new(python), &broker);
+            command.arg(&script);
+            if !quick_ack {
+                command.env("NAGLE_STALLS", "1");
+            }
+            report.program(&mut command)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn crash(context: &Context, report: &mut Report) -> Result<()> {
+    restarts(context, report, CRASH_ROUNDS)
+}
+
+/// `cargo xtask crash-loop --protocol kafka`.
+pub(crate) fn crash_rounds(workspace: &Workspace, rounds: u32) -> Result<bool> {
+    Clients::new(workspace).install(Tool::KafkaPython)?;
+    let mut report = Report {
+        group: "crash-loop",
+        ..Report::default()
+    };
+    restarts(&Context::ours(workspace)?, &mut report, rounds)?;
+    Ok(report.failed.is_empty())
+}
+
+/// The program itself starts and kills the broker.
+fn restarts(context: &Context, report: &mut Report, rounds: u32) -> Result<()> {
+    let folder = context.workspace.temp_folder("kafka-crash")?;
+    let options = context.options(folder.path())?;
+    options.prepare()?;
+    let broker = options.command();
+    let mut command = Command::new(context.clients.kafka_python_program());
+    command
+        .arg(source(context, "python").join("crash_test.py"))
+        .args([&rounds.to_string(), &options.kafka.to_string(), "--"])
+        .arg(broker.get_program())
+        .args(broker.get_args());
+    report.program(&mut command)
+}
+
+pub(super) fn hostile(context: &Context, report: &mut Report) -> Result<()> {
+    let folder = context.workspace.temp_folder("kafka-hostile")?;
+    let mut broker = context.plain_broker(folder.path())?;
+    let mut command = Command::new(context.clients.kafka_python_program());
+    command.arg(source(context, "python").join("hostile_test.py"));
+    report.program(&mut context.with_addresses(command, &broker))?;
+    if context.kind == Kind::Cloverleaf {
+        report.check("memory is bounded", || {
+            let peak = broker.process().usage()?.rss_peak_bytes;
+            if peak > RSS_BYTES_MAX {
+                bail!("{} MB of resident memory at the worst moment", peak >> 20);
+            }
+            Ok(())
+        });
+    }
+    Ok(())
+}
+
+pub(super) fn many_topics(context: &Context, report: &mut Report) -> Result<()> {
+    let python = context.clients.kafka_python_program();
+    python_script(context, report, &python, "many_topics_test.py")
+}
+
+pub(super) fn disk(context: &Context, report: &mut Report) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        let why = "only root can mount a small disk";
+        if context.ci {
+            report.fail("a full disk", why);
+        } else {
+            println!("SKIPPED kafka/disk: ****** {why} ******");
+        }
+        return Ok(());
+    }
+    let folder = context.workspace.temp_folder("kafka-disk")?;
+    let disk = Mount::new(&folder.path().join("disk"), &format!("size={DISK_BYTES}"))?;
+    let ballast = disk.folder().join("ballast");
+    std::fs::write(&ballast, vec![0; BALLAST_BYTES])?;
+    let mut options = context.options(&folder.path().join("any"))?;
+    options.data = disk.folder().join("data");
+    options.more = vec![
+        "--segment-bytes=4MiB".into(),
+        "--disk-free-bytes-min=8MiB".into(),
+    ];
+    let broker = options.start()?;
+    let mut command = Command::new(context.clients.kafka_python_program());
+    command
+        .arg(source(context, "python").join("disk_full_test.py"))
+        .env("BALLAST", &ballast);
+    report.program(&mut context.with_addresses(command, &broker))
+}
+
+fn source(context: &Context, language: &str) -> PathBuf {
+    context
+        .workspace
+        .client_tests()
+        .join("kafka")
+        .join(language)
+}
+
+/// Runs a program against a broker with nothing but defaults, and TLS.
+fn with_broker(context: &Context, report: &mut Report, command: Command) -> Result<()> {
+    let folder = context.workspace.temp_folder("kafka")?;
+    let broker = context.plain_broker(folder.path())?;
+    report.program(&mut context.with_addresses(command, &broker))
+}

@@ -1,0 +1,206 @@
+//! Kafka's clients, and Kafka itself.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::{Clients, module, npm, pip, venv};
+use crate::workspace::output;
+
+const PYTHON_PACKAGES: &[&str] = &[
+    "confluent-kafka==2.16.1",
+    "kafka-python==3.0.12",
+    "aiokafka==0.14.0",
+    "cramjam==2.14.0",
+    "lz4==4.4.5",
+    "pynsq==0.9.1",
+    "tornado==6.5.10",
+];
+/// Its wheels are for Pythons that are gone: it is compiled against the librdkafka below.
+const OLD_CONFLUENT_KAFKA: &str = "confluent-kafka==1.9.2";
+/// Has librdkafka 1.9.2 in it as a header and a static library.
+const OLD_LIBRDKAFKA_MODULE: &str = "github.com/confluentinc/confluent-kafka-go@v1.9.2";
+/// Stands for the module that starts brokers in kafka-python's tests, where one runs already.
+const SERVICE: &str = "\
+class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+    def open(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class SpawnedService:
+    pass
+";
+const NODE_PACKAGES: &[&str] = &["kafkajs@2.2.4", "kafkajs-snappy@1.1.0", "kafkajs-lz4@1.2.1"];
+/// The broker, its command line tools, and its client, which the tools need; a silent logger.
+const JARS: &[&str] = &[
+    "org.apache.kafka:kafka_2.13:4.3.1",
+    "org.apache.kafka:kafka-tools:4.3.1",
+    "org.apache.kafka:kafka-clients:4.3.1",
+    "org.slf4j:slf4j-nop:1.7.36",
+];
+/// Has librdkafka's whole source in it, with its benchmark program.
+const LIBRDKAFKA_PACKAGE: &str = "node-rdkafka@3.6.1";
+
+impl Clients {
+    /// The interpreter that has confluent-kafka, kafka-python, aiokafka and pynsq.
+    pub(crate) fn kafka_python_program(&self) -> PathBuf {
+        self.folder.join("kafka-python/bin/python")
+    }
+
+    /// The interpreter that has confluent-kafka on librdkafka 1.9.2.
+    pub(crate) fn old_librdkafka_program(&self) -> PathBuf {
+        self.folder.join("librdkafka-1/bin/python")
+    }
+
+    /// The folder that has `node_modules` with KafkaJS.
+    pub(crate) fn kafka_node_folder(&self) -> PathBuf {
+        self.folder.join("kafka-node")
+    }
+
+    /// More packages beside the Kafka clients, for one's own test suite.
+    pub(crate) fn kafka_pip(&self, packages: &[&str]) -> Result<()> {
+        output(pip(&self.kafka_python_program()).args(packages)).map(drop)
+    }
+
+    pub(super) fn kafka_python(&self) -> Result<()> {
+        self.once("kafka-python", PYTHON_PACKAGES, || {
+            venv(&self.folder.join("kafka-python"))?;
+            self.kafka_pip(PYTHON_PACKAGES)
+        })
+    }
+
+    /// kafka-python's source with its tests, which its wheel has not.
+    pub(crate) fn kafka_python_source(&self) -> Result<PathBuf> {
+        let folder = self.folder.join("kafka-python-source");
+        let package = PYTHON_PACKAGES[1];
+        self.once("kafka-python-source", &[package], || {
+            if folder.exists() {
+                std::fs::remove_dir_all(&folder)?;
+            }
+            let mut download = Command::new(self.kafka_python_program());
+            download.args(["-m", "pip", "download", "--quiet", "--no-deps"]);
+            download.args([
+                "--disable-pip-version-check",
+                "--no-binary",
+                ":all:",
+                "--dest",
+            ]);
+            output(download.arg(&folder).arg(package))?;
+            let archive = std::fs::read_dir(&folder)?.next();
+            let archive = archive.context("pip has downloaded nothing")??.path();
+            let mut tar = Command::new("tar");
+            tar.arg("-xzf").arg(archive).arg("-C").arg(&folder);
+            output(tar.arg("--strip-components=1"))?;
+            // Both are left out of the archive. Without the first, Python's own package `test` is
+            // found before this one.
+            std::fs::write(folder.join("test/__init__.py"), "")?;
+            std::fs::write(folder.join("test/service.py"), SERVICE).map_err(Into::into)
+        })?;
+        Ok(folder)
+    }
+
+    pub(super) fn old_librdkafka(&self) -> Result<()> {
+        let what = [OLD_CONFLUENT_KAFKA, OLD_LIBRDKAFKA_MODULE];
+        self.once("librdkafka-1", &what, || {
+            let folder = self.folder.join("librdkafka-1");
+            venv(&folder)?;
+            let vendored = module(OLD_LIBRDKAFKA_MODULE)?.join("kafka/librdkafka_vendor");
+            let (include, library) = (folder.join("c/include"), folder.join("c/lib"));
+            copy_to(
+                &vendored.join("rdkafka.h"),
+                &include.join("librdkafka/rdkafka.h"),
+            )?;
+            let archive = vendored.join("librdkafka_glibc_linux.a");
+            copy_to(&archive, &library.join("librdkafka.a"))?;
+            let mut pip = pip(&self.old_librdkafka_program());
+            pip.args(["--no-binary", "confluent-kafka", "--no-cache-dir"]);
+            pip.arg(OLD_CONFLUENT_KAFKA)
+                .env("C_INCLUDE_PATH", include)
+                .env("LIBRARY_PATH", library)
+                .env("LDFLAGS", "-lm -ldl -lpthread -lrt");
+            output(&mut pip)
+                .map(drop)
+                .context("compiling it needs the headers of Python (python3-dev)")
+        })
+    }
+
+    pub(super) fn kafka_node(&self) -> Result<()> {
+        self.once("kafka-node", NODE_PACKAGES, || {
+            npm(&self.kafka_node_folder(), NODE_PACKAGES)
+        })
+    }
+
+    /// The folder with Kafka's jars and all that they need.
+    pub(crate) fn kafka_jars(&self) -> Result<PathBuf> {
+        let folder = self.folder.join("kafka-jars");
+        self.once("kafka-jars", JARS, || maven(JARS, &folder))?;
+        Ok(folder)
+    }
+
+    /// librdkafka's own benchmark program, `rdkafka_performance`.
+    pub(crate) fn rdkafka_performance(&self) -> Result<PathBuf> {
+        let folder = self.folder.join("librdkafka");
+        let source = folder.join("node_modules/node-rdkafka/deps/librdkafka");
+        self.once("librdkafka", &[LIBRDKAFKA_PACKAGE], || {
+            // Without its scripts npm would only unpack it.
+            npm(&folder, &["--ignore-scripts", LIBRDKAFKA_PACKAGE])?;
+            let mut configure = Command::new("bash");
+            configure
+                .current_dir(&source)
+                .args(["configure", "--disable-gssapi"]);
+            configure.args(["--disable-curl", "--disable-ssl", "--disable-sasl"]);
+            output(&mut configure)?;
+            let mut make = Command::new("make");
+            output(
+                make.current_dir(&source)
+                    .args(["-j2", "-C", "src", "librdkafka.a"]),
+            )?;
+            let mut make = Command::new("make");
+            let examples = ["-C", "examples", "rdkafka_performance"];
+            output(make.current_dir(&source).args(examples)).map(drop)
+        })?;
+        Ok(source.join("examples/rdkafka_performance"))
+    }
+}
+
+/// Downloads Java packages, `GROUP:ARTIFACT:VERSION`, and what they need.
+fn maven(packages: &[&str], to: &Path) -> Result<()> {
+    let mut text = "<project><modelVersion>4.0.0</modelVersion><groupId>clients</groupId>\
+                    <artifactId>jars</artifactId><version>1</version><packaging>pom</packaging>\
+                    <dependencies>"
+        .to_owned();
+    for package in packages {
+        let mut words = package.split(':');
+        text.push_str("<dependency>");
+        for element in ["groupId", "artifactId", "version"] {
+            let word = words.next().context("GROUP:ARTIFACT:VERSION")?;
+            text.push_str(&format!("<{element}>{word}</{element}>"));
+        }
+        text.push_str("</dependency>");
+    }
+    text.push_str("</dependencies></project>");
+    std::fs::create_dir_all(to)?;
+    let pom = to.with_extension("pom.xml");
+    std::fs::write(&pom, text)?;
+    let mut maven = Command::new("mvn");
+    maven.args(["--quiet", "--batch-mode", "--file"]).arg(pom);
+    maven.args(["dependency:copy-dependencies", "-DincludeScope=runtime"]);
+    output(maven.arg(format!("-DoutputDirectory={}", to.display()))).map(drop)
+}
+
+/// Copies a file into a folder that is made for it.
+fn copy_to(from: &Path, to: &Path) -> Result<()> {
+    if let Some(folder) = to.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::copy(from, to)
+        .map(drop)
+        .with_context(|| format!("cannot copy {}", from.display()))
+}
