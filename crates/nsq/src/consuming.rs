@@ -144,16 +144,17 @@ impl Consuming {
         }
     }
 
-    /// Settles the FINs so far; `refuse` gets the error of each that is not in flight.
+    /// Settles the FINs so far. Returns those that are not in flight, for the caller to refuse:
+    /// whoever refuses publishes first, and that must not happen under the subscription's lock.
     pub(crate) fn settle_fins(
         &mut self,
         now: Now,
         client: &ClientHandle,
         probe: &Probe,
-        mut refuse: impl FnMut(ProtocolError),
-    ) {
+    ) -> Vec<ProtocolError> {
+        let mut refused = Vec::new();
         if self.fins.is_empty() {
-            return;
+            return refused;
         }
         let (mut in_order, mut out_of_order) = (0, 0);
         let mut last = self.last_fin;
@@ -170,7 +171,7 @@ impl Consuming {
                 Err(_) => {
                     probe.late_ack();
                     let id = encode_id(id.partition, id.offset);
-                    refuse(not_in_flight(Code::FinFailed, "FIN", &id));
+                    refused.push(not_in_flight(Code::FinFailed, "FIN", &id));
                 }
             });
         self.last_fin = last;
@@ -179,6 +180,7 @@ impl Consuming {
         client.finish_count.add(in_order + out_of_order);
         self.settled(in_order + out_of_order);
         self.tell_in_flight(now, client, probe);
+        refused
     }
 
     /// REQ.

@@ -452,14 +452,11 @@ impl Session {
         let Some(consuming) = &mut self.consuming else {
             return;
         };
-        let (publishing, answers) = (&mut self.publishing, &mut self.answers);
-        let mut refused = 0;
-        consuming.settle_fins(now, &self.client, &self.probe, |error| {
-            publishing.flush(&self.broker, answers);
-            answers.error(error);
-            refused += 1;
-        });
-        self.other_requests += refused;
+        for error in consuming.settle_fins(now, &self.client, &self.probe) {
+            self.publishing.flush(&self.broker, &mut self.answers);
+            self.answers.error(error);
+            self.other_requests += 1;
+        }
     }
 
     /// Tells the telemetry of one read.

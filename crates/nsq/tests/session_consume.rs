@@ -6,7 +6,7 @@ mod common;
 
 use cloverleaf_nsq::SessionOptions;
 use cloverleaf_session::Session as _;
-use common::{World, response};
+use common::{Frame, World, response, sized};
 
 fn fin(id: &str) -> Vec<u8> {
     format!("FIN {id}\n").into_bytes()
@@ -84,6 +84,21 @@ fn a_message_can_be_finished_once() {
     consumer.expect_fatal("E_INVALID invalid message ID");
     other.send(b"FIN zzzzzzzzzzzzzzzz\n");
     other.expect_error("E_FIN_FAILED FIN zzzzzzzzzzzzzzzz failed ID not in flight");
+}
+
+#[test]
+fn a_consumer_may_publish_to_its_own_topic_and_finish_what_it_does_not_have() {
+    let world = World::new();
+    let mut peer = world.subscribe("t", "ch", 1);
+    let unknown = "0000000000000007";
+    let publish = |body: &[u8]| sized("PUB t\n", body);
+    // In one read, while the channel waits for messages: the error keeps its place.
+    peer.send(&[publish(b"1"), fin(unknown), publish(b"2")].concat());
+    let ok = || Frame::Response("OK".into());
+    let failed = format!("E_FIN_FAILED FIN {unknown} failed ID not in flight");
+    let frames = peer.frames();
+    assert_eq!(frames[..3], [ok(), Frame::Error(failed), ok()]);
+    assert!(matches!(&frames[3..], [Frame::Message(message)] if message.body == "1"));
 }
 
 #[test]
