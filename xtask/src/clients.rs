@@ -17,18 +17,24 @@ mod tools;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::broker::{Broker, Kind, Options};
 use crate::install::Clients;
+use crate::limit;
 use crate::workspace::{Workspace, tail};
 use groups::{GROUPS, Group};
 
 pub(crate) use crash::crash_rounds;
 pub(crate) use kafka::crash_rounds as kafka_crash_rounds;
 pub(crate) use memory::limits;
+
+/// What one group may take: several times what the longest takes on two cores.
+const GROUP_TIME_MAX: Duration = Duration::from_secs(10 * 60);
+/// What it may take to download and compile what one group needs.
+const INSTALL_TIME_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// What every group gets.
 pub(crate) struct Context {
@@ -205,12 +211,23 @@ pub(crate) fn run(
             }
             continue;
         }
-        let installed = group
-            .needs
-            .iter()
-            .try_for_each(|tool| context.clients.install(*tool));
-        if let Err(error) = installed.and_then(|()| (group.run)(&context, &mut report)) {
+        let start = Instant::now();
+        let installed = limit::within("the installation of clients", INSTALL_TIME_MAX, || {
+            let mut tools = group.needs.iter();
+            tools.try_for_each(|tool| context.clients.install(*tool))
+        });
+        let result = installed.and_then(|()| {
+            limit::within(group.name, GROUP_TIME_MAX, || {
+                (group.run)(&context, &mut report)
+            })
+        });
+        if let Err(error) = result {
             report.fail("run", &format!("{error:#}"));
+        }
+        if start.elapsed() >= GROUP_TIME_MAX {
+            // The others would hang for as long each.
+            println!("no more groups are run after one that hangs");
+            break;
         }
     }
     Ok(finish(&report, &skipped))

@@ -9,6 +9,7 @@ mod fuzz;
 mod http;
 mod install;
 mod kafka_server;
+mod limit;
 mod nsq;
 mod nsqd_shim;
 mod process;
@@ -55,6 +56,8 @@ enum Cmd {
     /// Measure memory with 10 million messages waiting, and a restart with a 10 GB log.
     Limits,
     #[command(hide = true)]
+    Within(limit::Args),
+    #[command(hide = true)]
     Floor(floor::Args),
     /// Run the fuzz targets (needs cargo-fuzz and a nightly toolchain).
     Fuzz(fuzz::Args),
@@ -92,6 +95,7 @@ fn dispatch() -> Result<bool> {
             Protocol::Kafka => clients::kafka_crash_rounds(&workspace, rounds),
         },
         Cmd::Limits => clients::limits(&workspace),
+        Cmd::Within(args) => limit::main(&args),
         Cmd::Floor(args) => floor::main(&args),
         Cmd::Fuzz(args) => fuzz::main(&workspace, &args),
     }
