@@ -8,6 +8,7 @@ mod golang;
 mod groups;
 mod hostile;
 mod kafka;
+mod kafka_reach;
 mod lookup;
 mod memory;
 mod scripts;

@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use super::{
-    Context, Report, admin, bench, crash, disk, golang, hostile, kafka, lookup, memory, scripts,
-    sync_order, tools,
+    Context, Report, admin, bench, crash, disk, golang, hostile, kafka, kafka_reach, lookup,
+    memory, scripts, sync_order, tools,
 };
 use crate::broker::Kind;
 use crate::install::Tool;
@@ -187,5 +187,29 @@ pub(super) const GROUPS: &[Group] = &[
         needs: &[Tool::KafkaPython],
         original: None,
         run: kafka::many_topics,
+    },
+    Group {
+        name: "kafka/restart",
+        needs: &[Tool::KafkaPython],
+        original: Some(Kind::Kafka),
+        run: kafka::restart,
+    },
+    Group {
+        name: "kafka/compaction",
+        needs: &[Tool::KafkaPython],
+        original: Some(Kind::Kafka),
+        run: kafka::compaction,
+    },
+    Group {
+        name: "kafka/forward",
+        needs: &[Tool::KafkaPython],
+        original: Some(Kind::Kafka),
+        run: kafka_reach::forward,
+    },
+    Group {
+        name: "kafka/namespace",
+        needs: &[Tool::KafkaPython],
+        original: None,
+        run: kafka_reach::namespace,
     },
 ];

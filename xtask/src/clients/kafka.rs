@@ -148,16 +148,31 @@ pub(crate) fn crash_rounds(workspace: &Workspace, rounds: u32) -> Result<bool> {
     Ok(report.failed.is_empty())
 }
 
-/// The program itself starts and kills the broker.
 fn restarts(context: &Context, report: &mut Report, rounds: u32) -> Result<()> {
-    let folder = context.workspace.temp_folder("kafka-crash")?;
+    with_own_broker(context, report, "crash_test.py", &[&rounds.to_string()])
+}
+
+/// An orderly restart.
+pub(super) fn restart(context: &Context, report: &mut Report) -> Result<()> {
+    with_own_broker(context, report, "restart_test.py", &[])
+}
+
+/// The program itself starts and ends the broker.
+fn with_own_broker(
+    context: &Context,
+    report: &mut Report,
+    script: &str,
+    args: &[&str],
+) -> Result<()> {
+    let folder = context.workspace.temp_folder("kafka-restarts")?;
     let options = context.options(folder.path())?;
     options.prepare()?;
     let broker = options.command();
     let mut command = Command::new(context.clients.kafka_python_program());
     command
-        .arg(source(context, "python").join("crash_test.py"))
-        .args([&rounds.to_string(), &options.kafka.to_string(), "--"])
+        .arg(source(context, "python").join(script))
+        .args(args)
+        .args([&options.kafka.to_string(), "--"])
         .arg(broker.get_program())
         .args(broker.get_args());
     report.program(&mut command)
@@ -184,6 +199,20 @@ pub(super) fn hostile(context: &Context, report: &mut Report) -> Result<()> {
 pub(super) fn many_topics(context: &Context, report: &mut Report) -> Result<()> {
     let python = context.clients.kafka_python_program();
     python_script(context, report, &python, "many_topics_test.py")
+}
+
+/// Compaction as a consumer sees it.
+pub(super) fn compaction(context: &Context, report: &mut Report) -> Result<()> {
+    let folder = context.workspace.temp_folder("kafka-compaction")?;
+    let mut options = context.options(folder.path())?;
+    options.more.push(match options.kind {
+        Kind::Kafka => "log.cleaner.backoff.ms=200".into(),
+        Kind::Cloverleaf | Kind::Nsqd => "--compaction-interval=200ms".into(),
+    });
+    let broker = options.start()?;
+    let mut command = Command::new(context.clients.kafka_python_program());
+    command.arg(source(context, "python").join("compaction_test.py"));
+    report.program(&mut context.with_addresses(command, &broker))
 }
 
 pub(super) fn disk(context: &Context, report: &mut Report) -> Result<()> {

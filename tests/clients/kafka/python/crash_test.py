@@ -6,9 +6,6 @@ Groups are part of it: a member commits as it reads, and never goes back behind 
 
 import itertools
 import random
-import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -22,6 +19,7 @@ del sys.argv[1:]
 
 import confluent_kit  # noqa: E402  (after the address is known)
 from confluent_kafka import KafkaException, TopicPartition  # noqa: E402
+from own_broker import Broker  # noqa: E402
 
 confluent_kit.BROKER = harness.BROKER
 harness.CHECK_S_MAX = 60 + 30 * rounds
@@ -30,30 +28,6 @@ PARTITIONS = 3
 PATIENT = {
     "message.timeout.ms": 120_000, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50,
 }
-
-
-class Broker:
-    def __init__(self):
-        self.process = None
-
-    def start(self):
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        host, port = harness.BROKER.rsplit(":", 1)
-
-        def listens():
-            assert self.process.poll() is None, "the broker has ended"
-            try:
-                socket.create_connection((host, int(port)), 1).close()
-                return True
-            except OSError:
-                return False
-
-        wait_for(listens, "the broker serves", 60)
-
-    def kill(self):
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
 
 
 class Producing(threading.Thread):
@@ -114,7 +88,7 @@ def read_all(topic, partition):
 
 
 def crash(acks):
-    broker = Broker()
+    broker = Broker(command)
     broker.start()
     try:
         topic = confluent_kit.create(partitions=PARTITIONS)

@@ -1,0 +1,47 @@
+"""A broker that the program itself starts and ends; `command` runs it."""
+
+import signal
+import socket
+import subprocess
+
+import harness
+from harness import wait_for
+
+
+class Broker:
+    def __init__(self, command):
+        self.command = command
+        self.process = None
+
+    def start(self):
+        self.process = subprocess.Popen(
+            self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        host, port = harness.BROKER.rsplit(":", 1)
+
+        def listens():
+            assert self.process.poll() is None, "the broker has ended"
+            try:
+                socket.create_connection((host, int(port)), 1).close()
+                return True
+            except OSError:
+                return False
+
+        wait_for(listens, "the broker serves", 60)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.kill()
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self):
+        """An orderly end."""
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(timeout=30)
+        # Java says that it was ended by a signal.
+        assert status in (0, 143), f"the broker ended with {status}"
