@@ -39,6 +39,31 @@ fn broker(text: &mut MetricText, context: &ServerContext) {
     let help = "When the broker started, in seconds since the Unix epoch.";
     let started_s = context.started_ms as f64 / 1000.0;
     text.single("cloverleaf_start_time_seconds", Gauge, help, started_s);
+    let half = &context.half_received;
+    let lines: [(&str, MetricKind, &str, u64); 3] = [
+        (
+            "bytes",
+            Gauge,
+            "Memory reserved for requests that have come in part.",
+            half.bytes(),
+        ),
+        (
+            "waiting",
+            Gauge,
+            "Connections not read from until there is such memory.",
+            half.waiting() as u64,
+        ),
+        (
+            "closed_total",
+            Counter,
+            "Connections closed because the rest of a request did not come.",
+            half.closed(),
+        ),
+    ];
+    for (name, kind, help, value) in lines {
+        let name = format!("cloverleaf_half_received_{name}");
+        text.single(&name, kind, help, value as f64);
+    }
 }
 
 fn log(text: &mut MetricText, context: &ServerContext) {

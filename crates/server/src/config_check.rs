@@ -62,6 +62,11 @@ impl Config {
             ("reader_retention", general.reader_retention, true),
             ("producer_expiry", general.producer_expiry, false),
             (
+                "half_received_timeout",
+                general.half_received_timeout,
+                false,
+            ),
+            (
                 "nsq.http_client_connect_timeout",
                 nsq.http_client_connect_timeout,
                 false,

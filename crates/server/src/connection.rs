@@ -102,6 +102,8 @@ pub(crate) enum Ending {
     NoHandshake,
     /// Nothing was said for long.
     Idle,
+    /// A command was begun that takes memory, and the rest did not come.
+    Begun,
 }
 
 impl From<Broken> for Ending {
@@ -253,6 +255,9 @@ impl<L: Link> Connection<L> {
         if let Some(stuck_us) = self.stuck_us() {
             due_us = due_us.min(stuck_us);
         }
+        if let Some(rest_us) = self.io.rest_due_us() {
+            due_us = due_us.min(rest_us);
+        }
         due_us
     }
 
@@ -271,6 +276,9 @@ impl<L: Link> Connection<L> {
         }
         if self.stuck_us().is_some_and(|due_us| now.us >= due_us) {
             return Some(Ending::Stuck);
+        }
+        if self.io.rest_due_us().is_some_and(|due_us| now.us >= due_us) {
+            return Some(Ending::Begun);
         }
         if now.us >= self.idle_check_us {
             // Looked at seldom, so that a busy connection does not move its timer all the time.
@@ -328,6 +336,10 @@ impl<L: Link> Connection<L> {
             Ending::Layer(error) => close(error),
             Ending::Stuck => close(&"it takes no output"),
             Ending::NoHandshake => close(&"no TLS handshake"),
+            Ending::Begun => {
+                context.half_received.count_closed();
+                close(&"it began a large request and did not send the rest in time");
+            }
         }
         io.say_goodbye();
         if matches!(ending, Ending::Said | Ending::Layer(_)) {

@@ -3,7 +3,8 @@
 use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 
 use bytes::BufMut;
 use cloverleaf_session::{Now, Session};
@@ -12,6 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::connection_output::{OutputScratch, Unsent, Wire};
+use crate::half_received::{FREE_BYTES, HalfReceived, Hold};
 use crate::transport::{Inbox, LayerError, Layers};
 
 /// Most bytes of one socket read.
@@ -19,7 +21,7 @@ const READ_BYTES: usize = 256 * 1024;
 
 /// Room before the read bytes: half a command of up to this size is copied there, so that it is
 /// whole without a buffer of its own. Beyond, copying it for each read would cost too much.
-const FRONT_BYTES: usize = 32 * 1024;
+const FRONT_BYTES: usize = FREE_BYTES;
 
 /// What the connections of a core share, one turn at a time.
 #[derive(Default)]
@@ -68,6 +70,8 @@ pub(crate) struct Io {
     quick_ack: bool,
     /// Read and not consumed.
     carry: Inbox,
+    /// Pays for what is carried.
+    hold: Hold,
     /// The session need not be shown less than this.
     needed_bytes: usize,
     /// Output that the socket did not take.
@@ -76,12 +80,13 @@ pub(crate) struct Io {
 }
 
 impl Io {
-    pub(crate) fn new(stream: TcpStream, quick_ack: bool) -> Io {
+    pub(crate) fn new(stream: TcpStream, quick_ack: bool, memory: Arc<HalfReceived>) -> Io {
         Io {
             stream,
             layers: None,
             quick_ack,
             carry: Inbox::default(),
+            hold: Hold::new(memory),
             needed_bytes: 0,
             unsent: Unsent::default(),
             at_end: false,
@@ -106,6 +111,11 @@ impl Io {
         self.unsent.since_us()
     }
 
+    /// When the peer must have sent more of the command that it has begun.
+    pub(crate) fn rest_due_us(&self) -> Option<u64> {
+        self.hold.due_us()
+    }
+
     /// Adds a layer. What was read and not consumed is that layer's first input: nothing that
     /// came before an upgrade can pass for what comes through it.
     pub(crate) fn upgrade(
@@ -116,6 +126,7 @@ impl Io {
         add(layers)?;
         let carry = std::mem::take(&mut self.carry);
         layers.feed_top(carry.rest());
+        self.hold.settle(0, true, 0);
         self.needed_bytes = 0;
         Ok(())
     }
@@ -129,6 +140,7 @@ impl Io {
         now: Now,
     ) -> Result<Progress, Broken> {
         if !session.wants_input() || self.at_end {
+            self.hold.pause(now.us);
             return Ok(Progress::None);
         }
         let carried = self.carry.rest().len();
@@ -136,13 +148,16 @@ impl Io {
             // The session stopped within what it had, and now it goes on.
             return Ok(Progress::Bytes(self.show_carry(session, now)));
         }
-        if self.layers.is_none() && carried > FRONT_BYTES {
-            return self.read_rest(session, cx, now);
+        let Poll::Ready(bytes_max) = self.admit(carried, cx, now) else {
+            return Ok(Progress::None);
+        };
+        if self.layers.is_none() && carried >= FRONT_BYTES {
+            return self.read_rest(bytes_max, session, cx, now);
         }
         if scratch.input.is_empty() {
             scratch.input = vec![0; FRONT_BYTES + READ_BYTES];
         }
-        let room = &mut scratch.input[FRONT_BYTES..];
+        let room = &mut scratch.input[FRONT_BYTES..FRONT_BYTES + bytes_max];
         let count = match &mut self.layers {
             None => match poll_read(&mut self.stream, cx, room) {
                 Poll::Pending => return Ok(Progress::None),
@@ -158,7 +173,7 @@ impl Io {
                         session.read_ended_inside_frame();
                         self.acknowledge_quickly();
                     }
-                    return self.read_raw(session, scratch, cx, now);
+                    return self.read_raw(bytes_max, session, scratch, cx, now);
                 }
                 count => count,
             },
@@ -173,16 +188,32 @@ impl Io {
         Ok(Progress::Bytes(count.max(cost_bytes)))
     }
 
+    /// How many bytes may be read now, which is as many as may be kept.
+    #[inline]
+    fn admit(&mut self, carried: usize, cx: &Context<'_>, now: Now) -> Poll<usize> {
+        if carried < FRONT_BYTES {
+            return Poll::Ready(match self.hold.is_tight() {
+                true => FRONT_BYTES - carried,
+                false => READ_BYTES,
+            });
+        }
+        // Not all of it at once: a length is only a claim until the bytes are there.
+        let count = (self.needed_bytes - carried).min(READ_BYTES);
+        let bytes = carried + count;
+        ready!(self.hold.poll_grow(self.needed_bytes, bytes, cx, now.us));
+        Poll::Ready(count)
+    }
+
     /// Reads the rest of a large command to where its beginning is kept.
     fn read_rest(
         &mut self,
+        bytes_max: usize,
         session: &mut impl Session,
         cx: &mut Context<'_>,
         now: Now,
     ) -> Result<Progress, Broken> {
-        let left = self.needed_bytes - self.carry.rest().len();
-        // Not all of it at once: a length is only a claim until the bytes are there.
-        let mut room = self.carry.room(left.min(READ_BYTES)).limit(left);
+        let room = self.carry.room(bytes_max, self.needed_bytes);
+        let mut room = room.limit(bytes_max);
         let Poll::Ready(result) = pin!(self.stream.read_buf(&mut room)).poll(cx) else {
             return Ok(Progress::None);
         };
@@ -191,6 +222,7 @@ impl Io {
         if count == 0 {
             return Ok(self.end_input(session, now));
         }
+        self.hold.moved(now.us);
         if self.carry.rest().len() < self.needed_bytes {
             session.read_ended_inside_frame();
             self.acknowledge_quickly();
@@ -202,13 +234,15 @@ impl Io {
     /// Reads raw bytes for the layers.
     fn read_raw(
         &mut self,
+        bytes_max: usize,
         session: &mut impl Session,
         scratch: &mut Scratch,
         cx: &mut Context<'_>,
         now: Now,
     ) -> Result<Progress, Broken> {
         scratch.raw_input.resize(READ_BYTES, 0);
-        let raw = &mut scratch.raw_input[..];
+        // What the layers make of it may have to stay with them.
+        let raw = &mut scratch.raw_input[..bytes_max.max(FRONT_BYTES)];
         let Poll::Ready(result) = poll_read(&mut self.stream, cx, raw) else {
             return Ok(Progress::None);
         };
@@ -251,6 +285,8 @@ impl Io {
         let fresh = FRONT_BYTES..FRONT_BYTES + count;
         if carried + count < self.needed_bytes {
             self.carry.push(&buffer[fresh]);
+            self.hold.settle(carried + count, false, now.us);
+            self.hold.moved(now.us);
             session.read_ended_inside_frame();
             return 0;
         }
@@ -265,6 +301,7 @@ impl Io {
         self.needed_bytes = received.needed_bytes;
         self.carry.take(carried);
         self.carry.push(&input[received.consumed_bytes..]);
+        self.settle(received.consumed_bytes, now);
         received.cost_bytes
     }
 
@@ -273,7 +310,14 @@ impl Io {
         let received = session.receive(self.carry.rest(), now);
         self.needed_bytes = received.needed_bytes;
         self.carry.take(received.consumed_bytes);
+        self.settle(received.consumed_bytes, now);
         received.cost_bytes
+    }
+
+    #[inline]
+    fn settle(&mut self, consumed_bytes: usize, now: Now) {
+        let carried = self.carry.rest().len();
+        self.hold.settle(carried, consumed_bytes > 0, now.us);
     }
 
     /// Writes what is stuck; if that goes out, asks the session for more and writes that.

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::config::Config;
+use crate::half_received::HalfReceived;
 use crate::health::Health;
 use crate::nsq_auth_http::ClientTls;
 use crate::repeats::Repeats;
@@ -67,6 +68,8 @@ pub struct ServerContext {
     pub addresses: Addresses,
     /// When it started, in milliseconds since the Unix epoch.
     pub started_ms: u64,
+    /// Memory for what connections have received in part.
+    pub(crate) half_received: Arc<HalfReceived>,
     pub(crate) health: Health,
     pub(crate) started: Instant,
     /// TLS towards NSQ's auth services.

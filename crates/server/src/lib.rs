@@ -37,6 +37,7 @@ mod connection_output;
 mod context;
 mod cores;
 mod file_limit;
+mod half_received;
 mod health;
 mod http_activity;
 mod http_body;

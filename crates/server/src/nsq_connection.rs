@@ -45,7 +45,8 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, core: Rc<CoreCont
         context: Arc::clone(&context),
         auth: None,
     };
-    let io = Io::new(stream, context.config.general.quick_ack);
+    let memory = Arc::clone(&context.half_received);
+    let io = Io::new(stream, context.config.general.quick_ack, memory);
     connection::serve(Session::new(parts, now), link, io, peer, context).await;
 }
 

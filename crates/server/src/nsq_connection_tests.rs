@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::config::Config;
 use crate::context::{Addresses, Noise};
+use crate::half_received::HalfReceived;
 use crate::health::Health;
 use crate::kafka_control::KafkaControl;
 use crate::nsq_auth_http;
@@ -54,6 +55,7 @@ fn context() -> Arc<ServerContext> {
         tls: None,
         addresses: Addresses::default(),
         started_ms: 0,
+        half_received: HalfReceived::new(1 << 20, 1_000_000),
         health: Health::default(),
         started: std::time::Instant::now(),
         auth_tls: nsq_auth_http::ClientTls::default(),

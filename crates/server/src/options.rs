@@ -138,6 +138,15 @@ options! {
         disk_free_bytes_min: ByteSize = "64MiB", "";
         /// Most bytes accepted from producers and not yet written; beyond it publishing waits.
         unwritten_bytes_max: ByteSize = "64MiB", "";
+        /// Memory for requests and commands beyond 32KiB of which only a part has come, of all
+        /// connections together. Where there is no room, a connection is not read from until there
+        /// is. One request at a time may go beyond it, so that the largest one fits. A quarter is
+        /// for those of up to 1MiB.
+        half_received_bytes_max: ByteSize = "128MiB", "";
+        /// A connection that is silent for this long within such a request is closed. While others
+        /// wait for room, it is also closed when the whole request takes longer than this and one
+        /// second for each MiB.
+        half_received_timeout: Duration = "30s", "";
         /// Most partitions of all topics together. A topic beyond it is refused; NSQ's topics have
         /// one partition each.
         partitions_max: u32 = "100000", "";

@@ -22,6 +22,7 @@ use crate::config_value::{
 };
 use crate::context::{Addresses, Noise, ServerContext};
 use crate::file_limit::ConnectionLimits;
+use crate::half_received::HalfReceived;
 use crate::health::{Health, Vital};
 use crate::http_thread::HttpListeners;
 use crate::kafka_control::KafkaControl;
@@ -244,6 +245,10 @@ impl Running {
             tls: tls.nsq,
             addresses,
             started_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(0),
+            half_received: HalfReceived::new(
+                config.general.half_received_bytes_max.0,
+                ms(config.general.half_received_timeout).saturating_mul(1000),
+            ),
             health: Health::default(),
             started: Instant::now(),
             auth_tls: ClientTls::default(),

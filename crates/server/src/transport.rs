@@ -48,9 +48,16 @@ impl Inbox {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The end of the bytes, with room for `count` more.
-    pub(crate) fn room(&mut self, count: usize) -> &mut Vec<u8> {
-        self.bytes.reserve(count);
+    /// The end of the bytes, with room for `count` more, where `whole` are expected in the end.
+    pub(crate) fn room(&mut self, count: usize, whole: usize) -> &mut Vec<u8> {
+        let len = self.bytes.len();
+        if self.bytes.capacity() - len < count {
+            // Fourfold: what was outgrown is memory that the allocator keeps for a while, what is
+            // not touched yet is none.
+            let most = whole.min(len.saturating_mul(4));
+            self.bytes
+                .reserve_exact(count.max(most.saturating_sub(len)));
+        }
         &mut self.bytes
     }
 

@@ -1,17 +1,19 @@
 //! Clients that break every rule. After each the broker serves a healthy one, and its memory is
 //! bounded.
 
-use std::net::SocketAddr;
-use std::time::Duration;
+use std::io::{ErrorKind, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
 use super::{Context, Report};
-use crate::broker::Broker;
+use crate::broker::{Broker, Kind};
 use crate::nsq::{Connection, Frame, multi_publish_command, publish_command};
 
-/// More than caches and buffers take, and much less than what is thrown at the broker.
-const RSS_BYTES_MAX: u64 = 300 << 20;
+/// More than caches, buffers and what may be half received take (128 MiB, and one request beside),
+/// and much less than what is thrown at the broker.
+const RSS_BYTES_MAX: u64 = 400 << 20;
 /// How long a broker may take to drop a connection that it should drop.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
 /// Connections that are opened and closed.
@@ -39,6 +41,22 @@ pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
             check(broker.tcp())?;
             healthy(broker.tcp(), name)
         });
+    }
+    let (nsq, kafka) = (broker.tcp(), broker.kafka());
+    let halves: [(&str, SocketAddr, usize, Vec<u8>); 2] = [
+        ("1 GB in half requests of Kafka", kafka, 12, kafka_half()),
+        ("1 GB in half bodies of NSQ", nsq, 220, nsq_half()),
+    ];
+    for (name, address, peers, head) in halves {
+        // Only ours has a Kafka address, and promises a bound.
+        if context.kind == Kind::Cloverleaf {
+            report.check(name, || {
+                let held = half_sent(address, peers, &head)?;
+                healthy(nsq, name)?;
+                drop(held);
+                Ok(())
+            });
+        }
     }
     report.check("memory is bounded", || bounded(&mut broker));
     Ok(())
@@ -252,6 +270,51 @@ fn open_and_close(address: SocketAddr) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The beginning of a Produce of 90 MB.
+fn kafka_half() -> Vec<u8> {
+    [
+        &90_000_000_i32.to_be_bytes()[..],
+        b"\0\0\0\x03\0\0\0\x01\0\x01h",
+    ]
+    .concat()
+}
+
+/// The beginning of an MPUB of 5 MB.
+fn nsq_half() -> Vec<u8> {
+    [b"  V2MPUB half\n", &5_000_000_u32.to_be_bytes()[..]].concat()
+}
+
+/// Peers that have sent nearly all of what they announce, as far as the broker takes it.
+fn half_sent(address: SocketAddr, peers: usize, head: &[u8]) -> Result<Vec<TcpStream>> {
+    let announced = 1_000_000_000 / peers;
+    let piece = vec![b'x'; 1 << 20];
+    let mut streams = Vec::new();
+    for _ in 0..peers {
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(head)?;
+        stream.set_nonblocking(true)?;
+        streams.push((stream, announced));
+    }
+    // Until the broker has taken nothing for a while.
+    let mut quiet_since = Instant::now();
+    while quiet_since.elapsed() < Duration::from_secs(1) {
+        for (stream, left) in &mut streams {
+            let most = (*left).min(piece.len());
+            match stream.write(&piece[..most]) {
+                Ok(0) => {}
+                Ok(sent) => {
+                    *left -= sent;
+                    quiet_since = Instant::now();
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        std::thread::yield_now();
+    }
+    Ok(streams.into_iter().map(|(stream, _)| stream).collect())
 }
 
 /// The broker answers with this error code and closes.

@@ -1,0 +1,176 @@
+//! Peers that begin huge requests and do not end them: what they hold is bounded for all of them
+//! together, others are served meanwhile, and in the end so are those who wait.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod kafka_support;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use kafka_support::{Broker, PRODUCE, connect, eventually, produce_body, start};
+
+const MIB: usize = 1 << 20;
+/// How many peers begin a request.
+const PEERS: usize = 8;
+/// How large each is, and how much of it comes.
+const WHOLE: usize = 24 * MIB;
+const SENT: usize = 20 * MIB;
+/// `half_received_bytes_max`.
+const BOUND: u64 = 8 << 20;
+
+/// Peers that have sent their part, or still try to.
+struct Hostile {
+    streams: Vec<TcpStream>,
+    senders: Vec<thread::JoinHandle<()>>,
+}
+
+impl Hostile {
+    fn begin(address: SocketAddr, head: &[u8]) -> Hostile {
+        let streams: Vec<TcpStream> = (0..PEERS).map(|_| connect(address)).collect();
+        let send = |stream: &TcpStream| {
+            let mut stream = stream.try_clone().unwrap();
+            let head = head.to_vec();
+            thread::spawn(move || {
+                let body = vec![b'x'; MIB];
+                // Fails once the broker has closed the connection.
+                let mut sent = stream.write_all(&head);
+                for _ in 0..SENT / MIB {
+                    sent = sent.and_then(|()| stream.write_all(&body));
+                }
+            })
+        };
+        let senders = streams.iter().map(send).collect();
+        Hostile { streams, senders }
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        for stream in &self.streams {
+            // Closed already, or closed now.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        for sender in self.senders.drain(..) {
+            sender.join().unwrap();
+        }
+    }
+}
+
+fn metric(broker: &Broker, name: &str) -> u64 {
+    let page = broker.admin("/metrics");
+    let line = page
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cloverleaf_half_received_{name} ")));
+    line.unwrap().parse::<f64>().unwrap() as u64
+}
+
+fn broker(timeout: Duration) -> Broker {
+    start(|config| {
+        config.general.half_received_bytes_max.0 = BOUND;
+        config.general.half_received_timeout = timeout;
+        config.kafka.batch_bytes_max.0 = 32 << 20;
+        config.nsq.max_body_size.0 = 32 << 20;
+        config.nsq.max_msg_size.0 = 32 << 20;
+    })
+}
+
+/// Waits until all but one wait, and says that no more is held than may be.
+fn expect_bounded(broker: &Broker) {
+    eventually("all but one wait", || {
+        metric(broker, "waiting") == PEERS as u64 - 1
+    });
+    eventually("one goes beyond the bound", || {
+        metric(broker, "bytes") > SENT as u64
+    });
+    let most = BOUND + WHOLE as u64 + PEERS as u64 * (256 << 10);
+    assert!(metric(broker, "bytes") <= most);
+}
+
+fn kafka_head() -> Vec<u8> {
+    let size = (WHOLE as i32).to_be_bytes();
+    // Produce, version 3, and the rest of its header.
+    [&size[..], b"\0\0\0\x03\0\0\0\x01\0\x01h"].concat()
+}
+
+fn nsq_head() -> Vec<u8> {
+    [b"  V2PUB hostile\n", &(WHOLE as u32).to_be_bytes()[..]].concat()
+}
+
+/// Publishes and reads `bytes` bytes as an NSQ client does.
+fn nsq_goes_round(stream: &mut TcpStream, topic: &str, bytes: usize) {
+    let body = vec![b'n'; bytes];
+    let size = (bytes as u32).to_be_bytes();
+    stream
+        .write_all(&[format!("PUB {topic}\n").as_bytes(), &size, &body].concat())
+        .unwrap();
+    let mut answer = [0; 10];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer[8..], b"OK");
+}
+
+#[test]
+fn half_requests_of_kafka_are_bounded_and_others_go_on() {
+    let broker = broker(Duration::from_secs(600));
+    let mut usual = broker.client();
+    usual.make_topic("t");
+    let hostile = Hostile::begin(broker.address(), &kafka_head());
+    expect_bounded(&broker);
+    let body = vec![b'u'; 700 << 10];
+    for round in 0..20 {
+        assert_eq!(usual.produce("t", 1, &[b"small"]), (0, 2 * round));
+        assert_eq!(usual.produce("t", 1, &[&body]), (0, 2 * round + 1));
+    }
+    let mut nsq = connect(broker.server.addresses().nsq_tcp.unwrap());
+    nsq.write_all(b"  V2").unwrap();
+    nsq_goes_round(&mut nsq, "small", 100);
+    nsq_goes_round(&mut nsq, "usual", MIB);
+    assert_eq!(metric(&broker, "closed_total"), 0);
+    drop(hostile);
+    eventually("all is given back", || metric(&broker, "bytes") == 0);
+    assert_eq!(metric(&broker, "waiting"), 0);
+}
+
+#[test]
+fn half_commands_of_nsq_are_bounded_and_others_go_on() {
+    let broker = broker(Duration::from_secs(600));
+    let nsq = broker.server.addresses().nsq_tcp.unwrap();
+    let hostile = Hostile::begin(nsq, &nsq_head());
+    expect_bounded(&broker);
+    let mut usual = connect(nsq);
+    usual.write_all(b"  V2").unwrap();
+    for _ in 0..20 {
+        nsq_goes_round(&mut usual, "t", 100);
+        nsq_goes_round(&mut usual, "t", 700 << 10);
+    }
+    let mut kafka = broker.client();
+    kafka.make_topic("k");
+    assert_eq!(kafka.produce("k", 1, &[&vec![b'k'; 700 << 10]]), (0, 0));
+    drop(hostile);
+    eventually("all is given back", || metric(&broker, "bytes") == 0);
+}
+
+#[test]
+fn who_does_not_go_on_is_closed_and_a_large_request_comes_through() {
+    let broker = broker(Duration::from_millis(200));
+    let mut usual = broker.client();
+    usual.make_topic("t");
+    let hostile = Hostile::begin(broker.address(), &kafka_head());
+    eventually("some wait", || metric(&broker, "waiting") > 0);
+    let body = vec![b'u'; 22 * MIB];
+    let request = usual.request(PRODUCE, 3, &produce_body("t", 1, &[&body]));
+    usual.send(&request);
+    usual.answer();
+    eventually("all the others are closed", || {
+        metric(&broker, "closed_total") == PEERS as u64
+    });
+    for stream in &hostile.streams {
+        let mut rest = Vec::new();
+        // A reset is an end too.
+        if (&*stream).read_to_end(&mut rest).is_ok() {
+            assert_eq!(rest, b"");
+        }
+    }
+    eventually("all is given back", || metric(&broker, "bytes") == 0);
+}
