@@ -212,8 +212,19 @@ impl Broker {
     }
 
     /// Deletes a topic with its messages and subscriptions. `false`: there is none of that name.
+    /// Its files are removed in the background. A kill does not bring it back; a power loss does
+    /// not after [`Self::sync_definitions`].
     pub fn delete_topic(&self, name: &str) -> Result<bool, CatalogError> {
         self.shared.delete_topic(name)
+    }
+
+    /// Waits until no power loss takes back what was made, changed or deleted before this call.
+    /// Blocks on the disk.
+    ///
+    /// # Errors
+    /// The journal cannot be synced.
+    pub fn sync_definitions(&self) -> Result<(), CatalogError> {
+        self.shared.write_synced(&[])
     }
 
     /// All topics that users see, sorted by name.
@@ -369,15 +380,14 @@ impl Shared {
     }
 
     pub(crate) fn delete_topic(&self, name: &str) -> Result<bool, CatalogError> {
-        let topic = {
+        {
             let _definitions = self.definitions.lock();
             let Some(topic) = self.topic(name) else {
                 return Ok(false);
             };
             self.take_out(&topic)?;
-            topic
-        };
-        self.remove_files(&topic)?;
+        }
+        self.changed();
         Ok(true)
     }
 
@@ -390,24 +400,19 @@ impl Shared {
             }
             self.take_out(topic)?;
         }
-        self.remove_files(topic)
+        self.changed();
+        Ok(())
     }
 
-    /// The caller holds `definitions`.
+    /// The caller holds `definitions`, so that each snapshot has the topic or knows that its files
+    /// are being removed.
     fn take_out(&self, topic: &Arc<Topic>) -> Result<(), CatalogError> {
         self.write(&[Entry::TopicDeleted(topic.id())])?;
         self.topics.write().remove(topic);
         self.committed.remove_topic(topic.id());
         topic.close();
+        self.log.delete_topic(topic.id());
         Ok(())
-    }
-
-    fn remove_files(&self, topic: &Arc<Topic>) -> Result<(), CatalogError> {
-        let removed = self.log.delete_topic(topic.id());
-        self.changed();
-        removed.map_err(|error| CatalogError::Log {
-            reason: error.to_string(),
-        })
     }
 
     /// Writes entries to the journal: in the kernel when this returns.
@@ -472,6 +477,8 @@ impl Shared {
             Entry::Identity(*self.identity()),
             Entry::SubscriptionDeleted(last),
         ];
+        let removed = self.log.being_removed().into_iter();
+        entries.extend(removed.map(Entry::TopicDeleted));
         entries.extend(topics.iter().flat_map(|topic| topic.snapshot()));
         entries.extend(self.committed.snapshot());
         entries.extend(self.kept.snapshot());

@@ -205,11 +205,11 @@ fn remove_folders(shared: &Arc<Shared>, recovery: &Recovery, gone: &HashSet<Uuid
         .collect();
     unknown.dedup();
     unknown.retain(|id| shared.topic_by_id(*id).is_none());
-    for id in unknown {
-        if !gone.contains(&id) {
-            tracing::warn!(topic = %id, "a topic folder is in no definition; it is left alone");
-        } else if let Err(error) = shared.log.delete_topic(id) {
-            tracing::warn!(topic = %id, %error, "cannot remove the folder of a deleted topic");
-        }
+    for id in unknown.iter().filter(|id| !gone.contains(id)) {
+        tracing::warn!(topic = %id, "a topic folder is in no definition; it is left alone");
+    }
+    // Those that were not found, too: an empty folder may be left, or a removal be unsynced.
+    for id in gone {
+        shared.log.delete_topic(*id);
     }
 }

@@ -45,6 +45,7 @@ mod queue;
 mod read;
 mod record;
 mod recovery;
+mod removal;
 mod residents;
 mod retention;
 mod scan;

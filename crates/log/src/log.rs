@@ -17,10 +17,11 @@ use crate::housekeeping::Housekeeper;
 use crate::journal::Journal;
 use crate::metrics::{Counters, LogMetrics};
 use crate::options::{LogOptions, PartitionOptions};
-use crate::partition::{PartitionLog, RecoveredState, topic_dir};
+use crate::partition::{PartitionLog, RecoveredState};
 use crate::producer_snapshot::SNAPSHOT_BYTES_AT_CLOSE;
 use crate::queue::Work;
 use crate::recovery::{Recovery, recover_partitions};
+use crate::removal::{Removal, Remover};
 use crate::segment::Close;
 use crate::shared::{Queues, Shared};
 
@@ -50,6 +51,8 @@ struct Inner {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Of manual mode; else the thread "log-housekeeper" has its own.
     housekeeper: Mutex<Housekeeper>,
+    /// Of manual mode; else the thread "log-remover" has its own.
+    remover: Mutex<Remover>,
     /// Given back by `close`.
     lock: Mutex<Option<Box<dyn DiskLock>>>,
 }
@@ -74,6 +77,7 @@ impl Log {
             shared: shared.clone(),
             threads: Mutex::default(),
             housekeeper: Mutex::default(),
+            remover: Mutex::default(),
             lock: Mutex::new(Some(lock)),
         };
         let log = Log {
@@ -122,6 +126,12 @@ impl Log {
                 jobs.into_iter().for_each(|job| job.run());
             }
         })?;
+        start("log-remover", |shared| {
+            let mut remover = Remover::default();
+            while let Work::Items(removals) = shared.queues.removals.wait(remover.due()) {
+                remover.work(shared, removals);
+            }
+        })?;
         start("log-housekeeper", |shared| {
             let mut housekeeper = Housekeeper::default();
             while let Work::Items(chores) = shared.queues.chores.wait(housekeeper.due()) {
@@ -150,33 +160,28 @@ impl Log {
         Ok(log.clone())
     }
 
-    /// Removes all partitions of a topic with their files. Blocks on the disk.
-    ///
-    /// # Errors
-    /// The files could not be removed; the partitions are closed all the same.
-    pub fn delete_topic(&self, topic: Uuid) -> Result<(), LogError> {
+    /// Closes all partitions of a topic. Their files are removed later, by the thread "log-remover"
+    /// and after a sync of the journal: the caller has written there that the topic is deleted, and
+    /// writes it again into each snapshot as long as [`Log::being_removed`] names the topic.
+    pub fn delete_topic(&self, topic: Uuid) {
         let shared = &self.inner.shared;
-        let gone: Vec<Arc<PartitionLog>> = {
+        shared.removals.note(topic);
+        let partitions: Vec<Arc<PartitionLog>> = {
             let mut partitions = shared.partitions.write();
-            let gone = partitions.extract_if(|(owner, _), _| *owner == topic);
+            let gone = partitions.extract_if((topic, 0)..=(topic, u32::MAX), |_, _| true);
             gone.map(|(_, partition)| partition).collect()
         };
-        for partition in &gone {
+        for partition in &partitions {
             partition.state.lock().deleted = true;
             partition.close_now();
-            partition.wait_for_writer();
-            partition.wait_for_compaction();
-            partition.discard_prepared();
-            partition.evict_tail(u64::MAX);
         }
-        shared.tail.forget(topic);
-        let dir = topic_dir(topic);
-        match shared.disk.remove_dir_all(&dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            outcome => outcome.map_err(|error| IoFailure::new("remove", &dir, &error))?,
-        }
-        let sync = shared.disk.sync_dir("topics");
-        Ok(sync.map_err(|error| IoFailure::new("sync", "topics", &error))?)
+        // A log that is closed removes nothing any more: the next start does.
+        let _ = shared.queues.removals.push(Removal { topic, partitions });
+    }
+
+    /// Deleted topics whose files may still be there after a power loss.
+    pub fn being_removed(&self) -> Vec<Uuid> {
+        self.inner.shared.removals.all()
     }
 
     /// The state journal.
@@ -212,6 +217,9 @@ impl Log {
     /// Manual mode: does everything that the threads would do, once.
     pub fn step(&self) {
         let shared = &self.inner.shared;
+        // First, because it must not lean on the syncs of the others.
+        let removals = shared.queues.removals.take();
+        self.inner.remover.lock().work(shared, removals);
         self.step_commit();
         let chores = shared.queues.chores.take();
         self.inner.housekeeper.lock().work(shared, chores, true);
@@ -325,7 +333,7 @@ impl Drop for Inner {
 
 impl PartitionLog {
     /// Writes what is pending and waits until nobody else does. Writes are short.
-    fn wait_for_writer(self: &Arc<Self>) {
+    pub(crate) fn wait_for_writer(self: &Arc<Self>) {
         self.wait_written(Offset::MAX);
     }
 

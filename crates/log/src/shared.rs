@@ -1,6 +1,6 @@
 //! What all partitions of a log share.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,6 +18,7 @@ use crate::partition::PartitionLog;
 use crate::prepared::{Preparation, PreparedFiles};
 use crate::queue::Queue;
 use crate::read::ColdJob;
+use crate::removal::{Removal, Removals};
 use crate::residents::Residents;
 use crate::space::Space;
 use crate::tail::Tail;
@@ -52,6 +53,8 @@ pub(crate) struct Queues {
     pub(crate) preparations: Queue<Preparation>,
     /// For "log-reader".
     pub(crate) reads: Queue<ColdJob>,
+    /// For "log-remover".
+    pub(crate) removals: Queue<Removal>,
 }
 
 impl Queues {
@@ -62,6 +65,7 @@ impl Queues {
             chores: Queue::new(),
             preparations: Queue::new(),
             reads: Queue::new(),
+            removals: Queue::new(),
         }
     }
 
@@ -72,6 +76,7 @@ impl Queues {
         drop(self.chores.take());
         drop(self.preparations.take());
         drop(self.reads.take());
+        drop(self.removals.take());
     }
 
     /// Refuses further work; what is queued is still done by the threads.
@@ -81,6 +86,7 @@ impl Queues {
         self.chores.stop();
         self.preparations.stop();
         self.reads.stop();
+        self.removals.stop();
     }
 }
 
@@ -96,7 +102,8 @@ pub(crate) struct Shared {
     pub(crate) open_files: Residents,
     pub(crate) prepared_files: PreparedFiles,
     pub(crate) indexes: Residents,
-    pub(crate) partitions: RwLock<HashMap<(Uuid, u32), Arc<PartitionLog>>>,
+    pub(crate) partitions: RwLock<BTreeMap<(Uuid, u32), Arc<PartitionLog>>>,
+    pub(crate) removals: Removals,
     started: Instant,
     slow_until_ms: AtomicU64,
     /// How long the slow mode that began last was to be; 0 after a fast write.
@@ -117,6 +124,7 @@ impl Shared {
             open_files: Residents::new(options.open_files_max as u64),
             indexes: Residents::new(options.index_bytes_max),
             partitions: RwLock::default(),
+            removals: Removals::default(),
             prepared_files: PreparedFiles::default(),
             started: Instant::now(),
             slow_until_ms: AtomicU64::new(0),

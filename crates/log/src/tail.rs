@@ -7,7 +7,7 @@
 //! Retention takes batches out of a partition without asking here: they count until their turn
 //! comes. So the count is never below what is in memory, and this list is bounded as the cache is.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
@@ -77,12 +77,15 @@ impl Tail {
         }
     }
 
-    /// Forgets a topic whose partitions have given up their batches.
-    pub(crate) fn forget(&self, topic: Uuid) {
+    /// Forgets topics whose partitions have given up their batches.
+    pub(crate) fn forget(&self, topics: &BTreeSet<Uuid>) {
+        if topics.is_empty() {
+            return;
+        }
         let mut order = self.order.lock();
         let mut freed = 0;
         order.retain(|entry| {
-            let keep = entry.topic != topic;
+            let keep = !topics.contains(&entry.topic);
             if !keep {
                 freed += entry.weight;
             }

@@ -52,7 +52,8 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
             *times.entry(topic).or_default() += 1;
         }
         // One answer for all mentions of a topic, in the order of the first ones.
-        let results = wanted.iter().filter_map(|wanted| {
+        let mut results: Vec<DeletableTopicResult> = Vec::new();
+        results.extend(wanted.iter().filter_map(|wanted| {
             Some(match times.remove(wanted)? {
                 1 => delete(&context, wanted),
                 _ => refused(
@@ -60,10 +61,26 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
                     (ErrorCode::InvalidRequest, "Duplicate topic name or id."),
                 ),
             })
-        });
-        let response = DeleteTopicsResponse::default().with_responses(results.collect());
+        }));
+        sync(&context, &mut results);
+        let response = DeleteTopicsResponse::default().with_responses(results);
         body(&response, version)
     }))
+}
+
+/// A deleted topic does not come back, whatever happens: one sync for all of a request.
+fn sync(context: &KafkaContext, results: &mut [DeletableTopicResult]) {
+    let mut deleted = results.iter_mut().filter(|result| result.error_code == 0);
+    let Some(first) = deleted.next() else {
+        return;
+    };
+    let Err(error) = context.broker.sync_definitions() else {
+        return;
+    };
+    for result in std::iter::once(first).chain(deleted) {
+        result.error_code = of_catalog(&error).code();
+        result.error_message = message(&error.to_string());
+    }
 }
 
 fn refused(wanted: &Wanted, (code, reason): Refused) -> DeletableTopicResult {

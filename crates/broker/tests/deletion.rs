@@ -1,0 +1,245 @@
+//! Deleting topics: whatever crashes, no deleted topic comes back, none loses messages without
+//! being deleted, a new one of the same name loses nothing, and no folder is left for ever.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use cloverleaf_broker::TopicOptions;
+use cloverleaf_log::{Durability, Read};
+use common::World;
+use uuid::Uuid;
+
+/// What a run was told before the disk died.
+#[derive(Debug, Default)]
+struct Told {
+    /// The deletion was answered, and is to survive a kill.
+    deleted: bool,
+    /// It was answered as synced.
+    delete_synced: bool,
+    /// The new topic's id.
+    new: Option<Uuid>,
+    /// The message in it was answered in the class disk.
+    new_synced: bool,
+}
+
+fn options() -> TopicOptions {
+    let mut options = TopicOptions {
+        partitions: 3,
+        ..TopicOptions::default()
+    };
+    options.retention.consumed = false;
+    options
+}
+
+/// Publishes to each partition; says whether all is answered in the class disk.
+fn publish(world: &World, topic: Uuid, text: &str) -> bool {
+    let Some(topic) = world.broker.topic_by_id(topic) else {
+        return false;
+    };
+    let mut all = true;
+    for partition in 0..topic.partition_count() {
+        let batch = world.batch(&[text]);
+        let Ok(mut published) = topic.publish_to(partition, batch, Durability::Disk) else {
+            return false;
+        };
+        world.log.step();
+        let polled = Pin::new(&mut published).poll(&mut Context::from_waker(Waker::noop()));
+        all &= matches!(polled, Poll::Ready(Ok(_)));
+    }
+    all
+}
+
+/// Messages in all partitions.
+fn messages(world: &World, topic: Uuid) -> usize {
+    let topic = world.broker.topic_by_id(topic).unwrap();
+    let stored = |partition| {
+        let log = topic.partition(partition).unwrap();
+        match log.read(log.start_offset(), 1 << 20) {
+            Read::Batches(batches) => batches.len(),
+            Read::Cold(cold) => cold.run().unwrap().len(),
+            Read::End => 0,
+        }
+    };
+    (0..topic.partition_count()).map(stored).sum()
+}
+
+fn folders(world: &World) -> BTreeSet<String> {
+    let entries = world.disk.mount().list("topics").unwrap();
+    entries.into_iter().map(|entry| entry.name).collect()
+}
+
+/// Fills the journal, so that the housekeeping replaces it by a snapshot.
+fn force_snapshot(world: &World) {
+    for round in 0..12u8 {
+        // It fails when the disk is dead.
+        let _ = world.broker.keep("filler", Some(vec![round; 12 << 10]));
+    }
+    world.clock.advance(2_000);
+    world.broker.tick();
+}
+
+/// What happens between the deletion and the removal of the files.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Between {
+    Nothing,
+    Sync,
+    SyncAndSnapshot,
+    /// The removal itself, and a snapshot before anything else syncs the folder.
+    Removal,
+}
+
+fn run(world: &World, old: Uuid, between: Between) -> Told {
+    let mut told = Told::default();
+    told.deleted = world.broker.delete_topic("t").is_ok();
+    told.delete_synced =
+        told.deleted && between != Between::Nothing && world.broker.sync_definitions().is_ok();
+    if !told.deleted {
+        return told;
+    }
+    assert!(world.broker.topic_by_id(old).is_none());
+    if between == Between::Removal {
+        world.log.step();
+    }
+    if matches!(between, Between::SyncAndSnapshot | Between::Removal) {
+        force_snapshot(world);
+    }
+    told.new = world
+        .broker
+        .topic_or_create("t", options)
+        .ok()
+        .map(|t| t.id());
+    let Some(new) = told.new else {
+        return told;
+    };
+    assert_ne!(new, old);
+    told.new_synced = publish(world, new, "new");
+    world.settle();
+    force_snapshot(world);
+    world.settle();
+    told
+}
+
+fn check(world: &World, old: Uuid, told: &Told, power: bool) {
+    let context = format!("{told:?}, power {power}");
+    let survives = if power {
+        told.delete_synced
+    } else {
+        told.deleted
+    };
+    match world.broker.topic_by_id(old) {
+        Some(_) => {
+            assert!(!survives, "a deleted topic came back: {context}");
+            assert_eq!(messages(world, old), 3, "half a deletion: {context}");
+        }
+        None => assert!(
+            world
+                .broker
+                .topic("t")
+                .is_none_or(|topic| topic.id() != old)
+        ),
+    }
+    if let Some(new) = told.new.filter(|_| told.new_synced || !power) {
+        let found = world.broker.topic("t").map(|topic| topic.id());
+        assert_eq!(found, Some(new), "the new topic is lost: {context}");
+        if told.new_synced {
+            assert_eq!(messages(world, new), 3, "{context}");
+        }
+    }
+    // What a crash has left is removed by the next start.
+    world.settle();
+    let is_known = world.broker.topic_by_id(old).is_some();
+    let is_left = folders(world).contains(&old.to_string());
+    assert!(is_known || !is_left, "its folder stays for ever: {context}");
+}
+
+fn crash_everywhere(between: Between) {
+    let mut came_back = 0;
+    for changes in 0.. {
+        let mut survived = false;
+        for power in [false, true] {
+            let mut world = World::new();
+            let old = world.broker.topic_or_create("t", options).unwrap().id();
+            assert!(publish(&world, old, "old"));
+            world.broker.sync_definitions().unwrap();
+            world.disk.die_after(changes);
+            let told = run(&world, old, between);
+            survived = world.broker.sync_definitions().is_ok();
+            if power {
+                world.lose_power_and_restart(changes);
+            } else {
+                world.kill_and_restart();
+            }
+            came_back += u64::from(world.broker.topic_by_id(old).is_some());
+            check(&world, old, &told, power);
+            // And once more: nothing that was removed is found again.
+            world.lose_power_and_restart(changes + 1);
+            check(&world, old, &told, power);
+        }
+        if survived {
+            assert!(changes > 20, "a run makes {changes} changes only");
+            break;
+        }
+    }
+    assert!(
+        came_back > 0,
+        "a deletion that nobody was told of may be undone"
+    );
+}
+
+#[test]
+fn a_crash_brings_no_deleted_topic_back_and_loses_no_new_one() {
+    crash_everywhere(Between::Sync);
+}
+
+#[test]
+fn nor_does_it_when_a_snapshot_of_the_journal_comes_before_the_removal() {
+    crash_everywhere(Between::SyncAndSnapshot);
+}
+
+#[test]
+fn a_deletion_is_forgotten_once_no_crash_can_bring_the_folder_back() {
+    crash_everywhere(Between::Removal);
+}
+
+#[test]
+fn no_file_goes_before_the_deletion_is_synced() {
+    crash_everywhere(Between::Nothing);
+}
+
+#[test]
+fn the_caller_waits_for_no_file() {
+    let world = World::new();
+    let old = world.broker.topic_or_create("t", options).unwrap().id();
+    assert!(publish(&world, old, "old"));
+    world.broker.delete_topic("t").unwrap();
+    assert_eq!(folders(&world).len(), 1, "the files go later");
+    assert_eq!(world.log.being_removed(), [old]);
+    world.log.step();
+    assert!(folders(&world).is_empty());
+    assert!(world.log.being_removed().is_empty());
+}
+
+#[test]
+fn many_topics_need_one_sync_of_their_folder() {
+    let world = World::new();
+    for number in 0..50 {
+        let name = format!("t{number}");
+        let id = world.broker.topic_or_create(&name, options).unwrap().id();
+        assert!(publish(&world, id, "old"));
+    }
+    let before = world.disk.syncs();
+    for topic in world.broker.topics() {
+        world.broker.delete_topic(topic.name()).unwrap();
+    }
+    world.broker.sync_definitions().unwrap();
+    world.log.step();
+    assert!(folders(&world).is_empty());
+    let syncs = world.disk.syncs() - before;
+    assert!(syncs <= 3, "{syncs} syncs");
+}
