@@ -9,6 +9,9 @@ use crate::publish::PublishError;
 
 /// A record without a timestamp has this one (Kafka).
 const NO_TIMESTAMP: i64 = -1;
+/// So many records at fault are named: as many as librdkafka puts into a batch. A compressed batch
+/// of a hostile client could have millions.
+const NAMED_RECORDS_MAX: usize = 10_000;
 
 /// Who made a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,13 +119,21 @@ fn check_records(
         return Ok(());
     }
     let mut records = batch.records();
+    let mut without_key = Vec::new();
+    let mut place = 0;
     while let Some((_, record)) = records.next_record()? {
-        if needs_keys && record.key.is_none() {
-            return Err(PublishError::NoKey);
+        if needs_keys && record.key.is_none() && without_key.len() < NAMED_RECORDS_MAX {
+            without_key.push(place);
         }
+        place += 1;
         if let Some(bounds) = bounds {
             bounds.check(record.timestamp_ms)?;
         }
     }
-    Ok(())
+    match without_key.is_empty() {
+        true => Ok(()),
+        false => Err(PublishError::NoKey {
+            records: without_key,
+        }),
+    }
 }

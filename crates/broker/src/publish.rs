@@ -67,9 +67,12 @@ pub enum PublishError {
         /// The latest that is allowed now.
         latest_ms: i64,
     },
-    /// A message without a key for a topic that is compacted by key.
+    /// Messages without a key for a topic that is compacted by key.
     #[error("the topic is compacted, so each message needs a key")]
-    NoKey,
+    NoKey {
+        /// Which messages of the batch they are, counted from 0: the first 10,000; never empty.
+        records: Vec<u32>,
+    },
     /// The batch holds records that cannot be read.
     #[error(transparent)]
     Batch(#[from] BatchError),

@@ -198,10 +198,20 @@ fn a_topic_checks_what_producers_send() {
     change(|options| options.compaction = Some(Compaction::default()));
     assert!(publish(at(0)).is_ok());
     assert!(publish(at(0).compress(Codec::Snappy).unwrap()).is_ok());
-    let refused = publish(world.batch(&["no key"])).unwrap_err();
-    assert!(matches!(refused, PublishError::NoKey));
-    let hidden = world.batch(&["no key"]).compress(Codec::Snappy).unwrap();
-    assert!(matches!(publish(hidden), Err(PublishError::NoKey)));
+    // All of them are named, so that a client can keep the others.
+    let mixed = || {
+        let mut builder = BatchBuilder::with_capacity(64, 4);
+        for key in [Some(b"a".as_slice()), None, Some(b"b"), None] {
+            builder.push(key, Some(b"v"), &[]);
+        }
+        builder.finish()
+    };
+    for batch in [mixed(), mixed().compress(Codec::Snappy).unwrap()] {
+        match publish(batch).unwrap_err() {
+            PublishError::NoKey { records } => assert_eq!(records, [1, 3]),
+            other => panic!("{other}"),
+        }
+    }
     assert!(matches!(
         publish(broken(&world)),
         Err(PublishError::Inflate(_))

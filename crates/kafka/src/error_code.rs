@@ -105,7 +105,7 @@ pub(crate) fn of_publish(error: &PublishError) -> ErrorCode {
             InflateError::Malformed { .. } => ErrorCode::CorruptMessage,
             InflateError::Records(error) => of_batch(error),
         },
-        PublishError::NotOneMessage | PublishError::NoKey => ErrorCode::InvalidRecord,
+        PublishError::NotOneMessage | PublishError::NoKey { .. } => ErrorCode::InvalidRecord,
         PublishError::TooLarge { .. } => ErrorCode::MessageTooLarge,
         PublishError::Timestamp { .. } | PublishError::ForeignAppendTime => {
             ErrorCode::InvalidTimestamp

@@ -251,8 +251,9 @@ impl Session {
         tally.silent += 1;
         // Without an answer the end of the connection is how the client learns of an error, and
         // asks for metadata anew.
-        let refusal = carried.answer.first_error().map(|(topic, (error, text))| {
-            let text = text.as_deref().unwrap_or_default();
+        let refusal = carried.answer.first_error().map(|(topic, refusal)| {
+            let text = refusal.text.as_deref().unwrap_or_default();
+            let error = refusal.error;
             format!("Produce with acks=0 to {topic:?}: {error:?} {text}")
         });
         self.producing.recycle(carried.answer);

@@ -306,6 +306,32 @@ fn a_topic_may_stamp_and_bound_times_and_want_keys() {
     assert_eq!(topic.partition(0).unwrap().next_offset(), 1);
 }
 
+/// KIP-467: librdkafka fails these alone, and tells of the others that they were not at fault.
+#[test]
+fn records_without_a_key_are_named() {
+    let world = World::new();
+    let topic = world.topic("t", 1);
+    topic
+        .set_options(|options| options.compaction = Some(Default::default()))
+        .unwrap();
+    let mut peer = world.connect();
+    let mut builder = BatchBuilder::with_capacity(64, 4);
+    for key in [Some(b"a".as_slice()), None, Some(b"b"), None] {
+        builder.push(key, Some(b"v"), &[]);
+    }
+    let records = builder.finish().bytes().clone();
+    for version in [7, 8, 9, 13] {
+        let request = request_of(version, &world, 1, &[("t", 0, records.clone())]);
+        let response = peer.call(version, &request);
+        let told = only(&response);
+        assert_eq!(told.error_code, ErrorCode::InvalidRecord.code());
+        let named: Vec<i32> = told.record_errors.iter().map(|it| it.batch_index).collect();
+        let expected: &[i32] = if version >= 8 { &[1, 3] } else { &[] };
+        assert_eq!(named, expected, "version {version}");
+    }
+    assert_eq!(topic.partition(0).unwrap().next_offset(), 0);
+}
+
 fn sequenced(values: &[&str], epoch: i16, sequence: i32) -> Batch {
     let mut builder = BatchBuilder::with_capacity(64, common::START_MS as i64);
     for value in values {

@@ -131,7 +131,7 @@ fn publish_error(error: PublishError) -> HttpError {
         | PublishError::Inflate(_)
         | PublishError::NotOneMessage
         | PublishError::Timestamp { .. }
-        | PublishError::NoKey
+        | PublishError::NoKey { .. }
         | PublishError::Batch(_)
         | PublishError::NoSchedule { .. } => HttpError::PubFailed,
     }

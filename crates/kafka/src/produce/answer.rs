@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! array of { name | 13+: id, array of { partition i32, error i16, base offset i64,
-//!   append time i64, [5+: log start offset i64], [8+: record errors, error message], [9+: tags] },
+//!   append time i64, [5+: log start offset i64],
+//!   [8+: array of { record i32, why string, [9+: tags] }, error message], [9+: tags] },
 //!   [9+: tags] }, throttle time i32, [9+: tags]
 //! ```
 
@@ -11,11 +12,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use cloverleaf_broker::{PublishError, Published};
+use cloverleaf_broker::Published;
 use cloverleaf_log::PartitionLog;
 
 use super::Refusal;
-use crate::error_code::{ErrorCode, of_publish};
+use crate::error_code::ErrorCode;
 use crate::topic_ref::TopicRef;
 use crate::wire_out::Writer;
 
@@ -75,8 +76,14 @@ impl Produced {
 
     /// What it takes while it waits, in bytes.
     pub(crate) fn weight(&self) -> usize {
+        let refusals = self
+            .partitions
+            .iter()
+            .filter_map(|it| it.outcome.as_ref().err());
+        let named: usize = refusals.map(|refusal| refusal.records.len()).sum();
         self.topics.len() * size_of::<TopicAnswer>()
             + self.partitions.len() * size_of::<PartitionAnswer>()
+            + named * size_of::<u32>()
     }
 
     /// The first error that is known already.
@@ -95,7 +102,7 @@ impl Produced {
             if let Ok(stored) = &mut partition.outcome
                 && let Err(error) = ready!(Pin::new(&mut stored.published).poll(cx))
             {
-                partition.outcome = Err(refusal(&error));
+                partition.outcome = Err(error.into());
             }
             self.decided += 1;
         }
@@ -121,10 +128,6 @@ impl Produced {
     }
 }
 
-fn refusal(error: &PublishError) -> Refusal {
-    (of_publish(error), Some(error.to_string().into()))
-}
-
 impl PartitionAnswer {
     fn write(&self, writer: &mut Writer<'_>, version: i16) {
         writer.i32(self.index);
@@ -137,7 +140,7 @@ impl PartitionAnswer {
                     append_time_ms,
                 )
             }
-            Err((error, _)) => (*error, -1, -1),
+            Err(refusal) => (refusal.error, -1, -1),
         };
         writer.i16(error.code());
         writer.i64(base_offset);
@@ -147,9 +150,16 @@ impl PartitionAnswer {
             writer.i64(start.unwrap_or(-1));
         }
         if version >= 8 {
-            writer.len(0);
-            let text = self.outcome.as_ref().err().map(|(_, text)| text.as_deref());
-            writer.nullable_string(text.flatten());
+            let refusal = self.outcome.as_ref().err();
+            let records = refusal.map_or(&[][..], |refusal| &refusal.records);
+            writer.len(records.len());
+            for record in records {
+                // Parsed batches count their records in an i32.
+                writer.i32(record.cast_signed());
+                writer.nullable_string(None);
+                writer.no_tags();
+            }
+            writer.nullable_string(refusal.and_then(|refusal| refusal.text.as_deref()));
         }
         writer.no_tags();
     }

@@ -12,7 +12,7 @@ use crate::error_code::{ErrorCode, of_batch};
 const ZSTD_FROM: i16 = 7;
 
 fn invalid(text: &'static str) -> Refusal {
-    (ErrorCode::InvalidRecord, Some(text.into()))
+    Refusal::new(ErrorCode::InvalidRecord, Some(text.into()))
 }
 
 /// Copies the one batch out of the request and checks it.
@@ -29,7 +29,7 @@ pub(crate) fn check(
     if records.len() as u64 > bytes_max && topic.options().batch_bytes_max.is_none() {
         let bytes = records.len();
         let text = format!("{bytes} bytes are more than the limit of {bytes_max}");
-        return Err((ErrorCode::MessageTooLarge, Some(text.into())));
+        return Err(Refusal::new(ErrorCode::MessageTooLarge, Some(text.into())));
     }
     // Byte 16 is the format in all of them.
     if records.get(16).is_some_and(|magic| *magic != 2) {
@@ -42,12 +42,12 @@ pub(crate) fn check(
         _ => {}
     }
     let batch = Batch::parse(Bytes::copy_from_slice(records))
-        .map_err(|error| (of_batch(&error), Some(error.to_string().into())))?;
+        .map_err(|error| Refusal::new(of_batch(&error), Some(error.to_string().into())))?;
     if batch.is_control() {
         return Err(invalid("control batches are the broker's own"));
     }
     if version < ZSTD_FROM && batch.codec() == Codec::Zstd {
-        return Err((ErrorCode::UnsupportedCompressionType, None));
+        return Err(Refusal::new(ErrorCode::UnsupportedCompressionType, None));
     }
     Ok(batch)
 }

@@ -18,7 +18,7 @@ mod batch;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use cloverleaf_broker::Topic;
+use cloverleaf_broker::{PublishError, Topic};
 use cloverleaf_log::Durability;
 
 pub(crate) use answer::Produced;
@@ -216,34 +216,62 @@ struct Sent<'a> {
     records: Option<&'a [u8]>,
 }
 
-/// Why a batch was not stored, with words for the client's log.
-pub(crate) type Refusal = (ErrorCode, Option<Cow<'static, str>>);
+/// Why a batch was not stored.
+pub(crate) struct Refusal {
+    pub(crate) error: ErrorCode,
+    /// Words for the client's log.
+    pub(crate) text: Option<Cow<'static, str>>,
+    /// The records at fault, counted from 0, if it is not the batch as a whole: a client may send
+    /// the others again (KIP-467).
+    pub(crate) records: Vec<u32>,
+}
+
+impl Refusal {
+    fn new(error: ErrorCode, text: Option<Cow<'static, str>>) -> Self {
+        Self {
+            error,
+            text,
+            records: Vec::new(),
+        }
+    }
+}
+
+impl From<PublishError> for Refusal {
+    fn from(error: PublishError) -> Self {
+        let refusal = Self::new(of_publish(&error), Some(error.to_string().into()));
+        match error {
+            PublishError::NoKey { records } => Self { records, ..refusal },
+            _ => refusal,
+        }
+    }
+}
 
 impl Sent<'_> {
     fn store(&self, topic: &TopicRef, totals: &mut Totals) -> Result<Stored, Refusal> {
-        let acks = Acks::of(self.head.acks).ok_or((ErrorCode::InvalidRequiredAcks, None))?;
+        let acks = Acks::of(self.head.acks)
+            .ok_or_else(|| Refusal::new(ErrorCode::InvalidRequiredAcks, None))?;
         let Some(topic) = topic.topic() else {
             let unknown = match self.version >= IDS_FROM {
                 true => ErrorCode::UnknownTopicId,
                 false => ErrorCode::UnknownTopicOrPartition,
             };
-            return Err((unknown, None));
+            return Err(Refusal::new(unknown, None));
         };
-        let unknown = (ErrorCode::UnknownTopicOrPartition, None);
+        let unknown = || Refusal::new(ErrorCode::UnknownTopicOrPartition, None);
         let Ok(partition) = u32::try_from(self.index) else {
-            return Err(unknown);
+            return Err(unknown());
         };
-        let log = topic.partition(partition).ok_or(unknown)?;
+        let log = topic.partition(partition).ok_or_else(unknown)?;
         let batch = batch::check(self.context, self.version, self.records, topic)?;
         if self.head.transactional || batch.is_transactional() {
             let text = Cow::Borrowed("transactions are not supported");
-            return Err((ErrorCode::InvalidTxnState, Some(text)));
+            return Err(Refusal::new(ErrorCode::InvalidTxnState, Some(text)));
         }
         let (messages, bytes) = (u64::from(batch.count()), batch.bytes().len() as u64);
         totals.calls += 1;
         let published = topic
             .publish_to(partition, batch, acks.durability())
-            .map_err(|error| (of_publish(&error), Some(error.to_string().into())))?;
+            .map_err(Refusal::from)?;
         totals.messages += messages;
         totals.bytes += bytes;
         Ok(Stored { log, published })
