@@ -161,6 +161,8 @@ impl Play {
             ErrorCode::MemberIdRequired => self.clients[n].id = joined.member_id,
             ErrorCode::RebalanceInProgress => {}
             ErrorCode::UnknownMemberId | ErrorCode::FencedInstanceId => self.clients[n].restart(),
+            // Those who died fill the group until their sessions end.
+            ErrorCode::GroupMaxSizeReached => self.clients[n].restart(),
             error => panic!("{error:?}"),
         }
     }
