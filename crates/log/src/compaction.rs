@@ -132,6 +132,10 @@ impl PartitionLog {
     /// new pass. [`LogError::Closed`]: the log or the topic was closed meanwhile.
     pub fn compact(self: &Arc<Self>, options: &CompactionOptions) -> Result<Compacted, LogError> {
         let mut compaction = self.compaction.lock();
+        if !self.is_closed() {
+            // Its unfinished files have the names that are used again.
+            self.finish_replacement(&mut self.files_lock.lock())?;
+        }
         let mut done = Compacted::default();
         match self.run_compaction(&mut compaction, options, &mut done) {
             Ok(()) => Ok(done),

@@ -111,6 +111,14 @@ fn sync_dir(shared: &Shared, dir: &str) -> Result<(), IoFailure> {
     sync.map_err(|error| IoFailure::new("sync", dir, &error))
 }
 
+/// What is left to do once a cleaned segment has its name.
+pub(crate) struct Replacement {
+    /// Of the new segment; it may still have its temporary name.
+    index_path: String,
+    /// Files of the other segments that it replaces.
+    leftovers: Vec<String>,
+}
+
 /// Writes the file of a cleaned segment.
 pub(crate) struct CleanWriter {
     base: Offset,
@@ -244,7 +252,7 @@ impl PartitionLog {
             return Err(failure);
         }
         // Nobody drops segments meanwhile.
-        let _files = self.files_lock.lock();
+        let mut files = self.files_lock.lock();
         if !self.has_run(old) {
             let _ = shared
                 .disk
@@ -267,25 +275,48 @@ impl PartitionLog {
         sync_dir(shared, &self.dir)?;
         let renamed = shared.disk.rename(&writer.path, &log_path);
         renamed.map_err(|error| fail(&log_path, &error))?;
-        let mut outcome = sync_dir(shared, &self.dir);
-        if outcome.is_ok() {
-            let renamed = shared
-                .disk
-                .rename(&format!("{index_path}{CLEAN_SUFFIX}"), &index_path);
-            let renamed = renamed.map_err(|error| fail(&index_path, &error));
-            outcome = renamed.and_then(|()| sync_dir(shared, &self.dir));
-        }
         // The name means the new file, whether or not that is durable.
         self.swap(old, writer.into_segment(&self.dir, end));
-        // As long as it is not, the others must stay; the next start sorts it out.
-        outcome?;
-        for segment in &old[1..] {
-            for path in [segment.log_path(), segment.index_path()] {
-                let removed = shared.disk.remove_file(&path);
-                removed.map_err(|error| IoFailure::new("remove", &path, &error))?;
+        let paths = |segment: &Arc<Segment>| [segment.log_path(), segment.index_path()];
+        *files = Some(Replacement {
+            index_path,
+            leftovers: old[1..].iter().flat_map(paths).collect(),
+        });
+        self.finish_replacement(&mut files)?;
+        Ok(true)
+    }
+
+    /// Does what is left to do once the name of a segment means the cleaned one. After a failure
+    /// the others stay on the disk, because the new name may not be durable. It is tried again
+    /// before the next call of compaction and before segments are dropped, or the next start sorts
+    /// it out.
+    pub(crate) fn finish_replacement(
+        &self,
+        files: &mut Option<Replacement>,
+    ) -> Result<(), IoFailure> {
+        let shared = &self.shared;
+        let Some(replacement) = files.as_ref() else {
+            return Ok(());
+        };
+        let index_path = &replacement.index_path;
+        sync_dir(shared, &self.dir)?;
+        match shared
+            .disk
+            .rename(&format!("{index_path}{CLEAN_SUFFIX}"), index_path)
+        {
+            // An earlier attempt has come so far.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            renamed => renamed.map_err(|error| IoFailure::new("replace", index_path, &error))?,
+        }
+        sync_dir(shared, &self.dir)?;
+        for path in &replacement.leftovers {
+            match shared.disk.remove_file(path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                removed => removed.map_err(|error| IoFailure::new("remove", path, &error))?,
             }
         }
-        Ok(true)
+        *files = None;
+        Ok(())
     }
 
     /// Whether these segments are there, one after the other.

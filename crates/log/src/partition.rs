@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::appended::Waiter;
 use crate::batch::{Batch, Offset};
 use crate::compaction::Compaction;
+use crate::compaction_files::Replacement;
 use crate::options::{Durability, LogOptions, PartitionOptions};
 use crate::prepared::Prepared;
 use crate::producers::Producers;
@@ -47,7 +48,7 @@ pub struct PartitionLog {
     /// Held while the snapshot of the producers is written; take it before all others.
     pub(crate) snapshot_lock: Mutex<()>,
     /// Held while segments are removed or replaced; take it before the state's lock.
-    pub(crate) files_lock: Mutex<()>,
+    pub(crate) files_lock: Mutex<Option<Replacement>>,
     /// Held while `next.prepared` is made or removed; take it before the state's lock.
     pub(crate) prepared_lock: Mutex<()>,
     /// Held during a call of [`PartitionLog::compact`]; take it before all others.
@@ -163,7 +164,7 @@ impl PartitionLog {
             state: Mutex::new(state),
             writer: Mutex::new(writer),
             snapshot_lock: Mutex::new(()),
-            files_lock: Mutex::new(()),
+            files_lock: Mutex::new(None),
             prepared_lock: Mutex::new(()),
             compaction: Mutex::default(),
             listener: OnceLock::new(),

@@ -26,6 +26,7 @@ pub(crate) fn recover_producers(
     let now_ms = unix_ms();
     let snapshot = snapshot.unwrap_or_default();
     let log_end = state.next_offset;
+    state.producers.evicted_ms = snapshot.evicted_ms;
     for mut producer in snapshot.producers {
         // Everything was synced before it was written down here. What is not there all the same
         // was lost to a broken disk, and must be taken when it comes again.

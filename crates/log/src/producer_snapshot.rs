@@ -8,11 +8,11 @@
 //! Little-endian:
 //!
 //! ```text
-//!  byte  0           8           16          20
-//!       +-----------+-----------+-----------+--------------------------+--------+
-//!       | magic     | covered   | producers | the producers, back to   | crc32c |
-//!       | "clvprod1"| offset u64| u32       | back                     | u32    |
-//!       +-----------+-----------+-----------+--------------------------+--------+
+//!  byte  0           8           16          24          28
+//!       +-----------+-----------+-----------+-----------+----------------+--------+
+//!       | magic     | covered   | evicted   | producers | the producers, | crc32c |
+//!       | "clvprod2"| offset u64| i64 ms    | u32       | back to back   | u32    |
+//!       +-----------+-----------+-----------+-----------+----------------+--------+
 //!
 //!  a producer, 20 bytes and its batches, oldest first:
 //!       +-----------+-----------+-----------+
@@ -26,6 +26,7 @@
 //!       +-----------+-----------+-----------+-----------+-----------+
 //! ```
 //!
+//! `evicted` is when a producer was last left out although it had batches (`i64::MIN`: never).
 //! The CRC-32C covers everything before it. The magic is stable and names the layout.
 
 use std::io::IoSlice;
@@ -48,8 +49,8 @@ pub(crate) const SNAPSHOT_BYTES: u64 = 16 << 20;
 /// What a clean end does not leave to the next start, in bytes.
 pub(crate) const SNAPSHOT_BYTES_AT_CLOSE: u64 = 1 << 20;
 
-const MAGIC: &[u8; 8] = b"clvprod1";
-const HEADER_BYTES: usize = 20;
+const MAGIC: &[u8; 8] = b"clvprod2";
+const HEADER_BYTES: usize = 28;
 const PRODUCER_BYTES: usize = 20;
 const BATCH_BYTES: usize = 26;
 const CRC_BYTES: usize = 4;
@@ -61,6 +62,9 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
 pub struct ProducerSnapshot {
     /// Batches before this offset are known.
     pub covered: Offset,
+    /// When a producer was last left out although it had batches before `covered`, in milliseconds
+    /// since 1970. `None`: never.
+    pub evicted_ms: Option<i64>,
     /// Producers, no id twice.
     pub producers: Vec<SnapshotProducer>,
 }
@@ -81,6 +85,8 @@ pub fn encode_producers(snapshot: &ProducerSnapshot) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&snapshot.covered.to_le_bytes());
+    let evicted_ms = snapshot.evicted_ms.unwrap_or(i64::MIN);
+    bytes.extend_from_slice(&evicted_ms.to_le_bytes());
     bytes.extend_from_slice(&(snapshot.producers.len() as u32).to_le_bytes());
     for producer in &snapshot.producers {
         bytes.extend_from_slice(&producer.id.to_le_bytes());
@@ -110,7 +116,8 @@ pub fn decode_producers(bytes: &[u8]) -> Option<ProducerSnapshot> {
         return None;
     }
     let covered = u64::from_le_bytes(field(header, 8));
-    let count = u32::from_le_bytes(field(header, 16)) as usize;
+    let evicted_ms = i64::from_le_bytes(field(header, 16));
+    let count = u32::from_le_bytes(field(header, 24)) as usize;
     let mut rest = &content[HEADER_BYTES..];
     if count > rest.len() / (PRODUCER_BYTES + BATCH_BYTES) {
         return None;
@@ -122,7 +129,11 @@ pub fn decode_producers(bytes: &[u8]) -> Option<ProducerSnapshot> {
     let mut ids: Vec<i64> = producers.iter().map(|producer| producer.id).collect();
     ids.sort_unstable();
     let is_sound = rest.is_empty() && ids.windows(2).all(|pair| pair[0] != pair[1]);
-    is_sound.then_some(ProducerSnapshot { covered, producers })
+    is_sound.then_some(ProducerSnapshot {
+        covered,
+        evicted_ms: Some(evicted_ms).filter(|it| *it != i64::MIN),
+        producers,
+    })
 }
 
 fn decode_producer(rest: &mut &[u8], covered: Offset) -> Option<SnapshotProducer> {
@@ -163,8 +174,8 @@ fn decode_producer(rest: &mut &[u8], covered: Offset) -> Option<SnapshotProducer
 }
 
 /// The producers up to `covered`, everything before which was written.
-pub(crate) fn take_snapshot(producers: &Producers, covered: Offset) -> ProducerSnapshot {
-    let known = producers.iter().filter_map(|(id, producer)| {
+pub(crate) fn take_snapshot(producers_table: &Producers, covered: Offset) -> ProducerSnapshot {
+    let known = producers_table.iter().filter_map(|(id, producer)| {
         let written = producer
             .batches
             .iter()
@@ -178,10 +189,15 @@ pub(crate) fn take_snapshot(producers: &Producers, covered: Offset) -> ProducerS
         })
     });
     let producers = known.collect();
-    ProducerSnapshot { covered, producers }
+    ProducerSnapshot {
+        covered,
+        evicted_ms: producers_table.evicted_ms,
+        producers,
+    }
 }
 
-/// Reads the snapshot in a partition's folder; a damaged one is none, and the log is walked.
+/// Reads the snapshot in a partition's folder; instead of a damaged one the log is walked, and who
+/// it has named counts as left out.
 pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &str) -> Option<ProducerSnapshot> {
     let path = format!("{dir}/{SNAPSHOT_NAME}");
     let file = disk.open(&path, OpenMode::Existing).ok()?;
@@ -189,35 +205,80 @@ pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &str) -> Option<ProducerSnapsh
     let mut bytes = vec![0; len as usize];
     let count = read_full(&*file, &mut bytes, 0).ok()?;
     let snapshot = decode_producers(&bytes[..count]);
-    if snapshot.is_none() {
+    Some(snapshot.unwrap_or_else(|| {
         tracing::warn!(file = %path, "damaged; the producers are found by walking the log");
-    }
-    snapshot
+        ProducerSnapshot {
+            evicted_ms: Some(unix_ms()),
+            ..ProducerSnapshot::default()
+        }
+    }))
 }
 
 impl PartitionLog {
+    /// Writes a snapshot before the segments at `going` are dropped. Says up to where these need
+    /// not stay for what they say of producers. Blocks on the disk.
+    pub(crate) fn snapshot_before_drop(
+        self: &Arc<Self>,
+        going: &[Offset],
+    ) -> Result<Offset, IoFailure> {
+        self.write_producers(1, Some(going))
+    }
+
     /// Writes a snapshot if at least `bytes_min` bytes of idempotent batches lie behind the last
     /// one. Syncs the partition. Blocks on the disk.
     pub(crate) fn snapshot_producers(self: &Arc<Self>, bytes_min: u64) -> Result<(), IoFailure> {
+        self.write_producers(bytes_min, None).map(drop)
+    }
+
+    /// What could not be synced may be lost with the power, so that nothing may be built on it: a
+    /// snapshot ends where the first poisoned segment begins, but for segments that go anyway. One
+    /// that ends early is written only if something is to be dropped.
+    fn write_producers(
+        self: &Arc<Self>,
+        bytes_min: u64,
+        going: Option<&[Offset]>,
+    ) -> Result<Offset, IoFailure> {
         let shared = &self.shared;
         let _one_at_a_time = self.snapshot_lock.lock();
         let mut state = self.state.lock();
         let due = state.unsnapped_bytes;
-        // What could not be synced may be lost with the power: nothing may be built on it.
-        let in_doubt = state.segments.iter().any(|segment| segment.is_poisoned());
-        if due < bytes_min.max(1) || in_doubt || state.deleted {
-            return Ok(());
+        if due < bytes_min.max(1) || state.deleted {
+            return Ok(Offset::MAX);
         }
-        state.producers.expire(unix_ms());
-        let snapshot = take_snapshot(&state.producers, self.written_end());
-        state.unsnapped_bytes = 0;
+        let in_doubt = state
+            .segments
+            .iter()
+            .filter(|it| it.is_poisoned() && going.is_none_or(|going| !going.contains(&it.base)))
+            .map(|it| it.base)
+            .min();
+        if in_doubt.is_some() && going.is_none() {
+            return Ok(0);
+        }
+        let now_ms = unix_ms();
+        state.producers.expire(now_ms);
+        let written_end = self.written_end();
+        let covered = in_doubt.map_or(written_end, |base| base.min(written_end));
+        let mut snapshot = take_snapshot(&state.producers, covered);
+        if covered < written_end {
+            // Of who has newer batches, older ones may be forgotten already.
+            snapshot.evicted_ms = Some(now_ms);
+        } else {
+            state.unsnapped_bytes = 0;
+        }
         drop(state);
         let (_, synced) = try_sync_partitions(shared, std::slice::from_ref(self));
         let outcome = synced.and_then(|()| write_snapshot(shared, &self.dir, &snapshot));
-        if outcome.is_err() {
-            self.state.lock().unsnapped_bytes += due;
+        match outcome {
+            // What came since the snapshot was taken is in no segment that goes.
+            Ok(()) if in_doubt.is_none() => Ok(Offset::MAX),
+            Ok(()) => Ok(covered),
+            Err(failure) => {
+                if covered == written_end {
+                    self.state.lock().unsnapped_bytes += due;
+                }
+                Err(failure)
+            }
         }
-        outcome
     }
 
     /// As [`PartitionLog::snapshot_producers`], for those who can do without.
@@ -288,8 +349,12 @@ mod tests {
                     batches,
                 }
             };
-            let producers = producers.into_iter().map(place).collect();
-            ProducerSnapshot { covered, producers }
+            let producers: Vec<_> = producers.into_iter().map(place).collect();
+            ProducerSnapshot {
+                covered,
+                evicted_ms: (covered % 2 == 1).then_some(covered as i64),
+                producers,
+            }
         })
     }
 

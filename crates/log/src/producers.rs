@@ -174,6 +174,8 @@ pub(crate) struct Producers {
     /// A producer that was silent for this long is unknown.
     expiry_ms: i64,
     map: HashMap<i64, Producer, IdHash>,
+    /// When a producer was last forgotten for want of room, in milliseconds since 1970.
+    pub(crate) evicted_ms: Option<i64>,
     /// Counts uses.
     clock: u64,
 }
@@ -194,6 +196,7 @@ impl Producers {
             producers_max: producers_max.max(1),
             expiry_ms: i64::try_from(expiry_ms).unwrap_or(i64::MAX),
             map: HashMap::with_hasher(IdHash::new()),
+            evicted_ms: None,
             clock: 0,
         }
     }
@@ -280,7 +283,7 @@ impl Producers {
         self.clock += 1;
         let (clock, expiry_ms) = (self.clock, self.expiry_ms);
         if self.map.len() >= self.producers_max && !self.map.contains_key(&claim.producer_id) {
-            self.evict();
+            self.evict(now_ms);
         }
         let producer = self
             .map
@@ -313,7 +316,12 @@ impl Producers {
     /// what was stored counts.
     pub(crate) fn recover(&mut self, claim: &Claim, base: Offset, now_ms: i64) {
         if claim.epoch >= 0 && claim.first_sequence >= 0 {
-            self.insert_batch(claim, base, Offset::MAX, now_ms, true);
+            // One that was forgotten before may have batches that nobody knows of any more: what
+            // comes again of those was not lost, and must not be stored twice. A day later nobody
+            // sends it any more, and Kafka would not know it either.
+            let evicted_ms = self.evicted_ms.unwrap_or(i64::MIN);
+            let is_complete = now_ms.saturating_sub(evicted_ms) >= self.expiry_ms;
+            self.insert_batch(claim, base, Offset::MAX, now_ms, is_complete);
         }
     }
 
@@ -340,7 +348,8 @@ impl Producers {
     }
 
     /// Forgets the least recently used part of the table.
-    fn evict(&mut self) {
+    fn evict(&mut self, now_ms: i64) {
+        self.evicted_ms = Some(now_ms);
         let mut uses: Vec<u64> = self.map.values().map(|producer| producer.used).collect();
         let last = (uses.len() / EVICTED_SHARE).max(1) - 1;
         let (_, newest_to_go, _) = uses.select_nth_unstable(last);

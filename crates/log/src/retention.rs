@@ -74,7 +74,9 @@ impl PartitionLog {
     ///
     /// The newest segment's name says which offsets were given away, so a fresh active segment is
     /// begun before the last segment goes, and its name is made durable first. If that fails (a
-    /// full disk), the newest segment stays and the others go all the same.
+    /// full disk), the newest segment stays and the others go all the same. Segments with batches
+    /// of idempotent producers stay as long as one before them is in doubt after a failed sync:
+    /// what they say of producers cannot be written down yet.
     ///
     /// # Errors
     /// A file could not be removed (the others are), a folder not be synced, or nothing was dropped
@@ -85,18 +87,23 @@ impl PartitionLog {
         }
         let holds =
             |segment: &Arc<Segment>| bases.contains(&segment.base) && segment.has_producers();
+        let mut covered = Offset::MAX;
         if self.state.lock().segments.iter().any(holds) {
             // What they say of producers must outlive them.
-            self.snapshot_producers(1)?;
+            covered = self.snapshot_before_drop(bases)?;
         }
         let name_kept = self.keep_a_name(bases);
         self.sync_names()?;
         // Compaction replaces no files meanwhile.
-        let _files = self.files_lock.lock();
+        let mut files = self.files_lock.lock();
+        // What it has left over holds records that are to go, and would be found by the next start.
+        self.finish_replacement(&mut files)?;
         let mut state = self.state.lock();
         let kept_name = state.segments.last().map_or(0, |segment| segment.base);
         let goes = |segment: &Arc<Segment>| {
-            bases.contains(&segment.base) && segment.base < kept_name && segment.is_droppable()
+            let is_known = !segment.has_producers() || segment.end() <= covered;
+            let is_named = bases.contains(&segment.base) && segment.base < kept_name;
+            is_named && is_known && segment.is_droppable()
         };
         let gone: Vec<Arc<Segment>> = state
             .segments

@@ -1,0 +1,317 @@
+//! What failing disks and crashes leave behind: batches of producers that are dropped beside a
+//! poisoned segment, producers that were forgotten, files that compaction could not clear away,
+//! room behind the last batch.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use cloverleaf_log::{
+    AppendError, Batch, BatchBuilder, CompactionOptions, Durability, FaultyDisk, Log, LogOptions,
+    OpenMode, PartitionLog, PartitionOptions, SimDisk,
+};
+use common::{batch_of, manual, offsets, open, put, read_all, text_at, topic};
+
+const DIR: &str = "topics/00000000-0000-0000-0000-000000000001/0";
+
+fn partition_of(log: &Log) -> Arc<PartitionLog> {
+    log.partition(topic(1), 0, PartitionOptions::default())
+        .unwrap()
+}
+
+/// One record of a producer.
+fn batch(producer: i64, sequence: i32) -> Batch {
+    let mut builder = BatchBuilder::with_capacity(100, 1).with_producer(producer, 0, sequence);
+    builder.push(None, Some(format!("{producer}:{sequence}").as_bytes()), &[]);
+    builder.finish()
+}
+
+fn texts(partition: &Arc<PartitionLog>) -> Vec<String> {
+    read_all(partition)
+        .iter()
+        .map(|batch| text_at(batch, batch.base_offset()))
+        .collect()
+}
+
+#[test]
+fn what_is_dropped_beside_a_poisoned_segment_is_recognized_after_a_restart() {
+    let sim = SimDisk::new();
+    let disk = FaultyDisk::new(sim.mount());
+    let (log, _) = Log::open(disk.clone(), manual()).unwrap();
+    let partition = partition_of(&log);
+    put(&partition, batch(7, 0));
+    put(&partition, batch(7, 1));
+    partition.seal_active();
+    log.step();
+    let doubtful = partition.append(batch(7, 2), Durability::Disk).unwrap();
+    disk.set(|faults| {
+        faults.only = "00002.log".to_owned();
+        faults.sync_after = Some(0);
+    });
+    log.step_commit();
+    assert!(doubtful.wait().is_err());
+    put(&partition, batch(7, 3));
+    partition.seal_active();
+    put(&partition, batch(7, 4));
+    log.step();
+    let bases = |partition: &Arc<PartitionLog>| -> Vec<u64> {
+        let segments = partition.segments();
+        segments.iter().map(|segment| segment.base).collect()
+    };
+    assert_eq!(bases(&partition), [0, 2, 3, 4]);
+    // The one behind the doubtful one says what no snapshot may say yet, and stays.
+    partition.drop_segments(&[0, 3]).unwrap();
+    assert_eq!(bases(&partition), [2, 3, 4]);
+    drop((partition, log));
+    sim.kill();
+    let (log, _) = open(&sim);
+    let partition = partition_of(&log);
+    for (sequence, base) in [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)] {
+        let again = partition.append(batch(7, sequence), Durability::Kernel);
+        let again = again.unwrap_or_else(|error| panic!("{sequence}: {error}"));
+        assert!(again.is_duplicate, "{sequence} is stored twice");
+        assert_eq!(again.base, base);
+    }
+    assert_eq!(texts(&partition), ["7:2", "7:3", "7:4"]);
+    // Nothing is in doubt any more.
+    partition.seal_active();
+    log.step();
+    partition.drop_segments(&[2, 3]).unwrap();
+    assert_eq!(bases(&partition), [4]);
+}
+
+#[test]
+fn a_poisoned_segment_that_goes_does_not_keep_others() {
+    let sim = SimDisk::new();
+    let disk = FaultyDisk::new(sim.mount());
+    let (log, _) = Log::open(disk.clone(), manual()).unwrap();
+    let partition = partition_of(&log);
+    put(&partition, batch(7, 0));
+    partition.seal_active();
+    log.step();
+    let doubtful = partition.append(batch(7, 1), Durability::Disk).unwrap();
+    disk.set(|faults| {
+        faults.only = "00001.log".to_owned();
+        faults.sync_after = Some(0);
+    });
+    log.step_commit();
+    assert!(doubtful.wait().is_err());
+    put(&partition, batch(7, 2));
+    partition.seal_active();
+    put(&partition, batch(7, 3));
+    log.step();
+    partition.drop_segments(&[0, 1, 2]).unwrap();
+    drop((partition, log));
+    sim.kill();
+    let (log, _) = open(&sim);
+    let partition = partition_of(&log);
+    for sequence in 0..4 {
+        let again = partition.append(batch(7, sequence), Durability::Kernel);
+        assert!(again.unwrap().is_duplicate, "{sequence} is stored twice");
+    }
+    assert_eq!(texts(&partition), ["7:3"]);
+}
+
+#[test]
+fn an_evicted_producer_is_not_taken_for_one_that_is_known_from_its_beginning() {
+    let sim = SimDisk::new();
+    let options = LogOptions {
+        producers_max: 2,
+        ..manual()
+    };
+    let (log, _) = Log::open(sim.mount(), options.clone()).unwrap();
+    let partition = partition_of(&log);
+    put(&partition, batch(7, 0));
+    put(&partition, batch(7, 1));
+    for producer in 10..15 {
+        put(&partition, batch(producer, 0));
+    }
+    // The snapshot does not name it any more.
+    partition.seal_active();
+    log.step();
+    put(&partition, batch(7, 2));
+    let refused = |partition: &Arc<PartitionLog>| {
+        let late = partition.append(batch(7, 0), Durability::Kernel);
+        assert!(
+            matches!(late, Err(AppendError::OutOfOrderSequence { .. })),
+            "{late:?}"
+        );
+    };
+    refused(&partition);
+    drop((partition, log));
+    sim.kill();
+    let (log, _) = Log::open(sim.mount(), options).unwrap();
+    let partition = partition_of(&log);
+    refused(&partition);
+    put(&partition, batch(7, 3));
+}
+
+#[test]
+fn a_damaged_snapshot_makes_no_producer_known_from_its_beginning() {
+    let sim = SimDisk::new();
+    let (log, _) = open(&sim);
+    let partition = partition_of(&log);
+    put(&partition, batch(7, 0));
+    partition.seal_active();
+    put(&partition, batch(7, 1));
+    log.step();
+    partition.drop_segments(&[0]).unwrap();
+    drop((partition, log));
+    sim.kill();
+    let path = format!("{DIR}/producers");
+    let file = sim.mount().open(&path, OpenMode::Existing).unwrap();
+    file.write_all_at(&[IoSlice::new(b"damage")], 9).unwrap();
+    let (log, _) = open(&sim);
+    let partition = partition_of(&log);
+    assert!(partition.append(batch(7, 0), Durability::Kernel).is_err());
+    assert_eq!(texts(&partition), ["7:1"]);
+}
+
+fn keyed(key: &str, value: &str) -> Batch {
+    let mut builder = BatchBuilder::with_capacity(100, 1);
+    builder.push(Some(key.as_bytes()), Some(value.as_bytes()), &[]);
+    builder.finish()
+}
+
+/// Whatever sync fails while compaction puts one segment in the place of several: what is dropped
+/// afterwards does not come back from the files that it has left over.
+#[test]
+fn what_compaction_could_not_clear_away_does_not_come_back() {
+    let options = CompactionOptions::default();
+    let mut failures = 0;
+    for fails_at in 0..40 {
+        let sim = SimDisk::new();
+        let disk = FaultyDisk::new(sim.mount());
+        let (log, _) = Log::open(disk.clone(), manual()).unwrap();
+        let partition = partition_of(&log);
+        for number in 0..4 {
+            put(&partition, keyed("same", &format!("old {number}")));
+            put(&partition, keyed(&format!("other {number}"), "stays"));
+            partition.seal_active();
+        }
+        put(&partition, keyed("same", "new"));
+        partition.seal_active();
+        put(&partition, keyed("last", "sealed"));
+        partition.seal_active();
+        put(&partition, keyed("active", "active"));
+        log.step();
+        disk.set(|faults| faults.sync_after = Some(fails_at));
+        failures += u32::from(partition.compact(&options).is_err());
+        disk.set(|faults| faults.sync_after = None);
+        let before = offsets(&read_all(&partition));
+        // Only the active one stays.
+        let newest = [10];
+        assert!(before.ends_with(&newest), "{fails_at}: {before:?}");
+        let segments = partition.segments();
+        let gone: Vec<u64> = segments.iter().map(|segment| segment.base).collect();
+        partition.drop_segments(&gone[..gone.len() - 1]).unwrap();
+        assert_eq!(offsets(&read_all(&partition)), newest, "{fails_at}");
+        drop((partition, log));
+        sim.kill();
+        let (log, _) = open(&sim);
+        let found = offsets(&read_all(&partition_of(&log)));
+        assert_eq!(found, newest, "{fails_at}: what was dropped came back");
+    }
+    assert!(failures >= 3, "{failures} syncs failed");
+}
+
+/// Syncs that fail do not stop compaction for good, and no record's newest value is lost.
+#[test]
+fn compaction_goes_on_after_a_failed_sync() {
+    let options = CompactionOptions::default();
+    for fails_at in 0..40 {
+        let sim = SimDisk::new();
+        let disk = FaultyDisk::new(sim.mount());
+        let (log, _) = Log::open(disk.clone(), manual()).unwrap();
+        let partition = partition_of(&log);
+        for number in 0..4 {
+            put(&partition, keyed("same", &format!("old {number}")));
+            put(&partition, keyed(&format!("other {number}"), "stays"));
+            partition.seal_active();
+        }
+        put(&partition, keyed("same", "new"));
+        partition.seal_active();
+        put(&partition, keyed("last", "sealed"));
+        partition.seal_active();
+        put(&partition, keyed("active", "active"));
+        log.step();
+        disk.set(|faults| faults.sync_after = Some(fails_at));
+        let _ = partition.compact(&options);
+        disk.set(|faults| faults.sync_after = None);
+        for _ in 0..4 {
+            partition.compact(&options).unwrap();
+        }
+        let kept = [1, 3, 5, 7, 8, 9, 10];
+        assert_eq!(offsets(&read_all(&partition)), kept, "{fails_at}");
+        drop((partition, log));
+        sim.power_loss(fails_at);
+        let (log, _) = open(&sim);
+        let found = offsets(&read_all(&partition_of(&log)));
+        // Those that were not appended in the class disk may be lost, at the end.
+        assert!(
+            kept.starts_with(&found[..found.len().min(5)]),
+            "{fails_at}: {found:?}"
+        );
+    }
+}
+
+fn log_file_len(sim: &SimDisk) -> u64 {
+    let path = format!("{DIR}/{:020}.log", 0);
+    let file = sim.mount().open(&path, OpenMode::Existing).unwrap();
+    file.len().unwrap()
+}
+
+/// A partition with two batches, and room behind them; says where the batches end.
+fn with_room(sim: &SimDisk) -> u64 {
+    let (log, _) = open(sim);
+    let partition = partition_of(&log);
+    for text in ["one", "two"] {
+        let stored = partition
+            .append(batch_of(&[text]), Durability::Disk)
+            .unwrap();
+        log.step();
+        stored.wait().unwrap();
+    }
+    let end = partition.segments()[0].bytes;
+    drop((partition, log));
+    sim.kill();
+    let path = format!("{DIR}/{:020}.log", 0);
+    let file = sim.mount().open(&path, OpenMode::Existing).unwrap();
+    file.allocate(1 << 20).unwrap();
+    end
+}
+
+#[test]
+fn after_a_kill_room_stays_room() {
+    let sim = SimDisk::new();
+    with_room(&sim);
+    let (log, recovery) = open(&sim);
+    assert_eq!(recovery.partitions[0].truncated_bytes, 0);
+    assert!(recovery.report.iter().all(|line| !line.contains("torn")));
+    let partition = partition_of(&log);
+    put(&partition, batch_of(&["three"]));
+    assert_eq!(offsets(&read_all(&partition)), [0, 1, 2]);
+    assert_eq!(log_file_len(&sim), 1 << 20);
+}
+
+/// What a power loss has left far behind the last whole batch is not read, and does not come back
+/// once what comes next has grown up to it.
+#[test]
+fn after_a_power_loss_what_lies_behind_a_hole_is_gone() {
+    let sim = SimDisk::new();
+    let end = with_room(&sim);
+    let path = format!("{DIR}/{:020}.log", 0);
+    let file = sim.mount().open(&path, OpenMode::Existing).unwrap();
+    let mut stale = batch_of(&["stale"]).bytes().to_vec();
+    stale[..8].copy_from_slice(&5u64.to_be_bytes());
+    file.write_all_at(&[IoSlice::new(&stale)], end + 9_000)
+        .unwrap();
+    sim.mount().sync_fs().unwrap();
+    sim.power_loss(1);
+    let (log, _) = open(&sim);
+    let partition = partition_of(&log);
+    assert_eq!(offsets(&read_all(&partition)), [0, 1]);
+    assert_eq!(log_file_len(&sim), end);
+}
