@@ -29,6 +29,8 @@ use crate::shared::{Queues, Shared};
 const LOCK_PATH: &str = "lock";
 /// What stands in the lock file after a clean end.
 const CLEAN_TEXT: &str = "closed cleanly";
+/// Before the boot's id in the lock file, once all that an earlier boot has left is looked through.
+const BOOT_TEXT: &str = ", boot ";
 
 /// One data folder. Clones are the same log; it ends with [`Log::close`], or less tidily with the
 /// last clone.
@@ -71,8 +73,15 @@ impl Log {
             boot_id: disk.boot_id(),
             ..Recovery::default()
         };
-        let opened = open_folder(disk, options, &mut recovery);
-        let shared = opened.map_err(|failure| OpenError::Io { folder, failure })?;
+        let boot = lock.previous_text().trim_end().rsplit_once(BOOT_TEXT);
+        let same_boot = boot.is_some_and(|(_, id)| !id.is_empty() && id == recovery.boot_id);
+        let opened = open_folder(disk, options, &mut recovery, same_boot);
+        let shared = opened.map_err(|failure| OpenError::Io {
+            folder: folder.clone(),
+            failure,
+        })?;
+        let text = format!("{}{BOOT_TEXT}{}", holder_text(), recovery.boot_id);
+        lock.set_text(&text).map_err(not_writable(&folder))?;
         let inner = Inner {
             shared: shared.clone(),
             threads: Mutex::default(),
@@ -376,6 +385,7 @@ fn open_folder(
     disk: Arc<dyn Disk>,
     options: LogOptions,
     recovery: &mut Recovery,
+    same_boot: bool,
 ) -> Result<Arc<Shared>, IoFailure> {
     let fail = |operation: &'static str| {
         move |error: io::Error| IoFailure::new(operation, "topics", &error)
@@ -388,23 +398,31 @@ fn open_folder(
     recovery.report = opened.report;
     let shared = Shared::new(disk, options, counters, queues, opened.journal);
     let shared = Arc::new(shared);
-    if let Err(failure) = recover_partitions(&shared, recovery) {
+    if let Err(failure) = recover_partitions(&shared, recovery, same_boot) {
         shared.forget_partitions();
         return Err(failure);
     }
     Ok(shared)
 }
 
-fn take_lock(disk: &dyn Disk, folder: &str) -> Result<Box<dyn DiskLock>, OpenError> {
-    let not_writable = |error: io::Error| OpenError::NotWritable {
+/// What others are told of who holds the lock.
+fn holder_text() -> String {
+    let since = rfc3339(SystemTime::now());
+    format!("pid {} since {since}", std::process::id())
+}
+
+fn not_writable(folder: &str) -> impl Fn(io::Error) -> OpenError {
+    |error| OpenError::NotWritable {
         folder: folder.to_owned(),
         message: error.to_string(),
-    };
+    }
+}
+
+fn take_lock(disk: &dyn Disk, folder: &str) -> Result<Box<dyn DiskLock>, OpenError> {
+    let not_writable = not_writable(folder);
     match disk.lock(LOCK_PATH) {
         Ok(lock) => {
-            let since = rfc3339(SystemTime::now());
-            let text = format!("pid {} since {since}", std::process::id());
-            lock.set_text(&text).map_err(not_writable)?;
+            lock.set_text(&holder_text()).map_err(not_writable)?;
             Ok(lock)
         }
         Err(LockFailure::Held(holder)) => Err(OpenError::Locked {

@@ -21,7 +21,7 @@ use crate::partition::{PartitionLog, RecoveredState, partition_dir, topic_dir};
 use crate::prepared::PREPARED_NAME;
 use crate::producer_recovery::recover_producers;
 use crate::producer_snapshot::read_snapshot;
-use crate::scan::{find_batch, scan};
+use crate::scan::{Behind, find_batch, scan};
 use crate::segment::{Segment, SegmentState, Stage, read_index};
 use crate::shared::Shared;
 use crate::writer::Writer;
@@ -62,13 +62,16 @@ pub struct RecoveredPartition {
     pub truncated_bytes: u64,
 }
 
-/// Opens all partitions below the folder `topics` and adds them to the log.
+/// Opens all partitions below the folder `topics` and adds them to the log. `same_boot`: the kernel
+/// still has everything that the last run has handed to it.
 pub(crate) fn recover_partitions(
     shared: &Arc<Shared>,
     recovery: &mut Recovery,
+    same_boot: bool,
 ) -> Result<(), IoFailure> {
     for (topic, number) in find_partitions(&*shared.disk, recovery)? {
-        let (state, truncated_bytes) = recover_partition(shared, topic, number, recovery)?;
+        let found = recover_partition(shared, topic, number, recovery, same_boot);
+        let (state, truncated_bytes) = found?;
         let raise_to = state.raise_to;
         let partition = PartitionLog::new(shared.clone(), topic, number, state);
         partition.raise_next_offset(raise_to);
@@ -135,6 +138,7 @@ fn recover_partition(
     topic: Uuid,
     number: u32,
     recovery: &mut Recovery,
+    same_boot: bool,
 ) -> Result<(RecoveredState, u64), IoFailure> {
     let dir = partition_dir(topic, number);
     let bases = find_segments(&*shared.disk, &dir)?;
@@ -155,7 +159,7 @@ fn recover_partition(
         }
         let next_base = nexts.next().copied();
         let is_last = next_base.is_none();
-        let found = recover_segment(shared, &dir, *base, next_base)?;
+        let found = recover_segment(shared, &dir, *base, next_base, same_boot)?;
         for (offset, bytes) in &found.gaps {
             recovery.report.push(format!(
                 "{dir}/{base:020}.log: corrupt region of {bytes} bytes left out at offset {offset}"
@@ -246,6 +250,7 @@ fn recover_segment(
     dir: &str,
     base: Offset,
     next_base: Option<Offset>,
+    same_boot: bool,
 ) -> Result<RecoveredSegment, IoFailure> {
     let index_path = format!("{dir}/{base:020}.index");
     if let Some((footer, has_producers)) = read_footer(&*shared.disk, &index_path, base) {
@@ -290,7 +295,11 @@ fn recover_segment(
     let start = entries.last().copied().unwrap_or(start);
     let bytes_max = shared.options.batch_bytes_max;
     let below = next_base.unwrap_or(Offset::MAX);
-    let mut found = scan(&*file, start, below, bytes_max).map_err(fail("read"))?;
+    let behind = match next_base {
+        None => Behind::Room,
+        Some(_) => Behind::Anything,
+    };
+    let mut found = scan(&*file, start, below, bytes_max, behind).map_err(fail("read"))?;
     entries.append(&mut found.entries);
     has_producers |= found.has_producers;
     // Only the last segment has a torn tail. In others, what does not fit is corrupt, and batches
@@ -316,7 +325,7 @@ fn recover_segment(
             max_timestamp_ms: found.max_timestamp_ms,
         };
         entries.push(next);
-        found = scan(&*file, next, below, bytes_max).map_err(fail("read"))?;
+        found = scan(&*file, next, below, bytes_max, behind).map_err(fail("read"))?;
         entries.append(&mut found.entries);
         has_producers |= found.has_producers;
     }
@@ -330,6 +339,11 @@ fn recover_segment(
             "torn tail of the log cut off"
         );
         count(&shared.counters.truncated_bytes, found.torn_bytes);
+    }
+    // A writer fills a segment from its beginning on, so what a kill has left begins where the next
+    // batch would: zeros there mean that all that follows is room. A power loss may have left what
+    // lies farther behind and taken what lies before it.
+    if found.torn_bytes > 0 || (found.unread_bytes > 0 && !same_boot) {
         // The cut must be durable before anything is appended: else what it removes could come
         // back behind new batches.
         file.set_len(found.position).map_err(fail("cut"))?;

@@ -6,11 +6,17 @@ use std::ops::Range;
 use bytes::BytesMut;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
-use crate::disk::{DiskFile, read_full};
+use crate::disk::{BLOCK_BYTES, DiskFile, read_full};
 use crate::index::{INDEX_INTERVAL_BYTES, IndexEntry};
 
 /// Bytes read at once; more for a batch that is larger.
 const WINDOW_BYTES: usize = 1 << 20;
+
+/// Bytes read first: of most segments nothing lies behind the last index entry but room.
+const FIRST_WINDOW_BYTES: usize = 64 << 10;
+
+/// So many zeros in the place of the next batch are taken for room, see [`Behind::Room`].
+const LOOK_BYTES: u64 = BLOCK_BYTES;
 
 /// What looks like a batch in a search is checked until this many times the file was read: bytes
 /// that were made to look so everywhere must not hold up the start.
@@ -32,6 +38,18 @@ pub(crate) struct Scan {
     pub(crate) entries: Vec<IndexEntry>,
     /// Bytes from `position` to the last one that is not zero: a torn tail. Reserved room is zero.
     pub(crate) torn_bytes: u64,
+    /// Bytes from `position` on that were taken for room without being read.
+    pub(crate) unread_bytes: u64,
+}
+
+/// What may lie behind the last valid batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// Anything: all of it is looked at.
+    Anything,
+    /// Room, if it begins with zeros: the rest of it is not read. A prepared segment has up to a
+    /// segment of zeros there, on the disk, and a broker thousands of partitions.
+    Room,
 }
 
 /// Reads valid batches from a known boundary on. The end is the first thing that is not a valid
@@ -42,6 +60,7 @@ pub(crate) fn scan(
     from: IndexEntry,
     below: Offset,
     batch_bytes_max: u64,
+    behind: Behind,
 ) -> io::Result<Scan> {
     let file_len = file.len()?;
     let mut scan = Scan {
@@ -51,9 +70,10 @@ pub(crate) fn scan(
         has_producers: false,
         entries: Vec::new(),
         torn_bytes: 0,
+        unread_bytes: 0,
     };
     let mut last_entry = from.position;
-    let mut window_bytes = WINDOW_BYTES;
+    let mut window_bytes = FIRST_WINDOW_BYTES;
     'windows: loop {
         let left = file_len.saturating_sub(scan.position);
         let mut window = BytesMut::zeroed(window_bytes.min(left as usize));
@@ -95,6 +115,12 @@ pub(crate) fn scan(
                 _ => break 'windows,
             }
         }
+    }
+    let looked = scan.position.saturating_add(LOOK_BYTES);
+    if behind == Behind::Room && looked < file_len && torn_bytes(file, scan.position, looked)? == 0
+    {
+        scan.unread_bytes = file_len - scan.position;
+        return Ok(scan);
     }
     scan.torn_bytes = torn_bytes(file, scan.position, file_len)?;
     Ok(scan)
@@ -152,7 +178,8 @@ fn torn_bytes(file: &dyn DiskFile, position: u64, file_len: u64) -> io::Result<u
     let mut at = position;
     let mut window = vec![0; WINDOW_BYTES.min(file_len.saturating_sub(position) as usize)];
     while at < file_len {
-        let count = read_full(file, &mut window, at)?;
+        let wanted = (window.len() as u64).min(file_len - at) as usize;
+        let count = read_full(file, &mut window[..wanted], at)?;
         if count == 0 {
             break;
         }
