@@ -65,6 +65,14 @@ impl Default for KafkaWorld {
     }
 }
 
+impl Drop for KafkaWorld {
+    fn drop(&mut self) {
+        // Topics and what they share name each other until then; each run would leave a megabyte.
+        self.broker.close();
+        self.log.close();
+    }
+}
+
 impl KafkaWorld {
     fn settle(&self) {
         loop {

@@ -1,30 +1,22 @@
 //! `cargo xtask suites NAME`: a third-party client's whole own test suite against our binary.
 
+mod kafka;
+
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
-use crate::broker::Kind;
 use crate::clients::Context;
 use crate::install::Tool;
 use crate::nsqd_shim;
 use crate::process::Process;
 use crate::wait;
 use crate::workspace::Workspace;
-
-/// What kafka-python's tests need beside it.
-const KAFKA_PYTHON_NEEDS: &[&str] = &[
-    "pytest",
-    "pytest-timeout",
-    "pytest-mock",
-    "python-snappy",
-    "zstandard",
-];
 
 /// Run a third-party client's own test suite against the release binary.
 #[derive(clap::Args)]
@@ -33,7 +25,7 @@ pub(crate) struct Args {
     /// A checkout of the client with its tests, where its package has none (pynsq).
     #[arg(long, value_name = "FOLDER")]
     source: Option<PathBuf>,
-    /// Against the original broker: what fails there too is not our fault (kafka-python).
+    /// Against the original broker: what fails there too is not our fault (Kafka's clients).
     #[arg(long)]
     against_original: bool,
 }
@@ -44,6 +36,8 @@ enum Suite {
     Pynsq,
     Nsqjs,
     KafkaPython,
+    FranzGo,
+    Librdkafka,
 }
 
 /// What a suite said.
@@ -52,6 +46,19 @@ pub(crate) struct SuiteResult {
     pub(crate) failed: Vec<String>,
     /// Where its whole output is.
     pub(crate) log: PathBuf,
+}
+
+impl SuiteResult {
+    /// A suite that ends badly has failed, whatever its tests said; one without a test, too.
+    fn complete(mut self, status: ExitStatus) -> Result<Self> {
+        if !status.success() && self.failed.is_empty() {
+            self.failed.push(format!("the suite as a whole: {status}"));
+        }
+        if self.passed.is_empty() && self.failed.is_empty() {
+            bail!("the suite ran no test; see {}", self.log.display());
+        }
+        Ok(self)
+    }
 }
 
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
@@ -72,7 +79,9 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
             }
         },
         Suite::Nsqjs => nsqjs(&context)?,
-        Suite::KafkaPython => kafka_python(&context)?,
+        Suite::KafkaPython => kafka::kafka_python(&context)?,
+        Suite::FranzGo => kafka::franz_go(&context)?,
+        Suite::Librdkafka => kafka::librdkafka(&context)?,
     };
     for name in &result.failed {
         println!("FAILED {name}");
@@ -166,38 +175,6 @@ fn nsqjs(context: &Context) -> Result<SuiteResult> {
     )
 }
 
-/// kafka-python's tests against a broker, those that can be pointed at one that runs already.
-fn kafka_python(context: &Context) -> Result<SuiteResult> {
-    context.clients.install(Tool::KafkaPython)?;
-    context.clients.kafka_pip(KAFKA_PYTHON_NEEDS)?;
-    let source = context.clients.kafka_python_source()?;
-    let folder = context.workspace.temp_folder("kafka-python")?;
-    let mut options = context.options(folder.path())?;
-    // As the suite configures a broker that it starts itself.
-    let settings: &[&str] = match options.kind {
-        Kind::Kafka => &["num.partitions=4", "group.min.session.timeout.ms=1000"],
-        Kind::Cloverleaf | Kind::Nsqd => &[
-            "--kafka-partitions-default=4",
-            "--kafka-session-timeout-min=1s",
-            "--kafka-node-id=0",
-        ],
-    };
-    options
-        .more
-        .extend(settings.iter().map(|s| (*s).to_owned()));
-    let broker = options.start()?;
-    let mut test = Command::new(context.clients.kafka_python_program());
-    let pytest = ["-m", "pytest", "-p", "no:cacheprovider", "-rA", "-q"];
-    test.current_dir(source).args(pytest);
-    test.args(["--timeout=60", "test/integration"]);
-    test.env("KAFKA_VERSION", "4.1.0")
-        // Where it would find a Kafka to start: it only looks whether the folder is there.
-        .env("KAFKA_ROOT", folder.path())
-        .env("KAFKA_URI", format!("kafka://{}", broker.kafka()));
-    let log = context.workspace.target().join("kafka-python-suite.log");
-    run_suite(&mut test, &log, "PASSED ", "FAILED ")
-}
-
 /// Puts our binary on the search path by the name of nsqd, and the real nsqlookupd.
 fn with_shim(context: &Context, command: &mut Command) -> Result<()> {
     let folder = context.workspace.target().join("shim");
@@ -228,20 +205,12 @@ fn run_suite(command: &mut Command, log: &Path, pass: &str, fail: &str) -> Resul
             .map(without_time)
             .collect()
     };
-    let mut result = SuiteResult {
+    let result = SuiteResult {
         passed: names(pass),
         failed: names(fail),
         log: log.to_path_buf(),
     };
-    if !output.status.success() && result.failed.is_empty() {
-        result
-            .failed
-            .push(format!("the suite as a whole: {}", output.status));
-    }
-    if result.passed.is_empty() && result.failed.is_empty() {
-        bail!("the suite ran no test; see {}", log.display());
-    }
-    Ok(result)
+    result.complete(output.status)
 }
 
 /// One of the ports that the suites have built in, if nobody has it.

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Clients, module, npm, pip, venv};
+use super::{Clients, module, module_copy, npm, pip, venv};
 use crate::workspace::output;
 
 const PYTHON_PACKAGES: &[&str] = &[
@@ -45,7 +45,9 @@ const JARS: &[&str] = &[
     "org.apache.kafka:kafka-clients:4.3.1",
     "org.slf4j:slf4j-nop:1.7.36",
 ];
-/// Has librdkafka's whole source in it, with its benchmark program.
+/// The version that `tests/clients/kafka/go` uses.
+const FRANZ_GO_MODULE: &str = "github.com/twmb/franz-go@v1.20.6";
+/// Has librdkafka's whole source in it, with its benchmark program and its tests.
 const LIBRDKAFKA_PACKAGE: &str = "node-rdkafka@3.6.1";
 
 impl Clients {
@@ -167,6 +169,32 @@ impl Clients {
             output(make.current_dir(&source).args(examples)).map(drop)
         })?;
         Ok(source.join("examples/rdkafka_performance"))
+    }
+
+    /// The folder with librdkafka's own tests, compiled.
+    pub(crate) fn librdkafka_tests(&self) -> Result<PathBuf> {
+        self.rdkafka_performance()?;
+        let source = self
+            .folder
+            .join("librdkafka/node_modules/node-rdkafka/deps/librdkafka");
+        self.once("librdkafka-tests", &[LIBRDKAFKA_PACKAGE], || {
+            for (folder, what) in [("src-cpp", "librdkafka++.a"), ("tests", "test-runner")] {
+                let mut make = Command::new("make");
+                make.current_dir(&source).args(["-j2", "-C", folder, what]);
+                output(&mut make)?;
+            }
+            Ok(())
+        })?;
+        Ok(source.join("tests"))
+    }
+
+    /// A copy of franz-go's source with its tests.
+    pub(crate) fn franz_go_source(&self) -> Result<PathBuf> {
+        let source = self.folder.join("franz-go");
+        self.once("franz-go", &[FRANZ_GO_MODULE], || {
+            module_copy(FRANZ_GO_MODULE, &source)
+        })?;
+        Ok(source)
     }
 }
 
