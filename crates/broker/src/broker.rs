@@ -227,6 +227,14 @@ impl Broker {
         self.shared.write_synced(&[])
     }
 
+    /// Whether so many more partitions may be made: for a request that only asks.
+    ///
+    /// # Errors
+    /// There would be more than [`BrokerOptions::partitions_max`].
+    pub fn check_partitions(&self, more: u32) -> Result<(), CatalogError> {
+        self.shared.check_room(more)
+    }
+
     /// All topics that users see, sorted by name.
     pub fn topics(&self) -> Vec<Arc<Topic>> {
         let mut topics = self.shared.all_topics();
@@ -312,7 +320,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether there may be so many more partitions. The caller holds `definitions`.
+    /// Whether there may be so many more partitions. The caller holds `definitions`, or only asks.
     pub(crate) fn check_room(&self, partitions: u32) -> Result<(), CatalogError> {
         let partitions_max = self.options.partitions_max;
         let current = self.topics.read().partitions;

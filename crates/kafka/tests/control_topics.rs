@@ -435,6 +435,31 @@ fn more_partitions_than_the_broker_may_have_violate_its_policy() {
     let (code, message) = create(&world, creatable("more", 2, 1));
     assert_eq!(code, 44, "POLICY_VIOLATION");
     assert!(message.contains("may have 4"), "{message}");
+    // Asked only, it is refused as well, and several together.
+    let ask = |topics: Vec<CreatableTopic>| {
+        let request = CreateTopicsRequest::default()
+            .with_topics(topics)
+            .with_validate_only(true);
+        let response = world.ask(7, &request);
+        let codes = response.topics.iter().map(|topic| topic.error_code);
+        codes.collect::<Vec<i16>>()
+    };
+    assert_eq!(ask(vec![creatable("more", 2, 1)]), [44]);
+    assert_eq!(
+        ask(vec![creatable("x", 1, 1), creatable("y", 1, 1)]),
+        [0, 44]
+    );
+    let grow = |count| {
+        let topic = CreatePartitionsTopic::default()
+            .with_name(name("orders"))
+            .with_count(count)
+            .with_assignments(None);
+        let request = CreatePartitionsRequest::default()
+            .with_topics(vec![topic])
+            .with_validate_only(true);
+        world.ask(3, &request).results[0].error_code
+    };
+    assert_eq!((grow(4), grow(5)), (0, 44));
     let made = metadata(&world, 9, &["one", "two"]);
     let codes: Vec<i16> = made.topics.iter().map(|topic| topic.error_code).collect();
     assert!(codes.contains(&44), "{codes:?}");

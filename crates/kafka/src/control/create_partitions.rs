@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use cloverleaf_broker::CatalogError;
 use kafka_protocol::messages::CreatePartitionsResponse;
 use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicResult;
 
@@ -54,11 +55,13 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
         for topic in &wanted {
             *times.entry(&topic.name).or_default() += 1;
         }
+        // Partitions that a request which only asks would have made so far.
+        let mut asked = 0;
         // One answer for all mentions of a name, in the order of the first ones.
         let results = wanted.iter().filter_map(|wanted| {
             let name = wanted.name.as_str();
             let added = match times.remove(name)? {
-                1 => add(&context, wanted, validate_only),
+                1 => add(&context, wanted, validate_only, &mut asked),
                 _ => Err((
                     ErrorCode::InvalidRequest,
                     "Duplicate topic name.".to_owned(),
@@ -77,7 +80,12 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
     }))
 }
 
-fn add(context: &KafkaContext, wanted: &Wanted, validate_only: bool) -> Result<(), Refused> {
+fn add(
+    context: &KafkaContext,
+    wanted: &Wanted,
+    validate_only: bool,
+    asked: &mut u32,
+) -> Result<(), Refused> {
     let Some(topic) = topics::find(context, &wanted.name) else {
         let reason = format!("there is no topic '{}'", wanted.name.escape_debug());
         return Err((topics::missing(&wanted.name), reason));
@@ -106,10 +114,12 @@ fn add(context: &KafkaContext, wanted: &Wanted, validate_only: bool) -> Result<(
             return Err((ErrorCode::InvalidReplicaAssignment, reason));
         }
     }
+    let refused = |error: CatalogError| (of_catalog(&error), error.to_string());
     if validate_only && total <= cloverleaf_broker::PARTITIONS_MAX {
+        let more = asked.saturating_add(total - current);
+        context.broker.check_partitions(more).map_err(refused)?;
+        *asked = more;
         return Ok(());
     }
-    topic
-        .add_partitions(total)
-        .map_err(|error| (of_catalog(&error), error.to_string()))
+    topic.add_partitions(total).map_err(refused)
 }

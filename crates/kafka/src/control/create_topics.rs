@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cloverleaf_broker::{Topic, TopicOptions};
+use cloverleaf_broker::{CatalogError, Topic, TopicOptions};
 use kafka_protocol::messages::CreateTopicsResponse;
 use kafka_protocol::messages::create_topics_response::{
     CreatableTopicConfigs, CreatableTopicResult,
@@ -77,13 +77,15 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
             move |name: &str| seen.insert(name.to_owned())
         };
         wanted.retain(|topic| is_first(&topic.name));
+        // Partitions that a request which only asks would have made so far.
+        let mut asked = 0;
         let results = wanted.iter().map(|wanted| {
             let made = match times.get(&wanted.name) {
                 Some(2..) => Err((
                     ErrorCode::InvalidRequest,
                     "Duplicate topic name.".to_owned(),
                 )),
-                _ => create(&context, wanted, validate_only),
+                _ => create(&context, wanted, validate_only, &mut asked),
             };
             answer(&context, wanted, made, version)
         });
@@ -98,7 +100,12 @@ struct Made {
     topic: Option<Arc<Topic>>,
 }
 
-fn create(context: &KafkaContext, wanted: &Wanted, validate_only: bool) -> Result<Made, Refused> {
+fn create(
+    context: &KafkaContext,
+    wanted: &Wanted,
+    validate_only: bool,
+    asked: &mut u32,
+) -> Result<Made, Refused> {
     let name = wanted.name.as_str();
     if let Some(fault) = topic_name_fault(name) {
         let reason = format!("Topic name is invalid: {fault}");
@@ -115,7 +122,11 @@ fn create(context: &KafkaContext, wanted: &Wanted, validate_only: bool) -> Resul
     let partitions = partitions(context, wanted)?;
     check_replicas(wanted)?;
     let options = options(context, wanted, partitions)?;
+    let refused = |error: CatalogError| (of_catalog(&error), error.to_string());
     if validate_only {
+        let more = asked.saturating_add(partitions);
+        context.broker.check_partitions(more).map_err(refused)?;
+        *asked = more;
         return Ok(Made {
             options,
             topic: None,
@@ -128,7 +139,7 @@ fn create(context: &KafkaContext, wanted: &Wanted, validate_only: bool) -> Resul
             is_new = true;
             options.clone()
         })
-        .map_err(|error| (of_catalog(&error), error.to_string()))?;
+        .map_err(refused)?;
     match is_new {
         true => Ok(Made {
             options,
@@ -161,7 +172,7 @@ fn options(
 
 fn partitions(context: &KafkaContext, wanted: &Wanted) -> Result<u32, Refused> {
     let invalid = |partitions: u32| {
-        let error = cloverleaf_broker::CatalogError::Partitions { partitions };
+        let error = CatalogError::Partitions { partitions };
         (ErrorCode::InvalidPartitions, error.to_string())
     };
     let partitions = match wanted.partitions {
