@@ -42,17 +42,22 @@ apis! {
     DeleteRecords = 21, 0..=2, flexible 2;
     InitProducerId = 22, 0..=5, flexible 2;
     OffsetForLeaderEpoch = 23, 2..=4, flexible 4;
+    DescribeAcls = 29, 1..=3, flexible 2;
     DescribeConfigs = 32, 1..=4, flexible 4;
     AlterConfigs = 33, 0..=2, flexible 2;
     DescribeLogDirs = 35, 1..=4, flexible 2;
     CreatePartitions = 37, 0..=3, flexible 2;
     DeleteGroups = 42, 0..=2, flexible 2;
     IncrementalAlterConfigs = 44, 0..=1, flexible 1;
+    ListPartitionReassignments = 46, 0..=0, flexible 0;
     OffsetDelete = 47, 0..=0, flexible 32767;
+    DescribeClientQuotas = 48, 0..=1, flexible 1;
     DescribeCluster = 60, 0..=2, flexible 0;
     DescribeProducers = 61, 0..=0, flexible 0;
     GetTelemetrySubscriptions = 71, 0..=0, flexible 0;
     PushTelemetry = 72, 0..=0, flexible 0;
+    ListConfigResources = 74, 0..=1, flexible 0;
+    DescribeTopicPartitions = 75, 0..=0, flexible 0;
 }
 
 /// The versions of one kind of request that are served.

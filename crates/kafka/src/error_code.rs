@@ -55,6 +55,7 @@ codes! {
     InvalidProducerEpoch = 47,
     InvalidTxnState = 48,
     TransactionalIdAuthorizationFailed = 53,
+    SecurityDisabled = 54,
     KafkaStorageError = 56,
     LogDirNotFound = 57,
     UnknownProducerId = 59,

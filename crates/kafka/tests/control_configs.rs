@@ -502,7 +502,7 @@ fn what_cannot_be_honoured_is_refused_and_nothing_of_it_is_done() {
     assert_eq!(shown(&world, "t", "preallocate"), ("true".to_owned(), 1));
     assert_eq!(
         shown(&world, "t", "min.insync.replicas"),
-        ("1".to_owned(), 5)
+        ("2".to_owned(), 1)
     );
 }
 

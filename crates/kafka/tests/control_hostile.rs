@@ -34,6 +34,11 @@ const CONTROL: &[Api] = &[
     Api::DescribeProducers,
     Api::GetTelemetrySubscriptions,
     Api::PushTelemetry,
+    Api::DescribeTopicPartitions,
+    Api::ListConfigResources,
+    Api::ListPartitionReassignments,
+    Api::DescribeAcls,
+    Api::DescribeClientQuotas,
 ];
 
 proptest! {

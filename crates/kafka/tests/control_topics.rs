@@ -265,7 +265,7 @@ fn topics_are_made_in_every_version() {
                 )
             };
             assert_eq!(shown("retention.ms"), ("1000".to_owned(), 1));
-            assert_eq!(shown("min.insync.replicas"), ("1".to_owned(), 5));
+            assert_eq!(shown("min.insync.replicas"), ("2".to_owned(), 1));
         }
         if version >= 7 {
             assert_eq!(result.topic_id, made.id());

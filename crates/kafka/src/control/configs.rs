@@ -21,6 +21,9 @@ use super::{Call, topics};
 /// Resource types (`ConfigResource.Type`).
 pub(super) const TOPIC: i8 = 2;
 pub(super) const BROKER: i8 = 4;
+pub(super) const BROKER_LOGGER: i8 = 8;
+pub(super) const CLIENT_METRICS: i8 = 16;
+pub(super) const GROUP: i8 = 32;
 
 /// Where a value comes from (`ConfigEntry.ConfigSource`).
 pub(super) const SOURCE_TOPIC: i8 = 1;
@@ -130,9 +133,18 @@ fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<Entry>, R
             true => Vec::new(),
             false => broker_entries(context),
         }),
+        // Nothing can be set for one, and nothing has a default: what Kafka's settings are about
+        // (groups whose assignments the broker makes) there is not.
+        GROUP if !name.is_empty() => Ok(Vec::new()),
+        GROUP => Err((
+            ErrorCode::InvalidRequest,
+            "Group name must not be empty".to_owned(),
+        )),
         _ => Err((
             ErrorCode::InvalidRequest,
-            format!("resources of type {kind} have no settings here: topics and brokers have"),
+            format!(
+                "resources of type {kind} have no settings here: topics, groups and brokers have"
+            ),
         )),
     }
 }

@@ -20,7 +20,7 @@ use super::{Call, LEADER_EPOCH, cluster, topics};
 
 /// What a topic's owner may do, as Kafka says it without an authorizer: bits of READ, WRITE,
 /// CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS.
-const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
+pub(super) const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
 
 /// How a request names a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

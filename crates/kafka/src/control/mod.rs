@@ -3,6 +3,7 @@
 //! Each file holds the requests about one thing: how they are read, what they do, how they are
 //! answered.
 
+mod absent;
 pub(crate) mod advertised;
 mod alter_configs;
 mod client_metrics;
@@ -16,6 +17,7 @@ mod delete_topics;
 mod group_tools;
 mod groups;
 mod leader_epochs;
+mod list_configs;
 mod list_offsets;
 mod log_dirs;
 mod metadata;
@@ -27,6 +29,7 @@ mod producers;
 mod replicas;
 mod settings;
 mod telemetry;
+mod topic_partitions;
 pub(crate) mod topics;
 
 use std::net::SocketAddr;
@@ -89,6 +92,11 @@ pub(crate) fn handle(api: Api, call: Call<'_>) -> Result<Answer, Malformed> {
         Api::DescribeLogDirs => log_dirs::handle(call),
         Api::CreatePartitions => create_partitions::handle(call),
         Api::IncrementalAlterConfigs => alter_configs::alter_incrementally(call),
+        Api::DescribeTopicPartitions => topic_partitions::describe(call),
+        Api::ListConfigResources => list_configs::list(call),
+        Api::ListPartitionReassignments => absent::list_reassignments(call),
+        Api::DescribeAcls => absent::describe_acls(call),
+        Api::DescribeClientQuotas => absent::describe_quotas(call),
         Api::DescribeCluster => cluster::describe(call),
         Api::DescribeProducers => producers::describe(call),
         Api::GetTelemetrySubscriptions => telemetry::get_subscriptions(call),

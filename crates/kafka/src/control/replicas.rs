@@ -15,7 +15,7 @@ pub(super) fn note_replicas(count: i16, changes: &[Change]) {
     if is_asked && !NOTED.swap(true, Ordering::Relaxed) {
         tracing::info!(
             "a Kafka client asks for several replicas (replication factor or \
-             min.insync.replicas): taken, and described as the one replica that there is; \
+             min.insync.replicas): taken, and there is one replica all the same; \
              acks=all is answered once it is synced to the disk. This is said once."
         );
     }

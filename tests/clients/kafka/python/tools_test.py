@@ -23,6 +23,9 @@ TOOLS = {
     "kafka-producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "kafka-consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
     "kafka-e2e-latency": "org.apache.kafka.tools.EndToEndLatency",
+    "kafka-acls": "org.apache.kafka.tools.AclCommand",
+    "kafka-client-metrics": "org.apache.kafka.tools.ClientMetricsCommand",
+    "kafka-reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
 
@@ -155,6 +158,50 @@ def kafka_get_offsets_and_delete_records():
     # Several have the newest millisecond; the first of them is the answer.
     newest = run("kafka-get-offsets", *offsets, "max-timestamp").split()[-1]
     assert newest.startswith(f"{topic}:0:") and 20 <= int(newest.rpartition(":")[2]) < 50, newest
+
+
+@check
+def kafka_get_offsets_when_all_records_are_deleted():
+    topic = create()
+    produce(topic, [str(n) for n in range(5)])
+    with tempfile.TemporaryDirectory() as folder:
+        wish = Path(folder, "wish.json")
+        wish.write_text('{"partitions": [{"topic": "%s", "partition": 0, "offset": -1}],'
+                        ' "version": 1}' % topic)
+        run("kafka-delete-records", "--offset-json-file", str(wish))
+    # Kafka may name a message that was deleted; we name none.
+    rows = run("kafka-get-offsets", "--topic", topic, "--time", "-3").split()
+    assert all(row.startswith(f"{topic}:0:") for row in rows) and len(rows) <= 1, rows
+
+
+@check
+def topics_are_described_in_pages():
+    topic = create(partitions=3, **{"min.insync.replicas": "1"})
+    text = run("kafka-topics", "--describe", "--topic", topic,
+               "--partition-size-limit-per-response", "2")
+    assert "PartitionCount: 3" in text and "min.insync.replicas=1" in text, text
+    # Without DescribeTopicPartitions it would say N/A.
+    same(len(re.findall(r"Elr: +\tLastKnownElr:", text)), 3, "partitions described")
+
+
+@check
+def what_there_is_not():
+    assert "No partition reassignments found" in run("kafka-reassign-partitions", "--list")
+    assert "No Authorizer is configured" in run("kafka-acls", "--list", fails=True)
+    same(run("kafka-client-metrics", "--list", with_errors=False).split(), [], "metrics")
+    clients = ["--describe", "--entity-type", "clients"]
+    same(run("kafka-configs", *clients, with_errors=False).split(), [], "quotas")
+
+
+@check
+def kafka_configs_of_groups():
+    topic, group = create(), name("group")
+    groups = ["--describe", "--entity-type", "groups", "--entity-name"]
+    assert "doesn't exist" in run("kafka-configs", *groups, group)
+    produce(topic, ["a message"])
+    consume(topic, 1, "--group", group)
+    text = run("kafka-configs", *groups, group)
+    same(text.split(), f"Dynamic configs for group {group} are:".split(), "configs")
 
 
 @check

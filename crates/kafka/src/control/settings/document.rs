@@ -34,7 +34,7 @@ pub(crate) fn markdown() -> String {
         let handling = match setting.handling {
             Handling::Honoured(_) => "honoured".to_owned(),
             Handling::Accepted(_) => "accepted".to_owned(),
-            Handling::OneReplica(_) => "accepted, described as 1".to_owned(),
+            Handling::OneReplica(_) => "accepted".to_owned(),
             Handling::Only(value, _) => format!("only `{value}`"),
         };
         let doc = setting.documentation();

@@ -59,10 +59,6 @@ impl Setting {
         let standard = self.standard_text(context);
         let own = options.settings.get(self.name);
         match self.handling {
-            Handling::OneReplica(_) => Shown {
-                value: standard,
-                is_own: false,
-            },
             Handling::Honoured(field) => {
                 let value = change::read(field, options)
                     .or_else(|| own.cloned())
@@ -72,7 +68,7 @@ impl Setting {
                     value,
                 }
             }
-            Handling::Accepted(_) | Handling::Only(..) => Shown {
+            Handling::Accepted(_) | Handling::OneReplica(_) | Handling::Only(..) => Shown {
                 is_own: own.is_some(),
                 value: own.cloned().unwrap_or(standard),
             },

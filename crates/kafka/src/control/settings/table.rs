@@ -48,7 +48,7 @@ pub(crate) enum Handling {
     Honoured(Field),
     /// It is taken and shown as it was given; the sentence says why nothing else is to be done.
     Accepted(&'static str),
-    /// It is taken, and described as what is: one replica.
+    /// It is about replicas, of which there is one: taken, shown as it was given, and noted once.
     OneReplica(&'static str),
     /// Only this value is taken; the sentence says why.
     Only(&'static str, &'static str),
