@@ -162,7 +162,7 @@ impl Log {
         let shared = &self.inner.shared;
         let mut partitions = shared.partitions.write();
         let log = partitions.entry((topic, partition)).or_insert_with(|| {
-            let empty = RecoveredState::empty(&shared.options);
+            let empty = RecoveredState::empty(shared);
             PartitionLog::new(shared.clone(), topic, partition, empty)
         });
         log.set_options(&options);

@@ -39,6 +39,9 @@ pub struct LogOptions {
     /// Most idempotent producers that a partition remembers, about 400 bytes each. Beyond that the
     /// least recently used are forgotten, and any sequence number is taken from them again.
     pub producers_max: usize,
+    /// Most of them in all partitions together. Beyond that a partition forgets the least recently
+    /// used of its own, but for the last one.
+    pub producers_total_max: usize,
     /// An idempotent producer that was silent for this many milliseconds is forgotten. Kafka's
     /// `producer.id.expiration.ms`.
     pub producer_expiry_ms: u64,
@@ -59,6 +62,7 @@ impl Default for LogOptions {
             inline_writes: true,
             prepare_segments: true,
             producers_max: 4_096,
+            producers_total_max: 100_000,
             producer_expiry_ms: 24 * 3_600_000,
             manual: false,
         }

@@ -14,7 +14,7 @@ use crate::appended::Waiter;
 use crate::batch::{Batch, Offset};
 use crate::compaction::Compaction;
 use crate::compaction_files::Replacement;
-use crate::options::{Durability, LogOptions, PartitionOptions};
+use crate::options::{Durability, PartitionOptions};
 use crate::prepared::Prepared;
 use crate::producers::Producers;
 use crate::segment::{Segment, SegmentInfo, Stage};
@@ -379,13 +379,15 @@ pub(crate) struct RecoveredState {
 
 impl RecoveredState {
     /// Of a partition without files.
-    pub(crate) fn empty(options: &LogOptions) -> RecoveredState {
+    pub(crate) fn empty(shared: &Shared) -> RecoveredState {
+        let options = &shared.options;
+        let total = shared.producers_total.clone();
         RecoveredState {
             segments: Vec::new(),
             next_offset: 0,
             writer: Writer::default(),
             unsynced_dirs: Vec::new(),
-            producers: Producers::new(options.producers_max, options.producer_expiry_ms),
+            producers: Producers::new(options.producers_max, options.producer_expiry_ms, total),
             unsnapped_bytes: 0,
             raise_to: 0,
         }

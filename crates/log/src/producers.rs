@@ -10,8 +10,12 @@
 //! a later one, in the next segment, is there. (Neither was answered as synced.) What was lost is
 //! taken when it comes again, so that nothing is lost and nothing is there twice.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset, field};
 use crate::error::AppendError;
@@ -167,8 +171,32 @@ pub(crate) enum Verdict {
     Duplicate(ProducerBatch),
 }
 
+/// Counts the producers of all partitions.
+#[derive(Debug)]
+pub(crate) struct ProducersTotal {
+    count: AtomicUsize,
+    /// Beyond that a partition forgets some of its own for each one that is new to it.
+    max: usize,
+}
+
+impl ProducersTotal {
+    pub(crate) fn new(max: usize) -> Arc<ProducersTotal> {
+        Arc::new(ProducersTotal {
+            count: AtomicUsize::new(0),
+            max,
+        })
+    }
+
+    fn is_full(&self) -> bool {
+        self.count.load(Relaxed) >= self.max
+    }
+}
+
 /// The table of a partition.
 pub(crate) struct Producers {
+    total: Arc<ProducersTotal>,
+    /// What `total` has of this table.
+    counted: usize,
     /// Most producers; beyond that the least recently used are forgotten.
     producers_max: usize,
     /// A producer that was silent for this long is unknown.
@@ -191,8 +219,14 @@ pub(crate) struct Producer {
 }
 
 impl Producers {
-    pub(crate) fn new(producers_max: usize, expiry_ms: u64) -> Producers {
+    pub(crate) fn new(
+        producers_max: usize,
+        expiry_ms: u64,
+        total: Arc<ProducersTotal>,
+    ) -> Producers {
         Producers {
+            total,
+            counted: 0,
             producers_max: producers_max.max(1),
             expiry_ms: i64::try_from(expiry_ms).unwrap_or(i64::MAX),
             map: HashMap::with_hasher(IdHash::new()),
@@ -282,7 +316,10 @@ impl Producers {
     ) {
         self.clock += 1;
         let (clock, expiry_ms) = (self.clock, self.expiry_ms);
-        if self.map.len() >= self.producers_max && !self.map.contains_key(&claim.producer_id) {
+        if (self.map.len() >= self.producers_max || self.total.is_full())
+            && !self.map.is_empty()
+            && !self.map.contains_key(&claim.producer_id)
+        {
             self.evict(now_ms);
         }
         let producer = self
@@ -310,6 +347,23 @@ impl Producers {
         producer.batches.insert(place, claim.at(base));
         producer.seen_ms = now_ms;
         producer.used = clock;
+        self.recount();
+    }
+
+    /// Tells the total what has changed here.
+    #[inline]
+    fn recount(&mut self) {
+        let (now, before) = (self.map.len(), self.counted);
+        self.counted = now;
+        match now.cmp(&before) {
+            Ordering::Equal => {}
+            Ordering::Greater => {
+                self.total.count.fetch_add(now - before, Relaxed);
+            }
+            Ordering::Less => {
+                self.total.count.fetch_sub(before - now, Relaxed);
+            }
+        }
     }
 
     /// Notes a batch that was found in the log, which holds it although its numbers may not fit:
@@ -333,6 +387,7 @@ impl Producers {
         producer.batches.retain(|batch| batch.base < from);
         if producer.batches.is_empty() {
             self.map.remove(&producer_id);
+            self.recount();
         }
     }
 
@@ -341,6 +396,7 @@ impl Producers {
         let expiry_ms = self.expiry_ms;
         self.map
             .retain(|_, producer| now_ms.saturating_sub(producer.seen_ms) < expiry_ms);
+        self.recount();
     }
 
     fn is_expired(&self, producer: &Producer, now_ms: i64) -> bool {
@@ -377,6 +433,7 @@ impl Producers {
             used: self.clock,
         };
         self.map.insert(id, producer);
+        self.recount();
     }
 
     /// What there is to tell of each, in no particular order.
@@ -393,6 +450,13 @@ impl Producers {
                 })
             })
             .collect()
+    }
+}
+
+impl Drop for Producers {
+    fn drop(&mut self) {
+        self.map.clear();
+        self.recount();
     }
 }
 
@@ -433,148 +497,5 @@ impl Claim {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used)]
-    use super::*;
-
-    fn claim(epoch: i16, first_sequence: i32, records: u32) -> Claim {
-        Claim {
-            producer_id: 7,
-            epoch,
-            first_sequence,
-            records,
-            timestamp_ms: 1,
-        }
-    }
-
-    /// What [`Producers::check`] says of these, one after the other, each stored if it is new.
-    fn check(claims: &[(i16, i32, u32)], expected: &str) {
-        let mut producers = Producers::new(10, 1_000);
-        let mut next = 100;
-        let mut said = Vec::new();
-        for (epoch, sequence, records) in claims {
-            let claim = claim(*epoch, *sequence, *records);
-            said.push(match producers.check(&claim, 0) {
-                Ok(Verdict::New) => {
-                    producers.add(&claim, next, next, 0);
-                    next += u64::from(*records);
-                    "new".to_owned()
-                }
-                Ok(Verdict::Duplicate(same)) => format!("at {}", same.base),
-                Err(AppendError::OutOfOrderSequence { expected, .. }) => format!("not {expected}"),
-                Err(AppendError::ProducerFenced { current_epoch, .. }) => {
-                    format!("fenced by {current_epoch}")
-                }
-                Err(AppendError::DuplicateSequence { .. }) => "long ago".to_owned(),
-                Err(error) => panic!("{error}"),
-            });
-        }
-        assert_eq!(said.join(", "), expected);
-    }
-
-    #[test]
-    fn sequences_must_continue() {
-        check(&[(0, 0, 3), (0, 3, 1), (0, 5, 1)], "new, new, not 4");
-        check(&[(0, 40, 3), (0, 43, 1)], "new, new");
-        check(&[(0, 0, 3), (0, 1, 2), (0, 0, 4)], "new, not 3, not 3");
-        check(&[(0, -1, 1), (-1, 0, 1)], "not 0, fenced by 0");
-    }
-
-    #[test]
-    fn sequences_go_round() {
-        let max = i32::MAX;
-        check(&[(0, max - 1, 2), (0, 0, 1)], "new, new");
-        check(&[(0, max, 3), (0, 2, 1), (0, max, 3)], "new, new, at 100");
-        check(&[(0, max, 1), (0, max, 1), (0, 1, 1)], "new, at 100, not 0");
-    }
-
-    #[test]
-    fn a_new_epoch_begins_at_zero_and_fences_the_old_one() {
-        check(&[(0, 5, 1), (1, 6, 1), (1, 0, 1)], "new, not 0, new");
-        check(&[(3, 0, 1), (4, 0, 1), (3, 1, 1)], "new, new, fenced by 4");
-        check(&[(0, 0, 1), (1, 0, 1), (1, 0, 1)], "new, new, at 101");
-    }
-
-    #[test]
-    fn five_batches_are_remembered() {
-        let mut claims: Vec<_> = (0..8).map(|number| (0, number * 2, 2)).collect();
-        claims.extend([(0, 14, 2), (0, 6, 2), (0, 0, 2), (0, 15, 1), (0, 18, 1)]);
-        let news = "new, new, new, new, new, new, new, new";
-        check(
-            &claims,
-            &format!("{news}, at 114, at 106, long ago, not 16, not 16"),
-        );
-        // While fewer are remembered, nothing was forgotten.
-        check(&[(0, 10, 1), (0, 3, 1)], "new, not 11");
-    }
-
-    #[test]
-    fn what_was_not_written_can_be_taken_back() {
-        let mut producers = Producers::new(10, 1_000);
-        for number in 0..5 {
-            producers.add(&claim(0, number, 1), number as u64, number as u64, 0);
-        }
-        // Ten more in a new epoch, none of them written.
-        for number in 0..10 {
-            producers.add(&claim(1, number, 1), 5 + number as u64, 5, 0);
-        }
-        producers.take_back(7, 5);
-        let again = producers.check(&claim(0, 0, 1), 0).unwrap();
-        assert!(matches!(again, Verdict::Duplicate(batch) if batch.base == 0));
-        assert_eq!(producers.check(&claim(0, 5, 1), 0).unwrap(), Verdict::New);
-        producers.take_back(7, 0);
-        assert!(producers.is_empty());
-    }
-
-    #[test]
-    fn what_a_power_loss_took_is_taken_again() {
-        let mut producers = Producers::new(10, 1_000);
-        producers.recover(&claim(0, 2, 1), 100, 0);
-        producers.recover(&claim(0, 6, 1), 103, 0);
-        for (sequence, records) in [(1, 2), (2, 2), (3, 4), (5, 2), (8, 1)] {
-            let overlapping = claim(0, sequence, records);
-            assert!(producers.check(&overlapping, 0).is_err(), "{sequence}");
-        }
-        for (sequence, base) in [(0, 104), (4, 105), (3, 106), (5, 107), (1, 108)] {
-            let lost = claim(0, sequence, 1);
-            assert_eq!(
-                producers.check(&lost, 0).unwrap(),
-                Verdict::New,
-                "{sequence}"
-            );
-            producers.add(&lost, base, 0, 0);
-            let again = producers.check(&lost, 0).unwrap();
-            assert!(matches!(again, Verdict::Duplicate(batch) if batch.base == base));
-        }
-        assert_eq!(producers.check(&claim(0, 7, 1), 0).unwrap(), Verdict::New);
-        let sequences = producers.map[&7]
-            .batches
-            .iter()
-            .map(|batch| batch.first_sequence);
-        assert!(sequences.eq(0..7));
-    }
-
-    #[test]
-    fn silent_producers_and_the_least_recently_used_are_forgotten() {
-        let mut producers = Producers::new(16, 1_000);
-        producers.add(&claim(5, 9, 1), 0, 0, 100);
-        assert!(producers.check(&claim(5, 11, 1), 1_099).is_err());
-        assert_eq!(
-            producers.check(&claim(4, 11, 1), 1_100).unwrap(),
-            Verdict::New
-        );
-        producers.add(&claim(4, 11, 1), 1, 1, 1_100);
-        assert_eq!(producers.infos(1_100)[0].epoch, 4);
-        for producer_id in 100..150 {
-            let claim = Claim {
-                producer_id,
-                ..claim(0, 0, 1)
-            };
-            producers.add(&claim, 2, 2, 1_200);
-            assert!(producers.map.len() <= 16);
-        }
-        assert!(!producers.map.contains_key(&7) && producers.map.contains_key(&140));
-        producers.expire(2_200);
-        assert!(producers.is_empty());
-    }
-}
+#[path = "producers_tests.rs"]
+mod tests;

@@ -142,7 +142,7 @@ fn recover_partition(
 ) -> Result<(RecoveredState, u64), IoFailure> {
     let dir = partition_dir(topic, number);
     let bases = find_segments(&*shared.disk, &dir)?;
-    let mut state = RecoveredState::empty(&shared.options);
+    let mut state = RecoveredState::empty(shared);
     state.writer.has_dir = true;
     // A kill leaves names that the program sees and the disk does not have yet.
     state.unsynced_dirs = vec![dir.to_string(), topic_dir(topic), "topics".to_owned()];

@@ -16,6 +16,7 @@ use crate::metrics::{Counters, count};
 use crate::options::LogOptions;
 use crate::partition::PartitionLog;
 use crate::prepared::{Preparation, PreparedFiles};
+use crate::producers::ProducersTotal;
 use crate::queue::Queue;
 use crate::read::ColdJob;
 use crate::removal::{Removal, Removals};
@@ -94,6 +95,7 @@ impl Queues {
 pub(crate) struct Shared {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) options: LogOptions,
+    pub(crate) producers_total: Arc<ProducersTotal>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) queues: Arc<Queues>,
     pub(crate) journal: Journal,
@@ -126,6 +128,7 @@ impl Shared {
             partitions: RwLock::default(),
             removals: Removals::default(),
             prepared_files: PreparedFiles::default(),
+            producers_total: ProducersTotal::new(options.producers_total_max),
             started: Instant::now(),
             slow_until_ms: AtomicU64::new(0),
             slow_mode_ms: AtomicU64::new(0),

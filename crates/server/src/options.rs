@@ -163,6 +163,9 @@ options! {
         /// Most idempotent producers that a partition remembers, about 400 bytes each; the least
         /// recently used are forgotten.
         producers_max: u32 = "4096", "";
+        /// Most of them in all partitions together; beyond it a partition forgets some of its own
+        /// for each new one.
+        producers_total_max: u32 = "100000", "";
         /// An idempotent producer that was silent for this long is forgotten.
         producer_expiry: Duration = "24h", "kafka producer.id.expiration.ms";
         /// Address of /metrics, /healthz and the interface of `cloverleaf topic` and the like.

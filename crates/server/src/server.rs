@@ -374,6 +374,7 @@ fn log_options(config: &Config) -> LogOptions {
         tail_bytes_max: config.general.tail_bytes_max.0,
         disk_free_bytes_min: config.general.disk_free_bytes_min.0,
         producers_max: config.general.producers_max as usize,
+        producers_total_max: config.general.producers_total_max as usize,
         producer_expiry_ms: ms(config.general.producer_expiry),
         ..LogOptions::default()
     }
