@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 fuzz_target!(|data: &[u8]| {
     let _ = decode_producers(data);
     // With its checksum made right, so that what lies behind it is reached.
-    let mut bytes = b"clvprod1".to_vec();
+    let mut bytes = b"clvprod2".to_vec();
     bytes.extend_from_slice(data);
     let crc = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
