@@ -33,6 +33,12 @@ pub enum TlsError {
     /// There is an address for TLS but no certificate.
     #[error("kafka.tls_address needs a certificate: kafka.tls_cert and kafka.tls_key are missing")]
     AddressWithoutCertificate,
+    /// A certificate for Kafka's clients, and nowhere for them to come to.
+    #[error(
+        "kafka.tls_cert, kafka.tls_key and kafka.tls_root_ca_file are for kafka.tls_address, which \
+         is not set: set it, or leave them out"
+    )]
+    CertificateWithoutAddress,
     /// Clients' certificates are to be verified but there is nobody to trust.
     #[error(
         "{section}.tls_client_auth_policy = \"require-verify\" needs {section}.tls_root_ca_file, \
@@ -94,7 +100,11 @@ pub(crate) fn nsq_config(nsq: &NsqConfig) -> Result<Option<Arc<ServerConfig>>, T
 /// Says which option to change.
 pub(crate) fn kafka_config(kafka: &KafkaConfig) -> Result<Option<Arc<ServerConfig>>, TlsError> {
     if kafka.tls_address.is_off() {
-        return Ok(None);
+        let files = [&kafka.tls_cert, &kafka.tls_key, &kafka.tls_root_ca_file];
+        return match files.iter().any(|file| file.is_some()) {
+            true => Err(TlsError::CertificateWithoutAddress),
+            false => Ok(None),
+        };
     }
     let settings = Settings {
         section: "kafka",

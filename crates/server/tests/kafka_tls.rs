@@ -173,6 +173,15 @@ fn half_a_configuration_is_refused_with_a_sentence() {
         text.contains("/nonexistent/cert.pem (kafka.tls_cert)"),
         "{text}"
     );
+    let text = error(|c| {
+        c.kafka.tls_address.0 = String::new();
+        c.kafka.tls_cert = Some("cert.pem".into());
+        c.kafka.tls_key = Some("key.pem".into());
+    });
+    assert!(
+        text.contains("kafka.tls_address, which is not set"),
+        "{text}"
+    );
     let text = error(|c| c.kafka.tls_address.0 = "0.0.0.0:0".to_owned());
     assert!(text.contains("--allow-anonymous-remote"), "{text}");
 }
