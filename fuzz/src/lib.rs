@@ -56,7 +56,7 @@ impl Default for KafkaWorld {
             ..KafkaOptions::default()
         };
         Self {
-            context: KafkaContext::new(broker.clone(), options, jobs.clone()),
+            context: KafkaContext::new(broker.clone(), options, jobs.clone(), jobs.clone()),
             log,
             broker,
             registry: Registry::new(),

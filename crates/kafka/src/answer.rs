@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use kafka_protocol::protocol::Encodable;
 use parking_lot::Mutex;
 
-use crate::context::KafkaContext;
+use crate::context::{KafkaContext, Worker};
 
 /// The body of an answer, without frame and header.
 pub(crate) type Body = Vec<u8>;
@@ -38,8 +38,16 @@ pub(crate) fn body(answer: &impl Encodable, version: i16) -> Body {
 
 /// Runs `job`, which may block, on the worker's thread.
 pub(crate) fn later(context: &KafkaContext, job: impl FnOnce() -> Body + Send + 'static) -> Answer {
+    later_on(&context.worker, job)
+}
+
+/// Runs `job`, which may take long, on that worker's thread.
+pub(crate) fn later_on(
+    worker: &Arc<dyn Worker>,
+    job: impl FnOnce() -> Body + Send + 'static,
+) -> Answer {
     let (promise, reply) = promise();
-    context.worker.run(Box::new(move || promise.keep(job())));
+    worker.run(Box::new(move || promise.keep(job())));
     Answer::Later(Box::pin(reply))
 }
 

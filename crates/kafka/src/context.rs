@@ -21,8 +21,10 @@ pub struct KafkaContext {
     pub broker: Broker,
     /// Limits and defaults.
     pub options: KafkaOptions,
-    /// Where calls go that may block.
+    /// Where calls go that may block: short ones, which others wait for.
     pub worker: Arc<dyn Worker>,
+    /// Where calls go that may read much from the disk, and change nothing.
+    pub lookups: Arc<dyn Worker>,
     /// What clients tell of themselves (KIP-714).
     pub client_metrics: ClientMetrics,
     /// The numbers of idempotent producers.
@@ -34,7 +36,12 @@ pub struct KafkaContext {
 
 impl KafkaContext {
     /// A context on a broker.
-    pub fn new(broker: Broker, options: KafkaOptions, worker: Arc<dyn Worker>) -> Arc<Self> {
+    pub fn new(
+        broker: Broker,
+        options: KafkaOptions,
+        worker: Arc<dyn Worker>,
+        lookups: Arc<dyn Worker>,
+    ) -> Arc<Self> {
         let groups = Groups::new(broker.clone(), worker.clone(), &options);
         Arc::new(Self {
             fetch_sessions: FetchSessions::new(options.fetch_sessions_max),
@@ -44,6 +51,7 @@ impl KafkaContext {
             broker,
             options,
             worker,
+            lookups,
         })
     }
 }

@@ -5,17 +5,23 @@
 mod common;
 
 use cloverleaf_kafka::KafkaOptions;
+use std::sync::atomic::Ordering;
+
 use cloverleaf_kafka::apis::APIS;
 use cloverleaf_kafka::error_code::ErrorCode;
 use cloverleaf_session::Session as _;
 use common::{Peer, World, batch, frame, text};
 use kafka_protocol::messages::api_versions_response::ApiVersionsResponse;
+use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic};
+use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::produce_request::{
     PartitionProduceData, ProduceRequest, TopicProduceData,
 };
-use kafka_protocol::messages::{ApiVersionsRequest, MetadataRequest, TopicName};
+use kafka_protocol::messages::{
+    ApiVersionsRequest, CreateTopicsRequest, ListOffsetsRequest, MetadataRequest, TopicName,
+};
 use proptest::prelude::*;
 
 fn hello(name: &str, version: &str) -> ApiVersionsRequest {
@@ -383,4 +389,30 @@ proptest! {
         }
         survive(&world, &bytes, piece)?;
     }
+}
+
+#[test]
+fn a_look_up_that_takes_long_holds_up_no_change() {
+    let world = World::new();
+    world.topic("t", 1);
+    world.lookups_hang.store(true, Ordering::SeqCst);
+    let since = ListOffsetsPartition::default().with_timestamp(5);
+    let wanted = ListOffsetsTopic::default()
+        .with_name(TopicName(text("t")))
+        .with_partitions(vec![since]);
+    let request = ListOffsetsRequest::default().with_topics(vec![wanted]);
+    let mut slow = world.connect();
+    let id = slow.send(7, &request);
+    slow.pump();
+    slow.expect_nothing();
+    let made = CreatableTopic::default()
+        .with_name(TopicName(text("made")))
+        .with_num_partitions(1)
+        .with_replication_factor(1);
+    let request = CreateTopicsRequest::default().with_topics(vec![made]);
+    assert_eq!(world.connect().call(7, &request).topics[0].error_code, 0);
+    world.lookups_hang.store(false, Ordering::SeqCst);
+    slow.pump();
+    let found = slow.expect::<ListOffsetsRequest>(7, id);
+    assert_eq!(found.topics[0].partitions[0].offset, -1);
 }

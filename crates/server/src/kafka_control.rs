@@ -1,5 +1,6 @@
-//! The thread for what Kafka clients ask that may block on the disk: making, changing and deleting
-//! topics and groups. The cores that serve connections go on meanwhile.
+//! Threads for what Kafka clients ask that may block on the disk. The cores that serve connections
+//! go on meanwhile. "kafka-control" makes, changes and deletes topics and groups and keeps commits;
+//! "kafka-lookups" looks messages up by their time, which may take seconds and holds up no commit.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,20 +23,20 @@ impl Worker for Queue {
     }
 }
 
-/// The thread. Dropping it ends it, after the jobs that it has.
+/// One of the threads. Dropping it ends it, after the jobs that it has.
 pub(crate) struct KafkaControl {
     queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl KafkaControl {
-    /// Starts it.
+    /// Starts it under this name.
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub(crate) fn start() -> io::Result<KafkaControl> {
+    pub(crate) fn start(name: &str) -> io::Result<KafkaControl> {
         let (sender, receiver) = channel();
-        let thread = thread::Builder::new().name("kafka-control".to_owned());
+        let thread = thread::Builder::new().name(name.to_owned());
         Ok(KafkaControl {
             queue: Arc::new(Queue(sender)),
             thread: Some(thread.spawn(move || run(&receiver))?),
@@ -84,7 +85,7 @@ mod tests {
 
     #[test]
     fn jobs_run_in_order_and_a_fault_ends_none_but_its_own() {
-        let mut control = KafkaControl::start().unwrap();
+        let mut control = KafkaControl::start("kafka-test").unwrap();
         let worker = control.worker();
         let (sender, receiver) = channel();
         for number in 0..3 {

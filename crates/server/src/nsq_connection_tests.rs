@@ -41,9 +41,14 @@ fn context() -> Arc<ServerContext> {
     let clock = Arc::new(ManualClock::new(1_700_000_000_000));
     let broker = Broker::open(log.clone(), recovery, broker_options, clock).unwrap();
     let config = Config::default();
-    let worker = KafkaControl::start().unwrap().worker();
+    let worker = KafkaControl::start("kafka-control").unwrap().worker();
     Arc::new(ServerContext {
-        kafka: KafkaContext::new(broker.clone(), KafkaOptions::default(), worker),
+        kafka: KafkaContext::new(
+            broker.clone(),
+            KafkaOptions::default(),
+            worker.clone(),
+            worker,
+        ),
         kafka_tls: None,
         broker,
         log,

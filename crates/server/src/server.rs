@@ -65,6 +65,7 @@ pub struct Server {
     recovery: Vec<String>,
     threads: Vec<JoinHandle<()>>,
     control: KafkaControl,
+    lookups: KafkaControl,
     housekeeping: Option<JoinHandle<()>>,
 }
 
@@ -104,6 +105,7 @@ impl Server {
                 recovery: report,
                 threads: running.threads,
                 control: running.control,
+                lookups: running.lookups,
                 housekeeping: Some(running.housekeeping),
             }),
             Err(error) => {
@@ -157,6 +159,7 @@ impl Server {
             join(thread);
         }
         self.control.stop();
+        self.lookups.stop();
         self.context.broker.close();
         join(housekeeping);
         self.context.log.close();
@@ -193,6 +196,7 @@ struct Running {
     context: Arc<ServerContext>,
     threads: Vec<JoinHandle<()>>,
     control: KafkaControl,
+    lookups: KafkaControl,
     housekeeping: JoinHandle<()>,
 }
 
@@ -232,10 +236,11 @@ impl Running {
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        let control = KafkaControl::start()?;
+        let control = KafkaControl::start("kafka-control")?;
+        let lookups = KafkaControl::start("kafka-lookups")?;
         let options = config_kafka::kafka_options(&config);
         let context = Arc::new(ServerContext {
-            kafka: KafkaContext::new(broker.clone(), options, control.worker()),
+            kafka: KafkaContext::new(broker.clone(), options, control.worker(), lookups.worker()),
             kafka_tls: tls.kafka,
             registry: Registry::new(),
             nsq: Arc::new(config_nsq::session_options(&config)),
@@ -268,12 +273,14 @@ impl Running {
                 context,
                 threads: running.threads,
                 control,
+                lookups,
                 housekeeping,
             }),
             Err(error) => {
                 context.draining.send_replace(true);
                 running.threads.drain(..).for_each(join);
                 drop(control);
+                drop(lookups);
                 context.broker.close();
                 Err(error.into())
             }

@@ -9,7 +9,7 @@ use kafka_protocol::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
 };
 
-use crate::answer::{Answer, Body, body, later};
+use crate::answer::{Answer, Body, body, later_on};
 use crate::context::KafkaContext;
 use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
@@ -102,7 +102,7 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
         return Ok(Answer::Ready(answer(call.context, wanted, version)));
     }
     let context = call.context.clone();
-    Ok(later(call.context, move || {
+    Ok(later_on(&call.context.lookups, move || {
         answer(&context, wanted, version)
     }))
 }

@@ -30,6 +30,17 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 pub struct Jobs(Mutex<VecDeque<Job>>);
 
+impl Jobs {
+    fn run(&self) {
+        loop {
+            let Some(job) = self.0.lock().pop_front() else {
+                break;
+            };
+            job();
+        }
+    }
+}
+
 impl Worker for Jobs {
     fn run(&self, job: Job) {
         self.0.lock().push_back(job);
@@ -46,6 +57,9 @@ pub struct World {
     pub context: Arc<KafkaContext>,
     pub registry: Registry,
     jobs: Arc<Jobs>,
+    lookups: Arc<Jobs>,
+    /// Whether look-ups take for ever.
+    pub lookups_hang: AtomicBool,
 }
 
 impl World {
@@ -78,7 +92,8 @@ impl World {
         let (log, recovery) = Log::open(faults.clone(), log_options).unwrap();
         let broker = Broker::open(log.clone(), recovery, broker_options, clock.clone()).unwrap();
         let jobs = Arc::new(Jobs::default());
-        let context = KafkaContext::new(broker.clone(), options, jobs.clone());
+        let lookups = Arc::new(Jobs::default());
+        let context = KafkaContext::new(broker.clone(), options, jobs.clone(), lookups.clone());
         World {
             clock,
             disk,
@@ -88,6 +103,8 @@ impl World {
             context,
             registry: Registry::new(),
             jobs,
+            lookups,
+            lookups_hang: AtomicBool::new(false),
         }
     }
 
@@ -111,11 +128,9 @@ impl World {
 
     /// Lets the worker do all that it has to do now; nothing is synced.
     pub fn work(&self) {
-        loop {
-            let Some(job) = self.jobs.0.lock().pop_front() else {
-                break;
-            };
-            job();
+        self.jobs.run();
+        if !self.lookups_hang.load(Ordering::SeqCst) {
+            self.lookups.run();
         }
     }
 

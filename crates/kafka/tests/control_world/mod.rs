@@ -179,7 +179,7 @@ fn open(
     let (log, recovery) = Log::open(disk.mount(), log_options).unwrap();
     let broker_options = broker_options.clone();
     let broker = Broker::open(log.clone(), recovery, broker_options, clock.clone()).unwrap();
-    let context = KafkaContext::new(broker, options.clone(), Arc::new(Inline));
+    let context = KafkaContext::new(broker, options.clone(), Arc::new(Inline), Arc::new(Inline));
     (log, context)
 }
 
