@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::task::Context;
 
+use bytes::BytesMut;
 use cloverleaf_session::{Now, Output, Received};
 use cloverleaf_telemetry::{Identity, Probe};
 
@@ -23,7 +24,7 @@ use crate::control::{self, Call, Peer};
 use crate::error_code::ErrorCode;
 use crate::fetch::Env;
 use crate::frame::{self, RequestHeader, SIZE_BYTES};
-use crate::produce::{Acks, Producing, Totals};
+use crate::produce::{Acks, Carried, Lone, Producing, Totals};
 use crate::wire::{Malformed, Reader};
 
 /// Once a poll has so many bytes to be written, the rest waits for the next one.
@@ -239,6 +240,12 @@ impl Session {
         let carried = self
             .producing
             .execute(&self.context, header.version, body)?;
+        self.produced(head, carried);
+        Ok(())
+    }
+
+    /// Takes note of a Produce that was carried out, and of the answer that it wants.
+    fn produced(&mut self, head: AnswerHead, carried: Carried) {
         let (tally, totals) = (&mut self.tally, carried.totals);
         tally.totals.messages += totals.messages;
         tally.totals.bytes += totals.bytes;
@@ -246,7 +253,7 @@ impl Session {
         if carried.acks != Acks::None {
             tally.produces += 1;
             self.answers.produce(head, carried.answer);
-            return Ok(());
+            return;
         }
         tally.silent += 1;
         // Without an answer the end of the connection is how the client learns of an error, and
@@ -260,7 +267,33 @@ impl Session {
         if let Some(refusal) = refusal {
             self.end(refusal);
         }
-        Ok(())
+    }
+
+    /// Sees whether `input` is nothing but a Produce with one large batch.
+    fn find_lone(&mut self, input: &[u8]) -> Option<(AnswerHead, Lone)> {
+        let Ok(Ok(size)) = self.find_request(input) else {
+            return None;
+        };
+        let request = &input[SIZE_BYTES..];
+        let start = frame::read_start(request).ok()?;
+        let versions = apis::find(start.api_key)?;
+        if size != request.len() || versions.api != Api::Produce || !versions.serves(start.version)
+        {
+            return None;
+        }
+        let (header, body) = frame::read_header(request, versions).ok()?;
+        if !self.is_identified {
+            self.identify(header.client_id);
+        }
+        let head = AnswerHead {
+            correlation_id: header.correlation_id,
+            flexible: versions.answer_header_is_flexible(header.version),
+        };
+        let context = &self.context;
+        let lone = self
+            .producing
+            .find_lone(context, header.version, input, body)?;
+        Some((head, lone))
     }
 
     fn api_versions(
@@ -389,6 +422,30 @@ impl cloverleaf_session::Session for Session {
             consumed_bytes: consumed,
             needed_bytes: needed,
             cost_bytes: consumed + calls * CALL_COST_BYTES,
+        }
+    }
+
+    fn receive_own(&mut self, input: &mut BytesMut, now: Now) -> Received {
+        let is_ready = self.wants_input() && self.context.broker.room().is_free();
+        let Some((head, lone)) = is_ready.then(|| self.find_lone(input)).flatten() else {
+            return self.receive(input, now);
+        };
+        let bytes = input.len();
+        let mut request = std::mem::take(input);
+        let mut records = request.split_off(lone.range().start);
+        records.truncate(lone.range().len());
+        // Without this part of the buffer the batch is the only owner of the rest.
+        drop(request);
+        let carried = self
+            .producing
+            .execute_lone(&self.context, lone, records.freeze());
+        self.produced(head, carried);
+        let calls = self.tally.calls;
+        self.tell_read(bytes, bytes, 0, now);
+        Received {
+            consumed_bytes: bytes,
+            needed_bytes: 0,
+            cost_bytes: bytes + calls * CALL_COST_BYTES,
         }
     }
 

@@ -284,7 +284,9 @@ impl Io {
         let carried = self.carry.rest().len();
         let fresh = FRONT_BYTES..FRONT_BYTES + count;
         if carried + count < self.needed_bytes {
-            self.carry.push(&buffer[fresh]);
+            self.carry
+                .room(count, self.needed_bytes)
+                .extend_from_slice(&buffer[fresh]);
             self.hold.settle(carried + count, false, now.us);
             self.hold.moved(now.us);
             session.read_ended_inside_frame();
@@ -300,16 +302,26 @@ impl Io {
         let received = session.receive(input, now);
         self.needed_bytes = received.needed_bytes;
         self.carry.take(carried);
-        self.carry.push(&input[received.consumed_bytes..]);
+        let rest = &input[received.consumed_bytes..];
+        if !rest.is_empty() {
+            let room = self.carry.room(rest.len(), self.needed_bytes);
+            room.extend_from_slice(rest);
+        }
         self.settle(received.consumed_bytes, now);
         received.cost_bytes
     }
 
     /// Shows the session what was carried alone. Returns what that cost.
     fn show_carry(&mut self, session: &mut impl Session, now: Now) -> usize {
-        let received = session.receive(self.carry.rest(), now);
+        let shown = self.carry.rest().len();
+        let received = match shown == self.needed_bytes {
+            true => session.receive_own(self.carry.buffer(), now),
+            false => session.receive(self.carry.rest(), now),
+        };
         self.needed_bytes = received.needed_bytes;
-        self.carry.take(received.consumed_bytes);
+        // The session may have taken some of it with the buffer.
+        let left = shown - received.consumed_bytes;
+        self.carry.take(self.carry.rest().len() - left);
         self.settle(received.consumed_bytes, now);
         received.cost_bytes
     }

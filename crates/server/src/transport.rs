@@ -11,6 +11,7 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 
+use bytes::{Buf, BytesMut};
 use cloverleaf_nsq::identify::Compression;
 use cloverleaf_nsq::stats_clients::ClientTls;
 use rustls::{ProtocolVersion, ServerConfig, ServerConnection};
@@ -36,10 +37,14 @@ pub(crate) enum LayerError {
     Compressed(&'static str),
 }
 
+/// Room that is made at once for bytes that are expected: memory that nothing was written to is
+/// none, and what grows in place need not be moved.
+const ROOM_BYTES: usize = 2 << 20;
+
 /// Bytes that wait to be taken from the front.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    bytes: Vec<u8>,
+    bytes: BytesMut,
     taken: usize,
 }
 
@@ -49,33 +54,38 @@ impl Inbox {
     }
 
     /// The end of the bytes, with room for `count` more, where `whole` are expected in the end.
-    pub(crate) fn room(&mut self, count: usize, whole: usize) -> &mut Vec<u8> {
+    pub(crate) fn room(&mut self, count: usize, whole: usize) -> &mut BytesMut {
         let len = self.bytes.len();
         if self.bytes.capacity() - len < count {
-            // Fourfold: what was outgrown is memory that the allocator keeps for a while, what is
-            // not touched yet is none.
-            let most = whole.min(len.saturating_mul(4));
-            self.bytes
-                .reserve_exact(count.max(most.saturating_sub(len)));
+            // Fourfold: what was outgrown is memory that the allocator keeps for a while.
+            let most = whole.min(len.saturating_mul(4).max(ROOM_BYTES));
+            let mut larger = BytesMut::with_capacity(most.max(len + count));
+            larger.extend_from_slice(&self.bytes);
+            (self.bytes, self.taken) = (larger, 0);
         }
         &mut self.bytes
     }
 
+    /// The bytes themselves, for whoever may take them as a whole.
+    pub(crate) fn buffer(&mut self) -> &mut BytesMut {
+        &mut self.bytes
+    }
+
     pub(crate) fn rest(&self) -> &[u8] {
-        &self.bytes[self.taken..]
+        &self.bytes
     }
 
     pub(crate) fn take(&mut self, count: usize) {
+        self.bytes.advance(count.min(self.bytes.len()));
         self.taken += count;
-        if self.taken >= self.bytes.len() {
+        if self.bytes.is_empty() {
             // Released: an idle connection keeps no buffer.
             *self = Inbox::default();
-        } else if self.taken >= self.bytes.len() / 2 {
-            self.bytes.drain(..self.taken);
-            self.taken = 0;
-            if self.bytes.capacity() > 4 * self.bytes.len() {
-                self.bytes.shrink_to_fit();
-            }
+        } else if self.taken >= self.bytes.len() {
+            *self = Inbox {
+                bytes: BytesMut::from(&self.bytes[..]),
+                taken: 0,
+            };
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::task::Context;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 /// What time it is, by two clocks that are read once per socket read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +149,13 @@ pub trait Session {
 
     /// Takes commands from the start of `input`.
     fn receive(&mut self, input: &[u8], now: Now) -> Received;
+
+    /// As [`Session::receive`], for one command that is whole, alone, and in a buffer of its own
+    /// because it is large. The session may take that buffer (and leave `input` empty) to keep what
+    /// it would have to copy otherwise; what it took counts as consumed.
+    fn receive_own(&mut self, input: &mut BytesMut, now: Now) -> Received {
+        self.receive(input, now)
+    }
 
     /// The peer sends no more; `rest` is what was not consumed.
     fn end_of_input(&mut self, rest: &[u8], now: Now);

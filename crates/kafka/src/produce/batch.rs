@@ -15,15 +15,48 @@ fn invalid(text: &'static str) -> Refusal {
     Refusal::new(ErrorCode::InvalidRecord, Some(text.into()))
 }
 
-/// Copies the one batch out of the request and checks it.
+/// What one partition is sent.
+pub(crate) enum Records<'a> {
+    /// Nothing, where a batch should be.
+    None,
+    /// Bytes within a buffer that others need too.
+    Lent(&'a [u8]),
+    /// Bytes that nobody else has.
+    Own(Bytes),
+}
+
+impl std::ops::Deref for Records<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Records::None => &[],
+            Records::Lent(bytes) => bytes,
+            Records::Own(bytes) => bytes,
+        }
+    }
+}
+
+impl Records<'_> {
+    fn into_own(self) -> Bytes {
+        match self {
+            Records::None => Bytes::new(),
+            Records::Lent(bytes) => Bytes::copy_from_slice(bytes),
+            Records::Own(bytes) => bytes,
+        }
+    }
+}
+
+/// Checks the one batch of a partition, and copies it unless it is ours alone.
 pub(crate) fn check(
     context: &KafkaContext,
     version: i16,
-    records: Option<&[u8]>,
+    records: Records<'_>,
     topic: &Topic,
 ) -> Result<Batch, Refusal> {
-    let records = records.filter(|records| !records.is_empty());
-    let records = records.ok_or_else(|| invalid("a partition without a record batch"))?;
+    if records.is_empty() {
+        return Err(invalid("a partition without a record batch"));
+    }
     // A topic's own limit is checked where the batch is published; a higher one counts here.
     let bytes_max = context.options.batch_bytes_max;
     if records.len() as u64 > bytes_max && topic.options().batch_bytes_max.is_none() {
@@ -35,13 +68,13 @@ pub(crate) fn check(
     if records.get(16).is_some_and(|magic| *magic != 2) {
         return Err(invalid("only record batches of message format 2 are taken"));
     }
-    match Batch::peek_len(records) {
+    match Batch::peek_len(&records) {
         Ok(len) if len < records.len() => {
             return Err(invalid("exactly one record batch per partition is taken"));
         }
         _ => {}
     }
-    let batch = Batch::parse(Bytes::copy_from_slice(records))
+    let batch = Batch::parse(records.into_own())
         .map_err(|error| Refusal::new(of_batch(&error), Some(error.to_string().into())))?;
     if batch.is_control() {
         return Err(invalid("control batches are the broker's own"));

@@ -7,13 +7,15 @@
 //!
 //! The request is walked twice where it lies: once to see that it is whole, because what is
 //! malformed must store nothing, then to store. Each batch is copied once, out of the buffer that
-//! the connections of a core share.
+//! the connections of a core share; a large one that came alone has a buffer of its own and stays
+//! there ([`Lone`]).
 //!
 //! Source: <https://kafka.apache.org/protocol#The_Messages_Produce>; what is refused and how:
 //! `ProduceRequest.validateRecords`, `UnifiedLog.analyzeAndValidateRecords` of Kafka.
 
 mod answer;
 mod batch;
+mod lone;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -22,12 +24,14 @@ use cloverleaf_broker::{PublishError, Topic};
 use cloverleaf_log::Durability;
 
 pub(crate) use answer::Produced;
+pub(crate) use lone::Lone;
 
 use crate::context::KafkaContext;
 use crate::error_code::{ErrorCode, of_publish};
 use crate::topic_ref::{IDS_FROM, TopicKey, TopicRef};
 use crate::wire::{Malformed, Reader};
 use answer::{PartitionAnswer, Stored};
+use batch::Records;
 
 /// What came of a request beside its answer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,9 +94,21 @@ pub(crate) struct Carried {
     pub(crate) totals: Totals,
 }
 
+#[derive(Clone, Copy)]
 struct Head {
     acks: i16,
     transactional: bool,
+}
+
+impl Carried {
+    fn new(head: Head, answer: Produced, totals: Totals) -> Carried {
+        Carried {
+            // An unknown number wants an answer, which says that it is unknown.
+            acks: Acks::of(head.acks).unwrap_or(Acks::Leader),
+            answer,
+            totals,
+        }
+    }
 }
 
 /// The pieces of a request, as they come.
@@ -128,19 +144,13 @@ impl Producing {
                     version,
                     head,
                     index,
-                    records,
                 };
-                let outcome = sent.store(&topic, &mut totals);
+                let records = records.map_or(Records::None, Records::Lent);
+                let outcome = sent.store(&topic, records, &mut totals);
                 answer.partition(PartitionAnswer { index, outcome });
             }
         })?;
-        // An unknown number wants an answer, which says that it is unknown.
-        let acks = Acks::of(head.acks).unwrap_or(Acks::Leader);
-        Ok(Carried {
-            acks,
-            answer,
-            totals,
-        })
+        Ok(Carried::new(head, answer, totals))
     }
 
     /// Takes an answer that was given back, so that the next one allocates nothing.
@@ -207,13 +217,12 @@ fn count(body: &mut Reader<'_>) -> Result<usize, Malformed> {
     })
 }
 
-/// What one partition is sent.
+/// What is said of the batch that one partition is sent.
 struct Sent<'a> {
     context: &'a KafkaContext,
     version: i16,
     head: &'a Head,
     index: i32,
-    records: Option<&'a [u8]>,
 }
 
 /// Why a batch was not stored.
@@ -247,7 +256,12 @@ impl From<PublishError> for Refusal {
 }
 
 impl Sent<'_> {
-    fn store(&self, topic: &TopicRef, totals: &mut Totals) -> Result<Stored, Refusal> {
+    fn store(
+        &self,
+        topic: &TopicRef,
+        records: Records<'_>,
+        totals: &mut Totals,
+    ) -> Result<Stored, Refusal> {
         let acks = Acks::of(self.head.acks)
             .ok_or_else(|| Refusal::new(ErrorCode::InvalidRequiredAcks, None))?;
         let Some(topic) = topic.topic() else {
@@ -262,7 +276,7 @@ impl Sent<'_> {
             return Err(unknown());
         };
         let log = topic.partition(partition).ok_or_else(unknown)?;
-        let batch = batch::check(self.context, self.version, self.records, topic)?;
+        let batch = batch::check(self.context, self.version, records, topic)?;
         if self.head.transactional || batch.is_transactional() {
             let text = Cow::Borrowed("transactions are not supported");
             return Err(Refusal::new(ErrorCode::InvalidTxnState, Some(text)));

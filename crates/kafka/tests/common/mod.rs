@@ -209,6 +209,17 @@ impl Peer<'_> {
         self.show();
     }
 
+    /// Sends bytes in a buffer of their own; gives what the session has left of them.
+    pub fn feed_own(&mut self, mut bytes: BytesMut) -> BytesMut {
+        assert!(self.input.is_empty());
+        self.woken.0.store(true, Ordering::SeqCst);
+        let shown = bytes.len();
+        let received = self.session.receive_own(&mut bytes, self.world.now());
+        let left = shown - received.consumed_bytes;
+        let _ = bytes.split_to(bytes.len() - left);
+        bytes
+    }
+
     fn show(&mut self) -> bool {
         if self.input.is_empty() || !self.session.wants_input() {
             return false;
