@@ -37,10 +37,6 @@ pub(crate) enum LayerError {
     Compressed(&'static str),
 }
 
-/// Room that is made at once for bytes that are expected: memory that nothing was written to is
-/// none, and what grows in place need not be moved.
-const ROOM_BYTES: usize = 2 << 20;
-
 /// Bytes that wait to be taken from the front.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
@@ -57,8 +53,9 @@ impl Inbox {
     pub(crate) fn room(&mut self, count: usize, whole: usize) -> &mut BytesMut {
         let len = self.bytes.len();
         if self.bytes.capacity() - len < count {
-            // Fourfold: what was outgrown is memory that the allocator keeps for a while.
-            let most = whole.min(len.saturating_mul(4).max(ROOM_BYTES));
+            // Fourfold: what was outgrown is memory that the allocator keeps for a while. Not all
+            // at once: with huge pages a first byte can cost 2 MiB.
+            let most = whole.min(len.saturating_mul(4));
             let mut larger = BytesMut::with_capacity(most.max(len + count));
             larger.extend_from_slice(&self.bytes);
             (self.bytes, self.taken) = (larger, 0);
