@@ -69,7 +69,7 @@ impl Default for BrokerOptions {
     fn default() -> Self {
         Self {
             durability: DurabilityMode::Protocol,
-            unwritten_bytes_max: 64 << 20,
+            unwritten_bytes_max: 32 << 20,
             outbox_bytes_max: 256 << 10,
             read_bytes_max: 256 << 10,
             // Design, section 6: progress reaches the kernel within 10 ms.

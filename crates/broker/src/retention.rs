@@ -14,7 +14,9 @@ const SEAL_BYTES_MIN: u64 = 1 << 20;
 pub(crate) fn run(shared: &Arc<Shared>, now_ms: u64) {
     for topic in shared.all_topics() {
         for (partition, log) in (0u32..).zip(topic.logs().iter()) {
-            log.roll_aged(i64::try_from(now_ms).unwrap_or(i64::MAX));
+            let unix_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
+            log.roll_aged(unix_ms);
+            log.forget_silent_producers(unix_ms);
             let dropped = drop_expired(&topic, log, now_ms)
                 | drop_consumed(shared, &topic, partition, log, now_ms);
             if dropped && !topic.is_ephemeral() {

@@ -426,7 +426,9 @@ impl cloverleaf_session::Session for Session {
     }
 
     fn receive_own(&mut self, input: &mut BytesMut, now: Now) -> Received {
-        let is_ready = self.wants_input() && self.context.broker.room().is_free();
+        // A buffer with much room to spare would stay in memory with the batch.
+        let is_tight = input.capacity() - input.len() <= input.len() / 8;
+        let is_ready = is_tight && self.wants_input() && self.context.broker.room().is_free();
         let Some((head, lone)) = is_ready.then(|| self.find_lone(input)).flatten() else {
             return self.receive(input, now);
         };

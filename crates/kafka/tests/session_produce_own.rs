@@ -78,6 +78,34 @@ fn a_large_batch_stays_where_it_lies() {
 }
 
 #[test]
+fn a_buffer_with_more_than_the_batch_is_not_kept_with_it() {
+    let world = World::new();
+    let topic = world.topic("t", 1);
+    let mut peer = world.connect();
+    let whole = frame(9, &request(&world, 9, 1, &[(0, large())]), 7);
+    let mut with_junk = BytesMut::from(&whole[..]);
+    with_junk.extend_from_slice(&[0; 5000]);
+    let size = (with_junk.len() - 4) as i32;
+    with_junk[..4].copy_from_slice(&size.to_be_bytes());
+    let mut with_room = BytesMut::with_capacity(2 * whole.len());
+    with_room.extend_from_slice(&whole);
+    for (round, bytes) in [with_junk, with_room].into_iter().enumerate() {
+        let lies = bytes.as_ptr_range();
+        peer.feed_own(bytes);
+        peer.pump();
+        let base = 2 * round as u64;
+        assert_eq!(offsets(&mut peer, 9, 7), [(0, 0, base as i64)]);
+        let Read::Batches(stored) = topic.partition(0).unwrap().read(base, 1 << 20) else {
+            panic!("it is stored");
+        };
+        assert!(
+            !lies.contains(&stored[0].bytes().as_ptr()),
+            "it pins the rest"
+        );
+    }
+}
+
+#[test]
 fn whatever_else_comes_alone_is_as_good_as_in_a_shared_buffer() {
     for version in VERSIONS {
         let mut broken = large().to_vec();

@@ -181,7 +181,10 @@ impl Log {
             gone.map(|(_, partition)| partition).collect()
         };
         for partition in &partitions {
-            partition.state.lock().deleted = true;
+            let mut state = partition.state.lock();
+            state.deleted = true;
+            state.producers.clear();
+            drop(state);
             partition.close_now();
         }
         // A log that is closed removes nothing any more: the next start does.
@@ -300,7 +303,8 @@ impl Log {
         }
         shared.journal.close_now();
         let lock = self.inner.lock.lock().take();
-        if let Some(Err(error)) = lock.map(|lock| lock.set_text(CLEAN_TEXT)) {
+        let text = format!("{CLEAN_TEXT}{BOOT_TEXT}{}", shared.disk.boot_id());
+        if let Some(Err(error)) = lock.map(|lock| lock.set_text(&text)) {
             tracing::warn!(%error, "the lock file does not say that the log was closed cleanly");
         }
         self.inner.shared.forget_partitions();

@@ -175,9 +175,14 @@ pub(crate) enum Verdict {
 #[derive(Debug)]
 pub(crate) struct ProducersTotal {
     count: AtomicUsize,
-    /// Beyond that a partition forgets some of its own for each one that is new to it.
+    /// Beyond that a partition with more than [`PRODUCERS_KEPT`] forgets some of its own for each
+    /// one that is new to it.
     max: usize,
 }
+
+/// So many producers a partition remembers whatever the others have: those that take turns with
+/// each other must not make each other forgotten, or what they repeat is stored twice.
+const PRODUCERS_KEPT: usize = 64;
 
 impl ProducersTotal {
     pub(crate) fn new(max: usize) -> Arc<ProducersTotal> {
@@ -316,8 +321,8 @@ impl Producers {
     ) {
         self.clock += 1;
         let (clock, expiry_ms) = (self.clock, self.expiry_ms);
-        if (self.map.len() >= self.producers_max || self.total.is_full())
-            && !self.map.is_empty()
+        let known = self.map.len();
+        if (known >= self.producers_max || (known >= PRODUCERS_KEPT && self.total.is_full()))
             && !self.map.contains_key(&claim.producer_id)
         {
             self.evict(now_ms);
@@ -396,6 +401,12 @@ impl Producers {
         let expiry_ms = self.expiry_ms;
         self.map
             .retain(|_, producer| now_ms.saturating_sub(producer.seen_ms) < expiry_ms);
+        self.recount();
+    }
+
+    /// Forgets all of them.
+    pub(crate) fn clear(&mut self) {
+        self.map.clear();
         self.recount();
     }
 

@@ -203,6 +203,12 @@ impl PartitionLog {
         }
     }
 
+    /// Forgets idempotent producers that were silent for too long at `now_ms` (milliseconds since
+    /// 1970), for partitions that nobody appends to.
+    pub fn forget_silent_producers(&self, now_ms: i64) {
+        self.state.lock().producers.expire(now_ms);
+    }
+
     /// Ends the active segment, so that it can be dropped. An empty one stays.
     pub fn seal_active(self: &Arc<Self>) {
         let mut state = self.state.lock();

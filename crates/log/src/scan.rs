@@ -15,7 +15,8 @@ const WINDOW_BYTES: usize = 1 << 20;
 /// Bytes read first: of most segments nothing lies behind the last index entry but room.
 const FIRST_WINDOW_BYTES: usize = 64 << 10;
 
-/// So many zeros in the place of the next batch are taken for room, see [`Behind::Room`].
+/// So many zeros in the place of the next batch are taken for room, see [`Behind::Room`]: the
+/// kernel keeps or loses whole blocks, and the header of a batch is no zeros.
 const LOOK_BYTES: u64 = BLOCK_BYTES;
 
 /// What looks like a batch in a search is checked until this many times the file was read: bytes

@@ -196,8 +196,6 @@ impl<L: Link> Connection<L> {
                 if let Some(ending) = self.overdue(now) {
                     return Poll::Ready(ending);
                 }
-                // Else this would be the same step over and over.
-                debug_assert!(self.due_us() > now.us, "what is due was not done");
                 if self.sleep_until_due(cx, now).is_ready() {
                     continue;
                 }

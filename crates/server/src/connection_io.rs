@@ -126,7 +126,7 @@ impl Io {
         add(layers)?;
         let carry = std::mem::take(&mut self.carry);
         layers.feed_top(carry.rest());
-        self.hold.settle(0, true, 0);
+        self.hold.settle(0, 0, true, 0);
         self.needed_bytes = 0;
         Ok(())
     }
@@ -287,7 +287,8 @@ impl Io {
             self.carry
                 .room(count, self.needed_bytes)
                 .extend_from_slice(&buffer[fresh]);
-            self.hold.settle(carried + count, false, now.us);
+            self.hold
+                .settle(self.needed_bytes, carried + count, false, now.us);
             self.hold.moved(now.us);
             session.read_ended_inside_frame();
             return 0;
@@ -329,7 +330,8 @@ impl Io {
     #[inline]
     fn settle(&mut self, consumed_bytes: usize, now: Now) {
         let carried = self.carry.rest().len();
-        self.hold.settle(carried, consumed_bytes > 0, now.us);
+        self.hold
+            .settle(self.needed_bytes, carried, consumed_bytes > 0, now.us);
     }
 
     /// Writes what is stuck; if that goes out, asks the session for more and writes that.

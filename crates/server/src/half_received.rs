@@ -1,13 +1,14 @@
 //! Memory for commands and requests of which only a part has come: one bound for all connections.
 //!
-//! A connection holds up to [`FREE_BYTES`] of a command for nothing and without asking. What is
-//! larger is charged here before it is read, so that who finds no room is not read from, and waits
-//! in order. One connection at a time may go beyond the bound: so the largest request fits whatever
-//! the bound is, and of those that wait for each other one always goes on. A peer that does not
-//! send the rest in time gives up its place, see [`Hold::due_us`].
+//! A connection holds up to [`FREE_BYTES`] of a command for nothing and without asking. Beyond
+//! that the first read, which tells how large the command is, is charged here when it is there,
+//! and all that follows before it is read: who finds no room is not read from, and waits in order.
+//! Of each share one connection at a time may go beyond the bound: so the largest request fits
+//! whatever the bound is, and of those that wait for each other one always goes on. A peer that
+//! does not send the rest in time gives up its place, see [`Hold::due_us`].
 //!
-//! Commands of up to [`MIDDLE_BYTES_MAX`] have a quarter of the memory for themselves: a few peers
-//! with huge requests do not hold up those with usual ones.
+//! Commands of up to [`MIDDLE_BYTES_MAX`] have a share of a quarter of the memory: peers with huge
+//! requests do not hold up those with usual ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -279,10 +280,10 @@ impl Hold {
         self.moved_us = now_us;
     }
 
-    /// Of what is charged so many bytes are held now. They were read already, so there is no
-    /// asking; `is_next`: of another command than before.
+    /// Of what is charged so many bytes are held now, of a command of `needed_bytes`. They were
+    /// read already, so there is no asking; `is_next`: of another command than before.
     #[inline]
-    pub(crate) fn settle(&mut self, bytes: usize, is_next: bool, now_us: u64) {
+    pub(crate) fn settle(&mut self, needed_bytes: usize, bytes: usize, is_next: bool, now_us: u64) {
         if bytes <= FREE_BYTES {
             if !self.is_empty() {
                 self.release();
@@ -297,8 +298,12 @@ impl Hold {
         }
         let missing = (bytes as u64).saturating_sub(self.middle_bytes + self.large_bytes);
         if missing > 0 {
-            self.of.middle.bytes.fetch_add(missing, SeqCst);
-            self.middle_bytes += missing;
+            let (share, held) = match needed_bytes > MIDDLE_BYTES_MAX {
+                true => (&self.of.large, &mut self.large_bytes),
+                false => (&self.of.middle, &mut self.middle_bytes),
+            };
+            share.bytes.fetch_add(missing, SeqCst);
+            *held += missing;
         }
     }
 
@@ -317,7 +322,10 @@ impl Hold {
             return Some(silent_us);
         }
         let allowed_us = self.needed_bytes.saturating_mul(1_000_000) / BYTES_PER_SECOND_MIN;
-        let whole_us = self.began_us.saturating_add(timeout_us + allowed_us);
+        let whole_us = self
+            .began_us
+            .saturating_add(timeout_us)
+            .saturating_add(allowed_us);
         Some(silent_us.min(whole_us))
     }
 

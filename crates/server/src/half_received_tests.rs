@@ -54,7 +54,7 @@ fn the_largest_request_fits_when_it_is_alone() {
         assert!(peer.grows(100 * MIB, bytes * MIB, 0));
     }
     assert_eq!(memory.bytes(), 100 << 20);
-    peer.hold.settle(0, true, 0);
+    peer.hold.settle(0, 0, true, 0);
     assert_eq!((memory.bytes(), memory.waiting()), (0, 0));
 }
 
@@ -77,7 +77,7 @@ fn one_goes_beyond_the_bound_and_the_others_follow_in_order() {
     }
     assert_eq!(memory.bytes(), 12 << 20);
     for next in 1..4 {
-        peers[next - 1].hold.settle(0, true, 0);
+        peers[next - 1].hold.settle(0, 0, true, 0);
         assert!(peers[next].woken.take(), "{next} comes next");
         assert!(peers[next].grows(whole, whole, 0));
         for later in &mut peers[next + 1..] {
@@ -149,16 +149,20 @@ fn a_silent_peer_has_less_time_than_one_that_sends() {
 fn what_was_read_already_is_charged_without_asking() {
     let memory = HalfReceived::new(1 << 20, SECOND_US);
     let mut peer = Peer::new(&memory);
-    peer.hold.settle(FREE_BYTES, false, 0);
+    peer.hold.settle(MIB, FREE_BYTES, false, 0);
     assert_eq!(memory.bytes(), 0);
-    peer.hold.settle(256 << 10, true, 0);
+    peer.hold.settle(MIB, 256 << 10, true, 0);
     assert_eq!(memory.bytes(), 256 << 10);
     assert!(peer.hold.is_tight());
     // The next command's beginning is less.
-    peer.hold.settle(100 << 10, true, 0);
+    peer.hold.settle(MIB, 100 << 10, true, 0);
     assert_eq!(memory.bytes(), 100 << 10);
-    peer.hold.settle(FREE_BYTES, true, 0);
+    peer.hold.settle(MIB, FREE_BYTES, true, 0);
     assert_eq!(memory.bytes(), 0);
+    // The beginning of a huge one takes nothing from the usual ones.
+    peer.hold.settle(90 * MIB, 256 << 10, true, 0);
+    assert_eq!(memory.bytes(), 256 << 10);
+    assert!(!peer.hold.is_tight());
 }
 
 #[test]
@@ -177,7 +181,7 @@ fn threads_that_compete_all_come_to_their_end() {
                             std::future::poll_fn(|cx| hold.poll_grow(2 * MIB, bytes, cx, 0)).await;
                             assert!(memory.bytes() <= bound);
                         }
-                        hold.settle(0, true, 0);
+                        hold.settle(0, 0, true, 0);
                     }
                 });
             });

@@ -14,7 +14,7 @@
 //!
 //! Threads: one per core that serves connections (`cores`), the acceptor that hands them out
 //! (`listener`), one for all HTTP interfaces, one for what Kafka clients ask of the disk
-//! (`kafka_control`), the broker's housekeeping, and the log's own.
+//! (`kafka_worker`), the broker's housekeeping, and the log's own.
 
 mod admin;
 mod admin_kafka;
@@ -44,8 +44,8 @@ mod http_body;
 mod http_listener;
 mod http_thread;
 mod kafka_connection;
-mod kafka_control;
 mod kafka_groups;
+mod kafka_worker;
 mod listener;
 mod nsq_auth;
 mod nsq_auth_http;

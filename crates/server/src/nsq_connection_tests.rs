@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::context::{Addresses, Noise};
 use crate::half_received::HalfReceived;
 use crate::health::Health;
-use crate::kafka_control::KafkaControl;
+use crate::kafka_worker::KafkaWorker;
 use crate::nsq_auth_http;
 
 /// A broker with room for one publish at a time, which writes only when the test says so.
@@ -41,7 +41,7 @@ fn context() -> Arc<ServerContext> {
     let clock = Arc::new(ManualClock::new(1_700_000_000_000));
     let broker = Broker::open(log.clone(), recovery, broker_options, clock).unwrap();
     let config = Config::default();
-    let worker = KafkaControl::start("kafka-control").unwrap().worker();
+    let worker = KafkaWorker::start("kafka-control").unwrap().worker();
     Arc::new(ServerContext {
         kafka: KafkaContext::new(
             broker.clone(),

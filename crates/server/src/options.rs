@@ -137,7 +137,7 @@ options! {
         /// served on.
         disk_free_bytes_min: ByteSize = "64MiB", "";
         /// Most bytes accepted from producers and not yet written; beyond it publishing waits.
-        unwritten_bytes_max: ByteSize = "64MiB", "";
+        unwritten_bytes_max: ByteSize = "32MiB", "";
         /// Memory for requests and commands beyond 32KiB of which only a part has come, of all
         /// connections together. Where there is no room, a connection is not read from until there
         /// is. One request at a time may go beyond it, so that the largest one fits. A quarter is
@@ -163,8 +163,8 @@ options! {
         /// Most idempotent producers that a partition remembers, about 400 bytes each; the least
         /// recently used are forgotten.
         producers_max: u32 = "4096", "";
-        /// Most of them in all partitions together; beyond it a partition forgets some of its own
-        /// for each new one.
+        /// Most of them in all partitions together; beyond it a partition with more than 64 forgets
+        /// some of its own for each new one. What a forgotten one repeats is stored twice.
         producers_total_max: u32 = "100000", "";
         /// An idempotent producer that was silent for this long is forgotten.
         producer_expiry: Duration = "24h", "kafka producer.id.expiration.ms";

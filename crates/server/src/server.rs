@@ -25,7 +25,7 @@ use crate::file_limit::ConnectionLimits;
 use crate::half_received::HalfReceived;
 use crate::health::{Health, Vital};
 use crate::http_thread::HttpListeners;
-use crate::kafka_control::KafkaControl;
+use crate::kafka_worker::KafkaWorker;
 use crate::listener::{BindError, accept_all, bind};
 use crate::nsq_auth_http::ClientTls;
 use crate::tls::TlsError;
@@ -64,8 +64,8 @@ pub struct Server {
     context: Arc<ServerContext>,
     recovery: Vec<String>,
     threads: Vec<JoinHandle<()>>,
-    control: KafkaControl,
-    lookups: KafkaControl,
+    control: KafkaWorker,
+    lookups: KafkaWorker,
     housekeeping: Option<JoinHandle<()>>,
 }
 
@@ -195,8 +195,8 @@ struct Listeners {
 struct Running {
     context: Arc<ServerContext>,
     threads: Vec<JoinHandle<()>>,
-    control: KafkaControl,
-    lookups: KafkaControl,
+    control: KafkaWorker,
+    lookups: KafkaWorker,
     housekeeping: JoinHandle<()>,
 }
 
@@ -236,8 +236,8 @@ impl Running {
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        let control = KafkaControl::start("kafka-control")?;
-        let lookups = KafkaControl::start("kafka-lookups")?;
+        let control = KafkaWorker::start("kafka-control")?;
+        let lookups = KafkaWorker::start("kafka-lookups")?;
         let options = config_kafka::kafka_options(&config);
         let context = Arc::new(ServerContext {
             kafka: KafkaContext::new(broker.clone(), options, control.worker(), lookups.worker()),

@@ -118,9 +118,16 @@ fn half_requests_of_kafka_are_bounded_and_others_go_on() {
     let hostile = Hostile::begin(broker.address(), &kafka_head());
     expect_bounded(&broker);
     let body = vec![b'u'; 700 << 10];
+    let mut other = broker.client();
+    let request = other.request(PRODUCE, 3, &produce_body("t", 1, &[&body]));
     for round in 0..20 {
-        assert_eq!(usual.produce("t", 1, &[b"small"]), (0, 2 * round));
-        assert_eq!(usual.produce("t", 1, &[&body]), (0, 2 * round + 1));
+        assert_eq!(usual.produce("t", 1, &[b"small"]), (0, 3 * round));
+        // Two at once, and neither waits: the memory for usual requests is theirs alone.
+        other.send(&request[..600 << 10]);
+        assert_eq!(usual.produce("t", 1, &[&body]), (0, 3 * round + 1));
+        assert_eq!(metric(&broker, "waiting"), PEERS as u64 - 1);
+        other.send(&request[600 << 10..]);
+        other.answer();
     }
     let mut nsq = connect(broker.server.addresses().nsq_tcp.unwrap());
     nsq.write_all(b"  V2").unwrap();
@@ -153,7 +160,7 @@ fn half_commands_of_nsq_are_bounded_and_others_go_on() {
 
 #[test]
 fn who_does_not_go_on_is_closed_and_a_large_request_comes_through() {
-    let broker = broker(Duration::from_millis(200));
+    let broker = broker(Duration::from_millis(500));
     let mut usual = broker.client();
     usual.make_topic("t");
     let hostile = Hostile::begin(broker.address(), &kafka_head());

@@ -14,6 +14,10 @@ use crate::wire::Reader;
 /// A smaller batch is copied: that costs less than to find it, and keeps less memory.
 const LONE_BYTES_MIN: usize = 64 * 1024;
 
+/// Most bytes beside the batch: its buffer stays in memory as long as the batch does, and whoever
+/// counts memory counts the batch.
+const BESIDE_BYTES_MAX: usize = 4 * 1024;
+
 /// All that such a request says, but for the batch.
 pub(crate) struct Lone {
     version: i16,
@@ -53,7 +57,7 @@ impl Producing {
         let (Some((Some(key), index, records)), 1) = (batch, batches) else {
             return None;
         };
-        if records.len() < LONE_BYTES_MIN {
+        if records.len() < LONE_BYTES_MIN || request.len() - records.len() > BESIDE_BYTES_MAX {
             return None;
         }
         let start = records.as_ptr().addr() - request.as_ptr().addr();

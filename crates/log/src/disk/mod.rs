@@ -76,7 +76,8 @@ pub trait Disk: Send + Sync {
     fn folder(&self) -> String;
 
     /// Names the time since the machine was switched on: while it stays the same, the kernel still
-    /// has everything that it was ever handed.
+    /// has everything that it was ever handed. Only a failed write-back can make that untrue; what
+    /// it may concern is poisoned, and said to nobody to be on the disk.
     fn boot_id(&self) -> String;
 
     /// Opens a file for reading and writing.

@@ -24,20 +24,20 @@ impl Worker for Queue {
 }
 
 /// One of the threads. Dropping it ends it, after the jobs that it has.
-pub(crate) struct KafkaControl {
+pub(crate) struct KafkaWorker {
     queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl KafkaControl {
+impl KafkaWorker {
     /// Starts it under this name.
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub(crate) fn start(name: &str) -> io::Result<KafkaControl> {
+    pub(crate) fn start(name: &str) -> io::Result<KafkaWorker> {
         let (sender, receiver) = channel();
         let thread = thread::Builder::new().name(name.to_owned());
-        Ok(KafkaControl {
+        Ok(KafkaWorker {
             queue: Arc::new(Queue(sender)),
             thread: Some(thread.spawn(move || run(&receiver))?),
         })
@@ -61,7 +61,7 @@ impl KafkaControl {
     }
 }
 
-impl Drop for KafkaControl {
+impl Drop for KafkaWorker {
     fn drop(&mut self) {
         self.stop();
     }
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn jobs_run_in_order_and_a_fault_ends_none_but_its_own() {
-        let mut control = KafkaControl::start("kafka-test").unwrap();
+        let mut control = KafkaWorker::start("kafka-test").unwrap();
         let worker = control.worker();
         let (sender, receiver) = channel();
         for number in 0..3 {
