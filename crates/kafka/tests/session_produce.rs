@@ -5,10 +5,8 @@
 mod common;
 
 use bytes::Bytes;
-use cloverleaf_broker::BrokerOptions;
-use cloverleaf_kafka::KafkaOptions;
 use cloverleaf_kafka::error_code::ErrorCode;
-use cloverleaf_log::{Batch, BatchBuilder, LogOptions, Read};
+use cloverleaf_log::{Batch, BatchBuilder, Read};
 use cloverleaf_session::Session as _;
 use common::fetch::{Ask, parts};
 use common::{World, batch, text};
@@ -368,15 +366,7 @@ fn a_batch_that_is_sent_again_gets_its_old_offset() {
 
 #[test]
 fn a_full_log_holds_produce_back_and_then_goes_on() {
-    let log = LogOptions {
-        inline_writes: false,
-        ..LogOptions::default()
-    };
-    let broker = BrokerOptions {
-        unwritten_bytes_max: 1,
-        ..BrokerOptions::default()
-    };
-    let world = World::build(KafkaOptions::default(), log, broker);
+    let world = World::with_little_room();
     world.topic("t", 1);
     let mut peer = world.connect();
     let part = [("t", 0, batch(&["a"]).bytes().clone())];

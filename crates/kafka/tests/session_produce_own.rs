@@ -5,10 +5,8 @@
 mod common;
 
 use bytes::{Bytes, BytesMut};
-use cloverleaf_broker::BrokerOptions;
-use cloverleaf_kafka::KafkaOptions;
 use cloverleaf_kafka::error_code::ErrorCode;
-use cloverleaf_log::{LogOptions, Read};
+use cloverleaf_log::Read;
 use cloverleaf_session::Session as _;
 use common::{Peer, World, batch, frame, text};
 use kafka_protocol::messages::produce_request::{
@@ -177,15 +175,7 @@ fn a_second_request_in_the_same_buffer_is_answered_too() {
 
 #[test]
 fn without_room_the_buffer_is_left_as_it_was() {
-    let log = LogOptions {
-        inline_writes: false,
-        ..LogOptions::default()
-    };
-    let broker = BrokerOptions {
-        unwritten_bytes_max: 1,
-        ..BrokerOptions::default()
-    };
-    let world = World::build(KafkaOptions::default(), log, broker);
+    let world = World::with_little_room();
     world.topic("t", 1);
     let mut peer = world.connect();
     let bytes = |id| {

@@ -71,6 +71,19 @@ impl World {
         World::build(options, LogOptions::default(), BrokerOptions::default())
     }
 
+    /// A broker that has room for one publish at a time, and writes only when it settles.
+    pub fn with_little_room() -> World {
+        let log = LogOptions {
+            inline_writes: false,
+            ..LogOptions::default()
+        };
+        let broker = BrokerOptions {
+            unwritten_bytes_max: 1,
+            ..BrokerOptions::default()
+        };
+        World::build(KafkaOptions::default(), log, broker)
+    }
+
     pub fn build(options: KafkaOptions, log: LogOptions, broker: BrokerOptions) -> World {
         World::on(SimDisk::new(), options, log, broker)
     }
