@@ -45,9 +45,12 @@ impl Bounds {
         })
     }
 
+    fn hold(self, timestamp_ms: i64) -> bool {
+        (self.earliest_ms..=self.latest_ms).contains(&timestamp_ms)
+    }
+
     fn check(self, timestamp_ms: i64) -> Result<(), PublishError> {
-        let within = (self.earliest_ms..=self.latest_ms).contains(&timestamp_ms);
-        if within || timestamp_ms == NO_TIMESTAMP {
+        if self.hold(timestamp_ms) || timestamp_ms == NO_TIMESTAMP {
             return Ok(());
         }
         Err(PublishError::Timestamp {
@@ -108,13 +111,17 @@ impl Shape {
     }
 }
 
-/// Walks the records of an uncompressed batch once.
+/// Checks the records of an uncompressed batch. Who is at fault is looked for only if somebody is.
 fn check_records(
     batch: &Batch,
     needs_keys: bool,
     bounds: Option<Bounds>,
 ) -> Result<(), PublishError> {
-    batch.validate_records()?;
+    let summary = batch.validate_records()?;
+    let in_time =
+        |bounds: &Bounds| bounds.hold(summary.earliest_ms) && bounds.hold(summary.latest_ms);
+    let bounds = bounds.filter(|bounds| !in_time(bounds));
+    let needs_keys = needs_keys && summary.without_key > 0;
     if !needs_keys && bounds.is_none() {
         return Ok(());
     }

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
 use crate::disk::{DiskFile, read_full};
@@ -259,7 +259,8 @@ fn read_segment(
             return Found::Nothing;
         }
         let wanted = chunk_bytes.min(usize::try_from(left).unwrap_or(usize::MAX));
-        let chunk = match read_chunk(&*file, position, wanted, patience) {
+        let fill = |chunk: &mut [u8]| fill_chunk(&*file, position, chunk, patience);
+        let chunk = match shared.chunks.read(wanted, fill) {
             Ok(chunk) => chunk,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Found::WouldBlock,
             Err(error) => {
@@ -325,25 +326,22 @@ fn skip_corrupt(
         .flatten()
 }
 
-fn read_chunk(
+/// Fills a chunk from the file and says how many bytes there were: at least one.
+fn fill_chunk(
     file: &dyn DiskFile,
     position: u64,
-    bytes: usize,
+    chunk: &mut [u8],
     patience: Patience,
-) -> std::io::Result<Bytes> {
-    let mut chunk = BytesMut::zeroed(bytes);
+) -> std::io::Result<usize> {
     let count = match patience {
-        Patience::CacheOnly => file.read_at_nowait(&mut chunk, position)?,
-        Patience::Blocks => read_full(file, &mut chunk, position)?,
+        Patience::CacheOnly => file.read_at_nowait(chunk, position)?,
+        Patience::Blocks => read_full(file, chunk, position)?,
     };
-    if count == 0 && patience == Patience::CacheOnly {
-        return Err(ErrorKind::WouldBlock.into());
+    match (count, patience) {
+        (0, Patience::CacheOnly) => Err(ErrorKind::WouldBlock.into()),
+        (0, Patience::Blocks) => Err(ErrorKind::UnexpectedEof.into()),
+        _ => Ok(count),
     }
-    if count == 0 {
-        return Err(ErrorKind::UnexpectedEof.into());
-    }
-    chunk.truncate(count);
-    Ok(chunk.freeze())
 }
 
 /// Whole batches from the beginning of a chunk.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::RwLock;
 use uuid::Uuid;
 
+use crate::chunk::ChunkBuffers;
 use crate::disk::Disk;
 use crate::group_commit::SyncRequest;
 use crate::housekeeping::Chore;
@@ -100,6 +101,7 @@ pub(crate) struct Shared {
     pub(crate) queues: Arc<Queues>,
     pub(crate) journal: Journal,
     pub(crate) tail: Tail,
+    pub(crate) chunks: ChunkBuffers,
     pub(crate) space: Space,
     pub(crate) open_files: Residents,
     pub(crate) prepared_files: PreparedFiles,
@@ -124,6 +126,7 @@ impl Shared {
             tail: Tail::new(options.tail_bytes_max),
             space: Space::new(options.disk_free_bytes_min),
             open_files: Residents::new(options.open_files_max as u64),
+            chunks: ChunkBuffers::default(),
             indexes: Residents::new(options.index_bytes_max),
             partitions: RwLock::default(),
             removals: Removals::default(),

@@ -6,20 +6,37 @@ use crate::batch::{BATCH_HEADER_BYTES, Batch};
 use crate::error::BatchError;
 use crate::varint::{get_i32, get_i64};
 
+/// What all records of a batch are, as far as a topic may ask for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordsSummary {
+    /// Lowest timestamp of a record, in milliseconds since 1970; `i64::MAX` if there is none.
+    pub earliest_ms: i64,
+    /// Highest timestamp of a record, in milliseconds since 1970; `i64::MIN` if there is none.
+    pub latest_ms: i64,
+    /// Records that have no key.
+    pub without_key: u32,
+}
+
 impl Batch {
     /// Walks all records of an uncompressed batch and checks that each is well formed, that their
-    /// offsets are dense and that there are as many as the header says. A compressed batch passes:
-    /// who inflates it checks it.
+    /// offsets are dense and that there are as many as the header says.
     ///
     /// # Errors
-    /// The position of the first malformed record.
-    pub fn validate_records(&self) -> Result<(), BatchError> {
+    /// The position of the first malformed record, or that the batch is compressed: who inflates it
+    /// checks it.
+    pub fn validate_records(&self) -> Result<RecordsSummary, BatchError> {
         if self.is_compressed() {
-            return Ok(());
+            return Err(BatchError::Compressed);
         }
         let bytes = &self.bytes()[..];
+        let base_ms = self.base_timestamp_ms();
         let mut position = BATCH_HEADER_BYTES;
         let mut count = 0;
+        let mut summary = RecordsSummary {
+            earliest_ms: i64::MAX,
+            latest_ms: i64::MIN,
+            without_key: 0,
+        };
         while position < bytes.len() {
             // A batch's length has 31 bits.
             let malformed = BatchError::Record {
@@ -28,7 +45,12 @@ impl Batch {
             if count > self.last_offset_delta() {
                 return Err(malformed);
             }
-            position = record_end(bytes, position, count).ok_or(malformed)?;
+            let walked = walk_record(bytes, position, count).ok_or(malformed)?;
+            let timestamp_ms = base_ms.wrapping_add(walked.timestamp_delta);
+            summary.earliest_ms = summary.earliest_ms.min(timestamp_ms);
+            summary.latest_ms = summary.latest_ms.max(timestamp_ms);
+            summary.without_key += u32::from(!walked.has_key);
+            position = walked.end;
             count += 1;
         }
         if count != self.count() {
@@ -36,58 +58,56 @@ impl Batch {
                 position: position as u32,
             });
         }
-        Ok(())
+        Ok(summary)
     }
 }
 
-/// Where the record at `position` ends, if it is well formed and has this offset delta.
+/// A well-formed record.
+struct Walked {
+    timestamp_delta: i64,
+    has_key: bool,
+    /// First byte after it.
+    end: usize,
+}
+
+/// The record at `position`, if it is well formed and has this offset delta.
 #[inline]
-fn record_end(bytes: &[u8], position: usize, offset_delta: u32) -> Option<usize> {
+fn walk_record(bytes: &[u8], position: usize, offset_delta: u32) -> Option<Walked> {
     let mut at = position;
-    let length = usize::try_from(small(bytes, &mut at)?).ok()?;
+    let length = usize::try_from(get_i32(bytes, &mut at)?).ok()?;
     let end = at.checked_add(length)?;
     let record = bytes.get(..end)?;
     // Attributes: one byte, unused by the format.
     at += 1;
-    get_i64(record, &mut at)?;
-    if u32::try_from(small(record, &mut at)?).ok()? != offset_delta {
+    let timestamp_delta = get_i64(record, &mut at)?;
+    if u32::try_from(get_i32(record, &mut at)?).ok()? != offset_delta {
         return None;
     }
-    skip(record, &mut at, true)?;
-    skip(record, &mut at, true)?;
-    let headers = u32::try_from(small(record, &mut at)?).ok()?;
+    let has_key = skip_nullable(record, &mut at)?;
+    skip_nullable(record, &mut at)?;
+    let headers = u32::try_from(get_i32(record, &mut at)?).ok()?;
     for _ in 0..headers {
-        skip(record, &mut at, false)?;
-        skip(record, &mut at, true)?;
+        if !skip_nullable(record, &mut at)? {
+            // The name of a header.
+            return None;
+        }
+        skip_nullable(record, &mut at)?;
     }
-    (at == end).then_some(end)
+    (at == end).then_some(Walked {
+        timestamp_delta,
+        has_key,
+        end,
+    })
 }
 
-/// Steps over a length and that many bytes, or over the length -1 where that is allowed.
+/// Steps over a length and that many bytes; says whether there was something, and not the length
+/// -1, which is null.
 #[inline]
-fn skip(bytes: &[u8], at: &mut usize, may_be_null: bool) -> Option<()> {
-    let length = small(bytes, at)?;
+fn skip_nullable(bytes: &[u8], at: &mut usize) -> Option<bool> {
+    let length = get_i32(bytes, at)?;
     if length < 0 {
-        return (may_be_null && length == -1).then_some(());
+        return (length == -1).then_some(false);
     }
     *at = at.checked_add(length as usize)?;
-    (*at <= bytes.len()).then_some(())
-}
-
-/// As [`get_i32`], quick for what takes one or two bytes.
-#[inline]
-fn small(bytes: &[u8], at: &mut usize) -> Option<i32> {
-    let first = i32::from(*bytes.get(*at)?);
-    if first < 0x80 {
-        *at += 1;
-        return Some((first >> 1) ^ -(first & 1));
-    }
-    if let Some(second) = bytes.get(*at + 1)
-        && *second < 0x80
-    {
-        *at += 2;
-        let folded = (first & 0x7f) | (i32::from(*second) << 7);
-        return Some((folded >> 1) ^ -(folded & 1));
-    }
-    get_i32(bytes, at)
+    (*at <= bytes.len()).then_some(true)
 }

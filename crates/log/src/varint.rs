@@ -39,16 +39,27 @@ pub(crate) fn put(buffer: &mut [u8], mut at: usize, mut folded: u64) -> usize {
     at + 1
 }
 
-/// Reads one signed value of at most 64 bits; `None` when it is cut off or too long.
-#[inline]
+/// Reads one signed value of at most 64 bits; `None` when it is cut off or too long. Quick for what
+/// takes one or two bytes, which nearly all numbers of records do.
+#[inline(always)]
 pub(crate) fn get_i64(bytes: &[u8], at: &mut usize) -> Option<i64> {
     let first = *bytes.get(*at)?;
     if first < 0x80 {
         *at += 1;
         return Some(unzigzag(u64::from(first)));
     }
-    let mut folded = u64::from(first & 0x7f);
-    for index in 1..VARINT_BYTES_MAX {
+    let second = *bytes.get(*at + 1)?;
+    if second < 0x80 {
+        *at += 2;
+        return Some(unzigzag(u64::from(first & 0x7f) | u64::from(second) << 7));
+    }
+    get_long_i64(bytes, at)
+}
+
+/// As [`get_i64`], for any number of bytes.
+fn get_long_i64(bytes: &[u8], at: &mut usize) -> Option<i64> {
+    let mut folded = 0;
+    for index in 0..VARINT_BYTES_MAX {
         let byte = *bytes.get(*at + index)?;
         if index == VARINT_BYTES_MAX - 1 && byte > 1 {
             return None;
@@ -63,7 +74,7 @@ pub(crate) fn get_i64(bytes: &[u8], at: &mut usize) -> Option<i64> {
 }
 
 /// Reads one signed value that must fit 32 bits; `None` otherwise.
-#[inline]
+#[inline(always)]
 pub(crate) fn get_i32(bytes: &[u8], at: &mut usize) -> Option<i32> {
     i32::try_from(get_i64(bytes, at)?).ok()
 }

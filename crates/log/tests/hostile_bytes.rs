@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use bytes::Bytes;
-use cloverleaf_log::{Batch, BatchBuilder, BatchError, RecordCursor};
+use cloverleaf_log::{Batch, BatchBuilder, BatchError, RecordCursor, RecordsSummary};
 use proptest::prelude::*;
 
 type Text = Option<Vec<u8>>;
@@ -48,28 +48,35 @@ fn build(base_timestamp_ms: i64, messages: &[Message]) -> Batch {
     builder.finish()
 }
 
-/// What [`Batch::validate_records`] must say, by the slow way.
-fn is_valid(batch: &Batch) -> bool {
+/// What [`Batch::validate_records`] must say, by the slow way; `None` for an error.
+fn summary(batch: &Batch) -> Option<RecordsSummary> {
     let mut cursor = batch.records();
     let mut expected = batch.base_offset();
-    loop {
-        match cursor.next_record() {
-            Ok(Some((offset, record))) => {
-                if offset != expected || !record.headers.is_well_formed() {
-                    return false;
-                }
-                expected += 1;
-            }
-            Ok(None) => return expected == batch.base_offset() + u64::from(batch.count()),
-            Err(_) => return false,
+    let mut summary = RecordsSummary {
+        earliest_ms: i64::MAX,
+        latest_ms: i64::MIN,
+        without_key: 0,
+    };
+    while let Some((offset, record)) = cursor.next_record().ok()? {
+        if offset != expected || !record.headers.is_well_formed() {
+            return None;
         }
+        expected += 1;
+        summary.earliest_ms = summary.earliest_ms.min(record.timestamp_ms);
+        summary.latest_ms = summary.latest_ms.max(record.timestamp_ms);
+        summary.without_key += u32::from(record.key.is_none());
     }
+    let whole = expected == batch.base_offset() + u64::from(batch.count());
+    whole.then_some(summary)
 }
 
 /// Walks everything that can be walked, in both ways, and resumes from each position.
 fn walk(batch: &Batch) {
-    if !batch.is_compressed() {
-        assert_eq!(batch.validate_records().is_ok(), is_valid(batch));
+    let (found, expected) = (batch.validate_records().ok(), summary(batch));
+    assert_eq!(found.is_some(), expected.is_some());
+    // Append time stands in the header, and the summary is of the records.
+    if !batch.has_append_time() {
+        assert_eq!(found, expected);
     }
     let mut cursor = batch.records();
     loop {
@@ -107,7 +114,9 @@ proptest! {
         let batch = build(base, &messages);
         let parsed = Batch::parse(batch.bytes().clone()).unwrap();
         prop_assert_eq!(parsed.count() as usize, messages.len());
-        prop_assert_eq!(parsed.validate_records(), Ok(()));
+        let found = parsed.validate_records();
+        prop_assert!(found.is_ok());
+        prop_assert_eq!(found.ok(), summary(&parsed));
         let newest = messages.iter().map(|message| message.timestamp_ms).max();
         prop_assert_eq!(Some(parsed.max_timestamp_ms()), newest);
         let mut cursor = parsed.records();
@@ -219,7 +228,7 @@ fn each_rule_has_its_error() {
         compressed.records().next_record().unwrap_err(),
         BatchError::Compressed
     );
-    assert_eq!(compressed.validate_records(), Ok(()));
+    assert_eq!(compressed.validate_records(), Err(BatchError::Compressed));
     let lying = Batch::parse(change(61, 100)).unwrap();
     let malformed = BatchError::Record { position: 61 };
     assert_eq!(lying.records().next_record().unwrap_err(), malformed);

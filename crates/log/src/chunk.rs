@@ -1,0 +1,118 @@
+//! Memory for large reads of segments, used again: what was used last is still in the processor's
+//! cache, and nobody has to fill it with zeros or ask the system for its pages.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+
+use crate::read::CHUNK_BYTES_MAX;
+
+/// Smaller chunks are not worth a lock and a buffer of the full size.
+const KEPT_CHUNK_BYTES_MIN: usize = CHUNK_BYTES_MAX / 4;
+/// Buffers that wait to be used again. Each has [`CHUNK_BYTES_MAX`] bytes.
+const KEPT_BUFFERS_MAX: usize = 4;
+
+/// The buffers that no batch needs any more.
+#[derive(Default)]
+pub(crate) struct ChunkBuffers {
+    free: Arc<Mutex<Vec<Box<[u8]>>>>,
+}
+
+impl ChunkBuffers {
+    /// A chunk of up to `bytes` bytes: as many as `fill` says that it has written. Its memory comes
+    /// back here with the last of the batches that are cut from it.
+    pub(crate) fn read(
+        &self,
+        bytes: usize,
+        fill: impl FnOnce(&mut [u8]) -> std::io::Result<usize>,
+    ) -> std::io::Result<Bytes> {
+        if !(KEPT_CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&bytes) {
+            let mut chunk = BytesMut::zeroed(bytes);
+            let count = fill(&mut chunk)?;
+            chunk.truncate(count);
+            return Ok(chunk.freeze());
+        }
+        let used_before = self.free.lock().pop();
+        let mut chunk = Chunk {
+            bytes: used_before.unwrap_or_else(|| vec![0; CHUNK_BYTES_MAX].into_boxed_slice()),
+            count: 0,
+            free: self.free.clone(),
+        };
+        chunk.count = fill(&mut chunk.bytes[..bytes])?;
+        Ok(Bytes::from_owner(chunk))
+    }
+}
+
+/// A buffer in use. Behind `count` bytes it holds what was read into it before.
+struct Chunk {
+    bytes: Box<[u8]>,
+    count: usize,
+    free: Arc<Mutex<Vec<Box<[u8]>>>>,
+}
+
+impl AsRef<[u8]> for Chunk {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes[..self.count]
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        let mut free = self.free.lock();
+        if free.len() < KEPT_BUFFERS_MAX {
+            free.push(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+
+    fn read(buffers: &ChunkBuffers, text: &[u8]) -> Bytes {
+        let fill = |bytes: &mut [u8]| {
+            bytes[..text.len()].copy_from_slice(text);
+            Ok(text.len())
+        };
+        buffers.read(CHUNK_BYTES_MAX, fill).expect("filled")
+    }
+
+    #[test]
+    fn a_buffer_is_used_again_once_nobody_needs_it() {
+        let buffers = ChunkBuffers::default();
+        let first = read(&buffers, b"a longer text");
+        let slice = first.slice(2..8);
+        let place = first.as_ptr();
+        drop(first);
+        let second = read(&buffers, b"short");
+        assert_ne!(
+            second.as_ptr(),
+            place,
+            "a slice still needs the first buffer"
+        );
+        drop(slice);
+        let third = read(&buffers, b"again");
+        assert_eq!(third.as_ptr(), place);
+        assert_eq!(third, &b"again"[..], "nothing of what was there before");
+        assert_eq!(second, &b"short"[..]);
+    }
+
+    #[test]
+    fn few_buffers_are_kept() {
+        let buffers = ChunkBuffers::default();
+        let chunks: Vec<Bytes> = (0..20).map(|_| read(&buffers, b"x")).collect();
+        drop(chunks);
+        assert_eq!(buffers.free.lock().len(), KEPT_BUFFERS_MAX);
+    }
+
+    #[test]
+    fn a_failed_read_gives_its_buffer_back() {
+        let buffers = ChunkBuffers::default();
+        let failed = buffers.read(CHUNK_BYTES_MAX, |_| Err(std::io::Error::other("broken")));
+        assert!(failed.is_err());
+        assert_eq!(buffers.free.lock().len(), 1);
+    }
+}
