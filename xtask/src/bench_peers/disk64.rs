@@ -145,7 +145,7 @@ impl Publisher {
 }
 
 /// One `fdatasync` after the other, each after an append into a file whose size is set.
-fn fdatasync(bench: &Bench) -> Result<()> {
+pub(super) fn fdatasync(bench: &Bench) -> Result<()> {
     let path = bench.data.join("fdatasync");
     let outcome = append_and_sync(&path);
     std::fs::remove_file(&path)?;

@@ -6,6 +6,8 @@ mod programs;
 mod report;
 mod subject;
 
+use std::net::{Ipv4Addr, SocketAddr};
+
 use anyhow::Result;
 use clap::ValueEnum;
 
@@ -157,9 +159,13 @@ impl Turns<'_> {
             Kind::Rdkafka => self.cells(&[1], |turns, at, topic, cell| {
                 turns.rdkafka(at, topic, cell)
             }),
-            Kind::Sync => self.small(SYNC_MESSAGES, true, |turns, at, topic, cell| {
-                turns.sync(at, topic, cell)
-            }),
+            Kind::Sync => {
+                super::disk64::fdatasync(self.bench)?;
+                self.small(SYNC_MESSAGES, true, |turns, at, topic, cell| {
+                    turns.sync(at, topic, cell)
+                })?;
+                self.sync_without_broker()
+            }
             Kind::SyncTls => self.small(SYNC_MESSAGES / 5, false, |turns, at, topic, cell| {
                 turns.sync_tls(at, topic, cell)
             }),
@@ -265,11 +271,7 @@ impl Turns<'_> {
         let before = started.usage()?;
         let outcome = client(&self.programs, started.kafka())?;
         let after = started.usage()?;
-        record.messages = outcome.messages;
-        record.seconds = outcome.seconds;
-        record.p50_us = outcome.p50_us;
-        record.p99_us = outcome.p99_us;
-        record.mean_us = outcome.mean_us;
+        outcome.write_to(&mut record);
         record.broker_cpu_s = after.cpu_s - before.cpu_s;
         record.rss_peak_bytes = after.rss_peak_bytes;
         self.bench.results.add(&record)
@@ -326,6 +328,30 @@ impl Turns<'_> {
                 programs.bench_client(python, address, "sync", topic, cell, &[])
             },
         )
+    }
+
+    /// The same loop with the broker that librdkafka has in the client's own process: what the
+    /// client alone costs.
+    fn sync_without_broker(&self) -> Result<()> {
+        let results = &self.bench.results;
+        let mut record = results.blank("sync", "librdkafka's mock broker", "memory");
+        let cell = Cell {
+            size_bytes: SMALL_BYTES,
+            acks: "1".to_owned(),
+            partitions: 1,
+            messages: self.count(SYNC_MESSAGES).max(1),
+        };
+        machine::wait_quiet()?;
+        let python = self.programs.python();
+        let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let outcome =
+            self.programs
+                .bench_client(python, nobody, "sync", "mock", &cell, &["--mock"])?;
+        record.size_bytes = cell.size_bytes;
+        record.acks = Some(cell.acks);
+        record.partitions = Some(cell.partitions);
+        outcome.write_to(&mut record);
+        results.add(&record)
     }
 
     fn sync_tls(&mut self, at: usize, topic: &str, cell: &Cell) -> Result<()> {

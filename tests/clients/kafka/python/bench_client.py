@@ -33,9 +33,12 @@ parser.add_argument("--acks", default="all")
 parser.add_argument("--rate", type=int, default=1000)
 parser.add_argument("--nagle", action="store_true")
 parser.add_argument("--tls-ca")
+parser.add_argument("--mock", action="store_true", help="librdkafka's own broker, not BROKER")
 options = parser.parse_args()
 
 settings = {"bootstrap.servers": options.broker}
+if options.mock:
+    settings = {"test.mock.num.brokers": 1}
 if options.tls_ca:
     settings.update({"security.protocol": "ssl", "ssl.ca.location": options.tls_ca})
 producing = {

@@ -57,8 +57,7 @@ fn one(bench: &Bench, args: &Args, programs: &Programs<'_>, subject: Subject) ->
             let before = broker.process().usage()?;
             let outcome = programs.rdkafka_consume(broker.kafka(), "cold", &cell)?;
             let after = broker.process().usage()?;
-            record.messages = outcome.messages;
-            record.seconds = outcome.seconds;
+            outcome.write_to(&mut record);
             record.broker_cpu_s = after.cpu_s - before.cpu_s;
             record.rss_peak_bytes = after.rss_peak_bytes;
         }

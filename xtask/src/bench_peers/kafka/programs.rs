@@ -7,6 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use super::super::Bench;
+use super::super::record::Record;
 use super::Cell;
 use crate::kafka_server::java;
 use crate::workspace::output;
@@ -17,11 +18,21 @@ const JVM_OPTIONS: &[&str] = &["-Xmx512M"];
 /// What a client says it has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Outcome {
-    pub(super) messages: u64,
-    pub(super) seconds: f64,
-    pub(super) p50_us: Option<f64>,
-    pub(super) p99_us: Option<f64>,
-    pub(super) mean_us: Option<f64>,
+    messages: u64,
+    seconds: f64,
+    p50_us: Option<f64>,
+    p99_us: Option<f64>,
+    mean_us: Option<f64>,
+}
+
+impl Outcome {
+    pub(super) fn write_to(self, record: &mut Record) {
+        record.messages = self.messages;
+        record.seconds = self.seconds;
+        record.p50_us = self.p50_us;
+        record.p99_us = self.p99_us;
+        record.mean_us = self.mean_us;
+    }
 }
 
 pub(super) struct Programs<'a> {

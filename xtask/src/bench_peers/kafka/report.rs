@@ -47,7 +47,9 @@ pub(crate) fn write(results: &Results, path: &Path) -> Result<()> {
         "Subjects take turns on topics of their own; figures are medians. CPU is user and system \
          time of the broker process alone, per message: the figure that stays when the machine is \
          noisy. `disk` is synced before the answer, `kernel` survives kill -9 only: Kafka's \
-         acks=all on one node is `kernel`. Memory is the most that was resident since the start.\n\
+         acks=all on one node is `kernel`. Memory is the most that was resident since the start. \
+         librdkafka's mock broker runs in the client's process: its row is what the client alone \
+         costs. The row fdatasync is the disk alone: an append, fdatasync, and again.\n\
          \n",
     );
     let sections = [
@@ -60,7 +62,7 @@ pub(crate) fn write(results: &Results, path: &Path) -> Result<()> {
             "rdkafka_performance",
         ),
         (
-            &["sync"],
+            &["sync", "fdatasync"],
             "produce and flush for each message (confluent-kafka)",
         ),
         (&["sync-tls"], "The same over TLS"),
@@ -234,11 +236,13 @@ fn compare(text: &mut String, rows: &[Row<'_>], ours: &Row<'_>) -> Result<()> {
             target.line("median, of Kafka's", p50(ours) / p50(kafka), AtMost(0.85))
         }
         ("sync", Some(kafka)) => {
-            let above = p50(ours) - p50(kafka);
+            let Some(disk) = rows.iter().find(|row| row.first().kind == "fdatasync") else {
+                return Ok(());
+            };
             target.line(
                 "median above Kafka's, in µs (one fdatasync)",
-                above,
-                AtMost(200.0),
+                p50(ours) - p50(kafka),
+                AtMost(1e6 / disk.rate()),
             )
         }
         ("sync-tls", _) => {
