@@ -20,7 +20,6 @@ use crate::options::Durability;
 use crate::partition::{PartitionLog, State, WriteWaiter, tail_weight};
 use crate::prepared::Preparation;
 use crate::producers::{Claim, Verdict};
-use crate::shared::unix_ms;
 use crate::writer::Written;
 
 /// Rounds that a thread writes for others. Then a caller's thread hands the rest to "log-writer",
@@ -91,7 +90,7 @@ impl PartitionLog {
             return Err(AppendError::Failed(failure));
         }
         let claim = Claim::of(&batch);
-        let now_ms = if claim.is_some() { unix_ms() } else { 0 };
+        let now_ms = claim.as_ref().map_or(0, |_| shared.options.clock.now_ms());
         let batch = batch.into_unplaced();
         let mut state = self.state.lock();
         if state.closed {

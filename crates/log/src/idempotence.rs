@@ -13,12 +13,12 @@ use crate::metrics::discount;
 use crate::options::Durability;
 use crate::partition::{PartitionLog, State, WriteWaiter};
 use crate::producers::{ProducerBatch, ProducerInfo};
-use crate::shared::unix_ms;
 
 impl PartitionLog {
     /// The idempotent producers that the partition knows, in order of their ids.
     pub fn producers(&self) -> Vec<ProducerInfo> {
-        let mut infos = self.state.lock().producers.infos(unix_ms());
+        let now_ms = self.shared.options.clock.now_ms();
+        let mut infos = self.state.lock().producers.infos(now_ms);
         infos.sort_by_key(|info| info.producer_id);
         infos
     }

@@ -23,6 +23,7 @@ mod appended;
 mod batch;
 mod builder;
 mod chunk;
+mod clock;
 mod compaction;
 mod compaction_files;
 mod compaction_filter;
@@ -62,6 +63,7 @@ mod writer;
 pub use appended::{Appended, Pending};
 pub use batch::{BATCH_HEADER_BYTES, Batch, Codec, Offset};
 pub use builder::{BatchBuilder, Header};
+pub use clock::LogClock;
 pub use compaction::{Compacted, CompactionOptions, CompactionStatus};
 pub use disk::{
     DirEntry, Disk, DiskFile, DiskLock, Faults, FaultyDisk, LockFailure, OpenMode, RealDisk,

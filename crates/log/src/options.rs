@@ -1,5 +1,7 @@
 //! Limits and switches of the log; every limit has its reason beside its default.
 
+use crate::clock::LogClock;
+
 /// How durable an append must be before its [`crate::Appended`] is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
@@ -45,6 +47,8 @@ pub struct LogOptions {
     /// An idempotent producer that was silent for this many milliseconds is forgotten. Kafka's
     /// `producer.id.expiration.ms`.
     pub producer_expiry_ms: u64,
+    /// What ages are counted by; best the clock of whoever tells this log the time too.
+    pub clock: LogClock,
     /// No threads: whoever holds the log drives it with `Log::step`. For simulations.
     pub manual: bool,
 }
@@ -64,6 +68,7 @@ impl Default for LogOptions {
             producers_max: 4_096,
             producers_total_max: 100_000,
             producer_expiry_ms: 24 * 3_600_000,
+            clock: LogClock::default(),
             manual: false,
         }
     }

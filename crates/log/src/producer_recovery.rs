@@ -12,7 +12,7 @@ use crate::partition::RecoveredState;
 use crate::producer_snapshot::ProducerSnapshot;
 use crate::producers::{Claim, Producers};
 use crate::segment::Segment;
-use crate::shared::{Shared, unix_ms};
+use crate::shared::Shared;
 
 /// Bytes read at once: small batches are walked within it, larger ones are jumped over.
 const WINDOW_BYTES: u64 = 64 << 10;
@@ -23,7 +23,7 @@ pub(crate) fn recover_producers(
     state: &mut RecoveredState,
     snapshot: Option<ProducerSnapshot>,
 ) -> Result<(), IoFailure> {
-    let now_ms = unix_ms();
+    let now_ms = shared.options.clock.now_ms();
     let snapshot = snapshot.unwrap_or_default();
     let log_end = state.next_offset;
     state.producers.evicted_ms = snapshot.evicted_ms;

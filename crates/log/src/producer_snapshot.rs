@@ -39,7 +39,7 @@ use crate::group_commit::try_sync_partitions;
 use crate::metrics::count;
 use crate::partition::PartitionLog;
 use crate::producers::{ProducerBatch, Producers, REMEMBERED};
-use crate::shared::{Shared, unix_ms};
+use crate::shared::Shared;
 
 /// Name of the file in the partition's folder.
 pub(crate) const SNAPSHOT_NAME: &str = "producers";
@@ -197,8 +197,8 @@ pub(crate) fn take_snapshot(producers_table: &Producers, covered: Offset) -> Pro
 }
 
 /// Reads the snapshot in a partition's folder; instead of a damaged one the log is walked, and who
-/// it has named counts as left out.
-pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &str) -> Option<ProducerSnapshot> {
+/// it has named counts as left out at `now_ms`.
+pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &str, now_ms: i64) -> Option<ProducerSnapshot> {
     let path = format!("{dir}/{SNAPSHOT_NAME}");
     let file = disk.open(&path, OpenMode::Existing).ok()?;
     let len = file.len().ok().filter(|len| *len <= FILE_BYTES_MAX)?;
@@ -208,7 +208,7 @@ pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &str) -> Option<ProducerSnapsh
     Some(snapshot.unwrap_or_else(|| {
         tracing::warn!(file = %path, "damaged; the producers are found by walking the log");
         ProducerSnapshot {
-            evicted_ms: Some(unix_ms()),
+            evicted_ms: Some(now_ms),
             ..ProducerSnapshot::default()
         }
     }))
@@ -254,7 +254,7 @@ impl PartitionLog {
         if in_doubt.is_some() && going.is_none() {
             return Ok(0);
         }
-        let now_ms = unix_ms();
+        let now_ms = shared.options.clock.now_ms();
         state.producers.expire(now_ms);
         let written_end = self.written_end();
         let covered = in_doubt.map_or(written_end, |base| base.min(written_end));

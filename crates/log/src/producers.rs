@@ -350,7 +350,8 @@ impl Producers {
         }
         let place = producer.place_of(claim);
         producer.batches.insert(place, claim.at(base));
-        producer.seen_ms = now_ms;
+        // Never earlier than before: a clock that was set back may be set right again.
+        producer.seen_ms = producer.seen_ms.max(now_ms);
         producer.used = clock;
         self.recount();
     }

@@ -195,7 +195,8 @@ fn recover_partition(
         }
         state.segments.push(segment);
     }
-    recover_producers(shared, &mut state, read_snapshot(&*shared.disk, &dir))?;
+    let snapshot = read_snapshot(&*shared.disk, &dir, shared.options.clock.now_ms());
+    recover_producers(shared, &mut state, snapshot)?;
     Ok((state, truncated))
 }
 

@@ -17,7 +17,7 @@ use crate::index::{
     INDEX_ENTRY_BYTES, INDEX_INTERVAL_BYTES, IndexContents, IndexEntry, IndexItem, decode_index,
     encode_index_item,
 };
-use crate::shared::{Shared, unix_ms};
+use crate::shared::Shared;
 
 /// Where a segment is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,15 +110,15 @@ pub(crate) struct SegmentState {
 }
 
 impl SegmentState {
-    /// Of a segment that was just created.
-    pub(crate) fn fresh(base: Offset) -> SegmentState {
+    /// Of a segment that was just created, at `begun_ms`.
+    pub(crate) fn fresh(base: Offset, begun_ms: i64) -> SegmentState {
         SegmentState {
             end: base,
             len: 0,
             synced: 0,
             max_timestamp_ms: i64::MIN,
             first_timestamp_ms: i64::MAX,
-            begun_ms: unix_ms(),
+            begun_ms,
             stage: Stage::Active,
             has_producers: false,
             entries: Some((Vec::new(), 0)),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 use uuid::Uuid;
@@ -34,14 +34,6 @@ const SLOW_WRITE: Duration = Duration::from_millis(2);
 const SLOW_MODE_MS_MIN: u64 = 16;
 /// Longest time of slow mode, in milliseconds: then one caller's thread tries again.
 const SLOW_MODE_MS_MAX: u64 = 1_000;
-
-/// The time in milliseconds since 1970.
-pub(crate) fn unix_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-    })
-}
 
 /// The work of the log's threads.
 pub(crate) struct Queues {

@@ -198,7 +198,8 @@ impl Writer {
             dirs.push(topic_dir(partition.topic()));
             dirs.push("topics".to_owned());
         }
-        let segment = Segment::new(base, partition.dir.clone(), SegmentState::fresh(base));
+        let fresh = SegmentState::fresh(base, shared.options.clock.now_ms());
+        let segment = Segment::new(base, partition.dir.clone(), fresh);
         let path = segment.log_path();
         let prepared = partition.use_prepared(&path);
         if prepared.is_none() {

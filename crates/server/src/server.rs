@@ -5,9 +5,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use std::{io, mem};
 
-use cloverleaf_broker::{Broker, BrokerOptions, DurabilityMode, SystemClock};
+use cloverleaf_broker::{Broker, BrokerOptions, Clock as _, DurabilityMode, SystemClock};
 use cloverleaf_kafka::KafkaContext;
-use cloverleaf_log::{Log, LogOptions, RealDisk};
+use cloverleaf_log::{Log, LogClock, LogOptions, RealDisk};
 use cloverleaf_nsq::http_config::RuntimeOptions;
 use cloverleaf_nsq::stats_clients::Clients;
 use cloverleaf_telemetry::Registry;
@@ -92,9 +92,9 @@ impl Server {
         tracing::debug!(files, "open files allowed");
         fit_connections(&mut config, files);
         let disk = RealDisk::open(&config.general.data_dir)?;
-        let (log, recovery) = Log::open(disk, log_options(&config))?;
-        let report = recovery.report.clone();
         let clock = Arc::new(SystemClock::default());
+        let (log, recovery) = Log::open(disk, log_options(&config, *clock))?;
+        let report = recovery.report.clone();
         let broker = Broker::open(log.clone(), recovery, broker_options(&config), clock);
         let started = broker
             .map_err(StartError::from)
@@ -376,13 +376,14 @@ fn core_count(config: &Config) -> usize {
     }
 }
 
-fn log_options(config: &Config) -> LogOptions {
+fn log_options(config: &Config, clock: SystemClock) -> LogOptions {
     LogOptions {
         tail_bytes_max: config.general.tail_bytes_max.0,
         disk_free_bytes_min: config.general.disk_free_bytes_min.0,
         producers_max: config.general.producers_max as usize,
         producers_total_max: config.general.producers_total_max as usize,
         producer_expiry_ms: ms(config.general.producer_expiry),
+        clock: LogClock::new(move || i64::try_from(clock.now_ms()).unwrap_or(i64::MAX)),
         ..LogOptions::default()
     }
 }
