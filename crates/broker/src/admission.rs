@@ -3,6 +3,7 @@
 use cloverleaf_log::Batch;
 
 use crate::broker::Shared;
+use crate::inflater::AT_ONCE_BYTES_MAX;
 use crate::options::TopicOptions;
 use crate::partitions::Shape;
 use crate::publish::PublishError;
@@ -49,15 +50,27 @@ impl Bounds {
         (self.earliest_ms..=self.latest_ms).contains(&timestamp_ms)
     }
 
-    fn check(self, timestamp_ms: i64) -> Result<(), PublishError> {
-        if self.hold(timestamp_ms) || timestamp_ms == NO_TIMESTAMP {
-            return Ok(());
-        }
-        Err(PublishError::Timestamp {
+    fn take(self, timestamp_ms: i64) -> bool {
+        self.hold(timestamp_ms) || timestamp_ms == NO_TIMESTAMP
+    }
+
+    /// What is said of a batch whose first timestamp at fault this is.
+    fn refusal(self, timestamp_ms: i64, records: Vec<u32>) -> PublishError {
+        PublishError::Timestamp {
             timestamp_ms,
             earliest_ms: self.earliest_ms,
             latest_ms: self.latest_ms,
-        })
+            records,
+        }
+    }
+
+    /// Checks what a batch says of its records.
+    fn check_header(self, batch: &Batch) -> Result<(), PublishError> {
+        let told = [batch.base_timestamp_ms(), batch.max_timestamp_ms()];
+        match told.into_iter().find(|told_ms| !self.take(*told_ms)) {
+            None => Ok(()),
+            Some(told_ms) => Err(self.refusal(told_ms, Vec::new())),
+        }
     }
 }
 
@@ -86,10 +99,6 @@ impl Shape {
             true => None,
             false => Bounds::of(options, now_ms()),
         };
-        if let Some(bounds) = bounds {
-            bounds.check(batch.base_timestamp_ms())?;
-            bounds.check(batch.max_timestamp_ms())?;
-        }
         let needs_keys = options.compaction.is_some();
         match (needs_keys, batch.is_compressed()) {
             (true, true) => {
@@ -97,7 +106,18 @@ impl Shape {
                 check_records(&inflated, needs_keys, bounds)?;
             }
             // Who inflates it checks its records.
-            (false, true) => {}
+            (false, true) => {
+                if let Some(bounds) = bounds
+                    && let Err(refusal) = bounds.check_header(&batch)
+                {
+                    // Only to name them, so it must not take long.
+                    let inflated = batch
+                        .inflate(AT_ONCE_BYTES_MAX)
+                        .map_err(|_| refusal.clone())?;
+                    check_records(&inflated, needs_keys, Some(bounds))?;
+                    return Err(refusal);
+                }
+            }
             (needs_keys, false) => {
                 if needs_keys || bounds.is_some() || maker == Maker::Client {
                     check_records(&batch, needs_keys, bounds)?;
@@ -120,27 +140,41 @@ fn check_records(
     let summary = batch.validate_records()?;
     let in_time =
         |bounds: &Bounds| bounds.hold(summary.earliest_ms) && bounds.hold(summary.latest_ms);
-    let bounds = bounds.filter(|bounds| !in_time(bounds));
+    let suspecting = bounds.filter(|bounds| !in_time(bounds));
     let needs_keys = needs_keys && summary.without_key > 0;
-    if !needs_keys && bounds.is_none() {
-        return Ok(());
+    if needs_keys || suspecting.is_some() {
+        find_at_fault(batch, needs_keys, suspecting)?;
     }
+    // What readers are told by the batch itself must fit too.
+    bounds.map_or(Ok(()), |bounds| bounds.check_header(batch))
+}
+
+/// Names the records that are at fault, if there are any.
+fn find_at_fault(
+    batch: &Batch,
+    needs_keys: bool,
+    bounds: Option<Bounds>,
+) -> Result<(), PublishError> {
     let mut records = batch.records();
-    let mut without_key = Vec::new();
+    let mut at_fault = Vec::new();
+    let mut refused = None;
     let mut place = 0;
     while let Some((_, record)) = records.next_record()? {
-        if needs_keys && record.key.is_none() && without_key.len() < NAMED_RECORDS_MAX {
-            without_key.push(place);
+        let has_no_key = needs_keys && record.key.is_none();
+        // As in Kafka, of a record without a key nothing else is looked at.
+        let refuses = |bounds: &Bounds| !has_no_key && !bounds.take(record.timestamp_ms);
+        let refusing = bounds.filter(refuses);
+        if has_no_key || refusing.is_some() {
+            if at_fault.len() < NAMED_RECORDS_MAX {
+                at_fault.push(place);
+            }
+            refused = refused.or(refusing.map(|bounds| (bounds, record.timestamp_ms)));
         }
         place += 1;
-        if let Some(bounds) = bounds {
-            bounds.check(record.timestamp_ms)?;
-        }
     }
-    match without_key.is_empty() {
-        true => Ok(()),
-        false => Err(PublishError::NoKey {
-            records: without_key,
-        }),
+    match (refused, at_fault.is_empty()) {
+        (Some((bounds, timestamp_ms)), _) => Err(bounds.refusal(timestamp_ms, at_fault)),
+        (None, false) => Err(PublishError::NoKey { records: at_fault }),
+        (None, true) => Ok(()),
     }
 }

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 /// A batch that has no more bytes than this when it is inflated is inflated at once, whoever asks:
 /// a few milliseconds at most. So it is tried with batches of up to a quarter of it.
-const AT_ONCE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const AT_ONCE_BYTES_MAX: usize = 1 << 20;
 
 /// Names a batch: its topic, partition and first offset.
 pub(crate) type BatchName = (Uuid, u32, Offset);

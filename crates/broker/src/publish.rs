@@ -66,6 +66,9 @@ pub enum PublishError {
         earliest_ms: i64,
         /// The latest that is allowed now.
         latest_ms: i64,
+        /// Which messages of the batch are at fault, counted from 0: the first 10,000, also those
+        /// without a key that they need. Empty: it is what the batch says of itself.
+        records: Vec<u32>,
     },
     /// Messages without a key for a topic that is compacted by key.
     #[error("the topic is compacted, so each message needs a key")]

@@ -169,7 +169,24 @@ fn a_topic_checks_what_producers_send() {
     ] {
         let outcome = publish(at(delta));
         assert_eq!(outcome.is_ok(), fits, "{delta} {outcome:?}");
-        assert!(fits || matches!(outcome, Err(PublishError::Timestamp { .. })));
+        let named = |outcome: Result<_, PublishError>| match outcome.unwrap_err() {
+            PublishError::Timestamp { records, .. } => records,
+            other => panic!("{other}"),
+        };
+        if !fits {
+            assert_eq!(named(outcome), [1]);
+        }
+        if delta > 100 {
+            let compressed = at(delta).compress(Codec::Zstd).unwrap();
+            assert_eq!(named(publish(compressed)), [1]);
+            // The header is true and the rest is nonsense: there is nobody to name.
+            let mut bytes = at(delta).compress(Codec::Zstd).unwrap().bytes().to_vec();
+            bytes[61..65].copy_from_slice(&[0; 4]);
+            let crc = crc32c::crc32c(&bytes[21..]);
+            bytes[17..21].copy_from_slice(&crc.to_be_bytes());
+            let nonsense = publish(Batch::parse(bytes.into()).unwrap());
+            assert!(named(nonsense).is_empty());
+        }
     }
 
     change(|options| options.append_time = true);

@@ -6,7 +6,7 @@ mod common;
 
 use bytes::Bytes;
 use cloverleaf_kafka::error_code::ErrorCode;
-use cloverleaf_log::{Batch, BatchBuilder, Read};
+use cloverleaf_log::{Batch, BatchBuilder, Codec, Read};
 use cloverleaf_session::Session as _;
 use common::fetch::{Ask, parts};
 use common::{World, batch, text};
@@ -327,6 +327,63 @@ fn records_without_a_key_are_named() {
         let expected: &[i32] = if version >= 8 { &[1, 3] } else { &[] };
         assert_eq!(named, expected, "version {version}");
     }
+    assert_eq!(topic.partition(0).unwrap().next_offset(), 0);
+}
+
+/// KIP-467 again: the timestamp decides the code, as soon as one record is refused for it.
+#[test]
+fn records_with_timestamps_that_are_not_taken_are_named() {
+    let world = World::new();
+    let topic = world.topic("t", 1);
+    let hour_ms = 3_600_000;
+    topic
+        .set_options(|options| {
+            options.timestamp_before_max_ms = Some(hour_ms);
+            options.timestamp_after_max_ms = Some(hour_ms);
+        })
+        .unwrap();
+    let mut peer = world.connect();
+    let now_ms = common::START_MS as i64;
+    let (old_ms, young_ms) = (now_ms - 3_600_001, now_ms + 3_600_001);
+    let keyed = |records: &[(Option<&[u8]>, i64)]| {
+        let mut builder = BatchBuilder::with_capacity(64, records[0].1);
+        for (key, at_ms) in records {
+            builder.push_at(*at_ms, *key, Some(b"v"), &[]);
+        }
+        builder.finish()
+    };
+    let mut check = |batch: &Batch, code: ErrorCode, expected: &[i32]| {
+        for version in [7, 8, 9, 13] {
+            let request = request_of(version, &world, 1, &[("t", 0, batch.bytes().clone())]);
+            let response = peer.call(version, &request);
+            let told = only(&response);
+            assert_eq!(told.error_code, code.code());
+            let named: Vec<i32> = told.record_errors.iter().map(|it| it.batch_index).collect();
+            let expected = if version >= 8 { expected } else { &[] };
+            assert_eq!(named, expected, "version {version}");
+        }
+    };
+    let key: Option<&[u8]> = Some(b"k");
+    let times = [now_ms, old_ms, -1, young_ms, now_ms].map(|at_ms| (key, at_ms));
+    check(&keyed(&times), ErrorCode::InvalidTimestamp, &[1, 3]);
+    for codec in [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd] {
+        let compressed = keyed(&times).compress(codec).unwrap();
+        check(&compressed, ErrorCode::InvalidTimestamp, &[1, 3]);
+    }
+    topic
+        .set_options(|options| options.compaction = Some(Default::default()))
+        .unwrap();
+    let mixed = keyed(&[
+        (None, young_ms),
+        (key, now_ms),
+        (key, old_ms),
+        (None, now_ms),
+    ]);
+    check(&mixed, ErrorCode::InvalidTimestamp, &[0, 2, 3]);
+    let compressed = mixed.compress(Codec::Lz4).unwrap();
+    check(&compressed, ErrorCode::InvalidTimestamp, &[0, 2, 3]);
+    let without = keyed(&[(None, now_ms), (key, now_ms), (None, now_ms)]);
+    check(&without, ErrorCode::InvalidRecord, &[0, 2]);
     assert_eq!(topic.partition(0).unwrap().next_offset(), 0);
 }
 

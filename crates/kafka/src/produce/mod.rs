@@ -249,7 +249,9 @@ impl From<PublishError> for Refusal {
     fn from(error: PublishError) -> Self {
         let refusal = Self::new(of_publish(&error), Some(error.to_string().into()));
         match error {
-            PublishError::NoKey { records } => Self { records, ..refusal },
+            PublishError::NoKey { records } | PublishError::Timestamp { records, .. } => {
+                Self { records, ..refusal }
+            }
             _ => refusal,
         }
     }
