@@ -36,6 +36,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "cloverleaf-amqp",
+        &[
+            "cloverleaf-log",
+            "cloverleaf-broker",
+            "cloverleaf-session",
+            "cloverleaf-telemetry",
+        ],
+    ),
+    (
         "cloverleaf-server",
         &[
             "cloverleaf-log",

@@ -1,0 +1,11 @@
+//! AMQP 0-9-1 as RabbitMQ speaks it: the specification with RabbitMQ's errata and extensions.
+//!
+//! Bytes in, broker calls, bytes out: this crate has no socket and no clock, the server has both.
+//! So far it has the parts that know no broker: the wire format ([`wire`]), to which queues a
+//! message goes ([`routing`]), a queue's arguments ([`queue_arguments`]), and what ends channels
+//! and connections ([`exception`]).
+
+pub mod exception;
+pub mod queue_arguments;
+pub mod routing;
+pub mod wire;

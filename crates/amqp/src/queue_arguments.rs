@@ -1,0 +1,378 @@
+//! A queue's arguments (`x-…`): read and checked once, when it is declared.
+//!
+//! Source: <https://www.rabbitmq.com/docs/queues#optional-arguments> and the pages that it names;
+//! what is refused, and how, is RabbitMQ 4's behaviour.
+
+use std::sync::Arc;
+
+use crate::exception::{Exception, Resource};
+use crate::wire::{Table, Value};
+
+/// Ten years: no time to live may be longer.
+const TIME_MAX_MS: i64 = 315_360_000_000;
+/// More priorities than 255 do not exist; each level costs a partition.
+const PRIORITY_MAX: i64 = 255;
+/// A quorum queue without `x-delivery-limit` has the limit 20: the first delivery and 20 more.
+const QUORUM_ATTEMPTS_MAX: u16 = 21;
+
+/// What a queue is said to be; here both are the same log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum QueueKind {
+    /// `classic`
+    #[default]
+    Classic,
+    /// `quorum`: a message has a limit of deliveries.
+    Quorum,
+}
+
+/// What happens to a queue that is full (`x-overflow`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overflow {
+    /// `drop-head`: the oldest message goes.
+    #[default]
+    DropHead,
+    /// `reject-publish`: a publish is not confirmed but refused.
+    RejectPublish,
+    /// `reject-publish-dlx`: and what is refused is dead-lettered.
+    RejectPublishDeadLetter,
+}
+
+/// Where a queue's dead messages go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// The exchange (`x-dead-letter-exchange`).
+    pub exchange: Arc<str>,
+    /// The routing key, if not the message's own (`x-dead-letter-routing-key`).
+    pub key: Option<Arc<str>>,
+}
+
+/// Who gets the next message (`x-cloverleaf-dispatch`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DispatchArgument {
+    /// `least-loaded`: the consumer with the fewest unacknowledged messages.
+    #[default]
+    LeastLoaded,
+    /// `fill-first`: one consumer until its prefetch is used up, then the next.
+    FillFirst,
+}
+
+/// What a queue's arguments say.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct QueueArguments {
+    /// `x-queue-type`
+    pub kind: QueueKind,
+    /// `x-message-ttl`
+    pub message_ttl_ms: Option<u64>,
+    /// `x-expires`: the queue goes when nobody used it for so long.
+    pub expires_ms: Option<u64>,
+    /// `x-max-length`
+    pub length_max: Option<u64>,
+    /// `x-max-length-bytes`, of bodies
+    pub length_bytes_max: Option<u64>,
+    /// `x-overflow`
+    pub overflow: Overflow,
+    /// `x-dead-letter-exchange`
+    pub dead_letter: Option<DeadLetter>,
+    /// `x-max-priority`
+    pub priority_max: Option<u8>,
+    /// `x-single-active-consumer`
+    pub single_active: bool,
+    /// Deliveries after which a message is dead, one more than `x-delivery-limit`; 0: no limit.
+    pub attempts_max: u16,
+    /// `x-cloverleaf-dispatch`
+    pub dispatch: DispatchArgument,
+}
+
+/// Arguments that only a quorum queue has.
+const QUORUM_ONLY: &[&str] = &[
+    "x-delivery-limit",
+    "x-dead-letter-strategy",
+    "x-max-in-memory-length",
+    "x-max-in-memory-bytes",
+    "x-quorum-initial-group-size",
+];
+/// Arguments that only a classic queue has.
+const CLASSIC_ONLY: &[&str] = &["x-max-priority", "x-queue-mode", "x-queue-version"];
+/// Arguments of streams, which do not exist here.
+const STREAM_ONLY: &[&str] = &[
+    "x-max-age",
+    "x-stream-max-segment-size-bytes",
+    "x-stream-filter-size-bytes",
+    "x-initial-cluster-size",
+];
+/// Those that a second declaration must repeat.
+const EQUIVALENT: &[&str] = &[
+    "x-expires",
+    "x-message-ttl",
+    "x-max-length",
+    "x-max-length-bytes",
+    "x-max-priority",
+    "x-overflow",
+    "x-queue-type",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-single-active-consumer",
+    "x-delivery-limit",
+];
+
+/// One argument of a queue, and how it is refused.
+struct Argument<'a> {
+    name: &'static str,
+    queue: &'a str,
+    value: Value<'a>,
+}
+
+impl Argument<'_> {
+    fn refuse(&self, why: &str) -> Exception {
+        let queue = Resource::queue(self.queue);
+        Exception::precondition(format!("invalid arg '{}' for {queue}: {why}", self.name))
+    }
+
+    fn integer(&self) -> Result<i64, Exception> {
+        let expected = || format!("\"expected integer, got {}\"", type_name(self.value));
+        self.value
+            .as_integer()
+            .ok_or_else(|| self.refuse(&expected()))
+    }
+
+    fn not_negative(&self) -> Result<u64, Exception> {
+        let value = self.integer()?;
+        u64::try_from(value).map_err(|_| self.refuse(&format!("{{value_negative,{value}}}")))
+    }
+
+    fn time_ms(&self) -> Result<u64, Exception> {
+        let value = self.not_negative()?;
+        if value > TIME_MAX_MS.cast_unsigned() {
+            return Err(self.refuse(&format!("{{value_too_large,{value}}}")));
+        }
+        Ok(value)
+    }
+
+    fn text(&self) -> Result<&str, Exception> {
+        match self.value {
+            Value::String(_) => self.value.as_text().ok_or_else(|| self.refuse("not UTF-8")),
+            value => Err(self.refuse(&format!("{{unacceptable_type,{}}}", type_name(value)))),
+        }
+    }
+
+    fn truth(&self) -> Result<bool, Exception> {
+        match self.value {
+            Value::Bool(truth) => Ok(truth),
+            value => Err(self.refuse(&format!("{{unacceptable_type,{}}}", type_name(value)))),
+        }
+    }
+}
+
+impl QueueArguments {
+    /// Reads the arguments with which `queue` is declared. Unknown ones mean nothing.
+    ///
+    /// # Errors
+    /// PRECONDITION_FAILED with RabbitMQ's words: a value that cannot be, an argument of another
+    /// kind of queue, or a stream.
+    pub fn read(queue: &str, table: Table<'_>) -> Result<Self, Exception> {
+        let argument = |name: &'static str| {
+            let value = table.get(name)?;
+            Some(Argument { name, queue, value })
+        };
+        let kind = argument("x-queue-type").map(|kind| queue_kind(&kind));
+        let kind = kind.transpose()?.unwrap_or_default();
+        check_kind(queue, kind, table)?;
+        let expires_ms = argument("x-expires").map(|expires| match expires.time_ms()? {
+            0 => Err(expires.refuse("{value_zero,0}")),
+            expires_ms => Ok(expires_ms),
+        });
+        let number = |name| {
+            argument(name)
+                .map(|number| number.not_negative())
+                .transpose()
+        };
+        let priority_max = argument("x-max-priority").map(|levels| {
+            let value = levels.not_negative()?;
+            let too_many = || levels.refuse(&format!("{{max_value_exceeded,{value}}}"));
+            if value > PRIORITY_MAX.cast_unsigned() {
+                return Err(too_many());
+            }
+            u8::try_from(value).map_err(|_| too_many())
+        });
+        let attempts_max = match (kind, argument("x-delivery-limit")) {
+            (QueueKind::Classic, _) => 0,
+            (QueueKind::Quorum, None) => QUORUM_ATTEMPTS_MAX,
+            // Less than zero: no limit.
+            (QueueKind::Quorum, Some(limit)) => {
+                u16::try_from(limit.integer()?.max(-1).saturating_add(1)).unwrap_or(u16::MAX)
+            }
+        };
+        let single_active = argument("x-single-active-consumer").map(|active| active.truth());
+        let overflow = argument("x-overflow").map(|overflow| match overflow.text()? {
+            "drop-head" => Ok(Overflow::DropHead),
+            "reject-publish" => Ok(Overflow::RejectPublish),
+            "reject-publish-dlx" => Ok(Overflow::RejectPublishDeadLetter),
+            _ => Err(overflow.refuse("invalid_overflow")),
+        });
+        let dispatch = argument("x-cloverleaf-dispatch").map(|dispatch| match dispatch.text()? {
+            "least-loaded" => Ok(DispatchArgument::LeastLoaded),
+            "fill-first" => Ok(DispatchArgument::FillFirst),
+            _ => Err(dispatch.refuse("expected least-loaded or fill-first")),
+        });
+        Ok(Self {
+            kind,
+            message_ttl_ms: argument("x-message-ttl")
+                .map(|ttl| ttl.time_ms())
+                .transpose()?,
+            expires_ms: expires_ms.transpose()?,
+            length_max: number("x-max-length")?,
+            length_bytes_max: number("x-max-length-bytes")?,
+            overflow: overflow.transpose()?.unwrap_or_default(),
+            dead_letter: dead_letter(
+                argument("x-dead-letter-exchange"),
+                argument("x-dead-letter-routing-key"),
+            )?,
+            priority_max: priority_max.transpose()?,
+            single_active: single_active.transpose()?.unwrap_or_default(),
+            attempts_max,
+            dispatch: dispatch.transpose()?.unwrap_or_default(),
+        })
+    }
+}
+
+fn queue_kind(argument: &Argument<'_>) -> Result<QueueKind, Exception> {
+    match argument.text()? {
+        "classic" => Ok(QueueKind::Classic),
+        "quorum" => Ok(QueueKind::Quorum),
+        "stream" => Err(argument.refuse(
+            "\"streams are not supported here: read the topic by offset with a Kafka client\"",
+        )),
+        kind => Err(argument.refuse(&format!("\"unsupported queue type '{kind}'\""))),
+    }
+}
+
+/// Refuses arguments that this kind of queue does not have.
+fn check_kind(queue: &str, kind: QueueKind, table: Table<'_>) -> Result<(), Exception> {
+    let (others, name) = match kind {
+        QueueKind::Classic => (QUORUM_ONLY, "rabbit_classic_queue"),
+        QueueKind::Quorum => (CLASSIC_ONLY, "rabbit_quorum_queue"),
+    };
+    let is_wrong = |name: &&str| others.contains(name) || STREAM_ONLY.contains(name);
+    match table.fields().map(|(name, _)| name).find(is_wrong) {
+        None => Ok(()),
+        Some(wrong) => Err(Exception::precondition(format!(
+            "invalid arg '{wrong}' for {} of queue type {name}",
+            Resource::queue(queue)
+        ))),
+    }
+}
+
+fn dead_letter(
+    exchange: Option<Argument<'_>>,
+    key: Option<Argument<'_>>,
+) -> Result<Option<DeadLetter>, Exception> {
+    match (exchange, key) {
+        (None, None) => Ok(None),
+        (None, Some(key)) => Err(key.refuse("routing_key_but_no_dlx_defined")),
+        (Some(exchange), key) => Ok(Some(DeadLetter {
+            exchange: exchange.text()?.into(),
+            key: key.map(|key| key.text().map(Arc::from)).transpose()?,
+        })),
+    }
+}
+
+/// Whether a queue that was declared with `current` may be declared again with `received`.
+///
+/// # Errors
+/// PRECONDITION_FAILED: one of the arguments that count differs.
+pub fn check_equivalence(
+    resource: &Resource<'_>,
+    received: Table<'_>,
+    current: Table<'_>,
+) -> Result<(), Exception> {
+    for name in EQUIVALENT {
+        check_same(name, resource, received.get(name), current.get(name))?;
+    }
+    Ok(())
+}
+
+/// Whether one argument of two declarations is the same.
+///
+/// # Errors
+/// PRECONDITION_FAILED: it is not.
+pub fn check_same(
+    name: &str,
+    resource: &Resource<'_>,
+    received: Option<Value<'_>>,
+    current: Option<Value<'_>>,
+) -> Result<(), Exception> {
+    let is_same = match (
+        unless_implied(name, received),
+        unless_implied(name, current),
+    ) {
+        (Some(a), Some(b)) => match (a.as_integer(), b.as_integer()) {
+            (Some(a), Some(b)) => a == b,
+            _ => a == b,
+        },
+        (a, b) => a.is_none() && b.is_none(),
+    };
+    if is_same {
+        return Ok(());
+    }
+    let both = received.is_some() && current.is_some();
+    let shown = |value: Option<Value<'_>>| match value {
+        None => "none".to_owned(),
+        Some(value) if both => format!("'{}'", shown(value)),
+        Some(value) => format!(
+            "the value '{}' of type '{}'",
+            shown(value),
+            type_name(value)
+        ),
+    };
+    Err(Exception::inequivalent(
+        name,
+        resource,
+        &shown(received),
+        &shown(current),
+    ))
+}
+
+/// A queue of which nothing is said is a classic one.
+fn unless_implied<'a>(name: &str, value: Option<Value<'a>>) -> Option<Value<'a>> {
+    value.filter(|value| name != "x-queue-type" || *value != Value::String(b"classic"))
+}
+
+fn shown(value: Value<'_>) -> String {
+    match value {
+        Value::String(bytes) | Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::Bool(value) => value.to_string(),
+        Value::F32(value) => value.to_string(),
+        Value::F64(value) => value.to_string(),
+        Value::Timestamp(value) => value.to_string(),
+        value => match value.as_integer() {
+            Some(value) => value.to_string(),
+            None => type_name(value).to_owned(),
+        },
+    }
+}
+
+/// RabbitMQ's name of a value's type.
+fn type_name(value: Value<'_>) -> &'static str {
+    match value {
+        Value::Bool(_) => "bool",
+        Value::I8(_) => "byte",
+        Value::U8(_) => "unsignedbyte",
+        Value::I16(_) => "short",
+        Value::U16(_) => "unsignedshort",
+        Value::I32(_) => "signedint",
+        Value::U32(_) => "unsignedint",
+        Value::I64(_) => "long",
+        Value::F32(_) => "float",
+        Value::F64(_) => "double",
+        Value::Decimal(..) => "decimal",
+        Value::String(_) => "longstr",
+        Value::Bytes(_) => "binary",
+        Value::Array(_) => "array",
+        Value::Timestamp(_) => "timestamp",
+        Value::Table(_) => "table",
+        Value::Void => "void",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Whether a message's headers match a binding of a headers exchange.
+
+use crate::wire::{Table, Value};
+
+/// The argument that says how the others are to be looked at.
+const X_MATCH: &str = "x-match";
+
+/// How a binding's arguments have to be found among the headers (`x-match`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rule {
+    /// One is enough.
+    any: bool,
+    /// Arguments that begin with `x-` count too.
+    with_x: bool,
+}
+
+/// Why a binding of a headers exchange is refused, in RabbitMQ's words.
+///
+/// # Errors
+/// `x-match` is none of the four words.
+pub(super) fn check(arguments: Table<'_>) -> Result<(), String> {
+    match arguments.get(X_MATCH) {
+        None => Ok(()),
+        Some(Value::String(word)) if rule(word).is_some() => Ok(()),
+        Some(Value::String(word)) => Err(format!(
+            "Invalid x-match field value {}; expected all, any, all-with-x, or any-with-x",
+            String::from_utf8_lossy(word)
+        )),
+        Some(value) => Err(format!(
+            "Invalid x-match field type (value {value:?}); expected longstr"
+        )),
+    }
+}
+
+fn rule(word: &[u8]) -> Option<Rule> {
+    let (any, with_x) = match word {
+        b"all" => (false, false),
+        b"any" => (true, false),
+        b"all-with-x" => (false, true),
+        b"any-with-x" => (true, true),
+        _ => return None,
+    };
+    Some(Rule { any, with_x })
+}
+
+/// Whether a message with these headers goes where the binding with these arguments leads.
+pub(super) fn is_match(arguments: Table<'_>, headers: Table<'_>) -> bool {
+    let all = Rule {
+        any: false,
+        with_x: false,
+    };
+    let rule = match arguments.get(X_MATCH) {
+        Some(Value::String(word)) => rule(word).unwrap_or(all),
+        _ => all,
+    };
+    let counts = |name: &str| match rule.with_x {
+        true => name != X_MATCH,
+        false => !name.starts_with("x-"),
+    };
+    let mut wanted = arguments.fields().filter(|(name, _)| counts(name));
+    let is_there = |(name, value): (&str, Value<'_>)| {
+        let found = headers.get(name);
+        match value {
+            // No value means that presence is enough.
+            Value::Void => found.is_some(),
+            value => found.is_some_and(|found| is_same(found, value)),
+        }
+    };
+    match rule.any {
+        true => wanted.any(is_there),
+        false => wanted.all(is_there),
+    }
+}
+
+/// Numbers are the same whatever their size on the wire.
+fn is_same(a: Value<'_>, b: Value<'_>) -> bool {
+    match (a.as_integer(), b.as_integer()) {
+        (Some(a), Some(b)) => a == b,
+        _ => a == b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+    use crate::wire::Writer;
+
+    fn table(fields: &[(&str, Value<'_>)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut out = Writer::new(&mut bytes);
+        for (name, value) in fields {
+            out.shortstr(name);
+            value.write(&mut out);
+        }
+        bytes
+    }
+
+    fn matches(arguments: &[(&str, Value<'_>)], headers: &[(&str, Value<'_>)]) -> bool {
+        let (arguments, headers) = (table(arguments), table(headers));
+        is_match(
+            Table::check(&arguments).unwrap(),
+            Table::check(&headers).unwrap(),
+        )
+    }
+
+    const COLOUR: (&str, Value<'_>) = ("colour", Value::String(b"red"));
+    const SIZE: (&str, Value<'_>) = ("size", Value::I32(7));
+
+    fn x_match(word: &str) -> (&str, Value<'_>) {
+        ("x-match", Value::String(word.as_bytes()))
+    }
+
+    #[test]
+    fn all_and_any_mean_what_they_say() {
+        let both = [COLOUR, SIZE];
+        assert!(matches(&both, &[SIZE, COLOUR, ("more", Value::Void)]));
+        assert!(!matches(&both, &[COLOUR]));
+        assert!(!matches(&[x_match("all"), COLOUR, SIZE], &[COLOUR]));
+        assert!(matches(&[x_match("any"), COLOUR, SIZE], &[COLOUR]));
+        assert!(!matches(
+            &[x_match("any"), COLOUR, SIZE],
+            &[("size", Value::I32(8))]
+        ));
+        assert!(matches(&[], &[COLOUR]), "nothing is asked for");
+        assert!(
+            !matches(&[x_match("any")], &[COLOUR]),
+            "nothing can be found"
+        );
+    }
+
+    #[test]
+    fn numbers_are_compared_by_value_and_void_is_presence() {
+        assert!(matches(&[SIZE], &[("size", Value::I64(7))]));
+        assert!(!matches(&[SIZE], &[("size", Value::String(b"7"))]));
+        assert!(matches(
+            &[("size", Value::Void)],
+            &[("size", Value::String(b"7"))]
+        ));
+        assert!(!matches(&[("size", Value::Void)], &[COLOUR]));
+    }
+
+    #[test]
+    fn names_with_x_count_only_where_asked() {
+        let wanted = ("x-kind", Value::String(b"a"));
+        assert!(matches(&[wanted], &[]));
+        assert!(!matches(&[x_match("all-with-x"), wanted], &[]));
+        assert!(matches(&[x_match("any-with-x"), wanted], &[wanted]));
+        assert!(!matches(&[x_match("any"), wanted], &[wanted]));
+    }
+
+    #[test]
+    fn other_words_are_refused() {
+        let bytes = table(&[x_match("some")]);
+        let why = check(Table::check(&bytes).unwrap()).unwrap_err();
+        assert!(
+            why.starts_with("Invalid x-match field value some;"),
+            "{why}"
+        );
+        let bytes = table(&[("x-match", Value::Bool(true))]);
+        assert!(check(Table::check(&bytes).unwrap()).is_err());
+        let bytes = table(&[x_match("any-with-x")]);
+        assert_eq!(check(Table::check(&bytes).unwrap()), Ok(()));
+    }
+}

@@ -1,0 +1,429 @@
+//! Exchanges and their bindings: to which queues a message goes.
+//!
+//! This is the pure part: names and tables, no queue, no broker. A message is routed once; each
+//! queue gets it once, however many bindings lead there.
+//!
+//! Source: AMQP 0-9-1 specification, section 3.1.3; RabbitMQ's documentation of exchange to
+//! exchange bindings, alternate exchanges and sender-selected distribution.
+
+mod headers;
+mod topic;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use self::topic::Patterns;
+use crate::wire::{Table, Value};
+
+/// What a message can be routed to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Destination {
+    /// A queue, by name.
+    Queue(Arc<str>),
+    /// A further exchange, by name.
+    Exchange(Arc<str>),
+}
+
+impl Destination {
+    /// Its name.
+    pub fn name(&self) -> &Arc<str> {
+        match self {
+            Self::Queue(name) | Self::Exchange(name) => name,
+        }
+    }
+}
+
+/// How an exchange chooses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The key is the binding's key.
+    Direct,
+    /// All bindings.
+    Fanout,
+    /// The key matches the binding's pattern.
+    Topic,
+    /// The headers match the binding's arguments.
+    Headers,
+}
+
+impl Kind {
+    /// The kind of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "direct" => Some(Self::Direct),
+            "fanout" => Some(Self::Fanout),
+            "topic" => Some(Self::Topic),
+            "headers" => Some(Self::Headers),
+            _ => None,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Fanout => "fanout",
+            Self::Topic => "topic",
+            Self::Headers => "headers",
+        }
+    }
+}
+
+/// What an exchange was declared as.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExchangeOptions {
+    /// How it chooses.
+    pub kind: Kind,
+    /// Messages wait for the milliseconds in their header `x-delay` first (`x-delayed-message`).
+    pub delays: bool,
+    /// Still there after a restart.
+    pub durable: bool,
+    /// Goes with its last binding.
+    pub auto_delete: bool,
+    /// Nobody publishes to it; other exchanges lead here.
+    pub internal: bool,
+    /// Where messages go that find no queue (`alternate-exchange`).
+    pub alternate: Option<Arc<str>>,
+    /// All arguments, a field table's bytes.
+    pub arguments: Vec<u8>,
+}
+
+/// A binding of an exchange, apart from the exchange.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Binding {
+    /// Where it leads.
+    pub destination: Destination,
+    /// The routing key or pattern.
+    pub key: Arc<str>,
+    /// A field table's bytes.
+    pub arguments: Arc<[u8]>,
+}
+
+/// An exchange with its bindings.
+#[derive(Debug)]
+pub struct Exchange {
+    /// What it was declared as.
+    pub options: ExchangeOptions,
+    bindings: BTreeSet<Binding>,
+    /// Of a direct exchange.
+    keys: HashMap<Arc<str>, Vec<Destination>>,
+    /// Of a topic exchange.
+    patterns: Patterns,
+}
+
+impl Exchange {
+    fn new(options: ExchangeOptions) -> Self {
+        Self {
+            options,
+            bindings: BTreeSet::new(),
+            keys: HashMap::new(),
+            patterns: Patterns::default(),
+        }
+    }
+
+    /// Its bindings, in order.
+    pub fn bindings(&self) -> impl Iterator<Item = &Binding> {
+        self.bindings.iter()
+    }
+
+    fn bind(&mut self, binding: Binding) -> bool {
+        let destination = binding.destination.clone();
+        let key = binding.key.clone();
+        if !self.bindings.insert(binding) {
+            return false;
+        }
+        match self.options.kind {
+            Kind::Direct => self.keys.entry(key).or_default().push(destination),
+            Kind::Topic => self.patterns.insert(&key, destination),
+            Kind::Fanout | Kind::Headers => {}
+        }
+        true
+    }
+
+    fn unbind(&mut self, binding: &Binding) -> bool {
+        if !self.bindings.remove(binding) {
+            return false;
+        }
+        match self.options.kind {
+            Kind::Direct => {
+                if let Some(destinations) = self.keys.get_mut(&binding.key) {
+                    let is_it = |found: &Destination| *found == binding.destination;
+                    if let Some(place) = destinations.iter().position(is_it) {
+                        destinations.remove(place);
+                    }
+                    if destinations.is_empty() {
+                        self.keys.remove(&binding.key);
+                    }
+                }
+            }
+            Kind::Topic => self.patterns.remove(&binding.key, &binding.destination),
+            Kind::Fanout | Kind::Headers => {}
+        }
+        true
+    }
+
+    fn matches<'a>(&'a self, message: &Routed<'_>, mut found: impl FnMut(&'a Destination)) {
+        match self.options.kind {
+            Kind::Fanout => self.bindings.iter().for_each(|b| found(&b.destination)),
+            Kind::Direct => {
+                for key in message.keys() {
+                    self.keys
+                        .get(key)
+                        .into_iter()
+                        .flatten()
+                        .for_each(&mut found);
+                }
+            }
+            Kind::Topic => {
+                for key in message.keys() {
+                    self.patterns.matches(key, &mut found);
+                }
+            }
+            Kind::Headers => {
+                for binding in &self.bindings {
+                    // It was a table when it was bound.
+                    let arguments = Table::check(&binding.arguments).unwrap_or_default();
+                    if headers::is_match(arguments, message.headers) {
+                        found(&binding.destination);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What routing looks at.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Routed<'a> {
+    /// The routing key.
+    pub key: &'a str,
+    /// The user's headers. `CC` and `BCC` hold further routing keys.
+    pub headers: Table<'a>,
+}
+
+impl<'a> Routed<'a> {
+    /// All its routing keys, none twice unless it was sent twice.
+    fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        let more = |name| match self.headers.get(name) {
+            Some(Value::Array(keys)) => Some(keys),
+            _ => None,
+        };
+        let more = [more("CC"), more("BCC")].into_iter().flatten();
+        let more = more.flat_map(|keys| keys.values());
+        std::iter::once(self.key).chain(more.filter_map(|key| match key {
+            Value::String(key) => std::str::from_utf8(key).ok(),
+            _ => None,
+        }))
+    }
+}
+
+/// Why an exchange cannot be unbound, deleted or bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TopologyError {
+    /// There is no such exchange.
+    NoExchange,
+    /// It has bindings, and was to be deleted only if it has none.
+    InUse,
+}
+
+/// All exchanges of a virtual host but the default one, which is the queues' own names.
+#[derive(Debug, Default)]
+pub struct Topology {
+    exchanges: BTreeMap<Arc<str>, Exchange>,
+    /// For each destination the exchanges that lead there, with the number of bindings.
+    sources: HashMap<Destination, BTreeMap<Arc<str>, usize>>,
+}
+
+/// What goes with what was removed.
+#[derive(Debug, Default, PartialEq)]
+pub struct Removed {
+    /// Exchanges, the one asked for first.
+    pub exchanges: Vec<Arc<str>>,
+    /// Bindings, each with its exchange.
+    pub bindings: Vec<(Arc<str>, Binding)>,
+}
+
+impl Topology {
+    /// The exchange of that name.
+    pub fn exchange(&self, name: &str) -> Option<&Exchange> {
+        self.exchanges.get(name)
+    }
+
+    /// All exchanges, by name.
+    pub fn exchanges(&self) -> impl Iterator<Item = (&Arc<str>, &Exchange)> {
+        self.exchanges.iter()
+    }
+
+    /// Adds an exchange; one of that name stays as it is.
+    pub fn declare(&mut self, name: &str, options: ExchangeOptions) {
+        if !self.exchanges.contains_key(name) {
+            self.exchanges.insert(name.into(), Exchange::new(options));
+        }
+    }
+
+    /// Whether the bindings of a headers exchange may look like this.
+    ///
+    /// # Errors
+    /// They may not; in RabbitMQ's words.
+    pub fn check_arguments(kind: Kind, arguments: Table<'_>) -> Result<(), String> {
+        match kind {
+            Kind::Headers => headers::check(arguments),
+            Kind::Direct | Kind::Fanout | Kind::Topic => Ok(()),
+        }
+    }
+
+    /// Adds a binding; says whether it was new.
+    ///
+    /// # Errors
+    /// There is no such exchange.
+    pub fn bind(&mut self, source: &str, binding: Binding) -> Result<bool, TopologyError> {
+        let exchange = self.exchanges.get_mut(source);
+        let exchange = exchange.ok_or(TopologyError::NoExchange)?;
+        let destination = binding.destination.clone();
+        let is_new = exchange.bind(binding);
+        if is_new {
+            let sources = self.sources.entry(destination).or_default();
+            *sources.entry(source.into()).or_default() += 1;
+        }
+        Ok(is_new)
+    }
+
+    /// Removes a binding, if it is there, and the exchange with it if that was its last one and it
+    /// is to go then.
+    ///
+    /// # Errors
+    /// There is no such exchange.
+    pub fn unbind(&mut self, source: &str, binding: &Binding) -> Result<Removed, TopologyError> {
+        if !self.exchanges.contains_key(source) {
+            return Err(TopologyError::NoExchange);
+        }
+        let mut removed = Removed::default();
+        self.unbind_one(source, binding, &mut removed);
+        Ok(removed)
+    }
+
+    fn unbind_one(&mut self, source: &str, binding: &Binding, removed: &mut Removed) {
+        let Some((name, _)) = self.exchanges.get_key_value(source) else {
+            return;
+        };
+        let name = name.clone();
+        let Some(exchange) = self.exchanges.get_mut(source) else {
+            return;
+        };
+        if !exchange.unbind(binding) {
+            return;
+        }
+        let goes = exchange.options.auto_delete && exchange.bindings.is_empty();
+        self.forget_source(&name, &binding.destination);
+        removed.bindings.push((name.clone(), binding.clone()));
+        if goes {
+            self.remove_exchange(&name, removed);
+        }
+    }
+
+    fn forget_source(&mut self, source: &Arc<str>, destination: &Destination) {
+        let Some(sources) = self.sources.get_mut(destination) else {
+            return;
+        };
+        if let Some(count) = sources.get_mut(source) {
+            *count -= 1;
+            if *count == 0 {
+                sources.remove(source);
+            }
+        }
+        if sources.is_empty() {
+            self.sources.remove(destination);
+        }
+    }
+
+    /// Removes an exchange, all its bindings, and all that lead to it.
+    ///
+    /// # Errors
+    /// It is not there, or has bindings although `if_unused`.
+    pub fn delete(&mut self, name: &str, if_unused: bool) -> Result<Removed, TopologyError> {
+        let exchange = self.exchanges.get(name).ok_or(TopologyError::NoExchange)?;
+        if if_unused && !exchange.bindings.is_empty() {
+            return Err(TopologyError::InUse);
+        }
+        let mut removed = Removed::default();
+        self.remove_exchange(name, &mut removed);
+        Ok(removed)
+    }
+
+    fn remove_exchange(&mut self, name: &str, removed: &mut Removed) {
+        let Some((name, exchange)) = self.exchanges.remove_entry(name) else {
+            return;
+        };
+        removed.exchanges.push(name.clone());
+        for binding in exchange.bindings {
+            self.forget_source(&name, &binding.destination);
+            removed.bindings.push((name.clone(), binding));
+        }
+        self.unbind_all(&Destination::Exchange(name), removed);
+    }
+
+    /// Removes all bindings that lead to a queue that is no more.
+    pub fn forget_queue(&mut self, name: &str) -> Removed {
+        let mut removed = Removed::default();
+        self.unbind_all(&Destination::Queue(name.into()), &mut removed);
+        removed
+    }
+
+    fn unbind_all(&mut self, destination: &Destination, removed: &mut Removed) {
+        let sources = self.sources.get(destination).cloned().unwrap_or_default();
+        for source in sources.into_keys() {
+            let Some(exchange) = self.exchanges.get(&source) else {
+                continue;
+            };
+            let leads_there = |binding: &&Binding| binding.destination == *destination;
+            let bindings: Vec<Binding> = exchange
+                .bindings
+                .iter()
+                .filter(leads_there)
+                .cloned()
+                .collect();
+            for binding in bindings {
+                self.unbind_one(&source, &binding, removed);
+            }
+        }
+    }
+
+    /// The queues to which a message goes that is published to the exchange `name`, each once, in
+    /// no particular order; `None`: there is no such exchange.
+    pub fn route(&self, name: &str, message: &Routed<'_>) -> Option<Vec<Arc<str>>> {
+        let (name, exchange) = self.exchanges.get_key_value(name)?;
+        let mut queues: Vec<Arc<str>> = Vec::new();
+        let mut seen_queues: HashSet<&Arc<str>> = HashSet::new();
+        let mut seen: HashSet<&Arc<str>> = HashSet::from([name]);
+        let mut work = vec![exchange];
+        while let Some(exchange) = work.pop() {
+            let mut further: Vec<&Arc<str>> = Vec::new();
+            let mut found_any = false;
+            exchange.matches(message, |destination| {
+                found_any = true;
+                match destination {
+                    Destination::Queue(queue) => {
+                        if seen_queues.insert(queue) {
+                            queues.push(queue.clone());
+                        }
+                    }
+                    Destination::Exchange(name) => further.push(name),
+                }
+            });
+            if !found_any {
+                further.extend(&exchange.options.alternate);
+            }
+            for name in further {
+                if let Some((name, exchange)) = self.exchanges.get_key_value(name)
+                    && seen.insert(name)
+                {
+                    work.push(exchange);
+                }
+            }
+        }
+        Some(queues)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! Reading primitive types, with every length checked against the bytes that follow it.
+
+use super::table::Table;
+
+/// Bytes that are not what they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct Malformed {
+    /// What is wrong.
+    pub what: &'static str,
+}
+
+/// What reading gives.
+pub(super) type Result<T> = std::result::Result<T, Malformed>;
+
+pub(super) const fn malformed<T>(what: &'static str) -> Result<T> {
+    Err(Malformed { what })
+}
+
+/// Reads the arguments of one method or the like. Cheap to make; owns nothing.
+#[derive(Debug, Clone)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+    /// The octet from which bits are taken, and how many were.
+    bits: u8,
+    bits_taken: u8,
+}
+
+impl<'a> Reader<'a> {
+    /// A reader of `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self {
+            rest: bytes,
+            bits: 0,
+            bits_taken: 8,
+        }
+    }
+
+    /// Bytes that were not read.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// The next `count` bytes.
+    ///
+    /// # Errors
+    /// There are fewer.
+    pub fn take(&mut self, count: usize) -> Result<&'a [u8]> {
+        self.bits_taken = 8;
+        let Some((taken, rest)) = self.rest.split_at_checked(count) else {
+            return malformed("it ends too early");
+        };
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        self.bits_taken = 8;
+        let Some((taken, rest)) = self.rest.split_first_chunk::<N>() else {
+            return malformed("it ends too early");
+        };
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    /// An octet.
+    ///
+    /// # Errors
+    /// There are no more bytes, as with each of the following.
+    pub fn octet(&mut self) -> Result<u8> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    /// A 16-bit number.
+    ///
+    /// # Errors
+    /// There are too few bytes.
+    pub fn short(&mut self) -> Result<u16> {
+        Ok(u16::from_be_bytes(self.array()?))
+    }
+
+    /// A 32-bit number.
+    ///
+    /// # Errors
+    /// There are too few bytes.
+    pub fn long(&mut self) -> Result<u32> {
+        Ok(u32::from_be_bytes(self.array()?))
+    }
+
+    /// A 64-bit number.
+    ///
+    /// # Errors
+    /// There are too few bytes.
+    pub fn longlong(&mut self) -> Result<u64> {
+        Ok(u64::from_be_bytes(self.array()?))
+    }
+
+    /// A bit; consecutive ones share an octet.
+    ///
+    /// # Errors
+    /// There are too few bytes.
+    pub fn bit(&mut self) -> Result<bool> {
+        if self.bits_taken == 8 {
+            self.bits = self.octet()?;
+            self.bits_taken = 0;
+        }
+        let bit = self.bits >> self.bits_taken & 1;
+        self.bits_taken += 1;
+        Ok(bit == 1)
+    }
+
+    /// A short string.
+    ///
+    /// # Errors
+    /// There are too few bytes, or they are not UTF-8.
+    pub fn shortstr(&mut self) -> Result<&'a str> {
+        let length = self.octet()?;
+        let bytes = self.take(length.into())?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(text),
+            Err(_) => malformed("a short string is not UTF-8"),
+        }
+    }
+
+    /// A long string: any bytes.
+    ///
+    /// # Errors
+    /// There are too few bytes.
+    pub fn longstr(&mut self) -> Result<&'a [u8]> {
+        let length = self.long()?;
+        self.take(length as usize)
+    }
+
+    /// A field table, walked once to see that it is well formed.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn table(&mut self) -> Result<Table<'a>> {
+        Table::check(self.longstr()?)
+    }
+}

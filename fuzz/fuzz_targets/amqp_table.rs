@@ -1,0 +1,38 @@
+//! Any bytes as a field table: as a queue's arguments, and as the headers that a binding looks at.
+#![no_main]
+
+use cloverleaf_amqp::queue_arguments::QueueArguments;
+use cloverleaf_amqp::routing::{
+    Binding, Destination, ExchangeOptions, Kind, Routed, Topology,
+};
+use cloverleaf_amqp::wire::Table;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: (Vec<u8>, Vec<u8>)| {
+    let (Ok(arguments), Ok(headers)) = (Table::check(&data.0), Table::check(&data.1)) else {
+        return;
+    };
+    let _ = QueueArguments::read("q", arguments);
+    let _ = Topology::check_arguments(Kind::Headers, arguments);
+    let mut topology = Topology::default();
+    for kind in [Kind::Direct, Kind::Topic, Kind::Headers] {
+        let options = ExchangeOptions {
+            kind,
+            delays: false,
+            durable: false,
+            auto_delete: false,
+            internal: false,
+            alternate: None,
+            arguments: Vec::new(),
+        };
+        topology.declare(kind.name(), options);
+        let binding = Binding {
+            destination: Destination::Queue("q".into()),
+            key: "k".into(),
+            arguments: data.0.clone().into(),
+        };
+        let _ = topology.bind(kind.name(), binding);
+        let message = Routed { key: "", headers };
+        assert!(topology.route(kind.name(), &message).is_some_and(|queues| queues.len() <= 1));
+    }
+});
