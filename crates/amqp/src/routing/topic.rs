@@ -1,8 +1,8 @@
 //! The bindings of a topic exchange: patterns of words, `*` for one word and `#` for any number.
 //!
 //! Patterns that begin alike share nodes. A key is matched word by word against the set of all
-//! nodes that its words may have led to, so that no pattern and no key costs more than the number of
-//! nodes times the key's words: trying one path after the other, as a recursion does, costs
+//! nodes that its words may have led to, so that no pattern and no key costs more than the number
+//! of nodes times the key's words: trying one path after the other, as a recursion does, costs
 //! exponential time for `#.a.#.a.#.a` and a hostile key.
 
 use std::collections::{HashMap, HashSet};
