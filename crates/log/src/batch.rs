@@ -65,6 +65,17 @@ pub struct Batch {
     count: u32,
 }
 
+/// What the header of a stored batch says of it, unchecked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeekedHeader {
+    pub(crate) len_bytes: usize,
+    pub(crate) base: Offset,
+    /// The offset behind its last record.
+    pub(crate) end: Offset,
+    /// Its records.
+    pub(crate) count: u32,
+}
+
 /// How strict the record count is checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
@@ -168,6 +179,19 @@ impl Batch {
             });
         }
         Ok(total)
+    }
+
+    /// What a header of one of our own files says; `None` if it is none.
+    pub(crate) fn peek_header(header: &[u8; BATCH_HEADER_BYTES]) -> Option<PeekedHeader> {
+        let len_bytes = Batch::peek_len(header).ok()?;
+        let base = Batch::peek_base_offset(header);
+        let last_offset_delta = u32::from_be_bytes(field(header, 23));
+        Some(PeekedHeader {
+            len_bytes,
+            base,
+            end: base.checked_add(u64::from(last_offset_delta) + 1)?,
+            count: u32::from_be_bytes(field(header, 57)),
+        })
     }
 
     /// The base offset that a header names. Panics when there are fewer bytes than a header.

@@ -54,6 +54,7 @@ mod scan;
 mod segment;
 mod shared;
 mod space;
+mod stored;
 mod tail;
 mod timestamps;
 mod validate;
@@ -66,8 +67,8 @@ pub use builder::{BatchBuilder, Header};
 pub use clock::LogClock;
 pub use compaction::{Compacted, CompactionOptions, CompactionStatus};
 pub use disk::{
-    DirEntry, Disk, DiskFile, DiskLock, Faults, FaultyDisk, LockFailure, OpenMode, RealDisk,
-    SimDisk,
+    Descriptor, DirEntry, Disk, DiskFile, DiskLock, Faults, FaultyDisk, LockFailure, OpenMode,
+    RealDisk, SimDisk,
 };
 pub use error::{AppendError, BatchError, IoFailure, LogError, OpenError, ReadError};
 pub use index::{
@@ -90,4 +91,5 @@ pub use read::{ColdRead, ColdReader, Read};
 pub use record::{Headers, Record, RecordCursor};
 pub use recovery::{RecoveredPartition, Recovery};
 pub use segment::SegmentInfo;
+pub use stored::StoredBatches;
 pub use validate::RecordsSummary;

@@ -37,6 +37,8 @@ pub struct LogMetrics {
     pub storage_full: u64,
     /// Reads that had to go to the disk.
     pub cold_reads: u64,
+    /// Reads whose batches are sent from their file.
+    pub stored_reads: u64,
     /// Corrupt regions found and jumped over.
     pub corrupt_regions: u64,
     /// Bytes of torn tails that recovery has cut off.
@@ -63,6 +65,7 @@ pub(crate) struct Counters {
     pub(crate) sync_errors: AtomicU64,
     pub(crate) storage_full: AtomicU64,
     pub(crate) cold_reads: AtomicU64,
+    pub(crate) stored_reads: AtomicU64,
     pub(crate) corrupt_regions: AtomicU64,
     pub(crate) truncated_bytes: AtomicU64,
     pub(crate) scanned_segments: AtomicU64,
@@ -97,6 +100,7 @@ impl Counters {
             sync_errors: self.sync_errors.load(Relaxed),
             storage_full: self.storage_full.load(Relaxed),
             cold_reads: self.cold_reads.load(Relaxed),
+            stored_reads: self.stored_reads.load(Relaxed),
             corrupt_regions: self.corrupt_regions.load(Relaxed),
             truncated_bytes: self.truncated_bytes.load(Relaxed),
             scanned_segments: self.scanned_segments.load(Relaxed),

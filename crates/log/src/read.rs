@@ -97,7 +97,7 @@ enum Found {
 }
 
 /// Where a read has to look.
-enum Place {
+pub(crate) enum Place {
     Tail(Vec<Batch>),
     Segment(Arc<Segment>, Offset),
     End,
@@ -185,7 +185,7 @@ pub(crate) fn read_from_segment(
 }
 
 impl State {
-    fn place(&self, from: Offset, bytes_max: usize) -> Place {
+    pub(crate) fn place(&self, from: Offset, bytes_max: usize) -> Place {
         let from = from.max(self.logical_start);
         let holds = self
             .segments
@@ -235,10 +235,7 @@ fn read_segment(
     bytes_max: usize,
     patience: Patience,
 ) -> Found {
-    let position = segment
-        .hint(from)
-        .or_else(|| segment.with_index(|entries| position_before(entries, from)));
-    let mut position = match position {
+    let mut position = match segment.position_of(from) {
         Some(position) => position,
         None if patience == Patience::CacheOnly => return Found::WouldBlock,
         None => {
@@ -282,6 +279,7 @@ fn read_segment(
         // The end was set before the length that bounds the chunk.
         let within = segment.base..segment.end();
         let split = split_chunk(&chunk, from, &within, bytes_max);
+        segment.note_checked(position, position + split.used as u64);
         if !split.batches.is_empty() {
             if let Some(last) = split.batches.last() {
                 segment.set_hint(last.end_offset(), position + split.used as u64);

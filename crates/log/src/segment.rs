@@ -15,7 +15,7 @@ use crate::disk::{DiskFile, OpenMode, read_full};
 use crate::error::IoFailure;
 use crate::index::{
     INDEX_ENTRY_BYTES, INDEX_INTERVAL_BYTES, IndexContents, IndexEntry, IndexItem, decode_index,
-    encode_index_item,
+    encode_index_item, position_before,
 };
 use crate::shared::Shared;
 
@@ -55,6 +55,8 @@ pub(crate) struct Segment {
     end: AtomicU64,
     len: AtomicU64,
     synced: AtomicU64,
+    /// Up to here this process has written the batches, or has found them valid.
+    checked: AtomicU64,
     max_timestamp_ms: AtomicI64,
     /// Highest timestamp of the first batch; `i64::MAX` while there is none.
     first_timestamp_ms: AtomicI64,
@@ -140,6 +142,7 @@ impl Segment {
             end: AtomicU64::new(state.end),
             len: AtomicU64::new(state.len),
             synced: AtomicU64::new(state.synced),
+            checked: AtomicU64::new(0),
             max_timestamp_ms: AtomicI64::new(state.max_timestamp_ms),
             first_timestamp_ms: AtomicI64::new(state.first_timestamp_ms),
             begun_ms: state.begun_ms,
@@ -318,8 +321,33 @@ impl Segment {
         self.max_timestamp_ms
             .fetch_max(batch.max_timestamp_ms(), Ordering::AcqRel);
         self.end.store(batch.end_offset(), Ordering::Release);
-        self.len
-            .store(position + batch.bytes().len() as u64, Ordering::Release);
+        let len = position + batch.bytes().len() as u64;
+        self.len.store(len, Ordering::Release);
+        self.note_checked(position, len);
+    }
+
+    /// The batches in `[position, end)` are valid.
+    pub(crate) fn note_checked(&self, position: u64, end: u64) {
+        // Behind a part that nobody has looked at, it is as if nobody had looked at these.
+        if position <= self.checked.load(Ordering::Acquire) {
+            self.checked.fetch_max(end, Ordering::AcqRel);
+        }
+    }
+
+    /// What lies from here on has to be looked at again.
+    pub(crate) fn distrust_from(&self, position: u64) {
+        self.checked.fetch_min(position, Ordering::AcqRel);
+    }
+
+    /// Up to here the batches are known to be valid.
+    pub(crate) fn checked_bytes(&self) -> u64 {
+        self.checked.load(Ordering::Acquire)
+    }
+
+    /// Where to begin to look for an offset, if that is known without asking the disk.
+    pub(crate) fn position_of(&self, offset: Offset) -> Option<u64> {
+        let by_index = || self.with_index(|entries| position_before(entries, offset));
+        self.hint(offset).or_else(by_index)
     }
 
     /// Runs `work` on the index entries if they are in memory.
@@ -442,6 +470,7 @@ impl Segment {
 
     /// Reports a corrupt region once.
     pub(crate) fn report_corruption(&self, shared: &Shared, position: u64, reason: &str) {
+        self.distrust_from(position);
         let mut reported = self.reported.lock();
         if reported.contains(&position) {
             return;

@@ -68,7 +68,7 @@ fn broker(text: &mut MetricText, context: &ServerContext) {
 
 fn log(text: &mut MetricText, context: &ServerContext) {
     let log = context.log.metrics();
-    let lines: [(&str, MetricKind, &str, u64); 19] = [
+    let lines: [(&str, MetricKind, &str, u64); 20] = [
         ("batches_total", Counter, "Batches appended.", log.batches),
         (
             "written_bytes_total",
@@ -149,6 +149,12 @@ fn log(text: &mut MetricText, context: &ServerContext) {
             Counter,
             "Reads that went to the disk.",
             log.cold_reads,
+        ),
+        (
+            "stored_reads_total",
+            Counter,
+            "Reads whose batches are sent from their file, without a copy.",
+            log.stored_reads,
         ),
         (
             "corrupt_regions_total",

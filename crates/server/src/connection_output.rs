@@ -5,9 +5,10 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::{Buf, Bytes};
-use cloverleaf_session::{Now, Output, Session};
-use tokio::io::AsyncWrite;
+use bytes::Bytes;
+use cloverleaf_session::{FileRange, Now, Output, Piece, Session};
+use rustix::net::{SendAncillaryBuffer, SendFlags};
+use tokio::io::{AsyncWrite, Interest};
 use tokio::net::TcpStream;
 
 use crate::connection_io::{Broken, Progress};
@@ -26,6 +27,9 @@ const LAYER_STEP_BYTES: usize = 256 * 1024;
 
 /// Most parts of one vectored write (`IOV_MAX` of Linux).
 const PARTS_MAX: usize = 1024;
+
+/// Most bytes that one call sends from a file.
+const FILE_SEND_BYTES_MAX: usize = 1024 * 1024;
 
 /// Buffers that the connections of a core share, one turn at a time.
 #[derive(Default)]
@@ -75,6 +79,45 @@ impl<S: Session> Wire<'_, '_, S> {
         Ok((self.wrote(written)?, offered))
     }
 
+    /// One write of what has a part of a file behind it, with which it should share a packet.
+    fn write_before_file(&mut self, queue: &VecDeque<Piece>) -> io::Result<Option<usize>> {
+        let parts: Vec<IoSlice<'_>> = leading_bytes(queue).map(IoSlice::new).collect();
+        self.send(|stream| {
+            let mut control = SendAncillaryBuffer::default();
+            let flags = SendFlags::MORE | SendFlags::NOSIGNAL;
+            Ok(rustix::net::sendmsg(stream, &parts, &mut control, flags)?)
+        })
+    }
+
+    /// One write from a file to the socket, within the kernel.
+    fn send_file(&mut self, range: &FileRange) -> io::Result<Option<usize>> {
+        let count = range.len().min(FILE_SEND_BYTES_MAX);
+        self.send(|stream| {
+            let mut position = range.position();
+            match rustix::fs::sendfile(stream, range.file(), Some(&mut position), count)? {
+                0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                sent => Ok(sent),
+            }
+        })
+    }
+
+    /// A system call of our own on the socket; `None` when the socket takes nothing.
+    fn send(
+        &mut self,
+        call: impl Fn(&TcpStream) -> io::Result<usize>,
+    ) -> io::Result<Option<usize>> {
+        loop {
+            if self.stream.poll_write_ready(self.cx)?.is_pending() {
+                return Ok(None);
+            }
+            let stream = &*self.stream;
+            match stream.try_io(Interest::WRITABLE, || call(stream)) {
+                Err(error) if is_passing(&error) => {}
+                sent => return self.wrote(Poll::Ready(sent)),
+            }
+        }
+    }
+
     fn wrote(&mut self, written: Poll<io::Result<usize>>) -> io::Result<Option<usize>> {
         let Poll::Ready(result) = written else {
             return Ok(None);
@@ -89,9 +132,9 @@ impl<S: Session> Wire<'_, '_, S> {
 #[derive(Default)]
 pub(crate) struct Unsent {
     /// Raw bytes.
-    raw: VecDeque<Bytes>,
+    raw: VecDeque<Piece>,
     /// Plain bytes behind them, which have yet to go through the layers.
-    plain: VecDeque<Bytes>,
+    plain: VecDeque<Piece>,
     since_us: Option<u64>,
     /// How much the socket took since then.
     taken_bytes: usize,
@@ -143,6 +186,13 @@ impl Unsent {
         output: &mut Output,
     ) -> Result<usize, Broken> {
         let length = output.len();
+        if output.has_files() {
+            output.drain_from(0, &mut self.raw);
+            self.since_us = Some(wire.now.us);
+            self.write_raw(wire)?;
+            self.forget_if_empty();
+            return Ok(length);
+        }
         let (written, offered) = match output.is_plain() {
             true => (wire.write(&output.bytes)?, length),
             false => wire.write_parts(output.parts())?,
@@ -167,7 +217,7 @@ impl Unsent {
         wire: &mut Wire<'_, '_, S>,
         scratch: &mut OutputScratch,
     ) -> Result<usize, Broken> {
-        if scratch.plain.len() > LAYER_STEP_BYTES {
+        if scratch.plain.len() > LAYER_STEP_BYTES || scratch.plain.has_files() {
             scratch.plain.drain_from(0, &mut self.plain);
             self.since_us = Some(wire.now.us);
             let bytes = self.write_step(wire, &mut scratch.raw)?;
@@ -199,7 +249,7 @@ impl Unsent {
         wire: &mut Wire<'_, '_, S>,
         raw: &mut Vec<u8>,
     ) -> Result<usize, Broken> {
-        let step = take_step(&mut self.plain, LAYER_STEP_BYTES);
+        let step = take_step(&mut self.plain, LAYER_STEP_BYTES)?;
         self.write_through(wire, step.iter().map(|part| &part[..]), raw)
     }
 
@@ -220,7 +270,8 @@ impl Unsent {
         let count = wire.write(raw)?.unwrap_or(0);
         self.note_taken(count, wire.now);
         if count < raw.len() {
-            self.raw.push_back(Bytes::copy_from_slice(&raw[count..]));
+            let rest = Bytes::copy_from_slice(&raw[count..]);
+            self.raw.push_back(Piece::Bytes(rest));
             self.since_us.get_or_insert(wire.now.us);
         }
         Ok(raw.len())
@@ -230,9 +281,11 @@ impl Unsent {
     fn write_raw<S: Session>(&mut self, wire: &mut Wire<'_, '_, S>) -> Result<Progress, Broken> {
         let mut moved = Progress::None;
         while let Some(first) = self.raw.front() {
-            let written = match self.raw.len() {
-                1 => wire.write(first)?,
-                _ => wire.write_parts(self.raw.iter().map(|part| &part[..]))?.0,
+            let written = match first {
+                Piece::File(range) => wire.send_file(range)?,
+                Piece::Bytes(first) if self.raw.len() == 1 => wire.write(first)?,
+                Piece::Bytes(_) if has_file(&self.raw) => wire.write_before_file(&self.raw)?,
+                Piece::Bytes(_) => wire.write_parts(leading_bytes(&self.raw))?.0,
             };
             let Some(count) = written else {
                 break;
@@ -263,24 +316,65 @@ impl Unsent {
     }
 }
 
-/// Takes up to `bytes_max` from the front.
-fn take_step(queue: &mut VecDeque<Bytes>, bytes_max: usize) -> Vec<Bytes> {
+/// Whether the call should be made again, or once the socket is ready again.
+fn is_passing(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, WouldBlock};
+    matches!(error.kind(), Interrupted | WouldBlock)
+}
+
+/// What one vectored write may take: the bytes before the first part of a file.
+fn leading_bytes(queue: &VecDeque<Piece>) -> impl Iterator<Item = &[u8]> {
+    let bytes = queue.iter().map_while(|piece| match piece {
+        Piece::Bytes(bytes) => Some(&bytes[..]),
+        Piece::File(_) => None,
+    });
+    bytes.take(PARTS_MAX)
+}
+
+/// Whether a part of a file comes behind what one vectored write takes.
+fn has_file(queue: &VecDeque<Piece>) -> bool {
+    let mut among = queue.iter().take(PARTS_MAX);
+    among.any(|piece| matches!(piece, Piece::File(_)))
+}
+
+/// Takes up to `bytes_max` from the front; what lies in files is read.
+fn take_step(queue: &mut VecDeque<Piece>, bytes_max: usize) -> io::Result<Vec<Bytes>> {
     let (mut step, mut left) = (Vec::new(), bytes_max);
     while left > 0
         && let Some(first) = queue.front_mut()
     {
-        if first.len() > left {
-            step.push(first.split_to(left));
-            break;
+        let count = first.len().min(left);
+        step.push(match first {
+            Piece::Bytes(bytes) => bytes.split_to(count),
+            Piece::File(range) => read_range(range, count)?,
+        });
+        left -= count;
+        if first.is_empty() {
+            queue.pop_front();
         }
-        left -= first.len();
-        step.extend(queue.pop_front());
     }
-    step
+    Ok(step)
+}
+
+/// The first `count` bytes of the range, which is shorter then.
+fn read_range(range: &mut FileRange, count: usize) -> io::Result<Bytes> {
+    let mut bytes = vec![0; count];
+    let mut filled = 0;
+    while filled < count {
+        let position = range.position() + filled as u64;
+        match rustix::io::pread(range.file(), &mut bytes[filled..], position) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => filled += read,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    range.advance(count);
+    Ok(bytes.into())
 }
 
 /// Drops `count` bytes from the front.
-fn forget_first(queue: &mut VecDeque<Bytes>, mut count: usize) {
+fn forget_first(queue: &mut VecDeque<Piece>, mut count: usize) {
     while count > 0
         && let Some(first) = queue.front_mut()
     {

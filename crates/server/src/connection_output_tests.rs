@@ -1,6 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::future::poll_fn;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use cloverleaf_session::Received;
 use tokio::io::AsyncReadExt;
@@ -8,31 +11,51 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-fn queue(parts: &[&'static str]) -> VecDeque<Bytes> {
-    let parts = parts.iter().copied();
-    parts
-        .map(|part| Bytes::from_static(part.as_bytes()))
-        .collect()
+fn queue(parts: &[&'static str]) -> VecDeque<Piece> {
+    let bytes = |part: &&'static str| Piece::Bytes(Bytes::from_static(part.as_bytes()));
+    parts.iter().map(bytes).collect()
+}
+
+/// A file with these bytes.
+fn file(bytes: &[u8]) -> Arc<dyn AsFd + Send + Sync> {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(bytes).unwrap();
+    Arc::new(file)
 }
 
 #[test]
 fn steps_are_taken_in_order_and_cut_where_they_end() {
     let mut waiting = queue(&["abc", "def", "g"]);
-    assert_eq!(take_step(&mut waiting, 4), ["abc", "d"]);
-    assert_eq!(take_step(&mut waiting, 2), ["ef"]);
-    assert_eq!(take_step(&mut waiting, 9), ["g"]);
-    assert!(take_step(&mut waiting, 9).is_empty());
+    let range = FileRange::new(file(b"0123456789"), 2, 5);
+    waiting.insert(2, Piece::File(range));
+    let mut step = |bytes_max| take_step(&mut waiting, bytes_max).unwrap();
+    assert_eq!(step(4), ["abc", "d"]);
+    assert_eq!(step(2), ["ef"]);
+    assert_eq!(step(3), ["234"]);
+    assert_eq!(step(9), ["56", "g"]);
+    assert!(step(9).is_empty());
+}
+
+#[test]
+fn a_file_that_is_too_short_is_an_error() {
+    let range = FileRange::new(file(b"0123456789"), 8, 5);
+    let mut waiting = VecDeque::from([Piece::File(range)]);
+    let error = take_step(&mut waiting, 9).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
 }
 
 #[test]
 fn what_was_written_is_forgotten() {
     let mut unsent = queue(&["abc", "def", "g"]);
-    forget_first(&mut unsent, 4);
-    assert_eq!(unsent, ["ef", "g"]);
-    forget_first(&mut unsent, 2);
-    assert_eq!(unsent, ["g"]);
-    forget_first(&mut unsent, 1);
-    assert!(unsent.is_empty());
+    let mut left_after = |count| {
+        forget_first(&mut unsent, count);
+        leading_bytes(&unsent)
+            .map(<[u8]>::to_vec)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(left_after(4), [b"ef".to_vec(), b"g".to_vec()]);
+    assert_eq!(left_after(2), [b"g"]);
+    assert!(left_after(1).is_empty());
 }
 
 /// Says something once.
@@ -96,24 +119,23 @@ fn many_parts(shared: &Bytes) -> (Output, Vec<u8>) {
     (output, expected)
 }
 
-#[test]
-fn a_slow_reader_gets_many_parts_in_order_and_what_is_shared_is_not_copied() {
+/// Lets a session that says `output` write it to a reader who is slow; `look` sees what is stuck
+/// after the first turn. Returns what the reader got.
+fn write_to_slow_reader(output: Output, look: impl FnOnce(&Unsent)) -> Vec<u8> {
+    let length = output.len();
+    let mut session = Speaker {
+        output: Some(output),
+        wrote: 0,
+    };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(async {
+    let read = runtime.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap());
         let (client, accepted) = tokio::join!(client, listener.accept());
         let (mut client, mut stream) = (client.unwrap(), accepted.unwrap().0);
-        let bytes: Vec<u8> = (0..8_000_u32).map(|n| (n * 7 / 3) as u8).collect();
-        let shared = Bytes::from(bytes);
-        let (output, expected) = many_parts(&shared);
-        let mut session = Speaker {
-            output: Some(output),
-            wrote: 0,
-        };
         let (mut unsent, mut scratch) = (Unsent::default(), OutputScratch::default());
         let now = Now { us: 1, unix_us: 1 };
         let mut turn = |unsent: &mut Unsent, cx: &mut Context<'_>| {
@@ -133,12 +155,9 @@ fn a_slow_reader_gets_many_parts_in_order_and_what_is_shared_is_not_copied() {
         let first = poll_fn(|cx| Poll::Ready(turn(&mut unsent, cx))).await;
         assert!(first.is_pending(), "the socket does not hold all of it");
         assert_eq!(unsent.since_us(), Some(1));
-        let memory = shared.as_ptr_range();
-        let stuck = unsent.raw.iter();
-        let in_place = stuck.filter(|part| memory.contains(&part.as_ptr()));
-        assert!(in_place.count() > 100, "what is shared was copied");
+        look(&unsent);
         let reading = async {
-            let mut read = vec![0; expected.len()];
+            let mut read = vec![0; length];
             for piece in read.chunks_mut(50_000) {
                 client.read_exact(piece).await.unwrap();
                 tokio::task::yield_now().await;
@@ -147,12 +166,48 @@ fn a_slow_reader_gets_many_parts_in_order_and_what_is_shared_is_not_copied() {
         };
         let writing = poll_fn(|cx| turn(&mut unsent, cx));
         let (read, ()) = tokio::join!(reading, writing);
-        assert!(read == expected);
-        assert_eq!(session.wrote, expected.len());
         assert_eq!(unsent.since_us(), None);
-        assert!(
-            unsent.raw.capacity() == 0,
-            "an idle connection keeps nothing"
-        );
+        assert_eq!(unsent.raw.capacity(), 0, "an idle connection keeps nothing");
+        read
     });
+    assert_eq!(session.wrote, length);
+    read
+}
+
+#[test]
+fn a_slow_reader_gets_many_parts_in_order_and_what_is_shared_is_not_copied() {
+    let bytes: Vec<u8> = (0..8_000_u32).map(|n| (n * 7 / 3) as u8).collect();
+    let shared = Bytes::from(bytes);
+    let (output, expected) = many_parts(&shared);
+    let memory = shared.as_ptr_range();
+    let read = write_to_slow_reader(output, |unsent| {
+        let stuck = unsent.raw.iter().filter(|piece| match piece {
+            Piece::Bytes(bytes) => memory.contains(&bytes.as_ptr()),
+            Piece::File(_) => false,
+        });
+        assert!(stuck.count() > 100, "what is shared was copied");
+    });
+    assert!(read == expected);
+}
+
+#[test]
+fn a_slow_reader_gets_parts_of_files_between_bytes() {
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|n| (n * 7 / 3) as u8).collect();
+    let file = file(&bytes);
+    let (mut output, mut expected) = (Output::default(), Vec::new());
+    for number in 0..10_usize {
+        let (own, position) = (number.to_be_bytes(), number * 1_001);
+        output.bytes.extend_from_slice(&own);
+        output.share_file(FileRange::new(file.clone(), position as u64, 2_500_000));
+        expected.extend_from_slice(&own);
+        expected.extend_from_slice(&bytes[position..][..2_500_000]);
+    }
+    output.bytes.push(b'!');
+    expected.push(b'!');
+    let read = write_to_slow_reader(output, |unsent| {
+        let files = unsent.raw.iter();
+        let files = files.filter(|piece| matches!(piece, Piece::File(_)));
+        assert!(files.count() > 5, "files wait as files");
+    });
+    assert!(read == expected);
 }

@@ -326,7 +326,8 @@ options! {
         retention_bytes: Option<ByteSize> = "", "kafka log.retention.bytes";
         /// Most bytes of one Fetch answer.
         fetch_bytes_max: ByteSize = "55MiB", "kafka fetch.max.bytes";
-        /// Most bytes of one Fetch answer that come from files and not from memory that is shared.
+        /// Most bytes of one Fetch answer that are read from files into memory; what is sent from
+        /// files, without a copy, does not count.
         fetch_cold_bytes_max: ByteSize = "4MiB", "";
         /// Most incremental fetch sessions; the one idle for longest makes room for a new one.
         fetch_sessions_max: u32 = "1000", "kafka max.incremental.fetch.session.cache.slots";

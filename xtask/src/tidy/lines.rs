@@ -106,6 +106,8 @@ const WAIT_HELPERS: &[&str] = &[
 
 /// Files in which `unsafe` may stand: what they ask of the kernel has no safe interface.
 const UNSAFE_ALLOWED: &[&str] = &[
+    // What the page cache has of a file.
+    "crates/log/src/disk/mincore.rs",
     // TCP_INFO of a socket.
     "crates/server/src/tcp_info.rs",
     // The CPU time of another thread.

@@ -7,19 +7,15 @@
 //!   [11+: preferred replica i32], records (bytes), [12+: tags] }, [12+: tags] }, [12+: tags]
 //! ```
 
-use cloverleaf_log::Batch;
 use cloverleaf_session::Output;
 
 use super::cold::Cold;
 use super::part::{Ends, Found, Part};
+use super::records::Records;
 use super::{Env, Fetching, Kind, Stage, Told};
 use crate::error_code::ErrorCode;
 use crate::topic_ref::IDS_FROM;
 use crate::wire_out::Writer;
-
-/// A batch that is smaller than this is copied beside its neighbours: one more part of a vectored
-/// write costs more than that.
-const COPY_BYTES_MAX: usize = 1024;
 
 /// A list of batches that is longer than this is not kept for its allocation.
 const KEPT_MAX: usize = 4096;
@@ -39,7 +35,7 @@ impl Fetching {
         let mut body = Body {
             version,
             out,
-            batches: &self.batches,
+            records: &self.records,
             told: Told::default(),
         };
         let mut id_at = body.begin(error, session.as_ref().map_or(0, |session| session.id));
@@ -57,13 +53,13 @@ impl Fetching {
                 if let Some(last) = self.named.iter().rev().find(with_data) {
                     session.next = (*last as usize + 1) % parts.len();
                 }
-                ahead(&mut self.cold, parts, &self.named, &self.batches, env);
+                ahead(&mut self.cold, parts, &self.named, &self.records, env);
             }
             (None, ErrorCode::None) => {
                 let parts = &mut self.request.parts;
                 self.named.extend(0..parts.len() as u32);
                 body.parts(parts, &self.named);
-                ahead(&mut self.cold, parts, &self.named, &self.batches, env);
+                ahead(&mut self.cold, parts, &self.named, &self.records, env);
             }
             (None, _) => body.parts(&mut [], &[]),
         }
@@ -83,21 +79,21 @@ impl Fetching {
             lease.give_back();
         }
         told.errors += u64::from(error != ErrorCode::None);
-        self.batches.clear();
-        if self.batches.capacity() > KEPT_MAX || self.named.capacity() > KEPT_MAX {
-            (self.batches, self.named) = (Vec::new(), Vec::new());
+        self.records.clear();
+        if self.records.capacity() > KEPT_MAX || self.named.capacity() > KEPT_MAX {
+            (self.records, self.named) = (Vec::new(), Vec::new());
         }
         told
     }
 }
 
 /// Asks early for what follows on what came from the disk.
-fn ahead(cold: &mut Cold, parts: &[Part], named: &[u32], batches: &[Batch], env: &Env<'_>) {
+fn ahead(cold: &mut Cold, parts: &[Part], named: &[u32], records: &[Records], env: &Env<'_>) {
     let options = &env.context.options;
     for part in named.iter().filter_map(|place| parts.get(*place as usize)) {
         let last = part.found.range().end.checked_sub(1);
         if part.found.is_cold
-            && let (Some(log), Some(last)) = (&part.log, last.and_then(|last| batches.get(last)))
+            && let (Some(log), Some(last)) = (&part.log, last.and_then(|last| records.get(last)))
         {
             let bytes_max = part.wanted.bytes_max.min(options.fetch_cold_bytes_max);
             cold.read_ahead(log, last.end_offset(), bytes_max);
@@ -109,7 +105,7 @@ fn ahead(cold: &mut Cold, parts: &[Part], named: &[u32], batches: &[Batch], env:
 struct Body<'a> {
     version: i16,
     out: &'a mut Output,
-    batches: &'a [Batch],
+    records: &'a [Records],
     told: Told,
 }
 
@@ -180,18 +176,15 @@ impl Body<'_> {
             writer.i32(-1);
         }
         writer.len(found.bytes);
-        self.batches(found);
+        self.records(found);
         self.writer().no_tags();
         self.told.errors += u64::from(found.error.is_some());
     }
 
-    fn batches(&mut self, found: Found) {
-        for batch in &self.batches[found.range()] {
-            match batch.bytes().len() < COPY_BYTES_MAX {
-                true => self.out.bytes.extend_from_slice(batch.bytes()),
-                false => self.out.share(batch.bytes().clone()),
-            }
-            self.told.messages += u64::from(batch.count());
+    fn records(&mut self, found: Found) {
+        for records in &self.records[found.range()] {
+            records.write(self.out);
+            self.told.messages += records.count();
         }
     }
 }

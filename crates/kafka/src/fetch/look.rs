@@ -6,24 +6,30 @@ use cloverleaf_log::{Batch, Codec, PartitionLog, Read};
 
 use super::cold::{Brought, Cold};
 use super::part::{Found, Part};
+use super::records::Records;
 use super::{Env, Fetching, Kind, Look, ZSTD_FROM};
 use crate::error_code::ErrorCode;
 
 /// A partition that has something already is not read on from its files for less than this.
 const FILE_READ_BYTES_MIN: usize = 256 << 10;
 
+/// Most ranges of files in one answer.
+const RANGES_MAX: usize = 16;
+
 /// What may still be read.
 struct Budget {
     bytes: usize,
-    /// Of these, what may come from files.
+    /// Of these, what may be read from files into memory.
     file_bytes: usize,
+    /// How many ranges may be sent from files: each keeps a file open until it is written.
+    ranges: usize,
 }
 
 /// What a look works with beside the partition.
 struct Looking<'a> {
     version: i16,
     budget: Budget,
-    batches: &'a mut Vec<Batch>,
+    records: &'a mut Vec<Records>,
     cold: &'a mut Cold,
     look: Look,
 }
@@ -38,17 +44,18 @@ impl Fetching {
         let bytes_max = self.request.max_bytes.min(options.fetch_bytes_max);
         self.request.min_bytes = self.request.min_bytes.min(bytes_max);
         let (version, next) = (self.request.version, self.next());
-        self.batches.clear();
+        self.records.clear();
         self.cold.forget_pending();
-        let mut batches = std::mem::take(&mut self.batches);
+        let mut records = std::mem::take(&mut self.records);
         let mut cold = std::mem::take(&mut self.cold);
         let mut looking = Looking {
             version,
             budget: Budget {
                 bytes: bytes_max,
                 file_bytes: options.fetch_cold_bytes_max,
+                ranges: RANGES_MAX,
             },
-            batches: &mut batches,
+            records: &mut records,
             cold: &mut cold,
             look: Look::default(),
         };
@@ -61,7 +68,7 @@ impl Fetching {
             looking.read(place, part);
         }
         let look = looking.look;
-        (self.batches, self.cold) = (batches, cold);
+        (self.records, self.cold) = (records, cold);
         self.counted_bytes = look.bytes;
         look
     }
@@ -92,7 +99,10 @@ impl Fetching {
             let end = log.written_end();
             match log.read(part.counted, min_bytes - counted) {
                 Read::Batches(batches) => {
-                    counted += bytes_of(&batches);
+                    counted += batches
+                        .iter()
+                        .map(|batch| batch.bytes().len())
+                        .sum::<usize>();
                     part.counted = batches.last().map_or(end, Batch::end_offset);
                 }
                 Read::End => part.counted = end,
@@ -114,11 +124,11 @@ impl Fetching {
             outcome,
         } in cold.take_pending()
         {
-            let first = self.batches.len();
+            let first = self.records.len();
             let found = match outcome {
                 Some(Ok(batches)) => {
-                    self.batches.extend(batches);
-                    keep_known(version, &mut self.batches, first)
+                    self.records.extend(batches.into_iter().map(Records::Batch));
+                    keep_known(version, &mut self.records, first)
                 }
                 Some(Err(error)) => {
                     tracing::error!(%error, "a fetch cannot be read");
@@ -137,7 +147,7 @@ impl Fetching {
             }
         }
         self.cold = cold;
-        has_error || !self.batches.is_empty()
+        has_error || !self.records.is_empty()
     }
 }
 
@@ -170,47 +180,65 @@ impl Looking<'_> {
     }
 
     fn read_log(&mut self, place: u32, part: &mut Part, log: &Arc<PartitionLog>) {
-        let first = self.batches.len();
+        let first = self.records.len();
         let mut left = part.wanted.bytes_max.min(self.budget.bytes);
+        let mut may_be_sent = self.version >= ZSTD_FROM;
         let mut end;
         loop {
             end = log.written_end();
+            let taken = self.records.len();
             let is_file = !log.is_in_memory(part.counted);
-            let has_some = self.batches.len() > first;
+            may_be_sent &= is_file && self.budget.ranges > 0;
+            let stored = match may_be_sent {
+                true => log.read_stored(part.counted, left),
+                false => None,
+            };
+            // Looking takes time: once in vain is enough.
+            may_be_sent = stored.is_some();
             let mut bytes_max = left;
-            if is_file {
-                bytes_max = left.min(self.budget.file_bytes);
-                if self.budget.file_bytes == 0 || (has_some && bytes_max < FILE_READ_BYTES_MIN) {
-                    break;
+            if let Some(stored) = stored {
+                self.budget.ranges -= 1;
+                self.records.push(Records::Stored(stored));
+            } else {
+                let has_some = taken > first;
+                if is_file {
+                    bytes_max = left.min(self.budget.file_bytes);
+                    let too_little = has_some && bytes_max < FILE_READ_BYTES_MIN;
+                    if self.budget.file_bytes == 0 || too_little {
+                        break;
+                    }
+                }
+                match log.read(part.counted, bytes_max) {
+                    Read::Batches(batches) => {
+                        self.records.extend(batches.into_iter().map(Records::Batch));
+                    }
+                    Read::End => {
+                        part.counted = end;
+                        break;
+                    }
+                    Read::Cold(_) if has_some => break,
+                    Read::Cold(read) => {
+                        self.budget.file_bytes -= bytes_max;
+                        self.cold.run(place, end, read);
+                        self.look.is_cold = true;
+                        return;
+                    }
                 }
             }
-            let batches = match log.read(part.counted, bytes_max) {
-                Read::Batches(batches) => batches,
-                Read::End => {
-                    part.counted = end;
-                    break;
-                }
-                Read::Cold(_) if has_some => break,
-                Read::Cold(read) => {
-                    self.budget.file_bytes -= bytes_max;
-                    self.cold.run(place, end, read);
-                    self.look.is_cold = true;
-                    return;
-                }
-            };
-            let bytes = bytes_of(&batches);
+            let bytes = bytes_of(&self.records[taken..]);
             // The first batch of an answer is given whatever its size; others have to fit.
             if bytes > bytes_max && self.look.bytes > 0 {
+                self.records.truncate(taken);
                 break;
             }
-            part.counted = batches.last().map_or(end, Batch::end_offset);
-            self.look.bytes += bytes;
-            self.batches.extend(batches);
-            left = left.saturating_sub(bytes);
-            self.budget.bytes = self.budget.bytes.saturating_sub(bytes);
-            if is_file {
+            if is_file && !may_be_sent {
                 self.budget.file_bytes = self.budget.file_bytes.saturating_sub(bytes);
             }
+            let last = self.records[taken..].last();
+            part.counted = last.map_or(end, Records::end_offset);
+            self.look.bytes += bytes;
+            left = left.saturating_sub(bytes);
+            self.budget.bytes = self.budget.bytes.saturating_sub(bytes);
             if !is_file || left == 0 || part.counted >= end {
                 break;
             }
@@ -218,16 +246,16 @@ impl Looking<'_> {
         // What is there and was not taken will not be taken by the next look either: whoever waits
         // for more would wait in vain.
         self.look.ends_wait |= part.counted < end;
-        part.found = keep_known(self.version, self.batches, first);
+        part.found = keep_known(self.version, self.records, first);
     }
 }
 
-/// What was found of a partition: the batches from `first` on. Clients that do not know zstd get
+/// What was found of a partition: the records from `first` on. Clients that do not know zstd get
 /// the batches before the first one that is compressed so, or an error.
-fn keep_known(version: i16, batches: &mut Vec<Batch>, first: usize) -> Found {
-    let is_unknown = |batch: &Batch| version < ZSTD_FROM && batch.codec() == Codec::Zstd;
-    if let Some(unknown) = batches[first..].iter().position(is_unknown) {
-        batches.truncate(first + unknown);
+fn keep_known(version: i16, records: &mut Vec<Records>, first: usize) -> Found {
+    let is_unknown = |some: &Records| version < ZSTD_FROM && some.is_batch_with(Codec::Zstd);
+    if let Some(unknown) = records[first..].iter().position(is_unknown) {
+        records.truncate(first + unknown);
         if unknown == 0 {
             return Found::refused(ErrorCode::UnsupportedCompressionType);
         }
@@ -235,12 +263,12 @@ fn keep_known(version: i16, batches: &mut Vec<Batch>, first: usize) -> Found {
     Found {
         error: None,
         first: first as u32,
-        count: (batches.len() - first) as u32,
-        bytes: bytes_of(&batches[first..]),
+        count: (records.len() - first) as u32,
+        bytes: bytes_of(&records[first..]),
         is_cold: false,
     }
 }
 
-fn bytes_of(batches: &[Batch]) -> usize {
-    batches.iter().map(|batch| batch.bytes().len()).sum()
+fn bytes_of(records: &[Records]) -> usize {
+    records.iter().map(Records::len_bytes).sum()
 }

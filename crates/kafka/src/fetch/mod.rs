@@ -19,6 +19,7 @@ mod answer;
 mod cold;
 mod look;
 mod part;
+mod records;
 mod request;
 mod sessions;
 
@@ -26,7 +27,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use cloverleaf_broker::Watcher;
-use cloverleaf_log::Batch;
 use cloverleaf_session::Now;
 
 pub(crate) use request::Request;
@@ -36,6 +36,7 @@ use crate::context::KafkaContext;
 use crate::error_code::ErrorCode;
 use cold::Cold;
 use part::Part;
+use records::Records;
 use request::{FINAL_EPOCH, INITIAL_EPOCH};
 use sessions::Lease;
 
@@ -69,7 +70,7 @@ pub(crate) struct Fetching {
     watcher: Option<Arc<Watcher>>,
     /// Bytes that were counted while they were too few.
     counted_bytes: usize,
-    batches: Vec<Batch>,
+    records: Vec<Records>,
     /// What the next request will probably ask for.
     cold: Cold,
     /// Which partitions the answer names.

@@ -27,10 +27,11 @@ pub(crate) struct Part {
     told: Told,
 }
 
-/// What the current answer says of the partition. Batches lie in the answer's list.
+/// What the current answer says of the partition. Its records lie in the answer's list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) error: Option<ErrorCode>,
+    /// The place of the first of its parts in the answer's list of records, and how many.
     pub(crate) first: u32,
     pub(crate) count: u32,
     pub(crate) bytes: usize,
@@ -46,7 +47,7 @@ impl Found {
         }
     }
 
-    /// Its batches in the answer's list.
+    /// Its records in the answer's list.
     pub(crate) fn range(&self) -> std::ops::Range<usize> {
         let first = self.first as usize;
         first..first + self.count as usize

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode};
+use super::{Descriptor, DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode};
 
 /// What is to fail. Counters count down; `None` never fails.
 #[derive(Clone, Debug, Default)]
@@ -253,5 +253,19 @@ impl DiskFile for FaultyFile {
 
     fn len(&self) -> io::Result<u64> {
         self.inner.len()
+    }
+
+    fn descriptor(&self) -> Option<Descriptor> {
+        self.inner.descriptor()
+    }
+
+    fn is_in_memory(&self, position: u64, bytes: usize) -> bool {
+        let faults = self.faults.lock();
+        let fails = faults.uncached || faults.broken_reads;
+        if fails && self.path.contains(&faults.only) {
+            return false;
+        }
+        drop(faults);
+        self.inner.is_in_memory(position, bytes)
     }
 }

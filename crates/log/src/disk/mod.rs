@@ -9,11 +9,13 @@
 //! - everything: after [`Disk::sync_fs`].
 
 mod faulty;
+mod mincore;
 mod real;
 mod sim;
 mod sim_file;
 
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 pub use faulty::{Faults, FaultyDisk};
@@ -134,6 +136,9 @@ pub trait Disk: Send + Sync {
     fn lock(&self, path: &str) -> Result<Box<dyn DiskLock>, LockFailure>;
 }
 
+/// An open file of the operating system, for calls that send from it.
+pub type Descriptor = Arc<dyn AsFd + Send + Sync>;
+
 /// An open file. Reads and writes name their position; there is no cursor.
 ///
 /// All methods return the operating system's errors.
@@ -161,6 +166,16 @@ pub trait DiskFile: Send + Sync {
 
     /// Size in bytes.
     fn len(&self) -> io::Result<u64>;
+
+    /// The operating system's file, for calls that send from it; none if there is none.
+    fn descriptor(&self) -> Option<Descriptor> {
+        None
+    }
+
+    /// Whether all of these bytes can be read without the disk. `false` if nobody knows.
+    fn is_in_memory(&self, _position: u64, _bytes: usize) -> bool {
+        false
+    }
 
     /// Whether the file has no bytes.
     fn is_empty(&self) -> io::Result<bool> {

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use rustix::io::{Errno, ReadWriteFlags};
 use crate::error::OpenError;
 
 use super::{
-    BLOCK_BYTES, DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode, ZEROS_BYTES,
-    write_zeros,
+    BLOCK_BYTES, Descriptor, DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode,
+    ZEROS_BYTES, mincore, write_zeros,
 };
 
 /// Most buffers that Linux takes in one vectored write (`IOV_MAX`).
@@ -82,7 +83,7 @@ impl Disk for RealDisk {
             }
         }
         Ok(Arc::new(RealFile {
-            file: options.open(self.path(path))?,
+            file: Arc::new(options.open(self.path(path))?),
         }))
     }
 
@@ -94,7 +95,9 @@ impl Disk for RealDisk {
             .write(true)
             .create_new(true)
             .open(&path)?;
-        let ordinary = RealFile { file: created };
+        let ordinary = RealFile {
+            file: Arc::new(created),
+        };
         ordinary.allocate(len)?;
         let memory = vec![0; ZEROS_BYTES + BLOCK_BYTES as usize];
         let skipped = memory.as_ptr().align_offset(BLOCK_BYTES as usize);
@@ -107,6 +110,7 @@ impl Disk for RealDisk {
             .custom_flags(OFlags::DIRECT.bits() as i32)
             .open(&path);
         let written = direct.and_then(|file| {
+            let file = Arc::new(file);
             let direct = RealFile { file };
             write_zeros(&direct, zeros, len, goes_on)
         });
@@ -236,7 +240,7 @@ impl DiskLock for RealLock {
 
 #[derive(Debug)]
 struct RealFile {
-    file: File,
+    file: Arc<File>,
 }
 
 impl RealFile {
@@ -327,6 +331,14 @@ impl DiskFile for RealFile {
 
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
+    }
+
+    fn descriptor(&self) -> Option<Descriptor> {
+        Some(self.file.clone())
+    }
+
+    fn is_in_memory(&self, position: u64, bytes: usize) -> bool {
+        mincore::is_in_memory(self.file.as_fd(), position, bytes)
     }
 }
 

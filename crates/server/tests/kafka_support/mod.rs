@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cloverleaf_log::BatchBuilder;
 use cloverleaf_server::config_value::ListenAddress;
@@ -213,7 +213,9 @@ pub fn fetched(topic: &str, answer: &[u8]) -> (i16, Vec<u8>) {
 }
 
 pub fn produce_body(topic: &str, acks: i16, bodies: &[&[u8]]) -> Vec<u8> {
-    let mut builder = BatchBuilder::with_capacity(0, 1_700_000_000_000);
+    // Of today: what is old enough goes.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let mut builder = BatchBuilder::with_capacity(0, since.as_millis() as i64);
     for body in bodies {
         builder.push(None, Some(body), &[]);
     }

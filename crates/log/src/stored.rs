@@ -1,0 +1,152 @@
+//! Batches that are sent from the file in which they lie, without coming through our memory.
+//!
+//! Nobody looks at them on the way, so they must have been looked at before: a segment remembers up
+//! to where this process has written it, or has read it and found its checksums right. Where that
+//! was and the kernel has dropped pages since, they count as never looked at.
+
+use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
+use crate::disk::{Descriptor, DiskFile};
+use crate::metrics::count;
+use crate::partition::PartitionLog;
+use crate::read::Place;
+use crate::segment::Segment;
+
+/// A range that is smaller is not worth a system call of its own.
+const STORED_BYTES_MIN: usize = 64 << 10;
+/// A range that is larger is not worth more, and takes long to look at.
+const STORED_BYTES_MAX: usize = 4 << 20;
+/// Batches that are smaller on average cost more to look at, one by one, than to copy.
+const AVERAGE_BYTES_MIN: usize = 4 << 10;
+
+/// Whole batches in a file, back to back.
+#[derive(Clone)]
+pub struct StoredBatches {
+    file: Descriptor,
+    position: u64,
+    bytes: usize,
+    count: u64,
+    end: Offset,
+}
+
+impl std::fmt::Debug for StoredBatches {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoredBatches")
+            .field("position", &self.position)
+            .field("bytes", &self.bytes)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
+}
+
+impl StoredBatches {
+    /// The file.
+    pub fn file(&self) -> &Descriptor {
+        &self.file
+    }
+
+    /// Where the first one begins, in bytes from the start of the file.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Bytes of all of them.
+    pub fn len_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Their records.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The offset behind the last of them.
+    pub fn end_offset(&self) -> Offset {
+        self.end
+    }
+}
+
+impl PartitionLog {
+    /// As many whole batches from `from` on as fit `bytes_max` and can be sent as they lie: the
+    /// kernel has them in memory, and they were found valid before. `None` when they are few, or
+    /// must be read with [`PartitionLog::read`] for any other reason. Never waits for the disk.
+    pub fn read_stored(&self, from: Offset, bytes_max: usize) -> Option<StoredBatches> {
+        if bytes_max < STORED_BYTES_MIN {
+            return None;
+        }
+        let place = self.state.lock().place(from, 0);
+        let Place::Segment(segment, from) = place else {
+            return None;
+        };
+        // What the kernel says of a file whose sync has failed is not believed.
+        if segment.is_poisoned() {
+            return None;
+        }
+        let file = segment.file(&self.shared).ok()?;
+        let bytes_max = bytes_max.min(STORED_BYTES_MAX);
+        let stored = walk(&segment, &*file, from, bytes_max)?;
+        if stored.bytes < STORED_BYTES_MIN || stored.bytes > bytes_max {
+            return None;
+        }
+        if !file.is_in_memory(stored.position, stored.bytes) {
+            segment.distrust_from(stored.position);
+            return None;
+        }
+        segment.set_hint(stored.end, stored.position + stored.bytes as u64);
+        count(&self.shared.counters.stored_reads, 1);
+        Some(stored)
+    }
+}
+
+/// Walks the headers of the batches from the one that holds `from` on.
+fn walk(
+    segment: &Segment,
+    file: &dyn DiskFile,
+    from: Offset,
+    bytes_max: usize,
+) -> Option<StoredBatches> {
+    let descriptor = file.descriptor()?;
+    let mut position = segment.position_of(from)?;
+    let checked = segment.checked_bytes();
+    let within = segment.base..segment.end();
+    let (mut headers, mut found) = (0, None::<StoredBatches>);
+    while position < checked {
+        let mut header = [0; BATCH_HEADER_BYTES];
+        let read = file.read_at_nowait(&mut header, position);
+        if !read.is_ok_and(|count| count == BATCH_HEADER_BYTES) {
+            segment.distrust_from(position);
+            break;
+        }
+        headers += 1;
+        let Some(batch) = Batch::peek_header(&header) else {
+            break;
+        };
+        let next = position + batch.len_bytes as u64;
+        if next > checked || batch.base < within.start || batch.end > within.end {
+            break;
+        }
+        match &mut found {
+            None if batch.end <= from => {}
+            None => {
+                found = Some(StoredBatches {
+                    file: descriptor.clone(),
+                    position,
+                    bytes: batch.len_bytes,
+                    count: u64::from(batch.count),
+                    end: batch.end,
+                });
+            }
+            Some(stored) if stored.bytes + batch.len_bytes > bytes_max => break,
+            Some(stored) => {
+                stored.bytes += batch.len_bytes;
+                stored.count += u64::from(batch.count);
+                stored.end = batch.end;
+            }
+        }
+        let bytes = found.as_ref().map_or(0, |stored| stored.bytes);
+        if headers * AVERAGE_BYTES_MIN > bytes + STORED_BYTES_MIN {
+            break;
+        }
+        position = next;
+    }
+    found
+}

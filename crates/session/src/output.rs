@@ -1,0 +1,304 @@
+//! What a session wants to have written.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+
+/// A range of an open file, to be sent from there.
+#[derive(Clone)]
+pub struct FileRange {
+    file: Arc<dyn AsFd + Send + Sync>,
+    position: u64,
+    bytes: usize,
+}
+
+impl std::fmt::Debug for FileRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FileRange")
+            .field("position", &self.position)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FileRange {
+    /// `bytes` bytes of a file from `position` on. They must not change any more.
+    pub fn new(file: Arc<dyn AsFd + Send + Sync>, position: u64, bytes: usize) -> Self {
+        Self {
+            file,
+            position,
+            bytes,
+        }
+    }
+
+    /// The file.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Where the range begins, in bytes from the start of the file.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Bytes of the range.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether nothing is left of it.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Takes bytes off its beginning: no more than there are.
+    pub fn advance(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        self.position += bytes as u64;
+        self.bytes -= bytes;
+    }
+}
+
+/// What is not made for a connection but belongs to somebody else.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// Bytes in a file.
+    File(FileRange),
+}
+
+impl Piece {
+    /// Bytes of it.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::File(range) => range.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes bytes off its beginning: no more than there are.
+    pub fn advance(&mut self, count: usize) {
+        match self {
+            Self::Bytes(bytes) => bytes.advance(count.min(bytes.len())),
+            Self::File(range) => range.advance(count),
+        }
+    }
+}
+
+/// What is to be written: bytes of its own, and between them pieces that are shared with the log,
+/// which are not copied.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Bytes made for this connection.
+    pub bytes: Vec<u8>,
+    shared: Vec<Shared>,
+    shared_bytes: usize,
+    has_files: bool,
+}
+
+/// A piece of somebody else, and before which of our own bytes it goes.
+#[derive(Debug)]
+struct Shared {
+    at: usize,
+    piece: Piece,
+}
+
+impl Output {
+    /// Adds shared bytes behind all that was added so far.
+    pub fn share(&mut self, bytes: Bytes) {
+        self.add(Piece::Bytes(bytes));
+    }
+
+    /// Adds a part of a file behind all that was added so far.
+    pub fn share_file(&mut self, range: FileRange) {
+        self.has_files |= !range.is_empty();
+        self.add(Piece::File(range));
+    }
+
+    fn add(&mut self, piece: Piece) {
+        if !piece.is_empty() {
+            self.shared_bytes += piece.len();
+            let at = self.bytes.len();
+            self.shared.push(Shared { at, piece });
+        }
+    }
+
+    /// Whether some of it lies in files: then it has to go through a queue
+    /// ([`Output::drain_from`]).
+    #[inline]
+    pub fn has_files(&self) -> bool {
+        self.has_files
+    }
+
+    /// Bytes to be written, all together.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.bytes.len() + self.shared_bytes
+    }
+
+    /// Whether there is nothing to write.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether all of it lies in [`Output::bytes`].
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.shared.is_empty()
+    }
+
+    /// Forgets everything; the allocations stay.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.shared.clear();
+        self.shared_bytes = 0;
+        self.has_files = false;
+    }
+
+    /// Moves all but the first `skip_bytes` behind what is in `queue`: what was shared stays so,
+    /// our own bytes are copied, once. Nothing is left here.
+    pub fn drain_from(&mut self, skip_bytes: usize, queue: &mut VecDeque<Piece>) {
+        if self.is_plain() {
+            let rest = self.bytes.get(skip_bytes..).unwrap_or_default();
+            if !rest.is_empty() {
+                queue.push_back(Piece::Bytes(Bytes::copy_from_slice(rest)));
+            }
+            self.clear();
+            return;
+        }
+        let own = Bytes::copy_from_slice(&self.bytes);
+        let (mut from, mut skip) = (0, skip_bytes);
+        let mut push = |mut piece: Piece| {
+            let skipped = skip.min(piece.len());
+            skip -= skipped;
+            if skipped < piece.len() {
+                piece.advance(skipped);
+                queue.push_back(piece);
+            }
+        };
+        for shared in self.shared.drain(..) {
+            push(Piece::Bytes(own.slice(from..shared.at)));
+            push(shared.piece);
+            from = shared.at;
+        }
+        push(Piece::Bytes(own.slice(from..)));
+        self.clear();
+    }
+
+    /// Its parts in the order in which they are to be written, without those in files. None is
+    /// empty.
+    pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        debug_assert!(!self.has_files, "the caller leaves something out");
+        let mut from = 0;
+        let between = self.shared.iter().flat_map(move |shared| {
+            let own = &self.bytes[from..shared.at];
+            from = shared.at;
+            match &shared.piece {
+                Piece::Bytes(bytes) => [own, &bytes[..]],
+                Piece::File(_) => [own, &[]],
+            }
+        });
+        let last = self.shared.last().map_or(0, |shared| shared.at);
+        between
+            .chain(std::iter::once(&self.bytes[last..]))
+            .filter(|part| !part.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::*;
+
+    fn bytes_of(piece: Piece) -> Bytes {
+        match piece {
+            Piece::Bytes(bytes) => bytes,
+            Piece::File(range) => panic!("{range:?}"),
+        }
+    }
+
+    #[test]
+    fn parts_come_in_the_order_in_which_they_were_added() {
+        let mut out = Output::default();
+        out.share(Bytes::from_static(b"a"));
+        out.bytes.extend_from_slice(b"bc");
+        out.share(Bytes::from_static(b"d"));
+        out.share(Bytes::from_static(b"e"));
+        out.share(Bytes::new());
+        out.bytes.extend_from_slice(b"f");
+        assert_eq!(
+            out.parts().collect::<Vec<_>>(),
+            [&b"a"[..], b"bc", b"d", b"e", b"f"]
+        );
+        assert_eq!(out.len(), 6);
+        assert!(!out.is_plain());
+        out.clear();
+        assert!(out.is_empty() && out.is_plain());
+        assert_eq!(out.parts().count(), 0);
+        out.bytes.push(b'x');
+        assert_eq!(out.parts().collect::<Vec<_>>(), [b"x"]);
+    }
+
+    #[test]
+    fn what_was_not_written_is_kept_and_shared_bytes_stay_shared() {
+        let shared = Bytes::from_static(b"shared");
+        for skip_bytes in 0..=11 {
+            let (mut out, mut queue) = (Output::default(), VecDeque::new());
+            out.bytes.extend_from_slice(b"abc");
+            out.share(shared.clone());
+            out.bytes.extend_from_slice(b"de");
+            out.drain_from(skip_bytes, &mut queue);
+            assert!(out.is_empty());
+            let queue: Vec<Bytes> = queue.into_iter().map(bytes_of).collect();
+            assert_eq!(queue.concat(), b"abcsharedde"[skip_bytes..]);
+            let mut parts = queue.iter().map(|part| part.as_ptr());
+            if skip_bytes <= 3 {
+                assert!(parts.any(|part| part == shared.as_ptr()));
+            }
+        }
+        let (mut plain, mut queue) = (Output::default(), VecDeque::new());
+        plain.bytes.extend_from_slice(b"abc");
+        plain.drain_from(1, &mut queue);
+        assert_eq!(
+            queue.into_iter().map(bytes_of).collect::<Vec<_>>(),
+            [&b"bc"[..]]
+        );
+    }
+
+    #[test]
+    fn ranges_of_files_lie_between_bytes() {
+        let file = std::fs::File::open("/dev/null").expect("there is one");
+        let file: Arc<dyn AsFd + Send + Sync> = Arc::new(file);
+        for skip_bytes in 0..=14 {
+            let (mut out, mut queue) = (Output::default(), VecDeque::new());
+            out.share_file(FileRange::new(file.clone(), 5, 0));
+            assert!(!out.has_files(), "there is nothing in it");
+            out.bytes.extend_from_slice(b"abc");
+            out.share_file(FileRange::new(file.clone(), 100, 10));
+            out.bytes.push(b'd');
+            assert!(out.has_files());
+            assert_eq!(out.len(), 14);
+            out.drain_from(skip_bytes, &mut queue);
+            assert!(!out.has_files() && out.is_empty());
+            let ranges = queue.iter().filter_map(|piece| match piece {
+                Piece::File(range) => Some((range.position(), range.len())),
+                Piece::Bytes(_) => None,
+            });
+            let skipped = skip_bytes.saturating_sub(3) as u64;
+            let expected = (skipped < 10).then(|| (100 + skipped, 10 - skipped as usize));
+            assert_eq!(ranges.collect::<Vec<_>>(), Vec::from_iter(expected));
+            let bytes: usize = queue.iter().map(Piece::len).sum();
+            assert_eq!(bytes, 14 - skip_bytes);
+        }
+    }
+}
