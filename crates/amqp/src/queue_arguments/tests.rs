@@ -1,17 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::*;
-use crate::wire::Writer;
-
-fn table(fields: &[(&str, Value<'_>)]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut out = Writer::new(&mut bytes);
-    for (name, value) in fields {
-        out.shortstr(name);
-        value.write(&mut out);
-    }
-    bytes
-}
+use crate::wire::table_bytes as table;
 
 fn read(fields: &[(&str, Value<'_>)]) -> Result<QueueArguments, Exception> {
     QueueArguments::read("q", Table::check(&table(fields)).unwrap())

@@ -84,17 +84,7 @@ fn is_same(a: Value<'_>, b: Value<'_>) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
     use super::*;
-    use crate::wire::Writer;
-
-    fn table(fields: &[(&str, Value<'_>)]) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        let mut out = Writer::new(&mut bytes);
-        for (name, value) in fields {
-            out.shortstr(name);
-            value.write(&mut out);
-        }
-        bytes
-    }
+    use crate::wire::table_bytes as table;
 
     fn matches(arguments: &[(&str, Value<'_>)], headers: &[(&str, Value<'_>)]) -> bool {
         let (arguments, headers) = (table(arguments), table(headers));

@@ -203,6 +203,17 @@ impl<'a> Value<'a> {
     }
 }
 
+/// The bytes of a table with these fields, without their length.
+pub fn table_bytes(fields: &[(&str, Value<'_>)]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut out = Writer::new(&mut bytes);
+    for (name, value) in fields {
+        out.shortstr(name);
+        value.write(&mut out);
+    }
+    bytes
+}
+
 /// Reads a value whose nested parts are known to be well formed, or are checked by the caller.
 fn read_value<'a>(reader: &mut Reader<'a>) -> Result<Value<'a>> {
     Ok(match reader.octet()? {
