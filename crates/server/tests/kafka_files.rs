@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use bytes::Bytes;
-use certificates::Authority;
+use certificates::{Authority, save};
 use cloverleaf_log::Batch;
 use kafka_support::{Broker, Client, FETCH, Fields, connect, eventually, start, string};
 use rustls::StreamOwned;
@@ -126,11 +126,7 @@ fn clients_over_tls_get_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let own = authority.certify();
-    let file = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        Some(path)
-    };
+    let file = |name: &str, text: &str| save(&folder, name, text);
     let broker = start_with_messages(|config| {
         config.kafka.tls_address.0 = "127.0.0.1:0".to_owned();
         config.kafka.tls_cert = file("cert.pem", &own.certificate);

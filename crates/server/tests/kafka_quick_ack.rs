@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use certificates::Authority;
+use certificates::{Authority, save};
 use kafka_support::{API_VERSIONS, Broker, Client, connect, start};
 use rustls::{ClientConnection, Stream};
 
@@ -66,11 +66,7 @@ fn start_tls(quick_ack: bool) -> (Broker, Authority) {
     let authority = Authority::new();
     let own = authority.certify();
     let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        Some(path)
-    };
+    let file = |name: &str, text: &str| save(&folder, name, text);
     let broker = start(|config| {
         config.general.quick_ack = quick_ack;
         config.kafka.tls_address.0 = "127.0.0.1:0".to_owned();

@@ -6,7 +6,7 @@ mod kafka_support;
 
 use std::net::TcpStream;
 
-use certificates::{Authority, Certified};
+use certificates::{Authority, Certified, save};
 use cloverleaf_server::config_value::{ClientAuthPolicy, HostPort, TlsVersion};
 use cloverleaf_server::{Config, Server};
 use kafka_support::{Broker, Client, config, connect, start};
@@ -22,11 +22,7 @@ fn start_tls(change: impl FnOnce(&mut Config)) -> Tested {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let own = authority.certify();
-    let file = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        Some(path)
-    };
+    let file = |name: &str, text: &str| save(&folder, name, text);
     let broker = start(|config| {
         config.kafka.tls_address.0 = "127.0.0.1:0".to_owned();
         config.kafka.tls_cert = file("cert.pem", &own.certificate);

@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
-use certificates::{Authority, Certified};
+use certificates::{Authority, Certified, save};
 use cloverleaf_server::config_value::{ClientAuthPolicy, ListenAddress, TlsRequired, TlsVersion};
 use cloverleaf_server::{Config, Server};
 use rustls::StreamOwned;
@@ -23,11 +23,7 @@ fn start(change: impl FnOnce(&mut Config)) -> Tested {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let own = authority.certify();
-    let file = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        Some(path)
-    };
+    let file = |name: &str, text: &str| save(&folder, name, text);
     let mut config = local(&folder.path().join("data"));
     config.nsq.tls_cert = file("cert.pem", &own.certificate);
     config.nsq.tls_key = file("key.pem", &own.key);

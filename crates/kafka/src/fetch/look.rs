@@ -193,8 +193,9 @@ impl Looking<'_> {
                 true => log.read_stored(part.counted, left),
                 false => None,
             };
+            let is_sent = stored.is_some();
             // Looking takes time: once in vain is enough.
-            may_be_sent = stored.is_some();
+            may_be_sent = is_sent;
             let mut bytes_max = left;
             if let Some(stored) = stored {
                 self.budget.ranges -= 1;
@@ -231,7 +232,7 @@ impl Looking<'_> {
                 self.records.truncate(taken);
                 break;
             }
-            if is_file && !may_be_sent {
+            if is_file && !is_sent {
                 self.budget.file_bytes = self.budget.file_bytes.saturating_sub(bytes);
             }
             let last = self.records[taken..].last();

@@ -1,12 +1,20 @@
 //! Certificates that are made when the tests run: no key lies in the repository.
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+/// Writes a file of that name into the folder: a certificate or a key, as options name them.
+pub fn save(folder: &tempfile::TempDir, name: &str, text: &str) -> Option<PathBuf> {
+    let path = folder.path().join(name);
+    std::fs::write(&path, text).unwrap();
+    Some(path)
+}
 
 /// An authority that signs certificates for the name `localhost`.
 pub struct Authority {
