@@ -23,6 +23,9 @@ use crate::transport_snappy::{SnappyReader, SnappyWriter};
 /// Most bytes that are taken out of TLS at once for a decompressor.
 const STEP_BYTES: usize = 16 * 1024;
 
+/// So many times as large as what has come may the room for a whole command be at once.
+const LAST_GROWTH: usize = 128;
+
 /// What a layer could not make sense of.
 #[derive(Debug, Error)]
 pub(crate) enum LayerError {
@@ -53,9 +56,13 @@ impl Inbox {
     pub(crate) fn room(&mut self, count: usize, whole: usize) -> &mut BytesMut {
         let len = self.bytes.len();
         if self.bytes.capacity() - len < count {
-            // Fourfold: what was outgrown is memory that the allocator keeps for a while. Not all
-            // at once: with huge pages a first byte can cost 2 MiB.
-            let most = whole.min(len.saturating_mul(4));
+            // What was outgrown is memory that the allocator keeps for a while, so the last step is
+            // large. Not all at once: with huge pages a first byte can cost 2 MiB, and room for
+            // what is only announced is address space.
+            let most = match len.saturating_mul(LAST_GROWTH) >= whole {
+                true => whole,
+                false => whole.min(len.saturating_mul(4)),
+            };
             let mut larger = BytesMut::with_capacity(most.max(len + count));
             larger.extend_from_slice(&self.bytes);
             (self.bytes, self.taken) = (larger, 0);

@@ -64,8 +64,12 @@ pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
 
 fn bounded(broker: &mut Broker) -> Result<()> {
     let peak = broker.process().usage()?.rss_peak_bytes;
+    println!(
+        "        {} MB of resident memory at the worst moment",
+        peak >> 20
+    );
     if peak > RSS_BYTES_MAX {
-        bail!("{} MB of resident memory at the worst moment", peak >> 20);
+        bail!("more than {} MB", RSS_BYTES_MAX >> 20);
     }
     Ok(())
 }
