@@ -64,9 +64,10 @@ impl Record {
     }
 }
 
-/// The file of today's results.
+/// The results of all days, a file for each.
 pub(super) struct Results {
-    path: PathBuf,
+    folder: PathBuf,
+    peer: String,
     run: u64,
     machine: Machine,
 }
@@ -77,7 +78,8 @@ impl Results {
         std::fs::create_dir_all(folder)?;
         let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
         Ok(Self {
-            path: folder.join(format!("{peer}-{}.jsonl", today())),
+            folder: folder.to_owned(),
+            peer: peer.to_owned(),
             run,
             machine,
         })
@@ -111,7 +113,8 @@ impl Results {
 
     /// Appends a record and prints it.
     pub(super) fn add(&self, record: &Record) -> Result<()> {
-        let mut file = File::options().create(true).append(true).open(&self.path)?;
+        let path = self.folder.join(format!("{}-{}.jsonl", self.peer, today()));
+        let mut file = File::options().create(true).append(true).open(path)?;
         writeln!(file, "{}", serde_json::to_string(record)?)?;
         let mut line = format!("{:<9} {:<28} ", record.kind, record.subject);
         match (&record.acks, record.partitions) {
@@ -140,18 +143,38 @@ impl Results {
         Ok(())
     }
 
-    /// All records of today, oldest first.
+    /// All records of this peer, oldest first.
     pub(super) fn all(&self) -> Result<Vec<Record>> {
-        let text = std::fs::read_to_string(&self.path)?;
-        let lines = text.lines().map(serde_json::from_str);
-        lines
-            .collect::<Result<_, _>>()
-            .with_context(|| self.path.display().to_string())
+        let mut records = Vec::new();
+        for path in self.files()? {
+            let text = std::fs::read_to_string(&path)?;
+            for line in text.lines() {
+                let record = serde_json::from_str(line);
+                records.push(record.with_context(|| path.display().to_string())?);
+            }
+        }
+        Ok(records)
     }
 
-    pub(super) fn file_name(&self) -> String {
-        self.path
-            .file_name()
-            .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+    /// The names of the files that hold them, as links.
+    pub(super) fn links(&self) -> Result<String> {
+        let files = self.files()?;
+        let names = files.iter().filter_map(|path| path.file_name());
+        let links = names.map(|name| format!("[{0}]({0})", name.to_string_lossy()));
+        Ok(links.collect::<Vec<_>>().join(", "))
+    }
+
+    fn files(&self) -> Result<Vec<PathBuf>> {
+        let start = format!("{}-", self.peer);
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with(&start) && name.ends_with(".jsonl") {
+                files.push(path);
+            }
+        }
+        files.sort();
+        Ok(files)
     }
 }

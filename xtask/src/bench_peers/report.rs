@@ -19,7 +19,7 @@ pub(super) fn write(results: &Results, path: &Path) -> Result<()> {
         "# NSQ: figures\n\n\
          Written by `cargo xtask bench-peers nsq`, `--disk64` and `--latency`; raw results: ",
     );
-    writeln!(text, "[{0}]({0}).\n", results.file_name())?;
+    writeln!(text, "{}.\n", results.links()?)?;
     text.push_str(
         "Subjects take turns; figures are medians. CPU is user and system time of the broker \
          process alone, per message: the figure that stays when the machine is noisy. Durability \

@@ -27,7 +27,7 @@ pub(crate) fn write(results: &Results, path: &Path) -> Result<()> {
     let mut text = String::from(
         "# Kafka: figures\n\nWritten by `cargo xtask bench-peers kafka`; raw results: ",
     );
-    writeln!(text, "[{0}]({0}).\n", results.file_name())?;
+    writeln!(text, "{}.\n", results.links()?)?;
     if let Some(record) = all.last() {
         let m = &record.machine;
         writeln!(
