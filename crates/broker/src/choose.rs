@@ -1,6 +1,8 @@
 //! Which consumer gets the next messages.
 
-use crate::subscription::{ConsumerState, State};
+use crate::attaching::ConsumerState;
+use crate::options::Dispatch;
+use crate::subscription::State;
 
 /// Whose turn it is where all else is equal.
 #[derive(Debug, Default)]
@@ -19,9 +21,35 @@ impl State {
                 .iter()
                 .enumerate()
                 .filter_map(|(slot, consumer)| consumer.as_ref().map(|c| (slot, c)))
+                .filter(|(_, consumer)| consumer.counts())
                 .max_by_key(|(_, c)| (c.options.priority, std::cmp::Reverse(c.arrival)))?;
-            return (consumer.room() > 0).then(|| (slot, consumer.room()));
+            let room = consumer.room();
+            return (room > 0).then_some((slot, room));
         }
+        match self.policy {
+            Dispatch::LeastLoaded => self.choose_least_loaded(),
+            Dispatch::FillFirst => self.choose_first_with_room(),
+        }
+    }
+
+    /// The one that was served last, or the next one with room.
+    fn choose_first_with_room(&self) -> Option<(usize, u64)> {
+        let count = self.consumers.len();
+        let mut best: Option<(usize, u64, i32)> = None;
+        for turn in 0..count {
+            let slot = (self.rotation.consumer + turn) % count;
+            let Some(consumer) = &self.consumers[slot] else {
+                continue;
+            };
+            let (room, priority) = (consumer.room(), consumer.options.priority);
+            if room > 0 && best.is_none_or(|(_, _, leading)| priority > leading) {
+                best = Some((slot, room, priority));
+            }
+        }
+        best.map(|(slot, room, _)| (slot, room))
+    }
+
+    fn choose_least_loaded(&self) -> Option<(usize, u64)> {
         let count = self.consumers.len();
         let mut best: Option<(usize, &ConsumerState)> = None;
         let (mut rivals, mut in_flight) = (0u64, 0u64);
@@ -58,16 +86,5 @@ impl State {
         let level = (in_flight + self.about_waiting()) / rivals;
         let share = level.saturating_sub(u64::from(consumer.in_flight)).max(1);
         Some((slot, share.min(consumer.room())))
-    }
-}
-
-impl ConsumerState {
-    /// Messages that may be delivered to it now.
-    fn room(&self) -> u64 {
-        if self.stalled {
-            0
-        } else {
-            u64::from(self.window.saturating_sub(self.in_flight))
-        }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use crate::ledger::NotInFlight;
-use crate::message::{Delivery, MessageId};
+use crate::message::{Delivery, MessageId, MessageRange};
 use crate::outbox::Outbox;
 use crate::subscription::Subscription;
 
@@ -23,14 +23,21 @@ pub struct Consumer {
     subscription: Arc<Subscription>,
     slot: u32,
     outbox: Arc<Outbox>,
+    auto_ack: bool,
 }
 
 impl Consumer {
-    pub(crate) fn new(subscription: Arc<Subscription>, slot: u32, outbox: Arc<Outbox>) -> Self {
+    pub(crate) fn new(
+        subscription: Arc<Subscription>,
+        slot: u32,
+        outbox: Arc<Outbox>,
+        auto_ack: bool,
+    ) -> Self {
         Self {
             subscription,
             slot,
             outbox,
+            auto_ack,
         }
     }
 
@@ -52,16 +59,36 @@ impl Consumer {
         context: &mut Context<'_>,
         into: &mut Vec<Delivery>,
     ) -> Poll<Option<()>> {
+        let before = into.len();
         match self.outbox.poll_take(context, into) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Ready(Some(taken)) => {
-                if taken.was_full {
+                if self.auto_ack {
+                    let taken = into.get(before..).unwrap_or_default();
+                    self.subscription.auto_acked(self.slot, taken);
+                } else if taken.was_full {
                     self.subscription.outbox_taken(self.slot);
                 }
                 Poll::Ready(Some(()))
             }
         }
+    }
+
+    /// Takes exactly one message, for a consumer with [`crate::ConsumerOptions::pull`] (AMQP's
+    /// `basic.get`). `None`: none is ready, or the subscription was deleted.
+    ///
+    /// Pending while the disk is asked. Whoever gives up asking loses nothing.
+    pub fn poll_take(&self, context: &mut Context<'_>) -> Poll<Option<Delivery>> {
+        self.subscription
+            .poll_take(self.slot, &self.outbox, context)
+    }
+
+    /// Ends delivery (AMQP's `basic.cancel`): what was not taken goes back as if it had not been
+    /// delivered, and others take over where this one was the single active or the exclusive one.
+    /// What was taken stays in flight, and can be settled until the consumer is dropped.
+    pub fn retire(&self) {
+        self.subscription.retire(self.slot);
     }
 
     /// Acknowledges one message.
@@ -88,6 +115,28 @@ impl Consumer {
     /// Gives a message up: it goes to the dead-letter topic, or nowhere if there is none.
     pub fn reject(&self, id: MessageId) -> Result<Settlement, NotInFlight> {
         self.subscription.reject(self.slot, id)
+    }
+
+    /// Acknowledges ranges in one go; `settled` hears of each, in pieces with one fate: `None` for
+    /// messages that are not in flight to this consumer. It must not call the broker.
+    pub fn ack_ranges(
+        &self,
+        ranges: &[MessageRange],
+        settled: impl FnMut(MessageRange, Option<Settlement>),
+    ) {
+        self.subscription.ack_ranges(self.slot, ranges, settled);
+    }
+
+    /// Gives ranges back in one go: at once, in their old position. What of them is not in flight
+    /// to this consumer is left alone.
+    pub fn nack_ranges(&self, ranges: &[MessageRange]) {
+        self.subscription.nack_ranges(self.slot, ranges);
+    }
+
+    /// Gives ranges up in one go: they go to the dead-letter topic, or nowhere if there is none.
+    /// What of them is not in flight to this consumer is left alone.
+    pub fn reject_ranges(&self, ranges: &[MessageRange]) {
+        self.subscription.reject_ranges(self.slot, ranges);
     }
 
     /// Starts a message's deadline anew.

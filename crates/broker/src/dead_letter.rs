@@ -1,20 +1,27 @@
 //! Dead letters: messages that are not delivered again go to a topic of their own, with the reason.
+//!
+//! Letters of one tick that go to the same topic are one batch.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cloverleaf_log::{AppendError, BatchBuilder, Durability};
+use cloverleaf_log::{AppendError, BatchBuilder, Durability, Record};
 
-use crate::broker::{CatalogError, Shared};
+use crate::broker::Shared;
 use crate::housekeeping::MOVING_MS;
-use crate::lookup::LookupError;
+use crate::lookup::{Lookup, LookupError};
 use crate::message::{DeadReason, MessageId, headers};
 use crate::moving::Moving;
 use crate::options::{Retention, TopicOptions};
-use crate::publish::{PublishError, Published};
+use crate::publish::PublishError;
 use crate::subscription::Subscription;
+use crate::topic::Topic;
 
 /// Most letters being written at once; more wait in their subscriptions.
 const LETTERS_MAX: usize = 4096;
+
+/// A batch of letters that has so many bytes takes no more.
+const BATCH_BYTES: usize = 512 << 10;
 
 /// A message that died.
 struct Dead {
@@ -22,6 +29,8 @@ struct Dead {
     id: MessageId,
     reason: DeadReason,
     attempts: u16,
+    /// It was too large together with others.
+    alone: bool,
     /// After a failure: not before this time.
     retry_ms: u64,
     /// How long to wait after the next failure.
@@ -33,21 +42,32 @@ const PAUSE_MS_MIN: u64 = 1_000;
 const PAUSE_MS_MAX: u64 = 60_000;
 
 /// Most letters begun in one go: progress and timeouts wait for it.
-const LETTERS_PER_TICK: usize = 256;
+const LETTERS_PER_TICK: usize = 1024;
 
 /// Why a letter was not written.
 enum LetterError {
+    /// There is nothing or nobody to write to.
+    Needless,
     /// It will be written later.
     Later(String),
     /// It never will.
     Never(String),
 }
 
+/// A batch of letters to one topic.
+struct Letters {
+    to: Arc<Topic>,
+    builder: BatchBuilder,
+    dead: Vec<Dead>,
+}
+
 /// Letters to write and letters being written.
 #[derive(Default)]
 pub(crate) struct DeadLetters {
-    waiting: std::collections::VecDeque<Dead>,
-    moving: Moving<Dead>,
+    waiting: VecDeque<Dead>,
+    moving: Moving<Vec<Dead>>,
+    /// Letters in `moving`.
+    moving_count: usize,
 }
 
 impl DeadLetters {
@@ -61,6 +81,7 @@ impl DeadLetters {
                     id,
                     reason,
                     attempts,
+                    alone: false,
                     retry_ms: 0,
                     pause_ms: PAUSE_MS_MIN,
                 });
@@ -70,35 +91,19 @@ impl DeadLetters {
 
     /// Writes letters. Returns when to go on, milliseconds since the epoch.
     pub(crate) fn advance(&mut self, shared: &Arc<Shared>, now_ms: u64) -> Option<u64> {
-        for _ in 0..self.waiting.len().min(LETTERS_PER_TICK) {
-            if self.moving.len() >= LETTERS_MAX {
-                break;
-            }
-            let Some(dead) = self.waiting.pop_front() else {
-                break;
-            };
-            if dead.retry_ms > now_ms {
-                self.waiting.push_back(dead);
-                continue;
-            }
-            match write_letter(shared, &dead) {
-                Ok(Some(published)) => self.moving.push(published, dead),
-                Ok(None) => dead.subscription.letters_written(&[dead.id]),
-                Err(LetterError::Later(reason)) => self.wait(dead, now_ms, &reason),
-                Err(LetterError::Never(reason)) => {
-                    tracing::error!(subscription = ?dead.subscription, id = ?dead.id, %reason,
-                        "a dead letter can never be written: the message is dropped");
-                    dead.subscription.letters_written(&[dead.id]);
-                }
-            }
-        }
+        self.write_some(shared, now_ms);
         let mut failed = Vec::new();
-        let moving = self.moving.advance(|dead, result| match result {
-            Ok(()) => dead.subscription.letters_written(&[dead.id]),
-            Err(error) => failed.push((dead, error)),
+        let mut done = 0;
+        let moving = self.moving.advance(|dead, result| {
+            done += dead.len();
+            match result {
+                Ok(()) => letters_written(&dead),
+                Err(error) => failed.push((dead, error)),
+            }
         });
+        self.moving_count -= done;
         for (dead, error) in failed {
-            self.wait(dead, now_ms, &error.to_string());
+            self.wait_all(dead, now_ms, &error.to_string());
         }
         let retry_ms = self
             .waiting
@@ -112,27 +117,130 @@ impl DeadLetters {
         }
     }
 
-    fn wait(&mut self, mut dead: Dead, now_ms: u64, reason: &str) {
-        tracing::warn!(subscription = ?dead.subscription, id = ?dead.id, %reason,
-            wait_ms = dead.pause_ms, "cannot write a dead letter yet");
-        dead.retry_ms = now_ms + dead.pause_ms;
-        dead.pause_ms = (dead.pause_ms * 2).min(PAUSE_MS_MAX);
-        self.waiting.push_back(dead);
+    fn write_some(&mut self, shared: &Arc<Shared>, now_ms: u64) {
+        let mut open: Vec<Letters> = Vec::new();
+        let mut lookup = Lookup::default();
+        let room = LETTERS_MAX.saturating_sub(self.moving_count);
+        for _ in 0..self.waiting.len().min(LETTERS_PER_TICK).min(room) {
+            let Some(dead) = self.waiting.pop_front() else {
+                break;
+            };
+            if dead.retry_ms > now_ms {
+                self.waiting.push_back(dead);
+                continue;
+            }
+            match add_letter(shared, &mut lookup, &mut open, &dead) {
+                Ok(at) => {
+                    let is_last = dead.alone || open[at].builder.len() >= BATCH_BYTES;
+                    open[at].dead.push(dead);
+                    if is_last {
+                        let letters = open.swap_remove(at);
+                        self.publish(letters, now_ms);
+                    }
+                }
+                Err(LetterError::Needless) => letters_written(&[dead]),
+                Err(LetterError::Later(reason)) => self.wait_all(vec![dead], now_ms, &reason),
+                Err(LetterError::Never(reason)) => give_up(&dead, &reason),
+            }
+        }
+        for letters in open {
+            self.publish(letters, now_ms);
+        }
+    }
+
+    fn publish(&mut self, letters: Letters, now_ms: u64) {
+        let Letters { to, builder, dead } = letters;
+        if dead.is_empty() {
+            return;
+        }
+        match to.publish_moved(builder.finish(), Durability::Disk) {
+            Ok(published) => {
+                self.moving_count += dead.len();
+                self.moving.push(published, dead);
+            }
+            Err(PublishError::Log(error @ AppendError::TooLarge { .. })) => match &dead[..] {
+                [dead] => give_up(dead, &error.to_string()),
+                _ => {
+                    for mut dead in dead.into_iter().rev() {
+                        dead.alone = true;
+                        self.waiting.push_front(dead);
+                    }
+                }
+            },
+            Err(error) => self.wait_all(dead, now_ms, &error.to_string()),
+        }
+    }
+
+    fn wait_all(&mut self, all: Vec<Dead>, now_ms: u64, reason: &str) {
+        if let Some(dead) = all.first() {
+            tracing::warn!(subscription = ?dead.subscription, id = ?dead.id, %reason,
+                letters = all.len(), wait_ms = dead.pause_ms, "cannot write dead letters yet");
+        }
+        for mut dead in all {
+            dead.retry_ms = now_ms + dead.pause_ms;
+            dead.pause_ms = (dead.pause_ms * 2).min(PAUSE_MS_MAX);
+            self.waiting.push_back(dead);
+        }
     }
 }
 
-/// Publishes the letter; `None` if there is nothing or nobody to write to.
-fn write_letter(shared: &Arc<Shared>, dead: &Dead) -> Result<Option<Published>, LetterError> {
-    let Some(to) = &dead.subscription.options().dead_letter else {
-        return Ok(None);
+fn give_up(dead: &Dead, reason: &str) {
+    tracing::error!(subscription = ?dead.subscription, id = ?dead.id, %reason,
+        "a dead letter can never be written: the message is dropped");
+    letters_written(std::slice::from_ref(dead));
+}
+
+/// Tells the subscriptions that these letters are written, or not wanted.
+fn letters_written(all: &[Dead]) {
+    let of_one = |a: &Dead, b: &Dead| Arc::ptr_eq(&a.subscription, &b.subscription);
+    for dead in all.chunk_by(of_one) {
+        if let Some(first) = dead.first() {
+            let ids: Vec<MessageId> = dead.iter().map(|dead| dead.id).collect();
+            first.subscription.letters_written(&ids);
+        }
+    }
+}
+
+/// Adds a letter to the open batch of its topic. Returns which one that is.
+fn add_letter(
+    shared: &Arc<Shared>,
+    lookup: &mut Lookup,
+    open: &mut Vec<Letters>,
+    dead: &Dead,
+) -> Result<usize, LetterError> {
+    let to = dead.subscription.options().dead_letter.as_ref();
+    let to = to.ok_or(LetterError::Needless)?;
+    let source = dead.subscription.topic();
+    let source = source.filter(|topic| !topic.is_deleted());
+    let source = source.ok_or(LetterError::Needless)?;
+    let at = match open.iter().position(|l| l.to.name() == to && !dead.alone) {
+        Some(at) => at,
+        None => {
+            let to = destination(shared, to)?;
+            let now_ms = i64::try_from(shared.clock.now_ms()).unwrap_or(i64::MAX);
+            open.push(Letters {
+                to,
+                builder: BatchBuilder::with_capacity(512, now_ms),
+                dead: Vec::new(),
+            });
+            open.len() - 1
+        }
     };
-    let Some(source) = dead
-        .subscription
-        .topic()
-        .filter(|topic| !topic.is_deleted())
-    else {
-        return Ok(None);
-    };
+    let builder = &mut open[at].builder;
+    let written = lookup.with_message(&source, dead.id, |record| {
+        write_letter(builder, &source, dead, record);
+    });
+    match written {
+        Ok(Some(())) => Ok(at),
+        // Retention took it meanwhile.
+        Ok(None) => Err(LetterError::Needless),
+        Err(LookupError::Read(error)) => Err(LetterError::Later(error.to_string())),
+        Err(LookupError::Batch(error)) => Err(LetterError::Never(error.to_string())),
+    }
+}
+
+/// The topic to which letters go: the one that there is, or a new one.
+fn destination(shared: &Arc<Shared>, name: &str) -> Result<Arc<Topic>, LetterError> {
     // Letters are kept until someone consumes them.
     let options = || TopicOptions {
         retention: Retention {
@@ -141,40 +249,24 @@ fn write_letter(shared: &Arc<Shared>, dead: &Dead) -> Result<Option<Published>, 
         },
         ..TopicOptions::default()
     };
-    let later = |error: CatalogError| LetterError::Later(error.to_string());
-    let to = shared.topic_or_create(to, options).map_err(later)?;
-    let now_ms = i64::try_from(shared.clock.now_ms()).unwrap_or(i64::MAX);
-    let letter = crate::lookup::with_message(&source, dead.id, |record| {
-        let attempts = dead.attempts.to_string();
-        let origin = format!("{}/{}", dead.id.partition, dead.id.offset);
-        let mut all: Vec<(&[u8], Option<&[u8]>)> = record.headers.clone().collect();
-        all.extend([
-            (headers::DEAD_TOPIC, Some(source.name().as_bytes())),
-            (
-                headers::DEAD_SUBSCRIPTION,
-                Some(dead.subscription.name().as_bytes()),
-            ),
-            (headers::DEAD_REASON, Some(dead.reason.as_str().as_bytes())),
-            (headers::DEAD_ATTEMPTS, Some(attempts.as_bytes())),
-            (headers::DEAD_ORIGIN, Some(origin.as_bytes())),
-        ]);
-        let mut builder = BatchBuilder::with_capacity(512, now_ms);
-        builder.push(record.key, record.value, &all);
-        builder.finish()
-    })
-    .map_err(|error| match error {
-        LookupError::Read(error) => LetterError::Later(error.to_string()),
-        LookupError::Batch(error) => LetterError::Never(error.to_string()),
-    })?;
-    match letter {
-        Some(letter) => match to.publish_moved(letter, Durability::Disk) {
-            Ok(published) => Ok(Some(published)),
-            Err(PublishError::Log(error @ AppendError::TooLarge { .. })) => {
-                Err(LetterError::Never(error.to_string()))
-            }
-            Err(error) => Err(LetterError::Later(error.to_string())),
-        },
-        // Retention took it meanwhile.
-        None => Ok(None),
-    }
+    shared
+        .topic_or_create(name, options)
+        .map_err(|error| LetterError::Later(error.to_string()))
+}
+
+fn write_letter(builder: &mut BatchBuilder, source: &Topic, dead: &Dead, record: &Record<'_>) {
+    let attempts = dead.attempts.to_string();
+    let origin = format!("{}/{}", dead.id.partition, dead.id.offset);
+    let mut all: Vec<(&[u8], Option<&[u8]>)> = record.headers.clone().collect();
+    all.extend([
+        (headers::DEAD_TOPIC, Some(source.name().as_bytes())),
+        (
+            headers::DEAD_SUBSCRIPTION,
+            Some(dead.subscription.name().as_bytes()),
+        ),
+        (headers::DEAD_REASON, Some(dead.reason.as_str().as_bytes())),
+        (headers::DEAD_ATTEMPTS, Some(attempts.as_bytes())),
+        (headers::DEAD_ORIGIN, Some(origin.as_bytes())),
+    ]);
+    builder.push(record.key, record.value, &all);
 }

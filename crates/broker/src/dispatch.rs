@@ -1,9 +1,12 @@
 //! Who gets the next messages: the way from the log to a consumer's outbox.
 //!
-//! A message goes to a consumer with room in its window; among those of the highest priority to the
-//! one with the fewest messages in flight, in turn where that is a tie (`choose.rs`). Requeued
+//! A message goes to a consumer with room in its window; `choose.rs` says to which. Requeued
 //! messages of a partition go before new ones. Everything happens under the subscription's lock and
-//! touches no disk.
+//! waits for no disk: what memory and page cache do not have is read elsewhere, and dispatched when
+//! it comes.
+//!
+//! What no consumer takes is looked at by others afterwards: `length.rs` drops the head of a queue
+//! that is too long, `expiring.rs` what has expired there.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -11,9 +14,9 @@ use std::sync::atomic::{Ordering, fence};
 use cloverleaf_log::{Batch, ColdRead, Offset};
 
 use crate::inflater::BatchName;
-use crate::ledger::Claim;
 use crate::ledger::leases::NEVER_MS;
-use crate::message::{DeadReason, Delivery};
+use crate::ledger::{Claim, ReadyRun};
+use crate::message::Delivery;
 use crate::options::PartitionOrder;
 use crate::pick::{Inspection, Pick, Run, Seek, Verdict};
 use crate::source::{Front, Source};
@@ -24,76 +27,145 @@ const READ_RETRY_MS: u64 = 1_000;
 
 /// Bytes of records that are stepped over in one go; then the housekeeping goes on with it, so that
 /// a filter over a long backlog holds up nobody.
-const STEPPED_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const STEPPED_BYTES_MAX: u64 = 1 << 20;
 
 /// Dead messages that wait for their letters; more wait in the log.
-const DEAD_MAX: u64 = 4_096;
+pub(crate) const DEAD_MAX: u64 = 4_096;
 
 /// Which of a partition's two readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     New,
     Requeued,
 }
 
-/// What was found for a consumer.
-enum Found {
+/// Why there is nothing to see in a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blank {
+    /// There is nothing.
+    Nothing,
+    /// It is being read or inflated, or waits for something else: a dispatch follows.
+    Waiting,
+}
+
+/// What stands at the front of a partition.
+pub(crate) enum Sight {
+    Run(Seen),
+    /// Offsets without messages were stepped over: look again.
+    SteppedOver,
+    Blank(Blank),
+}
+
+/// Messages with one fate at the front of a partition.
+pub(crate) struct Seen {
+    pub(crate) partition: usize,
+    pub(crate) kind: Kind,
+    pub(crate) run: Run,
+    batch: Batch,
+    /// How often they were delivered so far.
+    attempts: u16,
+}
+
+/// What became of the front of a partition.
+pub(crate) enum Found {
     /// Messages were handed over.
     Delivered,
     /// Something was stepped over, so many bytes: look again.
     SteppedOver(u32),
-    /// The partition has nothing now.
-    Nothing,
+    /// Nothing that can be delivered now.
+    Blank(Blank),
 }
 
 /// A round of dispatch.
 #[derive(Clone, Copy)]
-struct Round {
+pub(crate) struct Round {
     now_us: u64,
-    now_ms: u64,
-    stepped_bytes: u64,
+    pub(crate) now_ms: u64,
+    pub(crate) stepped_bytes: u64,
+    /// A consumer has waited for what is there now.
+    is_direct: bool,
+}
+
+impl Round {
+    pub(crate) fn at(now_us: u64) -> Self {
+        Self {
+            now_us,
+            now_ms: now_us / 1000,
+            stepped_bytes: 0,
+            is_direct: false,
+        }
+    }
+
+    /// Whether enough was stepped over in one go.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stepped_bytes >= STEPPED_BYTES_MAX
+    }
 }
 
 /// For whom messages are looked for, and how many.
 #[derive(Clone, Copy)]
-struct Wanted {
-    slot: usize,
-    quota: u64,
+pub(crate) struct Wanted {
+    pub(crate) slot: usize,
+    pub(crate) quota: u64,
 }
 
 impl Subscription {
-    /// Delivers as much as consumers have room for.
+    /// Delivers as much as consumers have room for, and looks after what stays.
     pub(crate) fn dispatch(self: &Arc<Self>, state: &mut State) {
         if state.closed {
             return;
         }
-        let now_us = self.shared.clock.now_us();
-        let mut round = Round {
-            now_us,
-            now_ms: now_us / 1000,
-            stepped_bytes: 0,
-        };
+        let mut round = Round::at(self.shared.clock.now_us());
+        self.deliver_all(state, &mut round);
         if self.drops_head() {
-            self.drop_head(state);
+            self.drop_head(state, &mut round);
         }
+        if self.expires() {
+            self.expire_heads(state, &mut round);
+        }
+        if std::mem::take(&mut state.pull_waits) {
+            let outboxes = state.consumers.iter().flatten();
+            let pulls = outboxes.filter(|consumer| consumer.options.pull);
+            let wakers = pulls.filter_map(|consumer| consumer.outbox.take_waker());
+            state.wakers.extend(wakers);
+        }
+    }
+
+    fn deliver_all(self: &Arc<Self>, state: &mut State, round: &mut Round) {
+        let was_caught_up = std::mem::take(&mut state.caught_up);
         if state.paused {
             self.hungry.store(false, Ordering::Relaxed);
             return;
         }
+        round.is_direct = was_caught_up && self.hungry.load(Ordering::Relaxed);
         loop {
             let chosen = state.choose(self.options().single_active);
-            let Some((slot, quota)) = chosen else {
+            let Some((slot, wanted)) = chosen else {
+                if state.waits_for_shared_window(self) {
+                    continue;
+                }
                 self.hungry.store(false, Ordering::Relaxed);
                 return;
             };
-            if self.deliver_some(state, Wanted { slot, quota }, &mut round) {
+            let quota = state.reserve(slot, wanted);
+            if quota == 0 {
+                // Others took the last places in the shared window.
                 continue;
             }
-            if round.stepped_bytes >= STEPPED_BYTES_MAX {
-                state.retry_ms = round.now_ms;
-                return;
-            }
+            let before = state.in_flight_at(slot);
+            let found = self.deliver_some(state, Wanted { slot, quota }, round);
+            let used = u64::from(state.in_flight_at(slot).saturating_sub(before));
+            state.unreserve(slot, quota.saturating_sub(used));
+            let blank = match found {
+                Found::Delivered => continue,
+                Found::SteppedOver(_) => {
+                    state.retry_ms = round.now_ms;
+                    return;
+                }
+                Found::Blank(blank) => blank,
+            };
             if self.hungry.swap(true, Ordering::SeqCst) {
+                state.caught_up = blank == Blank::Nothing;
                 return;
             }
             // An append may have come between the last look and `hungry`: look once more.
@@ -102,13 +174,15 @@ impl Subscription {
     }
 
     /// Gives one run of messages to a consumer, from the partition whose turn it is.
-    fn deliver_some(
+    /// [`Found::SteppedOver`]: that was enough for one go.
+    pub(crate) fn deliver_some(
         self: &Arc<Self>,
         state: &mut State,
         wanted: Wanted,
         round: &mut Round,
-    ) -> bool {
+    ) -> Found {
         let count = state.logs.len();
+        let mut blank = Blank::Nothing;
         for turn in 0..count {
             let partition = match self.options().order {
                 PartitionOrder::RoundRobin => (state.rotation.partition + turn) % count,
@@ -118,19 +192,23 @@ impl Subscription {
                 match self.look_into(state, partition, wanted, *round) {
                     Found::Delivered => {
                         state.rotation.partition = (partition + 1) % count;
-                        return true;
+                        return Found::Delivered;
                     }
                     Found::SteppedOver(bytes) => {
                         round.stepped_bytes += u64::from(bytes);
-                        if round.stepped_bytes >= STEPPED_BYTES_MAX {
-                            return false;
+                        if round.is_over() {
+                            return Found::SteppedOver(0);
                         }
                     }
-                    Found::Nothing => break,
+                    Found::Blank(Blank::Nothing) => break,
+                    Found::Blank(Blank::Waiting) => {
+                        blank = Blank::Waiting;
+                        break;
+                    }
                 }
             }
         }
-        false
+        Found::Blank(blank)
     }
 
     fn look_into(
@@ -140,146 +218,187 @@ impl Subscription {
         wanted: Wanted,
         round: Round,
     ) -> Found {
-        match state.ledger.first_ready(partition_number(partition)) {
-            Some(_) => self.look_into_requeued(state, partition, wanted, round),
-            None => self.look_into_new(state, partition, wanted, round),
+        match self.sight(state, partition, wanted.quota, round) {
+            Sight::Run(seen) if seen.run.verdict == Verdict::Deliver => {
+                self.deliver(state, wanted.slot, seen, round);
+                Found::Delivered
+            }
+            Sight::Run(seen) => self.dispose(state, &seen),
+            Sight::SteppedOver => Found::SteppedOver(0),
+            Sight::Blank(blank) => Found::Blank(blank),
         }
     }
 
-    fn look_into_requeued(
+    /// What stands at the front of a partition: up to `quota` messages, if they can be delivered.
+    pub(crate) fn sight(
         self: &Arc<Self>,
         state: &mut State,
         partition: usize,
-        wanted: Wanted,
+        quota: u64,
         round: Round,
-    ) -> Found {
-        let index = partition_number(partition);
-        let Some(ready) = state.ledger.first_ready(index) else {
-            return Found::Nothing;
-        };
-        if ready.first >= state.visible_end(partition) {
-            return Found::Nothing;
+    ) -> Sight {
+        match state.ledger.first_ready(partition_number(partition)) {
+            Some(ready) => self.sight_requeued(state, partition, ready, quota, round),
+            None => self.sight_new(state, partition, quota, round),
         }
-        let front = self.front(state, partition, Kind::Requeued, ready.first, round);
-        let Some((batch, position)) = front else {
-            return Found::Nothing;
-        };
+    }
+
+    fn sight_requeued(
+        self: &Arc<Self>,
+        state: &mut State,
+        partition: usize,
+        ready: ReadyRun,
+        quota: u64,
+        mut round: Round,
+    ) -> Sight {
+        let index = partition_number(partition);
+        if ready.first >= state.visible_end(partition) {
+            return Sight::Blank(Blank::Nothing);
+        }
+        let (batch, position) =
+            match self.front(state, partition, Kind::Requeued, ready.first, round) {
+                Ok(front) => front,
+                Err(blank) => return Sight::Blank(blank),
+            };
         let end = ready.first + u64::from(ready.count);
         if batch.base_offset() > ready.first {
             let gone = batch.base_offset().min(end) - ready.first;
             state.ledger.drop_ready(index, count32(gone));
-            return Found::SteppedOver(0);
+            return Sight::SteppedOver;
         }
-        let seek = self.seek(ready.first, end, wanted, round);
-        let run = match Inspection::new(self.options(), &state.filter).pick(&batch, position, seek)
-        {
-            Pick::Run(run) => run,
+        // These have waited, whoever waits for them now.
+        round.is_direct = false;
+        let until = state.with_one_past(partition, ready.first, end);
+        let seek = self.seek(ready.first, until, quota, round);
+        match Inspection::new(self.options(), &state.filter).pick(&batch, position, seek) {
+            Pick::Run(run) => Sight::Run(Seen {
+                partition,
+                kind: Kind::Requeued,
+                run,
+                batch,
+                attempts: ready.attempts,
+            }),
             Pick::Gap(to) => {
                 let gone = to.min(end) - ready.first;
                 state.ledger.drop_ready(index, count32(gone.max(1)));
-                return Found::SteppedOver(0);
+                Sight::SteppedOver
             }
-        };
-        match run.verdict {
-            Verdict::Deliver => {
-                let due_ms = state.ack_due_ms(wanted.slot, round.now_ms);
-                let slot = slot_number(wanted.slot);
-                state
-                    .ledger
-                    .take_ready(index, run.count, slot, due_ms, round.now_us);
-                state.replays[partition].set_position(run.next_position, run.end());
-                let attempts = ready.attempts.saturating_add(1);
-                self.hand_over(state, wanted.slot, batch, run, index, attempts, round);
-                return Found::Delivered;
-            }
-            Verdict::Unwanted => state.ledger.drop_ready(index, run.count),
-            Verdict::Expired if self.options().dead_letter.is_none() => {
-                state.ledger.drop_ready(index, run.count);
-            }
-            Verdict::Expired => {
-                if state.ledger.dead() >= DEAD_MAX {
-                    return Found::Nothing;
-                }
-                state.ledger.bury_ready(index, DeadReason::Expired);
-            }
-            Verdict::Later(due_ms) => state.ledger.delay_ready(index, due_ms),
         }
-        Found::SteppedOver(run.bytes)
     }
 
-    fn look_into_new(
+    fn sight_new(
         self: &Arc<Self>,
         state: &mut State,
         partition: usize,
-        wanted: Wanted,
+        quota: u64,
         round: Round,
-    ) -> Found {
+    ) -> Sight {
         let index = partition_number(partition);
         let next = state.ledger.next(index);
         let end = state.visible_end(partition);
         if next >= end {
-            return Found::Nothing;
+            return Sight::Blank(Blank::Nothing);
         }
         let free = match state.ledger.claim(index, end - next) {
             Claim::Taken(count) => {
                 state.ledger.step_over(index, count);
-                return Found::SteppedOver(0);
+                return Sight::SteppedOver;
             }
             Claim::Free(count) => count,
         };
-        let front = self.front(state, partition, Kind::New, next, round);
-        let Some((batch, position)) = front else {
-            return Found::Nothing;
+        let (batch, position) = match self.front(state, partition, Kind::New, next, round) {
+            Ok(front) => front,
+            Err(blank) => return Sight::Blank(blank),
         };
         if batch.base_offset() > next {
             state.ledger.skip_to(index, batch.base_offset().min(end));
-            return Found::SteppedOver(0);
+            return Sight::SteppedOver;
         }
-        let seek = self.seek(next, end.min(next + free), wanted, round);
-        let run = match Inspection::new(self.options(), &state.filter).pick(&batch, position, seek)
-        {
-            Pick::Run(run) => run,
+        let until = state.with_one_past(partition, next, end.min(next + free));
+        let seek = self.seek(next, until, quota, round);
+        match Inspection::new(self.options(), &state.filter).pick(&batch, position, seek) {
+            Pick::Run(run) => Sight::Run(Seen {
+                partition,
+                kind: Kind::New,
+                run,
+                batch,
+                attempts: 0,
+            }),
             Pick::Gap(to) => {
                 state.ledger.skip_to(index, to.min(end));
-                return Found::SteppedOver(0);
+                Sight::SteppedOver
             }
-        };
-        match run.verdict {
-            Verdict::Deliver => {
-                let due_ms = state.ack_due_ms(wanted.slot, round.now_ms);
-                let (count, slot) = (u64::from(run.count), slot_number(wanted.slot));
-                state
-                    .ledger
-                    .take_new(index, count, slot, due_ms, round.now_us);
-                state.sources[partition].set_position(run.next_position, run.end());
-                self.hand_over(state, wanted.slot, batch, run, index, 1, round);
-                return Found::Delivered;
-            }
-            Verdict::Unwanted => state.ledger.skip_to(index, run.end()),
-            Verdict::Expired if self.options().dead_letter.is_none() => {
-                state.ledger.skip_to(index, run.end());
-            }
-            Verdict::Expired => {
-                for _ in 0..run.count {
-                    if state.ledger.dead() >= DEAD_MAX {
-                        return Found::Nothing;
-                    }
-                    state.ledger.bury_new(index, DeadReason::Expired);
-                }
-            }
-            Verdict::Later(due_ms) => state.ledger.delay_new(index, due_ms),
         }
-        state.sources[partition].set_position(run.next_position, run.end());
-        Found::SteppedOver(run.bytes)
     }
 
-    fn seek(&self, from: Offset, end: Offset, wanted: Wanted, round: Round) -> Seek {
+    fn deliver(self: &Arc<Self>, state: &mut State, slot: usize, seen: Seen, round: Round) {
+        let (partition, run) = (seen.partition, seen.run);
+        let index = partition_number(partition);
+        let due_ms = state.ack_due_ms(slot, round.now_ms);
+        let holder = slot_number(slot);
+        match seen.kind {
+            Kind::New => {
+                self.mark(state, index, run.end(), round.now_ms);
+                state.bodies.leave(run.body_bytes);
+                let (count, now_us) = (u64::from(run.count), round.now_us);
+                let bytes = run.body_bytes;
+                state
+                    .ledger
+                    .take_new(index, count, holder, due_ms, now_us, bytes);
+            }
+            Kind::Requeued => {
+                state
+                    .ledger
+                    .take_ready(index, run.count, holder, due_ms, round.now_us);
+            }
+        }
+        source_of(state, partition, seen.kind).set_position(run.next_position, run.end());
+        let earlier = state.ledger.marks[partition].earlier();
+        let delivery = Delivery {
+            batch: seen.batch,
+            position: run.position,
+            partition: index,
+            first: run.first,
+            count: run.count,
+            attempts: seen.attempts.saturating_add(1),
+            redelivered: seen.attempts > 0 || run.first < earlier,
+            bytes: run.bytes,
+            delivered_us: round.now_us,
+        };
+        self.hand_over(state, slot, delivery);
+    }
+
+    /// Hands over a delivery and counts it.
+    fn hand_over(&self, state: &mut State, slot: usize, delivery: Delivery) {
+        let count = delivery.count;
+        let bytes_max = u64::from(self.shared.options.outbox_bytes_max);
+        let Some(consumer) = state.consumers.get_mut(slot).and_then(Option::as_mut) else {
+            return;
+        };
+        consumer.in_flight += count;
+        consumer.delivered += u64::from(count);
+        if consumer.options.pull {
+            // It takes the delivery at once, and it is nobody's turn.
+            let _ = consumer.outbox.push(delivery, u64::MAX);
+        } else {
+            let (full, waker) = consumer.outbox.push(delivery, bytes_max);
+            consumer.stalled = full;
+            state.wakers.extend(waker);
+            state.rotation.consumer = slot;
+        }
+        self.counters
+            .delivered
+            .fetch_add(u64::from(count), Ordering::Relaxed);
+    }
+
+    fn seek(&self, from: Offset, end: Offset, quota: u64, round: Round) -> Seek {
         Seek {
             from,
             end,
-            quota: wanted.quota,
+            quota,
             bytes_max: self.shared.options.outbox_bytes_max,
             now_ms: round.now_ms,
+            is_direct: round.is_direct,
         }
     }
 
@@ -291,7 +410,7 @@ impl Subscription {
         kind: Kind,
         from: Offset,
         round: Round,
-    ) -> Option<(Batch, u32)> {
+    ) -> Result<(Batch, u32), Blank> {
         let log = state.logs[partition].clone();
         let bytes_max = match kind {
             Kind::New => self.shared.options.read_bytes_max,
@@ -304,21 +423,22 @@ impl Subscription {
         }
         loop {
             match source.front(&log, from, bytes_max, round.now_ms) {
-                Front::Batch(batch, position) => return Some((batch, position)),
+                Front::Batch(batch, position) => return Ok((batch, position)),
                 Front::Compressed(batch) => {
                     let name = (log.topic(), log.number(), batch.base_offset());
                     match self.shared.inflater.at_once(name, &batch) {
                         Some(inflated) => source.inflated(inflated),
                         None => {
                             self.start_inflating(partition, kind, name, batch);
-                            return None;
+                            return Err(Blank::Waiting);
                         }
                     }
                 }
-                Front::End | Front::Wait => return None,
+                Front::End => return Err(Blank::Nothing),
+                Front::Wait => return Err(Blank::Waiting),
                 Front::Start(read) => {
                     self.start_read(partition, kind, read);
-                    return None;
+                    return Err(Blank::Waiting);
                 }
             }
         }
@@ -371,84 +491,6 @@ impl Subscription {
             subscription.finish(state);
         }));
     }
-
-    #[allow(clippy::too_many_arguments)] // the parts of a delivery
-    fn hand_over(
-        &self,
-        state: &mut State,
-        slot: usize,
-        batch: Batch,
-        run: Run,
-        partition: u32,
-        attempts: u16,
-        round: Round,
-    ) {
-        let delivery = Delivery {
-            batch,
-            position: run.position,
-            partition,
-            first: run.first,
-            count: run.count,
-            attempts,
-            bytes: run.bytes,
-            delivered_us: round.now_us,
-        };
-        let bytes_max = u64::from(self.shared.options.outbox_bytes_max);
-        let Some(consumer) = state.consumers.get_mut(slot).and_then(Option::as_mut) else {
-            return;
-        };
-        consumer.in_flight += run.count;
-        consumer.delivered += u64::from(run.count);
-        let (full, waker) = consumer.outbox.push(delivery, bytes_max);
-        consumer.stalled = full;
-        state.wakers.extend(waker);
-        state.rotation.consumer = slot;
-        self.counters
-            .delivered
-            .fetch_add(u64::from(run.count), Ordering::Relaxed);
-    }
-
-    /// Drops the oldest waiting messages of a queue that is longer than it may be.
-    fn drop_head(self: &Arc<Self>, state: &mut State) {
-        let Some(length_max) = self.options().length_max else {
-            return;
-        };
-        let mut excess = state.depth().saturating_sub(length_max);
-        let keep_letters = self.options().dead_letter.is_some();
-        for partition in 0..state.logs.len() {
-            let index = partition_number(partition);
-            while excess > 0 {
-                // What waits for its letter holds the rest up: letters go on, and then so does
-                // this.
-                if keep_letters && state.ledger.dead() >= DEAD_MAX {
-                    return;
-                }
-                if state.ledger.first_ready(index).is_some() {
-                    match keep_letters {
-                        true => state.ledger.bury_ready(index, DeadReason::Length),
-                        false => state.ledger.drop_ready(index, 1),
-                    }
-                    excess -= 1;
-                    continue;
-                }
-                let (next, end) = (state.ledger.next(index), state.visible_end(partition));
-                if next >= end {
-                    break;
-                }
-                match state.ledger.claim(index, excess.min(end - next)) {
-                    Claim::Taken(count) => state.ledger.step_over(index, count),
-                    Claim::Free(_) if keep_letters => {
-                        state.ledger.bury_new(index, DeadReason::Length);
-                        excess -= 1;
-                    }
-                    Claim::Free(count) => {
-                        state.ledger.skip_to(index, next + count);
-                        excess -= count;
-                    }
-                }
-            }
-        }
-    }
 }
 
 fn source_of(state: &mut State, partition: usize, kind: Kind) -> &mut Source {
@@ -458,7 +500,7 @@ fn source_of(state: &mut State, partition: usize, kind: Kind) -> &mut Source {
     }
 }
 
-fn partition_number(index: usize) -> u32 {
+pub(crate) fn partition_number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
@@ -477,5 +519,21 @@ impl State {
         consumer
             .and_then(|consumer| consumer.options.ack_wait_ms)
             .map_or(NEVER_MS, |wait| now_ms.saturating_add(wait))
+    }
+
+    fn in_flight_at(&self, slot: usize) -> u32 {
+        let consumer = self.consumers.get(slot).and_then(Option::as_ref);
+        consumer.map_or(0, |consumer| consumer.in_flight)
+    }
+
+    /// `end`, or where messages end that may have been delivered before the restart, if `first` is
+    /// one of these: what is delivered together is redelivered together.
+    fn with_one_past(&self, partition: usize, first: Offset, end: Offset) -> Offset {
+        let earlier = self.ledger.marks[partition].earlier();
+        if first < earlier {
+            end.min(earlier)
+        } else {
+            end
+        }
     }
 }

@@ -20,6 +20,8 @@
 //! 14 identity        cluster uuid [16], starts u64
 //! 15 offsets         group text, count u32 { uuid [16], partition u32, offset u64,
 //!                    leader epoch i32, committed ms u64, metadata text }
+//! 16 delivered       subscription id u64, partition u32, offset u64: all below may have been
+//!                    delivered; the last one counts
 //!
 //! text       length u32, UTF-8
 //! ```
@@ -94,6 +96,11 @@ pub(crate) enum Entry {
     Offsets {
         group: String,
         marks: Vec<(Place, Mark)>,
+    },
+    Delivered {
+        subscription: u64,
+        partition: u32,
+        end: Offset,
     },
 }
 
@@ -171,6 +178,16 @@ impl Entry {
                 out.extend_from_slice(&identity.starts.to_be_bytes());
             }
             Self::Offsets { group, marks } => put_offsets(&mut out, group, marks),
+            Self::Delivered {
+                subscription,
+                partition,
+                end,
+            } => {
+                out.push(16);
+                out.extend_from_slice(&subscription.to_be_bytes());
+                out.extend_from_slice(&partition.to_be_bytes());
+                out.extend_from_slice(&end.to_be_bytes());
+            }
         }
         out
     }
@@ -243,6 +260,11 @@ impl Entry {
                 let marks = input.list(44, Input::mark).ok_or_else(short)?;
                 Ok(Self::Offsets { group, marks })
             }
+            16 => Ok(Self::Delivered {
+                subscription: input.u64().ok_or_else(short)?,
+                partition: input.u32().ok_or_else(short)?,
+                end: input.u64().ok_or_else(short)?,
+            }),
             _ => Err(error("unknown kind")),
         }
     }
@@ -510,6 +532,11 @@ mod tests {
             group: "g".to_owned(),
             marks: vec![((topic, 1), mark)],
         });
+        check(Entry::Delivered {
+            subscription: 9,
+            partition: 1,
+            end: 77,
+        });
     }
 
     #[test]
@@ -532,7 +559,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..200),
-                                               kind in 0u8..17) {
+                                               kind in 0u8..18) {
             let mut bytes = bytes;
             if let Some(first) = bytes.first_mut() {
                 *first = kind;

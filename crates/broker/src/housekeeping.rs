@@ -137,6 +137,11 @@ impl Housekeeping {
     pub(crate) fn close(&mut self) {
         (self.next_progress_ms, self.next_journal_ms) = (0, 0);
         self.tick();
+        for topic in self.shared.all_topics() {
+            for subscription in topic.subscriptions().iter() {
+                subscription.take_back_marks();
+            }
+        }
         // From here on nothing is lost by a power failure, and only then the journal may say so.
         if let Err(error) = self.shared.log.sync_all() {
             tracing::error!(%error, "not everything could be synced");

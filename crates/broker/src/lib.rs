@@ -9,6 +9,7 @@
 //! journal.
 
 mod admission;
+mod attaching;
 mod broker;
 mod choose;
 mod clock;
@@ -17,14 +18,18 @@ mod compaction;
 mod consumer;
 mod dead_letter;
 mod dispatch;
+mod disposing;
 mod durable;
 mod entries;
+mod expiring;
 mod filter;
 mod housekeeping;
 mod inflater;
 mod kept;
 mod ledger;
+mod length;
 mod lookup;
+mod marking;
 mod message;
 mod moving;
 mod options;
@@ -38,15 +43,18 @@ mod retention;
 mod schedule;
 mod settings;
 mod settling;
+mod shared_window;
 mod source;
 mod stats;
 mod subscription;
+mod taking;
 mod threads;
 mod topic;
 mod upkeep;
 mod watch;
 mod work;
 
+pub use attaching::AttachError;
 pub use broker::{Broker, CatalogError, NAME_BYTES_MAX, OpenError, PARTITIONS_MAX};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use committed::Committed;
@@ -55,13 +63,14 @@ pub use entries::EntryError;
 #[doc(hidden)]
 pub use entries::is_entry;
 pub use ledger::NotInFlight;
-pub use message::{DeadReason, Delivery, MessageId, headers};
+pub use message::{DeadReason, Delivery, MessageId, MessageRange, headers};
 pub use options::{
-    BrokerOptions, Compaction, ConsumerOptions, DurabilityMode, Overflow, PartitionOrder,
+    BrokerOptions, Compaction, ConsumerOptions, Dispatch, DurabilityMode, Overflow, PartitionOrder,
     Retention, StartAt, SubscriptionOptions, TopicOptions,
 };
 pub use publish::{PublishError, Published, Room};
-pub use stats::{ConsumerStats, SubscriptionStats};
-pub use subscription::{AttachError, Subscription};
+pub use shared_window::SharedWindow;
+pub use stats::{ConsumerStats, SubscriptionCounts, SubscriptionStats};
+pub use subscription::Subscription;
 pub use topic::Topic;
 pub use watch::Watcher;

@@ -1,13 +1,14 @@
-//! Reads one message by its id, waiting for the disk if need be. For the housekeeping, not for
+//! Reads messages by their ids, waiting for the disk if need be. For the housekeeping, not for
 //! sessions.
 
-use cloverleaf_log::{Batch, BatchError, Read, ReadError, Record, RecordCursor};
+use cloverleaf_log::{Batch, BatchError, Offset, Read, ReadError, Record, RecordCursor};
+use uuid::Uuid;
 
 use crate::message::MessageId;
 use crate::topic::Topic;
 
-/// One batch is enough: it holds the message.
-const READ_BYTES: usize = 16 << 10;
+/// Read at once: who asks for one message often asks for its neighbours next.
+const READ_BYTES: usize = 64 << 10;
 
 /// Why a message cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -18,42 +19,65 @@ pub(crate) enum LookupError {
     Batch(#[from] BatchError),
 }
 
-/// Calls `with` with the message; `None` if the log does not hold it any more.
-pub(crate) fn with_message<R>(
-    topic: &Topic,
-    id: MessageId,
-    with: impl FnOnce(&Record<'_>) -> R,
-) -> Result<Option<R>, LookupError> {
-    let Some(log) = topic.partition(id.partition) else {
-        return Ok(None);
-    };
-    let batches: Vec<Batch> = match log.read(id.offset, READ_BYTES) {
-        Read::Batches(batches) => batches,
-        Read::End => return Ok(None),
-        Read::Cold(read) => read.run()?,
-    };
-    for batch in batches
-        .iter()
-        .filter(|batch| batch.end_offset() > id.offset)
-    {
-        let inflated;
-        let batch = match batch.is_compressed() {
-            true => {
-                let name = (topic.id(), id.partition, batch.base_offset());
-                inflated = topic.shared().inflater.inflate(name, batch);
-                &inflated
-            }
-            false => batch,
+/// Reads messages, and remembers what it read last.
+#[derive(Default)]
+pub(crate) struct Lookup {
+    /// Of which topic and partition the batches are.
+    place: Option<(Uuid, u32)>,
+    batches: Vec<Batch>,
+    /// In the batch with this base offset, no record before this position has a higher offset than
+    /// the last one that was asked for.
+    resume: Option<(Offset, u32, Offset)>,
+}
+
+impl Lookup {
+    /// Calls `with` with the message; `None` if the log does not hold it any more.
+    pub(crate) fn with_message<R>(
+        &mut self,
+        topic: &Topic,
+        id: MessageId,
+        with: impl FnOnce(&Record<'_>) -> R,
+    ) -> Result<Option<R>, LookupError> {
+        let place = Some((topic.id(), id.partition));
+        let holds = |batch: &&Batch| (batch.base_offset()..batch.end_offset()).contains(&id.offset);
+        if self.place != place || !self.batches.iter().any(|batch| holds(&batch)) {
+            self.batches = read(topic, id)?;
+            self.place = place;
+            self.resume = None;
+        }
+        let Some(batch) = self.batches.iter_mut().find(|batch| holds(&&**batch)) else {
+            return Ok(None);
         };
-        let mut records: RecordCursor<'_> = batch.records();
+        if batch.is_compressed() {
+            let name = (topic.id(), id.partition, batch.base_offset());
+            *batch = topic.shared().inflater.inflate(name, batch);
+        }
+        let base = batch.base_offset();
+        let position = match self.resume {
+            Some((of, position, next)) if of == base && next <= id.offset => position,
+            _ => 0,
+        };
+        let mut records = RecordCursor::at(batch, position);
         while let Some((offset, record)) = records.next_record()? {
             if offset == id.offset {
+                self.resume = Some((base, records.position(), offset + 1));
                 return Ok(Some(with(&record)));
             }
             if offset > id.offset {
                 return Ok(None);
             }
         }
+        Ok(None)
     }
-    Ok(None)
+}
+
+fn read(topic: &Topic, id: MessageId) -> Result<Vec<Batch>, ReadError> {
+    let Some(log) = topic.partition(id.partition) else {
+        return Ok(Vec::new());
+    };
+    match log.read(id.offset, READ_BYTES) {
+        Read::Batches(batches) => Ok(batches),
+        Read::End => Ok(Vec::new()),
+        Read::Cold(read) => read.run(),
+    }
 }

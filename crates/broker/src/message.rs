@@ -11,6 +11,24 @@ pub struct MessageId {
     pub offset: Offset,
 }
 
+/// Consecutive messages of one partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MessageRange {
+    /// The partition of the topic.
+    pub partition: u32,
+    /// The offset of the first one.
+    pub first: Offset,
+    /// How many.
+    pub count: u32,
+}
+
+impl MessageRange {
+    /// The offset behind the last message.
+    pub(crate) fn end(&self) -> Offset {
+        self.first.saturating_add(u64::from(self.count))
+    }
+}
+
 /// Consecutive messages of one batch, delivered to one consumer.
 ///
 /// Read them with [`cloverleaf_log::RecordCursor::at`] from `position` on, `count` of them.
@@ -28,10 +46,23 @@ pub struct Delivery {
     pub count: u32,
     /// How often they have been delivered, this time included.
     pub attempts: u16,
+    /// They were delivered before, or may have been before the broker was restarted.
+    pub redelivered: bool,
     /// The bytes of their records, for accounting.
     pub bytes: u32,
     /// When they were handed to the consumer, in microseconds since the Unix epoch.
     pub delivered_us: u64,
+}
+
+impl Delivery {
+    /// The messages' places.
+    pub fn range(&self) -> MessageRange {
+        MessageRange {
+            partition: self.partition,
+            first: self.first,
+            count: self.count,
+        }
+    }
 }
 
 /// Why a message is not delivered again.

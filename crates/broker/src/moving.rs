@@ -26,10 +26,6 @@ impl<T> Moving<T> {
         self.under_way.push((published, then));
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.under_way.len()
-    }
-
     /// Calls `done` for each publish that is decided. `true` if some are still under way.
     pub(crate) fn advance(&mut self, mut done: impl FnMut(T, Result<(), PublishError>)) -> bool {
         // The caller comes again by the clock, so nobody has to be woken.

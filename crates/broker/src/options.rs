@@ -4,9 +4,12 @@
 //! each new key needs a serde default so that definitions written by older versions still load.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use cloverleaf_log::Durability;
 use serde::{Deserialize, Serialize};
+
+use crate::shared_window::SharedWindow;
 
 /// What an acknowledgement to a producer promises, whatever the producer asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -213,7 +216,7 @@ pub enum PartitionOrder {
     HighestFirst,
 }
 
-/// What happens when a subscription holds `length_max` messages that are not in flight.
+/// What happens when a subscription holds as many messages that are not in flight as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Overflow {
@@ -222,6 +225,18 @@ pub enum Overflow {
     DropHead,
     /// New messages are refused.
     RejectPublish,
+}
+
+/// Which of the consumers with room gets the next message. Priority goes before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dispatch {
+    /// The one with the fewest messages in flight, in turn where that is a tie.
+    #[default]
+    LeastLoaded,
+    /// The one that was served last until its window is used up, then the next one. For programs
+    /// whose consumers share one pool of workers.
+    FillFirst,
 }
 
 /// How a subscription delivers.
@@ -238,7 +253,11 @@ pub struct SubscriptionOptions {
     pub dead_letter: Option<String>,
     /// Most messages that wait; more is handled by `overflow`.
     pub length_max: Option<u64>,
-    /// What happens beyond `length_max`.
+    /// Most bytes of bodies that wait, keys and headers not counted; more is handled by `overflow`.
+    /// Exact, but for a message that comes back: it counts as the average of those that it was
+    /// delivered with.
+    pub length_bytes_max: Option<u64>,
+    /// What happens beyond `length_max` and `length_bytes_max`.
     pub overflow: Overflow,
     /// Only the consumer that attached first gets messages; the next one takes over when it leaves.
     pub single_active: bool,
@@ -246,8 +265,14 @@ pub struct SubscriptionOptions {
     pub consumers_max: u32,
     /// The order among partitions.
     pub order: PartitionOrder,
+    /// Which consumer gets the next message. As it was when the subscription was made:
+    /// [`crate::Subscription::dispatch_policy`] says how it is now.
+    pub dispatch: Dispatch,
     /// Messages carry an expiry header that is honoured.
     pub expires: bool,
+    /// Messages expire so long after their timestamp, or when their expiry header says, whichever
+    /// is sooner. One without a timestamp does not.
+    pub message_ttl_ms: Option<u64>,
     /// Only messages whose `nats-subject` header matches one of these patterns (`*` one token, `>`
     /// the rest); empty: all.
     pub subjects: Vec<String>,
@@ -266,6 +291,15 @@ pub struct ConsumerOptions {
     pub priority: i32,
     /// The only consumer there may be.
     pub exclusive: bool,
+    /// Messages in flight to this consumer count, together with those of others (of any
+    /// subscription), against this window too. Not for consumers with `auto_ack` or `pull`.
+    pub shared_window: Option<Arc<SharedWindow>>,
+    /// Messages are settled as soon as the consumer has taken them.
+    pub auto_ack: bool,
+    /// Gets nothing by itself, only with [`crate::Consumer::poll_take`], whatever its window is. It
+    /// does not count as a consumer: no `exclusive`, `single_active` or `consumers_max` is in its
+    /// way, nor is it in theirs.
+    pub pull: bool,
     /// Shown in statistics.
     pub label: String,
 }

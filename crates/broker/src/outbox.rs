@@ -69,9 +69,27 @@ impl Outbox {
 
     /// Throws away what is waiting: the subscription was emptied.
     pub(crate) fn clear(&self) {
+        drop(self.take_all());
+    }
+
+    /// Takes out what is waiting.
+    pub(crate) fn take_all(&self) -> Vec<Delivery> {
         let mut inner = self.inner.lock();
-        inner.deliveries.clear();
         inner.bytes = 0;
+        inner.full = false;
+        std::mem::take(&mut inner.deliveries)
+    }
+
+    /// Remembers whom to wake with [`Self::take_waker`].
+    pub(crate) fn set_waker(&self, waker: &Waker) {
+        let mut inner = self.inner.lock();
+        if !inner.waker.as_ref().is_some_and(|w| w.will_wake(waker)) {
+            inner.waker = Some(waker.clone());
+        }
+    }
+
+    pub(crate) fn take_waker(&self) -> Option<Waker> {
+        self.inner.lock().waker.take()
     }
 
     /// Nothing more will come. Returns whom to wake.

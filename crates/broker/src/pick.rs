@@ -3,6 +3,7 @@
 use cloverleaf_log::{Batch, Offset, Record, RecordCursor};
 
 use crate::filter::Filter;
+use crate::ledger::leases::NEVER_MS;
 use crate::message::headers;
 use crate::options::SubscriptionOptions;
 
@@ -31,6 +32,8 @@ pub(crate) struct Seek {
     pub(crate) quota: u64,
     pub(crate) bytes_max: u32,
     pub(crate) now_ms: u64,
+    /// Messages were waited for: they are delivered even if they expire at once.
+    pub(crate) is_direct: bool,
 }
 
 /// Consecutive records of one batch with one fate.
@@ -43,6 +46,10 @@ pub(crate) struct Run {
     pub(crate) first: Offset,
     pub(crate) count: u32,
     pub(crate) bytes: u32,
+    /// Bytes of the bodies, where they are limited.
+    pub(crate) body_bytes: u32,
+    /// When the first message expires; [`NEVER_MS`] if it does not.
+    pub(crate) expires_ms: u64,
 }
 
 impl Run {
@@ -60,6 +67,21 @@ pub(crate) enum Pick {
     Gap(Offset),
 }
 
+/// What is seen of one record.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    verdict: Verdict,
+    body_bytes: u32,
+    expires_ms: u64,
+}
+
+/// What is seen of a record into which nobody looks.
+const PLAIN: Look = Look {
+    verdict: Verdict::Deliver,
+    body_bytes: 0,
+    expires_ms: NEVER_MS,
+};
+
 /// How a subscription looks at records.
 pub(crate) struct Inspection<'a> {
     options: &'a SubscriptionOptions,
@@ -70,7 +92,11 @@ pub(crate) struct Inspection<'a> {
 
 impl<'a> Inspection<'a> {
     pub(crate) fn new(options: &'a SubscriptionOptions, filter: &'a Filter) -> Self {
-        let looks_inside = options.expires || options.scheduled || !filter.passes_all();
+        let looks_inside = options.expires
+            || options.message_ttl_ms.is_some()
+            || options.length_bytes_max.is_some()
+            || options.scheduled
+            || !filter.passes_all();
         Self {
             options,
             filter,
@@ -93,7 +119,7 @@ impl<'a> Inspection<'a> {
                     None
                 }
             };
-            let Some((offset, verdict)) = found else {
+            let Some((offset, look)) = found else {
                 return run.map_or(Pick::Gap(batch.end_offset()), Pick::Run);
             };
             if offset < seek.from {
@@ -106,12 +132,14 @@ impl<'a> Inspection<'a> {
                 }
                 let next_position = records.position();
                 let begun = Run {
-                    verdict,
+                    verdict: look.verdict,
                     position,
                     next_position,
                     first: offset,
                     count: 1,
                     bytes,
+                    body_bytes: look.body_bytes,
+                    expires_ms: look.expires_ms,
                 };
                 if begun.is_full(seek) {
                     return Pick::Run(begun);
@@ -119,11 +147,12 @@ impl<'a> Inspection<'a> {
                 run = Some(begun);
                 continue;
             };
-            if offset != run.end() || offset >= seek.end || verdict != run.verdict {
+            if offset != run.end() || offset >= seek.end || look.verdict != run.verdict {
                 return Pick::Run(*run);
             }
             run.count += 1;
             run.bytes = run.bytes.saturating_add(bytes);
+            run.body_bytes = run.body_bytes.saturating_add(look.body_bytes);
             run.next_position = records.position();
             if run.is_full(seek) {
                 return Pick::Run(*run);
@@ -135,23 +164,31 @@ impl<'a> Inspection<'a> {
         &self,
         records: &mut RecordCursor<'_>,
         seek: Seek,
-    ) -> Result<Option<(Offset, Verdict)>, cloverleaf_log::BatchError> {
+    ) -> Result<Option<(Offset, Look)>, cloverleaf_log::BatchError> {
         if !self.looks_inside {
             let skipped = records.skip_record()?;
-            return Ok(skipped.map(|(offset, _)| (offset, Verdict::Deliver)));
+            return Ok(skipped.map(|(offset, _)| (offset, PLAIN)));
         }
         let next = records.next_record()?;
-        Ok(next.map(|(offset, record)| (offset, self.verdict(&record, seek.now_ms))))
+        Ok(next.map(|(offset, record)| (offset, self.look(&record, seek))))
     }
 
-    fn verdict(&self, record: &Record<'_>, now_ms: u64) -> Verdict {
+    fn look(&self, record: &Record<'_>, seek: Seek) -> Look {
+        let expires_ms = self.expiry_ms(record);
+        Look {
+            verdict: self.verdict(record, expires_ms, seek),
+            body_bytes: body_bytes(record),
+            expires_ms,
+        }
+    }
+
+    fn verdict(&self, record: &Record<'_>, expires_ms: u64, seek: Seek) -> Verdict {
         let header = |name: &[u8]| record.headers.value_of(name).flatten();
         let filter = self.filter;
         if !filter.passes_all() && !filter.matches(header(headers::NATS_SUBJECT)) {
             return Verdict::Unwanted;
         }
-        let expires = || time_of(header(headers::EXPIRES));
-        if self.options.expires && expires().is_some_and(|at| at <= now_ms) {
+        if expires_ms <= seek.now_ms && !seek.is_direct {
             return Verdict::Expired;
         }
         match self
@@ -160,10 +197,29 @@ impl<'a> Inspection<'a> {
             .then(|| time_of(header(headers::SCHEDULE_DUE)))
             .flatten()
         {
-            Some(due_ms) if due_ms > now_ms => Verdict::Later(due_ms),
+            Some(due_ms) if due_ms > seek.now_ms => Verdict::Later(due_ms),
             _ => Verdict::Deliver,
         }
     }
+
+    /// When a message expires; [`NEVER_MS`] if it does not.
+    fn expiry_ms(&self, record: &Record<'_>) -> u64 {
+        let header = || time_of(record.headers.value_of(headers::EXPIRES).flatten());
+        let told = self.options.expires.then(header).flatten();
+        // A negative timestamp is none.
+        let stored_ms = u64::try_from(record.timestamp_ms).ok();
+        let ttl_ms = self.options.message_ttl_ms;
+        let aged = stored_ms
+            .zip(ttl_ms)
+            .map(|(at, ttl)| at.saturating_add(ttl));
+        told.into_iter().chain(aged).min().unwrap_or(NEVER_MS)
+    }
+}
+
+/// What counts against a limit in bytes.
+pub(crate) fn body_bytes(record: &Record<'_>) -> u32 {
+    let bytes = record.value.map_or(0, <[u8]>::len);
+    u32::try_from(bytes).unwrap_or(u32::MAX)
 }
 
 impl Run {

@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use cloverleaf_log::{Batch, Durability};
 
 use crate::admission::Maker;
+use crate::length::Places;
 use crate::publish::{PublishError, Published};
+use crate::subscription::Subscription;
 use crate::topic::Topic;
 
 impl Topic {
@@ -52,16 +54,11 @@ impl Topic {
             return Err(self.deleted_error());
         }
         let count = u64::from(batch.count());
-        for subscription in self.subscriptions().iter() {
-            if subscription.refuses(count) {
-                let (topic, subscription) =
-                    (self.name().to_owned(), subscription.name().to_owned());
-                return Err(PublishError::QueueFull {
-                    topic,
-                    subscription,
-                });
-            }
-        }
+        let full = |subscription: Arc<Subscription>| PublishError::QueueFull {
+            topic: self.name().to_owned(),
+            subscription: subscription.name().to_owned(),
+        };
+        let places = Places::take(self, &batch, true).map_err(full)?;
         let shape = self.shape();
         let Some(log) = shape.logs.get(partition as usize) else {
             return Err(PublishError::NoSuchPartition {
@@ -74,6 +71,7 @@ impl Topic {
         let bytes = batch.bytes().len() as u64;
         let appended = log.append(batch, shape.durability(self.shared(), asked))?;
         if !appended.is_duplicate {
+            places.keep();
             self.count(count, bytes);
         }
         // A batch that came again has the time of the first one.
@@ -93,7 +91,11 @@ impl Topic {
         let Some(log) = shape.logs.first() else {
             return Err(self.deleted_error());
         };
+        let places = Places::take(self, &batch, false).ok();
         let appended = log.append_internal(batch, shape.durability(self.shared(), asked))?;
+        if let Some(places) = places {
+            places.keep();
+        }
         self.count(count, bytes);
         Ok(Published::new(appended, None))
     }

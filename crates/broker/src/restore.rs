@@ -75,6 +75,15 @@ impl Restored {
                     ledger.restore(&delta, retries);
                 }
             }
+            Entry::Delivered {
+                subscription,
+                partition,
+                end,
+            } => {
+                if let Some((_, ledger, _)) = self.subscriptions.get_mut(&subscription) {
+                    ledger.restore_mark(partition, end);
+                }
+            }
             Entry::Committed(committed) => self.committed.set(committed),
             Entry::GroupDeleted(group) => {
                 self.committed.remove_group(&group);
@@ -151,6 +160,7 @@ impl Restored {
         let lost_power = self
             .interrupted_boot
             .is_some_and(|boot| boot != recovery.boot_id);
+        let mut marks = Vec::new();
         for (id, definition) in self.topics {
             let topic = Topic::open(shared, definition)?;
             let subscriptions = by_topic.remove(&id).unwrap_or_default();
@@ -170,7 +180,8 @@ impl Restored {
                 }
             }
             let ends: Vec<Offset> = topic.logs().iter().map(|log| log.next_offset()).collect();
-            for (definition, ledger) in subscriptions {
+            for (definition, mut ledger) in subscriptions {
+                marks.extend(finish_marks(&definition, &mut ledger, &ends, lost_power));
                 topic.add_subscription(&definition, ledger);
             }
             if lost_power {
@@ -179,9 +190,32 @@ impl Restored {
             }
             shared.restore_topic(&topic);
         }
+        if !marks.is_empty() {
+            shared.write(&marks)?;
+        }
         remove_folders(shared, recovery, &self.gone);
         Ok(())
     }
+}
+
+/// Which messages of a subscription may have been delivered before, now that it is known where
+/// they end. Returns what has to be written down.
+fn finish_marks(
+    definition: &SubscriptionDefinition,
+    ledger: &mut Ledger,
+    ends: &[Offset],
+    lost_power: bool,
+) -> Vec<Entry> {
+    let marks = (0u32..).zip(ledger.marks.iter_mut().zip(ends));
+    marks
+        .filter_map(|(partition, (mark, end))| {
+            Some(Entry::Delivered {
+                subscription: definition.id,
+                partition,
+                end: mark.finish_restore(*end, lost_power)?,
+            })
+        })
+        .collect()
 }
 
 /// Goes on above every offset that was handed out before the power failed.

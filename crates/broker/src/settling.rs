@@ -4,11 +4,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cloverleaf_log::Offset;
+
 use crate::consumer::Settlement;
 use crate::ledger::leases::NEVER_MS;
-use crate::ledger::{Expired, NotInFlight};
-use crate::message::{DeadReason, MessageId};
-use crate::subscription::Subscription;
+use crate::ledger::{Expired, NotInFlight, Settled};
+use crate::message::{DeadReason, Delivery, MessageId, MessageRange};
+use crate::subscription::{State, Subscription};
 
 impl Subscription {
     pub(crate) fn ack_many(
@@ -76,6 +78,82 @@ impl Subscription {
         })
     }
 
+    pub(crate) fn ack_ranges(
+        self: &Arc<Self>,
+        slot: u32,
+        ranges: &[MessageRange],
+        mut settled: impl FnMut(MessageRange, Option<Settlement>),
+    ) {
+        self.change(|state| {
+            let mut count = 0;
+            for range in ranges {
+                let mut report = Report {
+                    range: MessageRange { count: 0, ..*range },
+                    settled: None,
+                    tell: &mut settled,
+                };
+                let told = |first, count, settled| report.add(first, count, settled);
+                let place = (range.first, range.end());
+                count += state.ledger.ack_between(range.partition, place, slot, told);
+                report.finish();
+            }
+            self.acknowledged(state, slot, count);
+        });
+    }
+
+    /// A consumer with `auto_ack` has taken these out of its outbox.
+    pub(crate) fn auto_acked(self: &Arc<Self>, slot: u32, taken: &[Delivery]) {
+        self.change(|state| {
+            if let Some(consumer) = state.consumer_mut(slot) {
+                consumer.stalled = false;
+            }
+            self.ack_deliveries(state, slot, taken);
+        });
+    }
+
+    pub(crate) fn ack_deliveries(&self, state: &mut State, slot: u32, taken: &[Delivery]) {
+        let mut count = 0;
+        for delivery in taken {
+            let range = delivery.range();
+            let place = (range.first, range.end());
+            let partition = range.partition;
+            count += state
+                .ledger
+                .ack_between(partition, place, slot, |_, _, _| {});
+        }
+        self.acknowledged(state, slot, count);
+    }
+
+    fn acknowledged(&self, state: &mut State, slot: u32, count: u64) {
+        state.settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
+        self.counters
+            .acknowledged
+            .fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn nack_ranges(self: &Arc<Self>, slot: u32, ranges: &[MessageRange]) {
+        self.change(|state| {
+            let mut count = 0;
+            for range in ranges {
+                let place = (range.first, range.end());
+                count += state.ledger.nack_between(range.partition, place, slot);
+            }
+            state.settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
+            self.counters.requeued.fetch_add(count, Ordering::Relaxed);
+        });
+    }
+
+    pub(crate) fn reject_ranges(self: &Arc<Self>, slot: u32, ranges: &[MessageRange]) {
+        self.change(|state| {
+            let mut count = 0;
+            for range in ranges {
+                let place = (range.first, range.end());
+                count += state.ledger.reject_between(range.partition, place, slot);
+            }
+            state.settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
+        });
+    }
+
     /// Ends leases whose time has come. Called by the housekeeping.
     pub(crate) fn on_due(self: &Arc<Self>, now_ms: u64) {
         self.change(|state| {
@@ -83,6 +161,7 @@ impl Subscription {
             if state.retry_ms <= now_ms {
                 state.retry_ms = NEVER_MS;
             }
+            self.rest_marks(state, now_ms);
             while let Some(expired) = state.ledger.expire(now_ms) {
                 if let Expired::TimedOut { consumer, count } = expired {
                     state.settle(consumer, count);
@@ -118,8 +197,39 @@ impl Subscription {
     }
 }
 
-impl From<crate::ledger::Settled> for Settlement {
-    fn from(settled: crate::ledger::Settled) -> Self {
+/// Tells of a range in as few pieces as there are fates.
+struct Report<'a, F: FnMut(MessageRange, Option<Settlement>)> {
+    range: MessageRange,
+    settled: Option<Settlement>,
+    tell: &'a mut F,
+}
+
+impl<F: FnMut(MessageRange, Option<Settlement>)> Report<'_, F> {
+    fn add(&mut self, first: Offset, count: u64, settled: Option<Settled>) {
+        let settled = settled.map(Settlement::from);
+        if settled != self.settled || self.range.count == 0 {
+            self.tell();
+            self.range.first = first;
+            self.range.count = 0;
+            self.settled = settled;
+        }
+        // A range counts its messages in 32 bits, and this is a part of one.
+        self.range.count += u32::try_from(count).unwrap_or(u32::MAX - self.range.count);
+    }
+
+    fn tell(&mut self) {
+        if self.range.count > 0 {
+            (self.tell)(self.range, self.settled);
+        }
+    }
+
+    fn finish(mut self) {
+        self.tell();
+    }
+}
+
+impl From<Settled> for Settlement {
+    fn from(settled: Settled) -> Self {
         Self {
             delivered_us: settled.delivered_us,
             attempts: settled.attempts,

@@ -49,11 +49,32 @@ pub struct SubscriptionStats {
     pub dead_lettered: u64,
     /// Entries that the in-flight table holds: what its memory follows.
     pub leases: u64,
-    /// The consumers.
+    /// The consumers, without those that only pull or have retired.
     pub consumers: Vec<ConsumerStats>,
 }
 
+/// The few numbers of a subscription that protocols ask for often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SubscriptionCounts {
+    /// Messages that wait for a consumer, requeued ones included; not those in flight or delayed.
+    pub depth: u64,
+    /// Messages that consumers hold.
+    pub in_flight: u64,
+    /// The consumers, without those that only pull or have retired.
+    pub consumers: u32,
+}
+
 impl Subscription {
+    /// Its most important numbers: they cost no allocation.
+    pub fn counts(&self) -> SubscriptionCounts {
+        let state = self.state.lock();
+        SubscriptionCounts {
+            depth: state.depth(),
+            in_flight: state.ledger.in_flight(),
+            consumers: u32::try_from(state.counted_consumers().count()).unwrap_or(u32::MAX),
+        }
+    }
+
     /// The subscription in numbers.
     pub fn stats(&self) -> SubscriptionStats {
         let state = self.state.lock();
@@ -69,9 +90,7 @@ impl Subscription {
             dead_lettered: count(&self.counters.dead_lettered),
             leases: state.ledger.lease_count() as u64,
             consumers: state
-                .consumers
-                .iter()
-                .flatten()
+                .counted_consumers()
                 .map(|consumer| ConsumerStats {
                     label: consumer.options.label.clone(),
                     window: consumer.window,

@@ -12,15 +12,16 @@ use cloverleaf_log::{Offset, PartitionLog};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
+use crate::attaching::ConsumerState;
 use crate::broker::{CatalogError, Shared};
 use crate::choose::Rotation;
-use crate::consumer::Consumer;
 use crate::entries::{Entry, SubscriptionDefinition};
 use crate::filter::Filter;
 use crate::ledger::leases::NEVER_MS;
 use crate::ledger::{Ledger, LedgerDelta};
-use crate::options::{ConsumerOptions, Overflow, SubscriptionOptions};
-use crate::outbox::Outbox;
+use crate::length::Bodies;
+use crate::options::{Dispatch, SubscriptionOptions};
+use crate::shared_window::{self, SharedWindow};
 use crate::source::Source;
 use crate::stats::Counters;
 use crate::topic::Topic;
@@ -33,7 +34,7 @@ pub struct Subscription {
     topic_name: String,
     options: SubscriptionOptions,
     /// Its progress dies with the process.
-    volatile: bool,
+    pub(crate) volatile: bool,
     pub(crate) shared: Arc<Shared>,
     pub(crate) state: Mutex<State>,
     /// A consumer waits and there was nothing to give: appends must say so.
@@ -56,45 +57,31 @@ pub(crate) struct State {
     pub(crate) filter: Filter,
     pub(crate) paused: bool,
     pub(crate) closed: bool,
+    /// Who gets the next message.
+    pub(crate) policy: Dispatch,
+    /// At the end of the last dispatch a consumer waited, and every message had been delivered.
+    pub(crate) caught_up: bool,
+    /// The foremost message of each partition and when it expires, as far as that is known.
+    pub(crate) heads: Vec<Option<(Offset, u64)>>,
+    /// When the first of the foremost messages expires.
+    pub(crate) expiry_ms: u64,
+    /// Bodies of messages that were never delivered, where their bytes are limited.
+    pub(crate) bodies: Bodies,
+    /// When the marks of delivery are looked at.
+    pub(crate) rest_ms: u64,
+    /// A consumer that pulls waits for the disk.
+    pub(crate) pull_waits: bool,
     /// The topic is paused: nothing at or above these offsets is delivered.
     pub(crate) limits: Option<Vec<Offset>>,
     /// The time at which the housekeeping will call.
     pub(crate) due_ms: u64,
     /// A source wants to be asked again at this time.
     pub(crate) retry_ms: u64,
-    attached: u64,
+    pub(crate) attached: u64,
     /// Whom to wake once the lock is free.
     pub(crate) wakers: Vec<Waker>,
-}
-
-/// What the subscription knows of one consumer.
-#[derive(Debug)]
-pub(crate) struct ConsumerState {
-    pub(crate) outbox: Arc<Outbox>,
-    pub(crate) window: u32,
-    pub(crate) in_flight: u32,
-    pub(crate) stalled: bool,
-    pub(crate) options: ConsumerOptions,
-    /// The place in the order of arrival.
-    pub(crate) arrival: u64,
-    pub(crate) delivered: u64,
-}
-
-/// Why a consumer cannot attach.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum AttachError {
-    /// As many consumers as the subscription allows are there.
-    #[error("the subscription has {consumers_max} consumers, as many as it allows")]
-    TooMany {
-        /// The limit.
-        consumers_max: u32,
-    },
-    /// An exclusive consumer is there, or this one wants to be alone and is not.
-    #[error("the subscription is in exclusive use")]
-    Exclusive,
-    /// The subscription was deleted.
-    #[error("the subscription was deleted")]
-    Deleted,
+    /// Shared windows with new room: who waits for it looks again once the lock is free.
+    pub(crate) freed: Vec<Arc<SharedWindow>>,
 }
 
 impl std::fmt::Debug for Subscription {
@@ -125,6 +112,7 @@ impl Subscription {
         let state = State {
             sources: logs.iter().map(|_| Source::default()).collect(),
             replays: logs.iter().map(|_| Source::default()).collect(),
+            heads: vec![None; logs.len()],
             ledger,
             logs,
             consumers: Vec::new(),
@@ -132,11 +120,18 @@ impl Subscription {
             filter,
             paused,
             closed: false,
+            policy: options.dispatch,
+            caught_up: false,
+            expiry_ms: NEVER_MS,
+            bodies: Bodies::default(),
+            rest_ms: NEVER_MS,
+            pull_waits: false,
             limits: None,
             due_ms: NEVER_MS,
             retry_ms: NEVER_MS,
             attached: 0,
             wakers: Vec::new(),
+            freed: Vec::new(),
         };
         Self {
             id,
@@ -204,13 +199,16 @@ impl Subscription {
             .ledger
             .first_due_ms()
             .unwrap_or(NEVER_MS)
-            .min(state.retry_ms);
+            .min(state.retry_ms)
+            .min(state.expiry_ms)
+            .min(state.rest_ms);
         let call_ms = (due_ms < state.due_ms).then_some(due_ms);
         if let Some(due_ms) = call_ms {
             state.due_ms = due_ms;
         }
         let has_dead = state.ledger.has_died();
         let wakers = std::mem::take(&mut state.wakers);
+        let freed = std::mem::take(&mut state.freed);
         drop(state);
         if let Some(due_ms) = call_ms {
             self.shared.work.due(due_ms, self);
@@ -224,91 +222,45 @@ impl Subscription {
         for waker in wakers {
             waker.wake();
         }
+        if !freed.is_empty() {
+            shared_window::serve(freed);
+        }
     }
 
-    /// Attaches a consumer; it gets messages once its window is set.
-    pub fn attach(self: &Arc<Self>, options: ConsumerOptions) -> Result<Consumer, AttachError> {
-        let outbox = Arc::new(Outbox::default());
-        let mut state = self.state.lock();
-        if state.closed {
-            return Err(AttachError::Deleted);
-        }
-        let mut present = state.consumers.iter().flatten();
-        let count = state.consumers.iter().flatten().count();
-        if present.any(|consumer| consumer.options.exclusive) || (options.exclusive && count > 0) {
-            return Err(AttachError::Exclusive);
-        }
-        let consumers_max = self.options.consumers_max;
-        if consumers_max > 0 && count >= consumers_max as usize {
-            return Err(AttachError::TooMany { consumers_max });
-        }
-        state.attached += 1;
-        let consumer = ConsumerState {
-            outbox: outbox.clone(),
-            window: 0,
-            in_flight: 0,
-            stalled: false,
-            options,
-            arrival: state.attached,
-            delivered: 0,
-        };
-        let free = state.consumers.iter().position(Option::is_none);
-        let slot = free.unwrap_or(state.consumers.len());
-        if slot == state.consumers.len() {
-            state.consumers.push(None);
-        }
-        state.consumers[slot] = Some(consumer);
-        let slot = u32::try_from(slot).unwrap_or(u32::MAX);
-        Ok(Consumer::new(self.clone(), slot, outbox))
+    /// Which consumer gets the next message.
+    pub fn dispatch_policy(&self) -> Dispatch {
+        self.state.lock().policy
     }
 
-    pub(crate) fn detach(self: &Arc<Self>, slot: u32) {
-        let last = self.change(|state| {
-            state.consumers[slot as usize] = None;
-            let released = state.ledger.release(slot);
-            self.counters
-                .requeued
-                .fetch_add(released, Ordering::Relaxed);
-            while state.consumers.last().is_some_and(Option::is_none) {
-                state.consumers.pop();
+    /// Changes who gets the next message, while messages are delivered. It is in the kernel when
+    /// this returns.
+    ///
+    /// # Errors
+    /// The subscription was deleted, or the journal does not take it; nothing has changed then.
+    pub fn set_dispatch(self: &Arc<Self>, dispatch: Dispatch) -> Result<(), CatalogError> {
+        let _definitions = self.shared.definitions.lock();
+        let topic = self.living_topic()?;
+        if self.dispatch_policy() == dispatch {
+            return Ok(());
+        }
+        if !self.volatile {
+            let mut definition = self.definition(topic.id());
+            definition.options.dispatch = dispatch;
+            self.shared.write(&[Entry::Subscription(definition)])?;
+        }
+        self.change(|state| state.policy = dispatch);
+        self.shared.changed();
+        Ok(())
+    }
+
+    /// The topic, for a change of the definition. The caller holds `definitions`.
+    fn living_topic(&self) -> Result<Arc<Topic>, CatalogError> {
+        let topic = self.topic.upgrade().filter(|topic| !topic.is_deleted());
+        topic.filter(|_| !self.state.lock().closed).ok_or_else(|| {
+            CatalogError::SubscriptionDeleted {
+                subscription: self.name.clone(),
             }
-            let last = state.consumers.is_empty();
-            if last {
-                // Nobody reads: what was read ahead need not wait in memory.
-                state.sources.iter_mut().for_each(Source::clear);
-                state.replays.iter_mut().for_each(Source::clear);
-            }
-            last && !state.closed
-        });
-        if last && self.options.ephemeral {
-            // Deleting touches files: not on the thread of a connection.
-            self.shared.work.unused(self.clone());
-        }
-    }
-
-    pub(crate) fn set_window(self: &Arc<Self>, slot: u32, messages: u32) {
-        self.change(|state| {
-            if let Some(consumer) = state.consumer_mut(slot) {
-                consumer.window = messages;
-            }
-        });
-    }
-
-    pub(crate) fn outbox_taken(self: &Arc<Self>, slot: u32) {
-        self.change(|state| {
-            if let Some(consumer) = state.consumer_mut(slot) {
-                consumer.stalled = false;
-            }
-        });
-    }
-
-    pub(crate) fn in_flight_of(&self, slot: u32) -> u32 {
-        let state = self.state.lock();
-        state
-            .consumers
-            .get(slot as usize)
-            .and_then(Option::as_ref)
-            .map_or(0, |c| c.in_flight)
+        })
     }
 
     /// Stops delivery; what is in flight can still be settled.
@@ -323,17 +275,7 @@ impl Subscription {
 
     fn set_paused(self: &Arc<Self>, paused: bool) -> Result<(), CatalogError> {
         let _definitions = self.shared.definitions.lock();
-        let deleted = || CatalogError::SubscriptionDeleted {
-            subscription: self.name.clone(),
-        };
-        let topic = self
-            .topic
-            .upgrade()
-            .filter(|topic| !topic.is_deleted())
-            .ok_or_else(deleted)?;
-        if self.state.lock().closed {
-            return Err(deleted());
-        }
+        let topic = self.living_topic()?;
         self.change(|state| state.paused = paused);
         if self.volatile {
             return Ok(());
@@ -350,10 +292,11 @@ impl Subscription {
             state.ledger.purge(&ends);
             state.sources.iter_mut().for_each(Source::clear);
             state.replays.iter_mut().for_each(Source::clear);
+            state.bodies = Bodies::default();
             for consumer in state.consumers.iter_mut().flatten() {
                 consumer.outbox.clear();
-                consumer.in_flight = 0;
                 consumer.stalled = false;
+                state.freed.extend(consumer.settle(u32::MAX));
             }
         });
     }
@@ -364,6 +307,7 @@ impl Subscription {
             state.logs = logs.to_vec();
             state.sources.resize_with(logs.len(), Source::default);
             state.replays.resize_with(logs.len(), Source::default);
+            state.heads.resize(logs.len(), None);
             state.ledger.grow(logs.len());
             if let Some(limits) = &mut state.limits {
                 limits.resize(logs.len(), 0);
@@ -391,10 +335,6 @@ impl Subscription {
         self.change(|state| state.ledger.forget_range(partition, start, end));
     }
 
-    pub(crate) fn has_consumers(&self) -> bool {
-        self.state.lock().consumers.iter().any(Option::is_some)
-    }
-
     pub(crate) fn definition(&self, topic: Uuid) -> SubscriptionDefinition {
         let state = self.state.lock();
         let floors = (0..state.ledger.partitions())
@@ -404,7 +344,10 @@ impl Subscription {
             id: self.id,
             topic,
             name: self.name.clone(),
-            options: self.options.clone(),
+            options: SubscriptionOptions {
+                dispatch: state.policy,
+                ..self.options.clone()
+            },
             paused: state.paused,
             floors,
         }
@@ -420,9 +363,16 @@ impl Subscription {
             .flatten()
             .filter_map(|c| c.outbox.close())
             .collect();
+        // What was in flight can be settled no more.
+        let settle = |consumer: &mut ConsumerState| consumer.settle(u32::MAX);
+        let consumers = state.consumers.iter_mut().flatten();
+        let freed: Vec<Arc<SharedWindow>> = consumers.filter_map(settle).collect();
         drop(state);
         for waker in wakers {
             waker.wake();
+        }
+        if !freed.is_empty() {
+            shared_window::serve(freed);
         }
     }
 
@@ -437,21 +387,6 @@ impl Subscription {
         let mut state = self.state.lock();
         self.dispatch(&mut state);
         self.finish(state);
-    }
-
-    pub(crate) fn drops_head(&self) -> bool {
-        self.options.length_max.is_some() && self.options.overflow == Overflow::DropHead
-    }
-
-    /// Whether a publish of `count` messages must be refused.
-    pub(crate) fn refuses(&self, count: u64) -> bool {
-        match self.options.length_max {
-            Some(length_max) if self.options.overflow == Overflow::RejectPublish => {
-                let state = self.state.lock();
-                state.depth().saturating_add(count) > length_max
-            }
-            _ => false,
-        }
     }
 
     /// What has to be written down since the last call.
@@ -478,19 +413,6 @@ impl Subscription {
 }
 
 impl State {
-    fn consumer_mut(&mut self, slot: u32) -> Option<&mut ConsumerState> {
-        self.consumers
-            .get_mut(slot as usize)
-            .and_then(Option::as_mut)
-    }
-
-    /// Messages of a consumer are no longer in flight.
-    pub(crate) fn settle(&mut self, slot: u32, count: u32) {
-        if let Some(consumer) = self.consumer_mut(slot) {
-            consumer.in_flight = consumer.in_flight.saturating_sub(count);
-        }
-    }
-
     /// The end of what may be delivered of a partition.
     pub(crate) fn visible_end(&self, partition: usize) -> Offset {
         let end = self.logs[partition].written_end();

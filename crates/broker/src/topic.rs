@@ -205,6 +205,7 @@ impl Topic {
             ledger,
             definition.paused,
         ));
+        let ends: Vec<Offset> = self.logs().iter().map(|log| log.written_end()).collect();
         let mut subscriptions = self.subscriptions.write();
         let mut all = subscriptions.to_vec();
         all.push(subscription.clone());
@@ -215,6 +216,8 @@ impl Topic {
             subscription.set_limits(Some(limits));
         }
         self.forget_holes(&subscription);
+        // Whoever publishes from now on counts what it publishes.
+        subscription.count_bodies(&ends);
         // Messages that came while it was being made, and leases that were restored.
         subscription.on_due(self.shared.clock.now_ms());
         subscription
@@ -431,6 +434,7 @@ impl Topic {
             for delta in subscription.whole() {
                 entries.push(Entry::Progress(subscription.id(), delta));
             }
+            entries.extend(subscription.delivered_entries());
         }
         entries
     }

@@ -28,13 +28,9 @@ pub(crate) enum LeaseState {
     Dead,
 }
 
-/// Up to 64 messages of one word in one state.
-#[derive(Debug, Clone)]
-pub(crate) struct Lease {
-    pub(crate) partition: u32,
-    pub(crate) word: u64,
-    /// Bit n stands for offset `word * 64 + n`.
-    pub(crate) mask: u64,
+/// What is true of all messages of a lease.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
     pub(crate) state: LeaseState,
     /// How often these messages were delivered.
     pub(crate) attempts: u16,
@@ -42,6 +38,36 @@ pub(crate) struct Lease {
     pub(crate) due_ms: u64,
     /// When they were delivered.
     pub(crate) delivered_us: u64,
+    /// Bytes of their bodies, of all together; 0 where nobody counts them.
+    pub(crate) bytes: u32,
+}
+
+impl Terms {
+    /// Messages that nobody holds and that wait for no time.
+    pub(crate) fn resting(state: LeaseState, attempts: u16, bytes: u32) -> Self {
+        Self::until(state, attempts, NEVER_MS, bytes)
+    }
+
+    /// Messages that nobody holds, in a state that ends by itself.
+    pub(crate) fn until(state: LeaseState, attempts: u16, due_ms: u64, bytes: u32) -> Self {
+        Self {
+            state,
+            attempts,
+            due_ms,
+            delivered_us: 0,
+            bytes,
+        }
+    }
+}
+
+/// Up to 64 messages of one word in one state.
+#[derive(Debug, Clone)]
+pub(crate) struct Lease {
+    pub(crate) partition: u32,
+    pub(crate) word: u64,
+    /// Bit n stands for offset `word * 64 + n`.
+    pub(crate) mask: u64,
+    pub(crate) terms: Terms,
     /// The next lease of the same word.
     pub(crate) next_in_word: u32,
     previous_of_consumer: u32,
@@ -73,26 +99,13 @@ impl Leases {
     }
 
     /// Files a new lease and returns its index. The caller links it into its word.
-    #[allow(clippy::too_many_arguments)] // one plain value per field
-    pub(crate) fn insert(
-        &mut self,
-        partition: u32,
-        word: u64,
-        mask: u64,
-        state: LeaseState,
-        attempts: u16,
-        due_ms: u64,
-        delivered_us: u64,
-    ) -> u32 {
+    pub(crate) fn insert(&mut self, partition: u32, word: u64, mask: u64, terms: Terms) -> u32 {
         debug_assert!(mask != 0);
         let lease = Lease {
             partition,
             word,
             mask,
-            state,
-            attempts,
-            due_ms,
-            delivered_us,
+            terms,
             next_in_word: NIL,
             previous_of_consumer: NIL,
             next_of_consumer: NIL,
@@ -108,20 +121,21 @@ impl Leases {
             }
         };
         assert!(index != NIL, "more than four billion leases");
-        if due_ms != NEVER_MS {
-            self.due.insert((due_ms, index));
+        if terms.due_ms != NEVER_MS {
+            self.due.insert((terms.due_ms, index));
         }
-        if let LeaseState::InFlight(consumer) = state {
+        if let LeaseState::InFlight(consumer) = terms.state {
             self.link_consumer(index, consumer);
         }
         index
     }
 
-    /// Adds messages to a lease in the same state.
-    pub(crate) fn add_bits(&mut self, index: u32, bits: u64) {
+    /// Adds messages, with bodies of so many bytes, to a lease in the same state.
+    pub(crate) fn add_bits(&mut self, index: u32, bits: u64, bytes: u32) {
         if let Some(lease) = self.get_mut(index) {
             debug_assert_eq!(lease.mask & bits, 0);
             lease.mask |= bits;
+            lease.terms.bytes = lease.terms.bytes.saturating_add(bytes);
         }
     }
 
@@ -142,10 +156,10 @@ impl Leases {
         let Some(lease) = self.slots.get_mut(index as usize).and_then(Option::as_mut) else {
             return;
         };
-        if lease.due_ms != NEVER_MS {
-            self.due.remove(&(lease.due_ms, index));
+        if lease.terms.due_ms != NEVER_MS {
+            self.due.remove(&(lease.terms.due_ms, index));
         }
-        lease.due_ms = due_ms;
+        lease.terms.due_ms = due_ms;
         if due_ms != NEVER_MS {
             self.due.insert((due_ms, index));
         }
@@ -196,7 +210,7 @@ impl Leases {
         let Some(lease) = self.get_mut(index) else {
             return;
         };
-        let LeaseState::InFlight(consumer) = lease.state else {
+        let LeaseState::InFlight(consumer) = lease.terms.state else {
             return;
         };
         let (previous, next) = (lease.previous_of_consumer, lease.next_of_consumer);

@@ -7,7 +7,9 @@
 
 pub(crate) mod cursor;
 pub(crate) mod leases;
+pub(crate) mod marks;
 mod persist;
+mod ranges;
 mod requeued;
 mod settling;
 #[cfg(test)]
@@ -19,7 +21,8 @@ use cloverleaf_log::Offset;
 
 use crate::message::{DeadReason, MessageId};
 use cursor::{Cursor, WORD, bits_between};
-use leases::{ConsumerSlot, LeaseState, Leases, NIL};
+use leases::{ConsumerSlot, LeaseState, Leases, NIL, Terms};
+use marks::Mark;
 pub(crate) use persist::{LedgerDelta, PartitionDelta, RestoredRetries, Retry};
 
 /// Messages at the head of the line.
@@ -68,9 +71,13 @@ pub(crate) struct Ledger {
     /// Words with a ready lease, per partition.
     ready_words: Vec<BTreeSet<u64>>,
     ready: u64,
+    /// Bytes of the bodies of the ready messages, where somebody counts them.
+    ready_bytes: u64,
     delayed: u64,
     in_flight: u64,
     dead: u64,
+    /// How far delivery has got, per partition.
+    pub(crate) marks: Vec<Mark>,
     /// Deliveries after which a message is dead; 0: never.
     attempts_max: u16,
     /// Messages that died and wait for their dead letter to be written.
@@ -89,6 +96,7 @@ impl Ledger {
                 .map(|floor| Cursor::starting_at(*floor))
                 .collect(),
             ready_words: floors.iter().map(|_| BTreeSet::new()).collect(),
+            marks: floors.iter().map(|_| Mark::default()).collect(),
             attempts_max,
             ..Self::default()
         }
@@ -109,6 +117,7 @@ impl Ledger {
             }
             self.cursors.push(cursor);
             self.ready_words.push(BTreeSet::new());
+            self.marks.push(Mark::default());
         }
     }
 
@@ -145,6 +154,11 @@ impl Ledger {
     /// Requeued messages that wait for a consumer.
     pub(crate) fn ready(&self) -> u64 {
         self.ready
+    }
+
+    /// Bytes of their bodies, where somebody counts them.
+    pub(crate) fn ready_bytes(&self) -> u64 {
+        self.ready_bytes
     }
 
     /// Messages that wait for their delay to pass.
@@ -253,7 +267,8 @@ impl Ledger {
         }
     }
 
-    /// Leases the next `count` offsets, which were [`Claim::Free`], to a consumer.
+    /// Leases the next `count` offsets, which were [`Claim::Free`], to a consumer. Their bodies
+    /// have `bytes` bytes, if somebody counts them.
     pub(crate) fn take_new(
         &mut self,
         partition: u32,
@@ -261,71 +276,42 @@ impl Ledger {
         consumer: ConsumerSlot,
         due_ms: u64,
         now_us: u64,
+        bytes: u32,
     ) {
         let start = self.next(partition);
         let end = start + count;
-        self.lease_new(
-            partition,
-            start,
-            end,
-            LeaseState::InFlight(consumer),
-            1,
-            due_ms,
-            now_us,
-        );
+        let (mut word, mut left, mut left_bytes) = (start / WORD, count, u64::from(bytes));
+        while word * WORD < end {
+            let mask = bits_between(word, start, end);
+            let part = u64::from(mask.count_ones());
+            // Shared out evenly: the parts add up to the whole.
+            let part_bytes = left_bytes * part / left;
+            (left, left_bytes) = (left - part, left_bytes - part_bytes);
+            let terms = Terms {
+                state: LeaseState::InFlight(consumer),
+                attempts: 1,
+                due_ms,
+                delivered_us: now_us,
+                bytes: u32::try_from(part_bytes).unwrap_or(u32::MAX),
+            };
+            self.link(partition, word, mask, terms);
+            word += 1;
+        }
         self.cursors[partition as usize].next = end;
         self.in_flight += count;
     }
 
-    /// Holds back the next offset until `due_ms`.
-    pub(crate) fn delay_new(&mut self, partition: u32, due_ms: u64) {
+    /// Holds back the next offset, with a body of so many bytes, until `due_ms`.
+    pub(crate) fn delay_new(&mut self, partition: u32, due_ms: u64, bytes: u32) {
         let start = self.next(partition);
-        self.lease_new(
-            partition,
-            start,
-            start + 1,
-            LeaseState::Delayed,
-            0,
-            due_ms,
-            0,
-        );
+        let terms = Terms::until(LeaseState::Delayed, 0, due_ms, bytes);
+        self.link(partition, start / WORD, 1 << (start % WORD), terms);
         self.cursors[partition as usize].next = start + 1;
         self.delayed += 1;
     }
 
-    #[allow(clippy::too_many_arguments)] // the fields of a lease
-    fn lease_new(
-        &mut self,
-        partition: u32,
-        start: Offset,
-        end: Offset,
-        state: LeaseState,
-        attempts: u16,
-        due_ms: u64,
-        now_us: u64,
-    ) {
-        let mut word = start / WORD;
-        while word * WORD < end {
-            let mask = bits_between(word, start, end);
-            self.link(partition, word, mask, state, attempts, due_ms, now_us);
-            word += 1;
-        }
-    }
-
-    #[allow(clippy::too_many_arguments)] // the fields of a lease
-    fn link(
-        &mut self,
-        partition: u32,
-        word: u64,
-        mask: u64,
-        state: LeaseState,
-        attempts: u16,
-        due_ms: u64,
-        delivered_us: u64,
-    ) -> u32 {
-        let index =
-            self.leases
-                .insert(partition, word, mask, state, attempts, due_ms, delivered_us);
+    fn link(&mut self, partition: u32, word: u64, mask: u64, terms: Terms) -> u32 {
+        let index = self.leases.insert(partition, word, mask, terms);
         let entry = self.cursors[partition as usize].word_mut(word);
         let next = std::mem::replace(&mut entry.leases, index);
         if let Some(lease) = self.leases.get_mut(index) {
@@ -370,16 +356,27 @@ impl Ledger {
         None
     }
 
-    /// Takes one bit out of a lease; the lease goes when it was the last.
-    fn take_bits(&mut self, index: u32, bits: u64) {
+    /// Takes messages out of a lease, which goes with its last one. Returns the bytes that leave
+    /// with them.
+    fn take_bits(&mut self, index: u32, bits: u64) -> u32 {
         let Some(lease) = self.leases.get_mut(index) else {
-            return;
+            return 0;
         };
         debug_assert_eq!(lease.mask & bits, bits);
+        let bytes = match lease.terms.bytes {
+            0 => 0,
+            bytes => {
+                let part = u64::from(bits.count_ones());
+                let share = u64::from(bytes) * part / u64::from(lease.mask.count_ones());
+                u32::try_from(share).unwrap_or(bytes)
+            }
+        };
+        lease.terms.bytes -= bytes;
         lease.mask &= !bits;
         if lease.mask == 0 {
             self.unlink(index);
         }
+        bytes
     }
 
     /// When the next lease ends by itself.

@@ -4,9 +4,11 @@
 
 use std::collections::BTreeMap;
 
+use cloverleaf_log::Offset;
+
 use super::Ledger;
 use super::cursor::{CursorDelta, WORD};
-use super::leases::LeaseState;
+use super::leases::{LeaseState, Terms};
 use crate::broker::PARTITIONS_MAX;
 use crate::message::DeadReason;
 
@@ -71,15 +73,16 @@ impl Ledger {
             })
             .collect();
         for lease in self.leases.iter() {
-            let due_ms = match lease.state {
-                LeaseState::Delayed => lease.due_ms,
+            let due_ms = match lease.terms.state {
+                LeaseState::Delayed => lease.terms.due_ms,
                 LeaseState::InFlight(_) | LeaseState::Ready | LeaseState::Dead => 0,
             };
             // A first delivery under way leaves nothing to remember.
-            if matches!(lease.state, LeaseState::InFlight(_)) && lease.attempts <= 1 {
+            let attempts = lease.terms.attempts;
+            if matches!(lease.terms.state, LeaseState::InFlight(_)) && attempts <= 1 {
                 continue;
             }
-            let (word, mask, attempts) = (lease.word, lease.mask, lease.attempts);
+            let (word, mask) = (lease.word, lease.mask);
             if let Some(delta) = deltas.get_mut(lease.partition as usize) {
                 delta.retries.push(Retry {
                     word,
@@ -119,6 +122,16 @@ impl Ledger {
         }
     }
 
+    /// Applies what an earlier process wrote of how far delivery had got. The last one counts.
+    pub(crate) fn restore_mark(&mut self, partition: u32, promised: Offset) {
+        if partition < PARTITIONS_MAX {
+            self.grow(partition as usize + 1);
+        }
+        if let Some(mark) = self.marks.get_mut(partition as usize) {
+            mark.restore(promised);
+        }
+    }
+
     /// Makes leases of the messages that were requeued or delayed when the process ended.
     pub(crate) fn finish_restore(&mut self, retries: RestoredRetries) {
         for ((partition, word), retries) in retries {
@@ -133,18 +146,10 @@ impl Ledger {
                 if self.attempts_max > 0 && retry.attempts >= self.attempts_max {
                     self.bury(partition, word, mask, retry.attempts, DeadReason::Attempts);
                 } else if retry.due_ms == 0 {
-                    self.make_ready(partition, word, mask, retry.attempts);
+                    self.make_ready(partition, word, mask, retry.attempts, 0);
                 } else {
-                    let (attempts, due_ms) = (retry.attempts, retry.due_ms);
-                    self.link(
-                        partition,
-                        word,
-                        mask,
-                        LeaseState::Delayed,
-                        attempts,
-                        due_ms,
-                        0,
-                    );
+                    let terms = Terms::until(LeaseState::Delayed, retry.attempts, retry.due_ms, 0);
+                    self.link(partition, word, mask, terms);
                     self.delayed += u64::from(mask.count_ones());
                 }
             }

@@ -1,8 +1,11 @@
 //! Messages that wait to be delivered again, in their old position.
 
+use cloverleaf_log::Offset;
+
 use super::cursor::{WORD, bits_between};
-use super::leases::{ConsumerSlot, LeaseState};
+use super::leases::{ConsumerSlot, LeaseState, Terms};
 use super::{Ledger, ReadyRun};
+use crate::message::MessageId;
 
 impl Ledger {
     /// The foremost requeued messages of a partition.
@@ -13,7 +16,7 @@ impl Ledger {
         Some(ReadyRun {
             first: word * WORD + u64::from(bit),
             count: (lease.mask >> bit).trailing_ones(),
-            attempts: lease.attempts,
+            attempts: lease.terms.attempts,
         })
     }
 
@@ -22,7 +25,7 @@ impl Ledger {
         let mut best: Option<(u32, u32)> = None;
         while let Some(lease) = self.leases.get(index) {
             let bit = lease.mask.trailing_zeros();
-            if lease.state == LeaseState::Ready && best.is_none_or(|(least, _)| bit < least) {
+            if lease.terms.state == LeaseState::Ready && best.is_none_or(|(least, _)| bit < least) {
                 best = Some((bit, index));
             }
             index = lease.next_in_word;
@@ -31,24 +34,30 @@ impl Ledger {
     }
 
     /// Takes `count` messages from the front of [`Self::first_ready`] out of the ready ones.
-    pub(super) fn take_first_ready(&mut self, partition: u32, count: u32) -> (u64, u64, u16) {
+    pub(super) fn take_first_ready(&mut self, partition: u32, count: u32) -> Taken {
         let Some(word) = self.ready_words[partition as usize].first().copied() else {
-            return (0, 0, 0);
+            return Taken::default();
         };
         let Some(index) = self.first_ready_lease(partition, word) else {
-            return (word, 0, 0);
+            return Taken::default();
         };
         let Some(lease) = self.leases.get(index) else {
-            return (word, 0, 0);
+            return Taken::default();
         };
-        let (bit, attempts) = (lease.mask.trailing_zeros(), lease.attempts);
+        let (bit, attempts) = (lease.mask.trailing_zeros(), lease.terms.attempts);
         let mask = bits_between(0, u64::from(bit), u64::from(bit + count)) & lease.mask;
-        self.take_bits(index, mask);
+        let bytes = self.take_bits(index, mask);
         self.ready -= u64::from(mask.count_ones());
+        self.ready_bytes = self.ready_bytes.saturating_sub(u64::from(bytes));
         if self.first_ready_lease(partition, word).is_none() {
             self.ready_words[partition as usize].remove(&word);
         }
-        (word, mask, attempts)
+        Taken {
+            word,
+            mask,
+            attempts,
+            bytes,
+        }
     }
 
     /// Leases the foremost `count` requeued messages of a partition to a consumer.
@@ -60,43 +69,62 @@ impl Ledger {
         due_ms: u64,
         now_us: u64,
     ) {
-        let (word, mask, attempts) = self.take_first_ready(partition, count);
-        if mask == 0 {
+        let taken = self.take_first_ready(partition, count);
+        if taken.mask == 0 {
             return;
         }
-        let state = LeaseState::InFlight(consumer);
-        self.link(
-            partition,
-            word,
-            mask,
-            state,
-            attempts.saturating_add(1),
+        let terms = Terms {
+            state: LeaseState::InFlight(consumer),
+            attempts: taken.attempts.saturating_add(1),
             due_ms,
-            now_us,
-        );
-        self.in_flight += u64::from(mask.count_ones());
+            delivered_us: now_us,
+            bytes: taken.bytes,
+        };
+        self.link(partition, taken.word, taken.mask, terms);
+        self.in_flight += u64::from(taken.mask.count_ones());
     }
 
     /// The foremost `count` requeued messages are gone from the log: they count as acknowledged.
     pub(crate) fn drop_ready(&mut self, partition: u32, count: u32) {
-        let (word, mask, _) = self.take_first_ready(partition, count);
-        self.cursors[partition as usize].ack_bits(word, mask);
+        let taken = self.take_first_ready(partition, count);
+        if taken.mask != 0 {
+            self.cursors[partition as usize].ack_bits(taken.word, taken.mask);
+        }
     }
 
     /// Holds the foremost requeued message back until `due_ms`.
     pub(crate) fn delay_ready(&mut self, partition: u32, due_ms: u64) {
-        let (word, mask, attempts) = self.take_first_ready(partition, 1);
-        if mask != 0 {
-            self.link(
-                partition,
-                word,
-                mask,
-                LeaseState::Delayed,
-                attempts,
-                due_ms,
-                0,
-            );
-            self.delayed += u64::from(mask.count_ones());
+        let taken = self.take_first_ready(partition, 1);
+        if taken.mask != 0 {
+            let terms = Terms::until(LeaseState::Delayed, taken.attempts, due_ms, taken.bytes);
+            self.link(partition, taken.word, taken.mask, terms);
+            self.delayed += u64::from(taken.mask.count_ones());
         }
     }
+
+    /// The body of a message that waits has so many bytes. Returns whether it was never delivered:
+    /// then the caller counts it.
+    pub(crate) fn note_bytes(&mut self, partition: u32, offset: Offset, bytes: u32) -> bool {
+        match self.find(MessageId { partition, offset }) {
+            Some(index) => {
+                if let Some(lease) = self.leases.get_mut(index) {
+                    lease.terms.bytes = lease.terms.bytes.saturating_add(bytes);
+                    if lease.terms.state == LeaseState::Ready {
+                        self.ready_bytes += u64::from(bytes);
+                    }
+                }
+                false
+            }
+            None => offset >= self.next(partition) && !self.covers(partition, offset, offset + 1),
+        }
+    }
+}
+
+/// Requeued messages of one word, taken from the front.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    pub(super) word: u64,
+    pub(super) mask: u64,
+    pub(super) attempts: u16,
+    pub(super) bytes: u32,
 }

@@ -3,7 +3,7 @@
 use cloverleaf_log::Offset;
 
 use super::cursor::WORD;
-use super::leases::{ConsumerSlot, Lease, LeaseState, Leases, NEVER_MS};
+use super::leases::{ConsumerSlot, LeaseState, Leases, Terms};
 use super::{Expired, Ledger, NotInFlight, Retry, Settled};
 use crate::message::{DeadReason, MessageId};
 
@@ -14,12 +14,27 @@ impl Ledger {
         consumer: ConsumerSlot,
     ) -> Result<u32, NotInFlight> {
         let index = self.find(id).ok_or(NotInFlight)?;
-        let held = self.leases.get(index).map(|lease| lease.state);
+        let held = self.leases.get(index).map(|lease| lease.terms.state);
         if held == Some(LeaseState::InFlight(consumer)) {
             Ok(index)
         } else {
             Err(NotInFlight)
         }
+    }
+
+    /// Takes a message out of the lease of the consumer that holds it.
+    fn take_one(&mut self, id: MessageId, consumer: ConsumerSlot) -> Result<One, NotInFlight> {
+        let index = self.find_in_flight(id, consumer)?;
+        let settled = self.settled(index);
+        let (word, bit) = (id.offset / WORD, 1u64 << (id.offset % WORD));
+        let bytes = self.take_bits(index, bit);
+        self.in_flight -= 1;
+        Ok(One {
+            settled,
+            word,
+            bit,
+            bytes,
+        })
     }
 
     /// Acknowledges a message that `consumer` holds.
@@ -28,13 +43,9 @@ impl Ledger {
         id: MessageId,
         consumer: ConsumerSlot,
     ) -> Result<Settled, NotInFlight> {
-        let index = self.find_in_flight(id, consumer)?;
-        let settled = self.settled(index);
-        let (word, bit) = (id.offset / WORD, 1u64 << (id.offset % WORD));
-        self.take_bits(index, bit);
-        self.cursors[id.partition as usize].ack_bits(word, bit);
-        self.in_flight -= 1;
-        Ok(settled)
+        let one = self.take_one(id, consumer)?;
+        self.cursors[id.partition as usize].ack_bits(one.word, one.bit);
+        Ok(one.settled)
     }
 
     pub(super) fn settled(&self, index: u32) -> Settled {
@@ -44,8 +55,8 @@ impl Ledger {
                 attempts: 0,
             },
             |lease| Settled {
-                delivered_us: lease.delivered_us,
-                attempts: lease.attempts,
+                delivered_us: lease.terms.delivered_us,
+                attempts: lease.terms.attempts,
             },
         )
     }
@@ -57,13 +68,10 @@ impl Ledger {
         consumer: ConsumerSlot,
         due_ms: Option<u64>,
     ) -> Result<Settled, NotInFlight> {
-        let index = self.find_in_flight(id, consumer)?;
-        let settled = self.settled(index);
-        let (word, bit) = (id.offset / WORD, 1u64 << (id.offset % WORD));
-        self.take_bits(index, bit);
-        self.in_flight -= 1;
-        self.give_back(id.partition, word, bit, settled.attempts, due_ms);
-        Ok(settled)
+        let one = self.take_one(id, consumer)?;
+        let attempts = one.settled.attempts;
+        self.give_back(id.partition, one.word, one.bit, attempts, one.bytes, due_ms);
+        Ok(one.settled)
     }
 
     /// Declares a message dead that `consumer` holds.
@@ -72,19 +80,11 @@ impl Ledger {
         id: MessageId,
         consumer: ConsumerSlot,
     ) -> Result<Settled, NotInFlight> {
-        let index = self.find_in_flight(id, consumer)?;
-        let settled = self.settled(index);
-        let (word, bit) = (id.offset / WORD, 1u64 << (id.offset % WORD));
-        self.take_bits(index, bit);
-        self.in_flight -= 1;
-        self.bury(
-            id.partition,
-            word,
-            bit,
-            settled.attempts,
-            DeadReason::Rejected,
-        );
-        Ok(settled)
+        let one = self.take_one(id, consumer)?;
+        let attempts = one.settled.attempts;
+        let reason = DeadReason::Rejected;
+        self.bury(id.partition, one.word, one.bit, attempts, reason);
+        Ok(one.settled)
     }
 
     /// Moves the deadline of a message that `consumer` holds.
@@ -105,10 +105,14 @@ impl Ledger {
         {
             self.leases.set_due(index, due_ms);
         } else {
-            self.take_bits(index, bit);
-            let state = LeaseState::InFlight(consumer);
-            let (partition, at) = (id.partition, settled.delivered_us);
-            self.link(partition, word, bit, state, settled.attempts, due_ms, at);
+            let terms = Terms {
+                state: LeaseState::InFlight(consumer),
+                attempts: settled.attempts,
+                due_ms,
+                delivered_us: settled.delivered_us,
+                bytes: self.take_bits(index, bit),
+            };
+            self.link(id.partition, word, bit, terms);
         }
         Ok(())
     }
@@ -119,6 +123,7 @@ impl Ledger {
         word: u64,
         mask: u64,
         attempts: u16,
+        bytes: u32,
         due_ms: Option<u64>,
     ) {
         if self.attempts_max > 0 && attempts >= self.attempts_max {
@@ -137,37 +142,31 @@ impl Ledger {
         }
         match due_ms {
             Some(due_ms) => {
-                self.link(
-                    partition,
-                    word,
-                    mask,
-                    LeaseState::Delayed,
-                    attempts,
-                    due_ms,
-                    0,
-                );
+                let terms = Terms::until(LeaseState::Delayed, attempts, due_ms, bytes);
+                self.link(partition, word, mask, terms);
                 self.delayed += u64::from(mask.count_ones());
             }
-            None => self.make_ready(partition, word, mask, attempts),
+            None => self.make_ready(partition, word, mask, attempts, bytes),
         }
     }
 
-    pub(super) fn make_ready(&mut self, partition: u32, word: u64, mask: u64, attempts: u16) {
+    pub(super) fn make_ready(
+        &mut self,
+        partition: u32,
+        word: u64,
+        mask: u64,
+        attempts: u16,
+        bytes: u32,
+    ) {
         self.ready += u64::from(mask.count_ones());
+        self.ready_bytes += u64::from(bytes);
         self.ready_words[partition as usize].insert(word);
-        let ready = |lease: &Lease| lease.state == LeaseState::Ready && lease.attempts == attempts;
-        match self.find_in_word(partition, word, ready) {
-            Some(index) => self.leases.add_bits(index, mask),
+        let alike = |terms: &Terms| terms.state == LeaseState::Ready && terms.attempts == attempts;
+        match self.find_in_word(partition, word, alike) {
+            Some(index) => self.leases.add_bits(index, mask, bytes),
             None => {
-                self.link(
-                    partition,
-                    word,
-                    mask,
-                    LeaseState::Ready,
-                    attempts,
-                    NEVER_MS,
-                    0,
-                );
+                let terms = Terms::resting(LeaseState::Ready, attempts, bytes);
+                self.link(partition, word, mask, terms);
             }
         }
     }
@@ -177,11 +176,11 @@ impl Ledger {
         &self,
         partition: u32,
         word: u64,
-        alike: impl Fn(&Lease) -> bool,
+        alike: impl Fn(&Terms) -> bool,
     ) -> Option<u32> {
         let mut index = self.cursors[partition as usize].word(word)?.leases;
         while let Some(lease) = self.leases.get(index) {
-            if alike(lease) {
+            if alike(&lease.terms) {
                 return Some(index);
             }
             index = lease.next_in_word;
@@ -199,9 +198,9 @@ impl Ledger {
 
     /// Declares the foremost requeued message dead.
     pub(crate) fn bury_ready(&mut self, partition: u32, reason: DeadReason) {
-        let (word, mask, attempts) = self.take_first_ready(partition, 1);
-        if mask != 0 {
-            self.bury(partition, word, mask, attempts, reason);
+        let taken = self.take_first_ready(partition, 1);
+        if taken.mask != 0 {
+            self.bury(partition, taken.word, taken.mask, taken.attempts, reason);
         }
     }
 
@@ -213,19 +212,12 @@ impl Ledger {
         attempts: u16,
         reason: DeadReason,
     ) {
-        let dead = |lease: &Lease| lease.state == LeaseState::Dead && lease.attempts == attempts;
-        match self.find_in_word(partition, word, dead) {
-            Some(index) => self.leases.add_bits(index, mask),
+        let alike = |terms: &Terms| terms.state == LeaseState::Dead && terms.attempts == attempts;
+        match self.find_in_word(partition, word, alike) {
+            Some(index) => self.leases.add_bits(index, mask, 0),
             None => {
-                self.link(
-                    partition,
-                    word,
-                    mask,
-                    LeaseState::Dead,
-                    attempts,
-                    NEVER_MS,
-                    0,
-                );
+                let terms = Terms::resting(LeaseState::Dead, attempts, 0);
+                self.link(partition, word, mask, terms);
             }
         }
         self.dead += u64::from(mask.count_ones());
@@ -251,13 +243,14 @@ impl Ledger {
     pub(crate) fn attempts_of(&self, id: MessageId) -> Option<u16> {
         self.find(id)
             .and_then(|index| self.leases.get(index))
-            .map(|lease| lease.attempts)
+            .map(|lease| lease.terms.attempts)
     }
 
     /// A dead message's letter is written (or there is nowhere to write it): it is done with.
     pub(crate) fn ack_dead(&mut self, id: MessageId) {
         let Some(index) = self.find(id) else { return };
-        if self.leases.get(index).map(|lease| lease.state) == Some(LeaseState::Dead) {
+        let state = self.leases.get(index).map(|lease| lease.terms.state);
+        if state == Some(LeaseState::Dead) {
             let (word, bit) = (id.offset / WORD, 1u64 << (id.offset % WORD));
             self.take_bits(index, bit);
             self.dead -= 1;
@@ -269,24 +262,19 @@ impl Ledger {
     pub(crate) fn expire(&mut self, now_ms: u64) -> Option<Expired> {
         let index = self.leases.first_due_by(now_ms)?;
         let lease = self.leases.get(index)?.clone();
-        let count = lease.mask.count_ones();
+        let (count, terms) = (lease.mask.count_ones(), lease.terms);
+        let (partition, word, mask) = (lease.partition, lease.word, lease.mask);
         self.unlink(index);
-        match lease.state {
+        match terms.state {
             LeaseState::InFlight(consumer) => {
                 self.in_flight -= u64::from(count);
-                self.give_back(
-                    lease.partition,
-                    lease.word,
-                    lease.mask,
-                    lease.attempts,
-                    None,
-                );
+                self.give_back(partition, word, mask, terms.attempts, terms.bytes, None);
                 Some(Expired::TimedOut { consumer, count })
             }
             LeaseState::Ready | LeaseState::Delayed | LeaseState::Dead => {
-                debug_assert_eq!(lease.state, LeaseState::Delayed);
+                debug_assert_eq!(terms.state, LeaseState::Delayed);
                 self.delayed -= u64::from(count);
-                self.make_ready(lease.partition, lease.word, lease.mask, lease.attempts);
+                self.make_ready(partition, word, mask, terms.attempts, terms.bytes);
                 Some(Expired::Due { count })
             }
         }
@@ -301,11 +289,13 @@ impl Ledger {
             };
             self.unlink(index);
             count += u64::from(lease.mask.count_ones());
+            let (attempts, bytes) = (lease.terms.attempts, lease.terms.bytes);
             self.give_back(
                 lease.partition,
                 lease.word,
                 lease.mask,
-                lease.attempts,
+                attempts,
+                bytes,
                 None,
             );
         }
@@ -317,6 +307,7 @@ impl Ledger {
     pub(crate) fn purge(&mut self, ends: &[Offset]) {
         self.leases = Leases::default();
         (self.ready, self.delayed, self.in_flight, self.dead) = (0, 0, 0, 0);
+        self.ready_bytes = 0;
         self.died.clear();
         self.retries_dirty.clear();
         for (partition, end) in ends.iter().enumerate() {
@@ -329,4 +320,12 @@ impl Ledger {
             cursor.restored_end = 0;
         }
     }
+}
+
+/// One message, taken out of its lease.
+struct One {
+    settled: Settled,
+    word: u64,
+    bit: u64,
+    bytes: u32,
 }

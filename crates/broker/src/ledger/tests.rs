@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::leases::NEVER_MS;
 use super::*;
 use crate::message::DeadReason;
 
 const ATTEMPTS_MAX: u16 = 4;
+
+/// Each message has a body of so many bytes.
+const BODY: u32 = 7;
 
 /// What the model says of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +34,15 @@ enum Message {
         attempts: u16,
     },
     Acked,
+}
+
+/// What is done to a range.
+#[derive(Debug, Clone, Copy)]
+enum What {
+    Ack,
+    Nack,
+    Reject,
+    Untake,
 }
 
 #[derive(Debug, Clone)]
@@ -66,6 +77,12 @@ enum Step {
         consumer: u32,
         pick: usize,
     },
+    Range {
+        consumer: u32,
+        pick: usize,
+        count: u32,
+        what: What,
+    },
     Advance(u64),
     Release(u32),
     BuryDead,
@@ -93,7 +110,15 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(consumer, pick, delay_ms)| Step::Nack { consumer, pick, delay_ms }),
         2 => (consumer.clone(), pick.clone(), 1u64..300)
             .prop_map(|(consumer, pick, wait_ms)| Step::Extend { consumer, pick, wait_ms }),
-        1 => (consumer.clone(), pick).prop_map(|(consumer, pick)| Step::Reject { consumer, pick }),
+        1 => (consumer.clone(), pick.clone())
+            .prop_map(|(consumer, pick)| Step::Reject { consumer, pick }),
+        6 => (consumer.clone(), pick, 1u32..200, 0usize..7).prop_map(
+            |(consumer, pick, count, what)| {
+                let all = [What::Ack, What::Nack, What::Reject, What::Untake];
+                let what = all[what.saturating_sub(3)];
+                Step::Range { consumer, pick, count, what }
+            }
+        ),
         3 => (1u64..120).prop_map(Step::Advance),
         1 => consumer.prop_map(Step::Release),
         1 => Just(Step::BuryDead),
@@ -187,7 +212,9 @@ impl Pair {
                 };
                 let (count, next) = (count.min(free), self.ledger.next(0));
                 let due_ms = now_ms + wait_ms;
-                self.ledger.take_new(0, count, consumer, due_ms, now_ms);
+                let bytes = u32::try_from(count).unwrap() * BODY;
+                self.ledger
+                    .take_new(0, count, consumer, due_ms, now_ms, bytes);
                 for offset in next..next + count {
                     let before = self.model.insert(
                         offset,
@@ -237,7 +264,7 @@ impl Pair {
             Step::DelayNew(wait_ms) => {
                 if self.step_to_free().is_some() {
                     let (next, due_ms) = (self.ledger.next(0), now_ms + wait_ms);
-                    self.ledger.delay_new(0, due_ms);
+                    self.ledger.delay_new(0, due_ms, BODY);
                     self.model.insert(
                         next,
                         Message::Delayed {
@@ -321,6 +348,12 @@ impl Pair {
                     .unwrap();
                 self.model.insert(offset, Message::Dead { attempts });
             }
+            Step::Range {
+                consumer,
+                pick,
+                count,
+                what,
+            } => self.settle_range(consumer, pick as u64, count, what),
             Step::Advance(ms) => {
                 self.now_ms += ms;
                 while self.ledger.expire(self.now_ms).is_some() {}
@@ -382,6 +415,50 @@ impl Pair {
         }
     }
 
+    fn settle_range(&mut self, consumer: u32, first: u64, count: u32, what: What) {
+        let end = first + u64::from(count);
+        let held = |message: Option<&Message>| match message {
+            Some(Message::InFlight {
+                consumer: by,
+                attempts,
+                ..
+            }) if *by == consumer => Some(*attempts),
+            _ => None,
+        };
+        let expected: Vec<(u64, Option<u16>)> = (first..end)
+            .map(|offset| (offset, held(self.model.get(&offset))))
+            .collect();
+        let holds = expected.iter().filter(|(_, held)| held.is_some()).count() as u64;
+        let (ledger, range) = (&mut self.ledger, (first, end));
+        let taken = match what {
+            What::Ack => {
+                let mut told = Vec::new();
+                let taken = ledger.ack_between(0, range, consumer, |first, count, settled| {
+                    let attempts = settled.map(|settled| settled.attempts);
+                    told.extend((first..first + count).map(|offset| (offset, attempts)));
+                });
+                assert_eq!(told, expected);
+                taken
+            }
+            What::Nack => ledger.nack_between(0, range, consumer),
+            What::Reject => ledger.reject_between(0, range, consumer),
+            What::Untake => ledger.untake_between(0, range, consumer),
+        };
+        assert_eq!(taken, holds);
+        for (offset, attempts) in expected {
+            let Some(attempts) = attempts else { continue };
+            let message = match what {
+                What::Ack => Message::Acked,
+                What::Nack => Self::back(attempts, None),
+                What::Reject => Message::Dead { attempts },
+                What::Untake => Message::Ready {
+                    attempts: attempts - 1,
+                },
+            };
+            self.model.insert(offset, message);
+        }
+    }
+
     fn write(&mut self) {
         self.journal.extend(self.ledger.take_delta());
     }
@@ -394,6 +471,15 @@ impl Pair {
             self.ledger.restore(delta, &mut retries);
         }
         self.ledger.finish_restore(retries);
+        for offset in 0..self.end {
+            let is_new = self.ledger.note_bytes(0, offset, BODY);
+            let acked = self.ledger.covers(0, offset, offset + 1);
+            let id = MessageId {
+                partition: 0,
+                offset,
+            };
+            assert_eq!(is_new, !acked && self.ledger.find(id).is_none());
+        }
         while self.ledger.expire(self.now_ms).is_some() {}
         for (offset, message) in &mut self.model {
             let acked = self.ledger.covers(0, *offset, *offset + 1);
@@ -416,16 +502,16 @@ impl Pair {
             let before = *message;
             *message = match &lease {
                 None => Message::New,
-                Some(lease) => match lease.state {
+                Some(lease) => match lease.terms.state {
                     LeaseState::Ready => Message::Ready {
-                        attempts: lease.attempts,
+                        attempts: lease.terms.attempts,
                     },
                     LeaseState::Delayed => Message::Delayed {
-                        attempts: lease.attempts,
-                        due_ms: lease.due_ms,
+                        attempts: lease.terms.attempts,
+                        due_ms: lease.terms.due_ms,
                     },
                     LeaseState::Dead => Message::Dead {
-                        attempts: lease.attempts,
+                        attempts: lease.terms.attempts,
                     },
                     LeaseState::InFlight(_) => unreachable!("nothing is in flight after a restart"),
                 },
@@ -464,6 +550,7 @@ impl Pair {
             ledger.ready(),
             count(|m| matches!(m, Message::Ready { .. }))
         );
+        assert_eq!(ledger.ready_bytes(), ledger.ready() * u64::from(BODY));
         assert_eq!(
             ledger.delayed(),
             count(|m| matches!(m, Message::Delayed { .. }))
@@ -500,24 +587,4 @@ proptest! {
             pair.compare();
         }
     }
-}
-
-#[test]
-fn unlimited_windows_cost_ranges_not_entries() {
-    let mut ledger = Ledger::new(&[0], 0);
-    ledger.take_new(0, 1_000_000, 0, NEVER_MS, 0);
-    assert_eq!(ledger.lease_count(), 1_000_000usize.div_ceil(64));
-    for offset in 0..1_000_000 {
-        ledger
-            .ack(
-                MessageId {
-                    partition: 0,
-                    offset,
-                },
-                0,
-            )
-            .unwrap();
-    }
-    assert_eq!(ledger.lease_count(), 0);
-    assert_eq!(ledger.floor(0), 1_000_000);
 }

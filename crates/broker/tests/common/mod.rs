@@ -9,9 +9,11 @@ use std::task::{Context, Poll, Waker};
 
 use cloverleaf_broker::{
     Broker, BrokerOptions, Clock, Consumer, ConsumerOptions, Delivery, ManualClock, MessageId,
-    PublishError, Published, Subscription, SubscriptionOptions, Topic, TopicOptions,
+    MessageRange, PublishError, Published, Subscription, SubscriptionOptions, Topic, TopicOptions,
 };
-use cloverleaf_log::{Batch, BatchBuilder, Durability, Log, LogOptions, RecordCursor, SimDisk};
+use cloverleaf_log::{
+    Batch, BatchBuilder, Disk, Durability, FaultyDisk, Log, LogOptions, RecordCursor, SimDisk,
+};
 
 /// A broker that can be killed and started again.
 pub struct World {
@@ -49,6 +51,7 @@ pub struct Got {
     pub id: MessageId,
     pub body: String,
     pub attempts: u16,
+    pub redelivered: bool,
     pub headers: Vec<(String, String)>,
 }
 
@@ -74,6 +77,23 @@ impl World {
     pub fn kill_and_restart(&mut self) {
         self.disk.kill();
         (self.log, self.broker) = open(&self.disk, &self.clock, &self.options);
+    }
+
+    /// An orderly end, and a start.
+    pub fn restart(&mut self) {
+        self.broker.close();
+        self.log.close();
+        self.disk.kill();
+        (self.log, self.broker) = open(&self.disk, &self.clock, &self.options);
+    }
+
+    /// As [`Self::kill_and_restart`]; afterwards nothing is in the page cache, so that each read of
+    /// what was there before has to wait for the disk.
+    pub fn restart_uncached(&mut self) {
+        self.disk.kill();
+        let faulty = FaultyDisk::new(self.disk.mount());
+        faulty.set(|faults| faults.uncached = true);
+        (self.log, self.broker) = open_on(faulty, &self.clock, &self.options);
     }
 
     /// Power fails: what was not synced may vanish in any way.
@@ -146,13 +166,21 @@ impl World {
 }
 
 fn open(disk: &SimDisk, clock: &Arc<ManualClock>, options: &BrokerOptions) -> (Log, Broker) {
+    open_on(disk.mount(), clock, options)
+}
+
+fn open_on(
+    disk: Arc<dyn Disk>,
+    clock: &Arc<ManualClock>,
+    options: &BrokerOptions,
+) -> (Log, Broker) {
     let log_options = LogOptions {
         manual: true,
         disk_free_bytes_min: 0,
         journal_bytes: 64 << 10,
         ..LogOptions::default()
     };
-    let (log, recovery) = Log::open(disk.mount(), log_options).unwrap();
+    let (log, recovery) = Log::open(disk, log_options).unwrap();
     let broker = Broker::open(log.clone(), recovery, options.clone(), clock.clone()).unwrap();
     (log, broker)
 }
@@ -207,6 +235,7 @@ fn unpack(delivery: &Delivery) -> Vec<Got> {
             },
             body: text(record.value.unwrap()),
             attempts: delivery.attempts,
+            redelivered: delivery.redelivered,
             headers: record
                 .headers
                 .clone()
@@ -224,6 +253,33 @@ pub fn bodies(consumer: &Consumer) -> Vec<String> {
         .into_iter()
         .map(|got| got.body)
         .collect()
+}
+
+/// What one `poll_take` gives. Pending: `None`.
+pub fn take(consumer: &Consumer) -> Option<Option<Got>> {
+    match consumer.poll_take(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Some(delivery)) => {
+            let mut got = unpack(&delivery);
+            assert_eq!(got.len(), 1);
+            Some(got.pop())
+        }
+        Poll::Ready(None) => Some(None),
+        Poll::Pending => None,
+    }
+}
+
+/// Its body, if one was ready.
+pub fn take_body(consumer: &Consumer) -> Option<String> {
+    let taken = take(consumer).expect("it should not have to wait");
+    taken.map(|got| got.body)
+}
+
+pub fn range(first: u64, count: u32) -> MessageRange {
+    MessageRange {
+        partition: 0,
+        first,
+        count,
+    }
 }
 
 pub fn ack_all(consumer: &Consumer, got: &[Got]) {

@@ -1,0 +1,219 @@
+//! Many messages at once: consecutive offsets, settled a lease at a time.
+
+use cloverleaf_log::Offset;
+
+use super::cursor::{WORD, bits_between};
+use super::leases::{ConsumerSlot, LeaseState, NIL};
+use super::{Ledger, Retry, Settled};
+use crate::message::DeadReason;
+
+/// Consecutive messages with one fate.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    first: Offset,
+    end: Offset,
+    /// The lease in which they are in flight to the consumer; [`NIL`]: they are not.
+    lease: u32,
+}
+
+/// A piece that was taken out of its lease.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    word: u64,
+    mask: u64,
+    attempts: u16,
+    bytes: u32,
+}
+
+impl Ledger {
+    /// The foremost messages of `[first, end)` that share one fate.
+    fn piece(&self, partition: u32, first: Offset, end: Offset, consumer: ConsumerSlot) -> Piece {
+        let none_until = |end| Piece {
+            first,
+            end,
+            lease: NIL,
+        };
+        let Some(cursor) = self.cursors.get(partition as usize) else {
+            return none_until(end);
+        };
+        let word = first / WORD;
+        let Some(state) = cursor.word(word) else {
+            let next = cursor.words_between(first, end).next();
+            return none_until(next.map_or(end, |word| (word * WORD).min(end)));
+        };
+        let (wanted, shift) = (bits_between(word, first, end), first % WORD);
+        let (mut index, mut held) = (state.leases, 0);
+        while let Some(lease) = self.leases.get(index) {
+            if lease.terms.state == LeaseState::InFlight(consumer) {
+                let mask = lease.mask & wanted;
+                if (mask >> shift) & 1 == 1 {
+                    let count = u64::from((mask >> shift).trailing_ones());
+                    return Piece {
+                        first,
+                        end: first + count,
+                        lease: index,
+                    };
+                }
+                held |= mask;
+            }
+            index = lease.next_in_word;
+        }
+        match held >> shift {
+            0 => none_until(end.min((word + 1).saturating_mul(WORD))),
+            held => none_until(first + u64::from(held.trailing_zeros())),
+        }
+    }
+
+    /// Takes the messages of `[start, end)` that `consumer` holds out of their leases, `each` at a
+    /// time. Returns how many they were; `told` hears of all, also of those that it does not hold.
+    fn take_between(
+        &mut self,
+        partition: u32,
+        (start, end): (Offset, Offset),
+        consumer: ConsumerSlot,
+        mut each: impl FnMut(&mut Self, Part),
+        mut told: impl FnMut(Offset, u64, Option<Settled>),
+    ) -> u64 {
+        let (mut first, mut taken) = (start, 0);
+        while first < end {
+            let piece = self.piece(partition, first, end, consumer);
+            let count = piece.end - piece.first;
+            first = piece.end;
+            if piece.lease == NIL {
+                told(piece.first, count, None);
+                continue;
+            }
+            let settled = self.settled(piece.lease);
+            let word = piece.first / WORD;
+            let mask = bits_between(word, piece.first, piece.end);
+            let bytes = self.take_bits(piece.lease, mask);
+            self.in_flight -= count;
+            taken += count;
+            let part = Part {
+                word,
+                mask,
+                attempts: settled.attempts,
+                bytes,
+            };
+            each(self, part);
+            told(piece.first, count, Some(settled));
+        }
+        taken
+    }
+
+    /// Acknowledges what `consumer` holds of a range. Returns how many messages that were; `told`
+    /// hears of each piece of the range, in order, whether it was in flight.
+    pub(crate) fn ack_between(
+        &mut self,
+        partition: u32,
+        range: (Offset, Offset),
+        consumer: ConsumerSlot,
+        told: impl FnMut(Offset, u64, Option<Settled>),
+    ) -> u64 {
+        let ack = |ledger: &mut Self, part: Part| {
+            ledger.cursors[partition as usize].ack_bits(part.word, part.mask);
+        };
+        self.take_between(partition, range, consumer, ack, told)
+    }
+
+    /// Makes what `consumer` holds of a range ready again, in its old position. Returns how many
+    /// messages that were.
+    pub(crate) fn nack_between(
+        &mut self,
+        partition: u32,
+        range: (Offset, Offset),
+        consumer: ConsumerSlot,
+    ) -> u64 {
+        let nack = |ledger: &mut Self, part: Part| {
+            let (word, mask) = (part.word, part.mask);
+            ledger.give_back(partition, word, mask, part.attempts, part.bytes, None);
+        };
+        self.take_between(partition, range, consumer, nack, |_, _, _| {})
+    }
+
+    /// Declares what `consumer` holds of a range dead. Returns how many messages that were.
+    pub(crate) fn reject_between(
+        &mut self,
+        partition: u32,
+        range: (Offset, Offset),
+        consumer: ConsumerSlot,
+    ) -> u64 {
+        let reject = |ledger: &mut Self, part: Part| {
+            let reason = DeadReason::Rejected;
+            ledger.bury(partition, part.word, part.mask, part.attempts, reason);
+        };
+        self.take_between(partition, range, consumer, reject, |_, _, _| {})
+    }
+
+    /// What `consumer` holds of a range never reached it: ready again, as if it had not been taken.
+    /// Returns how many messages that were.
+    pub(crate) fn untake_between(
+        &mut self,
+        partition: u32,
+        range: (Offset, Offset),
+        consumer: ConsumerSlot,
+    ) -> u64 {
+        let untake = |ledger: &mut Self, part: Part| {
+            let (word, mask) = (part.word, part.mask);
+            let attempts = part.attempts.saturating_sub(1);
+            // Of a first delivery the journal knows nothing.
+            if attempts > 0 && !ledger.volatile {
+                let retry = Retry {
+                    word,
+                    mask,
+                    attempts,
+                    due_ms: 0,
+                };
+                ledger.retries_dirty.push((partition, retry));
+            }
+            ledger.make_ready(partition, word, mask, attempts, part.bytes);
+        };
+        self.take_between(partition, range, consumer, untake, |_, _, _| {})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::super::leases::NEVER_MS;
+    use super::*;
+    use crate::message::MessageId;
+
+    #[test]
+    fn unlimited_windows_cost_ranges_not_entries() {
+        let mut ledger = Ledger::new(&[0], 0);
+        ledger.take_new(0, 1_000_000, 0, NEVER_MS, 0, 0);
+        assert_eq!(ledger.lease_count(), 1_000_000usize.div_ceil(64));
+        for offset in 0..1_000_000 {
+            ledger
+                .ack(
+                    MessageId {
+                        partition: 0,
+                        offset,
+                    },
+                    0,
+                )
+                .unwrap();
+        }
+        assert_eq!(ledger.lease_count(), 0);
+        assert_eq!(ledger.floor(0), 1_000_000);
+    }
+
+    #[test]
+    fn a_range_is_settled_a_word_at_a_time_and_holes_cost_nothing() {
+        let mut ledger = Ledger::new(&[0], 0);
+        ledger.take_new(0, 10_000, 0, NEVER_MS, 5, 0);
+        let mut pieces = 0;
+        let acked = ledger.ack_between(0, (0, 10_000), 0, |_, _, _| pieces += 1);
+        assert_eq!((acked, pieces), (10_000, 10_000 / 64 + 1));
+        assert_eq!(ledger.floor(0), 10_000);
+        // Nothing is in flight, however large the range: one piece.
+        let mut told = Vec::new();
+        let mut tell = |first, count, settled: Option<Settled>| told.push((first, count, settled));
+        let acked = ledger.ack_between(0, (5, u64::MAX), 0, &mut tell);
+        assert_eq!(acked, 0);
+        assert_eq!(ledger.ack_between(9, (5, 7), 0, &mut tell), 0);
+        assert_eq!(told, [(5, u64::MAX - 5, None), (5, 2, None)]);
+    }
+}

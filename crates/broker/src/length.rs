@@ -1,0 +1,323 @@
+//! Limits of what waits, in messages and in bytes of their bodies.
+//!
+//! The bytes of messages that were never delivered are counted here: each publish is counted before
+//! it is stored, and each message again when it is looked at. Messages that came back are counted
+//! in the ledger. What was there before the process is counted once, from the newest segment back
+//! until the limit is reached: whatever is older is over the limit anyway.
+
+use std::sync::Arc;
+
+use cloverleaf_log::{Batch, Offset, PartitionLog, Read, ReadError};
+
+use crate::dispatch::{Blank, DEAD_MAX, Found, Round, Sight, partition_number};
+use crate::ledger::Claim;
+use crate::message::DeadReason;
+use crate::options::Overflow;
+use crate::pick::{Verdict, body_bytes};
+use crate::subscription::{State, Subscription};
+use crate::topic::Topic;
+
+/// Bytes that are read at once when bodies are counted.
+const COUNT_BYTES: usize = 1 << 20;
+
+/// Bodies of messages that were never delivered.
+#[derive(Debug, Default)]
+pub(crate) struct Bodies {
+    bytes: u64,
+    /// Per partition: messages below this were not counted, because those above fill the limit.
+    uncounted_below: Vec<Offset>,
+}
+
+impl Bodies {
+    /// Messages with bodies of so many bytes wait no longer, or are not new any more. Never less
+    /// than nothing: a message may have gone from the log without being seen.
+    pub(crate) fn leave(&mut self, bytes: impl Into<u64>) {
+        self.bytes = self.bytes.saturating_sub(bytes.into());
+    }
+}
+
+impl Subscription {
+    /// Whether the oldest messages go when too many wait.
+    pub(crate) fn drops_head(&self) -> bool {
+        self.is_limited() && self.options().overflow == Overflow::DropHead
+    }
+
+    /// Whether it matters how many messages wait.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.options().length_max.is_some() || self.options().length_bytes_max.is_some()
+    }
+
+    /// Whether messages with bodies of so many bytes may be published: then they are counted, until
+    /// [`Self::give_place_back`].
+    fn take_place(&self, count: u64, bytes: u64, may_refuse: bool) -> bool {
+        let mut state = self.state.lock();
+        let options = self.options();
+        if may_refuse && options.overflow == Overflow::RejectPublish {
+            let length_max = options.length_max.unwrap_or(u64::MAX);
+            let is_too_long =
+                options.length_max.is_some() && state.depth().saturating_add(count) > length_max;
+            let bytes_max = options.length_bytes_max;
+            let is_too_large = bytes_max.is_some_and(|bytes_max| state.exceeds(bytes_max, bytes));
+            if is_too_long || is_too_large {
+                return false;
+            }
+        }
+        if options.length_bytes_max.is_some() {
+            if state.about_waiting() == 0 {
+                // What went from the log unseen was counted until now.
+                state.bodies.bytes = 0;
+            }
+            state.bodies.bytes += bytes;
+        }
+        true
+    }
+
+    /// The publish did not happen after all.
+    fn give_place_back(&self, bytes: u64) {
+        if self.options().length_bytes_max.is_some() {
+            self.state.lock().bodies.leave(bytes);
+        }
+    }
+
+    /// Drops the oldest waiting messages of a queue that is longer than it may be.
+    pub(crate) fn drop_head(self: &Arc<Self>, state: &mut State, round: &mut Round) {
+        let length_max = self.options().length_max;
+        match (self.options().length_bytes_max, length_max) {
+            (Some(bytes_max), _) => self.drop_bytes(state, bytes_max, length_max, round),
+            (None, Some(length_max)) => self.drop_messages(state, length_max),
+            (None, None) => {}
+        }
+    }
+
+    /// Drops until bodies fit. Each is looked at, because its size has to be known.
+    fn drop_bytes(
+        self: &Arc<Self>,
+        state: &mut State,
+        bytes_max: u64,
+        length_max: Option<u64>,
+        round: &mut Round,
+    ) {
+        let is_too_long = |state: &State| length_max.is_some_and(|max| state.depth() > max);
+        for partition in 0..state.logs.len() {
+            while state.exceeds(bytes_max, 0) || is_too_long(state) {
+                if round.is_over() {
+                    state.retry_ms = round.now_ms;
+                    return;
+                }
+                let seen = match self.sight(state, partition, 1, *round) {
+                    Sight::Run(seen) => seen,
+                    Sight::SteppedOver => continue,
+                    Sight::Blank(Blank::Nothing) => break,
+                    Sight::Blank(Blank::Waiting) => return,
+                };
+                let all_went = match seen.run.verdict {
+                    Verdict::Deliver => self.discard(state, &seen, Some(DeadReason::Length)),
+                    Verdict::Unwanted | Verdict::Expired | Verdict::Later(_) => {
+                        matches!(self.dispose(state, &seen), Found::SteppedOver(_))
+                    }
+                };
+                round.stepped_bytes += u64::from(seen.run.bytes);
+                if !all_went {
+                    // Letters go on, and then so does this.
+                    return;
+                }
+            }
+        }
+    }
+
+    fn drop_messages(self: &Arc<Self>, state: &mut State, length_max: u64) {
+        let mut excess = state.depth().saturating_sub(length_max);
+        let keep_letters = self.options().dead_letter.is_some();
+        for partition in 0..state.logs.len() {
+            let index = partition_number(partition);
+            while excess > 0 {
+                // What waits for its letter holds the rest up: letters go on, and then so does
+                // this.
+                if keep_letters && state.ledger.dead() >= DEAD_MAX {
+                    return;
+                }
+                if state.ledger.first_ready(index).is_some() {
+                    match keep_letters {
+                        true => state.ledger.bury_ready(index, DeadReason::Length),
+                        false => state.ledger.drop_ready(index, 1),
+                    }
+                    excess -= 1;
+                    continue;
+                }
+                let (next, end) = (state.ledger.next(index), state.visible_end(partition));
+                if next >= end {
+                    break;
+                }
+                match state.ledger.claim(index, excess.min(end - next)) {
+                    Claim::Taken(count) => state.ledger.step_over(index, count),
+                    Claim::Free(_) if keep_letters => {
+                        state.ledger.bury_new(index, DeadReason::Length);
+                        excess -= 1;
+                    }
+                    Claim::Free(count) => {
+                        state.ledger.skip_to(index, next + count);
+                        excess -= count;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Counts the bodies below `ends` that wait. Blocks on the disk, for as much as the limit says.
+    pub(crate) fn count_bodies(self: &Arc<Self>, ends: &[Offset]) {
+        let (Some(bytes_max), Some(topic)) = (self.options().length_bytes_max, self.topic()) else {
+            return;
+        };
+        for (partition, (log, end)) in topic.logs().iter().zip(ends).enumerate() {
+            let mut counted = 0;
+            let mut segments = log.segments();
+            while let Some(segment) = segments.pop() {
+                if counted > bytes_max {
+                    let mut state = self.state.lock();
+                    let below = &mut state.bodies.uncounted_below;
+                    below.resize(below.len().max(partition + 1), 0);
+                    below[partition] = segment.end;
+                    break;
+                }
+                let range = (segment.base, segment.end.min(*end));
+                match self.count_range(partition, log, range) {
+                    Ok(bytes) => counted += bytes,
+                    Err(error) => {
+                        tracing::warn!(subscription = ?self, partition, %error,
+                            "messages that cannot be read do not count against the limit in bytes");
+                    }
+                }
+            }
+        }
+    }
+
+    fn count_range(
+        &self,
+        partition: usize,
+        log: &Arc<PartitionLog>,
+        (start, end): (Offset, Offset),
+    ) -> Result<u64, ReadError> {
+        let index = partition_number(partition);
+        let (mut from, mut counted) = (start.max(self.floor(index).unwrap_or(start)), 0);
+        while from < end {
+            let batches: Vec<Batch> = match log.read(from, COUNT_BYTES) {
+                Read::Batches(batches) => batches,
+                Read::End => break,
+                Read::Cold(read) => read.run()?,
+            };
+            let Some(last) = batches.last() else { break };
+            let next = last.end_offset();
+            for batch in &batches {
+                let name = (log.topic(), index, batch.base_offset());
+                let batch = match batch.is_compressed() {
+                    true => self.shared.inflater.inflate(name, batch),
+                    false => batch.clone(),
+                };
+                let mut state = self.state.lock();
+                let mut records = batch.records();
+                while let Ok(Some((offset, record))) = records.next_record() {
+                    if offset < from || offset >= end {
+                        continue;
+                    }
+                    let bytes = body_bytes(&record);
+                    counted += u64::from(bytes);
+                    if state.ledger.note_bytes(index, offset, bytes) {
+                        state.bodies.bytes += u64::from(bytes);
+                    }
+                }
+            }
+            from = next.max(from + 1);
+        }
+        Ok(counted)
+    }
+}
+
+impl State {
+    /// Whether bodies of `more` bytes would be too many beside those that wait.
+    fn exceeds(&self, bytes_max: u64, more: u64) -> bool {
+        let waiting = self.bodies.bytes + self.ledger.ready_bytes();
+        let below = (0u32..).zip(&self.bodies.uncounted_below);
+        waiting.saturating_add(more) > bytes_max
+            || below
+                .into_iter()
+                .any(|(partition, below)| self.ledger.next(partition) < *below)
+    }
+}
+
+/// The places of a publish in the limited subscriptions of a topic, given back unless the publish
+/// happens.
+pub(crate) struct Places {
+    /// Those that have counted it.
+    subscriptions: Vec<Arc<Subscription>>,
+    bytes: u64,
+}
+
+impl Places {
+    /// Takes a place for `batch` in each limited subscription of `topic`.
+    ///
+    /// # Errors
+    /// The subscription that refuses it, if one may.
+    pub(crate) fn take(
+        topic: &Topic,
+        batch: &Batch,
+        may_refuse: bool,
+    ) -> Result<Self, Arc<Subscription>> {
+        let mut places = Self {
+            subscriptions: Vec::new(),
+            bytes: 0,
+        };
+        let subscriptions = topic.subscriptions();
+        let limited = subscriptions.iter().filter(|s| s.is_limited());
+        let mut limited = limited.peekable();
+        if limited.peek().is_none() {
+            return Ok(places);
+        }
+        let counts = |s: &Arc<Subscription>| s.options().length_bytes_max.is_some();
+        if subscriptions.iter().any(counts) {
+            places.bytes = bodies_of(topic, batch);
+        }
+        let count = u64::from(batch.count());
+        for subscription in limited {
+            if !subscription.take_place(count, places.bytes, may_refuse) {
+                return Err(subscription.clone());
+            }
+            places.subscriptions.push(subscription.clone());
+        }
+        Ok(places)
+    }
+
+    /// The publish happened.
+    pub(crate) fn keep(mut self) {
+        self.subscriptions.clear();
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        for subscription in &self.subscriptions {
+            subscription.give_place_back(self.bytes);
+        }
+    }
+}
+
+/// The bytes of all bodies of a batch.
+fn bodies_of(topic: &Topic, batch: &Batch) -> u64 {
+    let bytes_max = topic.shared().inflater.batch_bytes_max();
+    let inflated;
+    let batch = match batch.is_compressed() {
+        true => match batch.inflate(bytes_max) {
+            Ok(batch) => {
+                inflated = batch;
+                &inflated
+            }
+            // Its messages will be skipped.
+            Err(_) => return 0,
+        },
+        false => batch,
+    };
+    let (mut bytes, mut records) = (0, batch.records());
+    while let Ok(Some((_, record))) = records.next_record() {
+        bytes += u64::from(body_bytes(&record));
+    }
+    bytes
+}

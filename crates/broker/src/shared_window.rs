@@ -1,0 +1,171 @@
+//! A window that several consumers share, of one subscription or of many (AMQP's `basic.qos` with
+//! `global`).
+//!
+//! Each subscription has a lock of its own, so a place in the window is taken before messages are
+//! looked for, and what was too much is given back. A subscription that finds no place leaves its
+//! name; whoever frees one lets it look again, once no lock is held.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::subscription::Subscription;
+
+/// The most messages that may be in flight to all consumers that share it.
+#[derive(Debug)]
+pub struct SharedWindow {
+    /// `u32::MAX`: no limit.
+    messages_max: AtomicU32,
+    /// In flight, and places that a subscription holds while it looks for messages.
+    taken: AtomicU64,
+    waiting: Mutex<Waiting>,
+}
+
+/// Who found no place.
+#[derive(Debug, Default)]
+struct Waiting {
+    subscriptions: VecDeque<Weak<Subscription>>,
+    /// Somebody lets them look again, one by one.
+    is_served: bool,
+}
+
+thread_local! {
+    /// Windows with new room while this thread serves one already: so serving nests in no depth.
+    static FREED: RefCell<Option<Vec<Arc<SharedWindow>>>> = const { RefCell::new(None) };
+}
+
+impl SharedWindow {
+    /// A window of so many messages; `u32::MAX` is no limit, 0 stops delivery.
+    pub fn new(messages: u32) -> Arc<Self> {
+        Arc::new(Self {
+            messages_max: AtomicU32::new(messages),
+            taken: AtomicU64::new(0),
+            waiting: Mutex::default(),
+        })
+    }
+
+    /// Changes the window. What is in flight beyond it stays.
+    pub fn set(self: &Arc<Self>, messages: u32) {
+        self.messages_max.store(messages, Ordering::SeqCst);
+        serve(vec![self.clone()]);
+    }
+
+    /// Messages in flight to the consumers that share it. A little more while one of their
+    /// subscriptions is looking for messages.
+    pub fn in_flight(&self) -> u32 {
+        u32::try_from(self.taken.load(Ordering::SeqCst)).unwrap_or(u32::MAX)
+    }
+
+    /// Places that are free now.
+    pub(crate) fn room(&self) -> u64 {
+        room(&self.messages_max, self.taken.load(Ordering::SeqCst))
+    }
+
+    /// Takes up to `count` places. Returns how many.
+    pub(crate) fn reserve(&self, count: u64) -> u64 {
+        let mut granted = 0;
+        let _before = self
+            .taken
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |taken| {
+                granted = count.min(room(&self.messages_max, taken));
+                (granted > 0).then(|| taken.saturating_add(granted))
+            });
+        granted
+    }
+
+    /// Gives places back. The caller has [`serve`] called once it holds no lock.
+    pub(crate) fn release(&self, count: u64) {
+        let subtract = |taken: u64| Some(taken.saturating_sub(count));
+        let _before = self
+            .taken
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, subtract);
+    }
+
+    /// Lets `subscription` look again when there is room. The caller looks once more itself: what
+    /// was freed before is told to nobody.
+    pub(crate) fn wait(&self, subscription: &Arc<Subscription>) {
+        let mut waiting = self.waiting.lock();
+        let known = |other: &Weak<Subscription>| other.as_ptr() == Arc::as_ptr(subscription);
+        if !waiting.subscriptions.iter().any(known) {
+            waiting
+                .subscriptions
+                .retain(|other| other.strong_count() > 0);
+            waiting
+                .subscriptions
+                .push_back(Arc::downgrade(subscription));
+        }
+    }
+
+    /// Lets those who wait look again, as long as there is room.
+    fn serve_waiting(&self) {
+        let mut is_mine = false;
+        loop {
+            let next = {
+                let mut waiting = self.waiting.lock();
+                if waiting.is_served && !is_mine {
+                    // Whoever serves looks for room once more after this.
+                    return;
+                }
+                let next = match self.room() {
+                    0 => None,
+                    _ => waiting.subscriptions.pop_front(),
+                };
+                is_mine = next.is_some();
+                waiting.is_served = is_mine;
+                next
+            };
+            match next {
+                Some(next) => {
+                    if let Some(subscription) = next.upgrade() {
+                        subscription.change(|_| ());
+                    }
+                }
+                None => return,
+            }
+        }
+    }
+}
+
+fn room(messages_max: &AtomicU32, taken: u64) -> u64 {
+    match messages_max.load(Ordering::SeqCst) {
+        u32::MAX => u64::MAX,
+        messages_max => u64::from(messages_max).saturating_sub(taken),
+    }
+}
+
+/// These windows have new room. The caller holds no lock.
+pub(crate) fn serve(windows: Vec<Arc<SharedWindow>>) {
+    let is_nested = FREED.with_borrow_mut(|freed| match freed {
+        Some(freed) => {
+            freed.extend(windows.iter().cloned());
+            true
+        }
+        None => {
+            *freed = Some(Vec::new());
+            false
+        }
+    });
+    if is_nested {
+        return;
+    }
+    let _ends = Serving;
+    let mut windows = windows;
+    while !windows.is_empty() {
+        for window in windows.drain(..) {
+            window.serve_waiting();
+        }
+        windows = FREED.with_borrow_mut(|freed| std::mem::take(freed.get_or_insert_default()));
+    }
+}
+
+/// This thread serves windows, until this is dropped.
+struct Serving;
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        FREED.with_borrow_mut(|freed| *freed = None);
+    }
+}

@@ -1,0 +1,58 @@
+//! One message for who asks for one.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use crate::dispatch::{Blank, Found, Round, Wanted};
+use crate::message::Delivery;
+use crate::outbox::Outbox;
+use crate::subscription::Subscription;
+
+impl Subscription {
+    /// As [`crate::Consumer::poll_take`].
+    pub(crate) fn poll_take(
+        self: &Arc<Self>,
+        slot: u32,
+        outbox: &Outbox,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Delivery>> {
+        let mut state = self.state.lock();
+        let pulls = state
+            .consumer(slot)
+            .is_some_and(|consumer| consumer.may_pull());
+        if state.closed || state.paused || !pulls {
+            return Poll::Ready(None);
+        }
+        let mut round = Round::at(self.shared.clock.now_us());
+        let wanted = Wanted {
+            slot: slot as usize,
+            quota: 1,
+        };
+        let mut answer = Poll::Ready(None);
+        match self.deliver_some(&mut state, wanted, &mut round) {
+            Found::Delivered => {
+                let mut taken = outbox.take_all();
+                let consumer = state.consumer(slot);
+                if consumer.is_some_and(|consumer| consumer.options.auto_ack) {
+                    self.ack_deliveries(&mut state, slot, &taken);
+                }
+                answer = Poll::Ready(taken.pop());
+            }
+            Found::SteppedOver(_) => {
+                // Enough for one go: others want the thread and the lock too.
+                context.waker().wake_by_ref();
+                answer = Poll::Pending;
+            }
+            Found::Blank(Blank::Nothing) => {}
+            Found::Blank(Blank::Waiting) => answer = Poll::Pending,
+        }
+        // What is left may be looked after by a timer, or may have become too little to be.
+        self.dispatch(&mut state);
+        if answer.is_pending() {
+            outbox.set_waker(context.waker());
+            state.pull_waits = true;
+        }
+        self.finish(state);
+        answer
+    }
+}
