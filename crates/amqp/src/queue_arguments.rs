@@ -352,7 +352,7 @@ fn shown(value: Value<'_>) -> String {
 }
 
 /// RabbitMQ's name of a value's type.
-fn type_name(value: Value<'_>) -> &'static str {
+pub(crate) fn type_name(value: Value<'_>) -> &'static str {
     match value {
         Value::Bool(_) => "bool",
         Value::I8(_) => "byte",

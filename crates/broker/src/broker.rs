@@ -308,9 +308,13 @@ impl Broker {
 }
 
 impl Shared {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     /// Whether something of this name may be made. The caller holds `definitions`.
     pub(crate) fn check_new(&self, name: &str) -> Result<(), CatalogError> {
-        if self.closed.load(Ordering::Acquire) {
+        if self.is_closed() {
             return Err(CatalogError::Closed);
         }
         let length_fits = (1..=NAME_BYTES_MAX).contains(&name.len());

@@ -249,6 +249,11 @@ impl Broker {
         Some(mark.committed(group, place))
     }
 
+    /// Whether any group has committed offsets of a topic.
+    pub fn is_committed(&self, topic: Uuid) -> bool {
+        self.shared.committed.has_topic(topic)
+    }
+
     /// The groups that have committed offsets, sorted.
     pub fn groups_with_offsets(&self) -> Vec<String> {
         let groups = self.shared.committed.groups.lock();

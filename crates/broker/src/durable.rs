@@ -1,8 +1,12 @@
-//! For protocols that keep state here: when it is synced, and what time it is.
+//! For protocols that keep state here: when it is synced, what time it is, what there is at the
+//! start, and whether it is over.
+
+use std::sync::Arc;
 
 use cloverleaf_log::Pending;
 
 use crate::broker::{Broker, CatalogError};
+use crate::topic::Topic;
 
 impl Broker {
     /// A future that is ready once all state that was written so far ([`Broker::commit_offsets`],
@@ -26,5 +30,15 @@ impl Broker {
     /// with.
     pub fn now_ms(&self) -> u64 {
         self.shared.clock.now_ms()
+    }
+
+    /// All topics, those too that users do not see, in no order.
+    pub fn all_topics(&self) -> Vec<Arc<Topic>> {
+        self.shared.all_topics()
+    }
+
+    /// Whether [`Broker::close`] has begun: topics that are gone then were not deleted.
+    pub fn is_closed(&self) -> bool {
+        self.shared.is_closed()
     }
 }

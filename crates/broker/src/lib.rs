@@ -38,6 +38,7 @@ mod partitions;
 mod pick;
 mod publish;
 mod publishing;
+mod purge;
 mod restore;
 mod retention;
 mod schedule;

@@ -75,6 +75,7 @@ const SANS_IO: &[&str] = &[
     "cloverleaf-session",
     "cloverleaf-nsq",
     "cloverleaf-kafka",
+    "cloverleaf-amqp",
 ];
 /// What a crate without sockets has no use for.
 const IO_CRATES: &[&str] = &[

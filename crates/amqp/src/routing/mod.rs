@@ -126,6 +126,11 @@ impl Exchange {
         self.bindings.iter()
     }
 
+    /// Whether it has this very binding.
+    pub fn has_binding(&self, binding: &Binding) -> bool {
+        self.bindings.contains(binding)
+    }
+
     fn bind(&mut self, binding: Binding) -> bool {
         let destination = binding.destination.clone();
         let key = binding.key.clone();
@@ -202,8 +207,17 @@ pub struct Routed<'a> {
 }
 
 impl<'a> Routed<'a> {
+    /// Whether it has further routing keys, or could have: the fields are there.
+    pub fn has_more_keys(&self) -> bool {
+        !self.headers.is_empty()
+            && self
+                .headers
+                .fields()
+                .any(|(name, _)| name == "CC" || name == "BCC")
+    }
+
     /// All its routing keys, none twice unless it was sent twice.
-    fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+    pub fn keys(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let more = |name| match self.headers.get(name) {
             Some(Value::Array(keys)) => Some(keys),
             _ => None,
@@ -215,6 +229,15 @@ impl<'a> Routed<'a> {
             _ => None,
         }))
     }
+}
+
+/// Where a message goes, and what that depended on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Routing {
+    /// The queues, each once, in no particular order.
+    pub queues: Vec<Arc<str>>,
+    /// A headers exchange was asked: exchange and key alone do not say it.
+    pub by_headers: bool,
 }
 
 /// Why an exchange cannot be unbound, deleted or bound.
@@ -388,23 +411,24 @@ impl Topology {
         }
     }
 
-    /// The queues to which a message goes that is published to the exchange `name`, each once, in
-    /// no particular order; `None`: there is no such exchange.
-    pub fn route(&self, name: &str, message: &Routed<'_>) -> Option<Vec<Arc<str>>> {
+    /// Where a message goes that is published to the exchange `name`; `None`: there is no such
+    /// exchange.
+    pub fn route(&self, name: &str, message: &Routed<'_>) -> Option<Routing> {
         let (name, exchange) = self.exchanges.get_key_value(name)?;
-        let mut queues: Vec<Arc<str>> = Vec::new();
+        let mut routing = Routing::default();
         let mut seen_queues: HashSet<&Arc<str>> = HashSet::new();
         let mut seen: HashSet<&Arc<str>> = HashSet::from([name]);
         let mut work = vec![exchange];
         while let Some(exchange) = work.pop() {
             let mut further: Vec<&Arc<str>> = Vec::new();
             let mut found_any = false;
+            routing.by_headers |= exchange.options.kind == Kind::Headers;
             exchange.matches(message, |destination| {
                 found_any = true;
                 match destination {
                     Destination::Queue(queue) => {
                         if seen_queues.insert(queue) {
-                            queues.push(queue.clone());
+                            routing.queues.push(queue.clone());
                         }
                     }
                     Destination::Exchange(name) => further.push(name),
@@ -421,7 +445,7 @@ impl Topology {
                 }
             }
         }
-        Some(queues)
+        Some(routing)
     }
 }
 

@@ -34,7 +34,7 @@ fn routed(topology: &Topology, name: &str, key: &str) -> Vec<String> {
         key,
         ..Routed::default()
     };
-    let queues = topology.route(name, &message).unwrap();
+    let queues = topology.route(name, &message).unwrap().queues;
     let mut names: Vec<String> = queues.iter().map(|name| name.to_string()).collect();
     names.sort();
     names
@@ -117,7 +117,7 @@ fn copies_go_to_further_keys() {
         key: "d",
         headers: Table::check(&headers).unwrap(),
     };
-    let mut found = topology.route("direct", &message).unwrap();
+    let mut found = topology.route("direct", &message).unwrap().queues;
     found.sort();
     let found: Vec<&str> = found.iter().map(|name| &**name).collect();
     assert_eq!(found, ["a", "b", "c", "d"]);

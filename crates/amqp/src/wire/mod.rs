@@ -24,5 +24,5 @@ pub use frame::{
 pub use methods::{Method, MethodId, method};
 pub use properties::{ContentHeader, Properties};
 pub use reader::{Malformed, Reader};
-pub use table::{Array, DEPTH_MAX, Table, Value, table_bytes};
+pub use table::{Array, DEPTH_MAX, Table, Value, array_bytes, table_bytes};
 pub use writer::Writer;

@@ -99,6 +99,15 @@ impl<'a> Table<'a> {
 }
 
 impl<'a> Array<'a> {
+    /// The array in `bytes`, the length in front not among them.
+    ///
+    /// # Errors
+    /// The bytes are no array, or nested too deep.
+    pub fn check(bytes: &'a [u8]) -> Result<Self> {
+        check_array(bytes, DEPTH_MAX)?;
+        Ok(Self { bytes })
+    }
+
     /// Its values in their order.
     pub fn values(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
         let mut reader = Reader::new(self.bytes);
@@ -214,6 +223,16 @@ pub fn table_bytes(fields: &[(&str, Value<'_>)]) -> Vec<u8> {
     bytes
 }
 
+/// The bytes of an array with these values, without their length.
+pub fn array_bytes(values: &[Value<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut out = Writer::new(&mut bytes);
+    for value in values {
+        value.write(&mut out);
+    }
+    bytes
+}
+
 /// Reads a value whose nested parts are known to be well formed, or are checked by the caller.
 fn read_value<'a>(reader: &mut Reader<'a>) -> Result<Value<'a>> {
     Ok(match reader.octet()? {
@@ -262,10 +281,14 @@ fn check_value(reader: &mut Reader<'_>, depth_left: u32) -> Result<()> {
     let Some(depth_left) = depth_left.checked_sub(1) else {
         return malformed("a field table is nested too deep");
     };
-    if is_table {
-        return check_table(nested, depth_left);
+    match is_table {
+        true => check_table(nested, depth_left),
+        false => check_array(nested, depth_left),
     }
-    let mut values = Reader::new(nested);
+}
+
+fn check_array(bytes: &[u8], depth_left: u32) -> Result<()> {
+    let mut values = Reader::new(bytes);
     while !values.rest().is_empty() {
         check_value(&mut values, depth_left)?;
     }

@@ -1,0 +1,203 @@
+//! Binding queues and exchanges to exchanges.
+
+use std::sync::Arc;
+
+use super::names::{check_no_reply_queue, check_not_default, strip};
+use super::{Owner, VirtualHost, refused, stored};
+use crate::exception::{Exception, Resource};
+use crate::routing::{Binding, Destination, Topology, TopologyError};
+use crate::wire::{Table, Value, table_bytes};
+
+impl VirtualHost {
+    /// Binds a queue to an exchange; nothing happens if it is bound in this way already.
+    ///
+    /// # Errors
+    /// No such exchange or queue (404), in exclusive use of another connection (405), the default
+    /// exchange (403), arguments that a headers exchange does not take (406).
+    pub fn bind_queue(
+        &self,
+        owner: Owner,
+        queue: &str,
+        exchange: &str,
+        key: &str,
+        arguments: Table<'_>,
+    ) -> Result<(), Exception> {
+        let queue = strip(queue);
+        check_no_reply_queue(&queue)?;
+        let destination = Destination::Queue(queue.as_ref().into());
+        self.bind(Some(owner), exchange, binding(destination, key, arguments))
+    }
+
+    /// Unbinds a queue from an exchange; nothing happens if it is not bound in this way.
+    ///
+    /// # Errors
+    /// In exclusive use of another connection (405), the default exchange (403).
+    pub fn unbind_queue(
+        &self,
+        owner: Owner,
+        queue: &str,
+        exchange: &str,
+        key: &str,
+        arguments: Table<'_>,
+    ) -> Result<(), Exception> {
+        let queue = strip(queue);
+        check_no_reply_queue(&queue)?;
+        let destination = Destination::Queue(queue.as_ref().into());
+        self.unbind(Some(owner), exchange, &binding(destination, key, arguments))
+    }
+
+    /// Binds the exchange `destination` to the exchange `source`, so that messages of the second
+    /// go to the first too.
+    ///
+    /// # Errors
+    /// As [`VirtualHost::bind_queue`].
+    pub fn bind_exchange(
+        &self,
+        destination: &str,
+        source: &str,
+        key: &str,
+        arguments: Table<'_>,
+    ) -> Result<(), Exception> {
+        let destination = strip(destination);
+        check_not_default(&destination)?;
+        let destination = Destination::Exchange(destination.as_ref().into());
+        self.bind(None, source, binding(destination, key, arguments))
+    }
+
+    /// Unbinds an exchange from an exchange; nothing happens if it is not bound in this way.
+    ///
+    /// # Errors
+    /// The default exchange (403).
+    pub fn unbind_exchange(
+        &self,
+        destination: &str,
+        source: &str,
+        key: &str,
+        arguments: Table<'_>,
+    ) -> Result<(), Exception> {
+        let destination = strip(destination);
+        check_not_default(&destination)?;
+        let destination = Destination::Exchange(destination.as_ref().into());
+        self.unbind(None, source, &binding(destination, key, arguments))
+    }
+
+    fn bind(&self, owner: Option<Owner>, source: &str, binding: Binding) -> Result<(), Exception> {
+        let source = strip(source);
+        let resource = Resource::exchange(&source);
+        check_not_default(&source)?;
+        let mut definitions = self.definitions.lock();
+        if self.check_bind(owner, &source, &binding)? {
+            return Ok(());
+        }
+        let bytes = stored::binding_bytes(&source, &binding);
+        self.charge(&mut definitions, &resource, bytes)?;
+        // Kept only if both ends are there after a restart.
+        let ends = (
+            self.exchange_id(&definitions, &source),
+            self.destination_id(&definitions, &binding.destination),
+        );
+        if let (Some(from), Some(to)) = ends {
+            let key = stored::binding_key(&source, &binding);
+            let value = stored::encode_ends(from, to);
+            if let Err(error) = self.broker.keep(&key, Some(value)) {
+                definitions.discharge(bytes);
+                return Err(refused(&resource, &error));
+            }
+        }
+        let bound = self.state.write().topology.bind(&source, binding);
+        self.changed();
+        match bound {
+            Ok(_) => Ok(()),
+            // It was there a moment ago, and nobody else changes anything meanwhile.
+            Err(TopologyError::NoExchange | TopologyError::InUse) => Err(Exception::no(&resource)),
+        }
+    }
+
+    /// Whether it is bound already. Both ends must be there and allow it.
+    fn check_bind(
+        &self,
+        owner: Option<Owner>,
+        source: &str,
+        binding: &Binding,
+    ) -> Result<bool, Exception> {
+        let state = self.state.read();
+        let Some(exchange) = state.topology.exchange(source) else {
+            return Err(Exception::no(&Resource::exchange(source)));
+        };
+        let queue = match &binding.destination {
+            Destination::Queue(name) => match state.queues.get(name) {
+                Some(slot) if !slot.queue.is_deleted() => Some(&slot.queue),
+                _ => return Err(Exception::no(&Resource::queue(name))),
+            },
+            Destination::Exchange(name) => match state.topology.exchange(name) {
+                Some(_) => None,
+                None => return Err(Exception::no(&Resource::exchange(name))),
+            },
+        };
+        let arguments = Table::check(&binding.arguments).unwrap_or_default();
+        Topology::check_arguments(exchange.options.kind, arguments)
+            .map_err(Exception::precondition)?;
+        if let (Some(queue), Some(owner)) = (queue, owner) {
+            queue.check_access(owner)?;
+        }
+        Ok(exchange.has_binding(binding))
+    }
+
+    fn unbind(
+        &self,
+        owner: Option<Owner>,
+        source: &str,
+        binding: &Binding,
+    ) -> Result<(), Exception> {
+        let source = strip(source);
+        check_not_default(&source)?;
+        let mut definitions = self.definitions.lock();
+        let key = {
+            let state = self.state.read();
+            let Some(exchange) = state.topology.exchange(&source) else {
+                return Ok(());
+            };
+            if !exchange.has_binding(binding) {
+                return Ok(());
+            }
+            if let (Destination::Queue(name), Some(owner)) = (&binding.destination, owner)
+                && let Some(slot) = state.queues.get(name)
+            {
+                slot.queue.check_access(owner)?;
+            }
+            // An exchange that goes with this binding goes first: the binding means nothing then.
+            match exchange.options.auto_delete && exchange.bindings().nth(1).is_none() {
+                true => stored::exchange_key(&source),
+                false => stored::binding_key(&source, binding),
+            }
+        };
+        if self.broker.kept(&key).is_some() {
+            let gone = self.broker.keep(&key, None);
+            gone.map_err(|error| refused(&Resource::exchange(&source), &error))?;
+        }
+        let removed = self.state.write().topology.unbind(&source, binding);
+        self.changed();
+        if let Ok(removed) = removed {
+            self.forget(&mut definitions, &removed);
+        }
+        Ok(())
+    }
+}
+
+/// A binding, the same whatever the order of its arguments.
+fn binding(destination: Destination, key: &str, arguments: Table<'_>) -> Binding {
+    Binding {
+        destination,
+        key: key.into(),
+        arguments: sorted(arguments),
+    }
+}
+
+fn sorted(arguments: Table<'_>) -> Arc<[u8]> {
+    let mut fields: Vec<(&str, Value<'_>)> = arguments.fields().collect();
+    if fields.is_sorted_by_key(|(name, _)| *name) {
+        return arguments.bytes().into();
+    }
+    fields.sort_by_key(|(name, _)| *name);
+    table_bytes(&fields).into()
+}

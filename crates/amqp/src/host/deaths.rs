@@ -1,0 +1,207 @@
+//! What a dead-lettered message says of its deaths: `x-death` and its relatives.
+//!
+//! Source: <https://www.rabbitmq.com/docs/dlx#effects>. One entry for each queue and reason, the
+//! latest death first, with how often it happened. What a client writes into these headers counts
+//! for nothing: only what was written here is read again.
+
+use crate::wire::{Array, Properties, Table, Value, Writer, array_bytes, table_bytes};
+
+/// The history.
+const DEATH: &str = "x-death";
+/// Of the first death: its reason, queue and exchange.
+const FIRST: [&str; 3] = [
+    "x-first-death-reason",
+    "x-first-death-queue",
+    "x-first-death-exchange",
+];
+/// Of the latest death.
+const LAST: [&str; 3] = [
+    "x-last-death-reason",
+    "x-last-death-queue",
+    "x-last-death-exchange",
+];
+/// More deaths of different kinds are not remembered, the oldest go: headers have to fit into a
+/// frame.
+const DEATHS_MAX: usize = 128;
+/// Nor are more routing keys of one.
+const KEYS_MAX: usize = 16;
+
+/// The reason of a message that a consumer has given up.
+pub(super) const REJECTED: &str = "rejected";
+
+/// RabbitMQ's word for why a message died.
+pub(super) fn reason(word: &[u8]) -> &'static str {
+    match word {
+        b"expired" => "expired",
+        b"length" | b"maxlen" => "maxlen",
+        b"attempts" | b"delivery_limit" => "delivery_limit",
+        _ => REJECTED,
+    }
+}
+
+/// Deaths in one queue for one reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Death<'a> {
+    pub(super) queue: &'a str,
+    pub(super) reason: &'a str,
+    /// How often.
+    pub(super) count: i64,
+    /// The first time, in seconds since 1970.
+    pub(super) time_s: u64,
+    /// To which exchange it had been published the first time.
+    pub(super) exchange: &'a str,
+    /// With which routing keys.
+    pub(super) keys: Vec<&'a str>,
+    /// The time to live that the message then lost.
+    pub(super) expiration: Option<&'a str>,
+}
+
+/// All deaths of a message, the latest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Deaths<'a> {
+    all: Vec<Death<'a>>,
+    /// Reason, queue and exchange of the first.
+    first: Option<[&'a str; 3]>,
+}
+
+impl<'a> Deaths<'a> {
+    /// Reads what was written here before.
+    pub(super) fn read(headers: Table<'a>) -> Self {
+        let text = |name| headers.get(name).and_then(|value| value.as_text());
+        let first = || Some([text(FIRST[0])?, text(FIRST[1])?, text(FIRST[2])?]);
+        let all = match headers.get(DEATH) {
+            Some(Value::Array(deaths)) => deaths.values().filter_map(read_death).collect(),
+            _ => Vec::new(),
+        };
+        Self {
+            all,
+            first: first(),
+        }
+    }
+
+    /// Adds a death: one like it is counted, and is now the latest.
+    pub(super) fn add(&mut self, death: Death<'a>) {
+        self.first
+            .get_or_insert([death.reason, death.queue, death.exchange]);
+        let is_like = |old: &Death<'_>| old.queue == death.queue && old.reason == death.reason;
+        let latest = match self.all.iter().position(is_like) {
+            None => death,
+            Some(at) => {
+                let mut old = self.all.remove(at);
+                old.count = old.count.saturating_add(1);
+                old
+            }
+        };
+        self.all.insert(0, latest);
+        self.all.truncate(DEATHS_MAX);
+    }
+
+    /// Whether the message has died in that queue before, and no consumer has rejected it since:
+    /// then it would go round for ever.
+    pub(super) fn is_cycle(&self, queue: &str) -> bool {
+        match self.all.iter().position(|death| death.queue == queue) {
+            None => false,
+            Some(at) => self.all[..=at].iter().all(|death| death.reason != REJECTED),
+        }
+    }
+
+    /// The properties with these deaths, without the time to live. With a routing key of the
+    /// queue's own, the message's further ones (`CC`) are gone.
+    pub(super) fn write(&self, properties: &Properties<'_>, drops_keys: bool) -> Vec<u8> {
+        let tables: Vec<Vec<u8>> = self.all.iter().map(write_death).collect();
+        let tables: Vec<Value<'_>> = tables.iter().map(|bytes| table(bytes)).collect();
+        let deaths = array_bytes(&tables);
+        let mut fields: Vec<(&str, Value<'_>)> = vec![(DEATH, array(&deaths))];
+        let latest = self.all.first();
+        let last = latest.map(|death| [death.reason, death.queue, death.exchange]);
+        for (names, texts) in [(FIRST, self.first), (LAST, last)] {
+            let texts = texts
+                .iter()
+                .flatten()
+                .map(|text| Value::String(text.as_bytes()));
+            fields.extend(names.into_iter().zip(texts));
+        }
+        let is_own = |name: &str| name == DEATH || FIRST.contains(&name) || LAST.contains(&name);
+        let kept = properties.headers.unwrap_or_default();
+        let kept = kept.fields().filter(|(name, _)| !is_own(name));
+        fields.extend(kept.filter(|(name, _)| !drops_keys || (*name != "CC" && *name != "BCC")));
+        fields.sort_by_key(|(name, _)| *name);
+        let headers = table_bytes(&fields);
+        let mut bytes = Vec::new();
+        let properties = Properties {
+            headers: Some(Table::check(&headers).unwrap_or_default()),
+            expiration: None,
+            ..*properties
+        };
+        properties.write(&mut Writer::new(&mut bytes));
+        bytes
+    }
+}
+
+fn write_death(death: &Death<'_>) -> Vec<u8> {
+    let keys = death.keys.iter().map(|key| Value::String(key.as_bytes()));
+    let keys = array_bytes(&keys.collect::<Vec<Value<'_>>>());
+    let mut fields: Vec<(&str, Value<'_>)> = Vec::with_capacity(7);
+    if let Some(expiration) = death.expiration {
+        let expiration = Value::String(expiration.as_bytes());
+        fields.push(("original-expiration", expiration));
+    }
+    fields.extend([
+        ("count", Value::I64(death.count)),
+        ("reason", Value::String(death.reason.as_bytes())),
+        ("queue", Value::String(death.queue.as_bytes())),
+        ("time", Value::Timestamp(death.time_s)),
+        ("exchange", Value::String(death.exchange.as_bytes())),
+        ("routing-keys", array(&keys)),
+    ]);
+    table_bytes(&fields)
+}
+
+fn read_death(value: Value<'_>) -> Option<Death<'_>> {
+    let Value::Table(table) = value else {
+        return None;
+    };
+    let text = |name| table.get(name).and_then(|value| value.as_text());
+    let keys = match table.get("routing-keys") {
+        Some(Value::Array(keys)) => keys.values().filter_map(|key| key.as_text()).collect(),
+        _ => Vec::new(),
+    };
+    Some(Death {
+        queue: text("queue")?,
+        reason: text("reason")?,
+        count: table.get("count")?.as_integer()?,
+        time_s: match table.get("time") {
+            Some(Value::Timestamp(time_s)) => time_s,
+            _ => 0,
+        },
+        exchange: text("exchange")?,
+        keys,
+        expiration: text("original-expiration"),
+    })
+}
+
+/// The keys that a death remembers: those that the consumer may see.
+pub(super) fn keys<'a>(routing_key: &'a str, headers: Table<'a>) -> Vec<&'a str> {
+    let more = match headers.get("CC") {
+        Some(Value::Array(keys)) => Some(keys),
+        _ => None,
+    };
+    let more = more.into_iter().flat_map(|keys| keys.values());
+    let more = more.filter_map(|key| key.as_text());
+    std::iter::once(routing_key)
+        .chain(more)
+        .take(KEYS_MAX)
+        .collect()
+}
+
+/// Bytes that were written here are well formed.
+fn table(bytes: &[u8]) -> Value<'_> {
+    Value::Table(Table::check(bytes).unwrap_or_default())
+}
+
+fn array(bytes: &[u8]) -> Value<'_> {
+    Value::Array(Array::check(bytes).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+fn death<'a>(queue: &'a str, reason: &'a str, time_s: u64) -> Death<'a> {
+    Death {
+        queue,
+        reason,
+        count: 1,
+        time_s,
+        exchange: "x",
+        keys: vec!["k"],
+        expiration: None,
+    }
+}
+
+/// Writes deaths into properties and reads them back.
+fn round_trip(deaths: &Deaths<'_>, headers: &[u8], check: impl FnOnce(Properties<'_>)) {
+    let properties = Properties {
+        headers: Some(Table::check(headers).unwrap()),
+        expiration: Some("5000"),
+        message_id: Some("id"),
+        ..Properties::default()
+    };
+    let bytes = deaths.write(&properties, false);
+    check(Properties::read(&bytes).unwrap());
+}
+
+#[test]
+fn headers_are_those_that_programs_look_at() {
+    let mut deaths = Deaths::default();
+    let mut first = death("q", "expired", 1_700);
+    (first.exchange, first.expiration) = ("", Some("5000"));
+    deaths.add(first);
+    deaths.add(death("dlq", "rejected", 1_800));
+    let own = table_bytes(&[
+        ("x-death", Value::Bool(true)),
+        ("x-first-death-queue", Value::String(b"forged")),
+        ("mine", Value::I32(1)),
+    ]);
+    round_trip(&deaths, &own, |properties| {
+        assert_eq!(properties.expiration, None);
+        assert_eq!(properties.message_id, Some("id"));
+        let headers = properties.headers.unwrap();
+        let text = |name: &str| headers.get(name).and_then(|value| value.as_text());
+        assert_eq!(text("x-first-death-reason"), Some("expired"));
+        assert_eq!(text("x-first-death-queue"), Some("q"));
+        assert_eq!(text("x-first-death-exchange"), Some(""));
+        assert_eq!(text("x-last-death-reason"), Some("rejected"));
+        assert_eq!(text("x-last-death-queue"), Some("dlq"));
+        assert_eq!(headers.get("mine"), Some(Value::I32(1)));
+        let names: Vec<&str> = headers.fields().map(|(name, _)| name).collect();
+        assert!(names.is_sorted(), "{names:?}");
+        let Some(Value::Array(entries)) = headers.get("x-death") else {
+            panic!("no x-death");
+        };
+        let entries: Vec<Value<'_>> = entries.values().collect();
+        let Value::Table(oldest) = entries[1] else {
+            panic!("no table");
+        };
+        let fields: Vec<(&str, Value<'_>)> = oldest.fields().collect();
+        assert_eq!(fields[0], ("original-expiration", Value::String(b"5000")));
+        assert_eq!(fields[1], ("count", Value::I64(1)));
+        assert_eq!(fields[2], ("reason", Value::String(b"expired")));
+        assert_eq!(fields[3], ("queue", Value::String(b"q")));
+        assert_eq!(fields[4], ("time", Value::Timestamp(1_700)));
+        assert_eq!(fields[5], ("exchange", Value::String(b"")));
+        assert_eq!(fields[6].0, "routing-keys");
+    });
+}
+
+#[test]
+fn with_a_key_of_the_queue_further_keys_are_gone() {
+    let keys = array_bytes(&[Value::String(b"other")]);
+    let own = table_bytes(&[("CC", array(&keys)), ("mine", Value::Void)]);
+    let properties = Properties {
+        headers: Some(Table::check(&own).unwrap()),
+        ..Properties::default()
+    };
+    let mut deaths = Deaths::default();
+    deaths.add(death("q", "expired", 1));
+    for drops_keys in [false, true] {
+        let bytes = deaths.write(&properties, drops_keys);
+        let headers = Properties::read(&bytes).unwrap().headers.unwrap();
+        assert_eq!(headers.get("CC").is_some(), !drops_keys);
+        assert_eq!(headers.get("mine"), Some(Value::Void));
+    }
+    let headers = properties.headers.unwrap();
+    assert_eq!(super::keys("first", headers), ["first", "other"]);
+}
+
+#[test]
+fn the_history_is_bounded() {
+    let names: Vec<String> = (0..300).map(|number| format!("q{number}")).collect();
+    let mut deaths = Deaths::default();
+    for name in &names {
+        deaths.add(death(name, "rejected", 1));
+    }
+    assert_eq!(deaths.all.len(), DEATHS_MAX);
+    assert_eq!(deaths.all[0].queue, "q299");
+    assert_eq!(deaths.first.unwrap()[1], "q0");
+}
+
+const QUEUES: [&str; 3] = ["a", "b", "c"];
+const REASONS: [&str; 4] = ["expired", "maxlen", "delivery_limit", "rejected"];
+
+proptest! {
+    /// Held against the plain list of all that happened.
+    #[test]
+    fn counts_order_and_cycles_follow_from_what_happened(
+        events in vec((0usize..3, 0usize..4), 1..30),
+    ) {
+        let mut deaths = Deaths::default();
+        for (at, (queue, reason)) in events.iter().enumerate() {
+            deaths.add(death(QUEUES[*queue], REASONS[*reason], at as u64));
+        }
+        // Each pair with its last and its first time and its count.
+        let mut expected: Vec<(usize, usize, (usize, usize))> = Vec::new();
+        for (at, pair) in events.iter().enumerate() {
+            match expected.iter_mut().find(|(_, _, known)| known == pair) {
+                Some(known) => (known.0, known.1) = (at, known.1 + 1),
+                None => expected.push((at, 1, *pair)),
+            }
+        }
+        expected.sort_by_key(|(last, _, _)| std::cmp::Reverse(*last));
+        for ((_, count, (queue, reason)), death) in expected.iter().zip(&deaths.all) {
+            prop_assert_eq!(death.queue, QUEUES[*queue]);
+            prop_assert_eq!(death.reason, REASONS[*reason]);
+            prop_assert_eq!(death.count, *count as i64);
+            let first = events.iter().position(|pair| pair == &(*queue, *reason)).unwrap();
+            prop_assert_eq!(death.time_s, first as u64);
+        }
+        prop_assert_eq!(expected.len(), deaths.all.len());
+        for (queue, name) in QUEUES.iter().enumerate() {
+            let latest = expected.iter().position(|(_, _, (q, _))| *q == queue);
+            let is_cycle = latest.is_some_and(|at| {
+                expected[..=at].iter().all(|(_, _, (_, reason))| *reason != 3)
+            });
+            prop_assert_eq!(deaths.is_cycle(name), is_cycle);
+        }
+        round_trip(&deaths, &[], |properties| {
+            assert_eq!(Deaths::read(properties.headers.unwrap()), deaths);
+        });
+    }
+}

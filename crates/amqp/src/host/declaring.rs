@@ -1,0 +1,375 @@
+//! Declaring queues.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cloverleaf_broker::{CatalogError, Subscription};
+use cloverleaf_broker::{SubscriptionOptions, Topic, TopicOptions};
+
+use super::exchanges::{check_flag, check_text};
+use super::names::{self, PRIVATE, check_private, check_reserved, strip};
+use super::queue::{Declared, Queue, levels, subscription_options};
+use super::stored::{self, StoredQueue};
+use super::{Definitions, Owner, SUBSCRIPTION, Slot, VirtualHost, refused};
+use crate::exception::{Exception, ReplyCode, Resource};
+use crate::queue_arguments::{QueueArguments, QueueKind, check_equivalence};
+use crate::wire::{Table, Value, method, table_bytes};
+
+/// What the names of server-named queues begin with, and the argument that says otherwise.
+const GENERATED: &str = "amq.gen";
+const NAME_PREFIX: &str = "x-name-prefix";
+/// Longest such beginning in bytes.
+const NAME_PREFIX_BYTES_MAX: usize = 64;
+const QUEUE_TYPE: &str = "x-queue-type";
+
+/// A queue that is to be made.
+struct Wanted<'a> {
+    name: Cow<'a, str>,
+    /// No other protocol sees it.
+    hidden: bool,
+    durable: bool,
+    auto_delete: bool,
+    exclusive: Option<Owner>,
+    arguments: QueueArguments,
+    raw: &'a [u8],
+}
+
+impl VirtualHost {
+    /// Makes a queue, or checks that it is as it should be. An empty name asks for one of the
+    /// server's.
+    ///
+    /// # Errors
+    /// As RabbitMQ: a reserved name (403), none of that name (404, passive), in exclusive use of
+    /// another connection (405), other than it is or cannot be (406).
+    pub fn declare_queue(
+        &self,
+        owner: Owner,
+        declare: &method::QueueDeclare<'_>,
+    ) -> Result<Arc<Queue>, Exception> {
+        let name = strip(declare.queue);
+        if names::is_reply_queue(&name) {
+            // Whoever has been given the name may see whether its connection is still there.
+            return self.find(&name);
+        }
+        if declare.passive {
+            let queue = self.queue(owner, &name)?;
+            self.touch(&queue);
+            return Ok(queue);
+        }
+        let stripped = without(declare.arguments, NAME_PREFIX);
+        let arguments = Table::check(&stripped).unwrap_or_default();
+        let name = match name.is_empty() {
+            true => Cow::Owned(generated(declare.arguments)?),
+            false => {
+                check_reserved("queue", &name)?;
+                name
+            }
+        };
+        let exclusive = declare.exclusive.then_some(owner);
+        let durable = declare.durable && !declare.exclusive;
+        if let Ok(queue) = self.find(&name) {
+            check_same_queue(&queue, exclusive, durable, declare.auto_delete, arguments)?;
+            self.touch(&queue);
+            return Ok(queue);
+        }
+        let resource = Resource::queue(&name);
+        let dead_letter = "x-dead-letter-exchange";
+        check_text(dead_letter, &resource, arguments.get(dead_letter))?;
+        let read = QueueArguments::read(&name, arguments)?;
+        check_quorum(&resource, &read, durable, declare)?;
+        self.make_queue(&Wanted {
+            hidden: declare.exclusive || declare.queue.is_empty(),
+            durable,
+            auto_delete: declare.auto_delete,
+            exclusive,
+            arguments: read,
+            raw: arguments.bytes(),
+            name,
+        })
+    }
+
+    /// A queue for direct replies: exclusive, hidden, with a name that nobody guesses. The default
+    /// exchange leads to it, and it goes with its connection.
+    ///
+    /// # Errors
+    /// The catalog does not take it.
+    pub fn reply_queue(&self, owner: Owner) -> Result<Arc<Queue>, Exception> {
+        self.make_queue(&Wanted {
+            name: Cow::Owned(names::reply_queue()),
+            hidden: true,
+            durable: false,
+            auto_delete: false,
+            exclusive: Some(owner),
+            arguments: QueueArguments::default(),
+            raw: &[],
+        })
+    }
+
+    fn make_queue(&self, wanted: &Wanted<'_>) -> Result<Arc<Queue>, Exception> {
+        let resource = Resource::queue(&wanted.name);
+        let mut definitions = self.definitions.lock();
+        if let Ok(queue) = self.find(&wanted.name) {
+            let arguments = Table::check(wanted.raw).unwrap_or_default();
+            let (exclusive, durable) = (wanted.exclusive, wanted.durable);
+            check_same_queue(&queue, exclusive, durable, wanted.auto_delete, arguments)?;
+            return Ok(queue);
+        }
+        // One that others have deleted may still be in the table.
+        self.drop_remains(&mut definitions, &wanted.name);
+        check_private(&wanted.name)?;
+        let bytes = wanted.name.len() + wanted.raw.len();
+        self.charge(&mut definitions, &resource, bytes)?;
+        match self.open_topic(wanted, &resource) {
+            Ok((topic, subscription, adopted)) => {
+                let declared = Declared {
+                    arguments: wanted.arguments.clone(),
+                    raw: wanted.raw.into(),
+                    durable: wanted.durable,
+                    auto_delete: wanted.auto_delete,
+                    exclusive: wanted.exclusive,
+                    adopted,
+                };
+                let name: Arc<str> = wanted.name.as_ref().into();
+                let now_ms = self.broker.now_ms();
+                let queue = Arc::new(Queue::new(name, topic, subscription, declared, now_ms));
+                self.add_queue(&mut definitions, &queue);
+                Ok(queue)
+            }
+            Err(exception) => {
+                definitions.discharge(bytes);
+                Err(exception)
+            }
+        }
+    }
+
+    /// Puts a queue into the table.
+    pub(super) fn add_queue(&self, definitions: &mut Definitions, queue: &Arc<Queue>) {
+        let name = queue.name.clone();
+        if let Some(owner) = queue.exclusive {
+            definitions
+                .owned
+                .entry(owner)
+                .or_default()
+                .insert(name.clone());
+        }
+        let slot = Slot {
+            queue: queue.clone(),
+            alone: Arc::new([queue.clone()]),
+        };
+        let mut state = self.state.write();
+        if queue.topic.name() != name.as_ref() {
+            state
+                .by_topic
+                .insert(queue.topic.name().into(), name.clone());
+        }
+        state.queues.insert(name, slot);
+        drop(state);
+        self.changed();
+        self.arm(queue);
+    }
+
+    /// The topic of a new queue, made or taken over, its subscription, and whether the topic was
+    /// there before.
+    fn open_topic(
+        &self,
+        wanted: &Wanted<'_>,
+        resource: &Resource<'_>,
+    ) -> Result<(Arc<Topic>, Arc<Subscription>, bool), Exception> {
+        let refused = |error: CatalogError| refused(resource, &error);
+        let partitions = levels(&wanted.arguments);
+        let hidden_name;
+        let topic_name = match wanted.hidden && !wanted.durable {
+            true => {
+                // The broker does not count what users do not see.
+                self.broker.check_partitions(partitions).map_err(refused)?;
+                let number = self.last_hidden.fetch_add(1, Ordering::Relaxed) + 1;
+                hidden_name = format!("{PRIVATE}q/{number}");
+                hidden_name.as_str()
+            }
+            false => wanted.name.as_ref(),
+        };
+        let stored = |adopted| StoredQueue {
+            durable: wanted.durable,
+            auto_delete: wanted.auto_delete,
+            adopted,
+            arguments: wanted.raw.to_vec(),
+        };
+        let mut made = false;
+        let topic = self.broker.topic_or_create(topic_name, || {
+            made = true;
+            let setting = (stored::QUEUE.to_owned(), stored(false).encode());
+            TopicOptions {
+                partitions,
+                ephemeral: !wanted.durable,
+                hidden: wanted.hidden,
+                settings: [setting].into(),
+                ..TopicOptions::default()
+            }
+        });
+        let topic = topic.map_err(refused)?;
+        let options = subscription_options(&wanted.arguments);
+        if !made {
+            self.adopt(&topic, wanted, resource, &options)?;
+            if topic.partition_count() < partitions {
+                topic.add_partitions(partitions).map_err(refused)?;
+            }
+            let text = stored(true).encode();
+            let changed = topic.set_options(|options| {
+                options.settings.insert(stored::QUEUE.to_owned(), text);
+            });
+            changed.map_err(refused)?;
+        }
+        match topic.subscription_or_create(SUBSCRIPTION, || options) {
+            Ok(subscription) => Ok((topic, subscription, !made)),
+            Err(error) => {
+                self.undo(&topic, made);
+                Err(refused(error))
+            }
+        }
+    }
+
+    /// Whether a topic of another protocol can be the queue that is declared.
+    fn adopt(
+        &self,
+        topic: &Arc<Topic>,
+        wanted: &Wanted<'_>,
+        resource: &Resource<'_>,
+        options: &SubscriptionOptions,
+    ) -> Result<(), Exception> {
+        if topic.options().hidden {
+            let text = format!("{resource} is the broker's own");
+            return Err(Exception::new(ReplyCode::AccessRefused, text));
+        }
+        if topic.is_ephemeral() && wanted.durable {
+            return Err(Exception::precondition(format!(
+                "cannot declare durable {resource}: its topic ends with this process"
+            )));
+        }
+        // Another protocol may have made the subscription; its options cannot change any more.
+        if let Some(subscription) = topic.subscription(SUBSCRIPTION) {
+            let same = SubscriptionOptions {
+                start: options.start,
+                expires: options.expires,
+                dispatch: options.dispatch,
+                ..subscription.options().clone()
+            };
+            if same != *options {
+                return Err(Exception::precondition(format!(
+                    "cannot declare {resource}: its topic has a subscription '{SUBSCRIPTION}' \
+                     with other options"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// A queue that could not be made whole leaves nothing behind.
+    fn undo(&self, topic: &Arc<Topic>, made: bool) {
+        let undone = match made {
+            true => self.broker.delete_topic(topic.name()).map(|_| ()),
+            false => topic.set_options(|options| {
+                options.settings.remove(stored::QUEUE);
+            }),
+        };
+        if let Err(error) = undone {
+            tracing::warn!(topic = topic.name(), %error, "a queue was made in part");
+        }
+    }
+
+    /// The queue of that name, whoever asks.
+    pub(super) fn find(&self, name: &str) -> Result<Arc<Queue>, Exception> {
+        let state = self.state.read();
+        match state.queues.get(name) {
+            Some(slot) if !slot.queue.is_deleted() => Ok(slot.queue.clone()),
+            _ => Err(Exception::no(&Resource::queue(name))),
+        }
+    }
+
+    /// The queue of that name.
+    ///
+    /// # Errors
+    /// There is none (404), or another connection has it for itself (405).
+    pub fn queue(&self, owner: Owner, name: &str) -> Result<Arc<Queue>, Exception> {
+        let queue = self.find(&strip(name))?;
+        queue.check_access(owner)?;
+        Ok(queue)
+    }
+}
+
+/// Whether a second declaration says the same as the first.
+fn check_same_queue(
+    queue: &Queue,
+    exclusive: Option<Owner>,
+    durable: bool,
+    auto_delete: bool,
+    arguments: Table<'_>,
+) -> Result<(), Exception> {
+    if queue.exclusive != exclusive {
+        return Err(Exception::locked(&queue.name));
+    }
+    let resource = queue.resource();
+    check_flag("durable", &resource, durable, queue.durable)?;
+    check_flag("auto_delete", &resource, auto_delete, queue.auto_delete)?;
+    let (received, current) = (with_kind(arguments), with_kind(queue.table()));
+    check_equivalence(
+        &resource,
+        Table::check(&received).unwrap_or_default(),
+        Table::check(&current).unwrap_or_default(),
+    )
+}
+
+/// What a quorum queue cannot be, as RabbitMQ says it.
+fn check_quorum(
+    resource: &Resource<'_>,
+    arguments: &QueueArguments,
+    durable: bool,
+    declare: &method::QueueDeclare<'_>,
+) -> Result<(), Exception> {
+    let property = match arguments.kind {
+        QueueKind::Classic => return Ok(()),
+        QueueKind::Quorum if declare.auto_delete => "auto-delete",
+        QueueKind::Quorum if declare.exclusive => "exclusive-owner",
+        QueueKind::Quorum if !durable => "non-durable",
+        QueueKind::Quorum => return Ok(()),
+    };
+    let text = format!("invalid property '{property}' for {resource}");
+    Err(Exception::precondition(text))
+}
+
+/// The arguments with the kind of queue, which is a classic one if they do not say it.
+fn with_kind(arguments: Table<'_>) -> Cow<'_, [u8]> {
+    if arguments.get(QUEUE_TYPE).is_some() {
+        return Cow::Borrowed(arguments.bytes());
+    }
+    let mut fields: Vec<(&str, Value<'_>)> = arguments.fields().collect();
+    fields.push((QUEUE_TYPE, Value::String(b"classic")));
+    Cow::Owned(table_bytes(&fields))
+}
+
+/// The arguments without one of them.
+fn without<'a>(arguments: Table<'a>, name: &str) -> Cow<'a, [u8]> {
+    if arguments.get(name).is_none() {
+        return Cow::Borrowed(arguments.bytes());
+    }
+    let others = arguments.fields().filter(|(found, _)| *found != name);
+    let others: Vec<(&str, Value<'_>)> = others.collect();
+    Cow::Owned(table_bytes(&others))
+}
+
+/// A name for a queue that was declared without one.
+fn generated(arguments: Table<'_>) -> Result<String, Exception> {
+    let prefix = match arguments
+        .get(NAME_PREFIX)
+        .and_then(|prefix| prefix.as_text())
+    {
+        Some(prefix) if !prefix.is_empty() => strip(prefix),
+        _ => Cow::Borrowed(GENERATED),
+    };
+    if prefix.len() > NAME_PREFIX_BYTES_MAX {
+        return Err(Exception::precondition(format!(
+            "Queue name prefix '{prefix}' exceeds the {NAME_PREFIX_BYTES_MAX}-byte limit"
+        )));
+    }
+    Ok(names::server_named(&prefix))
+}

@@ -1,0 +1,272 @@
+//! Deleting queues: on demand, with their connection or their last consumer, and after others have
+//! deleted their topics.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use cloverleaf_broker::{CatalogError, Topic};
+
+use super::names::{in_use, strip};
+use super::queue::Queue;
+use super::{Definitions, Owner, SUBSCRIPTION, VirtualHost, refused, stored};
+use crate::exception::{Exception, Resource};
+use crate::queue_arguments::DeadLetter;
+
+/// How many queues that are gone are remembered, for messages that died in them just before.
+const DEPARTED_MAX: usize = 4096;
+
+/// Where the dead of a queue go.
+#[derive(Debug, Clone)]
+pub(super) struct Grave {
+    /// The queue's name.
+    pub(super) queue: Arc<str>,
+    pub(super) dead_letter: DeadLetter,
+}
+
+/// Queues that are gone, by the names of their topics.
+#[derive(Debug, Default)]
+pub(super) struct Departed {
+    graves: HashMap<Box<str>, Grave>,
+    order: VecDeque<Box<str>>,
+}
+
+impl Departed {
+    fn add(&mut self, topic: &str, grave: Grave) {
+        if self.graves.insert(topic.into(), grave).is_none() {
+            self.order.push_back(topic.into());
+        }
+        if self.order.len() > DEPARTED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.graves.remove(&oldest);
+        }
+    }
+
+    pub(super) fn get(&self, topic: &str) -> Option<&Grave> {
+        self.graves.get(topic)
+    }
+}
+
+impl VirtualHost {
+    /// Deletes a queue with its bindings; says how many messages were ready, 0 if there was none of
+    /// that name. Its topic goes too, unless others use it.
+    ///
+    /// # Errors
+    /// In exclusive use of another connection (405); has messages although `if_empty`, or
+    /// consumers although `if_unused` (406).
+    pub fn delete_queue(
+        &self,
+        owner: Owner,
+        name: &str,
+        if_unused: bool,
+        if_empty: bool,
+    ) -> Result<u32, Exception> {
+        let mut definitions = self.definitions.lock();
+        let Ok(queue) = self.find(&strip(name)) else {
+            return Ok(0);
+        };
+        queue.check_access(owner)?;
+        // Nobody attaches from here on.
+        let mut life = queue.life.lock();
+        let (ready, consumers) = queue.counts();
+        if if_empty && ready > 0 {
+            let text = format!("{} not empty", queue.resource());
+            return Err(Exception::precondition(text));
+        }
+        if if_unused && consumers > 0 {
+            return Err(in_use(&queue.resource()));
+        }
+        life.over = true;
+        drop(life);
+        self.remove_queue(&mut definitions, &queue)
+            .map_err(|error| refused(&queue.resource(), &error))?;
+        Ok(ready)
+    }
+
+    /// Drops the messages of a queue that are ready; says how many.
+    ///
+    /// # Errors
+    /// No such queue (404), or in exclusive use of another connection (405).
+    pub fn purge_queue(&self, owner: Owner, name: &str) -> Result<u32, Exception> {
+        let queue = self.queue(owner, name)?;
+        Ok(u32::try_from(queue.subscription.purge()).unwrap_or(u32::MAX))
+    }
+
+    /// A connection is over: its exclusive queues go.
+    pub fn connection_closed(&self, owner: Owner) {
+        let mut definitions = self.definitions.lock();
+        let owned = definitions.owned.remove(&owner).unwrap_or_default();
+        for name in owned {
+            if let Ok(queue) = self.find(&name) {
+                self.end_queue(&mut definitions, &queue);
+            }
+        }
+    }
+
+    /// Deletes a queue for which nobody waits.
+    pub(super) fn end_queue(&self, definitions: &mut Definitions, queue: &Arc<Queue>) {
+        queue.life.lock().over = true;
+        if let Err(error) = self.remove_queue(definitions, queue) {
+            tracing::warn!(queue = %queue.name, %error, "cannot delete a queue");
+        }
+    }
+
+    /// Removes a queue whose life is over.
+    fn remove_queue(
+        &self,
+        definitions: &mut Definitions,
+        queue: &Arc<Queue>,
+    ) -> Result<(), CatalogError> {
+        queue.set_deleted(true);
+        if let Err(error) = self.remove_topic(queue) {
+            queue.life.lock().over = false;
+            queue.set_deleted(false);
+            return Err(error);
+        }
+        self.forget_queue(definitions, queue);
+        Ok(())
+    }
+
+    /// Takes a queue without a topic out of the tables, and its bindings out of the journal.
+    fn forget_queue(&self, definitions: &mut Definitions, queue: &Arc<Queue>) {
+        let removed = {
+            if !self.has(queue) {
+                return;
+            }
+            let mut state = self.state.write();
+            state.queues.remove(&queue.name);
+            state.by_topic.remove(queue.topic.name());
+            if let Some(dead_letter) = &queue.arguments.dead_letter {
+                let grave = Grave {
+                    queue: queue.name.clone(),
+                    dead_letter: dead_letter.clone(),
+                };
+                state.departed.add(queue.topic.name(), grave);
+            }
+            state.topology.forget_queue(&queue.name)
+        };
+        self.changed();
+        definitions.discharge(stored::queue_bytes(queue));
+        if let Some(owner) = queue.exclusive
+            && let Some(owned) = definitions.owned.get_mut(&owner)
+        {
+            owned.remove(&queue.name);
+            if owned.is_empty() {
+                definitions.owned.remove(&owner);
+            }
+        }
+        self.forget(definitions, &removed);
+    }
+
+    /// Whether this very queue is in the table. The caller holds `definitions`.
+    fn has(&self, queue: &Arc<Queue>) -> bool {
+        let state = self.state.read();
+        let slot = state.queues.get(&queue.name);
+        slot.is_some_and(|slot| Arc::ptr_eq(&slot.queue, queue))
+    }
+
+    /// Deletes the topic of a queue, or makes it a topic that is no queue if others use it.
+    fn remove_topic(&self, queue: &Queue) -> Result<(), CatalogError> {
+        let topic = &queue.topic;
+        if topic.is_deleted() {
+            return Ok(());
+        }
+        let others = || {
+            topic
+                .subscriptions()
+                .iter()
+                .any(|s| s.name() != SUBSCRIPTION)
+        };
+        if !queue.adopted && !others() && !self.broker.is_committed(topic.id()) {
+            return self.broker.delete_topic(topic.name()).map(|_| ());
+        }
+        release_topic(topic)
+    }
+
+    /// A queue in the table whose topic or subscription others have deleted is taken out.
+    pub(super) fn drop_remains(&self, definitions: &mut Definitions, name: &str) {
+        let queue = match self.state.read().queues.get(name) {
+            Some(slot) => slot.queue.clone(),
+            None => return,
+        };
+        if is_lost(&queue) && !self.broker.is_closed() {
+            self.bury(definitions, &queue);
+        }
+    }
+
+    /// Takes out all queues whose topics or subscriptions others have deleted.
+    pub(super) fn sweep(&self) {
+        let lost: Vec<Arc<Queue>> = {
+            let state = self.state.read();
+            let queues = state.queues.values().map(|slot| &slot.queue);
+            queues.filter(|queue| is_lost(queue)).cloned().collect()
+        };
+        // At the end of the broker nothing is deleted, and yet nothing is there: asked afterwards,
+        // because topics go after the broker has said that it is closed.
+        if lost.is_empty() || self.broker.is_closed() {
+            return;
+        }
+        let mut definitions = self.definitions.lock();
+        for queue in lost {
+            self.bury(&mut definitions, &queue);
+        }
+    }
+
+    fn bury(&self, definitions: &mut Definitions, queue: &Arc<Queue>) {
+        // Somebody may have done it meanwhile, and made a new queue of the same topic.
+        if !self.has(queue) {
+            return;
+        }
+        queue.life.lock().over = true;
+        queue.set_deleted(true);
+        if !queue.topic.is_deleted()
+            && let Err(error) = release_topic(&queue.topic)
+        {
+            tracing::warn!(queue = %queue.name, %error, "a topic that is no queue cannot be told so");
+        }
+        self.forget_queue(definitions, queue);
+    }
+
+    /// Where the dead of the topic of that name go.
+    pub(super) fn grave(&self, topic: &str) -> Option<Grave> {
+        let state = self.state.read();
+        let name = state.by_topic.get(topic).map_or(topic, |name| name);
+        let queue = state.queues.get(name).map(|slot| &slot.queue);
+        match queue.filter(|queue| queue.topic.name() == topic) {
+            Some(queue) => Some(Grave {
+                queue: queue.name.clone(),
+                dead_letter: queue.arguments.dead_letter.clone()?,
+            }),
+            None => state.departed.get(topic).cloned(),
+        }
+    }
+}
+
+/// Whether others have deleted what a queue is made of.
+fn is_lost(queue: &Queue) -> bool {
+    let subscription = || queue.topic.subscription(SUBSCRIPTION);
+    queue.topic.is_deleted()
+        || !subscription().is_some_and(|found| Arc::ptr_eq(&found, &queue.subscription))
+}
+
+/// Makes a topic that others use, or that was there before, one that is no queue. A start after a
+/// crash in between goes on here.
+pub(super) fn release_topic(topic: &Arc<Topic>) -> Result<(), CatalogError> {
+    topic.set_options(|options| {
+        let going = stored::GOING.to_owned();
+        options.settings.insert(stored::QUEUE.to_owned(), going);
+    })?;
+    topic.delete_subscription(SUBSCRIPTION)?;
+    match topic.set_options(|options| {
+        options.settings.remove(stored::QUEUE);
+    }) {
+        // An ephemeral topic goes with its last subscription.
+        Ok(()) | Err(CatalogError::TopicDeleted { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// 404 for a queue that is gone.
+pub(super) fn gone(queue: &Queue) -> Exception {
+    Exception::no(&Resource::queue(&queue.name))
+}

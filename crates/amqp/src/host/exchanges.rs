@@ -1,0 +1,294 @@
+//! Declaring and deleting exchanges.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use super::names::{check_not_default, check_reserved, in_use, strip};
+use super::{Definitions, Note, VirtualHost, refused, stored};
+use crate::exception::{Exception, ReplyCode, Resource};
+use crate::queue_arguments::{check_same, type_name};
+use crate::routing::{Destination, ExchangeOptions, Kind, Removed, TopologyError};
+use crate::wire::{Table, Value, method};
+
+/// The argument that names where messages go that find no queue.
+const ALTERNATE: &str = "alternate-exchange";
+/// The kind of exchange that holds messages back, and the argument that says how it chooses.
+pub(super) const DELAYED_MESSAGE: &str = "x-delayed-message";
+const DELAYED_KIND: &str = "x-delayed-type";
+
+/// What is always there beside the default exchange.
+pub(super) const STANDARD: &[(&str, Kind)] = &[
+    ("amq.direct", Kind::Direct),
+    ("amq.fanout", Kind::Fanout),
+    ("amq.headers", Kind::Headers),
+    ("amq.match", Kind::Headers),
+    ("amq.topic", Kind::Topic),
+];
+
+impl VirtualHost {
+    /// Makes an exchange, or checks that it is as it should be.
+    ///
+    /// # Errors
+    /// As RabbitMQ: a name that is reserved (403), an unknown kind or another than there is (406),
+    /// none of that name (404, passive).
+    pub fn declare_exchange(&self, declare: &method::ExchangeDeclare<'_>) -> Result<(), Exception> {
+        let name = strip(declare.exchange);
+        let resource = Resource::exchange(&name);
+        if declare.passive {
+            check_not_default(&name)?;
+            return match self.state.read().topology.exchange(&name) {
+                Some(_) => Ok(()),
+                None => Err(Exception::no(&resource)),
+            };
+        }
+        let delays = declare.kind == DELAYED_MESSAGE;
+        let kind = match (Kind::from_name(declare.kind), delays) {
+            (Some(kind), _) => Some(kind),
+            (None, true) => None,
+            (None, false) => return Err(unknown_kind(declare.kind)),
+        };
+        check_not_default(&name)?;
+        if self.check_exchange(&resource, &name, declare)? {
+            return Ok(());
+        }
+        check_reserved("exchange", &name)?;
+        check_alternate(&resource, declare.arguments)?;
+        let kind = match kind {
+            Some(kind) => kind,
+            None => delayed_kind(declare.arguments)?,
+        };
+        let options = ExchangeOptions {
+            kind,
+            delays,
+            durable: declare.durable,
+            auto_delete: declare.auto_delete,
+            internal: declare.internal,
+            alternate: alternate(declare.arguments),
+            arguments: declare.arguments.bytes().to_vec(),
+        };
+        let mut definitions = self.definitions.lock();
+        if self.check_exchange(&resource, &name, declare)? {
+            return Ok(());
+        }
+        let bytes = stored::exchange_bytes(&name, &options);
+        self.charge(&mut definitions, &resource, bytes)?;
+        let id = options.durable.then(Uuid::new_v4);
+        if let Some(id) = id {
+            let value = stored::encode_exchange(&options, id);
+            if let Err(error) = self.broker.keep(&stored::exchange_key(&name), Some(value)) {
+                definitions.discharge(bytes);
+                return Err(refused(&resource, &error));
+            }
+        }
+        let note = Note { id, bytes };
+        definitions.exchanges.insert(name.as_ref().into(), note);
+        self.state.write().topology.declare(&name, options);
+        self.changed();
+        Ok(())
+    }
+
+    /// Whether there is an exchange of that name; if so it must be as declared.
+    fn check_exchange(
+        &self,
+        resource: &Resource<'_>,
+        name: &str,
+        declare: &method::ExchangeDeclare<'_>,
+    ) -> Result<bool, Exception> {
+        let state = self.state.read();
+        let Some(exchange) = state.topology.exchange(name) else {
+            return Ok(false);
+        };
+        let options = &exchange.options;
+        let current = kind_name(options);
+        if declare.kind != current {
+            let (received, current) = (atom(declare.kind), atom(current));
+            return Err(Exception::inequivalent(
+                "type", resource, &received, &current,
+            ));
+        }
+        let flags = [
+            ("durable", declare.durable, options.durable),
+            ("auto_delete", declare.auto_delete, options.auto_delete),
+            ("internal", declare.internal, options.internal),
+        ];
+        for (argument, received, current) in flags {
+            check_flag(argument, resource, received, current)?;
+        }
+        let current = Table::check(&options.arguments).unwrap_or_default();
+        check_same(
+            ALTERNATE,
+            resource,
+            declare.arguments.get(ALTERNATE),
+            current.get(ALTERNATE),
+        )?;
+        Ok(true)
+    }
+
+    /// Deletes an exchange with its bindings; nothing happens if there is none.
+    ///
+    /// # Errors
+    /// It is one of the server's (403), or has bindings although `if_unused` (406).
+    pub fn delete_exchange(&self, name: &str, if_unused: bool) -> Result<(), Exception> {
+        let name = strip(name);
+        let resource = Resource::exchange(&name);
+        check_not_default(&name)?;
+        if name.starts_with("amq.") {
+            let text = format!("deletion of system {resource} not allowed");
+            return Err(Exception::new(ReplyCode::AccessRefused, text));
+        }
+        let mut definitions = self.definitions.lock();
+        match self.state.read().topology.exchange(&name) {
+            None => return Ok(()),
+            Some(exchange) if if_unused && exchange.bindings().next().is_some() => {
+                return Err(in_use(&resource));
+            }
+            Some(_) => {}
+        }
+        // The exchange first: its bindings mean nothing without it, whenever they go.
+        let note = definitions.exchanges.get(name.as_ref());
+        if note.is_some_and(|note| note.id.is_some()) {
+            let gone = self.broker.keep(&stored::exchange_key(&name), None);
+            gone.map_err(|error| refused(&resource, &error))?;
+        }
+        let removed = self.state.write().topology.delete(&name, if_unused);
+        self.changed();
+        match removed {
+            Ok(removed) => self.forget(&mut definitions, &removed),
+            // It was there a moment ago, and nobody else changes anything meanwhile.
+            Err(TopologyError::NoExchange | TopologyError::InUse) => {}
+        }
+        Ok(())
+    }
+
+    /// Takes what is gone from the topology out of the journal. What that does not take is
+    /// dropped at the next start: a binding because one of its ends is gone, and an exchange that
+    /// went with its last binding because this one stays until then.
+    pub(super) fn forget(&self, definitions: &mut Definitions, removed: &Removed) {
+        let mut left: Vec<&Arc<str>> = Vec::new();
+        for name in &removed.exchanges {
+            if let Some(note) = definitions.exchanges.remove(name) {
+                definitions.discharge(note.bytes);
+                if note.id.is_some() && !self.unkeep(&stored::exchange_key(name)) {
+                    left.push(name);
+                }
+            }
+        }
+        for (source, binding) in &removed.bindings {
+            definitions.discharge(stored::binding_bytes(source, binding));
+            let key = stored::binding_key(source, binding);
+            // Those that were never kept cost a look-up.
+            if !left.contains(&source) && self.broker.kept(&key).is_some() {
+                self.unkeep(&key);
+            }
+        }
+    }
+
+    /// Takes something out of the journal; says whether it did.
+    pub(super) fn unkeep(&self, key: &str) -> bool {
+        match self.broker.keep(key, None) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(key, %error, "cannot be taken out of the journal yet");
+                false
+            }
+        }
+    }
+
+    /// The identity of an exchange that is still there after a restart.
+    pub(super) fn exchange_id(&self, definitions: &Definitions, name: &str) -> Option<Uuid> {
+        match definitions.exchanges.get(name) {
+            Some(note) => note.id,
+            None => STANDARD.iter().any(|(own, _)| *own == name).then(Uuid::nil),
+        }
+    }
+
+    /// The identity of a binding's destination that is still there after a restart.
+    pub(super) fn destination_id(
+        &self,
+        definitions: &Definitions,
+        destination: &Destination,
+    ) -> Option<Uuid> {
+        match destination {
+            Destination::Exchange(name) => self.exchange_id(definitions, name),
+            Destination::Queue(name) => {
+                let state = self.state.read();
+                let queue = &state.queues.get(name)?.queue;
+                queue.durable.then(|| queue.topic.id())
+            }
+        }
+    }
+}
+
+/// The kind that a client names.
+pub(super) fn kind_name(options: &ExchangeOptions) -> &'static str {
+    match options.delays {
+        true => DELAYED_MESSAGE,
+        false => options.kind.name(),
+    }
+}
+
+/// Where messages go that find no queue.
+pub(super) fn alternate(arguments: Table<'_>) -> Option<Arc<str>> {
+    arguments.get(ALTERNATE)?.as_text().map(Arc::from)
+}
+
+/// How RabbitMQ prints the name of a kind in a text: with quotes of its own where its language
+/// needs them.
+fn atom(kind: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '@';
+    match kind.chars().all(is_plain) {
+        true => format!("'{kind}'"),
+        false => format!("''{kind}''"),
+    }
+}
+
+/// 406 if a flag of two declarations differs.
+pub(super) fn check_flag(
+    argument: &str,
+    resource: &Resource<'_>,
+    received: bool,
+    current: bool,
+) -> Result<(), Exception> {
+    if received == current {
+        return Ok(());
+    }
+    let (received, current) = (format!("'{received}'"), format!("'{current}'"));
+    Err(Exception::inequivalent(
+        argument, resource, &received, &current,
+    ))
+}
+
+fn unknown_kind(kind: &str) -> Exception {
+    Exception::precondition(format!("unknown exchange type '{kind}'"))
+}
+
+fn check_alternate(resource: &Resource<'_>, arguments: Table<'_>) -> Result<(), Exception> {
+    check_text(ALTERNATE, resource, arguments.get(ALTERNATE))
+}
+
+/// 406 if an argument that names an exchange is no text.
+pub(super) fn check_text(
+    argument: &str,
+    resource: &Resource<'_>,
+    value: Option<Value<'_>>,
+) -> Result<(), Exception> {
+    match value {
+        None => Ok(()),
+        Some(value) if value.as_text().is_some() => Ok(()),
+        Some(value) => Err(Exception::precondition(format!(
+            "invalid type '{}' for arg '{argument}' in {resource}",
+            type_name(value)
+        ))),
+    }
+}
+
+fn delayed_kind(arguments: Table<'_>) -> Result<Kind, Exception> {
+    let name = arguments.get(DELAYED_KIND).and_then(|kind| kind.as_text());
+    let Some(name) = name else {
+        return Err(Exception::precondition(
+            "Invalid argument, 'x-delayed-type' must be an existing exchange type",
+        ));
+    };
+    Kind::from_name(name).ok_or_else(|| unknown_kind(name))
+}

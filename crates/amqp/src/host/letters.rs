@@ -1,0 +1,156 @@
+//! Messages that go through the router: what died, and what waits for a delay.
+
+use cloverleaf_broker::{PublishError, Published, headers};
+use cloverleaf_log::{BatchBuilder, Durability, Header};
+
+use super::VirtualHost;
+use super::queue::Queue;
+use crate::message::Message;
+use crate::wire::{Table, Value};
+
+/// The header that says for how many milliseconds a message is held back.
+pub(super) const DELAY: &str = "x-delay";
+/// Longer delays are none, as with RabbitMQ's plugin: what its timers can count.
+const DELAY_MAX_MS: u64 = u32::MAX as u64;
+/// In a record: what `x-death` says of the message was written here, and by no client.
+const HAS_DEATHS: &[u8] = b"amqp-deaths";
+/// What a record has beside its body and properties, about.
+const RECORD_BYTES: usize = 256;
+
+/// For how many milliseconds a message with these headers is to be held back by an exchange that
+/// does so; `None`: not at all.
+pub fn delay_ms(headers: Table<'_>) -> Option<u64> {
+    let delay = headers.get(DELAY)?;
+    let delay_ms = match delay {
+        Value::String(digits) => std::str::from_utf8(digits).ok()?.parse().ok()?,
+        Value::F32(value) => i64::from(value as i32),
+        Value::F64(value) => value as i64,
+        value => value.as_integer()?,
+    };
+    let delay_ms = u64::try_from(delay_ms).ok()?;
+    (1..=DELAY_MAX_MS).contains(&delay_ms).then_some(delay_ms)
+}
+
+/// The headers that go beside a message whose deaths were written here.
+pub(super) fn marks(has_deaths: bool) -> &'static [Header<'static>] {
+    match has_deaths {
+        true => &[(HAS_DEATHS, Some(b""))],
+        false => &[],
+    }
+}
+
+/// Whether a record's `x-death` was written here.
+pub(super) fn has_deaths(record: &cloverleaf_log::Record<'_>) -> bool {
+    record.headers.value_of(HAS_DEATHS).is_some()
+}
+
+impl VirtualHost {
+    /// Stores a message that an exchange holds back ([`delay_ms`]); the router routes it from there
+    /// when its time has come.
+    ///
+    /// # Errors
+    /// The log does not take it, or too many messages wait.
+    pub fn delay(
+        &self,
+        exchange: &str,
+        message: &Message<'_>,
+        delay_ms: u64,
+        timestamp_ms: i64,
+        durability: Durability,
+    ) -> Result<Published, PublishError> {
+        let message = Message {
+            exchange,
+            ..*message
+        };
+        self.delay_marked(&message, delay_ms, timestamp_ms, durability, false)
+    }
+
+    pub(super) fn delay_marked(
+        &self,
+        message: &Message<'_>,
+        delay_ms: u64,
+        timestamp_ms: i64,
+        durability: Durability,
+        has_deaths: bool,
+    ) -> Result<Published, PublishError> {
+        let mut builder = builder(message, timestamp_ms);
+        // Its time to live begins when it comes into a queue.
+        message.push_with(&mut builder, None, marks(has_deaths));
+        self.delayed
+            .publish_delayed(&builder.finish(), delay_ms, durability)
+    }
+
+    /// Dead-letters a message that `queue` has refused (`maxlen`), so that it is nowhere stored
+    /// yet. `None`: its dead go nowhere.
+    ///
+    /// # Errors
+    /// The log does not take it.
+    pub fn dead_letter(
+        &self,
+        queue: &Queue,
+        reason: &str,
+        message: &Message<'_>,
+        timestamp_ms: i64,
+        durability: Durability,
+    ) -> Result<Option<Published>, PublishError> {
+        self.dead_letter_marked(queue, reason, message, timestamp_ms, durability, false)
+    }
+
+    pub(super) fn dead_letter_marked(
+        &self,
+        queue: &Queue,
+        reason: &str,
+        message: &Message<'_>,
+        timestamp_ms: i64,
+        durability: Durability,
+        has_deaths: bool,
+    ) -> Result<Option<Published>, PublishError> {
+        if queue.arguments.dead_letter.is_none() {
+            return Ok(None);
+        }
+        let mut builder = builder(message, timestamp_ms);
+        let mut more: Vec<Header<'_>> = marks(has_deaths).to_vec();
+        more.extend([
+            (headers::DEAD_TOPIC, Some(queue.topic.name().as_bytes())),
+            (headers::DEAD_REASON, Some(reason.as_bytes())),
+        ]);
+        message.push_with(&mut builder, None, &more);
+        self.dead.publish(builder.finish(), durability).map(Some)
+    }
+}
+
+pub(super) fn builder(message: &Message<'_>, timestamp_ms: i64) -> BatchBuilder {
+    let bytes = message.body.len() + message.properties.len() + RECORD_BYTES;
+    BatchBuilder::with_capacity(bytes, timestamp_ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::table_bytes;
+
+    fn delay(value: Value<'_>) -> Option<u64> {
+        let bytes = table_bytes(&[(DELAY, value)]);
+        delay_ms(Table::check(&bytes).unwrap_or_default())
+    }
+
+    #[test]
+    fn delays_are_numbers_of_any_kind() {
+        assert_eq!(delay(Value::I32(5_000)), Some(5_000));
+        assert_eq!(delay(Value::U16(7)), Some(7));
+        assert_eq!(delay(Value::String(b"250")), Some(250));
+        assert_eq!(delay(Value::F64(12.9)), Some(12));
+        assert_eq!(delay(Value::I64(4_294_967_295)), Some(4_294_967_295));
+        for none in [
+            Value::I32(0),
+            Value::I32(-1),
+            Value::I64(4_294_967_296),
+            Value::String(b"soon"),
+            Value::F64(f64::NAN),
+            Value::Bool(true),
+        ] {
+            assert_eq!(delay(none), None);
+        }
+        assert_eq!(delay_ms(Table::default()), None);
+    }
+}

@@ -1,0 +1,247 @@
+//! The virtual host: exchanges, queues and bindings on the broker's topics.
+//!
+//! A queue is a topic with one subscription; that it is a queue, and how it was declared, stands in
+//! the topic's own definition (`stored.rs`), so it is made by one entry of the journal. Exchanges
+//! and bindings are kept beside. Messages that died or wait for a delay go through hidden topics,
+//! whose router routes them by what is bound at that time (`router.rs`).
+//!
+//! All sessions of all cores share one [`VirtualHost`]. Changes are made one after another, under
+//! one lock; routing takes a read lock, and sessions remember routes until
+//! [`VirtualHost::generation`] rises.
+//!
+//! Lock order: `definitions` → a queue's `life` → `state` → the broker's.
+
+mod bindings;
+mod consuming;
+mod deaths;
+mod declaring;
+mod deleting;
+mod exchanges;
+mod letters;
+mod names;
+mod opening;
+mod queue;
+mod router;
+mod routes;
+mod signal;
+mod snapshots;
+mod stored;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cloverleaf_broker::{Broker, CatalogError, Topic};
+use parking_lot::{Mutex, RwLock};
+use uuid::Uuid;
+
+use self::consuming::Expiries;
+use self::deleting::Departed;
+use self::router::Router;
+use self::signal::Signal;
+use crate::exception::{Exception, ReplyCode, Resource};
+use crate::routing::Topology;
+
+pub use self::letters::delay_ms;
+pub use self::names::DIRECT_REPLY_TO;
+pub use self::queue::Queue;
+pub use self::routes::Route;
+pub use self::snapshots::{BindingFacts, ExchangeFacts};
+
+/// The name of a queue's subscription in its topic.
+pub const SUBSCRIPTION: &str = "queue";
+
+/// What a definition costs in memory beside its text, about.
+const DEFINITION_BYTES: usize = 512;
+
+/// Bounds of a virtual host.
+#[derive(Debug, Clone)]
+pub struct HostOptions {
+    /// Most bytes that all exchanges, queues and bindings take together, about: what clients
+    /// declare, nobody else takes away.
+    pub definition_bytes_max: usize,
+}
+
+impl Default for HostOptions {
+    /// A million bindings of the usual kind.
+    fn default() -> Self {
+        Self {
+            definition_bytes_max: 768 << 20,
+        }
+    }
+}
+
+/// A connection, as the owner of exclusive queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Owner(u64);
+
+/// The virtual host `/`.
+pub struct VirtualHost {
+    broker: Broker,
+    /// Where the engine puts what died.
+    dead: Arc<Topic>,
+    /// Where what was delayed arrives.
+    delayed: Arc<Topic>,
+    options: HostOptions,
+    /// Held while anything changes.
+    definitions: Mutex<Definitions>,
+    state: RwLock<State>,
+    generation: AtomicU64,
+    last_owner: AtomicU64,
+    /// Numbers the topics of queues whose names no other protocol may see.
+    last_hidden: AtomicU64,
+    expiries: Mutex<Expiries>,
+    signal: Arc<Signal>,
+    router: Mutex<Router>,
+}
+
+/// What only changes look at.
+#[derive(Default)]
+struct Definitions {
+    /// The exclusive queues of each connection.
+    owned: HashMap<Owner, BTreeSet<Arc<str>>>,
+    /// The exchanges that were declared.
+    exchanges: HashMap<Arc<str>, Note>,
+    /// What all definitions take, about.
+    bytes: usize,
+}
+
+/// What is known of an exchange beside its options.
+#[derive(Debug, Clone, Copy)]
+struct Note {
+    /// If it is durable: a binding that a failed write left behind must not meet a later exchange
+    /// of the same name.
+    id: Option<Uuid>,
+    /// What it was charged with.
+    bytes: usize,
+}
+
+/// What routing looks at.
+#[derive(Default)]
+struct State {
+    topology: Topology,
+    queues: HashMap<Arc<str>, Slot>,
+    /// Queues by their topic's name, where it is not their own.
+    by_topic: HashMap<Arc<str>, Arc<str>>,
+    departed: Departed,
+}
+
+/// A queue in the table.
+struct Slot {
+    queue: Arc<Queue>,
+    /// The route that leads to this queue alone, ready made.
+    alone: Arc<[Arc<Queue>]>,
+}
+
+impl std::fmt::Debug for VirtualHost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("VirtualHost")
+            .field("queues", &self.state.read().queues.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl VirtualHost {
+    /// Reads back what was declared, drops what a crash has left half done, and makes what is
+    /// always there.
+    ///
+    /// # Errors
+    /// The broker cannot be changed: a full disk, a failed journal.
+    pub fn open(broker: Broker) -> Result<Arc<Self>, CatalogError> {
+        Self::open_with(broker, HostOptions::default())
+    }
+
+    /// As [`VirtualHost::open`], with bounds of your own.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(broker: Broker, options: HostOptions) -> Result<Arc<Self>, CatalogError> {
+        let signal = Arc::new(Signal::default());
+        let (dead, delayed) = (opening::dead(&broker)?, opening::delayed(&broker)?);
+        let host = Self {
+            broker,
+            dead,
+            delayed,
+            options,
+            definitions: Mutex::default(),
+            state: RwLock::default(),
+            generation: AtomicU64::new(1),
+            last_owner: AtomicU64::new(0),
+            last_hidden: AtomicU64::new(0),
+            expiries: Mutex::default(),
+            signal: signal.clone(),
+            router: Mutex::default(),
+        };
+        host.restore()?;
+        // Topics can be deleted by others: the router looks, since a listener must not.
+        host.broker.on_change(move || signal.catalog_changed());
+        Ok(Arc::new(host))
+    }
+
+    /// The broker below.
+    pub fn broker(&self) -> &Broker {
+        &self.broker
+    }
+
+    /// Rises with every change that can change a route. Read it before [`VirtualHost::route`], and
+    /// remember the route with it.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The identity of a new connection.
+    pub fn owner(&self) -> Owner {
+        Owner(self.last_owner.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Counts what a new definition takes.
+    fn charge(
+        &self,
+        definitions: &mut Definitions,
+        what: &Resource<'_>,
+        bytes: usize,
+    ) -> Result<(), Exception> {
+        let bytes_max = self.options.definition_bytes_max;
+        let total = definitions.bytes + DEFINITION_BYTES + bytes;
+        if total > bytes_max {
+            return Err(Exception::precondition(format!(
+                "cannot declare {what}: the limit of {bytes_max} bytes for exchanges, queues and \
+                 bindings is reached"
+            )));
+        }
+        definitions.bytes = total;
+        Ok(())
+    }
+}
+
+impl Definitions {
+    /// A definition is gone.
+    fn discharge(&mut self, bytes: usize) {
+        self.bytes = self.bytes.saturating_sub(DEFINITION_BYTES + bytes);
+    }
+}
+
+/// What a client hears when the catalog does not do what it asked for.
+fn refused(what: &Resource<'_>, error: &CatalogError) -> Exception {
+    match error {
+        CatalogError::TopicDeleted { .. } | CatalogError::SubscriptionDeleted { .. } => {
+            Exception::no(what)
+        }
+        CatalogError::Name
+        | CatalogError::Partitions { .. }
+        | CatalogError::PartitionsOnlyGrow { .. }
+        | CatalogError::PartitionsFull { .. } => {
+            Exception::precondition(format!("cannot declare {what}: {error}"))
+        }
+        CatalogError::Closed
+        | CatalogError::Log { .. }
+        | CatalogError::NoSuchPartition { .. }
+        | CatalogError::OffsetAboveEnd { .. } => {
+            Exception::new(ReplyCode::InternalError, format!("{what}: {error}"))
+        }
+    }
+}

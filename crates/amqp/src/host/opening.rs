@@ -1,0 +1,157 @@
+//! The start: what was declared is read back, and what a crash has left half done is ended.
+
+use std::sync::Arc;
+
+use super::deleting::release_topic;
+use super::exchanges::STANDARD;
+use super::names::{DEAD, DELAYED};
+use super::queue::{Declared, Queue, subscription_options};
+use super::router::ROUTER;
+use super::stored::{self, BINDINGS, EXCHANGES, GOING, StoredQueue};
+use super::{DEFINITION_BYTES, Definitions, Note, SUBSCRIPTION, VirtualHost};
+use crate::queue_arguments::QueueArguments;
+use crate::routing::ExchangeOptions;
+use crate::wire::Table;
+use cloverleaf_broker::{Broker, CatalogError, SubscriptionOptions, Topic, TopicOptions};
+
+/// The topic into which the engine puts what died.
+pub(super) fn dead(broker: &Broker) -> Result<Arc<Topic>, CatalogError> {
+    hidden(broker, DEAD)
+}
+
+/// The topic in which delayed messages arrive.
+pub(super) fn delayed(broker: &Broker) -> Result<Arc<Topic>, CatalogError> {
+    hidden(broker, DELAYED)
+}
+
+fn hidden(broker: &Broker, name: &str) -> Result<Arc<Topic>, CatalogError> {
+    let topic = broker.topic_or_create(name, || TopicOptions {
+        hidden: true,
+        ..TopicOptions::default()
+    })?;
+    topic.subscription_or_create(ROUTER, SubscriptionOptions::default)?;
+    Ok(topic)
+}
+
+impl VirtualHost {
+    pub(super) fn restore(&self) -> Result<(), CatalogError> {
+        let mut definitions = self.definitions.lock();
+        self.restore_exchanges(&mut definitions);
+        for topic in self.broker.all_topics() {
+            let setting = topic.options().settings.get(stored::QUEUE).cloned();
+            if let Some(setting) = setting {
+                self.restore_queue(&mut definitions, &topic, &setting)?;
+            }
+        }
+        self.restore_bindings(&mut definitions);
+        Ok(())
+    }
+
+    fn restore_exchanges(&self, definitions: &mut Definitions) {
+        let mut state = self.state.write();
+        for (name, kind) in STANDARD {
+            let options = ExchangeOptions {
+                kind: *kind,
+                delays: false,
+                durable: true,
+                auto_delete: false,
+                internal: false,
+                alternate: None,
+                arguments: Vec::new(),
+            };
+            state.topology.declare(name, options);
+        }
+        for (key, value) in self.broker.kept_under(EXCHANGES) {
+            let name = key.strip_prefix(EXCHANGES).unwrap_or_default();
+            let Some((options, id)) = stored::decode_exchange(&value) else {
+                tracing::warn!(name, "an exchange was stored in a way that is unknown here");
+                continue;
+            };
+            let bytes = stored::exchange_bytes(name, &options);
+            let note = Note {
+                id: Some(id),
+                bytes,
+            };
+            definitions.bytes += DEFINITION_BYTES + bytes;
+            definitions.exchanges.insert(name.into(), note);
+            state.topology.declare(name, options);
+        }
+    }
+
+    fn restore_queue(
+        &self,
+        definitions: &mut Definitions,
+        topic: &Arc<Topic>,
+        setting: &str,
+    ) -> Result<(), CatalogError> {
+        if setting == GOING {
+            return release_topic(topic);
+        }
+        let unknown = || {
+            let name = topic.name();
+            tracing::warn!(name, "a queue was stored in a way that is unknown here");
+        };
+        let Some(stored) = StoredQueue::decode(setting) else {
+            unknown();
+            return Ok(());
+        };
+        // It was to end with the process, unlike its topic.
+        if !stored.durable {
+            return release_topic(topic);
+        }
+        let table = Table::check(&stored.arguments).unwrap_or_default();
+        let Ok(arguments) = QueueArguments::read(topic.name(), table) else {
+            unknown();
+            return Ok(());
+        };
+        // It is not there if a crash came right after the topic was made.
+        let options = || subscription_options(&arguments);
+        let subscription = topic.subscription_or_create(SUBSCRIPTION, options)?;
+        let declared = Declared {
+            arguments,
+            raw: stored.arguments.into(),
+            durable: true,
+            auto_delete: stored.auto_delete,
+            exclusive: None,
+            adopted: stored.adopted,
+        };
+        let now_ms = self.broker.now_ms();
+        let name: Arc<str> = topic.name().into();
+        let queue = Queue::new(name, topic.clone(), subscription, declared, now_ms);
+        definitions.bytes += DEFINITION_BYTES + stored::queue_bytes(&queue);
+        self.add_queue(definitions, &Arc::new(queue));
+        Ok(())
+    }
+
+    /// Bindings whose two ends are those that they were made for; others are left over from a
+    /// deletion.
+    fn restore_bindings(&self, definitions: &mut Definitions) {
+        let mut left_over = Vec::new();
+        for (key, value) in self.broker.kept_under(BINDINGS) {
+            let text = key.strip_prefix(BINDINGS).unwrap_or_default();
+            let read = stored::decode_binding_key(text).zip(stored::decode_ends(&value));
+            let Some(((source, binding), ends)) = read else {
+                tracing::warn!(key, "a binding was stored in a way that is unknown here");
+                continue;
+            };
+            // The source first: an exchange must not go because of one of its predecessor's.
+            let is_source = self.exchange_id(definitions, &source) == Some(ends.0);
+            let mut state = self.state.write();
+            if !is_source || state.topology.bind(&source, binding.clone()).is_err() {
+                drop(state);
+                self.unkeep(&key);
+                continue;
+            }
+            drop(state);
+            definitions.bytes += DEFINITION_BYTES + stored::binding_bytes(&source, &binding);
+            if self.destination_id(definitions, &binding.destination) != Some(ends.1) {
+                left_over.push((source, binding));
+            }
+        }
+        // Only now: an auto-delete exchange goes with its last binding, not with its first.
+        for (source, binding) in left_over {
+            let removed = self.state.write().topology.unbind(&source, &binding);
+            self.forget(definitions, &removed.unwrap_or_default());
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The publishes of one round: what goes to one queue in one class is one batch.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cloverleaf_broker::{PublishError, Published};
+use cloverleaf_log::{Batch, BatchBuilder, Durability};
+
+use super::super::VirtualHost;
+use super::super::letters::{builder, marks};
+use super::super::queue::Queue;
+use super::Router;
+use crate::message::Message;
+use crate::queue_arguments::Overflow;
+
+/// A batch is published when it has so many bytes: far below the largest that the log takes.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// A message as it is stored in its queues.
+pub(super) struct Stored<'a> {
+    pub(super) message: Message<'a>,
+    pub(super) durability: Durability,
+    pub(super) priority: Option<u8>,
+    pub(super) expires_at_ms: Option<u64>,
+    pub(super) has_deaths: bool,
+}
+
+/// The batches of a round that are not published yet.
+pub(super) struct Outgoing {
+    batches: Vec<Open>,
+    /// Where in `batches`, by queue (its address: it lives in the batch), partition and class.
+    places: HashMap<(usize, u32, bool), usize>,
+    now_ms: u64,
+}
+
+struct Open {
+    queue: Arc<Queue>,
+    partition: u32,
+    durability: Durability,
+    builder: Option<BatchBuilder>,
+    letters: Vec<u64>,
+}
+
+impl Outgoing {
+    pub(super) fn new(now_ms: u64) -> Self {
+        Self {
+            batches: Vec::new(),
+            places: HashMap::new(),
+            now_ms,
+        }
+    }
+
+    /// The time of this round, milliseconds since 1970.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    fn timestamp_ms(&self) -> i64 {
+        i64::try_from(self.now_ms).unwrap_or(i64::MAX)
+    }
+
+    /// A letter goes to `queue`.
+    pub(super) fn add(
+        &mut self,
+        router: &mut Router,
+        host: &VirtualHost,
+        letter: u64,
+        queue: &Arc<Queue>,
+        stored: &Stored<'_>,
+    ) {
+        // What ends with the process needs no sync.
+        let durability = match queue.durable {
+            true => stored.durability,
+            false => Durability::Kernel,
+        };
+        if refuses_when_full(queue) {
+            return self.publish_alone(router, host, letter, queue, stored, durability);
+        }
+        let partition = queue.partition(stored.priority);
+        let is_disk = durability == Durability::Disk;
+        let place = (Arc::as_ptr(queue) as usize, partition, is_disk);
+        let index = *self.places.entry(place).or_insert_with(|| {
+            self.batches.push(Open {
+                queue: queue.clone(),
+                partition,
+                durability,
+                builder: None,
+                letters: Vec::new(),
+            });
+            self.batches.len() - 1
+        });
+        let timestamp_ms = self.timestamp_ms();
+        let open = &mut self.batches[index];
+        let batch = open
+            .builder
+            .get_or_insert_with(|| builder(&stored.message, timestamp_ms));
+        let marks = marks(stored.has_deaths);
+        stored.message.push_with(batch, stored.expires_at_ms, marks);
+        open.letters.push(letter);
+        if batch.len() >= BATCH_BYTES {
+            open.publish(router, self.now_ms);
+        }
+    }
+
+    /// Publishes all that is left.
+    pub(super) fn flush(mut self, router: &mut Router) {
+        for open in &mut self.batches {
+            open.publish(router, self.now_ms);
+        }
+    }
+
+    /// A queue that refuses what it has no room for is asked for each message.
+    fn publish_alone(
+        &self,
+        router: &mut Router,
+        host: &VirtualHost,
+        letter: u64,
+        queue: &Arc<Queue>,
+        stored: &Stored<'_>,
+        durability: Durability,
+    ) {
+        let mut batch = builder(&stored.message, self.timestamp_ms());
+        let marks = marks(stored.has_deaths);
+        stored
+            .message
+            .push_with(&mut batch, stored.expires_at_ms, marks);
+        let partition = queue.partition(stored.priority);
+        let mut published = publish(queue, partition, batch.finish(), durability);
+        let is_full = matches!(published, Err(PublishError::QueueFull { .. }));
+        if is_full && queue.arguments.overflow == Overflow::RejectPublishDeadLetter {
+            // It dies here once more, before it came in.
+            let dead = host.dead_letter_marked(
+                queue,
+                "maxlen",
+                &stored.message,
+                self.timestamp_ms(),
+                durability,
+                stored.has_deaths,
+            );
+            published = match dead {
+                Ok(Some(published)) => Ok(published),
+                Ok(None) => return,
+                Err(error) => Err(error),
+            };
+        }
+        match published {
+            Ok(published) => router.push(published, vec![letter]),
+            Err(error) => router.refuse(&error, &[letter], self.now_ms),
+        }
+    }
+}
+
+impl Open {
+    fn publish(&mut self, router: &mut Router, now_ms: u64) {
+        let Some(builder) = self.builder.take() else {
+            return;
+        };
+        let letters = std::mem::take(&mut self.letters);
+        match publish(
+            &self.queue,
+            self.partition,
+            builder.finish(),
+            self.durability,
+        ) {
+            Ok(published) => router.push(published, letters),
+            Err(error) => router.refuse(&error, &letters, now_ms),
+        }
+    }
+}
+
+fn publish(
+    queue: &Queue,
+    partition: u32,
+    batch: Batch,
+    durability: Durability,
+) -> Result<Published, PublishError> {
+    match queue.topic.partition_count() {
+        1 => queue.topic.publish(batch, durability),
+        _ => queue.topic.publish_to(partition, batch, durability),
+    }
+}
+
+fn refuses_when_full(queue: &Queue) -> bool {
+    let arguments = &queue.arguments;
+    let is_bounded = arguments.length_max.is_some() || arguments.length_bytes_max.is_some();
+    is_bounded && arguments.overflow != Overflow::DropHead
+}

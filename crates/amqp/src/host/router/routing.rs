@@ -1,0 +1,244 @@
+//! Where one message goes.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use cloverleaf_broker::headers;
+use cloverleaf_log::{Durability, Record};
+
+use super::super::deaths::{self, Death, Deaths, REJECTED};
+use super::super::letters::{DELAY, delay_ms, has_deaths};
+use super::super::queue::Queue;
+use super::super::{Route, VirtualHost};
+use super::outgoing::{Outgoing, Stored};
+use super::{Lane, Router, is_passing};
+use crate::message::{self, Message};
+use crate::routing::Routed;
+use crate::wire::{Properties, Table, Value, Writer, table_bytes};
+
+/// Most queues of which a cycle is told.
+const CYCLES_TOLD_MAX: usize = 1024;
+
+impl Router {
+    /// Routes a message that was taken from a lane.
+    pub(super) fn route(
+        &mut self,
+        host: &VirtualHost,
+        lane: Lane,
+        letter: u64,
+        record: &Record<'_>,
+        outgoing: &mut Outgoing,
+    ) {
+        match lane {
+            Lane::Dead => self.route_dead(host, letter, record, outgoing),
+            Lane::Delayed => self.route_delayed(host, letter, record, outgoing),
+        }
+    }
+
+    fn route_dead(
+        &mut self,
+        host: &VirtualHost,
+        letter: u64,
+        record: &Record<'_>,
+        outgoing: &mut Outgoing,
+    ) {
+        let topic = last_of(record, headers::DEAD_TOPIC);
+        let topic = topic.and_then(|name| std::str::from_utf8(name).ok());
+        // A queue that was deleted long ago has nobody who wants its dead.
+        let Some(grave) = topic.and_then(|topic| host.grave(topic)) else {
+            return;
+        };
+        let mut scratch = Vec::new();
+        let message = Message::read(record, &grave.queue, &mut scratch);
+        let properties = Properties::read(message.properties).unwrap_or_default();
+        let before = properties.headers.unwrap_or_default();
+        let mut history = match has_deaths(record) {
+            true => Deaths::read(before),
+            false => Deaths::default(),
+        };
+        let reason = deaths::reason(last_of(record, headers::DEAD_REASON).unwrap_or_default());
+        history.add(Death {
+            queue: &grave.queue,
+            reason,
+            count: 1,
+            time_s: u64::try_from(record.timestamp_ms / 1000).unwrap_or(0),
+            exchange: message.exchange,
+            keys: deaths::keys(message.routing_key, before),
+            expiration: properties.expiration,
+        });
+        let key = grave.dead_letter.key.as_deref();
+        let bytes = history.write(&properties, key.is_some());
+        let letter_message = Message {
+            exchange: &grave.dead_letter.exchange,
+            routing_key: key.unwrap_or(message.routing_key),
+            properties: &bytes,
+            body: message.body,
+        };
+        let properties = Properties::read(&bytes).unwrap_or_default();
+        let Some(mut route) = route(host, &letter_message, &properties) else {
+            tracing::debug!(queue = %grave.queue, exchange = %grave.dead_letter.exchange,
+                "a message died, and its dead-letter exchange is not there");
+            return;
+        };
+        if reason != REJECTED {
+            let queues = route.queues.iter();
+            let queues: Vec<Arc<Queue>> = queues
+                .filter(|queue| !self.cuts_cycle(&history, queue))
+                .cloned()
+                .collect();
+            if queues.len() < route.queues.len() {
+                route.queues = queues.into();
+            }
+        }
+        let stored = Stored {
+            message: letter_message,
+            durability: durability(record, &properties),
+            priority: properties.priority,
+            expires_at_ms: None,
+            has_deaths: true,
+        };
+        let delay_ms = delay_of(&route, &properties);
+        self.send(host, letter, &route, delay_ms, &stored, outgoing);
+    }
+
+    fn route_delayed(
+        &mut self,
+        host: &VirtualHost,
+        letter: u64,
+        record: &Record<'_>,
+        outgoing: &mut Outgoing,
+    ) {
+        let mut scratch = Vec::new();
+        let message = Message::read(record, "", &mut scratch);
+        let bytes = waited(message.properties);
+        let message = Message {
+            properties: &bytes,
+            ..message
+        };
+        let properties = Properties::read(&bytes).unwrap_or_default();
+        let Some(route) = route(host, &message, &properties) else {
+            return;
+        };
+        let expiration: Option<u64> = properties.expiration.and_then(|ms| ms.parse().ok());
+        let stored = Stored {
+            message,
+            durability: durability(record, &properties),
+            priority: properties.priority,
+            expires_at_ms: expiration.map(|ms| outgoing.now_ms().saturating_add(ms)),
+            has_deaths: has_deaths(record),
+        };
+        self.send(host, letter, &route, None, &stored, outgoing);
+    }
+
+    /// Whether a message has gone round and must not come back to `queue`.
+    fn cuts_cycle(&mut self, history: &Deaths<'_>, queue: &Queue) -> bool {
+        if !history.is_cycle(&queue.name) {
+            return false;
+        }
+        if self.cycles.len() < CYCLES_TOLD_MAX && self.cycles.insert(queue.name.clone()) {
+            tracing::warn!(queue = %queue.name,
+                "a message was dropped: it came back to this queue without any consumer having \
+                 rejected it, so it would go round for ever; told once for a queue");
+        }
+        true
+    }
+
+    fn send(
+        &mut self,
+        host: &VirtualHost,
+        letter: u64,
+        route: &Route,
+        delay_ms: Option<u64>,
+        stored: &Stored<'_>,
+        outgoing: &mut Outgoing,
+    ) {
+        let Some(delay_ms) = delay_ms else {
+            for queue in route.queues.iter() {
+                outgoing.add(self, host, letter, queue, stored);
+            }
+            return;
+        };
+        let now_ms = i64::try_from(outgoing.now_ms()).unwrap_or(i64::MAX);
+        let (message, durability) = (&stored.message, stored.durability);
+        match host.delay_marked(message, delay_ms, now_ms, durability, stored.has_deaths) {
+            Ok(published) => self.push(published, vec![letter]),
+            Err(error) => self.refuse(&error, &[letter], outgoing.now_ms()),
+        }
+    }
+
+    /// A publish was refused: tried again later if that can help.
+    pub(super) fn refuse(
+        &mut self,
+        error: &cloverleaf_broker::PublishError,
+        letters: &[u64],
+        now_ms: u64,
+    ) {
+        if !is_passing(error) {
+            tracing::debug!(%error, "a queue does not take a dead or delayed message");
+            return;
+        }
+        self.warn(error, now_ms);
+        for letter in letters {
+            if let Some(letter) = self.letters.get_mut(letter) {
+                letter.failed = true;
+            }
+        }
+    }
+}
+
+fn route(host: &VirtualHost, message: &Message<'_>, properties: &Properties<'_>) -> Option<Route> {
+    let routed = Routed {
+        key: message.routing_key,
+        headers: properties.headers.unwrap_or_default(),
+    };
+    host.route_inside(message.exchange, &routed)
+}
+
+fn delay_of(route: &Route, properties: &Properties<'_>) -> Option<u64> {
+    match route.delays {
+        true => delay_ms(properties.headers.unwrap_or_default()),
+        false => None,
+    }
+}
+
+/// What a message is worth: one of AMQP says it itself, those of other protocols last.
+fn durability(record: &Record<'_>, properties: &Properties<'_>) -> Durability {
+    let is_amqp = record.headers.value_of(message::PROPERTIES).is_some();
+    match is_amqp && properties.delivery_mode != Some(2) {
+        true => Durability::Kernel,
+        false => Durability::Disk,
+    }
+}
+
+/// The last header of that name: the broker's own stand behind those that came with the message.
+fn last_of<'a>(record: &Record<'a>, name: &[u8]) -> Option<&'a [u8]> {
+    let named = record.headers.clone().filter(|(found, _)| *found == name);
+    named.last().and_then(|(_, value)| value)
+}
+
+/// The properties of a message that has waited: its delay is negative, so that it is not held back
+/// again, and its consumer sees how long it was.
+fn waited(raw: &[u8]) -> Cow<'_, [u8]> {
+    let properties = Properties::read(raw).unwrap_or_default();
+    let headers = properties.headers.unwrap_or_default();
+    let Some(delay_ms) = delay_ms(headers) else {
+        return Cow::Borrowed(raw);
+    };
+    let delay_ms = i64::try_from(delay_ms).unwrap_or(i64::MAX);
+    let delay = match i32::try_from(-delay_ms) {
+        Ok(delay) => Value::I32(delay),
+        Err(_) => Value::I64(-delay_ms),
+    };
+    let fields = headers.fields().map(|(name, value)| match name {
+        DELAY => (name, delay),
+        _ => (name, value),
+    });
+    let fields = table_bytes(&fields.collect::<Vec<(&str, Value<'_>)>>());
+    let properties = Properties {
+        headers: Table::check(&fields).ok(),
+        ..properties
+    };
+    let mut bytes = Vec::with_capacity(raw.len() + 8);
+    properties.write(&mut Writer::new(&mut bytes));
+    Cow::Owned(bytes)
+}

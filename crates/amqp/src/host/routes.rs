@@ -1,0 +1,120 @@
+//! To which queues a message goes.
+
+use std::sync::Arc;
+
+use super::queue::Queue;
+use super::{State, VirtualHost};
+use crate::exception::{Exception, ReplyCode, Resource};
+use crate::routing::Routed;
+
+/// Where a message goes.
+#[derive(Debug, Clone)]
+pub struct Route {
+    /// The queues, each once.
+    pub queues: Arc<[Arc<Queue>]>,
+    /// The exchange holds messages back that say so ([`super::delay_ms`]): these go to
+    /// [`VirtualHost::delay`] and not to the queues.
+    pub delays: bool,
+    /// Exchange and routing key alone say it, for messages without `CC` and `BCC`: good as long as
+    /// the generation stays.
+    pub is_cacheable: bool,
+}
+
+impl VirtualHost {
+    /// Where a message goes that is published to `exchange`; to no queue is no error.
+    ///
+    /// # Errors
+    /// No such exchange (404), or an internal one (403).
+    pub fn route(&self, exchange: &str, message: &Routed<'_>) -> Result<Route, Exception> {
+        let state = self.state.read();
+        if exchange.is_empty() {
+            return Ok(state.route_to_names(message));
+        }
+        let resource = Resource::exchange(exchange);
+        match state.topology.exchange(exchange) {
+            None => Err(Exception::no(&resource)),
+            Some(found) if found.options.internal => {
+                let text = format!("cannot publish to internal {resource}");
+                Err(Exception::new(ReplyCode::AccessRefused, text))
+            }
+            Some(_) => state
+                .route(exchange, message)
+                .ok_or_else(|| Exception::no(&resource)),
+        }
+    }
+
+    /// Where a message goes that the router publishes: internal exchanges too. `None`: there is no
+    /// such exchange.
+    pub(super) fn route_inside(&self, exchange: &str, message: &Routed<'_>) -> Option<Route> {
+        let state = self.state.read();
+        match exchange.is_empty() {
+            true => Some(state.route_to_names(message)),
+            false => state.route(exchange, message),
+        }
+    }
+}
+
+impl State {
+    /// The default exchange: each routing key names a queue.
+    fn route_to_names(&self, message: &Routed<'_>) -> Route {
+        let has_more = message.has_more_keys();
+        let mut keys = message.keys();
+        let alone = keys.next().and_then(|key| self.queues.get(key));
+        let alone = alone.filter(|slot| !slot.queue.is_deleted());
+        let queues = match (alone, has_more) {
+            (None, false) => Arc::new([]),
+            (Some(slot), false) => slot.alone.clone(),
+            (first, true) => {
+                let mut queues: Vec<Arc<Queue>> = Vec::new();
+                queues.extend(first.map(|slot| slot.queue.clone()));
+                for key in keys {
+                    self.push_queue(key, &mut queues);
+                }
+                unique(&mut queues);
+                queues.into()
+            }
+        };
+        Route {
+            queues,
+            delays: false,
+            is_cacheable: !has_more,
+        }
+    }
+
+    fn route(&self, exchange: &str, message: &Routed<'_>) -> Option<Route> {
+        let delays = self.topology.exchange(exchange)?.options.delays;
+        let routing = self.topology.route(exchange, message)?;
+        let is_cacheable = !routing.by_headers && !message.has_more_keys();
+        let queues = match routing.queues.as_slice() {
+            [name] => match self.queues.get(name) {
+                Some(slot) if !slot.queue.is_deleted() => slot.alone.clone(),
+                _ => Arc::new([]),
+            },
+            names => {
+                let mut queues = Vec::with_capacity(names.len());
+                for name in names {
+                    self.push_queue(name, &mut queues);
+                }
+                queues.into()
+            }
+        };
+        Some(Route {
+            queues,
+            delays,
+            is_cacheable,
+        })
+    }
+
+    fn push_queue(&self, name: &str, queues: &mut Vec<Arc<Queue>>) {
+        if let Some(slot) = self.queues.get(name)
+            && !slot.queue.is_deleted()
+        {
+            queues.push(slot.queue.clone());
+        }
+    }
+}
+
+fn unique(queues: &mut Vec<Arc<Queue>>) {
+    queues.sort_by(|a, b| a.name.cmp(&b.name));
+    queues.dedup_by(|a, b| Arc::ptr_eq(a, b));
+}

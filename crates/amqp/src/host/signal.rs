@@ -1,0 +1,68 @@
+//! What wakes the router.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Wake;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// Wakes the router, tells it that topics may be gone, and that it is over.
+#[derive(Debug, Default)]
+pub(super) struct Signal {
+    kicked: Mutex<bool>,
+    changed: Condvar,
+    /// The broker's catalog has changed since the router looked.
+    catalog: AtomicBool,
+    closed: AtomicBool,
+}
+
+impl Signal {
+    /// The router is to look again.
+    pub(super) fn kick(&self) {
+        *self.kicked.lock() = true;
+        self.changed.notify_one();
+    }
+
+    /// Definitions of the broker have changed, perhaps by ourselves.
+    pub(super) fn catalog_changed(&self) {
+        // Once is enough until the router has looked.
+        if !self.catalog.swap(true, Ordering::AcqRel) {
+            self.kick();
+        }
+    }
+
+    pub(super) fn has_catalog_changed(&self) -> bool {
+        self.catalog.load(Ordering::Acquire)
+    }
+
+    /// The router looks now: what changes from here on is told anew.
+    pub(super) fn look_at_catalog(&self) {
+        self.catalog.store(false, Ordering::Release);
+    }
+
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.kick();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Sleeps until `until_ms` or until it is kicked.
+    pub(super) fn wait(&self, now_ms: u64, until_ms: u64) {
+        let mut kicked = self.kicked.lock();
+        if !*kicked && until_ms > now_ms {
+            let timeout = Duration::from_millis(until_ms - now_ms);
+            self.changed.wait_for(&mut kicked, timeout);
+        }
+        *kicked = false;
+    }
+}
+
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.kick();
+    }
+}

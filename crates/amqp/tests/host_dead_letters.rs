@@ -1,0 +1,480 @@
+//! Messages that died, and messages that are held back: where they go, and what they say.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod host_common;
+
+use cloverleaf_amqp::message::Message;
+use cloverleaf_amqp::wire::{Array, Properties, Value, array_bytes};
+use cloverleaf_log::Durability;
+use host_common::{World, receive};
+
+const PERSISTENT: Properties<'static> = Properties {
+    delivery_mode: Some(2),
+    ..empty()
+};
+
+const fn empty() -> Properties<'static> {
+    Properties {
+        content_type: None,
+        content_encoding: None,
+        headers: None,
+        delivery_mode: None,
+        priority: None,
+        correlation_id: None,
+        reply_to: None,
+        expiration: None,
+        message_id: None,
+        timestamp: None,
+        kind: None,
+        user_id: None,
+        app_id: None,
+        cluster_id: None,
+    }
+}
+
+fn text(text: &str) -> Value<'_> {
+    Value::String(text.as_bytes())
+}
+
+fn death(queue: &str, reason: &str, count: i64) -> (String, String, i64) {
+    (queue.to_owned(), reason.to_owned(), count)
+}
+
+#[test]
+fn a_rejected_message_goes_through_the_exchange_with_its_history() {
+    let world = World::new();
+    world.exchange("dlx", "topic");
+    let work = world.queue_with("work", &[("x-dead-letter-exchange", text("dlx"))]);
+    let dead = world.queue("dead");
+    world.bind("dead", "dlx", "orders.*");
+    let headers = [("mine", Value::I32(7)), ("x-death", text("forged"))];
+    let properties = Properties {
+        message_id: Some("m"),
+        expiration: Some("60000"),
+        ..PERSISTENT
+    };
+    world.queue("other");
+    world.exchange("in", "direct");
+    world.bind("work", "in", "orders.new");
+    world.publish_with("in", "orders.new", "body", &properties, &headers);
+    let consumer = world.consumer(&work, 1);
+    let got = receive(&consumer, "work");
+    consumer.reject(got[0].id).unwrap();
+    world.settle();
+    let got = world.drain(&dead);
+    assert_eq!(got.len(), 1);
+    let got = &got[0];
+    assert_eq!(
+        (got.exchange.as_str(), got.key.as_str()),
+        ("dlx", "orders.new")
+    );
+    assert_eq!(got.body, "body");
+    assert_eq!(got.deaths(), [death("work", "rejected", 1)]);
+    assert_eq!(got.text("x-first-death-queue"), Some("work"));
+    assert_eq!(got.text("x-first-death-reason"), Some("rejected"));
+    assert_eq!(got.text("x-first-death-exchange"), Some("in"));
+    assert_eq!(got.text("x-last-death-queue"), Some("work"));
+    assert_eq!(got.header("mine"), Some(Value::I32(7)));
+    let properties = got.properties();
+    assert_eq!(properties.expiration, None);
+    assert_eq!(
+        (properties.message_id, properties.delivery_mode),
+        (Some("m"), Some(2))
+    );
+    let Some(Value::Array(deaths)) = got.header("x-death") else {
+        panic!("no array");
+    };
+    let Some(Value::Table(entry)) = deaths.values().next() else {
+        panic!("no table");
+    };
+    assert_eq!(entry.get("exchange"), Some(text("in")));
+    assert_eq!(entry.get("original-expiration"), Some(text("60000")));
+    assert_eq!(entry.get("time"), Some(Value::Timestamp(1_700_000_000)));
+    let Some(Value::Array(keys)) = entry.get("routing-keys") else {
+        panic!("no keys");
+    };
+    assert_eq!(keys.values().collect::<Vec<_>>(), [text("orders.new")]);
+    assert_eq!(work.counts(), (0, 1));
+}
+
+#[test]
+fn a_retry_through_a_queue_with_a_time_to_live_counts_each_round() {
+    let world = World::new();
+    let work = world.queue_with(
+        "work",
+        &[
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text("wait")),
+        ],
+    );
+    world.queue_with(
+        "wait",
+        &[
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text("work")),
+            ("x-message-ttl", Value::I32(1_000)),
+        ],
+    );
+    world.publish_with("", "work", "job", &PERSISTENT, &[]);
+    let consumer = world.consumer(&work, 1);
+    for round in 1..=3 {
+        let got = receive(&consumer, "work");
+        assert_eq!(got.len(), 1, "round {round}");
+        consumer.reject(got[0].id).unwrap();
+        world.settle();
+        world.advance(1_001);
+    }
+    let got = receive(&consumer, "work");
+    // A rejection lies in the cycle: it goes round as often as it is rejected.
+    let expected = [death("wait", "expired", 3), death("work", "rejected", 3)];
+    assert_eq!(got[0].deaths(), expected);
+    assert_eq!(got[0].text("x-first-death-queue"), Some("work"));
+    assert_eq!(got[0].text("x-last-death-queue"), Some("wait"));
+}
+
+#[test]
+fn a_cycle_without_a_rejection_ends() {
+    let world = World::new();
+    let ttl = ("x-message-ttl", Value::I32(100));
+    let to = |key: &'static str| {
+        [
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text(key)),
+            ttl,
+        ]
+    };
+    let a = world.queue_with("a", &to("b"));
+    let b = world.queue_with("b", &to("a"));
+    world.publish("", "a", "round");
+    world.advance(101);
+    assert_eq!((a.counts().0, b.counts().0), (0, 1));
+    world.advance(101);
+    assert_eq!((a.counts().0, b.counts().0), (0, 0), "it was in a before");
+    // A queue that dead-letters into itself is a cycle of one.
+    let own = world.queue_with("own", &to("own"));
+    world.publish("", "own", "round");
+    world.advance(101);
+    assert_eq!(own.counts().0, 0);
+}
+
+#[test]
+fn reasons_are_told_in_rabbitmqs_words() {
+    let world = World::new();
+    let dead = world.queue("dead");
+    let fields = |more: (&'static str, Value<'static>)| {
+        [
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text("dead")),
+            more,
+        ]
+    };
+    world.queue_with("short", &fields(("x-max-length", Value::I32(1))));
+    world.publish("", "short", "first");
+    world.publish("", "short", "second");
+    world.settle();
+    let got = world.drain(&dead);
+    assert_eq!(got[0].body, "first");
+    assert_eq!(got[0].deaths(), [death("short", "maxlen", 1)]);
+
+    world.queue("timed");
+    let timed = world.queue_with("fleeting", &fields(("x-max-length", Value::I32(9))));
+    let properties = Properties {
+        expiration: Some("50"),
+        ..empty()
+    };
+    world.publish_with("", "fleeting", "late", &properties, &[]);
+    world.advance(51);
+    world.drain(&timed);
+    world.settle();
+    assert_eq!(
+        world.drain(&dead)[0].deaths(),
+        [death("fleeting", "expired", 1)]
+    );
+
+    let quorum = [
+        ("x-queue-type", text("quorum")),
+        ("x-delivery-limit", Value::I32(1)),
+        ("x-dead-letter-exchange", text("")),
+        ("x-dead-letter-routing-key", text("dead")),
+    ];
+    let limited = world.queue_with("limited", &quorum);
+    world.publish_with("", "limited", "poison", &PERSISTENT, &[]);
+    let consumer = world.consumer(&limited, 1);
+    for attempt in 1..=2 {
+        let got = receive(&consumer, "limited");
+        assert_eq!(got[0].attempts, attempt);
+        consumer.nack(got[0].id, 0).unwrap();
+        world.settle();
+    }
+    assert!(receive(&consumer, "limited").is_empty());
+    assert_eq!(
+        world.drain(&dead)[0].deaths(),
+        [death("limited", "delivery_limit", 1)]
+    );
+
+    let full = [
+        ("x-dead-letter-exchange", text("")),
+        ("x-dead-letter-routing-key", text("dead")),
+        ("x-max-length", Value::I32(0)),
+        ("x-overflow", text("reject-publish-dlx")),
+    ];
+    let full = world.queue_with("full", &full);
+    let message = Message {
+        exchange: "",
+        routing_key: "full",
+        properties: &[0, 0],
+        body: b"refused",
+    };
+    let published = world
+        .host
+        .dead_letter(
+            &full,
+            "maxlen",
+            &message,
+            1_700_000_000_000,
+            Durability::Kernel,
+        )
+        .unwrap();
+    assert!(published.is_some());
+    world.settle();
+    let got = world.drain(&dead);
+    assert_eq!(
+        (got[0].body.as_str(), got[0].deaths()),
+        ("refused", vec![death("full", "maxlen", 1)])
+    );
+    let plain = world.queue("plain");
+    let nowhere = world
+        .host
+        .dead_letter(&plain, "maxlen", &message, 0, Durability::Kernel);
+    assert!(matches!(nowhere, Ok(None)));
+}
+
+#[test]
+fn further_keys_go_along_unless_the_queue_has_its_own() {
+    let world = World::new();
+    let keys = array_bytes(&[text("copy")]);
+    let cc = [("CC", Value::Array(Array::check(&keys).unwrap()))];
+    let (dead, copy) = (world.queue("dead"), world.queue("copy"));
+    world.exchange("dlx", "direct");
+    world.bind("dead", "dlx", "key");
+    world.bind("copy", "dlx", "copy");
+    let work = world.queue_with("work", &[("x-dead-letter-exchange", text("dlx"))]);
+    let own = world.queue_with(
+        "own",
+        &[
+            ("x-dead-letter-exchange", text("dlx")),
+            ("x-dead-letter-routing-key", text("key")),
+        ],
+    );
+    world.exchange("in", "fanout");
+    world.bind("work", "in", "");
+    world.bind("own", "in", "");
+    for (queue, expected) in [(&work, 1), (&own, 0)] {
+        world.publish_with("in", "key", "body", &empty(), &cc);
+        let consumer = world.consumer(queue, 1);
+        let got = receive(&consumer, &queue.name);
+        consumer.reject(got[0].id).unwrap();
+        world.settle();
+        let got = world.drain(&dead);
+        assert_eq!(got.len(), 1);
+        assert_eq!(got[0].header("CC").is_some(), expected == 1);
+        assert_eq!(world.drain(&copy).len(), expected);
+        drop(consumer);
+        world.drain(&work);
+        world.drain(&own);
+    }
+}
+
+#[test]
+fn the_dead_of_a_queue_that_was_just_deleted_still_arrive() {
+    let world = World::new();
+    let dead = world.queue("dead");
+    let fields = [
+        ("x-dead-letter-exchange", text("")),
+        ("x-dead-letter-routing-key", text("dead")),
+    ];
+    let passing = world
+        .declare("", &fields, |declare| declare.exclusive = true)
+        .unwrap();
+    world.publish("", &passing.name, "body");
+    let consumer = world.consumer(&passing, 1);
+    let got = receive(&consumer, &passing.name);
+    consumer.reject(got[0].id).unwrap();
+    world.broker.tick();
+    world.log.step();
+    drop(consumer);
+    world.host.connection_closed(world.owner);
+    world.settle();
+    let got = world.drain(&dead);
+    assert_eq!(got[0].deaths(), [death(&passing.name, "rejected", 1)]);
+}
+
+#[test]
+fn without_an_exchange_or_a_queue_the_dead_are_dropped() {
+    let world = World::new();
+    let work = world.queue_with("work", &[("x-dead-letter-exchange", text("none"))]);
+    world.publish("", "work", "1");
+    let consumer = world.consumer(&work, 1);
+    let got = receive(&consumer, "work");
+    consumer.reject(got[0].id).unwrap();
+    world.settle();
+    let letters = world.broker.all_topics();
+    let letters = letters
+        .iter()
+        .find(|topic| topic.name() == "$amqp/dead")
+        .unwrap();
+    let stats = letters.subscription("router").unwrap().stats();
+    assert_eq!((stats.depth, stats.in_flight), (0, 0));
+    assert_eq!(letters.message_count(), 1);
+}
+
+#[test]
+fn a_death_survives_a_crash_before_it_is_routed() {
+    let mut world = World::new();
+    world.queue("dead");
+    let fields = [
+        ("x-dead-letter-exchange", text("")),
+        ("x-dead-letter-routing-key", text("dead")),
+    ];
+    let work = world.queue_with("work", &fields);
+    world.publish_with("", "work", "body", &PERSISTENT, &[]);
+    let consumer = world.consumer(&work, 1);
+    let got = receive(&consumer, "work");
+    consumer.reject(got[0].id).unwrap();
+    for _ in 0..4 {
+        // What is acknowledged is written down every few milliseconds.
+        world.clock.advance(20);
+        world.broker.tick();
+        world.log.step();
+    }
+    drop(consumer);
+    world.kill_and_restart();
+    world.settle();
+    let dead = world.host.queue(world.owner, "dead").unwrap();
+    let got = world.drain(&dead);
+    assert_eq!(got[0].deaths(), [death("work", "rejected", 1)]);
+    assert_eq!(world.host.queue(world.owner, "work").unwrap().counts().0, 0);
+}
+
+#[test]
+fn delayed_messages_wait_and_are_routed_by_what_is_bound_then() {
+    let mut world = World::new();
+    world.exchange_with(
+        "later",
+        "x-delayed-message",
+        &[("x-delayed-type", text("topic"))],
+    );
+    world.queue("q");
+    world.bind("q", "later", "a.*");
+    let delay = |ms| [("x-delay", Value::I32(ms)), ("mine", Value::Void)];
+    world.publish_with("later", "a.b", "slow", &PERSISTENT, &delay(5_000));
+    world.publish_with("later", "a.b", "quick", &PERSISTENT, &delay(1_000));
+    world.publish_with("later", "c.d", "elsewhere", &PERSISTENT, &delay(1_000));
+    world.publish_with("later", "a.b", "at once", &PERSISTENT, &delay(-1));
+    let queue = world.host.queue(world.owner, "q").unwrap();
+    world.settle();
+    assert_eq!(world.bodies(&queue), ["at once"]);
+    world.queue("late");
+    world.bind("late", "later", "c.*");
+    world.advance(1_001);
+    let got = world.drain(&queue);
+    assert_eq!(got[0].body, "quick");
+    assert_eq!(got[0].header("x-delay"), Some(Value::I32(-1_000)));
+    assert_eq!(got[0].header("mine"), Some(Value::Void));
+    assert_eq!(
+        (got[0].exchange.as_str(), got[0].key.as_str()),
+        ("later", "a.b")
+    );
+    let late = world.host.queue(world.owner, "late").unwrap();
+    assert_eq!(world.bodies(&late), ["elsewhere"]);
+    assert!(world.bodies(&queue).is_empty());
+    world.advance(20);
+    world.kill_and_restart();
+    world.advance(4_000);
+    let queue = world.host.queue(world.owner, "q").unwrap();
+    assert_eq!(world.bodies(&queue), ["slow"]);
+    // Declared again it must be the same.
+    assert!(world.declare_exchange("later", "topic", |_| {}).is_err());
+    let kinds: Vec<&str> = world.host.exchanges().iter().map(|x| x.kind).collect();
+    assert!(kinds.contains(&"x-delayed-message"));
+}
+
+#[test]
+fn a_time_to_live_begins_when_the_delay_is_over() {
+    let world = World::new();
+    world.exchange_with(
+        "later",
+        "x-delayed-message",
+        &[("x-delayed-type", text("fanout"))],
+    );
+    let queue = world.queue("q");
+    world.bind("q", "later", "");
+    let properties = Properties {
+        expiration: Some("1000"),
+        ..PERSISTENT
+    };
+    let delay = [("x-delay", Value::I32(3_000))];
+    world.publish_with("later", "", "body", &properties, &delay);
+    world.advance(3_001);
+    assert_eq!(queue.counts().0, 1);
+    world.advance(999);
+    assert_eq!(queue.counts().0, 1);
+    world.advance(2);
+    assert!(world.bodies(&queue).is_empty());
+}
+
+#[test]
+fn a_full_queue_that_refuses_takes_what_fits() {
+    let world = World::new();
+    let small = world.queue_with(
+        "small",
+        &[
+            ("x-max-length", Value::I32(2)),
+            ("x-overflow", text("reject-publish")),
+        ],
+    );
+    let work = world.queue_with(
+        "work",
+        &[
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text("small")),
+        ],
+    );
+    for body in ["1", "2", "3"] {
+        world.publish("", "work", body);
+    }
+    let consumer = world.consumer(&work, 10);
+    for got in receive(&consumer, "work") {
+        consumer.reject(got.id).unwrap();
+    }
+    world.settle();
+    assert_eq!(world.bodies(&small), ["1", "2"]);
+}
+
+#[test]
+fn many_letters_arrive_in_order_and_once() {
+    let world = World::new();
+    let dead = world.queue("dead");
+    let work = world.queue_with(
+        "work",
+        &[
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text("dead")),
+        ],
+    );
+    let bodies: Vec<String> = (0..500).map(|number| number.to_string()).collect();
+    for body in &bodies {
+        world.publish_with("", "work", body, &PERSISTENT, &[]);
+    }
+    let consumer = world.consumer(&work, u32::MAX);
+    let got = receive(&consumer, "work");
+    assert_eq!(got.len(), 500);
+    for got in got {
+        consumer.reject(got.id).unwrap();
+    }
+    world.settle();
+    world.advance(10);
+    world.advance(10);
+    assert_eq!(world.bodies(&dead), bodies);
+}
