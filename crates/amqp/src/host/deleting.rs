@@ -222,7 +222,7 @@ impl VirtualHost {
         if !queue.topic.is_deleted()
             && let Err(error) = release_topic(&queue.topic)
         {
-            tracing::warn!(queue = %queue.name, %error, "a topic that is no queue cannot be told so");
+            tracing::warn!(queue = %queue.name, %error, "a topic cannot be told what it is");
         }
         self.forget_queue(definitions, queue);
     }
