@@ -1,8 +1,8 @@
 //! Kills and power losses, over many seeds, for log, cursors and catalog together.
 //!
 //! What was answered in the class disk survives any power loss, what was answered in the class
-//! kernel survives any kill; nothing is invented, no offset is used twice, order is kept. More
-//! seeds:
+//! kernel survives any kill; nothing is invented, no offset is used twice, order is kept, and what
+//! a consumer has seen once is called redelivered for ever. More seeds:
 //! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-broker --test crashes --release`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -14,7 +14,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use cloverleaf_broker::{Consumer, Published, SubscriptionOptions};
+use cloverleaf_broker::{Consumer, MessageRange, Published, SubscriptionOptions};
 use cloverleaf_log::Durability;
 use common::{Got, Random, World, consumer, receive};
 use uuid::Uuid;
@@ -50,6 +50,8 @@ struct Run {
     published: BTreeMap<u64, usize>,
     /// Which number was seen at an offset, for "no offset twice".
     seen: BTreeMap<(Uuid, u32, u64), u64>,
+    /// What some consumer of a subscription was given.
+    handed: BTreeSet<(usize, &'static str, u64)>,
 }
 
 impl Run {
@@ -65,6 +67,7 @@ impl Run {
             next_number: 0,
             published: BTreeMap::new(),
             seen: BTreeMap::new(),
+            handed: BTreeSet::new(),
         }
     }
 
@@ -150,6 +153,10 @@ impl Run {
                     .entry((id, got.id.partition, got.id.offset))
                     .or_insert(number);
                 assert_eq!(known, number, "offset {} was used twice", got.id.offset);
+                let is_first = self.handed.insert((*topic, *name, number));
+                let said = got.redelivered;
+                assert!(is_first || said, "{number} came again, and does not say so");
+                assert!(said || got.attempts == 1, "{number} was delivered often");
                 self.held.entry((*topic, *name)).or_default().push(got);
             }
         }
@@ -162,9 +169,18 @@ impl Run {
             };
             let mut kept = Vec::new();
             for got in held.drain(..) {
-                match self.random.below(10) {
-                    0..6 => {
-                        consumer.ack(got.id).unwrap();
+                let range = MessageRange {
+                    partition: got.id.partition,
+                    first: got.id.offset,
+                    count: 1,
+                };
+                match self.random.below(11) {
+                    choice @ 0..6 => {
+                        match choice < 3 {
+                            true => drop(consumer.ack(got.id).unwrap()),
+                            false => consumer
+                                .ack_ranges(&[range], |_, settled| assert!(settled.is_some())),
+                        }
                         self.owed
                             .get_mut(key)
                             .unwrap()
@@ -173,10 +189,26 @@ impl Run {
                     }
                     6 => drop(consumer.nack(got.id, 0).unwrap()),
                     7 => drop(consumer.nack(got.id, 1 + self.random.below(500)).unwrap()),
+                    8 => consumer.nack_ranges(&[range]),
                     _ => kept.push(got),
                 }
             }
             *held = kept;
+        }
+    }
+
+    /// A consumer is cancelled, and leaves some time after that.
+    fn replace_consumer(&mut self) {
+        let Some(key) = self.consumers.keys().next_back().copied() else {
+            return;
+        };
+        if let Some(consumer) = self.consumers.remove(&key) {
+            consumer.retire();
+            self.subscribe(key.0, key.1);
+            if self.random.one_in(2) {
+                self.receive();
+            }
+            self.held.remove(&key);
         }
     }
 
@@ -240,6 +272,7 @@ impl Run {
                 }
             }
             18 if self.random.one_in(2) => self.crash(),
+            19 => self.replace_consumer(),
             _ => {}
         }
         self.collect_answers();

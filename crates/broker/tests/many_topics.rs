@@ -1,0 +1,96 @@
+//! Ten thousand queues: made in seconds, small, and without a file each.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cloverleaf_broker::{
+    Broker, BrokerOptions, ManualClock, StartAt, SubscriptionOptions, TopicOptions,
+};
+use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, RealDisk};
+
+const QUEUES: usize = 10_000;
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    let kilobytes = line.split_whitespace().nth(1).unwrap();
+    kilobytes.parse::<u64>().unwrap() * 1024
+}
+
+fn open(folder: &tempfile::TempDir) -> (Log, Broker) {
+    let options = LogOptions {
+        disk_free_bytes_min: 0,
+        ..LogOptions::default()
+    };
+    let disk = RealDisk::open(folder.path()).unwrap();
+    let (log, recovery) = Log::open(disk, options).unwrap();
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+    let broker = Broker::open(log.clone(), recovery, BrokerOptions::default(), clock).unwrap();
+    (log, broker)
+}
+
+/// Topics with a folder of their own.
+fn folders(folder: &tempfile::TempDir) -> usize {
+    std::fs::read_dir(folder.path().join("topics")).map_or(0, Iterator::count)
+}
+
+#[test]
+fn ten_thousand_queues_are_made_in_seconds_and_are_small() {
+    let folder = tempfile::tempdir().unwrap();
+    let (log, broker) = open(&folder);
+    let before = resident_bytes();
+    let started = Instant::now();
+    let mut queues = Vec::new();
+    for number in 0..QUEUES {
+        let topic = broker
+            .topic_or_create(&format!("queue-{number}"), TopicOptions::default)
+            .unwrap();
+        let options = || SubscriptionOptions {
+            start: StartAt::Earliest,
+            message_ttl_ms: Some(60_000),
+            dead_letter: Some("$dead".to_owned()),
+            expires: true,
+            ..SubscriptionOptions::default()
+        };
+        queues.push(topic.subscription_or_create("queue", options).unwrap());
+        if number % 100 == 0 {
+            broker.tick();
+        }
+    }
+    broker.tick();
+    let took = started.elapsed();
+    let grown = resident_bytes().saturating_sub(before);
+    println!("{QUEUES} queues: {took:?}, {} KiB more", grown >> 10);
+    // Three seconds are for an optimized build.
+    let took_max = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 3 });
+    assert!(took < took_max, "{took:?}");
+    assert!(grown < 100 << 20, "{grown} bytes");
+    assert_eq!(folders(&folder), 0);
+    let published = queues[5_000].topic().unwrap().publish(
+        {
+            let mut builder = BatchBuilder::with_capacity(64, 1_700_000_000_000);
+            builder.push(None, Some(b"first"), &[]);
+            builder.finish()
+        },
+        Durability::Kernel,
+    );
+    published.unwrap();
+    assert_eq!(queues[5_000].counts().depth, 1);
+    drop(queues);
+    broker.close();
+    log.close();
+    assert_eq!(folders(&folder), 1);
+
+    let started = Instant::now();
+    let (log, broker) = open(&folder);
+    println!("opened again: {:?}", started.elapsed());
+    assert_eq!(broker.topics().len(), QUEUES);
+    assert!(started.elapsed() < took_max);
+    broker.close();
+    log.close();
+}

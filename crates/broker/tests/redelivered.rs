@@ -1,0 +1,156 @@
+//! Which messages are called redelivered after a restart: all that a consumer may have seen, and
+//! few more.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use cloverleaf_broker::SubscriptionOptions;
+use common::{World, consumer, receive, take};
+
+fn flags(world: &World) -> Vec<(String, bool)> {
+    let consumer = consumer(&world.subscription("t", "s"), u32::MAX);
+    let got = receive(&consumer).unwrap().into_iter();
+    got.map(|got| (got.body, got.redelivered)).collect()
+}
+
+fn expected(again: &[&str], new: &[&str]) -> Vec<(String, bool)> {
+    let pair = |again: bool| move |body: &&str| ((*body).to_owned(), again);
+    again
+        .iter()
+        .map(pair(true))
+        .chain(new.iter().map(pair(false)))
+        .collect()
+}
+
+/// Five messages, of which a consumer has seen two and acknowledged none.
+fn two_seen() -> World {
+    let world = World::new();
+    let subscription = world.subscription("t", "s");
+    world.publish("t", &["1", "2", "3", "4", "5"]);
+    let first = consumer(&subscription, 2);
+    assert_eq!(receive(&first).unwrap().len(), 2);
+    world
+}
+
+#[test]
+fn at_once_after_a_delivery_a_kill_hides_nothing() {
+    let mut world = two_seen();
+    // Nothing has been written down since, not even in ten milliseconds.
+    world.kill_and_restart();
+    let flags = flags(&world);
+    assert!(flags[..2].iter().all(|(_, again)| *again), "{flags:?}");
+    // Of these nobody can know.
+    assert_eq!(flags.len(), 5);
+    // What comes now is new, whatever was promised ahead.
+    world.publish("t", &["6", "7"]);
+    let consumer = consumer(&world.subscription("t", "s"), u32::MAX);
+    let got = receive(&consumer).unwrap();
+    let new: Vec<_> = got.iter().filter(|got| got.id.offset >= 5).collect();
+    assert!(new.iter().all(|got| !got.redelivered), "{new:?}");
+    drop(consumer);
+    // A second kill does not take them for delivered because of the first promise.
+    world.kill_and_restart();
+    world.publish("t", &["8"]);
+    let last = self::flags(&world).pop().unwrap();
+    assert_eq!(last, ("8".to_owned(), false));
+}
+
+#[test]
+fn a_promise_of_an_earlier_process_does_not_reach_later_messages() {
+    let mut world = World::new();
+    let subscription = world.subscription("t", "s");
+    world.publish("t", &["1"]);
+    assert_eq!(receive(&consumer(&subscription, 1)).unwrap().len(), 1);
+    world.kill_and_restart();
+    world.publish("t", &["2", "3"]);
+    world.advance(20);
+    // Nothing was delivered by the second process.
+    world.kill_and_restart();
+    assert_eq!(flags(&world), expected(&["1"], &["2", "3"]));
+}
+
+#[test]
+fn when_delivery_rests_a_kill_leaves_the_exact_place() {
+    let mut world = two_seen();
+    for _ in 0..3 {
+        world.advance(5_000);
+    }
+    world.kill_and_restart();
+    assert_eq!(flags(&world), expected(&["1", "2"], &["3", "4", "5"]));
+    // Also from a snapshot of the journal.
+    for _ in 0..3 {
+        world.advance(5_000);
+    }
+    for n in 0..40_000 {
+        world.broker.keep("k", Some(vec![n as u8; 100])).unwrap();
+        if n % 100 == 0 {
+            world.advance(1_000);
+        }
+    }
+    world.kill_and_restart();
+    let all = flags(&world);
+    assert_eq!(all, expected(&["1", "2", "3", "4", "5"], &[]));
+}
+
+#[test]
+fn an_orderly_restart_knows_the_exact_place() {
+    let mut world = two_seen();
+    world.restart();
+    assert_eq!(flags(&world), expected(&["1", "2"], &["3", "4", "5"]));
+}
+
+#[test]
+fn after_a_power_loss_all_that_is_left_may_have_been_delivered() {
+    for seed in 0..20 {
+        let mut world = two_seen();
+        world.log.sync_all().unwrap();
+        world.lose_power_and_restart(seed);
+        world.publish("t", &["new"]);
+        let all = expected(&["1", "2", "3", "4", "5"], &["new"]);
+        assert_eq!(flags(&world), all);
+    }
+}
+
+#[test]
+fn what_nobody_took_was_not_delivered() {
+    let mut world = World::new();
+    let subscription = world.subscription("t", "s");
+    world.publish("t", &["1", "2", "3"]);
+    let first = consumer(&subscription, 2);
+    drop(first);
+    let pull = cloverleaf_broker::ConsumerOptions {
+        pull: true,
+        ..Default::default()
+    };
+    let pull = subscription.attach(pull).unwrap();
+    let got = take(&pull).unwrap().unwrap();
+    assert!(!got.redelivered);
+    assert_eq!(got.attempts, 1);
+    pull.nack(got.id, 0).unwrap();
+    drop(pull);
+    assert_eq!(flags(&world), expected(&["1"], &["2", "3"]));
+    world.restart();
+    // It cannot be told any more which of them were in an outbox only.
+    assert_eq!(flags(&world).len(), 3);
+}
+
+/// Attempts and marks together: a limit of deliveries counts no delivery that nobody saw.
+#[test]
+fn a_limit_of_deliveries_counts_what_was_seen() {
+    let world = World::new();
+    let options = SubscriptionOptions {
+        attempts_max: 2,
+        ..SubscriptionOptions::default()
+    };
+    let subscription = world.subscription_with("t", "s", options);
+    world.publish("t", &["1"]);
+    for _ in 0..5 {
+        drop(consumer(&subscription, 1));
+    }
+    assert_eq!(flags(&world), expected(&[], &["1"]));
+    assert_eq!(flags(&world), expected(&["1"], &[]));
+    assert_eq!(flags(&world), []);
+    world.settle();
+    assert_eq!(subscription.stats().dead_lettered, 1);
+}
