@@ -1,6 +1,8 @@
 //! What the targets for sessions share: a broker in memory, and a driver that keeps the rules of
 //! `cloverleaf_session::Session` and checks the session's side of them.
 
+pub mod amqp;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

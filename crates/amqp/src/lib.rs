@@ -1,14 +1,25 @@
 //! AMQP 0-9-1 as RabbitMQ speaks it: the specification with RabbitMQ's errata and extensions.
 //!
 //! Bytes in, broker calls, bytes out: this crate has no socket and no clock, the server has both.
-//! Some parts know no broker: the wire format ([`wire`]), to which queues a message goes
-//! ([`routing`]), a queue's arguments ([`queue_arguments`]), and what ends channels and connections
-//! ([`exception`]). The virtual host ([`host`]) has the exchanges, queues and bindings, on the
-//! broker's topics.
+//!
+//! ```text
+//! session ──▶ host (exchanges, queues, who may use them) ──▶ broker (topics, subscriptions)
+//!    │           └─▶ routing (to which queues a message goes), queue_arguments
+//!    └─▶ wire (frames, methods, tables), message (how a message lies in a record)
+//! ```
 
+mod content_memory;
 pub mod exception;
 pub mod host;
 pub mod message;
+mod options;
 pub mod queue_arguments;
 pub mod routing;
+mod session;
+mod users;
 pub mod wire;
+
+pub use content_memory::ContentMemory;
+pub use options::SessionOptions;
+pub use session::{Session, SessionParts};
+pub use users::{GUEST, Users};

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::consumer::Consumer;
 use crate::options::ConsumerOptions;
 use crate::outbox::Outbox;
-use crate::shared_window::SharedWindow;
+use crate::shared_window::{self, SharedWindow};
 use crate::source::Source;
 use crate::subscription::{State, Subscription};
 
@@ -206,6 +206,31 @@ impl Subscription {
                 consumer.window = messages;
             }
         });
+    }
+
+    pub(crate) fn set_shared_window(
+        self: &Arc<Self>,
+        slot: u32,
+        window: Option<Arc<SharedWindow>>,
+    ) {
+        let mut left = None;
+        self.change(|state| {
+            let Some(consumer) = state.consumer_mut(slot) else {
+                return;
+            };
+            let in_flight = u64::from(consumer.in_flight);
+            left = consumer.shared_window().cloned();
+            if let Some(left) = &left {
+                left.release(in_flight);
+            }
+            consumer.options.shared_window = window;
+            if let Some(entered) = consumer.shared_window() {
+                entered.enter(in_flight);
+            }
+        });
+        if let Some(left) = left {
+            shared_window::serve(vec![left]);
+        }
     }
 
     pub(crate) fn outbox_taken(self: &Arc<Self>, slot: u32) {

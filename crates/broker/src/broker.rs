@@ -268,6 +268,11 @@ impl Broker {
         self.shared.log.metrics()
     }
 
+    /// Whether the disk is full, so that publishes are refused.
+    pub fn is_storage_full(&self) -> bool {
+        self.shared.log.is_storage_full()
+    }
+
     /// How full the file system is. Asks the system: not for threads that serve connections.
     ///
     /// # Errors

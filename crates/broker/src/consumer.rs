@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use crate::ledger::NotInFlight;
 use crate::message::{Delivery, MessageId, MessageRange};
 use crate::outbox::Outbox;
+use crate::shared_window::SharedWindow;
 use crate::subscription::Subscription;
 
 /// What was settled: for the delivered-to-acknowledged time of the telemetry.
@@ -51,6 +52,11 @@ impl Consumer {
     /// NSQ's RDY and AMQP's prefetch; `u32::MAX` is no limit, 0 stops delivery.
     pub fn set_window(&self, messages: u32) {
         self.subscription.set_window(self.slot, messages);
+    }
+
+    /// Shares a window with other consumers from now on, or with none. What is in flight counts.
+    pub fn set_shared_window(&self, window: Option<Arc<SharedWindow>>) {
+        self.subscription.set_shared_window(self.slot, window);
     }
 
     /// Takes what was delivered. `None`: the subscription was deleted, nothing more will come.

@@ -29,6 +29,19 @@ impl Topic {
         self.store(partition, batch, asked, Maker::Broker)
     }
 
+    /// As [`Topic::publish`], in a partition of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Topic::publish_to`].
+    pub fn publish_in(
+        &self,
+        partition: u32,
+        batch: Batch,
+        asked: Durability,
+    ) -> Result<Published, PublishError> {
+        self.store(partition, batch, asked, Maker::Broker)
+    }
+
     /// Stores a client's batch in one partition, as it came. Its records are walked, unless they
     /// are compressed.
     ///

@@ -76,6 +76,11 @@ impl SharedWindow {
         granted
     }
 
+    /// Takes places for messages that are in flight already, whether there is room or not.
+    pub(crate) fn enter(&self, count: u64) {
+        self.taken.fetch_add(count, Ordering::SeqCst);
+    }
+
     /// Gives places back. The caller has [`serve`] called once it holds no lock.
     pub(crate) fn release(&self, count: u64) {
         let subtract = |taken: u64| Some(taken.saturating_sub(count));

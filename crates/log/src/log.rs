@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use uuid::Uuid;
@@ -207,6 +207,14 @@ impl Log {
             .shared
             .counters
             .snapshot(self.inner.shared.tail.bytes())
+    }
+
+    /// Whether the disk is full up to the reserve, so that nothing is taken from producers. Asks
+    /// the system ten times a second at most.
+    pub fn is_storage_full(&self) -> bool {
+        let shared = &self.inner.shared;
+        let admitted = shared.space.admit(&*shared.disk, Instant::now(), 0);
+        admitted.is_err()
     }
 
     /// How full the file system is. Asks the system: not for threads that serve connections.

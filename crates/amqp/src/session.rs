@@ -1,0 +1,563 @@
+//! One AMQP connection's state machine: bytes in, broker calls, bytes out. No socket, no clock.
+//!
+//! A read is taken frame by frame. Publishes and acknowledgements are collected and carried out
+//! together at its end, or before something that must come after them; answers to methods wait in
+//! `replies` for the next [`Session::poll`], which also writes confirms and deliveries.
+
+mod channel;
+mod confirms;
+mod consumers;
+mod consuming;
+mod definitions;
+mod delivering;
+mod frames;
+mod handshake;
+mod liveness;
+mod methods;
+mod publishing;
+mod ready;
+mod routes;
+mod settling;
+mod transaction;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Context;
+
+use cloverleaf_session::{Now, Output, Received};
+use cloverleaf_telemetry::Probe;
+
+use self::channel::{Channel, Mode};
+use self::confirms::{Commit, Confirms, Done, push_confirm};
+use self::consumers::Consumers;
+use self::consuming::PendingGet;
+use self::frames::{Gathered, gather, push_method};
+use self::handshake::{Client, HANDSHAKE_FRAME_BYTES_MAX, Negotiated};
+use self::methods::{NONE, PUBLISH, check_publish};
+use self::publishing::{Publishing, Target};
+use crate::exception::{Exception, ReplyCode};
+use crate::host::{Owner, VirtualHost};
+use crate::options::SessionOptions;
+use crate::wire::{Frame, FrameType, Method, MethodId, PROTOCOL_HEADER, method, peek_frame};
+
+/// What a method costs beside its bytes if it takes the broker's locks or adds to the log, in
+/// bytes that could be parsed and copied meanwhile.
+const CALL_COST_BYTES: usize = 1024;
+/// Most such calls of one read: then the driver may let others have a turn.
+const CALLS_MAX: usize = 256;
+/// With so many bytes of answers nothing further is read.
+const REPLIES_BYTES_MAX: usize = 256 << 10;
+
+/// What a session works with.
+pub struct SessionParts {
+    /// Exchanges and queues.
+    pub host: Arc<VirtualHost>,
+    /// Limits and users.
+    pub options: Arc<SessionOptions>,
+    /// This connection's telemetry.
+    pub probe: Probe,
+    /// The client's address.
+    pub peer: SocketAddr,
+}
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The protocol header has not come.
+    Header,
+    /// `connection.start` was sent.
+    Starting,
+    /// `connection.tune` was sent.
+    Tuning,
+    /// The virtual host has to be opened.
+    Opening,
+    Open,
+    /// We have sent `connection.close`.
+    Closing,
+    /// Nothing is read any more; what is owed will be written.
+    Draining,
+    /// All is said.
+    Ended,
+}
+
+impl Phase {
+    /// RabbitMQ's name of the state.
+    fn name(self) -> &'static str {
+        match self {
+            Phase::Header | Phase::Starting => "starting",
+            Phase::Tuning => "tuning",
+            Phase::Opening => "opening",
+            Phase::Open => "running",
+            Phase::Closing => "closing",
+            Phase::Draining | Phase::Ended => "closed",
+        }
+    }
+}
+
+/// One connection.
+pub struct Session {
+    host: Arc<VirtualHost>,
+    options: Arc<SessionOptions>,
+    probe: Probe,
+    peer: SocketAddr,
+    /// Who it is to the virtual host: its exclusive queues are nobody else's.
+    owner: Owner,
+    phase: Phase,
+    user: String,
+    client: Client,
+    negotiated: Negotiated,
+    channels: BTreeMap<u16, Channel>,
+    incarnations: u64,
+    consumers: Consumers,
+    /// Slots of consumers that have something to deliver.
+    ready_slots: Vec<u32>,
+    publishing: Publishing,
+    confirms: Confirms,
+    done: Vec<Done>,
+    /// Slots of consumers with acknowledgements of this read.
+    slots_to_settle: Vec<u32>,
+    pending_get: Option<PendingGet>,
+    /// Answers, for the next poll.
+    replies: Vec<u8>,
+    /// Where a body of several frames is put together.
+    scratch: Vec<u8>,
+    /// A publish waits until the disk has taken some of what was accepted before.
+    waits_for_room: bool,
+    /// The disk is full; when to look again.
+    blocked_until_us: Option<u64>,
+    /// The client was told so.
+    is_told_blocked: bool,
+    /// The time of this read or poll.
+    now: Now,
+    /// Bytes of this read that have not been looked at.
+    input_bytes: usize,
+    /// Calls of the broker, for this read's cost.
+    calls: usize,
+    /// Methods of this read that want an answer and publish nothing.
+    other_requests: u64,
+    /// When the first byte of a frame came that is not complete yet.
+    partial_since_us: Option<u64>,
+    last_read_us: u64,
+    last_write_us: u64,
+    closing_since_us: u64,
+    answered_unsent: u64,
+    is_released: bool,
+    /// The broker ends: nothing further is taken, and the client is told once what it is owed has
+    /// been written.
+    is_stopping: bool,
+    failure: Option<String>,
+}
+
+impl cloverleaf_session::Session for Session {
+    fn wants_input(&self) -> bool {
+        let is_over = match self.phase {
+            Phase::Draining | Phase::Ended => true,
+            // Its answer is still wanted.
+            Phase::Closing => false,
+            _ => self.is_stopping,
+        };
+        !is_over
+            && !self.waits_for_room
+            && self.pending_get.is_none()
+            && !self.confirms.is_full()
+            && self.replies.len() < REPLIES_BYTES_MAX
+    }
+
+    fn is_ended(&self) -> bool {
+        self.phase == Phase::Ended
+    }
+
+    fn take_failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+
+    fn receive(&mut self, input: &[u8], now: Now) -> Received {
+        self.now = now;
+        let (mut consumed, mut needed) = (0, 0);
+        if self.phase == Phase::Header {
+            consumed = self.protocol_header(input);
+            if self.phase == Phase::Header {
+                needed = PROTOCOL_HEADER.len();
+            }
+        }
+        while self.phase != Phase::Header && self.wants_input() && self.calls < CALLS_MAX {
+            let rest = &input[consumed..];
+            if rest.is_empty() {
+                break;
+            }
+            self.input_bytes = rest.len();
+            match self.frame(rest) {
+                Step::Done(bytes) => consumed += bytes,
+                Step::Needs(bytes) => {
+                    needed = bytes;
+                    break;
+                }
+                Step::Wait => break,
+            }
+        }
+        self.settle_acks();
+        self.flush();
+        if matches!(self.phase, Phase::Draining | Phase::Ended) {
+            consumed = input.len();
+        }
+        if self.scratch.capacity() > 0 {
+            self.scratch = Vec::new();
+        }
+        self.tell_read(consumed, input.len(), needed);
+        let calls = std::mem::take(&mut self.calls);
+        Received {
+            consumed_bytes: consumed,
+            needed_bytes: needed,
+            cost_bytes: consumed + calls * CALL_COST_BYTES,
+        }
+    }
+
+    fn end_of_input(&mut self, _rest: &[u8], now: Now) {
+        self.now = now;
+        self.release_all();
+        self.phase = match self.replies.is_empty() {
+            true => Phase::Ended,
+            false => Phase::Draining,
+        };
+    }
+
+    fn drain(&mut self) {
+        match self.phase {
+            Phase::Open => self.is_stopping = true,
+            Phase::Closing | Phase::Draining | Phase::Ended => {}
+            _ => self.phase = Phase::Draining,
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Output) {
+        self.now = now;
+        let out = &mut out.bytes;
+        let start = out.len();
+        if !self.wants_input() {
+            // A client that is not listened to is not silent.
+            self.last_read_us = now.us;
+        }
+        if self.waits_for_room && self.host.broker().room().poll_free(cx).is_ready() {
+            self.waits_for_room = false;
+        }
+        self.take_one(cx);
+        self.look_at_disk();
+        let mut done = std::mem::take(&mut self.done);
+        let mut failures = Vec::new();
+        self.confirms
+            .poll(cx, &mut done, |error| failures.push(error.clone()));
+        for error in &failures {
+            self.publish_failed(error);
+        }
+        out.append(&mut self.replies);
+        for done in done.drain(..) {
+            self.answer(&done, out);
+        }
+        self.done = done;
+        if self.is_stopping && self.phase == Phase::Open && self.confirms.is_empty() {
+            self.stop();
+        }
+        out.append(&mut self.replies);
+        if self.phase == Phase::Open && !self.is_stopping {
+            self.deliver(cx, out);
+        }
+        self.beat(out);
+        if self.phase == Phase::Draining && self.confirms.is_empty() && out.len() == start {
+            self.phase = Phase::Ended;
+        }
+    }
+
+    fn next_due_us(&self) -> u64 {
+        self.due_us()
+    }
+
+    fn read(&mut self, bytes: usize, now: Now) {
+        self.last_read_us = now.us;
+        self.probe.read(bytes, now.us);
+    }
+
+    fn read_ended_inside_frame(&mut self) {
+        self.probe.read_ended_inside_frame();
+    }
+
+    fn wrote(&mut self, bytes: usize, now: Now) {
+        self.last_write_us = now.us;
+        self.probe.wrote(bytes);
+        self.probe.answered(self.answered_unsent, now.us);
+        self.answered_unsent = 0;
+    }
+}
+
+/// What became of the input's first frame.
+enum Step {
+    /// So many bytes are done with.
+    Done(usize),
+    /// It needs so many bytes.
+    Needs(usize),
+    /// It has to be shown again when the session wants input again.
+    Wait,
+}
+
+impl Session {
+    /// A connection that has just been accepted.
+    pub fn new(parts: SessionParts, now: Now) -> Session {
+        let owner = parts.host.owner();
+        Session {
+            host: parts.host,
+            options: parts.options,
+            probe: parts.probe,
+            peer: parts.peer,
+            owner,
+            phase: Phase::Header,
+            user: String::new(),
+            client: Client::default(),
+            negotiated: Negotiated {
+                frame_bytes_max: HANDSHAKE_FRAME_BYTES_MAX,
+                channels_max: 0,
+                heartbeat_us: 0,
+            },
+            channels: BTreeMap::new(),
+            incarnations: 0,
+            consumers: Consumers::default(),
+            ready_slots: Vec::new(),
+            publishing: Publishing::default(),
+            confirms: Confirms::default(),
+            done: Vec::new(),
+            slots_to_settle: Vec::new(),
+            pending_get: None,
+            replies: Vec::new(),
+            scratch: Vec::new(),
+            waits_for_room: false,
+            blocked_until_us: None,
+            is_told_blocked: false,
+            now,
+            input_bytes: 0,
+            calls: 0,
+            other_requests: 0,
+            partial_since_us: None,
+            last_read_us: now.us,
+            last_write_us: now.us,
+            closing_since_us: 0,
+            answered_unsent: 0,
+            is_released: false,
+            is_stopping: false,
+            failure: None,
+        }
+    }
+
+    /// The telemetry of this connection.
+    pub fn probe(&self) -> &Probe {
+        &self.probe
+    }
+
+    /// After how long without progress a write is given up, in microseconds: two heartbeats, if
+    /// there are any.
+    pub fn write_timeout_us(&self) -> Option<u64> {
+        match self.negotiated.heartbeat_us {
+            0 => None,
+            heartbeat_us => Some(2 * heartbeat_us),
+        }
+    }
+
+    /// Takes the first frame, or a publish with all its frames.
+    fn frame(&mut self, input: &[u8]) -> Step {
+        let frame = match peek_frame(input, self.negotiated.frame_bytes_max) {
+            Ok(Ok(frame)) => frame,
+            Ok(Err(needed)) => return Step::Needs(needed),
+            Err(error) => {
+                let error = Exception::new(ReplyCode::FrameError, error.to_string());
+                // Nothing behind it can be read.
+                self.fail(0, &error, NONE);
+                self.phase = Phase::Draining;
+                return Step::Done(input.len());
+            }
+        };
+        let bytes = frame.len_bytes();
+        let id = MethodId::peek(frame.payload);
+        if frame.kind == FrameType::Method && id == PUBLISH && self.takes_publish(frame.channel) {
+            if !self.host.broker().room().is_free() {
+                self.waits_for_room = true;
+                return Step::Wait;
+            }
+            return self.publish_frames(&frame, &input[bytes..]);
+        }
+        let result = match (self.phase, frame.channel) {
+            (_, 0) => self.connection_frame(&frame, self.now),
+            (Phase::Open, _) => self.channel_frame(&frame),
+            (Phase::Closing, _) => Ok(()),
+            (phase, _) => {
+                let text = format!("unexpected method in connection state {}", phase.name());
+                Err((Exception::new(ReplyCode::ChannelError, text), id))
+            }
+        };
+        if let Err((error, id)) = result {
+            self.fail(frame.channel, &error, id);
+        }
+        Step::Done(bytes)
+    }
+
+    /// Whether a publish on this channel would be carried out.
+    fn takes_publish(&self, number: u16) -> bool {
+        self.phase == Phase::Open
+            && self.channels.get(&number).is_some_and(|channel| {
+                channel.state == channel::State::Open
+                    && channel.content.is_none()
+                    && !channel.is_committing()
+            })
+    }
+
+    /// Takes a publish with its content, if that lies behind it in one piece.
+    fn publish_frames(&mut self, frame: &Frame<'_>, rest: &[u8]) -> Step {
+        let bytes = frame.len_bytes();
+        let number = frame.channel;
+        let publish = match Method::read(frame.payload) {
+            Ok(Some(Method::BasicPublish(publish))) => publish,
+            Ok(_) => return Step::Done(bytes),
+            Err(error) => {
+                let error = Exception::new(ReplyCode::SyntaxError, error.to_string());
+                self.fail(number, &error, PUBLISH);
+                return Step::Done(bytes);
+            }
+        };
+        if let Err(error) = check_publish(&publish) {
+            self.fail(number, &error, PUBLISH);
+            return Step::Done(bytes);
+        }
+        let frame_bytes_max = self.negotiated.frame_bytes_max;
+        let body_bytes_max = self.options.message_bytes_max;
+        match gather(rest, number, frame_bytes_max, body_bytes_max) {
+            Gathered::Whole {
+                header,
+                body,
+                bytes: content,
+            } => {
+                let target = Target {
+                    exchange: publish.exchange,
+                    routing_key: publish.routing_key,
+                    mandatory: publish.mandatory,
+                };
+                let mut scratch = std::mem::take(&mut self.scratch);
+                let body = body.collect(&mut scratch, frame_bytes_max);
+                let result = self.publish(number, target, header, body);
+                self.scratch = scratch;
+                if let Err(error) = result {
+                    self.fail(number, &error, PUBLISH);
+                }
+                Step::Done(bytes + content)
+            }
+            Gathered::Needs(needed) => Step::Needs(bytes + needed),
+            Gathered::Mixed => {
+                if let Err(error) = self.begin_content(number, &publish) {
+                    self.fail(number, &error, PUBLISH);
+                }
+                Step::Done(bytes)
+            }
+        }
+    }
+
+    /// Answers a method on a channel.
+    fn reply(&mut self, number: u16, method: &Method<'_>) {
+        push_method(&mut self.replies, number, method);
+    }
+
+    /// Answers a method, unless its client wants no answer.
+    fn reply_unless(&mut self, no_wait: bool, number: u16, method: &Method<'_>) {
+        if !no_wait {
+            self.reply(number, method);
+        }
+    }
+
+    /// Confirms publishes, or says that a transaction is committed.
+    fn answer(&mut self, done: &Done, out: &mut Vec<u8>) {
+        let is_there = |number: u16, incarnation: u64| {
+            self.channels.get(&number).is_some_and(|channel| {
+                channel.incarnation == incarnation && channel.state == channel::State::Open
+            })
+        };
+        match done {
+            Done::Group(group, holds) => {
+                self.answered_unsent += group.last - group.first + 1;
+                if is_there(group.channel, group.incarnation) {
+                    push_confirm(out, group, *holds);
+                }
+            }
+            Done::Commit(commit, holds) => {
+                if is_there(commit.channel, commit.incarnation) {
+                    self.committed(*commit, *holds);
+                }
+            }
+        }
+    }
+
+    fn committed(&mut self, commit: Commit, holds: bool) {
+        if let Some(channel) = self.channels.get_mut(&commit.channel)
+            && let Mode::Transaction(transaction) = &mut channel.mode
+        {
+            transaction.is_committing = false;
+        }
+        self.answered_unsent += 1;
+        if holds {
+            let ok = Method::TxCommitOk(method::TxCommitOk {});
+            return self.reply(commit.channel, &ok);
+        }
+        let error = Exception::precondition("partial tx completion");
+        self.fail(commit.channel, &error, method::TxCommit::ID);
+    }
+
+    /// Ends what a channel has: consumers, unacknowledged deliveries, what is under way.
+    fn release_channel(&mut self, number: u16) {
+        self.flush();
+        self.release_consumers(number);
+        if let Some(channel) = self.channels.get_mut(&number) {
+            *channel = Channel::new(channel.incarnation);
+        }
+    }
+
+    /// Ends all channels, and gives the exclusive queues up.
+    fn release_all(&mut self) {
+        if std::mem::replace(&mut self.is_released, true) {
+            return;
+        }
+        self.flush();
+        let numbers: Vec<u16> = self.channels.keys().copied().collect();
+        for number in numbers {
+            self.release_consumers(number);
+        }
+        self.channels.clear();
+        self.pending_get = None;
+        self.host.connection_closed(self.owner);
+    }
+
+    /// Tells the telemetry of one read.
+    fn tell_read(&mut self, consumed: usize, input: usize, needed: usize) {
+        let now_us = self.now.us;
+        let first_us = self.partial_since_us.unwrap_or(now_us);
+        let totals = std::mem::take(&mut self.publishing.totals);
+        self.probe.requests(
+            totals.messages,
+            totals.messages,
+            totals.bytes,
+            first_us,
+            now_us,
+        );
+        self.probe.unanswered(totals.unconfirmed);
+        let others = std::mem::take(&mut self.other_requests);
+        self.probe.requests(others, 0, 0, first_us, now_us);
+        self.answered_unsent += others;
+        if consumed > 0 {
+            self.partial_since_us = None;
+        }
+        if needed > 0 && consumed < input {
+            self.partial_since_us.get_or_insert(now_us);
+            self.probe.read_ended_inside_frame();
+        }
+    }
+}
+
+impl Drop for Session {
+    /// However the connection ends, its exclusive queues go.
+    fn drop(&mut self) {
+        self.release_all();
+    }
+}

@@ -1,0 +1,395 @@
+//! `basic.consume`, `basic.cancel`, `basic.qos` and `basic.get`.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use cloverleaf_broker::{ConsumerOptions, Delivery, MessageRange, SharedWindow};
+use cloverleaf_log::RecordCursor;
+use uuid::Uuid;
+
+use super::Session;
+use super::consumers::Consuming;
+use super::delivering::properties_of;
+use super::frames::{push_content, push_method};
+use super::publishing::REPLY_TO;
+use super::settling::Run;
+use crate::exception::{Exception, ReplyCode};
+use crate::host::Queue;
+use crate::message::Message;
+use crate::wire::{Method, method};
+
+/// Queues of which `basic.get` keeps what it takes from.
+const GETTERS_MAX: usize = 16;
+
+/// A `basic.get` that waits for the disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PendingGet {
+    channel: u16,
+    slot: u32,
+    no_ack: bool,
+}
+
+impl Session {
+    /// `basic.qos`.
+    pub(super) fn set_prefetch(
+        &mut self,
+        number: u16,
+        qos: &method::BasicQos,
+    ) -> Result<(), Exception> {
+        if qos.prefetch_size != 0 {
+            return Err(Exception::new(
+                ReplyCode::NotImplemented,
+                format!("prefetch_size!=0 ({})", qos.prefetch_size),
+            ));
+        }
+        let Some(channel) = self.channels.get_mut(&number) else {
+            return Ok(());
+        };
+        let limit = window(qos.prefetch_count);
+        match (qos.global, &channel.window) {
+            (true, Some(shared)) => shared.set(limit),
+            (true, None) if qos.prefetch_count == 0 => {}
+            (true, None) => {
+                let shared = SharedWindow::new(limit);
+                channel.window = Some(Arc::clone(&shared));
+                for slot in channel.consumers.values() {
+                    if let Some(consuming) = self.consumers.get_mut(*slot)
+                        && !consuming.no_ack
+                    {
+                        let shared = Some(Arc::clone(&shared));
+                        consuming.consumer.set_shared_window(shared);
+                    }
+                }
+            }
+            (false, shared) => {
+                // As in RabbitMQ, a limit per consumer takes that of the channel away.
+                if let Some(shared) = shared {
+                    shared.set(u32::MAX);
+                }
+                channel.prefetch = qos.prefetch_count;
+            }
+        }
+        Ok(())
+    }
+
+    /// `basic.consume`.
+    pub(super) fn consume(
+        &mut self,
+        number: u16,
+        consume: &method::BasicConsume<'_>,
+    ) -> Result<(), Exception> {
+        let Some(channel) = self.channels.get(&number) else {
+            return Ok(());
+        };
+        if channel.consumers.contains_key(consume.consumer_tag) {
+            let tag = consume.consumer_tag;
+            return Err(not_allowed(format!(
+                "attempt to reuse consumer tag '{tag}'"
+            )));
+        }
+        let consumers_max = self.options.consumers_max;
+        if channel.consumers.len() >= consumers_max {
+            return Err(not_allowed(format!(
+                "reached maximum ({consumers_max}) of consumers per channel"
+            )));
+        }
+        let queue = match consume.queue {
+            REPLY_TO => self.reply_queue(number, consume.no_ack)?,
+            name => {
+                let name = self.queue_name(number, name)?;
+                self.host.queue(self.owner, &name)?
+            }
+        };
+        self.calls += 1;
+        let Some(channel) = self.channels.get_mut(&number) else {
+            return Ok(());
+        };
+        let tag = match consume.consumer_tag {
+            "" => format!("amq.ctag-{}", Uuid::new_v4().simple()),
+            tag => tag.to_owned(),
+        };
+        let priority = consume.arguments.get("x-priority");
+        let priority = priority.and_then(|value| value.as_integer()).unwrap_or(0);
+        let options = ConsumerOptions {
+            priority: priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32,
+            exclusive: consume.exclusive,
+            label: tag.clone(),
+            shared_window: channel.window.clone().filter(|_| !consume.no_ack),
+            auto_ack: consume.no_ack,
+            ..ConsumerOptions::default()
+        };
+        let consumer = self.host.consume(self.owner, &queue, options)?;
+        let prefetch = channel.prefetch;
+        if !consume.no_wait {
+            let consumer_tag = &tag;
+            let ok = Method::BasicConsumeOk(method::BasicConsumeOk { consumer_tag });
+            push_method(&mut self.replies, number, &ok);
+        }
+        let window = match consume.no_ack {
+            true => u32::MAX,
+            false => window(prefetch),
+        };
+        let slot = self.consumers.insert(|signal| Consuming {
+            channel: number,
+            tag: tag.clone(),
+            queue,
+            consumer,
+            signal,
+            no_ack: consume.no_ack,
+            is_retired: false,
+            runs: Vec::new(),
+            runs_done: 0,
+            unacked: 0,
+            acks: Vec::new(),
+            last_ack: None,
+            prefetch,
+        });
+        channel.consumers.insert(tag, slot);
+        if let Some(consuming) = self.consumers.get_mut(slot) {
+            consuming.consumer.set_window(window);
+            // Its first deliveries may be there already.
+            consuming.signal.wake();
+        }
+        self.tell_credit();
+        Ok(())
+    }
+
+    /// The queue for the answers of direct reply-to.
+    fn reply_queue(&mut self, number: u16, no_ack: bool) -> Result<Arc<Queue>, Exception> {
+        let Some(channel) = self.channels.get_mut(&number) else {
+            return Err(Exception::precondition("no such channel"));
+        };
+        if !no_ack {
+            return Err(Exception::precondition("reply consumer cannot acknowledge"));
+        }
+        if channel.reply_queue.is_some() {
+            return Err(Exception::precondition("reply consumer already set"));
+        }
+        let queue = self.host.reply_queue(self.owner)?;
+        channel.reply_queue = Some(Arc::clone(&queue.name));
+        Ok(queue)
+    }
+
+    /// `basic.cancel`: what was delivered can still be acknowledged.
+    pub(super) fn cancel(&mut self, number: u16, tag: &str) {
+        let Some(channel) = self.channels.get_mut(&number) else {
+            return;
+        };
+        let Some(slot) = channel.consumers.remove(tag) else {
+            return;
+        };
+        self.settle_acks();
+        self.calls += 1;
+        let queue = self.retire(slot);
+        if let Some(queue) = queue {
+            if let Some(channel) = self.channels.get_mut(&number)
+                && channel.reply_queue.as_ref() == Some(&queue.name)
+            {
+                channel.reply_queue = None;
+            }
+            self.host.consumer_left(&queue);
+        }
+        self.remove_if_done(slot);
+        self.tell_credit();
+    }
+
+    /// Ends the deliveries to a consumer. What the client has not seen goes back.
+    fn retire(&mut self, slot: u32) -> Option<Arc<Queue>> {
+        let consuming = self.consumers.get_mut(slot)?;
+        consuming.is_retired = true;
+        consuming.consumer.retire();
+        let unseen = consuming.runs.drain(consuming.runs_done..);
+        let ranges: Vec<MessageRange> = unseen.map(|run| range_of(&run)).collect();
+        consuming.runs.clear();
+        consuming.runs_done = 0;
+        if !ranges.is_empty() && !consuming.no_ack {
+            consuming.consumer.nack_ranges(&ranges);
+        }
+        Some(Arc::clone(&consuming.queue))
+    }
+
+    /// Frees the slot of a cancelled consumer that has nothing unacknowledged.
+    pub(super) fn remove_if_done(&mut self, slot: u32) {
+        let is_done = self.consumers.get_mut(slot).is_some_and(|consuming| {
+            consuming.is_retired && consuming.unacked == 0 && consuming.acks.is_empty()
+        });
+        if is_done {
+            self.consumers.remove(slot);
+        }
+    }
+
+    /// Ends all consumers of a channel. What is unacknowledged goes back.
+    pub(super) fn release_consumers(&mut self, number: u16) {
+        self.settle_acks();
+        for slot in self.consumers.of_channel(number) {
+            if let Some(consuming) = self.consumers.remove(slot) {
+                let (queue, counts) = (consuming.queue, !consuming.is_retired);
+                self.calls += 1;
+                drop(consuming.consumer);
+                if counts && !consuming.tag.is_empty() {
+                    self.host.consumer_left(&queue);
+                }
+            }
+        }
+        self.tell_credit();
+    }
+
+    /// `basic.get`.
+    pub(super) fn get(&mut self, number: u16, get: &method::BasicGet<'_>) -> Result<(), Exception> {
+        let name = self.queue_name(number, get.queue)?;
+        let queue = self.host.queue(self.owner, &name)?;
+        self.settle_acks();
+        self.calls += 1;
+        self.host.touch(&queue);
+        let Some(channel) = self.channels.get_mut(&number) else {
+            return Ok(());
+        };
+        let known = channel.getters.get(&queue.name).copied();
+        // A queue of that name may be another one by now.
+        let is_same = |slot: &u32| {
+            let consuming = self.consumers.get_mut(*slot);
+            consuming.is_some_and(|consuming| Arc::ptr_eq(&consuming.queue, &queue))
+        };
+        let slot = match known.filter(is_same) {
+            Some(slot) => slot,
+            None => self.add_getter(number, &queue)?,
+        };
+        let pending = PendingGet {
+            channel: number,
+            slot,
+            no_ack: get.no_ack,
+        };
+        self.pending_get = Some(pending);
+        self.take_one(&mut Context::from_waker(std::task::Waker::noop()));
+        Ok(())
+    }
+
+    fn add_getter(&mut self, number: u16, queue: &Arc<Queue>) -> Result<u32, Exception> {
+        let options = ConsumerOptions {
+            pull: true,
+            ..ConsumerOptions::default()
+        };
+        let consumer = self.host.consume(self.owner, queue, options)?;
+        let slot = self.consumers.insert(|signal| Consuming {
+            channel: number,
+            tag: String::new(),
+            queue: Arc::clone(queue),
+            consumer,
+            signal,
+            no_ack: false,
+            is_retired: false,
+            runs: Vec::new(),
+            runs_done: 0,
+            unacked: 0,
+            acks: Vec::new(),
+            last_ack: None,
+            prefetch: 0,
+        });
+        let Some(channel) = self.channels.get_mut(&number) else {
+            return Ok(slot);
+        };
+        let before = channel.getters.insert(Arc::clone(&queue.name), slot);
+        let surplus = match channel.getters.len() > GETTERS_MAX {
+            true => channel.getters.pop_first().map(|(_, slot)| slot),
+            false => None,
+        };
+        for old in before.into_iter().chain(surplus).filter(|old| *old != slot) {
+            self.retire(old);
+            self.remove_if_done(old);
+        }
+        Ok(slot)
+    }
+
+    /// Goes on with a `basic.get`.
+    pub(super) fn take_one(&mut self, cx: &mut Context<'_>) {
+        let Some(get) = self.pending_get else {
+            return;
+        };
+        let Some(consuming) = self.consumers.get_mut(get.slot) else {
+            self.pending_get = None;
+            return;
+        };
+        let Poll::Ready(taken) = consuming.consumer.poll_take(cx) else {
+            return;
+        };
+        self.pending_get = None;
+        let Some(delivery) = taken else {
+            let empty = Method::BasicGetEmpty(method::BasicGetEmpty::default());
+            return push_method(&mut self.replies, get.channel, &empty);
+        };
+        let Some(channel) = self.channels.get_mut(&get.channel) else {
+            return;
+        };
+        let tag = channel.take_tags(1);
+        let (ready, _) = consuming.queue.counts();
+        let mut scratch = Vec::new();
+        let mut records = RecordCursor::at(&delivery.batch, delivery.position);
+        if let Ok(Some((_, record))) = records.next_record() {
+            let message = Message::read(&record, &consuming.queue.name, &mut scratch);
+            let ok = Method::BasicGetOk(method::BasicGetOk {
+                delivery_tag: tag,
+                redelivered: delivery.redelivered,
+                exchange: message.exchange,
+                routing_key: message.routing_key,
+                message_count: ready,
+            });
+            push_method(&mut self.replies, get.channel, &ok);
+            let mut counted = Vec::new();
+            let properties = properties_of(&message, &delivery, &consuming.queue, &mut counted);
+            let frame_bytes_max = self.negotiated.frame_bytes_max;
+            push_content(
+                &mut self.replies,
+                get.channel,
+                properties,
+                message.body,
+                frame_bytes_max,
+            );
+            self.probe.delivered(1, delivery.redelivered.into());
+        }
+        match get.no_ack {
+            true => consuming
+                .consumer
+                .ack_ranges(&[range_of(&delivery)], |_, _| {}),
+            false => {
+                consuming.unacked += 1;
+                channel.unacked.push(run_of(&delivery, tag, get.slot));
+            }
+        }
+    }
+
+    /// Tells the telemetry how much may be on its way to this client.
+    fn tell_credit(&self) {
+        let windows = self.consumers.windows();
+        self.probe.credit_granted(windows);
+    }
+}
+
+/// A prefetch as a window: 0 is no limit.
+fn window(prefetch: u16) -> u32 {
+    match prefetch {
+        0 => u32::MAX,
+        prefetch => prefetch.into(),
+    }
+}
+
+fn not_allowed(explanation: String) -> Exception {
+    Exception::new(ReplyCode::NotAllowed, explanation)
+}
+
+pub(super) fn range_of(delivery: &Delivery) -> MessageRange {
+    MessageRange {
+        partition: delivery.partition,
+        first: delivery.first,
+        count: delivery.count,
+    }
+}
+
+pub(super) fn run_of(delivery: &Delivery, first_tag: u64, slot: u32) -> Run {
+    Run {
+        first_tag,
+        count: delivery.count,
+        slot,
+        partition: delivery.partition,
+        first: delivery.first,
+    }
+}

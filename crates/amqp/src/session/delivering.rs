@@ -1,0 +1,222 @@
+//! Deliveries, from the broker straight into the output.
+
+use std::task::{Context, Poll};
+
+use cloverleaf_broker::Delivery;
+use cloverleaf_log::RecordCursor;
+
+use super::Session;
+use super::channel::Channel;
+use super::consumers::Consuming;
+use super::consuming::run_of;
+use super::frames::{push_content, push_method};
+use super::settling::Run;
+use crate::host::Queue;
+use crate::message::Message;
+use crate::wire::{Method, Properties, Table, Value, Writer, method, table_bytes};
+
+/// Most bytes of messages that one round of output may have.
+const OUTPUT_BYTES_MAX: usize = 128 << 10;
+
+impl Session {
+    /// Writes what consumers have been given, until the output is full or nothing more is ready.
+    pub(super) fn deliver(&mut self, cx: &Context<'_>, out: &mut Vec<u8>) {
+        let mut slots = std::mem::take(&mut self.ready_slots);
+        self.consumers.ready.take(cx, &mut slots);
+        let (mut messages, mut again, mut done) = (0, 0, 0);
+        while let Some(slot) = slots.get(done) {
+            let Some(consuming) = self.consumers.get_mut(*slot) else {
+                done += 1;
+                continue;
+            };
+            let Some(channel) = self.channels.get_mut(&consuming.channel) else {
+                done += 1;
+                continue;
+            };
+            let frame_bytes_max = self.negotiated.frame_bytes_max;
+            let mut round = Round {
+                out: &mut *out,
+                slot: *slot,
+                frame_bytes_max,
+                messages: &mut messages,
+                again: &mut again,
+            };
+            match round.deliver(consuming, channel) {
+                // It goes on here next time.
+                Delivered::Full => break,
+                Delivered::Pending => done += 1,
+                Delivered::Ended => {
+                    done += 1;
+                    let slot = *slot;
+                    self.queue_gone(slot, out);
+                }
+            }
+        }
+        slots.drain(..done);
+        if slots.is_empty() && slots.capacity() > 64 {
+            slots = Vec::new();
+        }
+        self.ready_slots = slots;
+        if messages > 0 {
+            self.probe.delivered(messages, again);
+        }
+    }
+
+    /// The queue of a consumer was deleted: the client is told, if it understands that.
+    fn queue_gone(&mut self, slot: u32, out: &mut Vec<u8>) {
+        let Some(consuming) = self.consumers.remove(slot) else {
+            return;
+        };
+        if consuming.is_retired || consuming.tag.is_empty() {
+            return;
+        }
+        if let Some(channel) = self.channels.get_mut(&consuming.channel) {
+            channel.consumers.remove(&consuming.tag);
+        }
+        if self.client.consumer_cancel_notify {
+            let cancel = Method::BasicCancel(method::BasicCancel {
+                consumer_tag: &consuming.tag,
+                no_wait: true,
+            });
+            push_method(out, consuming.channel, &cancel);
+        }
+    }
+}
+
+/// What one consumer's turn came to.
+enum Delivered {
+    /// The output is full.
+    Full,
+    /// Its signal comes when there is more.
+    Pending,
+    /// Its queue was deleted.
+    Ended,
+}
+
+/// One consumer's turn.
+struct Round<'r> {
+    out: &'r mut Vec<u8>,
+    slot: u32,
+    frame_bytes_max: u32,
+    messages: &'r mut u64,
+    again: &'r mut u64,
+}
+
+impl Round<'_> {
+    fn deliver(&mut self, consuming: &mut Consuming, channel: &mut Channel) -> Delivered {
+        loop {
+            if consuming.runs_done == consuming.runs.len() {
+                consuming.runs.clear();
+                consuming.runs_done = 0;
+                if self.out.len() >= OUTPUT_BYTES_MAX {
+                    return Delivered::Full;
+                }
+                let mut cx = consuming.signal.context();
+                let consumer = &consuming.consumer;
+                match consumer.poll_deliveries(&mut cx, &mut consuming.runs) {
+                    Poll::Ready(Some(())) => continue,
+                    Poll::Ready(None) => return Delivered::Ended,
+                    Poll::Pending => {
+                        if consuming.runs.capacity() > 16 {
+                            consuming.runs = Vec::new();
+                        }
+                        return Delivered::Pending;
+                    }
+                }
+            }
+            self.write_run(consuming, channel);
+            if consuming.runs_done < consuming.runs.len() && self.out.len() >= OUTPUT_BYTES_MAX {
+                return Delivered::Full;
+            }
+        }
+    }
+
+    /// Writes messages of the foremost run until it is used up or the output is full.
+    fn write_run(&mut self, consuming: &mut Consuming, channel: &mut Channel) {
+        let Consuming {
+            runs,
+            runs_done,
+            queue,
+            tag,
+            ..
+        } = consuming;
+        let delivery = &mut runs[*runs_done];
+        let batch = delivery.batch.clone();
+        let mut records = RecordCursor::at(&batch, delivery.position);
+        let first_tag = channel.next_delivery_tag;
+        let mut sent = 0;
+        let (mut scratch, mut counted) = (Vec::new(), Vec::new());
+        while sent < delivery.count && self.out.len() < OUTPUT_BYTES_MAX {
+            let record = match records.next_record() {
+                Ok(Some((_, record))) => record,
+                Ok(None) => break,
+                Err(error) => {
+                    // The log checked this batch.
+                    let offset = delivery.first;
+                    tracing::error!(%error, offset, "a delivered batch is malformed");
+                    break;
+                }
+            };
+            let message = Message::read(&record, &queue.name, &mut scratch);
+            let delivery_tag = first_tag + u64::from(sent);
+            let deliver = Method::BasicDeliver(method::BasicDeliver {
+                consumer_tag: tag,
+                delivery_tag,
+                redelivered: delivery.redelivered,
+                exchange: message.exchange,
+                routing_key: message.routing_key,
+            });
+            push_method(self.out, consuming.channel, &deliver);
+            let properties = properties_of(&message, delivery, queue, &mut counted);
+            push_content(
+                self.out,
+                consuming.channel,
+                properties,
+                message.body,
+                self.frame_bytes_max,
+            );
+            sent += 1;
+        }
+        let is_broken = sent == 0 && self.out.len() < OUTPUT_BYTES_MAX;
+        channel.take_tags(sent);
+        *self.messages += u64::from(sent);
+        *self.again += u64::from(sent) * u64::from(delivery.redelivered);
+        if !consuming.no_ack && sent > 0 {
+            consuming.unacked += u64::from(sent);
+            channel.unacked.push(Run {
+                count: sent,
+                ..run_of(delivery, first_tag, self.slot)
+            });
+        }
+        delivery.position = records.position();
+        delivery.first += u64::from(sent);
+        delivery.count -= sent;
+        if delivery.count == 0 || is_broken {
+            *runs_done += 1;
+        }
+    }
+}
+
+/// The properties of a delivery: a quorum queue's has the number of those before.
+pub(super) fn properties_of<'m>(
+    message: &Message<'m>,
+    delivery: &Delivery,
+    queue: &Queue,
+    counted: &'m mut Vec<u8>,
+) -> &'m [u8] {
+    if !queue.counts_deliveries || delivery.attempts <= 1 {
+        return message.properties;
+    }
+    let count = Value::I64(i64::from(delivery.attempts) - 1);
+    let mut properties = Properties::read(message.properties).unwrap_or_default();
+    let table = properties.headers.unwrap_or_default();
+    let others = table
+        .fields()
+        .filter(|(name, _)| *name != "x-delivery-count");
+    let fields: Vec<_> = others.chain([("x-delivery-count", count)]).collect();
+    let bytes = table_bytes(&fields);
+    properties.headers = Table::check(&bytes).ok();
+    counted.clear();
+    properties.write(&mut Writer::new(counted));
+    counted
+}

@@ -1,0 +1,246 @@
+//! Frames out, and the frames of one content in.
+
+use crate::wire::{
+    ContentHeader, FRAME_END, FRAME_HEADER_BYTES, FRAME_OVERHEAD_BYTES, Frame, FrameType, Method,
+    MethodId, Writer, peek_frame,
+};
+
+/// The class whose methods have contents.
+pub(super) const BASIC: u16 = 60;
+const METHOD: u8 = 1;
+const HEADER: u8 = 2;
+const BODY: u8 = 3;
+
+/// A sign of life.
+pub(super) const HEARTBEAT: [u8; FRAME_OVERHEAD_BYTES] = [8, 0, 0, 0, 0, 0, 0, FRAME_END];
+
+/// Appends a frame whose payload `write` appends.
+pub(super) fn push_frame(
+    out: &mut Vec<u8>,
+    kind: u8,
+    channel: u16,
+    write: impl FnOnce(&mut Vec<u8>),
+) {
+    let start = out.len();
+    out.push(kind);
+    out.extend_from_slice(&channel.to_be_bytes());
+    out.extend_from_slice(&[0; 4]);
+    write(out);
+    let payload = out.len() - start - FRAME_HEADER_BYTES;
+    // No payload that we write has 4 GiB.
+    let size = (payload as u32).to_be_bytes();
+    out[start + 3..start + FRAME_HEADER_BYTES].copy_from_slice(&size);
+    out.push(FRAME_END);
+}
+
+/// Appends a method frame.
+pub(super) fn push_method(out: &mut Vec<u8>, channel: u16, method: &Method<'_>) {
+    push_frame(out, METHOD, channel, |out| {
+        method.write(&mut Writer::new(out));
+    });
+}
+
+/// Appends a content: its header, and its body in frames of at most `frame_bytes_max`.
+pub(super) fn push_content(
+    out: &mut Vec<u8>,
+    channel: u16,
+    properties: &[u8],
+    body: &[u8],
+    frame_bytes_max: u32,
+) {
+    let header = ContentHeader {
+        body_bytes: body.len() as u64,
+        raw: properties,
+    };
+    push_frame(out, HEADER, channel, |out| {
+        header.write(&mut Writer::new(out));
+    });
+    for part in body.chunks(payload_bytes_max(frame_bytes_max)) {
+        push_frame(out, BODY, channel, |out| out.extend_from_slice(part));
+    }
+}
+
+fn payload_bytes_max(frame_bytes_max: u32) -> usize {
+    (frame_bytes_max as usize)
+        .saturating_sub(FRAME_OVERHEAD_BYTES)
+        .max(1)
+}
+
+/// What of a content lies behind its method frame.
+#[derive(Debug, PartialEq)]
+pub(super) enum Gathered<'a> {
+    /// All of it, in so many bytes: the payload of its header, and its body.
+    Whole {
+        header: &'a [u8],
+        body: Body<'a>,
+        bytes: usize,
+    },
+    /// The rest has not come: so many bytes are needed at least.
+    Needs(usize),
+    /// Something else lies in between, or it is not as it should be: frame by frame then.
+    Mixed,
+}
+
+/// A body where it lies.
+#[derive(Debug, PartialEq)]
+pub(super) enum Body<'a> {
+    /// In one frame, or empty.
+    One(&'a [u8]),
+    /// In several frames, which begin here; its length.
+    Frames(&'a [u8], usize),
+}
+
+impl<'a> Body<'a> {
+    /// The body in one piece: where it lies, or put together in `scratch`.
+    pub(super) fn collect(&self, scratch: &'a mut Vec<u8>, frame_bytes_max: u32) -> &'a [u8] {
+        match *self {
+            Body::One(body) => body,
+            Body::Frames(mut frames, length) => {
+                scratch.clear();
+                scratch.reserve_exact(length);
+                while scratch.len() < length
+                    && let Ok(Ok(frame)) = peek_frame(frames, frame_bytes_max)
+                {
+                    scratch.extend_from_slice(frame.payload);
+                    frames = &frames[frame.len_bytes()..];
+                }
+                scratch
+            }
+        }
+    }
+}
+
+/// Looks for the content of a method on `channel` in the bytes behind its frame. Bodies larger than
+/// `body_bytes_max` are not gathered: they are refused when their header is read.
+pub(super) fn gather(
+    input: &[u8],
+    channel: u16,
+    frame_bytes_max: u32,
+    body_bytes_max: u64,
+) -> Gathered<'_> {
+    let next = |at: usize| -> Result<Frame<'_>, Option<usize>> {
+        let rest = input.get(at..).unwrap_or_default();
+        match peek_frame(rest, frame_bytes_max) {
+            Ok(Ok(frame)) if frame.channel == channel => Ok(frame),
+            Ok(Err(needed)) => Err(Some(at + needed)),
+            _ => Err(None),
+        }
+    };
+    let header = match next(0) {
+        Ok(frame) if frame.kind == FrameType::Header => frame,
+        Err(Some(needed)) => return Gathered::Needs(needed),
+        _ => return Gathered::Mixed,
+    };
+    let first = header.len_bytes();
+    let Some(length) = body_length(header.payload, body_bytes_max) else {
+        // It is refused when it is looked at alone.
+        return Gathered::Mixed;
+    };
+    let (mut at, mut left, mut one) = (first, length, &[][..]);
+    while left > 0 {
+        match next(at) {
+            Ok(frame) if frame.kind == FrameType::Body && frame.payload.len() <= left => {
+                one = frame.payload;
+                at += frame.len_bytes();
+                left -= one.len();
+            }
+            Err(Some(needed)) => {
+                let frames = left.div_ceil(payload_bytes_max(frame_bytes_max));
+                let rest = at + left + frames * FRAME_OVERHEAD_BYTES;
+                return Gathered::Needs(needed.max(rest));
+            }
+            _ => return Gathered::Mixed,
+        }
+    }
+    let body = match one.len() == length {
+        true => Body::One(one),
+        false => Body::Frames(&input[first..at], length),
+    };
+    Gathered::Whole {
+        header: header.payload,
+        body,
+        bytes: at,
+    }
+}
+
+/// The length that a content header announces, if it is of the right class and no more than may be.
+fn body_length(header: &[u8], body_bytes_max: u64) -> Option<usize> {
+    if MethodId::peek(header).class != BASIC {
+        return None;
+    }
+    let bytes: [u8; 8] = header.get(4..12)?.try_into().ok()?;
+    let length = u64::from_be_bytes(bytes);
+    (length <= body_bytes_max).then_some(usize::try_from(length).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::{Properties, method};
+
+    const FRAME_BYTES: u32 = 4096;
+    const BODY_BYTES_MAX: u64 = 1 << 20;
+
+    fn content(channel: u16, body: &[u8], frame_bytes: u32) -> Vec<u8> {
+        let (mut raw, mut out) = (Vec::new(), Vec::new());
+        Properties::default().write(&mut Writer::new(&mut raw));
+        push_content(&mut out, channel, &raw, body, frame_bytes);
+        out
+    }
+
+    proptest! {
+        #[test]
+        fn a_content_is_gathered_however_it_is_cut(
+            length in 0usize..20_000,
+            frame_bytes in 9u32..5000,
+            cut in 0usize..40_000,
+        ) {
+            let frame_bytes = frame_bytes.min(FRAME_BYTES);
+            let body: Vec<u8> = (0..length).map(|n| n as u8).collect();
+            let mut bytes = content(3, &body, frame_bytes);
+            let whole = bytes.len();
+            bytes.extend_from_slice(&HEARTBEAT);
+            let shown = &bytes[..cut.min(bytes.len())];
+            match gather(shown, 3, FRAME_BYTES, BODY_BYTES_MAX) {
+                Gathered::Whole { header, body: found, bytes: consumed } => {
+                    prop_assert_eq!(consumed, whole);
+                    let (header, _) = ContentHeader::read(header).unwrap();
+                    prop_assert_eq!(header.body_bytes, length as u64);
+                    let mut scratch = Vec::new();
+                    prop_assert_eq!(found.collect(&mut scratch, FRAME_BYTES), &body[..]);
+                }
+                Gathered::Needs(needed) => {
+                    prop_assert!(shown.len() < whole);
+                    prop_assert!(needed > shown.len() && needed <= whole);
+                }
+                Gathered::Mixed => prop_assert!(false),
+            }
+        }
+    }
+
+    #[test]
+    fn another_frame_in_between_is_seen() {
+        let whole = content(3, &[7; 9000], FRAME_BYTES);
+        let header = peek_frame(&whole, FRAME_BYTES).unwrap().unwrap();
+        for at in [0, header.len_bytes()] {
+            let mut mixed = whole.clone();
+            mixed.splice(at..at, HEARTBEAT);
+            assert_eq!(
+                gather(&mixed, 3, FRAME_BYTES, BODY_BYTES_MAX),
+                Gathered::Mixed
+            );
+        }
+        let mixed = gather(&whole, 4, FRAME_BYTES, BODY_BYTES_MAX);
+        assert_eq!(mixed, Gathered::Mixed);
+        assert_eq!(gather(&whole, 3, FRAME_BYTES, 8999), Gathered::Mixed);
+        let mut method = Vec::new();
+        push_method(&mut method, 3, &Method::TxSelect(method::TxSelect {}));
+        assert_eq!(
+            gather(&method, 3, FRAME_BYTES, BODY_BYTES_MAX),
+            Gathered::Mixed
+        );
+    }
+}

@@ -1,0 +1,323 @@
+//! From the protocol header to the open connection, and what ends it.
+//!
+//! ```text
+//! client                     server
+//! AMQP 0 0 9 1        ──▶
+//!                     ◀──    connection.start
+//! connection.start-ok ──▶
+//!                     ◀──    connection.tune
+//! connection.tune-ok  ──▶
+//! connection.open     ──▶
+//!                     ◀──    connection.open-ok
+//! ```
+
+use cloverleaf_session::Now;
+use cloverleaf_telemetry::Identity;
+
+use super::frames::push_method;
+use super::methods::NONE;
+use super::{Phase, Session};
+use crate::exception::{Exception, ReplyCode};
+use crate::users::{MECHANISMS, Refused};
+use crate::wire::{
+    FRAME_MIN_BYTES, Frame, FrameType, Method, MethodId, PROTOCOL_HEADER, Table, Value, method,
+    table_bytes,
+};
+
+/// The product that programs look for before they use RabbitMQ's extensions, and the version whose
+/// behaviour they may expect. What we are stands in `platform`.
+const PRODUCT: &str = "RabbitMQ";
+const VERSION: &str = "4.1.0";
+/// The only virtual host.
+const VIRTUAL_HOST: &str = "/";
+/// Frames of the handshake are no larger than this, because nothing is negotiated yet.
+pub(super) const HANDSHAKE_FRAME_BYTES_MAX: u32 = 131_072;
+
+/// RabbitMQ's extensions that we have: all of RabbitMQ's.
+const CAPABILITIES: &[&str] = &[
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+];
+
+/// What a client says of itself that we act upon.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Client {
+    pub(super) consumer_cancel_notify: bool,
+    pub(super) connection_blocked: bool,
+    authentication_failure_close: bool,
+}
+
+/// What both sides have agreed upon.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Negotiated {
+    pub(super) frame_bytes_max: u32,
+    pub(super) channels_max: u16,
+    /// 0: none.
+    pub(super) heartbeat_us: u64,
+}
+
+impl Session {
+    /// Looks at the first bytes. Returns how many are done with.
+    pub(super) fn protocol_header(&mut self, input: &[u8]) -> usize {
+        let Some(header) = input.first_chunk::<8>() else {
+            // What cannot become it any more is refused at once.
+            if !PROTOCOL_HEADER.starts_with(input) {
+                self.refuse_header(input);
+            }
+            return 0;
+        };
+        if header != PROTOCOL_HEADER {
+            self.refuse_header(header);
+            return 0;
+        }
+        let capabilities: Vec<_> = CAPABILITIES
+            .iter()
+            .map(|name| (*name, Value::Bool(true)))
+            .collect();
+        let capabilities = table_bytes(&capabilities);
+        let platform = concat!("Cloverleaf ", env!("CARGO_PKG_VERSION"));
+        let text = |text: &'static str| Value::String(text.as_bytes());
+        let properties = table_bytes(&[
+            // They were written a line above.
+            (
+                "capabilities",
+                Value::Table(Table::check(&capabilities).unwrap_or_default()),
+            ),
+            ("product", text(PRODUCT)),
+            ("version", text(VERSION)),
+            ("cluster_name", text("cloverleaf")),
+            ("platform", text(platform)),
+            ("information", text("Apache-2.0")),
+        ]);
+        let start = Method::ConnectionStart(method::ConnectionStart {
+            version_major: 0,
+            version_minor: 9,
+            server_properties: Table::check(&properties).unwrap_or_default(),
+            mechanisms: MECHANISMS.as_bytes(),
+            locales: b"en_US",
+        });
+        self.reply(0, &start);
+        self.phase = Phase::Starting;
+        PROTOCOL_HEADER.len()
+    }
+
+    /// Another protocol, or another version: the answer is what we speak, and the end.
+    fn refuse_header(&mut self, header: &[u8]) {
+        self.replies.extend_from_slice(PROTOCOL_HEADER);
+        self.fail_quietly(format!(
+            "bad protocol header {:?}",
+            header.escape_ascii().to_string()
+        ));
+    }
+
+    /// A frame of channel 0.
+    pub(super) fn connection_frame(
+        &mut self,
+        frame: &Frame<'_>,
+        now: Now,
+    ) -> Result<(), (Exception, MethodId)> {
+        if frame.kind == FrameType::Heartbeat {
+            return Ok(());
+        }
+        let id = MethodId::peek(frame.payload);
+        if frame.kind != FrameType::Method {
+            let text = "content on channel 0";
+            return Err((Exception::new(ReplyCode::UnexpectedFrame, text), NONE));
+        }
+        let method = match Method::read(frame.payload) {
+            Ok(Some(method)) => method,
+            Ok(None) => {
+                let text = format!("unknown method {}.{}", id.class, id.method);
+                return Err((Exception::new(ReplyCode::CommandInvalid, text), id));
+            }
+            Err(error) => {
+                let error = Exception::new(ReplyCode::SyntaxError, error.to_string());
+                return Err((error, id));
+            }
+        };
+        self.connection_method(&method, now)
+            .map_err(|error| (error, id))
+    }
+
+    fn connection_method(&mut self, method: &Method<'_>, now: Now) -> Result<(), Exception> {
+        match (self.phase, method) {
+            (Phase::Starting, Method::ConnectionStartOk(start)) => {
+                self.authenticate(start);
+                Ok(())
+            }
+            (Phase::Tuning, Method::ConnectionTuneOk(tune)) => self.tuned(tune, now),
+            (Phase::Opening, Method::ConnectionOpen(open)) => {
+                if open.virtual_host != VIRTUAL_HOST {
+                    let text = format!("vhost {} not found", open.virtual_host);
+                    return Err(Exception::new(ReplyCode::NotAllowed, text));
+                }
+                let ok = Method::ConnectionOpenOk(method::ConnectionOpenOk::default());
+                self.reply(0, &ok);
+                self.phase = Phase::Open;
+                Ok(())
+            }
+            (Phase::Open, Method::ConnectionUpdateSecret(_)) => {
+                // There are no secrets that expire.
+                let ok = method::ConnectionUpdateSecretOk {};
+                self.reply(0, &Method::ConnectionUpdateSecretOk(ok));
+                Ok(())
+            }
+            (Phase::Closing, Method::ConnectionCloseOk(_)) => {
+                self.phase = Phase::Draining;
+                Ok(())
+            }
+            (_, Method::ConnectionClose(_)) => {
+                self.release_all();
+                self.reply(0, &Method::ConnectionCloseOk(method::ConnectionCloseOk {}));
+                self.phase = Phase::Draining;
+                Ok(())
+            }
+            // Sent before the client has heard of the end.
+            (Phase::Closing | Phase::Draining | Phase::Ended, _) => Ok(()),
+            (phase, _) => {
+                let text = format!("unexpected method in connection state {}", phase.name());
+                Err(Exception::new(ReplyCode::ChannelError, text))
+            }
+        }
+    }
+
+    fn authenticate(&mut self, start: &method::ConnectionStartOk<'_>) {
+        let properties = start.client_properties;
+        let capabilities = match properties.get("capabilities") {
+            Some(Value::Table(table)) => table,
+            _ => Table::default(),
+        };
+        let has = |name: &str| capabilities.get(name) == Some(Value::Bool(true));
+        self.client = Client {
+            consumer_cancel_notify: has("consumer_cancel_notify"),
+            connection_blocked: has("connection.blocked"),
+            authentication_failure_close: has("authentication_failure_close"),
+        };
+        let text = |name: &str| {
+            let value = properties.get(name);
+            let text = value.and_then(|value| value.as_text());
+            text.unwrap_or_default().to_owned()
+        };
+        self.probe.identify(Identity {
+            library: text("product"),
+            version: text("version"),
+            client_id: text("connection_name"),
+        });
+        let users = &self.options.users;
+        match users.authenticate(start.mechanism, start.response, self.peer.ip()) {
+            Ok(user) => {
+                self.user = user;
+                let tune = Method::ConnectionTune(method::ConnectionTune {
+                    channel_max: self.options.channels_max,
+                    frame_max: self.options.frame_bytes_max,
+                    heartbeat: self.options.heartbeat_s,
+                });
+                self.reply(0, &tune);
+                self.phase = Phase::Tuning;
+            }
+            Err(refused) => self.refuse_login(start.mechanism, &refused),
+        }
+    }
+
+    /// The reason is for our log alone.
+    fn refuse_login(&mut self, mechanism: &str, refused: &Refused) {
+        let failure = format!("{mechanism} login refused: {refused}");
+        if self.client.authentication_failure_close {
+            let text = format!(
+                "Login was refused using authentication mechanism {mechanism}. For details see \
+                 the broker logfile."
+            );
+            let error = Exception::new(ReplyCode::AccessRefused, text);
+            self.push_close(&error, NONE);
+        }
+        self.fail_quietly(failure);
+    }
+
+    fn tuned(&mut self, tune: &method::ConnectionTuneOk, now: Now) -> Result<(), Exception> {
+        let (frames_max, channels_max) = (self.options.frame_bytes_max, self.options.channels_max);
+        check_negotiated("frame_max", FRAME_MIN_BYTES, frames_max, tune.frame_max)?;
+        let channels = u32::from(tune.channel_max);
+        check_negotiated("channel_max", 1, channels_max.into(), channels)?;
+        self.negotiated = Negotiated {
+            frame_bytes_max: match tune.frame_max {
+                0 => u32::MAX,
+                frame_max => frame_max,
+            },
+            channels_max: match tune.channel_max {
+                0 => u16::MAX,
+                channel_max => channel_max,
+            },
+            heartbeat_us: u64::from(tune.heartbeat) * 1_000_000,
+        };
+        self.last_read_us = now.us;
+        self.last_write_us = now.us;
+        self.phase = Phase::Opening;
+        Ok(())
+    }
+
+    /// Ends a channel or the connection.
+    pub(super) fn fail(&mut self, number: u16, error: &Exception, id: MethodId) {
+        self.probe.error();
+        if number != 0 && !error.code.is_hard() {
+            tracing::debug!(peer = %self.peer, channel = number, %error, "a channel is closed");
+            self.release_channel(number);
+            if let Some(channel) = self.channels.get_mut(&number) {
+                channel.state = super::channel::State::Closing;
+            }
+            let text = error.to_string();
+            let close = Method::ChannelClose(method::ChannelClose {
+                reply_code: error.code as u16,
+                reply_text: &text,
+                class_id: id.class,
+                method_id: id.method,
+            });
+            return self.reply(number, &close);
+        }
+        self.failure.get_or_insert(error.to_string());
+        self.release_all();
+        self.push_close(error, id);
+        self.phase = Phase::Closing;
+        self.closing_since_us = self.now.us;
+    }
+
+    fn push_close(&mut self, error: &Exception, id: MethodId) {
+        let text = error.to_string();
+        let close = Method::ConnectionClose(method::ConnectionClose {
+            reply_code: error.code as u16,
+            reply_text: &text,
+            class_id: id.class,
+            method_id: id.method,
+        });
+        push_method(&mut self.replies, 0, &close);
+    }
+
+    /// Ends the connection once what is owed is written.
+    pub(super) fn fail_quietly(&mut self, failure: String) {
+        self.probe.error();
+        self.failure.get_or_insert(failure);
+        self.phase = Phase::Draining;
+    }
+}
+
+/// Whether a client may choose this value, where ours is `max`; 0: no limit.
+fn check_negotiated(name: &str, min: u32, max: u32, value: u32) -> Result<(), Exception> {
+    let fail = |is: &str, which: &str, limit: u32| {
+        let text =
+            format!("negotiated {name} = {value} is {is} than the {which} allowed value ({limit})");
+        Err(Exception::new(ReplyCode::NotAllowed, text))
+    };
+    if value != 0 && value < min {
+        return fail("lower", "minimum", min);
+    }
+    if max != 0 && (value == 0 || value > max) {
+        return fail("higher", "maximum", max);
+    }
+    Ok(())
+}

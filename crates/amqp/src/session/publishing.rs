@@ -1,0 +1,517 @@
+//! `basic.publish`: from the read buffer into batches, from the batches into the queues' topics.
+//!
+//! Consecutive publishes to one queue within one socket read become one batch and one append,
+//! whatever their channels.
+
+use std::sync::Arc;
+
+use cloverleaf_broker::{PublishError, Published};
+use cloverleaf_log::{AppendError, BatchBuilder, Durability};
+
+use super::Session;
+use super::channel::Mode;
+use super::confirms::{Flush, Group, Waiting};
+use super::frames::{push_content, push_method};
+use super::routes::{Found, RouteCache};
+use super::transaction::Publish;
+use crate::exception::{Exception, ReplyCode};
+use crate::host::{Queue, Route, delay_ms};
+use crate::message::Message;
+use crate::queue_arguments::{Overflow, type_name};
+use crate::routing::Routed;
+use crate::wire::{ContentHeader, Method, Properties, Table, Value, Writer, method, table_bytes};
+
+/// A batch with so many bytes of messages is published at once.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// Most batches that are open at once; a message that goes to more queues has more of them.
+const BATCHES_MAX: usize = 64;
+/// What a record needs at most beside its texts and its content.
+const RECORD_OVERHEAD_BYTES: usize = 128;
+/// The longest time to live that a message may have, in milliseconds (RabbitMQ's limit).
+const EXPIRATION_MAX_MS: u64 = 0xffff_ffff;
+/// The pseudo-queue of direct reply-to.
+pub(super) const REPLY_TO: &str = "amq.rabbitmq.reply-to";
+
+/// The publishing half of a connection.
+#[derive(Default)]
+pub(super) struct Publishing {
+    routes: RouteCache,
+    open: Vec<OpenBatch>,
+    open_bytes: usize,
+    /// Published since the last flush.
+    published: Vec<Published>,
+    /// Something since the last flush was not stored.
+    failed: bool,
+    groups: Vec<Group>,
+    pub(super) totals: Totals,
+}
+
+/// What was published since the last read, for the telemetry.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) messages: u64,
+    pub(super) bytes: u64,
+    /// Messages that no confirm is owed for.
+    pub(super) unconfirmed: u64,
+}
+
+struct OpenBatch {
+    queue: Arc<Queue>,
+    partition: u32,
+    durability: Durability,
+    builder: BatchBuilder,
+    bytes: usize,
+}
+
+impl OpenBatch {
+    fn publish(self) -> Result<Published, PublishError> {
+        let batch = self.builder.finish();
+        match self.queue.levels {
+            1 => self.queue.topic.publish(batch, self.durability),
+            _ => {
+                let topic = &self.queue.topic;
+                topic.publish_in(self.partition, batch, self.durability)
+            }
+        }
+    }
+}
+
+/// What `basic.publish` says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target<'a> {
+    pub(super) exchange: &'a str,
+    pub(super) routing_key: &'a str,
+    pub(super) mandatory: bool,
+}
+
+impl Session {
+    /// A whole message was published on a channel.
+    pub(super) fn publish(
+        &mut self,
+        number: u16,
+        target: Target<'_>,
+        header: &[u8],
+        body: &[u8],
+    ) -> Result<(), Exception> {
+        let malformed = |error: crate::wire::Malformed| {
+            Exception::new(ReplyCode::SyntaxError, error.to_string())
+        };
+        let (header, mut properties) = ContentHeader::read(header).map_err(malformed)?;
+        check_copies(properties.headers.unwrap_or_default())?;
+        let routed = Routed {
+            key: target.routing_key,
+            headers: properties.headers.unwrap_or_default(),
+        };
+        let Found { route, may_refuse } =
+            self.publishing
+                .routes
+                .find(&self.host, target.exchange, &routed)?;
+        let Some(channel) = self.channels.get_mut(&number) else {
+            return Ok(());
+        };
+        let (mut rewritten, mut table) = (Vec::new(), Vec::new());
+        let reply_queue;
+        let mut raw = header.raw;
+        if properties.reply_to == Some(REPLY_TO) {
+            reply_queue = channel.reply_queue.clone().ok_or_else(no_reply_queue)?;
+            properties.reply_to = Some(&reply_queue);
+            raw = rewrite(&properties, &mut rewritten);
+        }
+        if properties.headers.is_some_and(|it| it.get("BCC").is_some()) {
+            properties.headers = without_bcc(properties.headers, &mut table);
+            raw = rewrite(&properties, &mut rewritten);
+        }
+        let expiration_ms = properties.expiration.map(expiration_ms).transpose()?;
+        if let Some(user) = properties.user_id
+            && user != self.user
+        {
+            return Err(Exception::precondition(format!(
+                "user_id property set to '{user}' but authenticated user was '{}'",
+                self.user
+            )));
+        }
+        let totals = &mut self.publishing.totals;
+        totals.messages += 1;
+        totals.bytes += body.len() as u64;
+        let message = Message {
+            exchange: target.exchange,
+            routing_key: target.routing_key,
+            properties: raw,
+            body,
+        };
+        let group = match &mut channel.mode {
+            Mode::Transaction(transaction) => {
+                totals.unconfirmed += 1;
+                return transaction.publish(
+                    Publish {
+                        route,
+                        exchange: target.exchange.to_owned(),
+                        routing_key: target.routing_key.to_owned(),
+                        mandatory: target.mandatory,
+                        properties: raw.to_vec(),
+                        body: body.to_vec(),
+                    },
+                    self.options.transaction_bytes_max,
+                );
+            }
+            Mode::Plain => {
+                totals.unconfirmed += 1;
+                None
+            }
+            Mode::Confirm(next) => {
+                let number_of_publish = *next;
+                *next += 1;
+                Some(Group {
+                    channel: number,
+                    incarnation: channel.incarnation,
+                    first: number_of_publish,
+                    last: number_of_publish,
+                })
+            }
+        };
+        if may_refuse {
+            // What one queue refuses must not be held against other messages.
+            self.flush();
+        }
+        let wants_promise = group.is_some();
+        if let Some(group) = group {
+            self.publishing.add_group(group);
+        }
+        let expires_at_ms = expiration_ms.map(|ms| self.unix_ms().saturating_add(ms));
+        let facts = Facts::of(&properties, expires_at_ms, wants_promise);
+        self.store_with(number, &route, &message, target.mandatory, &facts);
+        if may_refuse {
+            self.flush();
+        }
+        Ok(())
+    }
+
+    fn unix_ms(&self) -> u64 {
+        self.now.unix_us / 1000
+    }
+
+    /// Stores a message in all queues of its route, or returns it if there is none.
+    pub(super) fn store(
+        &mut self,
+        number: u16,
+        route: &Route,
+        message: &Message<'_>,
+        mandatory: bool,
+        wants_promise: bool,
+    ) {
+        // They were read before.
+        let properties = Properties::read(message.properties).unwrap_or_default();
+        let expiration_ms = properties.expiration.and_then(|it| expiration_ms(it).ok());
+        let expires_at_ms = expiration_ms.map(|ms| self.unix_ms().saturating_add(ms));
+        let facts = Facts::of(&properties, expires_at_ms, wants_promise);
+        self.store_with(number, route, message, mandatory, &facts);
+    }
+
+    fn store_with(
+        &mut self,
+        number: u16,
+        route: &Route,
+        message: &Message<'_>,
+        mandatory: bool,
+        facts: &Facts,
+    ) {
+        let timestamp_ms = self.now.unix_ms();
+        if route.delays
+            && let Some(delay_ms) = facts.delay_ms
+        {
+            self.calls += 1;
+            let durability = facts.durability(true);
+            let delayed = self.host.delay(
+                message.exchange,
+                message,
+                delay_ms,
+                timestamp_ms,
+                durability,
+            );
+            return self.keep(delayed);
+        }
+        if route.queues.is_empty() {
+            if mandatory {
+                self.return_message(number, message);
+            }
+            return;
+        }
+        for queue in route.queues.iter() {
+            let durability = facts.durability(queue.durable);
+            let expires_at_ms = facts.expires_at_ms;
+            if queue.arguments.overflow == Overflow::RejectPublishDeadLetter {
+                self.store_or_dead_letter(queue, message, facts, timestamp_ms);
+                continue;
+            }
+            let partition = queue.partition(facts.priority);
+            let publishing = &mut self.publishing;
+            let capacity = match publishing.open.is_empty() {
+                true => self.input_bytes.min(BATCH_BYTES_MAX),
+                false => 0,
+            };
+            let batch = publishing.batch(queue, partition, durability, || {
+                let bytes = message_bytes(message).max(capacity);
+                BatchBuilder::with_capacity(bytes, timestamp_ms)
+            });
+            message.push(&mut batch.builder, expires_at_ms);
+            let bytes = message_bytes(message);
+            batch.bytes += bytes;
+            let is_full = batch.bytes >= BATCH_BYTES_MAX;
+            publishing.open_bytes += bytes;
+            if is_full || publishing.open.len() >= BATCHES_MAX {
+                self.publish_open();
+            }
+        }
+    }
+
+    /// For a queue that dead-letters what it refuses.
+    fn store_or_dead_letter(
+        &mut self,
+        queue: &Arc<Queue>,
+        message: &Message<'_>,
+        facts: &Facts,
+        timestamp_ms: i64,
+    ) {
+        self.calls += 1;
+        let durability = facts.durability(queue.durable);
+        let mut builder = BatchBuilder::with_capacity(message_bytes(message), timestamp_ms);
+        message.push(&mut builder, facts.expires_at_ms);
+        let batch = OpenBatch {
+            queue: Arc::clone(queue),
+            partition: queue.partition(facts.priority),
+            durability,
+            builder,
+            bytes: 0,
+        };
+        let published = batch.publish();
+        if let Err(PublishError::QueueFull { .. }) = &published {
+            let letter = self
+                .host
+                .dead_letter(queue, "maxlen", message, timestamp_ms, durability);
+            match letter {
+                Ok(None) => {}
+                Ok(Some(letter)) => self.keep(Ok(letter)),
+                Err(error) => self.keep(Err(error)),
+            }
+        }
+        self.keep(published);
+    }
+
+    /// Sends a message back for which there is no queue.
+    fn return_message(&mut self, number: u16, message: &Message<'_>) {
+        let method = Method::BasicReturn(method::BasicReturn {
+            reply_code: ReplyCode::NoRoute as u16,
+            reply_text: ReplyCode::NoRoute.word(),
+            exchange: message.exchange,
+            routing_key: message.routing_key,
+        });
+        let frame_bytes_max = self.negotiated.frame_bytes_max;
+        push_method(&mut self.replies, number, &method);
+        push_content(
+            &mut self.replies,
+            number,
+            message.properties,
+            message.body,
+            frame_bytes_max,
+        );
+    }
+
+    /// Publishes all open batches. To be called at the end of a read, and before anything is done
+    /// that must come after them.
+    pub(super) fn flush(&mut self) {
+        if self.publishing.is_idle() {
+            return;
+        }
+        let groups = std::mem::take(&mut self.publishing.groups);
+        self.flush_for((!groups.is_empty()).then_some(Waiting::Confirms(groups)));
+    }
+
+    /// Publishes all open batches, for somebody who waits for them.
+    pub(super) fn flush_for(&mut self, waiting: Option<Waiting>) {
+        self.publish_open();
+        let publishing = &mut self.publishing;
+        let published = std::mem::take(&mut publishing.published);
+        let failed = std::mem::take(&mut publishing.failed);
+        let bytes = std::mem::take(&mut publishing.open_bytes);
+        if let Some(waiting) = waiting {
+            self.confirms.push(Flush {
+                published,
+                failed,
+                bytes,
+                waiting,
+            });
+        }
+    }
+
+    fn publish_open(&mut self) {
+        let mut open = std::mem::take(&mut self.publishing.open);
+        self.calls += open.len();
+        for batch in open.drain(..) {
+            let published = batch.publish();
+            self.keep(published);
+        }
+        // Its room is used again.
+        self.publishing.open = open;
+    }
+
+    /// Remembers what became of a batch until the next flush.
+    fn keep(&mut self, published: Result<Published, PublishError>) {
+        match published {
+            Ok(published) => self.publishing.published.push(published),
+            // The queue was deleted meanwhile: there is nobody who could want it.
+            Err(PublishError::TopicDeleted { .. }) => {}
+            Err(error) => {
+                self.publishing.failed = true;
+                self.publish_failed(&error);
+            }
+        }
+    }
+
+    /// A batch was not stored.
+    pub(super) fn publish_failed(&mut self, error: &PublishError) {
+        self.probe.error();
+        match error {
+            PublishError::QueueFull { .. } => {}
+            PublishError::Log(AppendError::StorageFull { .. }) => self.block(),
+            error => tracing::warn!(peer = %self.peer, %error, "a message was not stored"),
+        }
+    }
+}
+
+impl Publishing {
+    fn is_idle(&self) -> bool {
+        self.open.is_empty() && self.groups.is_empty() && self.published.is_empty()
+    }
+
+    fn add_group(&mut self, group: Group) {
+        let mut groups = self.groups.iter_mut().rev();
+        let same =
+            |it: &&mut Group| it.channel == group.channel && it.incarnation == group.incarnation;
+        match groups.find(same) {
+            Some(before) => before.last = group.last,
+            None => self.groups.push(group),
+        }
+    }
+
+    /// The open batch for that place, made if there is none. Messages of both classes share it, so
+    /// that they keep their order; the confirms of a read go out together anyway.
+    fn batch(
+        &mut self,
+        queue: &Arc<Queue>,
+        partition: u32,
+        durability: Durability,
+        make: impl FnOnce() -> BatchBuilder,
+    ) -> &mut OpenBatch {
+        let is_it =
+            |batch: &OpenBatch| Arc::ptr_eq(&batch.queue, queue) && batch.partition == partition;
+        let place = match self.open.iter().position(is_it) {
+            Some(place) => {
+                if durability == Durability::Disk {
+                    self.open[place].durability = durability;
+                }
+                place
+            }
+            None => {
+                self.open.push(OpenBatch {
+                    queue: Arc::clone(queue),
+                    partition,
+                    durability,
+                    builder: make(),
+                    bytes: 0,
+                });
+                self.open.len() - 1
+            }
+        };
+        &mut self.open[place]
+    }
+}
+
+/// What of a message's properties says how it is stored.
+struct Facts {
+    is_persistent: bool,
+    wants_promise: bool,
+    priority: Option<u8>,
+    expires_at_ms: Option<u64>,
+    delay_ms: Option<u64>,
+}
+
+impl Facts {
+    fn of(properties: &Properties<'_>, expires_at_ms: Option<u64>, wants_promise: bool) -> Facts {
+        Facts {
+            is_persistent: properties.delivery_mode == Some(2),
+            wants_promise,
+            priority: properties.priority,
+            expires_at_ms,
+            delay_ms: properties.headers.and_then(delay_ms),
+        }
+    }
+
+    /// Only who waits for a confirm of a persistent message in a durable queue waits for the disk.
+    fn durability(&self, is_durable: bool) -> Durability {
+        match self.is_persistent && self.wants_promise && is_durable {
+            true => Durability::Disk,
+            false => Durability::Kernel,
+        }
+    }
+}
+
+/// Bytes that a message takes in a batch, and not many more.
+fn message_bytes(message: &Message<'_>) -> usize {
+    let texts = message.exchange.len() + message.routing_key.len();
+    // The user's headers are there twice.
+    let properties = 2 * message.properties.len();
+    message.body.len() + texts + properties + RECORD_OVERHEAD_BYTES
+}
+
+fn no_reply_queue() -> Exception {
+    Exception::precondition("fast reply consumer does not exist")
+}
+
+fn rewrite<'o>(properties: &Properties<'_>, out: &'o mut Vec<u8>) -> &'o [u8] {
+    out.clear();
+    properties.write(&mut Writer::new(out));
+    out
+}
+
+/// The headers without those that nobody but the broker may see.
+fn without_bcc<'t>(headers: Option<Table<'_>>, table: &'t mut Vec<u8>) -> Option<Table<'t>> {
+    let fields = headers.unwrap_or_default();
+    let kept: Vec<_> = fields.fields().filter(|(name, _)| *name != "BCC").collect();
+    *table = table_bytes(&kept);
+    Table::check(table).ok()
+}
+
+/// Whether further routing keys are where they may be.
+fn check_copies(headers: Table<'_>) -> Result<(), Exception> {
+    for (name, value) in headers.fields() {
+        let is_array = matches!(value, Value::Array(_));
+        if (name == "CC" || name == "BCC") && !is_array {
+            let kind = type_name(value);
+            return Err(Exception::precondition(format!(
+                "invalid message: {{unacceptable_type_in_header,\"{name}\",{kind}}}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Reads the property `expiration`.
+fn expiration_ms(text: &str) -> Result<u64, Exception> {
+    let invalid =
+        |why: &str| Exception::precondition(format!("invalid expiration '{text}': {why}"));
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, rest) = text.split_at(digits);
+    if number.is_empty() {
+        return Err(invalid(match text.starts_with('-') {
+            true => "value_negative",
+            false => "no_integer",
+        }));
+    }
+    if !rest.is_empty() {
+        return Err(invalid(&format!("{{leftover_string,{rest:?}}}")));
+    }
+    match number.parse() {
+        Ok(ms) if ms <= EXPIRATION_MAX_MS => Ok(ms),
+        _ => Err(invalid(&format!("{{value_too_big,{number}}}"))),
+    }
+}

@@ -1,0 +1,138 @@
+//! Which consumers of a connection have something to deliver: a connection with many of them looks
+//! at those only.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
+
+use parking_lot::Mutex;
+
+/// Slots of consumers that were woken, and the connection's waker.
+#[derive(Debug, Default)]
+pub(super) struct Ready {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    slots: Vec<u32>,
+    waker: Option<Waker>,
+}
+
+/// Wakes one consumer.
+#[derive(Debug)]
+struct SlotWaker {
+    slot: u32,
+    /// It is among those that were woken.
+    is_queued: AtomicBool,
+    ready: Arc<Ready>,
+}
+
+/// A consumer's side of it.
+#[derive(Debug)]
+pub(super) struct Signal {
+    inner: Arc<SlotWaker>,
+    waker: Waker,
+}
+
+impl Wake for SlotWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if self.is_queued.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let waker = {
+            let mut state = self.ready.state.lock();
+            state.slots.push(self.slot);
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl Ready {
+    /// The signal of a slot.
+    pub(super) fn signal(self: &Arc<Self>, slot: u32) -> Signal {
+        let inner = Arc::new(SlotWaker {
+            slot,
+            is_queued: AtomicBool::new(false),
+            ready: Arc::clone(self),
+        });
+        let waker = Waker::from(Arc::clone(&inner));
+        Signal { inner, waker }
+    }
+
+    /// Moves the slots that were woken behind those in `into`; the context is woken when there are
+    /// more.
+    pub(super) fn take(&self, cx: &Context<'_>, into: &mut Vec<u32>) {
+        let mut state = self.state.lock();
+        into.append(&mut state.slots);
+        if state.slots.capacity() > 64 {
+            state.slots = Vec::new();
+        }
+        match &mut state.waker {
+            Some(waker) => waker.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+    }
+}
+
+impl Signal {
+    /// The context to poll the consumer with. What wakes it from now on is a new signal.
+    pub(super) fn context(&self) -> Context<'_> {
+        self.inner.is_queued.store(false, Ordering::Release);
+        Context::from_waker(&self.waker)
+    }
+
+    /// Puts the consumer among those that were woken.
+    pub(super) fn wake(&self) {
+        self.waker.wake_by_ref();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Count(std::sync::atomic::AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_slot_is_told_once_until_it_is_looked_at() {
+        let count = Arc::new(Count(0.into()));
+        let waker = Waker::from(Arc::clone(&count));
+        let cx = Context::from_waker(&waker);
+        let ready = Arc::new(Ready::default());
+        let (one, two) = (ready.signal(1), ready.signal(2));
+        let mut slots = Vec::new();
+        ready.take(&cx, &mut slots);
+        assert!(slots.is_empty());
+        one.wake();
+        one.wake();
+        two.wake();
+        assert_eq!(
+            count.0.load(Ordering::SeqCst),
+            1,
+            "woken once, until asked again"
+        );
+        ready.take(&cx, &mut slots);
+        assert_eq!(slots, [1, 2]);
+        one.wake();
+        slots.clear();
+        ready.take(&cx, &mut slots);
+        assert!(slots.is_empty(), "it was not looked at since");
+        one.context().waker().wake_by_ref();
+        ready.take(&cx, &mut slots);
+        assert_eq!(slots, [1]);
+    }
+}

@@ -1,0 +1,101 @@
+//! Routes that a connection has used: a stream of publishes asks the virtual host once.
+
+use std::collections::HashMap;
+
+use crate::exception::Exception;
+use crate::host::{Queue, Route, VirtualHost};
+use crate::queue_arguments::Overflow;
+use crate::routing::Routed;
+
+/// Most routes that a connection remembers.
+const ROUTES_MAX: usize = 4096;
+
+/// A route, and what of its queues matters for each message.
+#[derive(Clone)]
+pub(super) struct Found {
+    pub(super) route: Route,
+    /// One of the queues may refuse a message because it is full: each is asked by itself then.
+    pub(super) may_refuse: bool,
+}
+
+/// Routes by exchange and key.
+#[derive(Default)]
+pub(super) struct RouteCache {
+    /// The virtual host's generation at which they were found.
+    generation: u64,
+    last: Option<(String, String, Found)>,
+    found: HashMap<String, HashMap<String, Found>>,
+    count: usize,
+}
+
+impl RouteCache {
+    /// Where a message goes.
+    ///
+    /// # Errors
+    /// There is no such exchange, or clients may not publish to it.
+    pub(super) fn find(
+        &mut self,
+        host: &VirtualHost,
+        exchange: &str,
+        message: &Routed<'_>,
+    ) -> Result<Found, Exception> {
+        if has_copies(message) {
+            return ask(host, exchange, message);
+        }
+        let generation = host.generation();
+        if generation != self.generation {
+            *self = Self {
+                generation,
+                ..Self::default()
+            };
+        }
+        if let Some((last_exchange, last_key, found)) = &self.last
+            && last_key == message.key
+            && last_exchange == exchange
+        {
+            return Ok(found.clone());
+        }
+        let known = self.found.get(exchange);
+        let found = match known.and_then(|keys| keys.get(message.key)) {
+            Some(found) => found.clone(),
+            None => {
+                let found = ask(host, exchange, message)?;
+                if !found.route.is_cacheable {
+                    return Ok(found);
+                }
+                self.remember(exchange, message.key, &found);
+                found
+            }
+        };
+        self.last = Some((exchange.to_owned(), message.key.to_owned(), found.clone()));
+        Ok(found)
+    }
+
+    fn remember(&mut self, exchange: &str, key: &str, found: &Found) {
+        if self.count >= ROUTES_MAX {
+            self.found.clear();
+            self.count = 0;
+        }
+        let keys = self.found.entry(exchange.to_owned()).or_default();
+        keys.insert(key.to_owned(), found.clone());
+        self.count += 1;
+    }
+}
+
+/// Whether the message names further routing keys.
+fn has_copies(message: &Routed<'_>) -> bool {
+    let is_copy = |name: &str| name == "CC" || name == "BCC";
+    message.headers.fields().any(|(name, _)| is_copy(name))
+}
+
+fn ask(host: &VirtualHost, exchange: &str, message: &Routed<'_>) -> Result<Found, Exception> {
+    let route = host.route(exchange, message)?;
+    let may_refuse = route.queues.iter().any(|queue| may_refuse(queue));
+    Ok(Found { route, may_refuse })
+}
+
+fn may_refuse(queue: &Queue) -> bool {
+    let arguments = &queue.arguments;
+    let has_limit = arguments.length_max.is_some() || arguments.length_bytes_max.is_some();
+    has_limit && arguments.overflow != Overflow::DropHead
+}

@@ -1,0 +1,238 @@
+//! Consuming: prefetch, acknowledgements, requeueing, cancelling, `basic.get`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod session_common;
+
+use cloverleaf_amqp::wire::{Method, Properties, method};
+use session_common::{Peer, World};
+
+fn publish_all(peer: &mut Peer<'_>, bodies: &[&str]) {
+    for body in bodies {
+        peer.publish("", "q", body);
+    }
+}
+
+fn get(peer: &mut Peer<'_>, no_ack: bool) -> Option<(u64, bool, u32, String)> {
+    let get = method::BasicGet {
+        queue: "q",
+        no_ack,
+        ..Default::default()
+    };
+    peer.method(1, Method::BasicGet(get));
+    peer.world.settle();
+    let got = peer.receive();
+    match got[0].method() {
+        Method::BasicGetOk(ok) => {
+            let body = String::from_utf8(got[0].body.clone()).unwrap();
+            Some((ok.delivery_tag, ok.redelivered, ok.message_count, body))
+        }
+        Method::BasicGetEmpty(_) => None,
+        method => panic!("{method:?}"),
+    }
+}
+
+#[test]
+fn prefetch_bounds_what_is_unacknowledged() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    publish_all(&mut peer, &["1", "2", "3", "4", "5"]);
+    peer.prefetch(2, false);
+    peer.consume("q", "c", false);
+    let first = peer.deliveries();
+    let expected = [(1, false, "1".to_owned()), (2, false, "2".to_owned())];
+    assert_eq!(first, expected);
+    peer.ack(1, false);
+    assert_eq!(peer.deliveries(), [(3, false, "3".to_owned())]);
+    peer.ack(3, true);
+    assert_eq!(peer.bodies(), ["4", "5"]);
+    peer.ack(0, true);
+    assert!(peer.receive().is_empty());
+    peer.ack(5, false);
+    let text = "PRECONDITION_FAILED - unknown delivery tag 5";
+    assert_eq!(peer.closed(), (406, text.to_owned()));
+}
+
+#[test]
+fn a_limit_of_the_channel_is_shared_by_its_consumers() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    peer.declare("r", &[]);
+    peer.prefetch(3, true);
+    peer.consume("q", "one", false);
+    peer.consume("r", "two", false);
+    for n in 0..4 {
+        peer.publish("", "q", &format!("q{n}"));
+        peer.publish("", "r", &format!("r{n}"));
+    }
+    assert_eq!(peer.bodies().len(), 3);
+    peer.ack(2, true);
+    assert_eq!(peer.bodies().len(), 2);
+    // Also for consumers that were there before.
+    let mut peer = world.channel();
+    peer.declare("s", &[]);
+    peer.consume("s", "c", false);
+    peer.prefetch(1, true);
+    peer.publish("", "s", "1");
+    peer.publish("", "s", "2");
+    assert_eq!(peer.bodies(), ["1"]);
+}
+
+#[test]
+fn what_is_requeued_keeps_its_place() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    publish_all(&mut peer, &["1", "2", "3", "4"]);
+    peer.prefetch(3, false);
+    peer.consume("q", "c", false);
+    assert_eq!(peer.bodies(), ["1", "2", "3"]);
+    peer.nack(2, false, true);
+    assert_eq!(peer.deliveries(), [(4, true, "2".to_owned())]);
+    let recover = method::BasicRecover { requeue: true };
+    peer.method(1, Method::BasicRecover(recover));
+    let all = peer.receive();
+    assert_eq!(all[0].id(), method::BasicRecoverOk::ID);
+    let again: Vec<_> = all[1..].iter().map(|got| got.delivery()).collect();
+    assert_eq!(again, [(5, true, "1"), (6, true, "2"), (7, true, "3")]);
+    let reject = method::BasicReject {
+        delivery_tag: 5,
+        requeue: false,
+    };
+    peer.method(1, Method::BasicReject(reject));
+    assert_eq!(peer.deliveries(), [(8, false, "4".to_owned())]);
+    // What a connection held that is gone comes again, in its old order.
+    drop(peer);
+    let mut peer = world.channel();
+    peer.consume("q", "c", false);
+    let again = peer.deliveries();
+    let bodies: Vec<_> = again
+        .iter()
+        .map(|(_, again, body)| (*again, &**body))
+        .collect();
+    assert_eq!(bodies, [(true, "2"), (true, "3"), (true, "4")]);
+}
+
+#[test]
+fn without_acknowledgements_a_message_is_gone_once_it_is_sent() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    publish_all(&mut peer, &["1", "2"]);
+    peer.prefetch(1, false);
+    peer.consume("q", "c", true);
+    assert_eq!(peer.bodies(), ["1", "2"], "a prefetch does not bound it");
+    drop(peer);
+    let mut peer = world.channel();
+    assert_eq!(peer.counts("q"), (0, 0));
+}
+
+#[test]
+fn a_cancelled_consumer_can_still_acknowledge() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    publish_all(&mut peer, &["1", "2", "3"]);
+    peer.prefetch(2, false);
+    peer.consume("q", "c", false);
+    assert_eq!(peer.bodies(), ["1", "2"]);
+    let cancel = method::BasicCancel {
+        consumer_tag: "c",
+        no_wait: false,
+    };
+    let ok = Method::BasicCancel(cancel);
+    peer.ask(1, ok, method::BasicCancelOk::ID);
+    assert_eq!(peer.counts("q"), (1, 0));
+    peer.ack(1, false);
+    assert!(peer.receive().is_empty(), "nothing more is delivered");
+    // The tag is free again; what is unacknowledged is the channel's.
+    peer.consume("q", "c", false);
+    assert_eq!(peer.bodies(), ["3"]);
+    peer.nack(2, false, true);
+    assert_eq!(peer.deliveries(), [(4, true, "2".to_owned())]);
+}
+
+#[test]
+fn get_takes_one_message_at_a_time() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    assert_eq!(get(&mut peer, false), None);
+    publish_all(&mut peer, &["1", "2", "3"]);
+    assert_eq!(get(&mut peer, false), Some((1, false, 2, "1".to_owned())));
+    assert_eq!(get(&mut peer, true), Some((2, false, 1, "2".to_owned())));
+    peer.nack(1, false, true);
+    assert_eq!(get(&mut peer, false), Some((3, true, 1, "1".to_owned())));
+    peer.ack(3, false);
+    assert_eq!(get(&mut peer, false), Some((4, false, 0, "3".to_owned())));
+    assert_eq!(get(&mut peer, false), None);
+    assert_eq!(peer.counts("q"), (0, 0), "it is no consumer");
+}
+
+#[test]
+fn a_queue_that_is_deleted_cancels_its_consumers() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    peer.consume("q", "c", false);
+    publish_all(&mut peer, &["1"]);
+    assert_eq!(peer.bodies(), ["1"]);
+    let mut other = world.channel();
+    let delete = method::QueueDelete {
+        queue: "q",
+        ..Default::default()
+    };
+    other.ask(1, Method::QueueDelete(delete), method::QueueDeleteOk::ID);
+    let got = peer.receive();
+    let Method::BasicCancel(cancel) = got[0].method() else {
+        panic!("{:?}", got[0].method());
+    };
+    assert_eq!(cancel.consumer_tag, "c");
+    // It does not matter any more, but it is no fault.
+    peer.ack(1, false);
+    assert!(peer.receive().is_empty());
+}
+
+#[test]
+fn an_answer_goes_straight_to_who_asked() {
+    let world = World::default();
+    let mut client = world.channel();
+    let mut server = world.channel();
+    server.declare("rpc", &[]);
+    server.consume("rpc", "s", true);
+    client.consume("amq.rabbitmq.reply-to", "r", true);
+    let question = Properties {
+        reply_to: Some("amq.rabbitmq.reply-to"),
+        correlation_id: Some("1"),
+        ..Default::default()
+    };
+    client.publish_with("", "rpc", &question, "2+2", false);
+    let asked = server.receive();
+    let reply_to = asked[0].properties().reply_to.unwrap().to_owned();
+    assert!(reply_to.starts_with("amq.rabbitmq.reply-to."));
+    let answer = Properties {
+        correlation_id: Some("1"),
+        ..Default::default()
+    };
+    server.publish_with("", &reply_to, &answer, "4", true);
+    assert!(server.receive().is_empty(), "it was routed");
+    let got = client.receive();
+    assert_eq!(got[0].delivery().2, "4");
+    assert_eq!(got[0].properties().correlation_id, Some("1"));
+    // Nobody else can read it, and it goes with its connection.
+    drop(client);
+    server.publish_with("", &reply_to, &answer, "late", true);
+    assert_eq!(server.receive()[0].id(), method::BasicReturn::ID);
+}
+
+#[test]
+fn consumer_tags_are_unique_in_their_channel() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    peer.consume("q", "c", false);
+    peer.consume("q", "c", false);
+    let text = "NOT_ALLOWED - attempt to reuse consumer tag 'c'";
+    assert_eq!(peer.closed(), (530, text.to_owned()));
+}

@@ -1,0 +1,256 @@
+//! Handshake, channels, heartbeats, and what ends a connection.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod session_common;
+
+use cloverleaf_amqp::wire::{Method, PROTOCOL_HEADER, Properties, Value, method, table_bytes};
+use cloverleaf_session::Session as _;
+use session_common::{Got, World, frame, method_frame, publish_frames};
+
+#[test]
+fn the_server_says_what_it_can() {
+    let world = World::default();
+    let mut peer = world.connect_silent();
+    peer.send(&PROTOCOL_HEADER[..3]);
+    assert!(peer.receive().is_empty());
+    peer.send(&PROTOCOL_HEADER[3..]);
+    let got = peer.receive();
+    let Method::ConnectionStart(start) = got[0].method() else {
+        panic!("{:?}", got[0].method());
+    };
+    assert_eq!((start.version_major, start.version_minor), (0, 9));
+    assert_eq!(start.mechanisms, b"PLAIN AMQPLAIN");
+    let product = start.server_properties.get("product");
+    assert_eq!(product, Some(Value::String(b"RabbitMQ")));
+    let Some(Value::Table(capabilities)) = start.server_properties.get("capabilities") else {
+        panic!("no capabilities");
+    };
+    assert_eq!(capabilities.get("basic.nack"), Some(Value::Bool(true)));
+}
+
+#[test]
+fn another_protocol_is_told_ours() {
+    let world = World::default();
+    for header in [
+        &b"GET / HTTP/1.1\r\n"[..],
+        b"AMQP\0\x01\0\0",
+        b"AMQP\x03\x01\0\0",
+        b"x",
+    ] {
+        let mut peer = world.connect_silent();
+        peer.send(header);
+        assert_eq!(peer.raw_output(), PROTOCOL_HEADER);
+        assert!(peer.session.is_ended());
+        assert!(peer.session.take_failure().is_some());
+    }
+}
+
+#[test]
+fn a_wrong_password_is_told_to_who_understands_it() {
+    let world = World::default();
+    let mut peer = world.connect_silent();
+    peer.handshake("PLAIN", b"\0guest\0wrong");
+    let (code, text) = peer.closed();
+    assert_eq!(code, 403);
+    assert_eq!(
+        text,
+        "ACCESS_REFUSED - Login was refused using authentication mechanism PLAIN. For details \
+         see the broker logfile."
+    );
+    assert!(peer.session.is_ended());
+    let failure = peer.session.take_failure().unwrap();
+    assert_eq!(
+        failure,
+        "PLAIN login refused: user 'guest' - invalid credentials"
+    );
+    let login = table_bytes(&[
+        ("LOGIN", Value::String(b"guest")),
+        ("PASSWORD", Value::String(b"guest")),
+    ]);
+    let mut peer = world.connect_silent();
+    peer.handshake("AMQPLAIN", &login);
+    let ids: Vec<_> = peer.receive().iter().map(Got::id).collect();
+    let expected = [method::ConnectionStart::ID, method::ConnectionTune::ID];
+    assert_eq!(ids, expected);
+}
+
+#[test]
+fn limits_are_negotiated_and_virtual_hosts_must_exist() {
+    let world = World::default();
+    let tune = |channel_max, frame_max| method::ConnectionTuneOk {
+        channel_max,
+        frame_max,
+        heartbeat: 0,
+    };
+    for (tune, text) in [
+        (
+            tune(100, 1000),
+            "NOT_ALLOWED - negotiated frame_max = 1000 is lower than the minimum allowed value \
+             (4096)",
+        ),
+        (
+            tune(3000, 4096),
+            "NOT_ALLOWED - negotiated channel_max = 3000 is higher than the maximum allowed value \
+             (2047)",
+        ),
+    ] {
+        let mut peer = world.connect_silent();
+        peer.handshake("PLAIN", b"\0guest\0guest");
+        peer.method(0, Method::ConnectionTuneOk(tune));
+        assert_eq!(peer.closed(), (530, text.to_owned()));
+    }
+    let mut peer = world.connect_silent();
+    peer.handshake("PLAIN", b"\0guest\0guest");
+    peer.method(0, Method::ConnectionTuneOk(tune(1, 4096)));
+    let open = method::ConnectionOpen {
+        virtual_host: "other",
+        ..Default::default()
+    };
+    peer.method(0, Method::ConnectionOpen(open));
+    let text = "NOT_ALLOWED - vhost other not found";
+    assert_eq!(peer.closed(), (530, text.to_owned()));
+}
+
+#[test]
+fn frames_in_a_wrong_place_end_the_connection() {
+    let world = World::default();
+    let open = method_frame(1, &Method::ChannelOpen(method::ChannelOpen::default()));
+    let publish = method::BasicPublish {
+        routing_key: "q",
+        ..Default::default()
+    };
+    let publish = method_frame(1, &Method::BasicPublish(publish));
+    let whole = publish_frames(1, "", "q", &Properties::default(), b"body", false);
+    let header = whole[publish.len()..whole.len() - 12].to_vec();
+    let qos = method_frame(1, &Method::BasicQos(method::BasicQos::default()));
+    let consume_ok = method::BasicConsumeOk { consumer_tag: "" };
+    let cases: [(Vec<u8>, u16, &str); 11] = [
+        (open.clone(), 504, "second 'channel.open' seen"),
+        (
+            method_frame(2, &Method::TxSelect(method::TxSelect {})),
+            504,
+            "expected 'channel.open'",
+        ),
+        (
+            frame(3, 1, b"body"),
+            505,
+            "expected method frame, got non method frame instead",
+        ),
+        (
+            [publish.clone(), frame(3, 1, b"body")].concat(),
+            505,
+            "expected content header for class 60, got non content header frame instead",
+        ),
+        (
+            [publish.clone(), qos.clone()].concat(),
+            505,
+            "expected content header for class 60, got non content header frame instead",
+        ),
+        (
+            [publish.clone(), header.clone(), qos].concat(),
+            505,
+            "expected content body, got non content body frame instead",
+        ),
+        (
+            [publish.clone(), header, frame(3, 1, b"too long")].concat(),
+            501,
+            "content body frame exceeds remaining content size",
+        ),
+        (
+            [
+                publish,
+                frame(2, 1, &[0, 50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ]
+            .concat(),
+            505,
+            "expected content header for class 60, got one for class 50 instead",
+        ),
+        (frame(1, 1, &[0, 60, 0, 99]), 503, "unknown method 60.99"),
+        (frame(1, 1, &[0, 60, 0, 10]), 502, "it ends too early"),
+        (
+            method_frame(1, &Method::BasicConsumeOk(consume_ok)),
+            503,
+            "unimplemented method",
+        ),
+    ];
+    for (bytes, code, text) in cases {
+        let mut peer = world.channel();
+        peer.send(&bytes);
+        let (found, words) = peer.closed();
+        assert_eq!(found, code, "{words}");
+        assert!(words.ends_with(text), "{words}");
+        // Whatever comes before the client has heard of it is ignored.
+        peer.send(&open);
+        assert!(peer.receive().is_empty());
+        peer.method(0, Method::ConnectionCloseOk(method::ConnectionCloseOk {}));
+        assert!(peer.session.is_ended());
+    }
+    for bytes in [
+        &[9u8, 0, 1, 0, 0, 0, 0, 206][..],
+        &[1, 0, 1, 0x7f, 0xff, 0xff, 0xff],
+        &[8, 0, 0, 0, 0, 0, 0, 7],
+    ] {
+        let mut peer = world.channel();
+        peer.send(bytes);
+        assert_eq!(peer.closed().0, 501);
+        assert!(peer.session.is_ended(), "nothing behind it can be read");
+    }
+}
+
+#[test]
+fn a_channel_ends_alone_and_its_number_is_used_again() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.open_channel(2);
+    peer.consume("nothing", "", false);
+    let expected = "NOT_FOUND - no queue 'nothing' in vhost '/'";
+    assert_eq!(peer.closed(), (404, expected.to_owned()));
+    // Sent before the client knew.
+    peer.publish("", "x", "ignored");
+    assert!(peer.receive().is_empty());
+    peer.method(1, Method::ChannelCloseOk(method::ChannelCloseOk {}));
+    peer.open_channel(1);
+    let close = Method::ChannelClose(method::ChannelClose::default());
+    peer.ask(2, close, method::ChannelCloseOk::ID);
+    peer.open_channel(2);
+}
+
+#[test]
+fn a_silent_client_gets_heartbeats_and_is_left() {
+    let world = World::default();
+    let mut peer = world.channel();
+    assert!(!peer.session.is_ended());
+    let due_us = peer.session.next_due_us();
+    assert_eq!(due_us, world.now().us + 30_000_000, "half an interval");
+    world.advance(30_000);
+    peer.turn();
+    assert_eq!(peer.raw_output(), [8, 0, 0, 0, 0, 0, 0, 206]);
+    world.advance(60_000);
+    peer.send(&[8, 0, 0, 0, 0, 0, 0, 206]);
+    world.advance(60_000);
+    peer.turn();
+    assert!(!peer.session.is_ended());
+    world.advance(60_000);
+    peer.turn();
+    assert!(peer.session.is_ended());
+    let failure = peer.session.take_failure().unwrap();
+    assert_eq!(failure, "missed heartbeats from client, timeout: 60s");
+}
+
+#[test]
+fn the_end_of_the_broker_is_told_after_what_is_owed() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    peer.confirms();
+    peer.publish("", "q", "m");
+    peer.session.drain();
+    assert!(peer.receive().is_empty(), "the confirm waits for the disk");
+    world.settle();
+    let got = peer.receive();
+    assert_eq!(got[0].id(), method::BasicAck::ID);
+    assert_eq!(got[1].close().0, 320);
+    assert!(peer.session.take_failure().is_none());
+    peer.method(0, Method::ConnectionCloseOk(method::ConnectionCloseOk {}));
+    assert!(peer.session.is_ended());
+}
