@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::http;
 use crate::kafka_server;
 use crate::process::Process;
+use crate::rabbitmq_server;
 use crate::wait;
 
 /// Which program is under test.
@@ -20,6 +21,8 @@ pub(crate) enum Kind {
     Nsqd,
     /// Apache Kafka, for the same reason; its `binary` is the folder with its jars.
     Kafka,
+    /// RabbitMQ, for the same reason; its `binary` is the folder with a Debian that has it.
+    RabbitMq,
 }
 
 /// How to start a broker. Addresses are free ports of the loopback device unless they are set.
@@ -40,6 +43,10 @@ pub(crate) struct Options {
     pub(crate) kafka: SocketAddr,
     /// And over TLS, where `tls` is set.
     pub(crate) kafka_tls: SocketAddr,
+    /// AMQP 0-9-1, of ours and of RabbitMQ.
+    pub(crate) amqp: SocketAddr,
+    /// And over TLS, where `tls` is set.
+    pub(crate) amqp_tls: SocketAddr,
     /// Existing nsqlookupd processes to register with.
     pub(crate) lookupd_tcp: Vec<SocketAddr>,
     pub(crate) auth_http: Option<SocketAddr>,
@@ -54,7 +61,18 @@ pub(crate) struct Options {
 impl Options {
     /// Free ports, no TLS, no authentication, the program's own durability.
     pub(crate) fn new(kind: Kind, binary: &Path, data: &Path) -> Result<Self> {
-        let [tcp, http, lookup_http, https, admin, kafka, kafka_tls] = free_addresses()?;
+        let addresses = free_addresses()?;
+        let [
+            tcp,
+            http,
+            lookup_http,
+            https,
+            admin,
+            kafka,
+            kafka_tls,
+            amqp,
+            amqp_tls,
+        ] = addresses;
         Ok(Self {
             kind,
             binary: binary.to_path_buf(),
@@ -66,6 +84,8 @@ impl Options {
             admin,
             kafka,
             kafka_tls,
+            amqp,
+            amqp_tls,
             lookupd_tcp: Vec::new(),
             auth_http: None,
             tls: None,
@@ -81,6 +101,7 @@ impl Options {
             Kind::Cloverleaf => self.cloverleaf(&mut command),
             Kind::Nsqd => self.nsqd(&mut command),
             Kind::Kafka => return kafka_server::command(self),
+            Kind::RabbitMq => return rabbitmq_server::command(self),
         }
         command.args(&self.more);
         command
@@ -97,6 +118,7 @@ impl Options {
         command.arg(flag("nsq-https-address", ""));
         command.arg(flag("nsq-broadcast-address", "127.0.0.1"));
         command.arg(flag("kafka-address", self.kafka));
+        command.arg(flag("amqp-address", self.amqp));
         for address in &self.lookupd_tcp {
             command.arg(flag("nsq-lookupd-tcp-address", address));
         }
@@ -109,6 +131,9 @@ impl Options {
             command.arg(flag("kafka-tls-address", self.kafka_tls));
             command.arg(flag("kafka-tls-cert", certificate.display()));
             command.arg(flag("kafka-tls-key", key.display()));
+            command.arg(flag("amqp-tls-address", self.amqp_tls));
+            command.arg(flag("amqp-tls-cert", certificate.display()));
+            command.arg(flag("amqp-tls-key", key.display()));
         }
         if let Some(durability) = self.durability {
             command.arg(flag("durability", durability));
@@ -152,6 +177,7 @@ impl Options {
         match self.kind {
             Kind::Cloverleaf | Kind::Nsqd => Ok(()),
             Kind::Kafka => kafka_server::prepare(self),
+            Kind::RabbitMq => rabbitmq_server::prepare(self),
         }
     }
 
@@ -189,6 +215,18 @@ impl Broker {
         self.options.kafka_tls
     }
 
+    pub(crate) fn amqp(&self) -> SocketAddr {
+        self.options.amqp
+    }
+
+    pub(crate) fn amqp_tls(&self) -> SocketAddr {
+        self.options.amqp_tls
+    }
+
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.options.admin
+    }
+
     pub(crate) fn options(&self) -> &Options {
         &self.options
     }
@@ -204,19 +242,21 @@ impl Broker {
             tcp,
             http,
             kafka,
+            amqp,
             ..
         } = self.options;
         let open = |address| TcpStream::connect(address).is_ok();
         let pings = || http::get(http, "/ping").is_ok_and(|answer| answer.status == 200);
         let process = &mut self.process;
-        wait::until("the broker serves", Duration::from_secs(30), || {
+        wait::until("the broker serves", Duration::from_secs(60), || {
             if let Some(status) = process.exit_status()? {
                 bail!("the broker ended ({status}):\n{}", process.log());
             }
             Ok(match kind {
-                Kind::Cloverleaf => open(tcp) && pings() && open(kafka),
+                Kind::Cloverleaf => open(tcp) && pings() && open(kafka) && open(amqp),
                 Kind::Nsqd => open(tcp) && pings(),
                 Kind::Kafka => open(kafka),
+                Kind::RabbitMq => open(amqp),
             })
         })
         .with_context(|| process.log())

@@ -1,6 +1,7 @@
 //! The client tests: real third-party programs, and hostile ones, against the real binary.
 
 mod admin;
+mod amqp;
 mod bench;
 mod crash;
 mod disk;
@@ -28,6 +29,7 @@ use crate::limit;
 use crate::workspace::{Workspace, tail};
 use groups::{GROUPS, Group};
 
+pub(crate) use amqp::crash_rounds as amqp_crash_rounds;
 pub(crate) use crash::crash_rounds;
 pub(crate) use kafka::crash_rounds as kafka_crash_rounds;
 pub(crate) use memory::limits;
@@ -101,7 +103,14 @@ impl Context {
             .env("NSQ_TLS_CA", self.tls_authority())
             .env("KAFKA", broker.kafka().to_string())
             .env("KAFKA_TLS", broker.kafka_tls().to_string())
-            .env("KAFKA_TLS_CA", self.tls_authority());
+            .env("KAFKA_TLS_CA", self.tls_authority())
+            .env("AMQP", broker.amqp().to_string())
+            .env("AMQP_TLS", broker.amqp_tls().to_string())
+            .env("AMQP_TLS_CA", self.tls_authority())
+            .env("ADMIN", broker.admin().to_string());
+        if self.kind == Kind::RabbitMq {
+            command.env("AMQP_ORIGINAL", "1");
+        }
         command
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Installed once; a file `NAME.installed` with the pinned versions says that one is complete.
 
+mod amqp;
 mod kafka;
 
 use std::path::{Path, PathBuf};
@@ -45,17 +46,23 @@ pub(crate) enum Tool {
     KafkaGo,
     /// Kafka's Java client, its tools, and the broker itself.
     Java,
+    /// pika, aio-pika and Celery, and clients of the other protocols beside them.
+    AmqpPython,
+    AmqpNode,
+    AmqpGo,
+    /// RabbitMQ's Java client.
+    AmqpJava,
 }
 
 impl Tool {
     /// The programs that make it up.
     fn programs(self) -> &'static [&'static str] {
         match self {
-            Self::Python | Self::KafkaPython => &["python3"],
+            Self::Python | Self::KafkaPython | Self::AmqpPython => &["python3"],
             Self::OldLibrdkafka => &["python3", "go", "cc"],
-            Self::Node | Self::KafkaNode => &["node", "npm"],
-            Self::Go | Self::KafkaGo => &["go"],
-            Self::Java => &["java", "javac", "mvn"],
+            Self::Node | Self::KafkaNode | Self::AmqpNode => &["node", "npm"],
+            Self::Go | Self::KafkaGo | Self::AmqpGo => &["go"],
+            Self::Java | Self::AmqpJava => &["java", "javac", "mvn"],
             Self::Strace => &["strace"],
         }
     }
@@ -88,11 +95,14 @@ impl Clients {
             Tool::Node => self.node(),
             Tool::Go => self.nsq_programs(),
             // Go fetches the modules itself when it builds our programs.
-            Tool::Strace | Tool::KafkaGo => Ok(()),
+            Tool::Strace | Tool::KafkaGo | Tool::AmqpGo => Ok(()),
             Tool::KafkaPython => self.kafka_python(),
             Tool::OldLibrdkafka => self.old_librdkafka(),
             Tool::KafkaNode => self.kafka_node(),
             Tool::Java => self.kafka_jars().map(drop),
+            Tool::AmqpPython => self.amqp_python(),
+            Tool::AmqpNode => self.amqp_node(),
+            Tool::AmqpJava => self.amqp_jars().map(drop),
         }
         .with_context(|| format!("{tool:?} clients could not be installed (is there a network?)"))
     }

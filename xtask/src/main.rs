@@ -13,6 +13,7 @@ mod limit;
 mod nsq;
 mod nsqd_shim;
 mod process;
+mod rabbitmq_server;
 mod suites;
 mod test;
 mod tidy;
@@ -67,6 +68,7 @@ enum Cmd {
 enum Protocol {
     Nsq,
     Kafka,
+    Amqp,
 }
 
 fn main() -> ExitCode {
@@ -93,6 +95,7 @@ fn dispatch() -> Result<bool> {
         Cmd::CrashLoop { rounds, protocol } => match protocol {
             Protocol::Nsq => clients::crash_rounds(&workspace, rounds),
             Protocol::Kafka => clients::kafka_crash_rounds(&workspace, rounds),
+            Protocol::Amqp => clients::amqp_crash_rounds(&workspace, rounds),
         },
         Cmd::Limits => clients::limits(&workspace),
         Cmd::Within(args) => limit::main(&args),

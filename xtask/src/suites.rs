@@ -1,5 +1,6 @@
 //! `cargo xtask suites NAME`: a third-party client's whole own test suite against our binary.
 
+mod amqp;
 mod kafka;
 
 use std::ffi::OsString;
@@ -38,6 +39,7 @@ enum Suite {
     KafkaPython,
     FranzGo,
     Librdkafka,
+    Amqp091Go,
 }
 
 /// What a suite said.
@@ -82,6 +84,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
         Suite::KafkaPython => kafka::kafka_python(&context)?,
         Suite::FranzGo => kafka::franz_go(&context)?,
         Suite::Librdkafka => kafka::librdkafka(&context)?,
+        Suite::Amqp091Go => amqp::amqp091_go(&context)?,
     };
     for name in &result.failed {
         println!("FAILED {name}");

@@ -30,13 +30,21 @@ pub(crate) struct Args {
     /// Run the Kafka client tests against Apache Kafka, for the same reason.
     #[arg(long, conflicts_with_all = ["no_clients", "against_nsqd"])]
     against_kafka: bool,
+    /// Run the AMQP client tests against RabbitMQ, for the same reason: a folder with a Debian that
+    /// has the package rabbitmq-server (from debootstrap). Needs root.
+    #[arg(long, value_name = "FOLDER")]
+    #[arg(conflicts_with_all = ["no_clients", "against_nsqd", "against_kafka"])]
+    against_rabbitmq: Option<PathBuf>,
 }
 
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
     let original = match &args.against_nsqd {
         Some(nsqd) => Some((Kind::Nsqd, nsqd.clone())),
         None if args.against_kafka => Some((Kind::Kafka, Clients::new(workspace).kafka_jars()?)),
-        None => None,
+        None => args
+            .against_rabbitmq
+            .as_ref()
+            .map(|folder| (Kind::RabbitMq, folder.clone())),
     };
     if args.only.is_none() && original.is_none() {
         run(workspace.cargo().args(["test", "--workspace", "--no-run"]))?;

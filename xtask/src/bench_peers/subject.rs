@@ -68,7 +68,7 @@ impl Subject {
         };
         let binary = match kind {
             Kind::Cloverleaf => bench.binary.clone(),
-            Kind::Nsqd | Kind::Kafka => bench.clients.nsq_program("nsqd"),
+            Kind::Nsqd | Kind::Kafka | Kind::RabbitMq => bench.clients.nsq_program("nsqd"),
         };
         let mut options = Options::new(kind, &binary, &folder.join("data"))?;
         match self {

@@ -21,7 +21,7 @@ pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
     // Ours serves the lookup API itself; the original needs an nsqlookupd.
     let lookupd = match context.kind {
         Kind::Cloverleaf => None,
-        Kind::Nsqd | Kind::Kafka => Some(Lookupd::start(context, folder.path())?),
+        Kind::Nsqd | Kind::Kafka | Kind::RabbitMq => Some(Lookupd::start(context, folder.path())?),
     };
     let mut options = context.options(folder.path())?;
     options

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::{
-    Context, Report, admin, bench, crash, disk, golang, hostile, kafka, kafka_reach, lookup,
+    Context, Report, admin, amqp, bench, crash, disk, golang, hostile, kafka, kafka_reach, lookup,
     memory, scripts, sync_order, tools,
 };
 use crate::broker::Kind;
@@ -211,5 +211,77 @@ pub(super) const GROUPS: &[Group] = &[
         needs: &[Tool::KafkaPython],
         original: None,
         run: kafka_reach::namespace,
+    },
+    Group {
+        name: "amqp/pika",
+        needs: &[Tool::AmqpPython],
+        original: Some(Kind::RabbitMq),
+        run: amqp::pika,
+    },
+    Group {
+        name: "amqp/aio-pika",
+        needs: &[Tool::AmqpPython],
+        original: Some(Kind::RabbitMq),
+        run: amqp::aio_pika,
+    },
+    Group {
+        name: "amqp/celery",
+        needs: &[Tool::AmqpPython],
+        original: Some(Kind::RabbitMq),
+        run: amqp::celery,
+    },
+    Group {
+        name: "amqp/node",
+        needs: &[Tool::AmqpNode],
+        original: Some(Kind::RabbitMq),
+        run: amqp::node,
+    },
+    Group {
+        name: "amqp/go",
+        needs: &[Tool::AmqpGo],
+        original: Some(Kind::RabbitMq),
+        run: amqp::go,
+    },
+    Group {
+        name: "amqp/java",
+        needs: &[Tool::AmqpJava],
+        original: Some(Kind::RabbitMq),
+        run: amqp::java,
+    },
+    Group {
+        name: "amqp/broadway",
+        needs: &[Tool::AmqpPython],
+        original: Some(Kind::RabbitMq),
+        run: amqp::broadway,
+    },
+    Group {
+        name: "amqp/cross",
+        needs: &[Tool::AmqpPython],
+        original: None,
+        run: amqp::cross,
+    },
+    Group {
+        name: "amqp/many-queues",
+        needs: &[Tool::AmqpPython],
+        original: Some(Kind::RabbitMq),
+        run: amqp::many_queues,
+    },
+    Group {
+        name: "amqp/restart",
+        needs: &[Tool::AmqpPython],
+        original: Some(Kind::RabbitMq),
+        run: amqp::restart,
+    },
+    Group {
+        name: "amqp/crash",
+        needs: &[Tool::AmqpPython],
+        original: Some(Kind::RabbitMq),
+        run: amqp::crash,
+    },
+    Group {
+        name: "amqp/hostile",
+        needs: &[Tool::AmqpPython],
+        original: Some(Kind::RabbitMq),
+        run: amqp::hostile,
     },
 ];

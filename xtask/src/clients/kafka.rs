@@ -207,7 +207,7 @@ pub(super) fn compaction(context: &Context, report: &mut Report) -> Result<()> {
     let mut options = context.options(folder.path())?;
     options.more.push(match options.kind {
         Kind::Kafka => "log.cleaner.backoff.ms=200".into(),
-        Kind::Cloverleaf | Kind::Nsqd => "--compaction-interval=200ms".into(),
+        Kind::Cloverleaf | Kind::Nsqd | Kind::RabbitMq => "--compaction-interval=200ms".into(),
     });
     let broker = options.start()?;
     let mut command = Command::new(context.clients.kafka_python_program());

@@ -24,7 +24,9 @@ pub(super) fn forward(context: &Context, report: &mut Report) -> Result<()> {
     let mut options = context.options(folder.path())?;
     options.more.push(match options.kind {
         Kind::Kafka => format!("advertised.listeners=PLAINTEXT://{forward}"),
-        Kind::Cloverleaf | Kind::Nsqd => format!("--kafka-advertised-address={forward}"),
+        Kind::Cloverleaf | Kind::Nsqd | Kind::RabbitMq => {
+            format!("--kafka-advertised-address={forward}")
+        }
     });
     let broker = options.start()?;
     let command = script(context, Command::new(python(context)), "forward_test.py");

@@ -199,7 +199,7 @@ impl Clients {
 }
 
 /// Downloads Java packages, `GROUP:ARTIFACT:VERSION`, and what they need.
-fn maven(packages: &[&str], to: &Path) -> Result<()> {
+pub(super) fn maven(packages: &[&str], to: &Path) -> Result<()> {
     let mut text = "<project><modelVersion>4.0.0</modelVersion><groupId>clients</groupId>\
                     <artifactId>jars</artifactId><version>1</version><packaging>pom</packaging>\
                     <dependencies>"

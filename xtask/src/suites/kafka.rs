@@ -36,7 +36,7 @@ pub(super) fn kafka_python(context: &Context) -> Result<SuiteResult> {
     // As the suite configures a broker that it starts itself.
     let settings: &[&str] = match options.kind {
         Kind::Kafka => &["num.partitions=4", "group.min.session.timeout.ms=1000"],
-        Kind::Cloverleaf | Kind::Nsqd => &[
+        Kind::Cloverleaf | Kind::Nsqd | Kind::RabbitMq => &[
             "--kafka-partitions-default=4",
             "--kafka-session-timeout-min=1s",
             "--kafka-node-id=0",
@@ -85,7 +85,7 @@ pub(super) fn librdkafka(context: &Context) -> Result<SuiteResult> {
     // first members to come together, which Kafka's default sees to.
     let more: &[&str] = match options.kind {
         Kind::Kafka => &["num.partitions=4", "group.initial.rebalance.delay.ms=3000"],
-        Kind::Cloverleaf | Kind::Nsqd => &[
+        Kind::Cloverleaf | Kind::Nsqd | Kind::RabbitMq => &[
             "--kafka-partitions-default=4",
             "--kafka-initial-rebalance-delay=3s",
         ],

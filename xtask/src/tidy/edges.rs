@@ -52,6 +52,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "cloverleaf-session",
             "cloverleaf-telemetry",
             "cloverleaf-kafka",
+            "cloverleaf-amqp",
             "cloverleaf-nsq",
         ],
     ),

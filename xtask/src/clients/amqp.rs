@@ -1,0 +1,205 @@
+//! AMQP's clients: programs that use the unmodified client libraries.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use super::{Context, Report};
+use crate::broker::{Broker, Kind};
+use crate::install::{Clients, Tool};
+use crate::workspace::{Workspace, output};
+
+/// Rounds in `cargo xtask test`; `cargo xtask crash-loop` makes more.
+const CRASH_ROUNDS: u32 = 5;
+/// More than caches, buffers and what may be half received take, and much less than what is thrown
+/// at the broker.
+const HOSTILE_RSS_BYTES_MAX: u64 = 500 << 20;
+/// What 10,000 queues may add to an idle broker.
+const QUEUES_RSS_BYTES_MAX: u64 = 100 << 20;
+
+pub(super) fn pika(context: &Context, report: &mut Report) -> Result<()> {
+    let scripts = [
+        "exchanges_test.py",
+        "queues_test.py",
+        "dead_letters_test.py",
+        "consuming_test.py",
+        "publishing_test.py",
+        "connections_test.py",
+    ];
+    python_scripts(context, report, &scripts)
+}
+
+pub(super) fn aio_pika(context: &Context, report: &mut Report) -> Result<()> {
+    python_scripts(context, report, &["aio_pika_test.py"])
+}
+
+pub(super) fn celery(context: &Context, report: &mut Report) -> Result<()> {
+    python_scripts(context, report, &["celery_test.py"])
+}
+
+/// A consumer that works as Broadway does.
+pub(super) fn broadway(context: &Context, report: &mut Report) -> Result<()> {
+    python_scripts(context, report, &["broadway_test.py"])
+}
+
+/// AMQP on one end, Kafka or NSQ on the other.
+pub(super) fn cross(context: &Context, report: &mut Report) -> Result<()> {
+    python_scripts(context, report, &["cross_test.py"])
+}
+
+fn python_scripts(context: &Context, report: &mut Report, scripts: &[&str]) -> Result<()> {
+    with_broker(context, |broker| {
+        for script in scripts {
+            let mut command = context.with_addresses(python(context, script), broker);
+            report.program(&mut command)?;
+        }
+        Ok(())
+    })
+}
+
+fn python(context: &Context, script: &str) -> Command {
+    let mut command = Command::new(context.clients.amqp_python_program());
+    command.arg(source(context, "python").join(script));
+    command
+}
+
+pub(super) fn node(context: &Context, report: &mut Report) -> Result<()> {
+    let mut command = Command::new("node");
+    command.arg(source(context, "node").join("amqplib_test.js"));
+    let modules = context.clients.amqp_node_folder().join("node_modules");
+    command.env("NODE_PATH", modules);
+    with_broker(context, |broker| {
+        report.program(&mut context.with_addresses(command, broker))
+    })
+}
+
+pub(super) fn go(context: &Context, report: &mut Report) -> Result<()> {
+    let program = context.workspace.clients().join("amqp-go-test");
+    let mut go = Command::new("go");
+    go.current_dir(source(context, "go"));
+    go.args(["build", "-buildvcs=false", "-o"]).arg(&program);
+    output(go.arg("."))?;
+    with_broker(context, |broker| {
+        report.program(&mut context.with_addresses(Command::new(program), broker))
+    })
+}
+
+pub(super) fn java(context: &Context, report: &mut Report) -> Result<()> {
+    let jars = context.clients.amqp_jars()?.join("*");
+    let classes = context.workspace.clients().join("amqp-java-tests");
+    std::fs::create_dir_all(&classes)?;
+    let mut javac = Command::new("javac");
+    javac.arg("-cp").arg(&jars).arg("-d").arg(&classes);
+    output(javac.arg(source(context, "java").join("ClientTest.java")))?;
+    let mut command = Command::new("java");
+    let path = std::env::join_paths([jars, classes])?;
+    command.arg("-cp").arg(path).arg("ClientTest");
+    with_broker(context, |broker| {
+        report.program(&mut context.with_addresses(command, broker))
+    })
+}
+
+pub(super) fn crash(context: &Context, report: &mut Report) -> Result<()> {
+    with_own_broker(
+        context,
+        report,
+        "crash_test.py",
+        &[&CRASH_ROUNDS.to_string()],
+    )
+}
+
+/// `cargo xtask crash-loop --protocol amqp`.
+pub(crate) fn crash_rounds(workspace: &Workspace, rounds: u32) -> Result<bool> {
+    Clients::new(workspace).install(Tool::AmqpPython)?;
+    let mut report = Report {
+        group: "crash-loop",
+        ..Report::default()
+    };
+    let context = Context::ours(workspace)?;
+    with_own_broker(
+        &context,
+        &mut report,
+        "crash_test.py",
+        &[&rounds.to_string()],
+    )?;
+    Ok(report.failed.is_empty())
+}
+
+pub(super) fn restart(context: &Context, report: &mut Report) -> Result<()> {
+    with_own_broker(context, report, "restart_test.py", &[])
+}
+
+/// The program itself starts and ends the broker.
+fn with_own_broker(
+    context: &Context,
+    report: &mut Report,
+    script: &str,
+    args: &[&str],
+) -> Result<()> {
+    let folder = context.workspace.temp_folder("amqp-restarts")?;
+    let options = context.options(folder.path())?;
+    options.prepare()?;
+    let broker = options.command();
+    let mut command = python(context, script);
+    if context.kind == Kind::RabbitMq {
+        command.env("AMQP_ORIGINAL", "1");
+    }
+    command
+        .args(args)
+        .args([&options.amqp.to_string(), "--"])
+        .arg(broker.get_program())
+        .args(broker.get_args());
+    report.program(&mut command)
+}
+
+pub(super) fn hostile(context: &Context, report: &mut Report) -> Result<()> {
+    let folder = context.workspace.temp_folder("amqp-hostile")?;
+    let mut options = context.options(folder.path())?;
+    // So that half contents of 128 MB are begun.
+    options.more.push(match options.kind {
+        Kind::RabbitMq => "max_message_size = 134217728".to_owned(),
+        _ => "--amqp-message-bytes-max=128MiB".to_owned(),
+    });
+    let mut broker = options.start()?;
+    report.program(&mut context.with_addresses(python(context, "hostile_test.py"), &broker))?;
+    if context.kind == Kind::Cloverleaf {
+        report.check("memory is bounded", || {
+            let peak = broker.process().usage()?.rss_peak_bytes;
+            println!("        {} MB at the worst moment", peak >> 20);
+            if peak > HOSTILE_RSS_BYTES_MAX {
+                bail!("{} MB of resident memory at the worst moment", peak >> 20);
+            }
+            Ok(())
+        });
+    }
+    Ok(())
+}
+
+pub(super) fn many_queues(context: &Context, report: &mut Report) -> Result<()> {
+    let folder = context.workspace.temp_folder("amqp-many-queues")?;
+    let mut broker = context.plain_broker(folder.path())?;
+    let before = broker.process().usage()?.rss_bytes;
+    report.program(&mut context.with_addresses(python(context, "many_queues_test.py"), &broker))?;
+    if context.kind == Kind::Cloverleaf {
+        report.check("memory of 10,000 queues", || {
+            let used = broker.process().usage()?.rss_peak_bytes - before;
+            println!("        {} MB", used >> 20);
+            if used > QUEUES_RSS_BYTES_MAX {
+                bail!("{} MB", used >> 20);
+            }
+            Ok(())
+        });
+    }
+    Ok(())
+}
+
+fn source(context: &Context, language: &str) -> PathBuf {
+    context.workspace.client_tests().join("amqp").join(language)
+}
+
+/// Runs programs against a broker with nothing but defaults, and TLS.
+fn with_broker(context: &Context, run: impl FnOnce(&Broker) -> Result<()>) -> Result<()> {
+    let folder = context.workspace.temp_folder("amqp")?;
+    run(&context.plain_broker(folder.path())?)
+}
