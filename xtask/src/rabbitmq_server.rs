@@ -1,4 +1,4 @@
-//! The original RabbitMQ: one node on the loopback device, with a plain listener and a TLS listener.
+//! The original RabbitMQ: one node on the loopback device, with a plain and a TLS listener.
 //! The client tests run against it too.
 //!
 //! It comes from a folder that holds a Debian with the package `rabbitmq-server`, as debootstrap

@@ -10,7 +10,7 @@ use crate::tail::TailArgs;
 use crate::topic::TopicCommand;
 
 const ABOUT: &str =
-    "A message broker in one small binary: Kafka and NSQ programs connect to it unchanged";
+    "A message broker in one small binary: Kafka, AMQP and NSQ programs connect to it unchanged";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -51,7 +51,8 @@ Examples:
   cloverleaf subscription create orders billing --attempts-max 5
   cloverleaf subscription describe orders billing
   cloverleaf subscription pause orders billing
-  cloverleaf subscription empty orders billing skip all that waits";
+  cloverleaf subscription empty orders billing skip all that waits
+  cloverleaf subscription dispatch orders queue fill-first    an AMQP queue, unlike RabbitMQ";
 
 const TAIL_EXAMPLES: &str = "\
 Nothing is consumed and no consumer is disturbed.

@@ -29,7 +29,7 @@ pub(crate) fn end_with_vital_threads() {
 /// Threads that run no connection, so that a panic there is the end of the thread.
 fn is_vital(thread: Option<&str>) -> bool {
     let name = thread.unwrap_or_default();
-    matches!(name, "housekeeping" | "acceptor") || name.starts_with("log-")
+    matches!(name, "housekeeping" | "acceptor" | "amqp-router") || name.starts_with("log-")
 }
 
 #[cfg(test)]

@@ -66,8 +66,8 @@ fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
     let addresses = server.addresses();
     let promise = match config.general.durability {
         DurabilityMode::Protocol => {
-            "Kafka's acks=all: synced to disk, survives power loss; \
-             acks=1 and NSQ's OK: handed to the kernel, survives kill -9"
+            "Kafka's acks=all, AMQP's confirms of persistent messages: synced to disk, survives \
+             power loss; acks=1 and NSQ's OK: handed to the kernel, survives kill -9"
         }
         DurabilityMode::Disk => "an answer means synced to disk, survives power loss",
         DurabilityMode::Kernel => "an answer means handed to the kernel, survives kill -9",
@@ -95,6 +95,11 @@ fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
     }
     if let Some(advertised) = &config.kafka.advertised_tls_address {
         write!(out, ", over TLS {}", advertised.text())?;
+    }
+    writeln!(out)?;
+    write!(out, "  AMQP        {}", show(addresses.amqp))?;
+    if let Some(tls) = addresses.amqp_tls {
+        write!(out, ", TLS {tls}")?;
     }
     writeln!(out)?;
     if let Some(admin) = addresses.admin {

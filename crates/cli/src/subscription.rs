@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use cloverleaf_server::admin_types::{
     CreateSubscription, SubscriptionDetails, TopicDetails, TopicSummary,
 };
@@ -76,6 +76,24 @@ pub(crate) enum SubscriptionCommand {
         /// Name of the subscription
         subscription: String,
     },
+    /// Change who gets the next message, from now on and after a restart
+    Dispatch {
+        /// Name of the topic; for AMQP, the name of the queue
+        topic: String,
+        /// Name of the subscription; for AMQP, `queue`
+        subscription: String,
+        /// Whom to prefer
+        policy: Policy,
+    },
+}
+
+/// Who gets the next message.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Policy {
+    /// The consumer with the fewest unacknowledged messages
+    LeastLoaded,
+    /// One consumer until its credit is used up, then the next
+    FillFirst,
 }
 
 pub(crate) fn run(client: &Client, command: &SubscriptionCommand) -> anyhow::Result<()> {
@@ -126,6 +144,17 @@ pub(crate) fn run(client: &Client, command: &SubscriptionCommand) -> anyhow::Res
             topic,
             subscription,
         } => act(client, topic, subscription, "unpause"),
+        SubscriptionCommand::Dispatch {
+            topic,
+            subscription,
+            policy,
+        } => {
+            let action = match policy {
+                Policy::LeastLoaded => "least-loaded",
+                Policy::FillFirst => "fill-first",
+            };
+            act(client, topic, subscription, action)
+        }
     }
 }
 

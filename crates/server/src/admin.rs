@@ -12,10 +12,15 @@
 //! POST   /api/topics/TOPIC/subscriptions            create
 //! GET    /api/topics/TOPIC/subscriptions/NAME       describe
 //! DELETE /api/topics/TOPIC/subscriptions/NAME       delete
-//! POST   /api/topics/TOPIC/subscriptions/NAME/ACTION   empty, pause, unpause
+//! POST   /api/topics/TOPIC/subscriptions/NAME/ACTION   empty, pause, unpause,
+//!                                                   least-loaded, fill-first
 //! GET    /api/groups                                Kafka's consumer groups with their lag
 //! GET    /api/groups/GROUP                          members, and the lag of each partition
 //! GET    /api/clients                               what Kafka clients tell (KIP-714)
+//! GET    /api/amqp/queues                           AMQP's queues with their counts
+//! GET    /api/amqp/queues/QUEUE                     one of them
+//! GET    /api/amqp/exchanges                        AMQP's exchanges
+//! GET    /api/amqp/bindings                         what leads where
 //! ```
 //!
 //! It has no authentication: it listens on loopback unless the operator says otherwise. Requests
@@ -32,7 +37,7 @@ use axum::{Json, Router};
 
 use crate::admin_types::Problem;
 use crate::context::ServerContext;
-use crate::{admin_kafka, admin_messages, admin_metrics, admin_topics, web_pages};
+use crate::{admin_amqp, admin_kafka, admin_messages, admin_metrics, admin_topics, web_pages};
 
 /// Handlers get the broker.
 pub(crate) type Context = State<Arc<ServerContext>>;
@@ -68,6 +73,10 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
         .route("/api/groups", get(admin_kafka::groups))
         .route("/api/groups/{group}", get(admin_kafka::group))
         .route("/api/clients", get(admin_kafka::clients))
+        .route("/api/amqp/queues", get(admin_amqp::queues))
+        .route("/api/amqp/queues/{queue}", get(admin_amqp::queue))
+        .route("/api/amqp/exchanges", get(admin_amqp::exchanges))
+        .route("/api/amqp/bindings", get(admin_amqp::bindings))
         .fallback(unknown)
         .layer(from_fn(refuse_web_pages))
         .with_state(context)
@@ -111,7 +120,7 @@ async fn refuse_web_pages(request: Request, next: Next) -> Response {
 async fn unknown() -> Refused {
     Refused::not_found(
         "no such path; see /metrics, /healthz, /debug/connections, /api/topics, /api/groups, \
-         /api/clients",
+         /api/clients, /api/amqp/queues, /api/amqp/exchanges, /api/amqp/bindings",
     )
 }
 

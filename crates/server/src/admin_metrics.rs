@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use cloverleaf_telemetry::MetricKind::{Counter, Gauge};
 use cloverleaf_telemetry::{MetricKind, MetricText, render};
 
+use crate::admin_metrics_amqp;
 use crate::admin_metrics_kafka;
 use crate::context::ServerContext;
 use crate::tcp_info::tcp_info;
@@ -23,6 +24,7 @@ pub(crate) fn page(context: &ServerContext) -> String {
     log(&mut text, context);
     topics(&mut text, context, series_max);
     admin_metrics_kafka::add(&mut text, context, series_max);
+    admin_metrics_amqp::add(&mut text, context);
     text.finish()
 }
 

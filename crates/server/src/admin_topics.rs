@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use cloverleaf_broker::{CatalogError, StartAt, Subscription, Topic, TopicOptions};
+use cloverleaf_broker::{CatalogError, Dispatch, StartAt, Subscription, Topic, TopicOptions};
 
 use crate::admin::{Context, Refused};
 use crate::admin_types::{
@@ -142,12 +142,21 @@ pub(crate) async fn act_on_subscription(
         "empty" => subscription.empty(),
         "pause" => subscription.pause().map_err(refused)?,
         "unpause" => subscription.unpause().map_err(refused)?,
+        "least-loaded" => change_dispatch(&subscription, Dispatch::LeastLoaded)?,
+        "fill-first" => change_dispatch(&subscription, Dispatch::FillFirst)?,
         _ => {
-            let why = format!("`{action}` is no action: say empty, pause or unpause");
+            let why = format!(
+                "`{action}` is no action: say empty, pause, unpause, least-loaded or fill-first"
+            );
             return Err(Refused::not_found(why));
         }
     }
     Ok(Json(subscription_details(&subscription)))
+}
+
+/// Who gets the next message, from now on.
+fn change_dispatch(subscription: &Arc<Subscription>, dispatch: Dispatch) -> Result<(), Refused> {
+    subscription.set_dispatch(dispatch).map_err(refused)
 }
 
 /// Longest name of a topic or subscription; NSQ's own are far shorter.

@@ -187,6 +187,67 @@ pub struct ClientFigure {
     pub value: f64,
 }
 
+/// A queue of AMQP.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AmqpQueue {
+    /// Its name.
+    pub name: String,
+    /// What it was declared as: `classic` or `quorum`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Still there after a restart.
+    pub durable: bool,
+    /// Goes with its last consumer.
+    pub auto_delete: bool,
+    /// Goes with the connection that has declared it.
+    pub exclusive: bool,
+    /// Its arguments.
+    pub arguments: serde_json::Value,
+    /// Name of the topic that stores its messages.
+    pub topic: String,
+    /// Who gets the next message: `least-loaded` or `fill-first`.
+    pub dispatch: String,
+    /// Messages that wait for a consumer.
+    pub ready: u64,
+    /// Messages that consumers hold.
+    pub unacknowledged: u64,
+    /// How many consumers it has.
+    pub consumers: u32,
+}
+
+/// An exchange of AMQP.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AmqpExchange {
+    /// Its name; empty for the default exchange.
+    pub name: String,
+    /// How it chooses queues: `direct`, `fanout`, `topic`, `headers`, `x-delayed-message`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Still there after a restart.
+    pub durable: bool,
+    /// Goes with its last binding.
+    pub auto_delete: bool,
+    /// No client publishes to it.
+    pub internal: bool,
+    /// Its arguments.
+    pub arguments: serde_json::Value,
+}
+
+/// A binding of AMQP.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AmqpBinding {
+    /// Name of the exchange that it leads from.
+    pub source: String,
+    /// Name of the queue or exchange that it leads to.
+    pub destination: String,
+    /// Which of them: `queue` or `exchange`.
+    pub destination_type: String,
+    /// The routing key, or the pattern.
+    pub routing_key: String,
+    /// Its arguments.
+    pub arguments: serde_json::Value,
+}
+
 /// The body that creates a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

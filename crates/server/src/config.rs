@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use thiserror::Error;
 
 use crate::config_value::{ClientAuthPolicy, ListenAddress, OptionValue, TlsRequired};
-use crate::options::{GeneralConfig, KafkaConfig, NsqConfig, OPTIONS};
+use crate::options::{AmqpConfig, GeneralConfig, KafkaConfig, NsqConfig, OPTIONS};
 
 /// Longest topic name that NSQ clients can spell.
 const NSQ_NAME_BYTES_MAX: usize = 64;
@@ -19,6 +19,8 @@ pub struct Config {
     pub nsq: NsqConfig,
     /// What concerns Kafka.
     pub kafka: KafkaConfig,
+    /// What concerns AMQP.
+    pub amqp: AmqpConfig,
     /// Dead-letter settings of single NSQ topics and channels; the first that fits counts.
     pub nsq_dead_letters: Vec<DeadLetterRule>,
 }
@@ -109,7 +111,8 @@ impl Config {
         let admin = (&self.general.admin_address, "admin_address", false, "");
         let listeners = [admin].into_iter();
         let listeners = listeners.chain(self.nsq_listeners());
-        for (address, option, safe, remedy) in listeners.chain(self.kafka_listeners()) {
+        let listeners = listeners.chain(self.kafka_listeners());
+        for (address, option, safe, remedy) in listeners.chain(self.amqp_listeners()) {
             if !safe && !is_loopback(address) {
                 return Err(AnonymousRemote {
                     address: address.to_string(),
@@ -172,6 +175,16 @@ impl Config {
             ),
         ]
     }
+
+    fn amqp_listeners(&self) -> [Listener<'_>; 2] {
+        let amqp = &self.amqp;
+        let authenticated = !amqp.user.0.is_empty();
+        let remedy = "say who may connect (amqp.user), or ";
+        [
+            (&amqp.address, "amqp.address", authenticated, remedy),
+            (&amqp.tls_address, "amqp.tls_address", authenticated, remedy),
+        ]
+    }
 }
 
 /// An address, the name of its option, whether strangers are kept out, and what would do that.
@@ -211,6 +224,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::config_login::Logins;
 
     #[test]
     fn dead_letters_are_off_by_default() {
@@ -267,6 +281,18 @@ mod tests {
             with(|c| {
                 c.kafka.tls_address.0 = "0.0.0.0:9093".into();
                 c.kafka.tls_client_auth_policy = ClientAuthPolicy::RequireVerify;
+            }),
+            Ok(())
+        );
+        let error = with(|c| c.amqp.address.0 = "0.0.0.0:5672".into())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("0.0.0.0:5672 (amqp.address)"), "{error}");
+        assert!(error.contains("amqp.user"), "{error}");
+        assert_eq!(
+            with(|c| {
+                c.amqp.address.0 = "0.0.0.0:5672".into();
+                c.amqp.user = Logins::parse("ann:secret").unwrap();
             }),
             Ok(())
         );

@@ -20,6 +20,12 @@ const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// What a Produce request has beside its batch at most, in practice: names of topics, a client id.
 const REQUEST_BYTES_BESIDE: u64 = 64 << 10;
 
+/// RabbitMQ's own range, about: a smaller frame could not hold what is said at the start.
+const FRAME_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=16 << 20;
+
+/// RabbitMQ takes no larger message either.
+const MESSAGE_BYTES_MAX: u64 = 512 << 20;
+
 /// More threads than any machine has cores; each costs memory.
 const CORES_MAX: u32 = 1024;
 
@@ -50,7 +56,8 @@ impl Config {
         self.check_durations()?;
         self.check_sizes()?;
         self.check_numbers()?;
-        self.check_kafka()
+        self.check_kafka()?;
+        self.check_amqp()
     }
 
     fn check_durations(&self) -> Result<(), OutOfRange> {
@@ -235,6 +242,28 @@ impl Config {
         }
         Ok(())
     }
+
+    fn check_amqp(&self) -> Result<(), OutOfRange> {
+        let amqp = &self.amqp;
+        ensure(
+            FRAME_BYTES.contains(&amqp.frame_bytes_max.0),
+            "amqp.frame_bytes_max",
+            "it must be from 4KiB to 16MiB",
+        )?;
+        ensure(
+            (1..=MESSAGE_BYTES_MAX).contains(&amqp.message_bytes_max.0),
+            "amqp.message_bytes_max",
+            "it must be from 1 to 512MiB",
+        )?;
+        ensure(
+            amqp.heartbeat.as_secs() <= u64::from(u16::MAX) && amqp.heartbeat.subsec_nanos() == 0,
+            "amqp.heartbeat",
+            "it must be whole seconds, 65535 at most",
+        )?;
+        let none = "it cannot be 0: nobody could use AMQP";
+        ensure(amqp.channels_max > 0, "amqp.channels_max", none)?;
+        ensure(amqp.consumers_max > 0, "amqp.consumers_max", none)
+    }
 }
 
 /// Name and value of each, and whether zero means something.
@@ -261,7 +290,7 @@ mod tests {
             config.check().map_err(|error| error.to_string())
         };
         assert_eq!(with(|_| ()), Ok(()));
-        let cases: [(Change, &str); 16] = [
+        let cases: [(Change, &str); 19] = [
             (
                 |c| c.nsq.client_timeout = Duration::ZERO,
                 "nsq.client_timeout: it cannot be 0",
@@ -317,6 +346,15 @@ mod tests {
                 "it cannot be longer than kafka.session_timeout_max",
             ),
             (|c| c.kafka.answers_max = 0, "kafka.answers_max: it cannot"),
+            (|c| c.amqp.frame_bytes_max.0 = 100, "from 4KiB to 16MiB"),
+            (
+                |c| c.amqp.heartbeat = Duration::from_millis(1500),
+                "amqp.heartbeat: it must be whole seconds",
+            ),
+            (
+                |c| c.amqp.message_bytes_max.0 = 1 << 30,
+                "amqp.message_bytes_max: it must be from 1 to 512MiB",
+            ),
         ];
         for (change, sentence) in cases {
             let error = with(change).err().unwrap_or_default();

@@ -75,6 +75,7 @@ pub(crate) fn heading(section: &str) -> Option<&'static str> {
     match section {
         "nsq" => Some("NSQ"),
         "kafka" => Some("Kafka"),
+        "amqp" => Some("AMQP"),
         _ => None,
     }
 }
@@ -132,8 +133,11 @@ pub fn options_markdown() -> String {
     for option in OPTIONS {
         if section != Some(option.section) {
             section = Some(option.section);
-            if option.section == "kafka" {
-                text.push_str(DEAD_LETTERS);
+            // What belongs to the section before.
+            match option.section {
+                "kafka" => text.push_str(DEAD_LETTERS),
+                "amqp" => text.push_str(KAFKA_ADDRESSES),
+                _ => {}
             }
             let title = heading(option.section).unwrap_or("The broker");
             // Writing to a string cannot fail, so the results are dropped here and below.
@@ -141,7 +145,6 @@ pub fn options_markdown() -> String {
         }
         describe(&mut text, option);
     }
-    text.push_str(KAFKA_ADDRESSES);
     text.push_str("\n## nsqd's flags and where they went\n\n| nsqd | here |\n|---|---|\n");
     for (flag, here) in nsqd_flags() {
         let _ = writeln!(text, "| `{flag}` | {here} |");

@@ -203,7 +203,7 @@ impl Config {
 }
 
 fn sections() -> impl Iterator<Item = &'static str> {
-    ["nsq", "kafka"].into_iter()
+    ["nsq", "kafka", "amqp"].into_iter()
 }
 
 fn is_section(name: &str) -> bool {

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
+use cloverleaf_amqp::SessionOptions as AmqpOptions;
+use cloverleaf_amqp::host::VirtualHost;
 use cloverleaf_broker::Broker;
 use cloverleaf_kafka::KafkaContext;
 use cloverleaf_log::Log;
@@ -38,6 +40,10 @@ pub struct Addresses {
     pub kafka: Option<SocketAddr>,
     /// Kafka over TLS.
     pub kafka_tls: Option<SocketAddr>,
+    /// AMQP.
+    pub amqp: Option<SocketAddr>,
+    /// AMQP over TLS.
+    pub amqp_tls: Option<SocketAddr>,
 }
 
 /// One running broker. Shared by all threads.
@@ -64,6 +70,12 @@ pub struct ServerContext {
     pub kafka: Arc<KafkaContext>,
     /// TLS for Kafka clients, when there is an address for it.
     pub kafka_tls: Option<Arc<rustls::ServerConfig>>,
+    /// Limits and users of AMQP sessions, from [`ServerContext::config`].
+    pub amqp: Arc<AmqpOptions>,
+    /// AMQP's exchanges and queues.
+    pub amqp_host: Arc<VirtualHost>,
+    /// TLS for AMQP clients, when there is an address for it.
+    pub amqp_tls: Option<Arc<rustls::ServerConfig>>,
     /// Where the broker listens.
     pub addresses: Addresses,
     /// When it started, in milliseconds since the Unix epoch.
@@ -87,6 +99,10 @@ pub(crate) struct Noise {
     pub(crate) kafka: Mutex<Repeats>,
     /// Kafka connections over TLS that ended in an error.
     pub(crate) kafka_tls: Mutex<Repeats>,
+    /// AMQP connections that ended in an error.
+    pub(crate) amqp: Mutex<Repeats>,
+    /// AMQP connections over TLS that ended in an error.
+    pub(crate) amqp_tls: Mutex<Repeats>,
     /// Questions that an auth service did not answer.
     pub(crate) auth: Mutex<Repeats>,
 }

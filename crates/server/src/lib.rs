@@ -14,21 +14,28 @@
 //!
 //! Threads: one per core that serves connections (`cores`), the acceptor that hands them out
 //! (`listener`), one for all HTTP interfaces, one for what Kafka clients ask of the disk
-//! (`kafka_worker`), the broker's housekeeping, and the log's own.
+//! (`kafka_worker`), the router of AMQP's dead letters and delayed messages (`amqp_router`), the
+//! broker's housekeeping, and the log's own.
 
 mod admin;
+mod admin_amqp;
 mod admin_kafka;
 mod admin_messages;
 mod admin_metrics;
+mod admin_metrics_amqp;
 mod admin_metrics_kafka;
 mod admin_topics;
 pub mod admin_types;
+mod amqp_connection;
+mod amqp_router;
 mod balance;
 mod config;
+mod config_amqp;
 mod config_check;
 mod config_docs;
 mod config_kafka;
 mod config_load;
+pub mod config_login;
 mod config_nsq;
 pub mod config_value;
 mod connection;
@@ -74,7 +81,7 @@ pub use config_docs::options_markdown;
 pub use config_load::{ConfigError, Sources};
 pub use context::{Addresses, CoreContext, ServerContext};
 pub use listener::BindError;
-pub use options::{GeneralConfig, KafkaConfig, NsqConfig, OPTIONS, OptionDef};
+pub use options::{AmqpConfig, GeneralConfig, KafkaConfig, NsqConfig, OPTIONS, OptionDef};
 pub use server::{Server, StartError};
 pub use signals::Signals;
 pub use tls::TlsError;

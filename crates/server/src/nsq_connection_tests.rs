@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cloverleaf_amqp::host::VirtualHost;
 use cloverleaf_broker::{Broker, BrokerOptions, ManualClock};
 use cloverleaf_kafka::{KafkaContext, KafkaOptions};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
@@ -50,6 +51,9 @@ fn context() -> Arc<ServerContext> {
             worker,
         ),
         kafka_tls: None,
+        amqp: Arc::new(cloverleaf_amqp::SessionOptions::default()),
+        amqp_host: VirtualHost::open(broker.clone()).unwrap(),
+        amqp_tls: None,
         broker,
         log,
         registry: Registry::new(),

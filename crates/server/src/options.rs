@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::Config;
+use crate::config_login::Logins;
 use crate::config_value::{
     AuthMethod, ByteSize, ClientAuthPolicy, DurabilityMode, HostPort, ListenAddress, LogLevel,
     OptionValue, TlsRequired, TlsVersion,
@@ -350,6 +351,50 @@ options! {
         client_metrics_interval: Duration = "30s", "";
         /// Largest set of metrics that a client may push.
         client_metrics_bytes_max: ByteSize = "1MiB", "kafka telemetry.max.bytes";
+    }
+
+    /// What concerns AMQP 0-9-1. Meanings and defaults are RabbitMQ's where it has the option.
+    AmqpConfig, amqp, "amqp" {
+        /// Address for clients; empty turns it off.
+        address: ListenAddress = "127.0.0.1:5672", "rabbitmq listeners.tcp";
+        /// Address for clients over TLS (`amqps:`); empty turns it off. It needs amqp.tls_cert and
+        /// amqp.tls_key.
+        tls_address: ListenAddress = "", "rabbitmq listeners.ssl";
+        /// File with the certificate chain (PEM).
+        tls_cert: Option<PathBuf> = "", "rabbitmq ssl_options.certfile";
+        /// File with the private key of the certificate (PEM).
+        tls_key: Option<PathBuf> = "", "rabbitmq ssl_options.keyfile";
+        /// Whether clients over TLS must show a certificate (X.509 version 3): `require` takes any,
+        /// `require-verify` only one that an authority of amqp.tls_root_ca_file has signed. They
+        /// say a name and a password all the same.
+        tls_client_auth_policy: ClientAuthPolicy = "none", "rabbitmq ssl_options.verify";
+        /// File with the authorities that sign clients' certificates (PEM).
+        tls_root_ca_file: Option<PathBuf> = "", "rabbitmq ssl_options.cacertfile";
+        /// The lowest TLS version that is accepted.
+        tls_min_version: TlsVersion = "tls1.2", "rabbitmq ssl_options.versions";
+        /// Who may connect, as NAME:PASSWORD; once for each user. Without any there is the user
+        /// `guest` with the password `guest`, who may connect from this machine only (from
+        /// everywhere with `allow_anonymous_remote`). Everybody may do everything.
+        user: Logins = "", "rabbitmq default_user";
+        /// Largest frame that clients are offered: 4KiB to 16MiB.
+        frame_bytes_max: ByteSize = "128KiB", "rabbitmq frame_max";
+        /// Most channels of a connection.
+        channels_max: u16 = "2047", "rabbitmq channel_max";
+        /// The interval of heartbeats that clients are offered, in whole seconds; a client that is
+        /// silent for two of those that it has agreed to is disconnected. 0s for none.
+        heartbeat: Duration = "60s", "rabbitmq heartbeat";
+        /// Largest message: up to 512MiB.
+        message_bytes_max: ByteSize = "16MiB", "rabbitmq max_message_size";
+        /// Most consumers of a channel.
+        consumers_max: u32 = "10000", "rabbitmq consumer_max_per_channel";
+        /// Most bytes that a transaction may publish.
+        transaction_bytes_max: ByteSize = "64MiB", "";
+        /// Memory for messages that cannot be stored yet, of all connections together: those of
+        /// open transactions, and those whose frames come mixed with those of other channels.
+        contents_bytes_max: ByteSize = "128MiB", "";
+        /// Memory that exchanges, queues and bindings may take together, about: what clients
+        /// declare beyond it is refused.
+        definition_bytes_max: ByteSize = "768MiB", "";
     }
 }
 

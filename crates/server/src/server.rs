@@ -5,6 +5,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use std::{io, mem};
 
+use cloverleaf_amqp::host::VirtualHost;
 use cloverleaf_broker::{Broker, BrokerOptions, Clock as _, DurabilityMode, SystemClock};
 use cloverleaf_kafka::KafkaContext;
 use cloverleaf_log::{Log, LogClock, LogOptions, RealDisk};
@@ -15,6 +16,7 @@ use thiserror::Error;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 
+use crate::amqp_router::AmqpRouter;
 use crate::config::{AnonymousRemote, Config};
 use crate::config_check::OutOfRange;
 use crate::config_value::{
@@ -30,7 +32,8 @@ use crate::listener::{BindError, accept_all, bind};
 use crate::nsq_auth_http::ClientTls;
 use crate::tls::TlsError;
 use crate::{
-    config_kafka, config_nsq, cores, file_limit, http_thread, kafka_connection, nsq_connection, tls,
+    amqp_connection, config_amqp, config_kafka, config_nsq, cores, file_limit, http_thread,
+    kafka_connection, nsq_connection, tls,
 };
 
 /// Why the broker did not start.
@@ -51,6 +54,9 @@ pub enum StartError {
     /// The stored state cannot be used.
     #[error("the stored state cannot be used: {0}")]
     State(#[from] cloverleaf_broker::OpenError),
+    /// What AMQP clients have declared cannot be used.
+    #[error("the exchanges and queues of AMQP cannot be used: {0}")]
+    Amqp(#[from] cloverleaf_broker::CatalogError),
     /// An address cannot be listened on.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -66,6 +72,7 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
     control: KafkaWorker,
     lookups: KafkaWorker,
+    router: AmqpRouter,
     housekeeping: Option<JoinHandle<()>>,
 }
 
@@ -87,6 +94,7 @@ impl Server {
         let tls = Tls {
             nsq: tls::nsq_config(&config.nsq)?,
             kafka: tls::kafka_config(&config.kafka)?,
+            amqp: tls::amqp_config(&config.amqp)?,
         };
         let files = file_limit::raise_open_files_max();
         tracing::debug!(files, "open files allowed");
@@ -106,6 +114,7 @@ impl Server {
                 threads: running.threads,
                 control: running.control,
                 lookups: running.lookups,
+                router: running.router,
                 housekeeping: Some(running.housekeeping),
             }),
             Err(error) => {
@@ -160,6 +169,7 @@ impl Server {
         }
         self.control.stop();
         self.lookups.stop();
+        self.router.stop();
         self.context.broker.close();
         join(housekeeping);
         self.context.log.close();
@@ -182,6 +192,7 @@ fn join(thread: JoinHandle<()>) {
 struct Tls {
     nsq: Option<Arc<rustls::ServerConfig>>,
     kafka: Option<Arc<rustls::ServerConfig>>,
+    amqp: Option<Arc<rustls::ServerConfig>>,
 }
 
 /// The listening sockets of the protocols whose connections the cores serve.
@@ -189,6 +200,8 @@ struct Listeners {
     nsq: Option<std::net::TcpListener>,
     kafka: Option<std::net::TcpListener>,
     kafka_tls: Option<std::net::TcpListener>,
+    amqp: Option<std::net::TcpListener>,
+    amqp_tls: Option<std::net::TcpListener>,
 }
 
 /// What start builds once the log is open.
@@ -197,16 +210,19 @@ struct Running {
     threads: Vec<JoinHandle<()>>,
     control: KafkaWorker,
     lookups: KafkaWorker,
+    router: AmqpRouter,
     housekeeping: JoinHandle<()>,
 }
 
 impl Running {
     fn start(config: Config, log: Log, broker: Broker, tls: Tls) -> Result<Running, StartError> {
-        let (nsq, kafka) = (&config.nsq, &config.kafka);
+        let (nsq, kafka, amqp) = (&config.nsq, &config.kafka, &config.amqp);
         let listeners = Listeners {
             nsq: bind(&nsq.tcp_address, "nsq.tcp_address")?,
             kafka: bind(&kafka.address, "kafka.address")?,
             kafka_tls: bind(&kafka.tls_address, "kafka.tls_address")?,
+            amqp: bind(&amqp.address, "amqp.address")?,
+            amqp_tls: bind(&amqp.tls_address, "amqp.tls_address")?,
         };
         let http = HttpListeners {
             admin: bind(&config.general.admin_address, "admin_address")?,
@@ -228,6 +244,8 @@ impl Running {
             nsq_tcp: address(&listeners.nsq)?,
             kafka: address(&listeners.kafka)?,
             kafka_tls: address(&listeners.kafka_tls)?,
+            amqp: address(&listeners.amqp)?,
+            amqp_tls: address(&listeners.amqp_tls)?,
             nsq_http: address(&http.nsq)?,
             nsq_https: address(&http.nsq_tls)?,
             nsq_lookup_http: address(&http.nsq_lookup)?,
@@ -236,12 +254,16 @@ impl Running {
         let since_epoch = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
+        let host = VirtualHost::open_with(broker.clone(), config_amqp::host_options(&config))?;
         let control = KafkaWorker::start("kafka-control")?;
         let lookups = KafkaWorker::start("kafka-lookups")?;
         let options = config_kafka::kafka_options(&config);
         let context = Arc::new(ServerContext {
             kafka: KafkaContext::new(broker.clone(), options, control.worker(), lookups.worker()),
             kafka_tls: tls.kafka,
+            amqp: Arc::new(config_amqp::session_options(&config)),
+            amqp_host: Arc::clone(&host),
+            amqp_tls: tls.amqp,
             registry: Registry::new(),
             nsq: Arc::new(config_nsq::session_options(&config)),
             nsq_channel_policy: config_nsq::channel_policy(&config),
@@ -263,6 +285,7 @@ impl Running {
             log,
             config,
         });
+        let router = AmqpRouter::start(&context)?;
         let mut running = Starting {
             context: Arc::clone(&context),
             threads: Vec::new(),
@@ -274,6 +297,7 @@ impl Running {
                 threads: running.threads,
                 control,
                 lookups,
+                router,
                 housekeeping,
             }),
             Err(error) => {
@@ -281,6 +305,7 @@ impl Running {
                 running.threads.drain(..).for_each(join);
                 drop(control);
                 drop(lookups);
+                drop(router);
                 context.broker.close();
                 Err(error.into())
             }
@@ -328,7 +353,7 @@ impl Starting {
 impl Listeners {
     /// Each with what serves its connections. Must be called within the acceptor's runtime.
     fn with_handlers(self) -> io::Result<Vec<(tokio::net::TcpListener, cores::Handler)>> {
-        let all: [(_, cores::Handler); 3] = [
+        let all: [(_, cores::Handler); 5] = [
             (self.nsq, |stream, peer, core| {
                 Box::pin(nsq_connection::serve(stream, peer, core))
             }),
@@ -337,6 +362,12 @@ impl Listeners {
             }),
             (self.kafka_tls, |stream, peer, core| {
                 Box::pin(kafka_connection::serve_tls(stream, peer, core))
+            }),
+            (self.amqp, |stream, peer, core| {
+                Box::pin(amqp_connection::serve(stream, peer, core))
+            }),
+            (self.amqp_tls, |stream, peer, core| {
+                Box::pin(amqp_connection::serve_tls(stream, peer, core))
             }),
         ];
         let mut listeners = Vec::new();

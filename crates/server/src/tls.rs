@@ -15,8 +15,8 @@ use rustls::{
 };
 use thiserror::Error;
 
-use crate::config_value::{ClientAuthPolicy, TlsRequired, TlsVersion};
-use crate::options::{KafkaConfig, NsqConfig};
+use crate::config_value::{ClientAuthPolicy, ListenAddress, TlsRequired, TlsVersion};
+use crate::options::{AmqpConfig, KafkaConfig, NsqConfig};
 
 /// Why TLS cannot be offered as configured.
 #[derive(Debug, Error)]
@@ -31,14 +31,23 @@ pub enum TlsError {
     #[error("clients are required to use TLS, but nsq.tls_cert and nsq.tls_key are missing")]
     RequiredWithoutCertificate,
     /// There is an address for TLS but no certificate.
-    #[error("kafka.tls_address needs a certificate: kafka.tls_cert and kafka.tls_key are missing")]
-    AddressWithoutCertificate,
-    /// A certificate for Kafka's clients, and nowhere for them to come to.
     #[error(
-        "kafka.tls_cert, kafka.tls_key and kafka.tls_root_ca_file are for kafka.tls_address, which \
-         is not set: set it, or leave them out"
+        "{section}.tls_address needs a certificate: {section}.tls_cert and {section}.tls_key are \
+         missing"
     )]
-    CertificateWithoutAddress,
+    AddressWithoutCertificate {
+        /// The protocol's section of the options.
+        section: &'static str,
+    },
+    /// A certificate for clients, and nowhere for them to come to.
+    #[error(
+        "{section}.tls_cert, {section}.tls_key and {section}.tls_root_ca_file are for \
+         {section}.tls_address, which is not set: set it, or leave them out"
+    )]
+    CertificateWithoutAddress {
+        /// The protocol's section of the options.
+        section: &'static str,
+    },
     /// Clients' certificates are to be verified but there is nobody to trust.
     #[error(
         "{section}.tls_client_auth_policy = \"require-verify\" needs {section}.tls_root_ca_file, \
@@ -99,13 +108,6 @@ pub(crate) fn nsq_config(nsq: &NsqConfig) -> Result<Option<Arc<ServerConfig>>, T
 /// # Errors
 /// Says which option to change.
 pub(crate) fn kafka_config(kafka: &KafkaConfig) -> Result<Option<Arc<ServerConfig>>, TlsError> {
-    if kafka.tls_address.is_off() {
-        let files = [&kafka.tls_cert, &kafka.tls_key, &kafka.tls_root_ca_file];
-        return match files.iter().any(|file| file.is_some()) {
-            true => Err(TlsError::CertificateWithoutAddress),
-            false => Ok(None),
-        };
-    }
     let settings = Settings {
         section: "kafka",
         cert: &kafka.tls_cert,
@@ -114,13 +116,42 @@ pub(crate) fn kafka_config(kafka: &KafkaConfig) -> Result<Option<Arc<ServerConfi
         authorities: &kafka.tls_root_ca_file,
         min_version: kafka.tls_min_version,
     };
-    match settings.server_config()? {
-        None => Err(TlsError::AddressWithoutCertificate),
-        config => Ok(config),
-    }
+    settings.for_listener(&kafka.tls_address)
+}
+
+/// The configuration for AMQP's listener with TLS; `None` when there is none.
+///
+/// # Errors
+/// Says which option to change.
+pub(crate) fn amqp_config(amqp: &AmqpConfig) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+    let settings = Settings {
+        section: "amqp",
+        cert: &amqp.tls_cert,
+        key: &amqp.tls_key,
+        policy: amqp.tls_client_auth_policy,
+        authorities: &amqp.tls_root_ca_file,
+        min_version: amqp.tls_min_version,
+    };
+    settings.for_listener(&amqp.tls_address)
 }
 
 impl Settings<'_> {
+    /// For a listener that speaks nothing but TLS.
+    fn for_listener(&self, address: &ListenAddress) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+        let section = self.section;
+        if address.is_off() {
+            let files = [self.cert, self.key, self.authorities];
+            return match files.iter().any(|file| file.is_some()) {
+                true => Err(TlsError::CertificateWithoutAddress { section }),
+                false => Ok(None),
+            };
+        }
+        match self.server_config()? {
+            None => Err(TlsError::AddressWithoutCertificate { section }),
+            config => Ok(config),
+        }
+    }
+
     fn server_config(&self) -> Result<Option<Arc<ServerConfig>>, TlsError> {
         let section = self.section;
         let (cert, key) = match (self.cert, self.key) {

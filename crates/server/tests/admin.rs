@@ -21,6 +21,7 @@ fn config(folder: &Path) -> Config {
     config.nsq.tcp_address = any_port.clone();
     config.nsq.http_address = any_port.clone();
     config.kafka.address = any_port.clone();
+    config.amqp.address = any_port.clone();
     config.nsq.lookup_http_address = any_port;
     config
 }

@@ -46,6 +46,7 @@ fn local(data: &Path) -> Config {
     config.nsq.http_address = any_port.clone();
     config.nsq.https_address = any_port.clone();
     config.kafka.address = any_port.clone();
+    config.amqp.address = any_port.clone();
     config.nsq.lookup_http_address = any_port;
     config
 }

@@ -31,6 +31,7 @@ pub fn config(folder: &TempDir) -> Config {
     config.nsq.https_address = any_port();
     config.nsq.lookup_http_address = any_port();
     config.kafka.address = any_port();
+    config.amqp.address = any_port();
     config
 }
 

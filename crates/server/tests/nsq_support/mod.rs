@@ -30,6 +30,7 @@ pub fn start(change: impl FnOnce(&mut Config)) -> Broker {
     config.nsq.https_address = any_port();
     config.nsq.lookup_http_address = any_port();
     config.kafka.address = any_port();
+    config.amqp.address = any_port();
     config.nsq.broadcast_address = "127.0.0.1".to_owned();
     change(&mut config);
     Broker {

@@ -1,0 +1,58 @@
+//! The thread of AMQP's router: it takes dead letters and delayed messages out of their hidden
+//! topics, routes them by what is bound by then, and deletes queues that have expired.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use cloverleaf_amqp::host::VirtualHost;
+
+use crate::context::ServerContext;
+use crate::health::Vital;
+
+/// The name of the thread.
+const NAME: &str = "amqp-router";
+
+/// The thread. Dropping it ends it.
+pub(crate) struct AmqpRouter {
+    host: Arc<VirtualHost>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl AmqpRouter {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The system refuses a thread.
+    pub(crate) fn start(context: &Arc<ServerContext>) -> io::Result<AmqpRouter> {
+        let host = Arc::clone(&context.amqp_host);
+        let vital = Vital::new(context, NAME);
+        let thread = thread::Builder::new()
+            .name(NAME.to_owned())
+            .spawn(move || {
+                let _vital = vital;
+                host.run_router();
+            })?;
+        Ok(AmqpRouter {
+            host: Arc::clone(&context.amqp_host),
+            thread: Some(thread),
+        })
+    }
+
+    /// Ends the thread. Blocks until then; what it has not routed waits for the next start.
+    pub(crate) fn stop(&mut self) {
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        self.host.close();
+        if thread.join().is_err() {
+            tracing::error!("a thread of the broker ended by a fault");
+        }
+    }
+}
+
+impl Drop for AmqpRouter {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,134 @@
+//! AMQP over real sockets: login, users, TLS, what is no AMQP, the admin interface.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod amqp_support;
+mod certificates;
+
+use std::io::{Read, Write};
+
+use amqp_support::{Client, HEADER, ask_admin, connect, start};
+use certificates::{Authority, save};
+use cloverleaf_server::config_login::Logins;
+use cloverleaf_server::config_value::OptionValue;
+use rustls::StreamOwned;
+
+#[test]
+fn a_message_goes_through_a_queue() {
+    let broker = start(|_| {});
+    let mut client = Client::login(connect(broker.address()), "guest", "guest");
+    client.open();
+    client.declare("orders");
+    client.publish("orders", b"body");
+    assert_eq!(client.get("orders").as_deref(), Some(&b"body"[..]));
+    assert_eq!(client.get("orders"), None);
+}
+
+#[test]
+fn what_speaks_something_else_is_told_what_is_spoken_here() {
+    let broker = start(|_| {});
+    for header in [
+        &b"AMQP\x00\x00\x09\x00"[..],
+        b"AMQP\x01\x01\x08\x00",
+        b"GET / HT",
+    ] {
+        let mut socket = connect(broker.address());
+        socket.write_all(header).unwrap();
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer, HEADER, "{header:?}");
+    }
+}
+
+#[test]
+fn configured_users_are_the_only_ones() {
+    let broker = start(|config| {
+        config.amqp.user = Logins::parse_all(&["ann:a".into(), "bob:b:c".into()]).unwrap();
+    });
+    for (user, password) in [("ann", "a"), ("bob", "b:c")] {
+        Client::login(connect(broker.address()), user, password).open();
+    }
+    for (user, password) in [("guest", "guest"), ("ann", "b"), ("", "")] {
+        let mut client = Client::login(connect(broker.address()), user, password);
+        let (code, text) = client.refusal();
+        assert_eq!(code, 403, "{text}");
+        assert!(text.contains("Login was refused"), "{text}");
+    }
+}
+
+#[test]
+fn messages_go_through_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new();
+    let own = authority.certify();
+    let broker = start(|config| {
+        config.amqp.tls_address.0 = "127.0.0.1:0".to_owned();
+        config.amqp.tls_cert = save(&folder, "cert.pem", &own.certificate);
+        config.amqp.tls_key = save(&folder, "key.pem", &own.key);
+    });
+    let address = broker.server.addresses().amqp_tls.unwrap();
+    let session = authority.client(None, rustls::ALL_VERSIONS);
+    let stream = StreamOwned::new(session, connect(address));
+    let mut client = Client::login(stream, "guest", "guest");
+    client.open();
+    client.declare("secret");
+    let body = vec![b'x'; 300_000];
+    client.publish("secret", &body);
+    assert_eq!(client.get("secret"), Some(body));
+}
+
+#[test]
+fn a_durable_queue_and_its_messages_outlive_a_restart() {
+    let broker = start(|_| {});
+    let mut client = Client::login(connect(broker.address()), "guest", "guest");
+    client.open();
+    client.declare("kept");
+    client.publish("kept", b"1");
+    client.publish("kept", b"2");
+    assert_eq!(client.get("kept").as_deref(), Some(&b"1"[..]));
+    drop(client);
+    let broker = broker.restart();
+    let mut client = Client::login(connect(broker.address()), "guest", "guest");
+    client.open();
+    client.declare("kept");
+    assert_eq!(client.get("kept").as_deref(), Some(&b"2"[..]));
+}
+
+#[test]
+fn the_admin_interface_shows_queues_and_changes_their_dispatch() {
+    let broker = start(|_| {});
+    let mut client = Client::login(connect(broker.address()), "guest", "guest");
+    client.open();
+    client.declare("orders");
+    client.publish("orders", b"body");
+    let queues = ask_admin(&broker, "GET", "/api/amqp/queues");
+    for part in [
+        "\"name\":\"orders\"",
+        "\"durable\":true",
+        "\"dispatch\":\"least-loaded\"",
+    ] {
+        assert!(queues.contains(part), "{queues}");
+    }
+    let one = ask_admin(&broker, "GET", "/api/amqp/queues/orders");
+    assert!(one.contains("\"ready\":1"), "{one}");
+    ask_admin(
+        &broker,
+        "POST",
+        "/api/topics/orders/subscriptions/queue/fill-first",
+    );
+    let queues = ask_admin(&broker, "GET", "/api/amqp/queues");
+    assert!(queues.contains("\"dispatch\":\"fill-first\""), "{queues}");
+    let exchanges = ask_admin(&broker, "GET", "/api/amqp/exchanges");
+    assert!(exchanges.contains("\"amq.topic\""), "{exchanges}");
+    let page = ask_admin(&broker, "GET", "/metrics");
+    assert!(page.contains("\ncloverleaf_amqp_queues 1\n"), "{page}");
+}
+
+#[test]
+fn a_broker_that_drains_lets_its_clients_go() {
+    let broker = start(|_| {});
+    let mut client = Client::login(connect(broker.address()), "guest", "guest");
+    client.open();
+    broker.server.shutdown();
+    let (code, text) = client.refusal();
+    assert_eq!(code, 320, "{text}");
+}
