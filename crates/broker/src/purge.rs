@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::length::Bodies;
 use crate::subscription::Subscription;
 
 impl Subscription {
@@ -18,6 +19,8 @@ impl Subscription {
                 let end = state.visible_end(index);
                 state.ledger.skip_to(partition, end);
             }
+            // Nothing waits any more that was never delivered.
+            state.bodies = Bodies::default();
             count
         })
     }

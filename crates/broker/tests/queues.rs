@@ -175,3 +175,33 @@ fn single_active_exclusive_and_priority_consumers() {
     assert_eq!(bodies(&high), ["3", "4"]);
     assert_eq!(bodies(&low), ["5"]);
 }
+
+#[test]
+fn a_purge_leaves_what_consumers_hold_and_what_comes_later() {
+    let world = World::new();
+    let subscription = world.subscription_with(
+        "t",
+        "s",
+        SubscriptionOptions {
+            length_bytes_max: Some(10),
+            overflow: Overflow::RejectPublish,
+            ..SubscriptionOptions::default()
+        },
+    );
+    world.publish("t", &["11", "22", "33", "44", "55"]);
+    let consumer = consumer(&subscription, 2);
+    let held = receive(&consumer).unwrap();
+    consumer.set_window(0);
+    consumer.nack(held[1].id, 0).unwrap();
+    assert_eq!(subscription.purge(), 4);
+    assert_eq!(subscription.purge(), 0);
+    assert_eq!(subscription.counts().depth, 0);
+    assert_eq!(subscription.counts().in_flight, 1);
+    // There is room again.
+    world.publish("t", &["66", "77", "88"]);
+    drop(consumer);
+    assert_eq!(
+        bodies(&common::consumer(&subscription, 9)),
+        ["11", "66", "77", "88"]
+    );
+}

@@ -183,8 +183,9 @@ impl VirtualHost {
             true => {
                 // The broker does not count what users do not see.
                 self.broker.check_partitions(partitions).map_err(refused)?;
+                // Never given twice, not after a restart either: dead letters name their topic.
                 let number = self.last_hidden.fetch_add(1, Ordering::Relaxed) + 1;
-                hidden_name = format!("{PRIVATE}q/{number}");
+                hidden_name = format!("{PRIVATE}q/{}-{number}", self.broker.starts());
                 hidden_name.as_str()
             }
             false => wanted.name.as_ref(),

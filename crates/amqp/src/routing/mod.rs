@@ -398,13 +398,15 @@ impl Topology {
             let Some(exchange) = self.exchanges.get(&source) else {
                 continue;
             };
+            // Bindings are ordered by their destinations first: there may be many others.
+            let first = Binding {
+                destination: destination.clone(),
+                key: "".into(),
+                arguments: Arc::new([]),
+            };
             let leads_there = |binding: &&Binding| binding.destination == *destination;
-            let bindings: Vec<Binding> = exchange
-                .bindings
-                .iter()
-                .filter(leads_there)
-                .cloned()
-                .collect();
+            let bindings = exchange.bindings.range(first..).take_while(leads_there);
+            let bindings: Vec<Binding> = bindings.cloned().collect();
             for binding in bindings {
                 self.unbind_one(&source, &binding, removed);
             }
