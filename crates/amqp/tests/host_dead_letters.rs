@@ -478,3 +478,52 @@ fn many_letters_arrive_in_order_and_once() {
     world.advance(10);
     assert_eq!(world.bodies(&dead), bodies);
 }
+
+#[test]
+fn a_queue_that_refuses_with_letters_passes_on_what_does_not_fit() {
+    let world = World::new();
+    let rest = world.queue("rest");
+    let small = world.queue_with(
+        "small",
+        &[
+            ("x-max-length", Value::I32(1)),
+            ("x-overflow", text("reject-publish-dlx")),
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text("rest")),
+        ],
+    );
+    let work = world.queue_with(
+        "work",
+        &[
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text("small")),
+        ],
+    );
+    for body in ["1", "2"] {
+        world.publish_with("", "work", body, &PERSISTENT, &[]);
+    }
+    let consumer = world.consumer(&work, 10);
+    for got in receive(&consumer, "work") {
+        consumer.reject(got.id).unwrap();
+    }
+    world.settle();
+    assert_eq!(world.bodies(&small), ["1"]);
+    let got = world.drain(&rest);
+    let expected = [death("small", "maxlen", 1), death("work", "rejected", 1)];
+    assert_eq!(
+        (got[0].body.as_str(), got[0].deaths()),
+        ("2", expected.to_vec())
+    );
+}
+
+#[test]
+fn a_time_to_live_of_nothing_reaches_a_consumer_that_waits() {
+    let world = World::new();
+    let queue = world.queue_with("q", &[("x-message-ttl", Value::I32(0))]);
+    let consumer = world.consumer(&queue, 1);
+    world.publish("", "q", "now");
+    world.publish("", "q", "too late");
+    assert_eq!(receive(&consumer, "q").len(), 1);
+    world.advance(1);
+    assert_eq!(queue.counts().0, 0);
+}

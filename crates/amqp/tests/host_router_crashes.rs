@@ -1,0 +1,111 @@
+//! The router and crashes: whatever dies on the way, no persistent message that was confirmed is
+//! lost between its death, or its delay, and its queue.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod host_common;
+
+use std::collections::BTreeSet;
+
+use cloverleaf_amqp::wire::{Properties, Value};
+use host_common::{World, receive};
+
+const MESSAGES: usize = 12;
+
+/// Puts messages on their way: half of them will be rejected, half wait for a delay.
+fn world() -> (World, BTreeSet<String>) {
+    let world = World::new();
+    let text = |text: &'static str| Value::String(text.as_bytes());
+    world.exchange_with(
+        "later",
+        "x-delayed-message",
+        &[("x-delayed-type", text("fanout"))],
+    );
+    let dead = [
+        ("x-dead-letter-exchange", text("")),
+        ("x-dead-letter-routing-key", text("dead")),
+    ];
+    let work = world.queue_with("work", &dead);
+    world.queue("dead");
+    world.bind("dead", "later", "");
+    let persistent = Properties {
+        delivery_mode: Some(2),
+        ..Properties::default()
+    };
+    let mut bodies = BTreeSet::new();
+    for number in 0..MESSAGES {
+        let body = number.to_string();
+        let delay = [("x-delay", Value::I32(1_000))];
+        match number % 2 {
+            0 => world.publish_with("", "work", &body, &persistent, &[]),
+            _ => world.publish_with("later", "", &body, &persistent, &delay),
+        }
+        bodies.insert(body);
+    }
+    world.settle();
+    let consumer = world.consumer(&work, u32::MAX);
+    for got in receive(&consumer, "work") {
+        consumer.reject(got.id).unwrap();
+    }
+    drop(consumer);
+    (world, bodies)
+}
+
+/// The bodies in both queues, once everything has arrived.
+fn arrived(world: &World) -> BTreeSet<String> {
+    let mut bodies = BTreeSet::new();
+    for _ in 0..4 {
+        world.advance(2_000);
+        for queue in ["work", "dead"] {
+            let queue = world.host.queue(world.owner, queue).unwrap();
+            bodies.extend(world.bodies(&queue));
+        }
+    }
+    bodies
+}
+
+/// Goes on until the disk dies, if it does.
+fn go_on(world: &World, changes: u64) {
+    world.disk.die_after(changes);
+    for _ in 0..6 {
+        world.clock.advance(400);
+        for _ in 0..3 {
+            world.log.step();
+            world.broker.tick();
+            world.host.router_tick();
+        }
+    }
+}
+
+#[test]
+fn without_a_crash_each_arrives_once() {
+    let (world, bodies) = world();
+    go_on(&world, u64::MAX);
+    let dead = world.host.queue(world.owner, "dead").unwrap();
+    let mut got = world.bodies(&dead);
+    got.sort();
+    assert_eq!(got, bodies.into_iter().collect::<Vec<String>>());
+}
+
+#[test]
+fn a_kill_in_each_change_of_the_disk_loses_nothing() {
+    for changes in 0..80 {
+        let (mut world, bodies) = world();
+        go_on(&world, changes);
+        world.kill_and_restart();
+        assert_eq!(arrived(&world), bodies, "killed after {changes} changes");
+    }
+}
+
+#[test]
+fn a_power_loss_in_each_change_of_the_disk_loses_nothing() {
+    for changes in 0..80 {
+        for seed in 0..3 {
+            let (mut world, bodies) = world();
+            go_on(&world, changes);
+            world.lose_power_and_restart(seed);
+            let what = format!("power lost after {changes} changes, seed {seed}");
+            assert_eq!(arrived(&world), bodies, "{what}");
+        }
+    }
+}
