@@ -105,9 +105,8 @@ impl<'a> Deaths<'a> {
         }
     }
 
-    /// The properties with these deaths, without the time to live. With a routing key of the
-    /// queue's own, the message's further ones (`CC`) are gone.
-    pub(super) fn write(&self, properties: &Properties<'_>, drops_keys: bool) -> Vec<u8> {
+    /// The properties with these deaths, without the time to live.
+    pub(super) fn write(&self, properties: &Properties<'_>) -> Vec<u8> {
         let tables: Vec<Vec<u8>> = self.all.iter().map(write_death).collect();
         let tables: Vec<Value<'_>> = tables.iter().map(|bytes| table(bytes)).collect();
         let deaths = array_bytes(&tables);
@@ -123,8 +122,7 @@ impl<'a> Deaths<'a> {
         }
         let is_own = |name: &str| name == DEATH || FIRST.contains(&name) || LAST.contains(&name);
         let kept = properties.headers.unwrap_or_default();
-        let kept = kept.fields().filter(|(name, _)| !is_own(name));
-        fields.extend(kept.filter(|(name, _)| !drops_keys || (*name != "CC" && *name != "BCC")));
+        fields.extend(kept.fields().filter(|(name, _)| !is_own(name)));
         fields.sort_by_key(|(name, _)| *name);
         let headers = table_bytes(&fields);
         let mut bytes = Vec::new();

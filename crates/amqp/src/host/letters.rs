@@ -1,7 +1,7 @@
 //! Messages that go through the router: what died, and what waits for a delay.
 
 use cloverleaf_broker::{PublishError, Published, headers};
-use cloverleaf_log::{BatchBuilder, Durability, Header};
+use cloverleaf_log::{BatchBuilder, Durability, Header, Record};
 
 use super::VirtualHost;
 use super::queue::Queue;
@@ -12,8 +12,10 @@ use crate::wire::{Table, Value};
 pub(super) const DELAY: &str = "x-delay";
 /// Longer delays are none, as with RabbitMQ's plugin: what its timers can count.
 const DELAY_MAX_MS: u64 = u32::MAX as u64;
-/// In a record: what `x-death` says of the message was written here, and by no client.
-const HAS_DEATHS: &[u8] = b"amqp-deaths";
+/// In a record: what `x-death` says of the message was written here, and by no client. Its value
+/// says whether the message still goes by its own routing keys.
+const DEATHS: &[u8] = b"amqp-deaths";
+const OTHER_KEY: &[u8] = b"other-key";
 /// What a record has beside its body and properties, about.
 const RECORD_BYTES: usize = 256;
 
@@ -31,17 +33,40 @@ pub fn delay_ms(headers: Table<'_>) -> Option<u64> {
     (1..=DELAY_MAX_MS).contains(&delay_ms).then_some(delay_ms)
 }
 
-/// The headers that go beside a message whose deaths were written here.
-pub(super) fn marks(has_deaths: bool) -> &'static [Header<'static>] {
-    match has_deaths {
-        true => &[(HAS_DEATHS, Some(b""))],
-        false => &[],
-    }
+/// What has happened to a message before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Past {
+    /// It comes from a client.
+    Published,
+    /// It has died: its `x-death` was written here.
+    Died,
+    /// And a queue has given it a key in place of its own: its `CC` leads nowhere any more.
+    DiedWithOtherKey,
 }
 
-/// Whether a record's `x-death` was written here.
-pub(super) fn has_deaths(record: &cloverleaf_log::Record<'_>) -> bool {
-    record.headers.value_of(HAS_DEATHS).is_some()
+impl Past {
+    /// What a record says.
+    pub(super) fn read(record: &Record<'_>) -> Self {
+        match record.headers.value_of(DEATHS) {
+            None => Self::Published,
+            Some(Some(OTHER_KEY)) => Self::DiedWithOtherKey,
+            Some(_) => Self::Died,
+        }
+    }
+
+    /// The headers that say it.
+    pub(super) fn marks(self) -> &'static [Header<'static>] {
+        match self {
+            Self::Published => &[],
+            Self::Died => &[(DEATHS, Some(b""))],
+            Self::DiedWithOtherKey => &[(DEATHS, Some(OTHER_KEY))],
+        }
+    }
+
+    /// Whether further routing keys among the headers count.
+    pub(super) fn follows_headers(self) -> bool {
+        self != Self::DiedWithOtherKey
+    }
 }
 
 impl VirtualHost {
@@ -62,7 +87,13 @@ impl VirtualHost {
             exchange,
             ..*message
         };
-        self.delay_marked(&message, delay_ms, timestamp_ms, durability, false)
+        self.delay_marked(
+            &message,
+            delay_ms,
+            timestamp_ms,
+            durability,
+            Past::Published,
+        )
     }
 
     pub(super) fn delay_marked(
@@ -71,11 +102,11 @@ impl VirtualHost {
         delay_ms: u64,
         timestamp_ms: i64,
         durability: Durability,
-        has_deaths: bool,
+        past: Past,
     ) -> Result<Published, PublishError> {
         let mut builder = builder(message, timestamp_ms);
         // Its time to live begins when it comes into a queue.
-        message.push_with(&mut builder, None, marks(has_deaths));
+        message.push_with(&mut builder, None, past.marks());
         self.delayed
             .publish_delayed(&builder.finish(), delay_ms, durability)
     }
@@ -93,7 +124,14 @@ impl VirtualHost {
         timestamp_ms: i64,
         durability: Durability,
     ) -> Result<Option<Published>, PublishError> {
-        self.dead_letter_marked(queue, reason, message, timestamp_ms, durability, false)
+        self.dead_letter_marked(
+            queue,
+            reason,
+            message,
+            timestamp_ms,
+            durability,
+            Past::Published,
+        )
     }
 
     pub(super) fn dead_letter_marked(
@@ -103,13 +141,13 @@ impl VirtualHost {
         message: &Message<'_>,
         timestamp_ms: i64,
         durability: Durability,
-        has_deaths: bool,
+        past: Past,
     ) -> Result<Option<Published>, PublishError> {
         if queue.arguments.dead_letter.is_none() {
             return Ok(None);
         }
         let mut builder = builder(message, timestamp_ms);
-        let mut more: Vec<Header<'_>> = marks(has_deaths).to_vec();
+        let mut more: Vec<Header<'_>> = past.marks().to_vec();
         more.extend([
             (headers::DEAD_TOPIC, Some(queue.topic.name().as_bytes())),
             (headers::DEAD_REASON, Some(reason.as_bytes())),

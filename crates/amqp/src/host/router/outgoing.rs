@@ -7,7 +7,7 @@ use cloverleaf_broker::{PublishError, Published};
 use cloverleaf_log::{Batch, BatchBuilder, Durability};
 
 use super::super::VirtualHost;
-use super::super::letters::{builder, marks};
+use super::super::letters::{Past, builder};
 use super::super::queue::Queue;
 use super::Router;
 use crate::message::Message;
@@ -22,7 +22,7 @@ pub(super) struct Stored<'a> {
     pub(super) durability: Durability,
     pub(super) priority: Option<u8>,
     pub(super) expires_at_ms: Option<u64>,
-    pub(super) has_deaths: bool,
+    pub(super) past: Past,
 }
 
 /// The batches of a round that are not published yet.
@@ -94,7 +94,7 @@ impl Outgoing {
         let batch = open
             .builder
             .get_or_insert_with(|| builder(&stored.message, timestamp_ms));
-        let marks = marks(stored.has_deaths);
+        let marks = stored.past.marks();
         stored.message.push_with(batch, stored.expires_at_ms, marks);
         open.letters.push(letter);
         if batch.len() >= BATCH_BYTES {
@@ -120,7 +120,7 @@ impl Outgoing {
         durability: Durability,
     ) {
         let mut batch = builder(&stored.message, self.timestamp_ms());
-        let marks = marks(stored.has_deaths);
+        let marks = stored.past.marks();
         stored
             .message
             .push_with(&mut batch, stored.expires_at_ms, marks);
@@ -135,7 +135,7 @@ impl Outgoing {
                 &stored.message,
                 self.timestamp_ms(),
                 durability,
-                stored.has_deaths,
+                stored.past,
             );
             published = match dead {
                 Ok(Some(published)) => Ok(published),

@@ -7,7 +7,7 @@ use cloverleaf_broker::headers;
 use cloverleaf_log::{Durability, Record};
 
 use super::super::deaths::{self, Death, Deaths, REJECTED};
-use super::super::letters::{DELAY, delay_ms, has_deaths};
+use super::super::letters::{DELAY, Past, delay_ms};
 use super::super::queue::Queue;
 use super::super::{Route, VirtualHost};
 use super::outgoing::{Outgoing, Stored};
@@ -52,9 +52,10 @@ impl Router {
         let message = Message::read(record, &grave.queue, &mut scratch);
         let properties = Properties::read(message.properties).unwrap_or_default();
         let before = properties.headers.unwrap_or_default();
-        let mut history = match has_deaths(record) {
-            true => Deaths::read(before),
-            false => Deaths::default(),
+        let past = Past::read(record);
+        let mut history = match past {
+            Past::Published => Deaths::default(),
+            Past::Died | Past::DiedWithOtherKey => Deaths::read(before),
         };
         let reason = deaths::reason(last_of(record, headers::DEAD_REASON).unwrap_or_default());
         history.add(Death {
@@ -63,11 +64,18 @@ impl Router {
             count: 1,
             time_s: u64::try_from(record.timestamp_ms / 1000).unwrap_or(0),
             exchange: message.exchange,
-            keys: deaths::keys(message.routing_key, before),
+            keys: match past.follows_headers() {
+                true => deaths::keys(message.routing_key, before),
+                false => vec![message.routing_key],
+            },
             expiration: properties.expiration,
         });
         let key = grave.dead_letter.key.as_deref();
-        let bytes = history.write(&properties, key.is_some());
+        let bytes = history.write(&properties);
+        let past = match key.is_none() && past.follows_headers() {
+            true => Past::Died,
+            false => Past::DiedWithOtherKey,
+        };
         let letter_message = Message {
             exchange: &grave.dead_letter.exchange,
             routing_key: key.unwrap_or(message.routing_key),
@@ -75,7 +83,7 @@ impl Router {
             body: message.body,
         };
         let properties = Properties::read(&bytes).unwrap_or_default();
-        let Some(mut route) = route(host, &letter_message, &properties) else {
+        let Some(mut route) = route(host, &letter_message, &properties, past) else {
             tracing::debug!(queue = %grave.queue, exchange = %grave.dead_letter.exchange,
                 "a message died, and its dead-letter exchange is not there");
             return;
@@ -95,7 +103,7 @@ impl Router {
             durability: durability(record, &properties),
             priority: properties.priority,
             expires_at_ms: None,
-            has_deaths: true,
+            past,
         };
         let delay_ms = delay_of(&route, &properties);
         self.send(host, letter, &route, delay_ms, &stored, outgoing);
@@ -116,7 +124,8 @@ impl Router {
             ..message
         };
         let properties = Properties::read(&bytes).unwrap_or_default();
-        let Some(route) = route(host, &message, &properties) else {
+        let past = Past::read(record);
+        let Some(route) = route(host, &message, &properties, past) else {
             return;
         };
         let expiration: Option<u64> = properties.expiration.and_then(|ms| ms.parse().ok());
@@ -125,7 +134,7 @@ impl Router {
             durability: durability(record, &properties),
             priority: properties.priority,
             expires_at_ms: expiration.map(|ms| outgoing.now_ms().saturating_add(ms)),
-            has_deaths: has_deaths(record),
+            past,
         };
         self.send(host, letter, &route, None, &stored, outgoing);
     }
@@ -160,7 +169,7 @@ impl Router {
         };
         let now_ms = i64::try_from(outgoing.now_ms()).unwrap_or(i64::MAX);
         let (message, durability) = (&stored.message, stored.durability);
-        match host.delay_marked(message, delay_ms, now_ms, durability, stored.has_deaths) {
+        match host.delay_marked(message, delay_ms, now_ms, durability, stored.past) {
             Ok(published) => self.push(published, vec![letter]),
             Err(error) => self.refuse(&error, &[letter], outgoing.now_ms()),
         }
@@ -186,11 +195,25 @@ impl Router {
     }
 }
 
-fn route(host: &VirtualHost, message: &Message<'_>, properties: &Properties<'_>) -> Option<Route> {
-    let routed = Routed {
+fn route(
+    host: &VirtualHost,
+    message: &Message<'_>,
+    properties: &Properties<'_>,
+    past: Past,
+) -> Option<Route> {
+    let headers = properties.headers.unwrap_or_default();
+    let mut routed = Routed {
         key: message.routing_key,
-        headers: properties.headers.unwrap_or_default(),
+        headers,
     };
+    if past.follows_headers() || !routed.has_more_keys() {
+        return host.route_inside(message.exchange, &routed);
+    }
+    let others = headers
+        .fields()
+        .filter(|(name, _)| !matches!(*name, "CC" | "BCC"));
+    let others = table_bytes(&others.collect::<Vec<(&str, Value<'_>)>>());
+    routed.headers = Table::check(&others).unwrap_or_default();
     host.route_inside(message.exchange, &routed)
 }
 
