@@ -17,8 +17,12 @@ pub(crate) struct ConsumerState {
     pub(crate) window: u32,
     pub(crate) in_flight: u32,
     pub(crate) stalled: bool,
+    /// Is a consumer to others: it neither only pulls nor has it retired. Asked for each delivery.
+    counts: bool,
     /// Gets nothing more, and settles what it has.
     retired: bool,
+    /// The window that it shares with others.
+    shared: Option<Arc<SharedWindow>>,
     pub(crate) options: ConsumerOptions,
     /// The place in the order of arrival.
     pub(crate) arrival: u64,
@@ -28,7 +32,7 @@ pub(crate) struct ConsumerState {
 impl ConsumerState {
     /// Whether it is a consumer to others: neither does it only pull, nor has it retired.
     pub(crate) fn counts(&self) -> bool {
-        !self.retired && !self.options.pull
+        self.counts
     }
 
     /// Whether it may ask for messages.
@@ -38,21 +42,27 @@ impl ConsumerState {
 
     /// The window that it shares with others.
     pub(crate) fn shared_window(&self) -> Option<&Arc<SharedWindow>> {
+        self.shared.as_ref()
+    }
+
+    fn share(&mut self, window: Option<Arc<SharedWindow>>) {
         let is_limited = !self.options.auto_ack && !self.options.pull;
-        self.options.shared_window.as_ref().filter(|_| is_limited)
+        self.shared = window.filter(|_| is_limited);
     }
 
     /// Messages that may be delivered to it now.
+    #[inline]
     pub(crate) fn room(&self) -> u64 {
-        match self.shared_window() {
+        match &self.shared {
             Some(shared) => self.own_room().min(shared.room()),
             None => self.own_room(),
         }
     }
 
     /// As [`Self::room`], whatever the window says that it shares.
+    #[inline]
     pub(crate) fn own_room(&self) -> u64 {
-        if self.stalled || !self.counts() {
+        if self.stalled || !self.counts {
             0
         } else {
             u64::from(self.window.saturating_sub(self.in_flight))
@@ -63,11 +73,9 @@ impl ConsumerState {
     pub(crate) fn settle(&mut self, count: u32) -> Option<Arc<SharedWindow>> {
         let count = count.min(self.in_flight);
         self.in_flight -= count;
-        let shared = self.shared_window().filter(|_| count > 0).cloned();
-        if let Some(shared) = &shared {
-            shared.release(u64::from(count));
-        }
-        shared
+        let shared = self.shared.as_ref().filter(|_| count > 0)?;
+        shared.release(u64::from(count));
+        Some(shared.clone())
     }
 }
 
@@ -110,16 +118,20 @@ impl Subscription {
         }
         state.attached += 1;
         let auto_ack = options.auto_ack;
-        let consumer = ConsumerState {
+        let window = options.shared_window.clone();
+        let mut consumer = ConsumerState {
             outbox: outbox.clone(),
             window: 0,
             in_flight: 0,
             stalled: false,
+            counts: !options.pull,
             retired: false,
+            shared: None,
             options,
             arrival: state.attached,
             delivered: 0,
         };
+        consumer.share(window);
         let free = state.consumers.iter().position(Option::is_none);
         let slot = free.unwrap_or(state.consumers.len());
         if slot == state.consumers.len() {
@@ -164,7 +176,7 @@ impl Subscription {
             let Some(consumer) = state.consumer_mut(slot) else {
                 return false;
             };
-            let counted = consumer.counts();
+            let counted = std::mem::take(&mut consumer.counts);
             consumer.retired = true;
             self.give_outbox_back(state, slot);
             counted && !state.closed && state.counted_consumers().next().is_none()
@@ -223,7 +235,7 @@ impl Subscription {
             if let Some(left) = &left {
                 left.release(in_flight);
             }
-            consumer.options.shared_window = window;
+            consumer.share(window);
             if let Some(entered) = consumer.shared_window() {
                 entered.enter(in_flight);
             }
@@ -279,7 +291,7 @@ impl State {
     }
 
     /// A shared window has new room: whoever waits for it is to hear of it.
-    fn freed(&mut self, window: Option<Arc<SharedWindow>>) {
+    pub(crate) fn freed(&mut self, window: Option<Arc<SharedWindow>>) {
         if let Some(window) = window {
             let is_last = |last: &Arc<SharedWindow>| Arc::ptr_eq(last, &window);
             if !self.freed.last().is_some_and(is_last) {
@@ -288,26 +300,11 @@ impl State {
         }
     }
 
-    /// Takes places for up to `count` messages in the window that a consumer shares. Returns how
-    /// many may be delivered to it.
-    pub(crate) fn reserve(&self, slot: usize, count: u64) -> u64 {
-        let consumer = self.consumers.get(slot).and_then(Option::as_ref);
-        match consumer.and_then(ConsumerState::shared_window) {
-            // No more than there may be to deliver: others wait for what is reserved.
-            Some(shared) => shared.reserve(count.min(self.about_waiting().max(1))),
-            None => count,
-        }
-    }
-
-    /// Gives places back that were reserved and not used.
-    pub(crate) fn unreserve(&mut self, slot: usize, count: u64) {
-        let consumer = self.consumers.get(slot).and_then(Option::as_ref);
-        let shared = consumer.and_then(ConsumerState::shared_window);
-        let shared = shared.filter(|_| count > 0).cloned();
-        if let Some(shared) = &shared {
-            shared.release(count);
-        }
-        self.freed(shared);
+    /// The window that a consumer shares.
+    #[inline]
+    pub(crate) fn shared_window_of(&self, slot: usize) -> Option<Arc<SharedWindow>> {
+        let consumer = self.consumers.get(slot).and_then(Option::as_ref)?;
+        consumer.shared.clone()
     }
 
     /// Leaves the subscription's name with each shared window that is all that keeps a consumer

@@ -19,6 +19,7 @@ use crate::ledger::{Claim, ReadyRun};
 use crate::message::Delivery;
 use crate::options::PartitionOrder;
 use crate::pick::{Inspection, Pick, Run, Seek, Verdict};
+use crate::shared_window::SharedWindow;
 use crate::source::{Front, Source};
 use crate::subscription::{State, Subscription};
 
@@ -147,15 +148,17 @@ impl Subscription {
                 self.hungry.store(false, Ordering::Relaxed);
                 return;
             };
-            let quota = state.reserve(slot, wanted);
-            if quota == 0 {
-                // Others took the last places in the shared window.
-                continue;
-            }
-            let before = state.in_flight_at(slot);
-            let found = self.deliver_some(state, Wanted { slot, quota }, round);
-            let used = u64::from(state.in_flight_at(slot).saturating_sub(before));
-            state.unreserve(slot, quota.saturating_sub(used));
+            let found = match state.shared_window_of(slot) {
+                None => {
+                    let quota = wanted;
+                    self.deliver_some(state, Wanted { slot, quota }, round)
+                }
+                Some(shared) => match self.deliver_within(state, &shared, slot, wanted, round) {
+                    Some(found) => found,
+                    // Others took the last places in the shared window.
+                    None => continue,
+                },
+            };
             let blank = match found {
                 Found::Delivered => continue,
                 Found::SteppedOver(_) => {
@@ -171,6 +174,31 @@ impl Subscription {
             // An append may have come between the last look and `hungry`: look once more.
             fence(Ordering::SeqCst);
         }
+    }
+
+    /// As [`Self::deliver_some`], for a consumer that shares a window: places in it are taken
+    /// first. `None`: there are none.
+    fn deliver_within(
+        self: &Arc<Self>,
+        state: &mut State,
+        shared: &Arc<SharedWindow>,
+        slot: usize,
+        wanted: u64,
+        round: &mut Round,
+    ) -> Option<Found> {
+        // No more than there may be to deliver: others wait for what is reserved.
+        let quota = shared.reserve(wanted.min(state.about_waiting().max(1)));
+        if quota == 0 {
+            return None;
+        }
+        let before = state.in_flight_at(slot);
+        let found = self.deliver_some(state, Wanted { slot, quota }, round);
+        let used = u64::from(state.in_flight_at(slot).saturating_sub(before));
+        if used < quota {
+            shared.release(quota - used);
+            state.freed(Some(shared.clone()));
+        }
+        Some(found)
     }
 
     /// Gives one run of messages to a consumer, from the partition whose turn it is.
