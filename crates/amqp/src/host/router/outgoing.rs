@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cloverleaf_broker::{PublishError, Published};
-use cloverleaf_log::{Batch, BatchBuilder, Durability};
+use cloverleaf_broker::PublishError;
+use cloverleaf_log::{BatchBuilder, Durability};
 
 use super::super::VirtualHost;
 use super::super::letters::{Past, builder};
@@ -125,7 +125,9 @@ impl Outgoing {
             .message
             .push_with(&mut batch, stored.expires_at_ms, marks);
         let partition = queue.partition(stored.priority);
-        let mut published = publish(queue, partition, batch.finish(), durability);
+        let mut published = queue
+            .topic
+            .publish_in(partition, batch.finish(), durability);
         let is_full = matches!(published, Err(PublishError::QueueFull { .. }));
         if is_full && queue.arguments.overflow == Overflow::RejectPublishDeadLetter {
             // It dies here once more, before it came in.
@@ -156,27 +158,15 @@ impl Open {
             return;
         };
         let letters = std::mem::take(&mut self.letters);
-        match publish(
-            &self.queue,
-            self.partition,
-            builder.finish(),
-            self.durability,
-        ) {
+        let batch = builder.finish();
+        let published = self
+            .queue
+            .topic
+            .publish_in(self.partition, batch, self.durability);
+        match published {
             Ok(published) => router.push(published, letters),
             Err(error) => router.refuse(&error, &letters, now_ms),
         }
-    }
-}
-
-fn publish(
-    queue: &Queue,
-    partition: u32,
-    batch: Batch,
-    durability: Durability,
-) -> Result<Published, PublishError> {
-    match queue.topic.partition_count() {
-        1 => queue.topic.publish(batch, durability),
-        _ => queue.topic.publish_to(partition, batch, durability),
     }
 }
 
