@@ -574,3 +574,44 @@ fn a_time_to_live_of_nothing_reaches_a_consumer_that_waits() {
     world.advance(1);
     assert_eq!(queue.counts().0, 0);
 }
+
+#[test]
+fn large_letters_to_many_queues_are_stored_in_pieces() {
+    let world = World::new();
+    world.exchange("dlx", "fanout");
+    let copies: Vec<_> = (0..40)
+        .map(|number| {
+            let name = format!("copy-{number}");
+            let queue = world.queue(&name);
+            world.bind(&name, "dlx", "");
+            queue
+        })
+        .collect();
+    let work = world.queue_with("work", &[("x-dead-letter-exchange", text("dlx"))]);
+    let body = "x".repeat(60 << 10);
+    for number in 0..5 {
+        world.publish("", "work", &format!("{number}{body}"));
+    }
+    let consumer = world.consumer(&work, 10);
+    let mut rejected = 0;
+    for _ in 0..10 {
+        for got in receive(&consumer, "work") {
+            consumer.reject(got.id).unwrap();
+            rejected += 1;
+        }
+        world.settle();
+    }
+    assert_eq!(rejected, 5);
+    for copy in &copies {
+        let consumer = world.consumer(copy, 10);
+        let mut numbers = String::new();
+        for _ in 0..10 {
+            for got in receive(&consumer, &copy.name) {
+                numbers.push_str(&got.body[..1]);
+                consumer.ack(got.id).unwrap();
+            }
+            world.settle();
+        }
+        assert_eq!(numbers, "01234");
+    }
+}

@@ -157,9 +157,14 @@ impl VirtualHost {
     }
 }
 
+/// A batch with room for a message.
 pub(super) fn builder(message: &Message<'_>, timestamp_ms: i64) -> BatchBuilder {
-    let bytes = message.body.len() + message.properties.len() + RECORD_BYTES;
-    BatchBuilder::with_capacity(bytes, timestamp_ms)
+    BatchBuilder::with_capacity(message_bytes(message), timestamp_ms)
+}
+
+/// What a message takes in a batch, about.
+pub(super) fn message_bytes(message: &Message<'_>) -> usize {
+    message.body.len() + message.properties.len() + RECORD_BYTES
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use cloverleaf_broker::PublishError;
 use cloverleaf_log::{BatchBuilder, Durability};
 
 use super::super::VirtualHost;
-use super::super::letters::{Past, builder};
+use super::super::letters::{Past, builder, message_bytes};
 use super::super::queue::Queue;
 use super::Router;
 use crate::message::Message;
@@ -15,6 +15,9 @@ use crate::queue_arguments::Overflow;
 
 /// A batch is published when it has so many bytes: far below the largest that the log takes.
 const BATCH_BYTES: usize = 256 << 10;
+/// All of them are published when they have so many together: one message may go to thousands of
+/// queues.
+const BYTES_MAX: usize = 4 << 20;
 
 /// A message as it is stored in its queues.
 pub(super) struct Stored<'a> {
@@ -30,6 +33,8 @@ pub(super) struct Outgoing {
     batches: Vec<Open>,
     /// Where in `batches`, by queue (its address: it lives in the batch), partition and class.
     places: HashMap<(usize, u32, bool), usize>,
+    /// What was added to them, about.
+    bytes: usize,
     now_ms: u64,
 }
 
@@ -46,6 +51,7 @@ impl Outgoing {
         Self {
             batches: Vec::new(),
             places: HashMap::new(),
+            bytes: 0,
             now_ms,
         }
     }
@@ -100,13 +106,19 @@ impl Outgoing {
         if batch.len() >= BATCH_BYTES {
             open.publish(router, self.now_ms);
         }
+        self.bytes += message_bytes(&stored.message);
+        if self.bytes >= BYTES_MAX {
+            self.flush(router);
+        }
     }
 
     /// Publishes all that is left.
-    pub(super) fn flush(mut self, router: &mut Router) {
-        for open in &mut self.batches {
+    pub(super) fn flush(&mut self, router: &mut Router) {
+        for mut open in self.batches.drain(..) {
             open.publish(router, self.now_ms);
         }
+        self.places.clear();
+        self.bytes = 0;
     }
 
     /// A queue that refuses what it has no room for is asked for each message.
