@@ -1,4 +1,4 @@
-//! Messages that died, and messages that are held back: where they go, and what they say.
+//! Messages that died: where they go, and what they say.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -402,73 +402,6 @@ fn a_death_survives_a_crash_before_it_is_routed() {
     let got = world.drain(&dead);
     assert_eq!(got[0].deaths(), [death("work", "rejected", 1)]);
     assert_eq!(world.host.queue(world.owner, "work").unwrap().counts().0, 0);
-}
-
-#[test]
-fn delayed_messages_wait_and_are_routed_by_what_is_bound_then() {
-    let mut world = World::new();
-    world.exchange_with(
-        "later",
-        "x-delayed-message",
-        &[("x-delayed-type", text("topic"))],
-    );
-    world.queue("q");
-    world.bind("q", "later", "a.*");
-    let delay = |ms| [("x-delay", Value::I32(ms)), ("mine", Value::Void)];
-    world.publish_with("later", "a.b", "slow", &PERSISTENT, &delay(5_000));
-    world.publish_with("later", "a.b", "quick", &PERSISTENT, &delay(1_000));
-    world.publish_with("later", "c.d", "elsewhere", &PERSISTENT, &delay(1_000));
-    world.publish_with("later", "a.b", "at once", &PERSISTENT, &delay(-1));
-    let queue = world.host.queue(world.owner, "q").unwrap();
-    world.settle();
-    assert_eq!(world.bodies(&queue), ["at once"]);
-    world.queue("late");
-    world.bind("late", "later", "c.*");
-    world.advance(1_001);
-    let got = world.drain(&queue);
-    assert_eq!(got[0].body, "quick");
-    assert_eq!(got[0].header("x-delay"), Some(Value::I32(-1_000)));
-    assert_eq!(got[0].header("mine"), Some(Value::Void));
-    assert_eq!(
-        (got[0].exchange.as_str(), got[0].key.as_str()),
-        ("later", "a.b")
-    );
-    let late = world.host.queue(world.owner, "late").unwrap();
-    assert_eq!(world.bodies(&late), ["elsewhere"]);
-    assert!(world.bodies(&queue).is_empty());
-    world.advance(20);
-    world.kill_and_restart();
-    world.advance(4_000);
-    let queue = world.host.queue(world.owner, "q").unwrap();
-    assert_eq!(world.bodies(&queue), ["slow"]);
-    // Declared again it must be the same.
-    assert!(world.declare_exchange("later", "topic", |_| {}).is_err());
-    let kinds: Vec<&str> = world.host.exchanges().iter().map(|x| x.kind).collect();
-    assert!(kinds.contains(&"x-delayed-message"));
-}
-
-#[test]
-fn a_time_to_live_begins_when_the_delay_is_over() {
-    let world = World::new();
-    world.exchange_with(
-        "later",
-        "x-delayed-message",
-        &[("x-delayed-type", text("fanout"))],
-    );
-    let queue = world.queue("q");
-    world.bind("q", "later", "");
-    let properties = Properties {
-        expiration: Some("1000"),
-        ..PERSISTENT
-    };
-    let delay = [("x-delay", Value::I32(3_000))];
-    world.publish_with("later", "", "body", &properties, &delay);
-    world.advance(3_001);
-    assert_eq!(queue.counts().0, 1);
-    world.advance(999);
-    assert_eq!(queue.counts().0, 1);
-    world.advance(2);
-    assert!(world.bodies(&queue).is_empty());
 }
 
 #[test]
