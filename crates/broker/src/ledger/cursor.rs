@@ -46,6 +46,8 @@ pub(crate) struct Cursor {
     pub(crate) next: Offset,
     /// After a restart offsets from `next` up to here may be acknowledged or leased already.
     pub(crate) restored_end: Offset,
+    /// How many offsets from `next` up to there are neither.
+    pub(crate) restored_free: u64,
     words: BTreeMap<u64, Word>,
     /// Ranges of wholly acknowledged words, start to end (exclusive), above the floor.
     full: BTreeMap<u64, u64>,

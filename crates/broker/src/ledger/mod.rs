@@ -13,6 +13,8 @@ mod ranges;
 mod requeued;
 mod settling;
 #[cfg(test)]
+mod steps;
+#[cfg(test)]
 mod tests;
 
 use std::collections::BTreeSet;
@@ -188,16 +190,41 @@ impl Ledger {
         if count == 0 || cursor.next >= cursor.restored_end {
             return count;
         }
-        let until = cursor.restored_end.min(end);
+        if cursor.restored_end <= end {
+            return end - cursor.restored_end + cursor.restored_free;
+        }
+        // Part of it is held back: rare, and counted anew.
+        self.free_between(partition, cursor.next, end)
+    }
+
+    /// How many offsets in `[start, end)`, all at or above `next`, are neither acknowledged nor
+    /// leased.
+    fn free_between(&self, partition: u32, start: Offset, end: Offset) -> u64 {
+        let cursor = &self.cursors[partition as usize];
         let leased: u64 = cursor
-            .words_between(cursor.next, until)
+            .words_between(start, end)
             .map(|word| {
-                let within = bits_between(word, cursor.next, until);
+                let within = bits_between(word, start, end);
                 let taken = self.taken_bits(partition, word) & !cursor.acked_bits(word);
                 u64::from((taken & within).count_ones())
             })
             .sum();
-        count - cursor.acked_between(cursor.next, until) - leased
+        end.saturating_sub(start) - cursor.acked_between(start, end) - leased
+    }
+
+    /// Counts once what is free below `restored_end`; from then on [`Self::advance`] keeps it.
+    fn count_free(&mut self, partition: u32) {
+        let cursor = &self.cursors[partition as usize];
+        let free = self.free_between(partition, cursor.next, cursor.restored_end);
+        self.cursors[partition as usize].restored_free = free;
+    }
+
+    /// Moves `next` over offsets that were free.
+    fn advance(&mut self, partition: u32, count: u64) {
+        let cursor = &mut self.cursors[partition as usize];
+        let restored = cursor.restored_end.saturating_sub(cursor.next).min(count);
+        cursor.restored_free = cursor.restored_free.saturating_sub(restored);
+        cursor.next += count;
     }
 
     /// Whether the next `count_max` offsets may be delivered.
@@ -247,9 +274,9 @@ impl Ledger {
             match self.claim(partition, to - start) {
                 Claim::Taken(count) => self.step_over(partition, count),
                 Claim::Free(count) => {
+                    // Before the floor takes `next` along.
+                    self.advance(partition, count);
                     self.cursors[partition as usize].ack_range(start, start + count);
-                    let cursor = &mut self.cursors[partition as usize];
-                    cursor.next = cursor.next.max(start + count);
                 }
             }
         }
@@ -264,6 +291,7 @@ impl Ledger {
         if start < end {
             cursor.ack_range(start, end);
             cursor.restored_end = cursor.restored_end.max(end);
+            self.count_free(partition);
         }
     }
 
@@ -297,7 +325,7 @@ impl Ledger {
             self.link(partition, word, mask, terms);
             word += 1;
         }
-        self.cursors[partition as usize].next = end;
+        self.advance(partition, count);
         self.in_flight += count;
     }
 
@@ -306,7 +334,7 @@ impl Ledger {
         let start = self.next(partition);
         let terms = Terms::until(LeaseState::Delayed, 0, due_ms, bytes);
         self.link(partition, start / WORD, 1 << (start % WORD), terms);
-        self.cursors[partition as usize].next = start + 1;
+        self.advance(partition, 1);
         self.delayed += 1;
     }
 

@@ -154,6 +154,7 @@ impl Ledger {
                 }
             }
         }
+        (0..self.partitions()).for_each(|partition| self.count_free(partition));
     }
 }
 

@@ -192,7 +192,7 @@ impl Ledger {
     /// full).
     pub(crate) fn bury_new(&mut self, partition: u32, reason: DeadReason) {
         let start = self.next(partition);
-        self.cursors[partition as usize].next = start + 1;
+        self.advance(partition, 1);
         self.bury(partition, start / WORD, 1 << (start % WORD), 0, reason);
     }
 

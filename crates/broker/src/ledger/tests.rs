@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::steps::{Step, What, step};
 use super::*;
 use crate::message::DeadReason;
 
@@ -34,99 +35,6 @@ enum Message {
         attempts: u16,
     },
     Acked,
-}
-
-/// What is done to a range.
-#[derive(Debug, Clone, Copy)]
-enum What {
-    Ack,
-    Nack,
-    Reject,
-    Untake,
-}
-
-#[derive(Debug, Clone)]
-enum Step {
-    Append(u64),
-    TakeNew {
-        consumer: u32,
-        count: u64,
-        wait_ms: u64,
-    },
-    TakeReady {
-        consumer: u32,
-        wait_ms: u64,
-    },
-    SkipNew(u64),
-    DelayNew(u64),
-    Ack {
-        consumer: u32,
-        pick: usize,
-    },
-    Nack {
-        consumer: u32,
-        pick: usize,
-        delay_ms: u64,
-    },
-    Extend {
-        consumer: u32,
-        pick: usize,
-        wait_ms: u64,
-    },
-    Reject {
-        consumer: u32,
-        pick: usize,
-    },
-    Range {
-        consumer: u32,
-        pick: usize,
-        count: u32,
-        what: What,
-    },
-    Advance(u64),
-    Release(u32),
-    BuryDead,
-    Purge,
-    Journal,
-    Restart,
-    RestartFromSnapshot,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let consumer = 0u32..3;
-    let pick = 0usize..400;
-    prop_oneof![
-        4 => (1u64..150).prop_map(Step::Append),
-        6 => (consumer.clone(), 1u64..100, 1u64..300).prop_map(|(consumer, count, wait_ms)| {
-            Step::TakeNew { consumer, count, wait_ms }
-        }),
-        4 => (consumer.clone(), 1u64..300)
-            .prop_map(|(consumer, wait_ms)| Step::TakeReady { consumer, wait_ms }),
-        1 => (1u64..90).prop_map(Step::SkipNew),
-        1 => (1u64..300).prop_map(Step::DelayNew),
-        12 => (consumer.clone(), pick.clone())
-            .prop_map(|(consumer, pick)| Step::Ack { consumer, pick }),
-        4 => (consumer.clone(), pick.clone(), prop_oneof![Just(0u64), 1u64..300])
-            .prop_map(|(consumer, pick, delay_ms)| Step::Nack { consumer, pick, delay_ms }),
-        2 => (consumer.clone(), pick.clone(), 1u64..300)
-            .prop_map(|(consumer, pick, wait_ms)| Step::Extend { consumer, pick, wait_ms }),
-        1 => (consumer.clone(), pick.clone())
-            .prop_map(|(consumer, pick)| Step::Reject { consumer, pick }),
-        6 => (consumer.clone(), pick, 1u32..200, 0usize..7).prop_map(
-            |(consumer, pick, count, what)| {
-                let all = [What::Ack, What::Nack, What::Reject, What::Untake];
-                let what = all[what.saturating_sub(3)];
-                Step::Range { consumer, pick, count, what }
-            }
-        ),
-        3 => (1u64..120).prop_map(Step::Advance),
-        1 => consumer.prop_map(Step::Release),
-        1 => Just(Step::BuryDead),
-        1 => Just(Step::Journal),
-        1 => Just(Step::Restart),
-        1 => Just(Step::RestartFromSnapshot),
-        1 => Just(Step::Purge),
-    ]
 }
 
 struct Pair {
@@ -257,6 +165,18 @@ impl Pair {
                 self.ledger.skip_to(0, to);
                 for (_, message) in self.model.range_mut(..to) {
                     if *message == Message::New {
+                        *message = Message::Acked;
+                    }
+                }
+            }
+            Step::Forget { above, count } => {
+                let start = (self.ledger.next(0) + above).min(self.end);
+                let range = start..(start + count).min(self.end);
+                let holds_none =
+                    |message: &Message| matches!(message, Message::New | Message::Acked);
+                if self.model.range(range.clone()).all(|(_, m)| holds_none(m)) {
+                    self.ledger.forget_range(0, range.start, range.end);
+                    for (_, message) in self.model.range_mut(range) {
                         *message = Message::Acked;
                     }
                 }

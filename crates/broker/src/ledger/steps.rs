@@ -1,0 +1,103 @@
+//! What can happen to a ledger, for the test that holds it against a model (`tests.rs`).
+
+use proptest::prelude::*;
+
+/// What is done to a range.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum What {
+    Ack,
+    Nack,
+    Reject,
+    Untake,
+}
+
+/// What consumers, clocks and crashes can do.
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    Append(u64),
+    TakeNew {
+        consumer: u32,
+        count: u64,
+        wait_ms: u64,
+    },
+    TakeReady {
+        consumer: u32,
+        wait_ms: u64,
+    },
+    SkipNew(u64),
+    Forget {
+        above: u64,
+        count: u64,
+    },
+    DelayNew(u64),
+    Ack {
+        consumer: u32,
+        pick: usize,
+    },
+    Nack {
+        consumer: u32,
+        pick: usize,
+        delay_ms: u64,
+    },
+    Extend {
+        consumer: u32,
+        pick: usize,
+        wait_ms: u64,
+    },
+    Reject {
+        consumer: u32,
+        pick: usize,
+    },
+    Range {
+        consumer: u32,
+        pick: usize,
+        count: u32,
+        what: What,
+    },
+    Advance(u64),
+    Release(u32),
+    BuryDead,
+    Purge,
+    Journal,
+    Restart,
+    RestartFromSnapshot,
+}
+
+/// Any of them, the frequent ones often.
+pub(super) fn step() -> impl Strategy<Value = Step> {
+    let consumer = 0u32..3;
+    let pick = 0usize..400;
+    prop_oneof![
+        4 => (1u64..150).prop_map(Step::Append),
+        6 => (consumer.clone(), 1u64..100, 1u64..300).prop_map(|(consumer, count, wait_ms)| {
+            Step::TakeNew { consumer, count, wait_ms }
+        }),
+        4 => (consumer.clone(), 1u64..300)
+            .prop_map(|(consumer, wait_ms)| Step::TakeReady { consumer, wait_ms }),
+        1 => (1u64..90).prop_map(Step::SkipNew),
+        1 => (0u64..200, 1u64..200).prop_map(|(above, count)| Step::Forget { above, count }),
+        1 => (1u64..300).prop_map(Step::DelayNew),
+        12 => (consumer.clone(), pick.clone())
+            .prop_map(|(consumer, pick)| Step::Ack { consumer, pick }),
+        4 => (consumer.clone(), pick.clone(), prop_oneof![Just(0u64), 1u64..300])
+            .prop_map(|(consumer, pick, delay_ms)| Step::Nack { consumer, pick, delay_ms }),
+        2 => (consumer.clone(), pick.clone(), 1u64..300)
+            .prop_map(|(consumer, pick, wait_ms)| Step::Extend { consumer, pick, wait_ms }),
+        1 => (consumer.clone(), pick.clone())
+            .prop_map(|(consumer, pick)| Step::Reject { consumer, pick }),
+        6 => (consumer.clone(), pick, 1u32..200, 0usize..7).prop_map(
+            |(consumer, pick, count, what)| {
+                let all = [What::Ack, What::Nack, What::Reject, What::Untake];
+                let what = all[what.saturating_sub(3)];
+                Step::Range { consumer, pick, count, what }
+            }
+        ),
+        3 => (1u64..120).prop_map(Step::Advance),
+        1 => consumer.prop_map(Step::Release),
+        1 => Just(Step::BuryDead),
+        1 => Just(Step::Journal),
+        1 => Just(Step::Restart),
+        1 => Just(Step::RestartFromSnapshot),
+        1 => Just(Step::Purge),
+    ]
+}
