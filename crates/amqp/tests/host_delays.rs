@@ -4,7 +4,7 @@
 
 mod host_common;
 
-use cloverleaf_amqp::wire::{Properties, Value};
+use cloverleaf_amqp::wire::{Array, Properties, Value, array_bytes};
 use host_common::World;
 
 fn persistent(expiration: Option<&str>) -> Properties<'_> {
@@ -87,4 +87,35 @@ fn a_time_to_live_begins_when_the_delay_is_over() {
     assert_eq!(queue.counts().0, 1);
     world.advance(2);
     assert!(world.bodies(&queue).is_empty());
+}
+
+#[test]
+fn further_keys_count_when_the_delay_is_over_and_hidden_ones_are_not_shown() {
+    let world = World::new();
+    world.exchange_with(
+        "later",
+        "x-delayed-message",
+        &[("x-delayed-type", text("direct"))],
+    );
+    let keys = |key: &str| array_bytes(&[text(key)]);
+    let (seen, hidden) = (keys("seen"), keys("hidden"));
+    let array = |bytes| Value::Array(Array::check(bytes).unwrap());
+    for name in ["own", "seen", "hidden"] {
+        world.queue(name);
+        world.bind(name, "later", name);
+    }
+    let headers = [
+        ("CC", array(&seen)),
+        ("BCC", array(&hidden)),
+        ("x-delay", Value::I32(100)),
+    ];
+    world.publish_with("later", "own", "body", &persistent(None), &headers);
+    world.advance(101);
+    for name in ["own", "seen", "hidden"] {
+        let queue = world.host.queue(world.owner, name).unwrap();
+        let got = world.drain(&queue);
+        assert_eq!(got.len(), 1, "{name}");
+        assert!(got[0].header("CC").is_some() && got[0].header("BCC").is_none());
+        assert_eq!(got[0].header("x-delay"), Some(Value::I32(-100)));
+    }
 }

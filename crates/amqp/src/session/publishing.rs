@@ -117,7 +117,9 @@ impl Session {
             properties.reply_to = Some(&reply_queue);
             raw = rewrite(&properties, &mut rewritten);
         }
-        if properties.headers.is_some_and(|it| it.get("BCC").is_some()) {
+        // What is held back is routed later, and loses it then.
+        let is_delayed = route.delays && properties.headers.and_then(delay_ms).is_some();
+        if !is_delayed && properties.headers.is_some_and(|it| it.get("BCC").is_some()) {
             properties.headers = without_bcc(properties.headers, &mut table);
             raw = rewrite(&properties, &mut rewritten);
         }

@@ -129,6 +129,11 @@ impl Router {
             return;
         };
         let expiration: Option<u64> = properties.expiration.and_then(|ms| ms.parse().ok());
+        let seen = without_bcc(&bytes);
+        let message = Message {
+            properties: &seen,
+            ..message
+        };
         let stored = Stored {
             message,
             durability: durability(record, &properties),
@@ -252,16 +257,35 @@ fn waited(raw: &[u8]) -> Cow<'_, [u8]> {
         Ok(delay) => Value::I32(delay),
         Err(_) => Value::I64(-delay_ms),
     };
-    let fields = headers.fields().map(|(name, value)| match name {
-        DELAY => (name, delay),
-        _ => (name, value),
-    });
+    with_headers(&properties, |name, value| match name {
+        DELAY => Some(delay),
+        _ => Some(value),
+    })
+}
+
+/// The properties without the routing keys that no consumer may see.
+fn without_bcc(raw: &[u8]) -> Cow<'_, [u8]> {
+    let properties = Properties::read(raw).unwrap_or_default();
+    let headers = properties.headers.unwrap_or_default();
+    if headers.get("BCC").is_none() {
+        return Cow::Borrowed(raw);
+    }
+    with_headers(&properties, |name, value| (name != "BCC").then_some(value))
+}
+
+/// The properties with other values of their headers, or without some of them.
+fn with_headers<'h>(
+    properties: &Properties<'h>,
+    change: impl Fn(&str, Value<'h>) -> Option<Value<'h>>,
+) -> Cow<'static, [u8]> {
+    let fields = properties.headers.unwrap_or_default().fields();
+    let fields = fields.filter_map(|(name, value)| Some((name, change(name, value)?)));
     let fields = table_bytes(&fields.collect::<Vec<(&str, Value<'_>)>>());
     let properties = Properties {
         headers: Table::check(&fields).ok(),
-        ..properties
+        ..*properties
     };
-    let mut bytes = Vec::with_capacity(raw.len() + 8);
+    let mut bytes = Vec::new();
     properties.write(&mut Writer::new(&mut bytes));
     Cow::Owned(bytes)
 }
