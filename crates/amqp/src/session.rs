@@ -34,7 +34,7 @@ use self::consumers::Consumers;
 use self::consuming::PendingGet;
 use self::frames::{Gathered, gather, push_method};
 use self::handshake::{Client, HANDSHAKE_FRAME_BYTES_MAX, Negotiated};
-use self::methods::{NONE, PUBLISH, check_publish};
+use self::methods::{NONE, PUBLISH, cannot_decode, check_publish};
 use self::publishing::{Publishing, Target};
 use crate::exception::{Exception, ReplyCode};
 use crate::host::{Owner, VirtualHost};
@@ -414,9 +414,8 @@ impl Session {
         let publish = match Method::read(frame.payload) {
             Ok(Some(Method::BasicPublish(publish))) => publish,
             Ok(_) => return Step::Done(bytes),
-            Err(error) => {
-                let error = Exception::new(ReplyCode::SyntaxError, error.to_string());
-                self.fail(number, &error, PUBLISH);
+            Err(_) => {
+                self.fail(number, &cannot_decode(frame.payload), PUBLISH);
                 return Step::Done(bytes);
             }
         };

@@ -166,7 +166,11 @@ fn frames_in_a_wrong_place_end_the_connection() {
             "expected content header for class 60, got one for class 50 instead",
         ),
         (frame(1, 1, &[0, 60, 0, 99]), 503, "unknown method 60.99"),
-        (frame(1, 1, &[0, 60, 0, 10]), 502, "it ends too early"),
+        (
+            frame(1, 1, &[0, 60, 0, 10]),
+            501,
+            "cannot decode [0, 60, 0, 10]",
+        ),
         (
             method_frame(1, &Method::BasicConsumeOk(consume_ok)),
             503,

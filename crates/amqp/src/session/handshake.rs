@@ -15,7 +15,7 @@ use cloverleaf_session::Now;
 use cloverleaf_telemetry::Identity;
 
 use super::frames::push_method;
-use super::methods::NONE;
+use super::methods::{NONE, cannot_decode};
 use super::{Phase, Session};
 use crate::exception::{Exception, ReplyCode};
 use crate::users::{MECHANISMS, Refused};
@@ -137,10 +137,7 @@ impl Session {
                 let text = format!("unknown method {}.{}", id.class, id.method);
                 return Err((Exception::new(ReplyCode::CommandInvalid, text), id));
             }
-            Err(error) => {
-                let error = Exception::new(ReplyCode::SyntaxError, error.to_string());
-                return Err((error, id));
-            }
+            Err(_) => return Err((cannot_decode(frame.payload), id)),
         };
         self.connection_method(&method, now)
             .map_err(|error| (error, id))

@@ -31,10 +31,7 @@ impl Session {
         let method = match Method::read(frame.payload) {
             Ok(Some(method)) => method,
             Ok(None) => return Err((unknown(id), id)),
-            Err(error) => {
-                let error = Exception::new(ReplyCode::SyntaxError, error.to_string());
-                return Err((error, id));
-            }
+            Err(_) => return Err((cannot_decode(frame.payload), id)),
         };
         self.channel_method(frame.channel, &method)
             .map_err(|error| (error, id))
@@ -128,8 +125,7 @@ impl Session {
             (None, FrameType::Header) => {
                 check_class(frame.payload)?;
                 let header = crate::wire::ContentHeader::read(frame.payload);
-                let (header, _) = header
-                    .map_err(|error| Exception::new(ReplyCode::SyntaxError, error.to_string()))?;
+                let (header, _) = header.map_err(|_| cannot_decode(frame.payload))?;
                 check_size(header.body_bytes, message_bytes_max)?;
                 if !content.held.grow(frame.payload.len()) {
                     return Err(no_room());
@@ -330,6 +326,8 @@ impl Session {
     }
 }
 
+/// What an error shows of a payload.
+const SHOWN_BYTES_MAX: usize = 32;
 /// `basic.publish`, for faults within its content.
 pub(super) const PUBLISH: MethodId = method::BasicPublish::ID;
 /// No method is to blame.
@@ -381,6 +379,12 @@ fn requeue(requeue: bool) -> Settle {
 
 fn unexpected(explanation: &str) -> Exception {
     Exception::new(ReplyCode::UnexpectedFrame, explanation)
+}
+
+/// Arguments or properties that are not as they should be.
+pub(super) fn cannot_decode(payload: &[u8]) -> Exception {
+    let shown = &payload[..payload.len().min(SHOWN_BYTES_MAX)];
+    Exception::new(ReplyCode::FrameError, format!("cannot decode {shown:?}"))
 }
 
 fn unknown(id: MethodId) -> Exception {

@@ -12,6 +12,7 @@ use super::Session;
 use super::channel::Mode;
 use super::confirms::{Flush, Group, Waiting};
 use super::frames::{push_content, push_method};
+use super::methods::cannot_decode;
 use super::routes::{Found, RouteCache};
 use super::transaction::Publish;
 use crate::exception::{Exception, ReplyCode};
@@ -93,10 +94,8 @@ impl Session {
         header: &[u8],
         body: &[u8],
     ) -> Result<(), Exception> {
-        let malformed = |error: crate::wire::Malformed| {
-            Exception::new(ReplyCode::SyntaxError, error.to_string())
-        };
-        let (header, mut properties) = ContentHeader::read(header).map_err(malformed)?;
+        let read = ContentHeader::read(header);
+        let (header, mut properties) = read.map_err(|_| cannot_decode(header))?;
         check_copies(properties.headers.unwrap_or_default())?;
         let routed = Routed {
             key: target.routing_key,
