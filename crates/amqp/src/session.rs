@@ -382,6 +382,10 @@ impl Session {
             }
             return self.publish_frames(&frame, &input[bytes..]);
         }
+        if self.goes_on_with_content(frame.channel) && !self.host.broker().room().is_free() {
+            self.waits_for_room = true;
+            return Step::Wait;
+        }
         let result = match (self.phase, frame.channel) {
             (_, 0) => self.connection_frame(&frame, self.now),
             (Phase::Open, _) => self.channel_frame(&frame),
@@ -405,6 +409,12 @@ impl Session {
                     && channel.content.is_none()
                     && !channel.is_committing()
             })
+    }
+
+    /// Whether a content on this channel has come in part.
+    fn goes_on_with_content(&self, number: u16) -> bool {
+        let channel = self.channels.get(&number);
+        channel.is_some_and(|channel| channel.content.is_some())
     }
 
     /// Takes a publish with its content, if that lies behind it in one piece.

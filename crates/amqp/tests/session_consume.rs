@@ -195,6 +195,33 @@ fn a_queue_that_is_deleted_cancels_its_consumers() {
 }
 
 #[test]
+fn an_old_acknowledgement_does_not_meet_a_new_queue() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    peer.consume("q", "old", false);
+    publish_all(&mut peer, &["1"]);
+    assert_eq!(peer.bodies(), ["1"]);
+    let mut other = world.channel();
+    let delete = method::QueueDelete {
+        queue: "q",
+        ..Default::default()
+    };
+    other.ask(1, Method::QueueDelete(delete), method::QueueDeleteOk::ID);
+    assert_eq!(peer.receive()[0].id(), method::BasicCancel::ID);
+    peer.declare("q", &[]);
+    peer.consume("q", "new", false);
+    publish_all(&mut peer, &["2"]);
+    assert_eq!(peer.deliveries(), [(2, false, "2".to_owned())]);
+    // Of the message that went with the old queue, which had the same place.
+    peer.ack(1, false);
+    drop(peer);
+    let mut peer = world.channel();
+    peer.consume("q", "c", false);
+    assert_eq!(peer.deliveries(), [(1, true, "2".to_owned())]);
+}
+
+#[test]
 fn an_answer_goes_straight_to_who_asked() {
     let world = World::default();
     let mut client = world.channel();
@@ -220,7 +247,18 @@ fn an_answer_goes_straight_to_who_asked() {
     let got = client.receive();
     assert_eq!(got[0].delivery().2, "4");
     assert_eq!(got[0].properties().correlation_id, Some("1"));
-    // Nobody else can read it, and it goes with its connection.
+    // It goes with its consumer, however that goes.
+    let cancel = method::BasicCancel {
+        consumer_tag: "r",
+        no_wait: true,
+    };
+    client.method(1, Method::BasicCancel(cancel));
+    server.publish_with("", &reply_to, &answer, "late", true);
+    assert_eq!(server.receive()[0].id(), method::BasicReturn::ID);
+    client.consume("amq.rabbitmq.reply-to", "r", true);
+    client.publish_with("", "rpc", &question, "3+3", false);
+    let asked = server.receive();
+    let reply_to = asked[0].properties().reply_to.unwrap().to_owned();
     drop(client);
     server.publish_with("", &reply_to, &answer, "late", true);
     assert_eq!(server.receive()[0].id(), method::BasicReturn::ID);

@@ -310,13 +310,29 @@ impl State {
     /// Leaves the subscription's name with each shared window that is all that keeps a consumer
     /// from its messages. `true`: one of them has room again, so look once more.
     pub(crate) fn waits_for_shared_window(&self, subscription: &Arc<Subscription>) -> bool {
-        let consumers = self.consumers.iter().flatten();
-        let waiting = consumers.filter(|consumer| consumer.own_room() > 0);
+        if subscription.options().single_active {
+            // The others get nothing, whatever room they have.
+            let active = self.active_consumer();
+            return active.is_some_and(|(_, consumer)| consumer.waits_for_shared(subscription));
+        }
         let mut has_room = false;
-        for shared in waiting.filter_map(ConsumerState::shared_window) {
-            shared.wait(subscription);
-            has_room |= shared.room() > 0;
+        for consumer in self.consumers.iter().flatten() {
+            has_room |= consumer.waits_for_shared(subscription);
         }
         has_room
+    }
+}
+
+impl ConsumerState {
+    /// Whether there is room again in the shared window that alone keeps it from its messages.
+    fn waits_for_shared(&self, subscription: &Arc<Subscription>) -> bool {
+        if self.own_room() == 0 {
+            return false;
+        }
+        let Some(shared) = self.shared_window() else {
+            return false;
+        };
+        shared.wait(subscription);
+        shared.room() > 0
     }
 }

@@ -16,13 +16,7 @@ impl State {
     /// Who gets the next messages, and how many at most so that the load stays even.
     pub(crate) fn choose(&self, single_active: bool) -> Option<(usize, u64)> {
         if single_active {
-            let (slot, consumer) = self
-                .consumers
-                .iter()
-                .enumerate()
-                .filter_map(|(slot, consumer)| consumer.as_ref().map(|c| (slot, c)))
-                .filter(|(_, consumer)| consumer.counts())
-                .max_by_key(|(_, c)| (c.options.priority, std::cmp::Reverse(c.arrival)))?;
+            let (slot, consumer) = self.active_consumer()?;
             let room = consumer.room();
             return (room > 0).then_some((slot, room));
         }
@@ -30,6 +24,16 @@ impl State {
             Dispatch::LeastLoaded => self.choose_least_loaded(),
             Dispatch::FillFirst => self.choose_first_with_room(),
         }
+    }
+
+    /// Who gets all messages where only one does.
+    pub(crate) fn active_consumer(&self) -> Option<(usize, &ConsumerState)> {
+        self.consumers
+            .iter()
+            .enumerate()
+            .filter_map(|(slot, consumer)| consumer.as_ref().map(|c| (slot, c)))
+            .filter(|(_, consumer)| consumer.counts())
+            .max_by_key(|(_, c)| (c.options.priority, std::cmp::Reverse(c.arrival)))
     }
 
     /// The one that was served last, or the next one with room.

@@ -255,6 +255,28 @@ fn messages_are_settled_when_an_automatic_consumer_takes_them() {
 }
 
 #[test]
+fn a_consumer_that_is_not_active_may_share_a_window_with_room() {
+    let world = World::new();
+    let subscription = world.subscription_with(
+        "t",
+        "s",
+        SubscriptionOptions {
+            single_active: true,
+            ..SubscriptionOptions::default()
+        },
+    );
+    let active = consumer(&subscription, 1);
+    let shared = SharedWindow::new(5);
+    let other = sharing(&subscription, &shared);
+    // It comes back: nobody looks again and again for whom there is nothing.
+    world.publish("t", &["1", "2", "3"]);
+    assert_eq!(bodies(&active), ["1"]);
+    assert_eq!(shared.in_flight(), 0);
+    drop(active);
+    assert_eq!(bodies(&other), ["1", "2", "3"]);
+}
+
+#[test]
 fn a_shared_window_counts_the_consumers_of_all_subscriptions() {
     let world = World::new();
     let (a, b) = (world.subscription("a", "s"), world.subscription("b", "s"));

@@ -90,7 +90,7 @@ impl VirtualHost {
     }
 
     /// A queue for direct replies: exclusive, hidden, with a name that nobody guesses. The default
-    /// exchange leads to it, and it goes with its connection.
+    /// exchange leads to it, and it goes with its consumer.
     ///
     /// # Errors
     /// The catalog does not take it.
@@ -99,7 +99,7 @@ impl VirtualHost {
             name: Cow::Owned(names::reply_queue()),
             hidden: true,
             durable: false,
-            auto_delete: false,
+            auto_delete: true,
             exclusive: Some(owner),
             arguments: QueueArguments::default(),
             raw: &[],

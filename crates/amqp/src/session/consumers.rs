@@ -6,10 +6,13 @@ use cloverleaf_broker::{Consumer, Delivery, MessageRange};
 use cloverleaf_log::Offset;
 
 use super::ready::{Ready, Signal};
+use super::settling::Run;
 use crate::host::Queue;
 
 /// A consumer of a channel, or what its `basic.get` takes from.
 pub(super) struct Consuming {
+    /// Tells it from others that had its slot before, of which deliveries may still be known.
+    pub(super) incarnation: u64,
     pub(super) channel: u16,
     /// Empty for `basic.get`.
     pub(super) tag: String,
@@ -38,12 +41,13 @@ pub(super) struct Consuming {
 pub(super) struct Consumers {
     slots: Vec<Option<Consuming>>,
     free: Vec<u32>,
+    incarnations: u64,
     pub(super) ready: Arc<Ready>,
 }
 
 impl Consumers {
     /// Puts a consumer into a slot.
-    pub(super) fn insert(&mut self, make: impl FnOnce(Signal) -> Consuming) -> u32 {
+    pub(super) fn insert(&mut self, make: impl FnOnce(Signal, u64) -> Consuming) -> u32 {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
@@ -52,12 +56,19 @@ impl Consumers {
                 (self.slots.len() - 1) as u32
             }
         };
-        self.slots[slot as usize] = Some(make(self.ready.signal(slot)));
+        self.incarnations += 1;
+        self.slots[slot as usize] = Some(make(self.ready.signal(slot), self.incarnations));
         slot
     }
 
     pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Consuming> {
         self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
+    /// The consumer to which a run was delivered, if it is still there.
+    pub(super) fn of_run(&mut self, run: &Run) -> Option<&mut Consuming> {
+        let consuming = self.get_mut(run.slot)?;
+        (consuming.incarnation == run.incarnation).then_some(consuming)
     }
 
     pub(super) fn remove(&mut self, slot: u32) -> Option<Consuming> {

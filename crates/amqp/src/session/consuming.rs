@@ -129,7 +129,8 @@ impl Session {
             true => u32::MAX,
             false => window(prefetch),
         };
-        let slot = self.consumers.insert(|signal| Consuming {
+        let slot = self.consumers.insert(|signal, incarnation| Consuming {
+            incarnation,
             channel: number,
             tag: tag.clone(),
             queue,
@@ -270,7 +271,8 @@ impl Session {
             ..ConsumerOptions::default()
         };
         let consumer = self.host.consume(self.owner, queue, options)?;
-        let slot = self.consumers.insert(|signal| Consuming {
+        let slot = self.consumers.insert(|signal, incarnation| Consuming {
+            incarnation,
             channel: number,
             tag: String::new(),
             queue: Arc::clone(queue),
@@ -352,7 +354,8 @@ impl Session {
                 .ack_ranges(&[range_of(&delivery)], |_, _| {}),
             false => {
                 consuming.unacked += 1;
-                channel.unacked.push(run_of(&delivery, tag, get.slot));
+                let run = run_of(&delivery, tag, get.slot, consuming.incarnation);
+                channel.unacked.push(run);
             }
         }
     }
@@ -384,11 +387,12 @@ pub(super) fn range_of(delivery: &Delivery) -> MessageRange {
     }
 }
 
-pub(super) fn run_of(delivery: &Delivery, first_tag: u64, slot: u32) -> Run {
+pub(super) fn run_of(delivery: &Delivery, first_tag: u64, slot: u32, incarnation: u64) -> Run {
     Run {
         first_tag,
         count: delivery.count,
         slot,
+        incarnation,
         partition: delivery.partition,
         first: delivery.first,
     }

@@ -185,7 +185,7 @@ impl Round<'_> {
             consuming.unacked += u64::from(sent);
             channel.unacked.push(Run {
                 count: sent,
-                ..run_of(delivery, first_tag, self.slot)
+                ..run_of(delivery, first_tag, self.slot, consuming.incarnation)
             });
         }
         delivery.position = records.position();

@@ -7,6 +7,9 @@ use crate::wire::{
 
 /// The class whose methods have contents.
 pub(super) const BASIC: u16 = 60;
+/// A content with smaller frames before its last one is taken frame by frame: each time that more
+/// of it comes all its frames are walked again.
+const BODY_FRAME_BYTES_MIN: usize = 1024;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
 const BODY: u8 = 3;
@@ -141,6 +144,9 @@ pub(super) fn gather(
         match next(at) {
             Ok(frame) if frame.kind == FrameType::Body && frame.payload.len() <= left => {
                 one = frame.payload;
+                if one.len() < left.min(BODY_FRAME_BYTES_MIN) {
+                    return Gathered::Mixed;
+                }
                 at += frame.len_bytes();
                 left -= one.len();
             }
@@ -195,7 +201,7 @@ mod tests {
         #[test]
         fn a_content_is_gathered_however_it_is_cut(
             length in 0usize..20_000,
-            frame_bytes in 9u32..5000,
+            frame_bytes in 1032u32..5000,
             cut in 0usize..40_000,
         ) {
             let frame_bytes = frame_bytes.min(FRAME_BYTES);
@@ -236,6 +242,23 @@ mod tests {
         let mixed = gather(&whole, 4, FRAME_BYTES, BODY_BYTES_MAX);
         assert_eq!(mixed, Gathered::Mixed);
         assert_eq!(gather(&whole, 3, FRAME_BYTES, 8999), Gathered::Mixed);
+        // Frames without end: nothing may be kept for them.
+        let mut empty = content(3, b"x", FRAME_BYTES);
+        empty.truncate(empty.len() - 9);
+        for length in [0, 1] {
+            let mut small = content(3, &[7; 9000], FRAME_BYTES);
+            small.truncate(header.len_bytes());
+            push_frame(&mut small, BODY, 3, |out| out.resize(out.len() + length, 7));
+            assert_eq!(
+                gather(&small, 3, FRAME_BYTES, BODY_BYTES_MAX),
+                Gathered::Mixed
+            );
+        }
+        push_frame(&mut empty, BODY, 3, |_| {});
+        assert_eq!(
+            gather(&empty, 3, FRAME_BYTES, BODY_BYTES_MAX),
+            Gathered::Mixed
+        );
         let mut method = Vec::new();
         push_method(&mut method, 3, &Method::TxSelect(method::TxSelect {}));
         assert_eq!(

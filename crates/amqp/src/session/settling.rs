@@ -15,8 +15,9 @@ use crate::exception::Exception;
 pub(super) struct Run {
     pub(super) first_tag: u64,
     pub(super) count: u32,
-    /// The consumer's slot.
+    /// The consumer's slot, and which consumer that was.
     pub(super) slot: u32,
+    pub(super) incarnation: u64,
     pub(super) partition: u32,
     pub(super) first: Offset,
 }
@@ -61,7 +62,7 @@ impl Unacked {
         if let Some(mut last) = self.runs.last_entry() {
             let last = last.get_mut();
             let follows = last.end_tag() == run.first_tag
-                && last.slot == run.slot
+                && last.incarnation == run.incarnation
                 && last.partition == run.partition
                 && last.first + u64::from(last.count) == run.first;
             if follows && let Some(count) = last.count.checked_add(run.count) {
@@ -174,7 +175,9 @@ impl Session {
         self.settle_acks();
         let mut by_slot: BTreeMap<u32, Vec<MessageRange>> = BTreeMap::new();
         for run in runs {
-            by_slot.entry(run.slot).or_default().push(run.range());
+            if self.consumers.of_run(run).is_some() {
+                by_slot.entry(run.slot).or_default().push(run.range());
+            }
         }
         for (slot, ranges) in by_slot {
             let Some(consuming) = self.consumers.get_mut(slot) else {
@@ -193,7 +196,8 @@ impl Session {
     }
 
     fn acknowledge(&mut self, run: &Run) {
-        let Some(consuming) = self.consumers.get_mut(run.slot) else {
+        // Without it the queue was deleted, and the message with it.
+        let Some(consuming) = self.consumers.of_run(run) else {
             return;
         };
         consuming.unacked = consuming.unacked.saturating_sub(run.count.into());
@@ -275,6 +279,7 @@ mod tests {
             first_tag,
             count,
             slot: 0,
+            incarnation: 0,
             partition: 0,
             first,
         }
