@@ -4,7 +4,7 @@
 mod session_common;
 
 use cloverleaf_amqp::wire::{Method, Properties, method};
-use session_common::{Peer, World};
+use session_common::{Peer, World, method_frame};
 
 fn publish_all(peer: &mut Peer<'_>, bodies: &[&str]) {
     for body in bodies {
@@ -168,6 +168,64 @@ fn get_takes_one_message_at_a_time() {
     assert_eq!(get(&mut peer, false), Some((4, false, 0, "3".to_owned())));
     assert_eq!(get(&mut peer, false), None);
     assert_eq!(peer.counts("q"), (0, 0), "it is no consumer");
+}
+
+fn consume_frame(queue: &str, no_ack: bool) -> Vec<u8> {
+    let consume = method::BasicConsume {
+        queue,
+        consumer_tag: queue,
+        no_ack,
+        no_wait: true,
+        ..Default::default()
+    };
+    method_frame(1, &Method::BasicConsume(consume))
+}
+
+#[test]
+fn a_consumer_with_a_backlog_lets_the_others_have_a_turn() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    peer.declare("other", &[]);
+    let body = "x".repeat(3000);
+    for _ in 0..200 {
+        peer.publish("", "q", &body);
+    }
+    peer.publish("", "other", "small");
+    peer.show(&[consume_frame("q", true), consume_frame("other", true)].concat());
+    for _ in 0..2 {
+        assert!(peer.poll_once());
+    }
+    let bodies: Vec<_> = peer.written().into_iter().map(|got| got.body).collect();
+    assert!(
+        bodies.len() < 150,
+        "the backlog does not fit into two rounds"
+    );
+    assert!(bodies.contains(&b"small".to_vec()));
+}
+
+#[test]
+fn what_a_consumer_without_acknowledgements_was_given_is_sent_before_it_ends() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    let body = "x".repeat(3000);
+    for _ in 0..100 {
+        peer.publish("", "q", &body);
+    }
+    peer.show(&consume_frame("q", true));
+    assert!(peer.poll_once());
+    let cancel = method::BasicCancel {
+        consumer_tag: "q",
+        no_wait: false,
+    };
+    peer.method(1, Method::BasicCancel(cancel));
+    let got = peer.receive();
+    let (last, deliveries) = got.split_last().unwrap();
+    assert_eq!(last.id(), method::BasicCancelOk::ID);
+    // All were delivered, or are there still.
+    let (ready, _) = peer.counts("q");
+    assert_eq!(deliveries.len() + ready as usize, 100);
 }
 
 #[test]

@@ -242,6 +242,22 @@ fn a_silent_client_gets_heartbeats_and_is_left() {
 }
 
 #[test]
+fn who_does_not_open_a_connection_is_left() {
+    let world = World::default();
+    let mut silent = world.connect_silent();
+    let mut half = world.connect_silent();
+    half.handshake("PLAIN", b"\0guest\0guest");
+    assert_eq!(half.session.next_due_us(), world.now().us + 10_000_000);
+    world.advance(10_000);
+    for peer in [&mut silent, &mut half] {
+        peer.turn();
+        assert!(peer.session.is_ended());
+        let failure = peer.session.take_failure().unwrap();
+        assert_eq!(failure, "handshake_timeout");
+    }
+}
+
+#[test]
 fn the_end_of_the_broker_is_told_after_what_is_owed() {
     let world = World::default();
     let mut peer = world.channel();

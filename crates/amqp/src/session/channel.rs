@@ -1,6 +1,6 @@
 //! What a connection knows of one of its channels.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cloverleaf_broker::SharedWindow;
@@ -17,6 +17,8 @@ pub(super) struct Channel {
     pub(super) mode: Mode,
     /// A content of which not all frames have come, where they are mixed with others.
     pub(super) content: Option<Content>,
+    /// All its slots.
+    pub(super) slots: BTreeSet<u32>,
     /// Slots of its consumers by their tags.
     pub(super) consumers: BTreeMap<String, u32>,
     /// Slots of what `basic.get` takes from, by queue.
@@ -69,6 +71,7 @@ impl Channel {
             state: State::Open,
             mode: Mode::Plain,
             content: None,
+            slots: BTreeSet::new(),
             consumers: BTreeMap::new(),
             getters: BTreeMap::new(),
             unacked: Unacked::default(),

@@ -42,6 +42,7 @@ pub(super) struct Consumers {
     slots: Vec<Option<Consuming>>,
     free: Vec<u32>,
     incarnations: u64,
+    credit: u64,
     pub(super) ready: Arc<Ready>,
 }
 
@@ -57,7 +58,9 @@ impl Consumers {
             }
         };
         self.incarnations += 1;
-        self.slots[slot as usize] = Some(make(self.ready.signal(slot), self.incarnations));
+        let consuming = make(self.ready.signal(slot), self.incarnations);
+        self.credit += consuming.credit();
+        self.slots[slot as usize] = Some(consuming);
         slot
     }
 
@@ -73,29 +76,36 @@ impl Consumers {
 
     pub(super) fn remove(&mut self, slot: u32) -> Option<Consuming> {
         let consuming = self.slots.get_mut(slot as usize)?.take()?;
+        self.credit -= consuming.credit();
         self.free.push(slot);
         Some(consuming)
     }
 
-    /// All that belong to a channel.
-    pub(super) fn of_channel(&self, channel: u16) -> Vec<u32> {
-        let slots = (0u32..).zip(&self.slots);
-        let of_channel = slots.filter(|(_, slot)| {
-            slot.as_ref()
-                .is_some_and(|consuming| consuming.channel == channel)
-        });
-        of_channel.map(|(slot, _)| slot).collect()
+    /// The consumer of a slot gets nothing more.
+    pub(super) fn retire(&mut self, slot: u32) -> Option<&mut Consuming> {
+        let consuming = self.slots.get_mut(slot as usize)?.as_mut()?;
+        self.credit -= consuming.credit();
+        consuming.is_retired = true;
+        Some(consuming)
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// How many messages may be on their way to the client, all together.
+    pub(super) fn credit(&self) -> u64 {
+        self.credit
     }
 }
 
-impl Consumers {
-    /// How many messages may be on their way to the client, all its consumers together.
-    pub(super) fn windows(&self) -> u64 {
-        let live = self.slots.iter().flatten().filter(|it| !it.is_retired);
-        let window = |it: &Consuming| match it.prefetch {
-            0 => u64::from(u32::MAX),
+impl Consuming {
+    fn credit(&self) -> u64 {
+        match self.prefetch {
+            _ if self.is_retired || self.tag.is_empty() => 0,
+            0 => u32::MAX.into(),
             prefetch => prefetch.into(),
-        };
-        live.filter(|it| !it.tag.is_empty()).map(window).sum()
+        }
     }
 }

@@ -18,6 +18,8 @@ use crate::host::Queue;
 use crate::message::Message;
 use crate::wire::{Method, method};
 
+/// Most consumers of a connection, those that were cancelled and hold deliveries among them.
+const CONSUMERS_MAX: usize = 65_536;
 /// Queues of which `basic.get` keeps what it takes from.
 const GETTERS_MAX: usize = 16;
 
@@ -88,6 +90,11 @@ impl Session {
             )));
         }
         let consumers_max = self.options.consumers_max;
+        if self.consumers.len() >= CONSUMERS_MAX {
+            return Err(not_allowed(format!(
+                "reached maximum ({CONSUMERS_MAX}) of consumers per connection"
+            )));
+        }
         if channel.consumers.len() >= consumers_max {
             return Err(not_allowed(format!(
                 "reached maximum ({consumers_max}) of consumers per channel"
@@ -146,6 +153,7 @@ impl Session {
             prefetch,
         });
         channel.consumers.insert(tag, slot);
+        channel.slots.insert(slot);
         if let Some(consuming) = self.consumers.get_mut(slot) {
             consuming.consumer.set_window(window);
             // Its first deliveries may be there already.
@@ -181,6 +189,9 @@ impl Session {
         };
         self.settle_acks();
         self.calls += 1;
+        if self.consumers.get_mut(slot).is_some_and(|it| it.no_ack) {
+            self.write_rest(slot);
+        }
         let queue = self.retire(slot);
         if let Some(queue) = queue {
             if let Some(channel) = self.channels.get_mut(&number)
@@ -196,8 +207,7 @@ impl Session {
 
     /// Ends the deliveries to a consumer. What the client has not seen goes back.
     fn retire(&mut self, slot: u32) -> Option<Arc<Queue>> {
-        let consuming = self.consumers.get_mut(slot)?;
-        consuming.is_retired = true;
+        let consuming = self.consumers.retire(slot)?;
         consuming.consumer.retire();
         let unseen = consuming.runs.drain(consuming.runs_done..);
         let ranges: Vec<MessageRange> = unseen.map(|run| range_of(&run)).collect();
@@ -215,14 +225,25 @@ impl Session {
             consuming.is_retired && consuming.unacked == 0 && consuming.acks.is_empty()
         });
         if is_done {
-            self.consumers.remove(slot);
+            self.remove_slot(slot);
         }
+    }
+
+    /// Frees a slot.
+    pub(super) fn remove_slot(&mut self, slot: u32) -> Option<Consuming> {
+        let consuming = self.consumers.remove(slot)?;
+        if let Some(channel) = self.channels.get_mut(&consuming.channel) {
+            channel.slots.remove(&slot);
+        }
+        Some(consuming)
     }
 
     /// Ends all consumers of a channel. What is unacknowledged goes back.
     pub(super) fn release_consumers(&mut self, number: u16) {
         self.settle_acks();
-        for slot in self.consumers.of_channel(number) {
+        let channel = self.channels.get_mut(&number);
+        let slots = channel.map(|channel| std::mem::take(&mut channel.slots));
+        for slot in slots.unwrap_or_default() {
             if let Some(consuming) = self.consumers.remove(slot) {
                 let (queue, counts) = (consuming.queue, !consuming.is_retired);
                 self.calls += 1;
@@ -290,12 +311,15 @@ impl Session {
         let Some(channel) = self.channels.get_mut(&number) else {
             return Ok(slot);
         };
+        channel.slots.insert(slot);
         let before = channel.getters.insert(Arc::clone(&queue.name), slot);
+        let mut others = channel.getters.iter().filter(|(_, other)| **other != slot);
         let surplus = match channel.getters.len() > GETTERS_MAX {
-            true => channel.getters.pop_first().map(|(_, slot)| slot),
+            true => others.next().map(|(name, _)| Arc::clone(name)),
             false => None,
         };
-        for old in before.into_iter().chain(surplus).filter(|old| *old != slot) {
+        let surplus = surplus.and_then(|name| channel.getters.remove(&name));
+        for old in before.into_iter().chain(surplus) {
             self.retire(old);
             self.remove_if_done(old);
         }
@@ -362,8 +386,7 @@ impl Session {
 
     /// Tells the telemetry how much may be on its way to this client.
     fn tell_credit(&self) {
-        let windows = self.consumers.windows();
-        self.probe.credit_granted(windows);
+        self.probe.credit_granted(self.consumers.credit());
     }
 }
 

@@ -38,11 +38,11 @@ impl Session {
                 out: &mut *out,
                 slot: *slot,
                 frame_bytes_max,
+                bytes_max: OUTPUT_BYTES_MAX,
                 messages: &mut messages,
                 again: &mut again,
             };
             match round.deliver(consuming, channel) {
-                // It goes on here next time.
                 Delivered::Full => break,
                 Delivered::Pending => done += 1,
                 Delivered::Ended => {
@@ -53,6 +53,10 @@ impl Session {
             }
         }
         slots.drain(..done);
+        if !slots.is_empty() {
+            // Whoever has a backlog lets the others have a turn.
+            slots.rotate_left(1);
+        }
         if slots.is_empty() && slots.capacity() > 64 {
             slots = Vec::new();
         }
@@ -62,9 +66,33 @@ impl Session {
         }
     }
 
+    /// Writes what a consumer without acknowledgements was given, which is nobody else's any more.
+    pub(super) fn write_rest(&mut self, slot: u32) {
+        let Some(consuming) = self.consumers.get_mut(slot) else {
+            return;
+        };
+        let Some(channel) = self.channels.get_mut(&consuming.channel) else {
+            return;
+        };
+        let (mut messages, mut again) = (0, 0);
+        let mut round = Round {
+            out: &mut self.replies,
+            slot,
+            frame_bytes_max: self.negotiated.frame_bytes_max,
+            // The outbox is bounded.
+            bytes_max: usize::MAX,
+            messages: &mut messages,
+            again: &mut again,
+        };
+        while consuming.runs_done < consuming.runs.len() {
+            round.write_run(consuming, channel);
+        }
+        self.probe.delivered(messages, again);
+    }
+
     /// The queue of a consumer was deleted: the client is told, if it understands that.
     fn queue_gone(&mut self, slot: u32, out: &mut Vec<u8>) {
-        let Some(consuming) = self.consumers.remove(slot) else {
+        let Some(consuming) = self.remove_slot(slot) else {
             return;
         };
         if consuming.is_retired || consuming.tag.is_empty() {
@@ -98,6 +126,8 @@ struct Round<'r> {
     out: &'r mut Vec<u8>,
     slot: u32,
     frame_bytes_max: u32,
+    /// With so many bytes the output is full.
+    bytes_max: usize,
     messages: &'r mut u64,
     again: &'r mut u64,
 }
@@ -108,7 +138,7 @@ impl Round<'_> {
             if consuming.runs_done == consuming.runs.len() {
                 consuming.runs.clear();
                 consuming.runs_done = 0;
-                if self.out.len() >= OUTPUT_BYTES_MAX {
+                if self.out.len() >= self.bytes_max {
                     return Delivered::Full;
                 }
                 let mut cx = consuming.signal.context();
@@ -125,7 +155,7 @@ impl Round<'_> {
                 }
             }
             self.write_run(consuming, channel);
-            if consuming.runs_done < consuming.runs.len() && self.out.len() >= OUTPUT_BYTES_MAX {
+            if consuming.runs_done < consuming.runs.len() && self.out.len() >= self.bytes_max {
                 return Delivered::Full;
             }
         }
@@ -146,7 +176,7 @@ impl Round<'_> {
         let first_tag = channel.next_delivery_tag;
         let mut sent = 0;
         let (mut scratch, mut counted) = (Vec::new(), Vec::new());
-        while sent < delivery.count && self.out.len() < OUTPUT_BYTES_MAX {
+        while sent < delivery.count && self.out.len() < self.bytes_max {
             let record = match records.next_record() {
                 Ok(Some((_, record))) => record,
                 Ok(None) => break,
@@ -177,7 +207,7 @@ impl Round<'_> {
             );
             sent += 1;
         }
-        let is_broken = sent == 0 && self.out.len() < OUTPUT_BYTES_MAX;
+        let is_broken = sent == 0 && self.out.len() < self.bytes_max;
         channel.take_tags(sent);
         *self.messages += u64::from(sent);
         *self.again += u64::from(sent) * u64::from(delivery.redelivered);

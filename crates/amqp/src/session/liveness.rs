@@ -8,6 +8,8 @@ use crate::wire::{Method, method};
 
 /// A client that we have told of the end, and that does not answer, is left after this long.
 const CLOSE_TIMEOUT_US: u64 = 10_000_000;
+/// A client that has not opened its connection is left after this long (`handshake_timeout`).
+const HANDSHAKE_TIMEOUT_US: u64 = 10_000_000;
 /// While the disk is full, how often it is looked at again.
 const BLOCKED_CHECK_US: u64 = 500_000;
 /// What a blocked client is told.
@@ -19,9 +21,11 @@ impl Session {
         let blocked_us = self.blocked_until_us.unwrap_or(u64::MAX);
         match self.phase {
             Phase::Open => blocked_us.min(self.heartbeat_due_us()),
-            Phase::Opening => self.heartbeat_due_us(),
+            Phase::Header | Phase::Starting | Phase::Tuning | Phase::Opening => {
+                self.opened_us + HANDSHAKE_TIMEOUT_US
+            }
             Phase::Closing => self.closing_since_us + CLOSE_TIMEOUT_US,
-            _ => u64::MAX,
+            Phase::Draining | Phase::Ended => u64::MAX,
         }
     }
 
@@ -79,8 +83,20 @@ impl Session {
         if self.phase == Phase::Closing && now_us >= self.closing_since_us + CLOSE_TIMEOUT_US {
             self.phase = Phase::Ended;
         }
+        let is_open = match self.phase {
+            Phase::Header | Phase::Starting | Phase::Tuning | Phase::Opening => false,
+            Phase::Open => true,
+            Phase::Closing | Phase::Draining | Phase::Ended => return,
+        };
+        if !is_open {
+            if now_us >= self.opened_us + HANDSHAKE_TIMEOUT_US {
+                self.failure.get_or_insert("handshake_timeout".to_owned());
+                self.phase = Phase::Ended;
+            }
+            return;
+        }
         let interval_us = self.negotiated.heartbeat_us;
-        if interval_us == 0 || !matches!(self.phase, Phase::Open | Phase::Opening) {
+        if interval_us == 0 {
             return;
         }
         if out.is_empty() && now_us >= self.last_write_us + interval_us / 2 {

@@ -157,6 +157,9 @@ impl Session {
             (true, _) => channel.unacked.take_up_to(tag),
             (false, _) => vec![channel.unacked.take(tag).ok_or_else(unknown)?],
         };
+        if runs.is_empty() {
+            return Ok(());
+        }
         match &mut channel.mode {
             Mode::Transaction(transaction) => transaction.settled.push((verdict.settle, runs)),
             Mode::Plain | Mode::Confirm(_) => self.settle_runs(verdict.settle, &runs),

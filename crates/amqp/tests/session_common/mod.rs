@@ -255,18 +255,34 @@ impl Peer<'_> {
     }
 
     fn poll(&mut self) {
+        while self.poll_once() {}
+    }
+
+    /// One round of output; `false`: there was none.
+    pub fn poll_once(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
-        loop {
-            let mut out = Output::default();
-            self.session.poll(&mut cx, self.world.now(), &mut out);
-            if out.is_empty() {
-                return;
-            }
-            for part in out.parts() {
-                self.output.extend_from_slice(part);
-            }
-            self.session.wrote(out.len(), self.world.now());
+        let mut out = Output::default();
+        self.session.poll(&mut cx, self.world.now(), &mut out);
+        if out.is_empty() {
+            return false;
         }
+        for part in out.parts() {
+            self.output.extend_from_slice(part);
+        }
+        self.session.wrote(out.len(), self.world.now());
+        true
+    }
+
+    /// Shows the session bytes, which it takes, and lets it write nothing.
+    pub fn show(&mut self, bytes: &[u8]) {
+        let received = self.session.receive(bytes, self.world.now());
+        assert_eq!(received.consumed_bytes, bytes.len());
+    }
+
+    /// What was written so far.
+    pub fn written(&mut self) -> Vec<Got> {
+        let bytes = std::mem::take(&mut self.output);
+        got_of(&bytes)
     }
 
     pub fn method(&mut self, channel: u16, method: Method<'_>) {
@@ -380,32 +396,7 @@ impl Peer<'_> {
     /// What came since the last call.
     pub fn receive(&mut self) -> Vec<Got> {
         self.turn();
-        let bytes = std::mem::take(&mut self.output);
-        let mut rest = &bytes[..];
-        let mut all: Vec<Got> = Vec::new();
-        while !rest.is_empty() {
-            let frame = peek_frame(rest, u32::MAX).unwrap().expect("it is whole");
-            rest = &rest[frame.len_bytes()..];
-            match frame.kind {
-                FrameType::Method => all.push(Got {
-                    channel: frame.channel,
-                    payload: frame.payload.to_vec(),
-                    header: Vec::new(),
-                    body: Vec::new(),
-                }),
-                FrameType::Header => {
-                    let last = all.last_mut().expect("a method comes before");
-                    last.header = frame.payload.to_vec();
-                }
-                FrameType::Body => {
-                    assert!(frame.len_bytes() <= FRAME_BYTES_MAX as usize);
-                    let last = all.last_mut().expect("a method comes before");
-                    last.body.extend_from_slice(frame.payload);
-                }
-                FrameType::Heartbeat => {}
-            }
-        }
-        all
+        self.written()
     }
 
     /// What came since the last call, as it came.
@@ -494,4 +485,32 @@ pub fn frames_of(mut bytes: &[u8]) -> Vec<Vec<u8>> {
         bytes = rest;
     }
     frames
+}
+
+fn got_of(bytes: &[u8]) -> Vec<Got> {
+    let mut rest = bytes;
+    let mut all: Vec<Got> = Vec::new();
+    while !rest.is_empty() {
+        let frame = peek_frame(rest, u32::MAX).unwrap().expect("it is whole");
+        rest = &rest[frame.len_bytes()..];
+        match frame.kind {
+            FrameType::Method => all.push(Got {
+                channel: frame.channel,
+                payload: frame.payload.to_vec(),
+                header: Vec::new(),
+                body: Vec::new(),
+            }),
+            FrameType::Header => {
+                let last = all.last_mut().expect("a method comes before");
+                last.header = frame.payload.to_vec();
+            }
+            FrameType::Body => {
+                assert!(frame.len_bytes() <= FRAME_BYTES_MAX as usize);
+                let last = all.last_mut().expect("a method comes before");
+                last.body.extend_from_slice(frame.payload);
+            }
+            FrameType::Heartbeat => {}
+        }
+    }
+    all
 }
