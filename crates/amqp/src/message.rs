@@ -32,6 +32,12 @@ const RESERVED: [&[u8]; 2] = [b"amqp-", b"cloverleaf-"];
 /// A record of another protocol with longer text in a short string is shown with its beginning.
 const SHORT_BYTES_MAX: usize = 255;
 
+/// Headers of a record of another protocol are shown as long as they have no more bytes than this,
+/// all together: a content header is one frame, and each client takes frames of 4096 bytes.
+const FOREIGN_BYTES_MAX: usize = 4000;
+/// What a field of a table has beside its name and its text.
+const FIELD_OVERHEAD_BYTES: usize = 6;
+
 /// A message as AMQP sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message<'a> {
@@ -191,8 +197,14 @@ fn texts_of<'a>(table: Table<'a>, text: &mut String) -> Vec<(&'a str, Text<'a>)>
 /// Properties for a record that no client of AMQP published: its headers, its key, its time.
 fn foreign_properties(record: &Record<'_>, out: &mut Vec<u8>) {
     let mut table = Vec::new();
-    let mut writer = Writer::new(&mut table);
+    let mut left = FOREIGN_BYTES_MAX;
     let mut add = |name: &str, value: &[u8]| {
+        let bytes = name.len() + value.len() + FIELD_OVERHEAD_BYTES;
+        let Some(rest) = left.checked_sub(bytes) else {
+            return;
+        };
+        left = rest;
+        let mut writer = Writer::new(&mut table);
         writer.shortstr(name);
         Value::String(value).write(&mut writer);
     };

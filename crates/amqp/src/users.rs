@@ -98,7 +98,8 @@ impl Users {
         };
         let known = self.passwords.get(user);
         // A comparison also for a name that nobody has, so that both take the same time.
-        let matches = is_same(known.map_or("", String::as_str), password) && known.is_some();
+        let expected = known.map_or(password, String::as_str);
+        let matches = is_same(expected, password) && known.is_some();
         let user = user.to_owned();
         if !matches {
             return Err(Refused::Credentials { user });

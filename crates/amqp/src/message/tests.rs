@@ -50,6 +50,27 @@ fn a_message_comes_back_as_it_was_published() {
 }
 
 #[test]
+fn headers_of_another_protocol_fit_into_the_smallest_frame() {
+    let mut builder = BatchBuilder::with_capacity(100, 5_000);
+    let large = [7; 3000];
+    let headers: [Header<'_>; 3] = [
+        (b"large", Some(&large)),
+        (b"too-much", Some(&large)),
+        (b"small", Some(b"1")),
+    ];
+    builder.push(None, Some(b"value"), &headers);
+    let batch = builder.finish();
+    let (_, record) = batch.records().next_record().unwrap().unwrap();
+    let mut scratch = Vec::new();
+    let message = Message::read(&record, "orders", &mut scratch);
+    assert!(message.properties.len() < 4096 - 8 - 12);
+    let properties = Properties::read(message.properties).unwrap();
+    let fields = properties.headers.unwrap();
+    let names: Vec<_> = fields.fields().map(|(name, _)| name).collect();
+    assert_eq!(names, ["large", "small"]);
+}
+
+#[test]
 fn a_record_of_another_protocol_has_its_headers_its_key_and_its_time() {
     let mut builder = BatchBuilder::with_capacity(100, 5_000);
     let headers: [Header<'_>; 3] = [

@@ -8,7 +8,7 @@ use cloverleaf_log::RecordCursor;
 use super::Session;
 use super::channel::Channel;
 use super::consumers::Consuming;
-use super::consuming::run_of;
+use super::consuming::{range_of, run_of};
 use super::frames::{push_content, push_method};
 use super::settling::Run;
 use crate::host::Queue;
@@ -221,6 +221,10 @@ impl Round<'_> {
         delivery.position = records.position();
         delivery.first += u64::from(sent);
         delivery.count -= sent;
+        if is_broken {
+            // Nobody will ever read it: what can be done with it is to count it as dead.
+            consuming.consumer.reject_ranges(&[range_of(delivery)]);
+        }
         if delivery.count == 0 || is_broken {
             *runs_done += 1;
         }

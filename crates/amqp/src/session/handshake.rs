@@ -277,6 +277,10 @@ impl Session {
             });
             return self.reply(number, &close);
         }
+        if self.phase == Phase::Closing {
+            // It has been told once, and has so long to answer.
+            return;
+        }
         self.failure.get_or_insert(error.to_string());
         self.release_all();
         self.push_close(error, id);

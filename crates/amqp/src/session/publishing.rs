@@ -382,7 +382,11 @@ impl Session {
 
 impl Publishing {
     fn is_idle(&self) -> bool {
-        self.open.is_empty() && self.groups.is_empty() && self.published.is_empty()
+        self.open.is_empty()
+            && self.groups.is_empty()
+            && self.published.is_empty()
+            && !self.failed
+            && self.open_bytes == 0
     }
 
     fn add_group(&mut self, group: Group) {
