@@ -4,9 +4,12 @@
 //! `cargo xtask bench-peers kafka`: Kafka's own and librdkafka's benchmark programs, against us,
 //! Apache Kafka and a floor.
 //!
+//! `cargo xtask bench-peers amqp`: RabbitMQ's PerfTest, pika and aio-pika against us and RabbitMQ.
+//!
 //! Raw results are appended to `docs/benchmarks/PEER-DATE.jsonl`, one JSON object per measurement;
 //! `docs/benchmarks/PEER.md` is written anew from the newest of each kind.
 
+mod amqp;
 mod disk64;
 mod kafka;
 mod latency;
@@ -19,10 +22,10 @@ mod throughput;
 
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::ValueEnum;
 
 use crate::install::{Clients, Tool};
@@ -36,13 +39,15 @@ pub(crate) struct Args {
     /// Repetitions; medians are reported.
     #[arg(long, default_value_t = 5)]
     runs: u32,
-    /// Message sizes in bytes (default: 100,200 for NSQ, 100,512,1024,5120 for Kafka).
+    /// Message sizes in bytes (default: 100,200 for NSQ, 100,512,1024,5120 for Kafka,
+    /// 100,1024,5120 for AMQP).
     #[arg(long, value_delimiter = ',')]
     sizes: Vec<u32>,
-    /// Numbers of connections (NSQ).
+    /// Numbers of connections (NSQ), of producers and of consumers (AMQP).
     #[arg(long, value_delimiter = ',', default_value = "1,4")]
     clients: Vec<u32>,
-    /// Seconds of publishing, and of reading. Fewer than 10 flatter nsqd's memory queue.
+    /// Seconds of publishing, and of reading (NSQ, AMQP). Fewer than 10 flatter nsqd's memory
+    /// queue.
     #[arg(long, default_value_t = 10)]
     seconds: u32,
     /// Only these subjects, by their name (`ours`) or a part of it (`floor`, `memory`, ...).
@@ -51,9 +56,10 @@ pub(crate) struct Args {
     /// One short run of one size and one client; results go to the target folder.
     #[arg(long)]
     quick: bool,
-    /// What to measure (Kafka; default: all but the cold read).
-    #[arg(long, value_delimiter = ',', value_enum)]
-    kinds: Vec<kafka::Kind>,
+    /// What to measure. Kafka: java, rdkafka, sync, sync-tls, end-to-end, end-to-end-tool, cold
+    /// (default: all but cold). AMQP: throughput, latency, paced, confirm (default: all).
+    #[arg(long, value_delimiter = ',')]
+    kinds: Vec<String>,
     /// What producers ask for (Kafka).
     #[arg(long, value_delimiter = ',', default_value = "1,all")]
     acks: Vec<String>,
@@ -66,6 +72,16 @@ pub(crate) struct Args {
     /// Gigabytes of the cold read (Kafka).
     #[arg(long, default_value_t = 10)]
     cold_gb: u64,
+    /// RabbitMQ (AMQP): a folder with a Debian that has the package rabbitmq-server, or the name of
+    /// a Debian release to install by debootstrap. The first one's maximum sets the rates at which
+    /// latency is measured. Needs root.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "FOLDER",
+        default_value = "trixie"
+    )]
+    rabbitmq: Vec<String>,
     /// 64 connections that each publish one message and wait, synced to disk (NSQ).
     #[arg(long)]
     disk64: bool,
@@ -81,6 +97,7 @@ pub(crate) struct Args {
 enum Peer {
     Nsq,
     Kafka,
+    Amqp,
 }
 
 impl Peer {
@@ -89,7 +106,20 @@ impl Peer {
         match self {
             Self::Nsq => "nsq",
             Self::Kafka => "kafka",
+            Self::Amqp => "amqp",
         }
+    }
+}
+
+impl Args {
+    /// What was asked to be measured, or these.
+    fn kinds_or<K: ValueEnum + Clone>(&self, defaults: &[K]) -> Result<Vec<K>> {
+        if self.kinds.is_empty() {
+            return Ok(defaults.to_vec());
+        }
+        let kinds = self.kinds.iter().map(|name| K::from_str(name, false));
+        let kinds: Result<Vec<K>, String> = kinds.collect();
+        kinds.map_err(|error| anyhow!("--kinds: {error}"))
     }
 }
 
@@ -112,6 +142,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
     match args.peer {
         Peer::Nsq => clients.install(Tool::Go)?,
         Peer::Kafka => kafka::install(&clients)?,
+        Peer::Amqp => amqp::install(&clients)?,
     }
     let data = args
         .data_dir
@@ -135,20 +166,29 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
         client_tests: workspace.client_tests(),
     };
     let report = folder.join(args.peer.name()).with_extension("md");
-    if args.peer == Peer::Kafka {
-        kafka::measure(&bench, args)?;
-        kafka::write_report(&bench.results, &report)?;
-        return Ok(true);
+    match args.peer {
+        Peer::Nsq => nsq(&bench, args, &report)?,
+        Peer::Kafka => {
+            kafka::measure(&bench, args)?;
+            kafka::write_report(&bench.results, &report)?;
+        }
+        Peer::Amqp => {
+            amqp::measure(&bench, args)?;
+            amqp::write_report(&bench.results, &report)?;
+        }
     }
-    if args.disk64 {
-        disk64::measure(&bench, args)?;
-    } else if args.latency {
-        latency::measure(&bench, args)?;
-    } else {
-        throughput::measure(&bench, args)?;
-    }
-    report::write(&bench.results, &report)?;
     Ok(true)
+}
+
+fn nsq(bench: &Bench, args: &Args, report: &Path) -> Result<()> {
+    if args.disk64 {
+        disk64::measure(bench, args)?;
+    } else if args.latency {
+        latency::measure(bench, args)?;
+    } else {
+        throughput::measure(bench, args)?;
+    }
+    report::write(&bench.results, report)
 }
 
 /// The floor and our own clients would measure the compiler's settings: start again, optimised.
@@ -254,6 +294,27 @@ fn go_seconds(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn each_peer_has_kinds_of_its_own() -> Result<()> {
+        let line = |text: &str| <Line as clap::Parser>::try_parse_from(text.split(' '));
+        let kafka = line("x kafka --kinds sync-tls,cold")?.args;
+        let found = kafka.kinds_or::<kafka::Kind>(&[])?;
+        assert_eq!(found, [kafka::Kind::SyncTls, kafka::Kind::Cold]);
+        assert!(kafka.kinds_or::<amqp::Kind>(&[]).is_err());
+        let amqp = line("x amqp --kinds paced")?.args;
+        assert_eq!(amqp.kinds_or::<amqp::Kind>(&[])?, [amqp::Kind::Paced]);
+        assert_eq!(amqp.rabbitmq, ["trixie"]);
+        let all = line("x amqp")?.args;
+        assert_eq!(all.kinds_or(&[amqp::Kind::Confirm])?, [amqp::Kind::Confirm]);
+        Ok(())
+    }
 
     #[test]
     fn the_line_of_a_bench_program_is_read() {

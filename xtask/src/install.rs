@@ -4,6 +4,7 @@
 
 mod amqp;
 mod kafka;
+pub(crate) mod rabbitmq;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,7 @@
 //! A child process that never outlives its owner, and what the kernel says about it.
 
+pub(crate) mod tree;
+
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};

@@ -71,11 +71,7 @@ struct Cell {
 }
 
 pub(super) fn measure(bench: &Bench, args: &Args) -> Result<()> {
-    let kinds = if args.kinds.is_empty() {
-        DEFAULT_KINDS
-    } else {
-        &args.kinds[..]
-    };
+    let kinds = args.kinds_or(DEFAULT_KINDS)?;
     let subjects: Vec<Subject> = Subject::ALL
         .into_iter()
         .filter(|s| args.includes_name(s.name(), &Subject::ALL.map(Subject::name)))
@@ -98,7 +94,7 @@ pub(super) fn measure(bench: &Bench, args: &Args) -> Result<()> {
         turns.warm_up()?;
         for run in 1..=runs {
             println!("run {run} of {runs}");
-            for kind in kinds {
+            for kind in &kinds {
                 turns.kind(*kind)?;
             }
         }

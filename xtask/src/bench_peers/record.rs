@@ -16,7 +16,7 @@ use crate::workspace::today;
 pub(super) struct Record {
     /// Seconds since 1970 at which `bench-peers` was started: one number for one comparison.
     pub(super) run: u64,
-    /// What was measured: `pub`, `disk64`, `produce`, ...
+    /// What was measured: `pub`, `disk64`, `produce`, `throughput`, ...
     pub(super) kind: String,
     /// Who was measured.
     pub(super) subject: String,
@@ -27,7 +27,7 @@ pub(super) struct Record {
     pub(super) topics: u32,
     pub(super) messages: u64,
     pub(super) seconds: f64,
-    /// User and system time of the broker process.
+    /// User and system time of the broker, of all its processes.
     pub(super) broker_cpu_s: f64,
     pub(super) rss_peak_bytes: u64,
     /// Messages left in the channel after reading: 0 means that the reader ran dry.
@@ -50,6 +50,23 @@ pub(super) struct Record {
     /// Which client, where there are several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) client: Option<String>,
+    /// The kind of AMQP queue: `classic`, `quorum` or `transient`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) queue: Option<String>,
+    /// Messages published, where `messages` are those received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) sent: Option<u64>,
+    /// User and system time of the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) client_cpu_s: Option<f64>,
+    /// From publish to confirm, where `p50_us` is from publish to delivery.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) confirm_p50_us: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) confirm_p99_us: Option<f64>,
+    /// As `p99_us`, but with what came before the measured time: the start of the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) whole_p99_us: Option<f64>,
     pub(super) machine: Machine,
 }
 
@@ -61,6 +78,16 @@ impl Record {
     /// Broker CPU in microseconds per message.
     pub(super) fn cpu_us(&self) -> f64 {
         self.broker_cpu_s * 1e6 / self.messages as f64
+    }
+
+    /// Broker CPU in percent of one core.
+    pub(super) fn broker_percent(&self) -> f64 {
+        self.broker_cpu_s * 100.0 / self.seconds
+    }
+
+    /// Client CPU in percent of one core.
+    pub(super) fn client_percent(&self) -> f64 {
+        self.client_cpu_s.unwrap_or(f64::NAN) * 100.0 / self.seconds
     }
 }
 
@@ -107,6 +134,12 @@ impl Results {
             partitions: None,
             rate_asked: None,
             client: None,
+            queue: None,
+            sent: None,
+            client_cpu_s: None,
+            confirm_p50_us: None,
+            confirm_p99_us: None,
+            whole_p99_us: None,
             machine: self.machine.clone(),
         }
     }
@@ -118,6 +151,16 @@ impl Results {
         writeln!(file, "{}", serde_json::to_string(record)?)?;
         let mut line = format!("{:<9} {:<28} ", record.kind, record.subject);
         match (&record.acks, record.partitions) {
+            (None, None) if record.queue.is_some() => line.push_str(&format!(
+                "{:<9} {:>4} B {} clients {}{}",
+                record.queue.as_deref().unwrap_or_default(),
+                record.size_bytes,
+                record.clients,
+                record.client.as_deref().unwrap_or_default(),
+                record
+                    .rate_asked
+                    .map_or_else(String::new, |rate| format!("{rate}/s asked")),
+            )),
             (None, None) => line.push_str(&format!(
                 "{:>3} B {} clients {} topics",
                 record.size_bytes, record.clients, record.topics

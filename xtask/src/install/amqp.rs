@@ -23,6 +23,8 @@ const JARS: &[&str] = &[
     "com.rabbitmq:amqp-client:5.23.0",
     "org.slf4j:slf4j-nop:1.7.36",
 ];
+/// RabbitMQ's own benchmark program.
+const PERF_TEST: &[&str] = &["com.rabbitmq:perf-test:2.22.1"];
 /// The version that `tests/clients/amqp/go` uses.
 const AMQP091_GO_MODULE: &str = "github.com/rabbitmq/amqp091-go@v1.16.0";
 
@@ -54,6 +56,13 @@ impl Clients {
     pub(crate) fn amqp_jars(&self) -> Result<PathBuf> {
         let folder = self.folder.join("amqp-jars");
         self.once("amqp-jars", JARS, || maven(JARS, &folder))?;
+        Ok(folder)
+    }
+
+    /// The folder with PerfTest's jars.
+    pub(crate) fn perf_test_jars(&self) -> Result<PathBuf> {
+        let folder = self.folder.join("perf-test-jars");
+        self.once("perf-test-jars", PERF_TEST, || maven(PERF_TEST, &folder))?;
         Ok(folder)
     }
 
