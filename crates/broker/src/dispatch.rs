@@ -367,9 +367,9 @@ impl Subscription {
         match seen.kind {
             Kind::New => {
                 self.mark(state, index, run.end(), round.now_ms);
-                state.bodies.leave(run.body_bytes);
                 let (count, now_us) = (u64::from(run.count), round.now_us);
                 let bytes = run.body_bytes;
+                state.bodies.leave(partition, run.first, bytes.into());
                 state
                     .ledger
                     .take_new(index, count, holder, due_ms, now_us, bytes);

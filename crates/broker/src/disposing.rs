@@ -11,7 +11,10 @@ impl Subscription {
         let index = partition_number(seen.partition);
         let all_went = match (seen.run.verdict, seen.kind) {
             (Verdict::Later(due_ms), Kind::New) => {
-                state.bodies.leave(seen.run.body_bytes);
+                let bytes = seen.run.body_bytes;
+                state
+                    .bodies
+                    .leave(seen.partition, seen.run.first, bytes.into());
                 state.ledger.delay_new(index, due_ms, seen.run.body_bytes);
                 state.step_behind(seen);
                 true
@@ -49,7 +52,7 @@ impl Subscription {
         };
         if seen.kind == Kind::New {
             let share = u64::from(run.body_bytes) * u64::from(count) / u64::from(run.count.max(1));
-            state.bodies.leave(share);
+            state.bodies.leave(seen.partition, run.first, share);
         }
         match (reason, seen.kind) {
             (None, Kind::New) => state.ledger.skip_to(index, run.end()),

@@ -29,10 +29,19 @@ pub(crate) struct Bodies {
 }
 
 impl Bodies {
-    /// Messages with bodies of so many bytes wait no longer, or are not new any more. Never less
-    /// than nothing: a message may have gone from the log without being seen.
-    pub(crate) fn leave(&mut self, bytes: impl Into<u64>) {
-        self.bytes = self.bytes.saturating_sub(bytes.into());
+    /// Messages from `first` on, with bodies of so many bytes, wait no longer, or are not new any
+    /// more. Those that were not counted change nothing: they lie in other segments than those that
+    /// were.
+    pub(crate) fn leave(&mut self, partition: usize, first: Offset, bytes: u64) {
+        let below = self.uncounted_below.get(partition);
+        if below.is_none_or(|below| first >= *below) {
+            self.forget(bytes);
+        }
+    }
+
+    /// Never less than nothing: a message may have gone from the log without being seen.
+    fn forget(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 
@@ -75,7 +84,7 @@ impl Subscription {
     /// The publish did not happen after all.
     fn give_place_back(&self, bytes: u64) {
         if self.options().length_bytes_max.is_some() {
-            self.state.lock().bodies.leave(bytes);
+            self.state.lock().bodies.forget(bytes);
         }
     }
 
