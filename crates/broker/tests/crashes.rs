@@ -245,6 +245,9 @@ impl Run {
         }
         for key in gone {
             self.owed.remove(&key);
+            // A later subscription of that name has delivered nothing.
+            self.handed
+                .retain(|(topic, name, _)| (*topic, *name) != key);
         }
         for key in self.owed.keys().copied().collect::<Vec<_>>() {
             self.subscribe(key.0, key.1);
