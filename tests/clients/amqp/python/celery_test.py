@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from kit import AMQP, check, main, name, same, wait_for
@@ -167,20 +168,27 @@ def quorum_queues_with_their_delayed_delivery():
 
 @check
 def events_of_workers():
-    seen = []
-    with worker(["default"]):
+    seen, stop = [], threading.Event()
+
+    def work():
+        while not stop.wait(0.5):
+            tasks.add.delay(1, 1)
+
+    with worker(["default"]), tasks.app.connection_for_read() as connection:
+        def handle(event):
+            seen.append(event["type"])
+            receiver.should_stop = {"task-succeeded", "worker-heartbeat"} <= set(seen)
+
+        receiver = tasks.app.events.Receiver(connection, handlers={"*": handle})
         tasks.app.control.enable_events()
-        with tasks.app.connection_for_read() as connection:
-            receiver = tasks.app.events.Receiver(
-                connection, handlers={"*": lambda event: seen.append(event["type"])})
-            result = None
-            deadline = time.monotonic() + 30
-            while "task-succeeded" not in seen and time.monotonic() < deadline:
-                if result is None or len(seen) > 50:
-                    result = tasks.add.delay(1, 1)
-                with contextlib.suppress(TimeoutError, OSError):
-                    receiver.capture(limit=None, timeout=1, wakeup=False)
-        assert "task-succeeded" in seen, seen
+        publisher = threading.Thread(target=work, daemon=True)
+        publisher.start()
+        try:
+            receiver.capture(limit=None, timeout=RESULT_S_MAX, wakeup=True)
+        finally:
+            stop.set()
+            publisher.join(10)
+        assert receiver.should_stop, seen
 
 
 @check
@@ -208,8 +216,8 @@ def kombu_by_itself():
         same(message.payload, "one", "a simple queue")
         message.ack()
         same(simple.qsize(), 0, "left")
-        simple.queue.delete()
         simple.close()
+        simple.queue.delete()
     same(found, [({"number": n}, n, f"a.{n}") for n in range(50)], "messages")
 
 

@@ -8,6 +8,15 @@ import harness
 from harness import wait_for
 
 
+def listens():
+    host, port = harness.BROKER.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), 1).close()
+        return True
+    except OSError:
+        return False
+
+
 class Broker:
     def __init__(self, command):
         self.command = command
@@ -16,17 +25,12 @@ class Broker:
     def start(self):
         self.process = subprocess.Popen(
             self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        host, port = harness.BROKER.rsplit(":", 1)
 
-        def listens():
+        def serves():
             assert self.process.poll() is None, "the broker has ended"
-            try:
-                socket.create_connection((host, int(port)), 1).close()
-                return True
-            except OSError:
-                return False
+            return listens()
 
-        wait_for(listens, "the broker serves", 60)
+        wait_for(serves, "the broker serves", 60)
 
     def __enter__(self):
         self.start()
@@ -38,6 +42,8 @@ class Broker:
     def kill(self):
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
+        # One that was started by way of another program may end a little later than that.
+        wait_for(lambda: not listens(), "the broker has gone", 30)
 
     def stop(self):
         """An orderly end."""
