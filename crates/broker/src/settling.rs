@@ -157,7 +157,8 @@ impl Subscription {
     /// Ends leases whose time has come. Called by the housekeeping.
     pub(crate) fn on_due(self: &Arc<Self>, now_ms: u64) {
         self.change(|state| {
-            state.due_ms = NEVER_MS;
+            // Those that are still to come are found again by the dispatch that follows.
+            (state.due_ms, state.expiry_ms) = (NEVER_MS, NEVER_MS);
             if state.retry_ms <= now_ms {
                 state.retry_ms = NEVER_MS;
             }

@@ -357,6 +357,7 @@ impl Subscription {
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
+        (state.expiry_ms, state.rest_ms) = (NEVER_MS, NEVER_MS);
         let wakers: Vec<Waker> = state
             .consumers
             .iter()

@@ -145,6 +145,20 @@ fn expiry_goes_on_after_a_restart_and_after_cold_reads() {
 }
 
 #[test]
+fn a_deleted_queue_leaves_no_timer() {
+    let world = World::new();
+    let subscription = aging(&world, 1_000);
+    world.publish("q", &["1"]);
+    let holding = consumer(&subscription, 0);
+    world.settle();
+    world.topic("q").delete_subscription("s").unwrap();
+    world.advance(1_000);
+    let now_ms = cloverleaf_broker::Clock::now_ms(&*world.clock);
+    assert!(world.broker.tick() > now_ms, "the housekeeping has no rest");
+    drop(holding);
+}
+
+#[test]
 fn each_priority_has_a_head_that_expires() {
     let world = World::new();
     let options = || TopicOptions {
