@@ -173,8 +173,10 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
             kafka::write_report(&bench.results, &report)?;
         }
         Peer::Amqp => {
-            amqp::measure(&bench, args)?;
+            let measured = amqp::measure(&bench, args);
+            // Also of what was measured before an error.
             amqp::write_report(&bench.results, &report)?;
+            return measured;
         }
     }
     Ok(true)

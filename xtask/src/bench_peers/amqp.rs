@@ -81,7 +81,8 @@ pub(super) fn install(clients: &Clients) -> Result<()> {
     clients.perf_test_jars().map(drop)
 }
 
-pub(super) fn measure(bench: &Bench, args: &Args) -> Result<()> {
+/// A measurement that fails is told and left out; the others go on. `false`: one has failed.
+pub(super) fn measure(bench: &Bench, args: &Args) -> Result<bool> {
     let kinds = args.kinds_or(KINDS)?;
     let all = subject::all(bench, args)?;
     let names: Vec<&str> = all.iter().map(Subject::name).collect();
@@ -93,6 +94,7 @@ pub(super) fn measure(bench: &Bench, args: &Args) -> Result<()> {
         programs: Programs::new(bench, args)?,
         started: Vec::new(),
         queues: 0,
+        failures: 0,
         received: BTreeMap::new(),
     };
     for (at, subject) in included.enumerate() {
@@ -108,7 +110,10 @@ pub(super) fn measure(bench: &Bench, args: &Args) -> Result<()> {
             turns.kind(kind)?;
         }
     }
-    Ok(())
+    if turns.failures > 0 {
+        println!("{} measurements have failed", turns.failures);
+    }
+    Ok(turns.failures == 0)
 }
 
 struct Turns<'a> {
@@ -117,6 +122,7 @@ struct Turns<'a> {
     programs: Programs<'a>,
     started: Vec<Started>,
     queues: u32,
+    failures: u32,
     /// What the first RabbitMQ has delivered per second, for each cell and run.
     received: BTreeMap<Cell, Vec<f64>>,
 }
@@ -169,16 +175,17 @@ impl Turns<'_> {
 
     fn throughput(&mut self, cell: Cell) -> Result<()> {
         for at in 0..self.started.len() {
-            let record = self.perf_test(at, "throughput", &cell)?;
-            self.note_maximum(at, cell, &record);
+            self.maximum(at, "throughput", cell)?;
         }
         Ok(())
     }
 
-    fn note_maximum(&mut self, at: usize, cell: Cell, record: &Record) {
-        if self.reference() == Some(at) {
+    fn maximum(&mut self, at: usize, kind: &str, cell: Cell) -> Result<()> {
+        let record = self.perf_test(at, kind, &cell)?;
+        if let (Some(record), true) = (record, self.reference() == Some(at)) {
             self.received.entry(cell).or_default().push(record.rate());
         }
+        Ok(())
     }
 
     /// Whose maximum sets the rates.
@@ -192,10 +199,12 @@ impl Turns<'_> {
             return Ok(());
         };
         if !self.received.contains_key(&cell) {
-            let record = self.perf_test(reference, "maximum", &cell)?;
-            self.note_maximum(reference, cell, &record);
+            self.maximum(reference, "maximum", cell)?;
         }
-        let mut rates = self.received.get(&cell).cloned().unwrap_or_default();
+        let Some(mut rates) = self.received.get(&cell).cloned() else {
+            println!("{cell:?}: RabbitMQ's maximum is not known: latency is not measured");
+            return Ok(());
+        };
         let half = median(&mut rates) / 2.0;
         // PerfTest is told the rate of one producer.
         let each = (half / f64::from(cell.clients)).floor().max(1.0) as u32;
@@ -225,7 +234,7 @@ impl Turns<'_> {
         Ok(())
     }
 
-    fn perf_test(&mut self, at: usize, kind: &str, cell: &Cell) -> Result<Record> {
+    fn perf_test(&mut self, at: usize, kind: &str, cell: &Cell) -> Result<Option<Record>> {
         let has_confirms = cell.queue != Queue::Transient;
         self.turn(at, kind, cell, has_confirms, |programs, started, queue| {
             let outcome = programs.perf_test(started, queue, cell)?;
@@ -258,7 +267,7 @@ impl Turns<'_> {
         Ok(())
     }
 
-    /// Runs a client and writes down what it and the broker did.
+    /// Runs a client and writes down what it and the broker did. `None`: the client has failed.
     fn turn(
         &mut self,
         at: usize,
@@ -266,7 +275,7 @@ impl Turns<'_> {
         cell: &Cell,
         has_confirms: bool,
         client: impl FnOnce(&Programs<'_>, &mut Started, &str) -> Result<Outcome>,
-    ) -> Result<Record> {
+    ) -> Result<Option<Record>> {
         self.queues += 1;
         let queue = format!("bench-{}", self.queues);
         // What an earlier turn has left to write is not this one's load.
@@ -284,10 +293,20 @@ impl Turns<'_> {
         record.clients = cell.clients;
         record.rate_asked = cell.rate;
         started.forget_peak()?;
-        client(&self.programs, started, &queue)?.write_to(&mut record);
+        match client(&self.programs, started, &queue) {
+            Ok(outcome) => outcome.write_to(&mut record),
+            Err(error) => {
+                started.check_alive()?;
+                println!("FAILED {kind} {} {cell:?}: {error:#}", record.subject);
+                // It may not have been made, or be gone already.
+                let _ = self.programs.delete(started, &queue);
+                self.failures += 1;
+                return Ok(None);
+            }
+        }
         record.rss_peak_bytes = started.usage()?.rss_peak_bytes;
         results.add(&record)?;
-        Ok(record)
+        Ok(Some(record))
     }
 }
 

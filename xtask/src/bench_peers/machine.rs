@@ -75,6 +75,12 @@ pub(super) fn wait_quiet() -> Result<()> {
     Ok(())
 }
 
+/// Seconds that all cores together were busy, since the machine was started.
+pub(super) fn busy_s() -> Result<f64> {
+    let (busy, _) = ticks()?;
+    Ok(busy as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
 /// Busy and all ticks of all cores, from the first line of `/proc/stat`.
 fn ticks() -> Result<(u64, u64)> {
     let stat = std::fs::read_to_string("/proc/stat")?;

@@ -59,6 +59,10 @@ pub(super) struct Record {
     /// User and system time of the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) client_cpu_s: Option<f64>,
+    /// What everything else on the machine used, the kernel's own work and its host's included: a
+    /// measurement in which it is large is spoilt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) foreign_cpu_s: Option<f64>,
     /// From publish to confirm, where `p50_us` is from publish to delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) confirm_p50_us: Option<f64>,
@@ -88,6 +92,11 @@ impl Record {
     /// Client CPU in percent of one core.
     pub(super) fn client_percent(&self) -> f64 {
         self.client_cpu_s.unwrap_or(f64::NAN) * 100.0 / self.seconds
+    }
+
+    /// What neither broker nor client used, in percent of one core.
+    pub(super) fn foreign_percent(&self) -> f64 {
+        self.foreign_cpu_s.unwrap_or(f64::NAN) * 100.0 / self.seconds
     }
 }
 
@@ -137,6 +146,7 @@ impl Results {
             queue: None,
             sent: None,
             client_cpu_s: None,
+            foreign_cpu_s: None,
             confirm_p50_us: None,
             confirm_p99_us: None,
             whole_p99_us: None,

@@ -36,12 +36,14 @@ impl Clients {
 }
 
 fn install(release: &str, folder: &Path) -> Result<()> {
-    // What an attempt that failed has left: its proc is no longer mounted.
+    // What an attempt that failed has left.
     if folder.exists() {
         std::fs::remove_dir_all(folder)?;
     }
-    let mut debootstrap = Command::new("debootstrap");
-    debootstrap.args(["--variant=minbase", release]).arg(folder);
+    // What it mounts goes with it, whatever comes of it.
+    let mut debootstrap = Command::new("unshare");
+    debootstrap.args(["--mount", "debootstrap", "--variant=minbase", release]);
+    debootstrap.arg(folder);
     if let Some(mirror) = std::env::var_os("DEBIAN_MIRROR") {
         debootstrap.arg(mirror);
     }

@@ -1,14 +1,12 @@
 //! What PerfTest prints once a second, and what comes of it.
 
-use super::programs::Outcome;
-use crate::process::Usage;
+use super::programs::{Outcome, Used};
 
-/// A line of PerfTest, and what broker and client had used when it came.
+/// A line of PerfTest, and what had been used when it came.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) interval: Interval,
-    pub(super) broker: Usage,
-    pub(super) client: Usage,
+    pub(super) used: Used,
 }
 
 /// A second, more or less. Latencies are `None` where nothing came.
@@ -53,10 +51,12 @@ impl Latency {
     fn after(line: &str, words: &str) -> Option<Self> {
         let (_, rest) = line.rsplit_once(words)?;
         let mut fields = rest.split(' ').next()?.split('/');
-        Some(Self {
+        let found = Self {
             p50_us: fields.nth(1)?.parse().ok()?,
             p99_us: fields.nth(2)?.parse().ok()?,
-        })
+        };
+        // All of them are 0 where nothing came.
+        (found.p99_us > 0.0).then_some(found)
     }
 }
 
@@ -90,12 +90,12 @@ pub(super) fn summarise(samples: &[Sample], warm_up_s: f64) -> Option<Outcome> {
         let mut values: Vec<f64> = measured.iter().filter_map(|s| value(&s.interval)).collect();
         (!values.is_empty()).then(|| super::median(&mut values))
     };
+    let used = last.used - first.used;
     Some(Outcome {
         messages: count(|i| i.received_per_s),
         sent: Some(count(|i| i.sent_per_s)),
         seconds: last.interval.end_s - first.interval.end_s,
-        broker_cpu_s: last.broker.cpu_s - first.broker.cpu_s,
-        client_cpu_s: last.client.cpu_s - first.client.cpu_s,
+        used,
         p50_us: middle(|i| Some(i.consumer?.p50_us)),
         p99_us: middle(|i| Some(i.consumer?.p99_us)),
         confirm_p50_us: middle(|i| Some(i.confirm?.p50_us)),
@@ -139,6 +139,9 @@ mod tests {
             confirm: None,
         };
         assert_eq!(Interval::parse(line), Some(expected));
+        let line = "id: test-1, time 1.000 s, sent: 5 msg/s, received: 0 msg/s, \
+                    min/median/75th/95th/99th consumer latency: 0/0/0/0/0 µs";
+        assert!(Interval::parse(line).is_some_and(|interval| interval.consumer.is_none()));
         let line = "id: test-1, consumer latency min/median/75th/95th/99th 24/22483/3/4/353827 µs";
         assert_eq!(Interval::parse(line), None);
         assert_eq!(whole_p99_us(line), Some(353_827.0));
@@ -151,15 +154,12 @@ mod tests {
             let mut interval = interval;
             interval.end_s = second;
             interval.received_per_s = received_per_s;
-            let of = |cpu_s| Usage {
-                cpu_s,
-                ..Usage::default()
+            let used = Used {
+                broker_cpu_s: cpu_s,
+                client_cpu_s: 2.0 * cpu_s,
+                machine_cpu_s: 4.0 * cpu_s,
             };
-            Sample {
-                interval,
-                broker: of(cpu_s),
-                client: of(2.0 * cpu_s),
-            }
+            Sample { interval, used }
         };
         let samples = [
             sample(1.0, 1.0, 1.0),
@@ -170,8 +170,12 @@ mod tests {
         let outcome = summarise(&samples, 2.0).context("there is enough")?;
         assert_eq!(outcome.messages, 50);
         assert_eq!(outcome.seconds, 3.0);
-        assert_eq!(outcome.broker_cpu_s, 0.75);
-        assert_eq!(outcome.client_cpu_s, 1.5);
+        let used = Used {
+            broker_cpu_s: 0.75,
+            client_cpu_s: 1.5,
+            machine_cpu_s: 3.0,
+        };
+        assert_eq!(outcome.used, used);
         assert_eq!(outcome.p50_us, Some(57544.0));
         assert!(summarise(&samples[..2], 2.0).is_none());
         assert!(summarise(&[], 2.0).is_none());

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::ops::Sub;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
 
 use super::super::record::Record;
-use super::super::{Args, Bench};
+use super::super::{Args, Bench, machine};
 use super::intervals::{Interval, Sample, summarise, whole_p99_us};
 use super::subject::Started;
 use super::{Cell, Queue};
@@ -34,6 +35,38 @@ const WARM_UP_SECONDS: u32 = 3;
 /// A client that is not done so long after its time is killed: it hangs on a broker that is gone.
 const GRACE_SECONDS: u32 = 60;
 
+/// User and system time in seconds, since something began.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Used {
+    /// Of all processes of the broker.
+    pub(super) broker_cpu_s: f64,
+    pub(super) client_cpu_s: f64,
+    /// Of everything, these two included.
+    pub(super) machine_cpu_s: f64,
+}
+
+impl Used {
+    fn now(started: &mut Started, client: Usage) -> Result<Self> {
+        Ok(Self {
+            broker_cpu_s: started.usage()?.cpu_s,
+            client_cpu_s: client.cpu_s,
+            machine_cpu_s: machine::busy_s()?,
+        })
+    }
+}
+
+impl Sub for Used {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            broker_cpu_s: self.broker_cpu_s - earlier.broker_cpu_s,
+            client_cpu_s: self.client_cpu_s - earlier.client_cpu_s,
+            machine_cpu_s: self.machine_cpu_s - earlier.machine_cpu_s,
+        }
+    }
+}
+
 /// What a client and the broker have done.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Outcome {
@@ -41,8 +74,7 @@ pub(super) struct Outcome {
     pub(super) messages: u64,
     pub(super) sent: Option<u64>,
     pub(super) seconds: f64,
-    pub(super) broker_cpu_s: f64,
-    pub(super) client_cpu_s: f64,
+    pub(super) used: Used,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
     pub(super) mean_us: Option<f64>,
@@ -58,8 +90,12 @@ impl Outcome {
         record.messages = self.messages;
         record.sent = self.sent;
         record.seconds = self.seconds;
-        record.broker_cpu_s = self.broker_cpu_s;
-        record.client_cpu_s = Some(self.client_cpu_s);
+        let used = self.used;
+        record.broker_cpu_s = used.broker_cpu_s;
+        record.client_cpu_s = Some(used.client_cpu_s);
+        let foreign = used.machine_cpu_s - used.broker_cpu_s - used.client_cpu_s;
+        // The clocks of processes and machine tick apart.
+        record.foreign_cpu_s = Some(foreign.max(0.0));
         record.p50_us = self.p50_us;
         record.p99_us = self.p99_us;
         record.mean_us = self.mean_us;
@@ -149,8 +185,7 @@ impl<'a> Programs<'a> {
                 }
                 samples.push(Sample {
                     interval,
-                    broker: started.usage()?,
-                    client,
+                    used: Used::now(started, client)?,
                 });
             }
             Ok(())
@@ -177,24 +212,23 @@ impl<'a> Programs<'a> {
         command.arg(format!("--kind={}", cell.queue.name()));
         command.arg(format!("--size={}", cell.size_bytes));
         command.arg(format!("--messages={messages}"));
-        let mut used: Vec<(Usage, Usage)> = Vec::new();
+        let mut used = Vec::new();
         let text = watch(command, 0, |line, client| {
             if line == "measuring" || line.starts_with('{') {
-                used.push((started.usage()?, client));
+                used.push(Used::now(started, client)?);
             }
             Ok(())
         })?;
         let line = text.lines().rfind(|line| line.starts_with('{'));
         let found: serde_json::Value =
             serde_json::from_str(line.unwrap_or_default()).with_context(|| text.clone())?;
-        let [(broker, own), (broker_then, own_then)] = used[..] else {
+        let [before, after] = used[..] else {
             bail!("no beginning and end in {text}");
         };
         Ok(Outcome {
             messages,
             seconds: messages as f64 / found["rate"].as_f64().context("no rate")?,
-            broker_cpu_s: broker_then.cpu_s - broker.cpu_s,
-            client_cpu_s: own_then.cpu_s - own.cpu_s,
+            used: after - before,
             p50_us: found["p50_us"].as_f64(),
             p99_us: found["p99_us"].as_f64(),
             mean_us: found["mean_us"].as_f64(),

@@ -24,7 +24,8 @@ pub(super) fn key(r: &Record) -> impl PartialEq + Ord + use<> {
 const INTRODUCTION: &str = "\
 Subjects take turns on queues of their own; figures are medians of the runs. CPU is user and \
 system time of all processes of the broker, per message received: the figure that stays when the \
-machine is noisy. CPU % is of one core, where the machine has more. Peak memory is the most that \
+machine is noisy. CPU % is of one core, where the machine has more; `other` is what neither \
+broker nor client used, and should be next to nothing. Peak memory is the most that \
 was resident during the measurement, of all processes of the broker.\n\
 \n\
 `disk` is synced before the confirm; `kernel` at best survives kill -9: confirms of RabbitMQ's \
@@ -43,6 +44,9 @@ more than `received`.\n\
 /// Writes the report of the newest run of each kind.
 pub(crate) fn write(results: &Results, path: &Path) -> Result<()> {
     let all = results.all()?;
+    if all.is_empty() {
+        return Ok(());
+    }
     let mut text =
         String::from("# AMQP: figures\n\nWritten by `cargo xtask bench-peers amqp`; raw results: ");
     writeln!(text, "{}.\n", results.links()?)?;
@@ -123,8 +127,8 @@ fn perf_test(text: &mut String, rows: &[Row<'_>]) -> Result<()> {
     text.push_str(
         "| queue | size | producers, consumers | asked/s | subject | durability | received/s | \
          range | sent/s | p50 µs | p99 µs | confirm p50 µs | confirm p99 µs | CPU µs | broker CPU \
-         % | client CPU % | peak MB | runs | p99 µs of all |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+         % | client CPU % | other CPU % | peak MB | runs | p99 µs of all |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for row in rows {
         let r = row.first();
@@ -136,7 +140,7 @@ fn perf_test(text: &mut String, rows: &[Row<'_>]) -> Result<()> {
         writeln!(
             text,
             "| {} | {} | {} | {asked} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.2} | \
-             {:.1} | {:.0} | {:.0} | {} | {} |",
+             {:.1} | {:.0} | {:.0} | {:.0} | {} | {} |",
             r.queue.as_deref().unwrap_or("–"),
             r.size_bytes,
             r.clients,
@@ -152,6 +156,7 @@ fn perf_test(text: &mut String, rows: &[Row<'_>]) -> Result<()> {
             row.cpu_us(),
             row.median(Record::broker_percent),
             row.median(Record::client_percent),
+            row.median(Record::foreign_percent),
             row.median(|r| r.rss_peak_bytes as f64 / 1e6),
             row.records.len(),
             median(row, |r| r.whole_p99_us),
@@ -163,14 +168,14 @@ fn perf_test(text: &mut String, rows: &[Row<'_>]) -> Result<()> {
 fn confirm(text: &mut String, rows: &[Row<'_>]) -> Result<()> {
     text.push_str(
         "| client | queue | size | subject | durability | messages/s | range | p50 µs | p99 µs | \
-         CPU µs | broker CPU % | client CPU % | runs |\n\
-         |---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
+         CPU µs | broker CPU % | client CPU % | other CPU % | runs |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
     );
     for row in rows {
         let r = row.first();
         writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.1} | {:.0} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {:.1} | {:.0} | {} | {} | {} |",
             r.client.as_deref().unwrap_or(&r.kind),
             r.queue.as_deref().unwrap_or("–"),
             r.size_bytes,
@@ -183,6 +188,7 @@ fn confirm(text: &mut String, rows: &[Row<'_>]) -> Result<()> {
             row.cpu_us(),
             row.median(Record::broker_percent),
             median(row, |r| r.client_cpu_s.map(|_| r.client_percent())),
+            median(row, |r| r.foreign_cpu_s.map(|_| r.foreign_percent())),
             row.records.len(),
         )?;
     }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::super::{Args, Bench};
 use super::Queue;
@@ -93,6 +93,15 @@ impl Started {
 
     pub(super) fn amqp(&self) -> SocketAddr {
         self.broker.amqp()
+    }
+
+    /// An error with its log if it has ended.
+    pub(super) fn check_alive(&mut self) -> Result<()> {
+        let process = self.broker.process();
+        match process.exit_status()? {
+            None => Ok(()),
+            Some(status) => bail!("{} ended ({status}):\n{}", self.subject.name, process.log()),
+        }
     }
 
     /// Of all its processes: `beam.smp`, `erl_child_setup`, `epmd`, ...
