@@ -46,12 +46,14 @@ impl Subscription {
             Found::Blank(Blank::Nothing) => {}
             Found::Blank(Blank::Waiting) => answer = Poll::Pending,
         }
-        // What is left may be looked after by a timer, or may have become too little to be.
+        // What is left may be looked after by a timer, or may have become too little to be. To
+        // those who wait, this one too, it is no news: they would ask again, and wake each other.
+        let others_wait = std::mem::take(&mut state.pull_waits);
         self.dispatch(&mut state);
         if answer.is_pending() {
             outbox.set_waker(context.waker());
-            state.pull_waits = true;
         }
+        state.pull_waits = others_wait || answer.is_pending();
         self.finish(state);
         answer
     }

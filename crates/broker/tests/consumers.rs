@@ -196,10 +196,15 @@ fn a_puller_waits_for_a_cold_read_and_no_longer() {
     let mut context = Context::from_waker(&waker);
     assert!(pull.poll_take(&mut context).is_pending());
     assert!(!flag.0.load(Ordering::SeqCst));
-    // A read under way: asking again changes nothing, another puller waits as well.
+    // A read under way: asking again changes nothing, another puller waits as well. None wakes
+    // itself or another: nothing has come.
     assert!(pull.poll_take(&mut context).is_pending());
     let other = puller(&subscription);
     assert_eq!(take(&other), None);
+    assert!(pull.poll_take(&mut context).is_pending());
+    assert!(!flag.0.load(Ordering::SeqCst), "it was woken for nothing");
+    assert_eq!(take(&other), None);
+    assert!(!flag.0.load(Ordering::SeqCst), "it was woken for nothing");
     world.log.step();
     assert!(flag.0.swap(false, Ordering::SeqCst), "it was not woken");
     assert_eq!(take_body(&other).unwrap(), "1");
