@@ -229,6 +229,34 @@ fn what_a_consumer_without_acknowledgements_was_given_is_sent_before_it_ends() {
 }
 
 #[test]
+fn what_was_not_sent_to_a_cancelled_consumer_is_new_to_the_next() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    let body = |number: usize| format!("{number:0>3000}");
+    for number in 0..100 {
+        peer.publish("", "q", &body(number));
+    }
+    peer.show(&consume_frame("q", false));
+    assert!(peer.poll_once());
+    let cancel = method::BasicCancel {
+        consumer_tag: "q",
+        no_wait: false,
+    };
+    peer.method(1, Method::BasicCancel(cancel));
+    let sent = peer.receive().len() - 1;
+    assert!(0 < sent && sent < 100, "{sent} fit into a round of output");
+    let mut other = world.channel();
+    other.consume("q", "c", false);
+    let got = other.deliveries();
+    let numbers = (1..).zip(sent..100);
+    let expected: Vec<_> = numbers
+        .map(|(tag, number)| (tag, false, body(number)))
+        .collect();
+    assert!(got == expected, "in their order, and not a second time");
+}
+
+#[test]
 fn a_queue_that_is_deleted_cancels_its_consumers() {
     let world = World::default();
     let mut peer = world.channel();
@@ -305,6 +333,13 @@ fn an_answer_goes_straight_to_who_asked() {
     let got = client.receive();
     assert_eq!(got[0].delivery().2, "4");
     assert_eq!(got[0].properties().correlation_id, Some("1"));
+    // Nothing waits there, as far as others are told, whatever does.
+    let long = "x".repeat(100_000);
+    for _ in 0..20 {
+        server.publish_with("", &reply_to, &answer, &long, true);
+    }
+    assert_eq!(server.counts(&reply_to), (0, 1));
+    assert_eq!(client.receive().len(), 20);
     // It goes with its consumer, however that goes.
     let cancel = method::BasicCancel {
         consumer_tag: "r",

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::consumer::Consumer;
+use crate::message::{Delivery, MessageRange};
 use crate::options::ConsumerOptions;
 use crate::outbox::Outbox;
 use crate::shared_window::{self, SharedWindow};
@@ -170,14 +171,16 @@ impl Subscription {
         self.lost_last_consumer(left);
     }
 
-    /// Nothing more is delivered to a consumer; what it has taken can still be settled.
-    pub(crate) fn retire(self: &Arc<Self>, slot: u32) {
+    /// Nothing more is delivered to a consumer; what it has taken, apart from `unseen`, can still
+    /// be settled.
+    pub(crate) fn retire(self: &Arc<Self>, slot: u32, unseen: &[MessageRange]) {
         let left = self.change(|state| {
             let Some(consumer) = state.consumer_mut(slot) else {
                 return false;
             };
             let counted = std::mem::take(&mut consumer.counts);
             consumer.retired = true;
+            self.untake(state, slot, unseen.iter().copied());
             self.give_outbox_back(state, slot);
             counted && !state.closed && state.counted_consumers().next().is_none()
         });
@@ -198,9 +201,13 @@ impl Subscription {
         };
         let deliveries = consumer.outbox.take_all();
         consumer.stalled = false;
+        self.untake(state, slot, deliveries.iter().map(Delivery::range));
+    }
+
+    /// What of these ranges is in flight to a consumer goes back as if it had not been delivered.
+    fn untake(&self, state: &mut State, slot: u32, ranges: impl Iterator<Item = MessageRange>) {
         let mut count = 0;
-        for delivery in &deliveries {
-            let range = delivery.range();
+        for range in ranges {
             let place = (range.first, range.end());
             count += state.ledger.untake_between(range.partition, place, slot);
         }

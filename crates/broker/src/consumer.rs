@@ -94,7 +94,14 @@ impl Consumer {
     /// delivered, and others take over where this one was the single active or the exclusive one.
     /// What was taken stays in flight, and can be settled until the consumer is dropped.
     pub fn retire(&self) {
-        self.subscription.retire(self.slot);
+        self.retire_unseen(&[]);
+    }
+
+    /// As [`Self::retire`], for a session that has taken more than its client was sent: these
+    /// ranges go back too, together with what was not taken and in their old positions, as if they
+    /// had not been delivered. What of them is not in flight to this consumer is left alone.
+    pub fn retire_unseen(&self, unseen: &[MessageRange]) {
+        self.subscription.retire(self.slot, unseen);
     }
 
     /// Acknowledges one message.

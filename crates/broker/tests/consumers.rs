@@ -81,6 +81,36 @@ fn a_retired_consumer_settles_what_it_has_and_gets_nothing() {
 }
 
 #[test]
+fn what_a_clients_session_has_not_sent_goes_to_the_next_as_if_it_were_new() {
+    let world = World::new();
+    let options = SubscriptionOptions {
+        single_active: true,
+        attempts_max: 1,
+        ..SubscriptionOptions::default()
+    };
+    let subscription = world.subscription_with("t", "s", options);
+    let (first, next) = (consumer(&subscription, 10), consumer(&subscription, 10));
+    world.publish("t", &["1", "2", "3"]);
+    assert_eq!(bodies(&first).len(), 3);
+    // These are in its outbox.
+    world.publish("t", &["4", "5"]);
+    first.retire_unseen(&[range(1, 2), range(7, 3)]);
+    let got = receive(&next).unwrap();
+    let seen: Vec<_> = got
+        .iter()
+        .map(|got| (got.body.as_str(), got.attempts, got.redelivered))
+        .collect();
+    let expected = ["2", "3", "4", "5"].map(|body| (body, 1, false));
+    assert_eq!(seen, expected, "in their order, and not a second time");
+    assert_eq!((first.in_flight(), next.in_flight()), (1, 4));
+    let mut settled = 0;
+    first.ack_ranges(&[range(0, 3)], |range, settlement| {
+        settled += settlement.map_or(0, |_| range.count);
+    });
+    assert_eq!(settled, 1, "what went back is another's");
+}
+
+#[test]
 fn who_retires_makes_room_for_others() {
     let world = World::new();
     let alone = || ConsumerOptions {

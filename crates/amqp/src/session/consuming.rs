@@ -208,14 +208,11 @@ impl Session {
     /// Ends the deliveries to a consumer. What the client has not seen goes back.
     fn retire(&mut self, slot: u32) -> Option<Arc<Queue>> {
         let consuming = self.consumers.retire(slot)?;
-        consuming.consumer.retire();
         let unseen = consuming.runs.drain(consuming.runs_done..);
-        let ranges: Vec<MessageRange> = unseen.map(|run| range_of(&run)).collect();
+        let unseen: Vec<MessageRange> = unseen.map(|run| range_of(&run)).collect();
         consuming.runs.clear();
         consuming.runs_done = 0;
-        if !ranges.is_empty() && !consuming.no_ack {
-            consuming.consumer.nack_ranges(&ranges);
-        }
+        consuming.consumer.retire_unseen(&unseen);
         Some(Arc::clone(&consuming.queue))
     }
 
