@@ -9,9 +9,11 @@
 mod headers;
 mod topic;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use self::headers::SortedHeaders;
 use self::topic::Patterns;
 use crate::wire::{Table, Value};
 
@@ -167,7 +169,12 @@ impl Exchange {
         true
     }
 
-    fn matches<'a>(&'a self, message: &Routed<'_>, mut found: impl FnMut(&'a Destination)) {
+    fn matches<'a, 'm>(
+        &'a self,
+        message: &Routed<'m>,
+        headers: &OnceCell<SortedHeaders<'m>>,
+        mut found: impl FnMut(&'a Destination),
+    ) {
         match self.options.kind {
             Kind::Fanout => self.bindings.iter().for_each(|b| found(&b.destination)),
             Kind::Direct => {
@@ -185,10 +192,11 @@ impl Exchange {
                 }
             }
             Kind::Headers => {
+                let headers = headers.get_or_init(|| SortedHeaders::new(message.headers));
                 for binding in &self.bindings {
                     // It was a table when it was bound.
                     let arguments = Table::check(&binding.arguments).unwrap_or_default();
-                    if headers::is_match(arguments, message.headers) {
+                    if headers::is_match(arguments, headers) {
                         found(&binding.destination);
                     }
                 }
@@ -421,11 +429,13 @@ impl Topology {
         let mut seen_queues: HashSet<&Arc<str>> = HashSet::new();
         let mut seen: HashSet<&Arc<str>> = HashSet::from([name]);
         let mut work = vec![exchange];
+        // Sorted once for all exchanges, if one asks.
+        let headers = OnceCell::new();
         while let Some(exchange) = work.pop() {
             let mut further: Vec<&Arc<str>> = Vec::new();
             let mut found_any = false;
             routing.by_headers |= exchange.options.kind == Kind::Headers;
-            exchange.matches(message, |destination| {
+            exchange.matches(message, &headers, |destination| {
                 found_any = true;
                 match destination {
                     Destination::Queue(queue) => {
