@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use cloverleaf_amqp::exception::ReplyCode;
 use cloverleaf_amqp::host::{DIRECT_REPLY_TO, HostOptions, SUBSCRIPTION};
-use cloverleaf_amqp::wire::{Properties, Table, Value};
+use cloverleaf_amqp::wire::{Properties, Table, Value, method};
 use cloverleaf_broker::{ConsumerOptions, SubscriptionOptions, TopicOptions};
 use host_common::{World, receive, text};
 
@@ -267,6 +267,55 @@ fn auto_delete_queues_go_with_their_last_consumer() {
     drop(world.host.consume(world.owner, &queue, pull).unwrap());
     world.host.consumer_left(&queue);
     assert!(!queue.is_deleted());
+}
+
+/// The next write to the journal fails, and so does each one after it until a snapshot.
+fn break_the_journal(world: &World) {
+    world.faults.set(|faults| faults.write_after = Some(0));
+}
+
+#[test]
+fn a_queue_that_cannot_be_deleted_goes_later() {
+    let world = World::new();
+    let exclusive = |declare: &mut method::QueueDeclare<'_>| declare.exclusive = true;
+    let auto_delete = |declare: &mut method::QueueDeclare<'_>| declare.auto_delete = true;
+    let owner = world.host.owner();
+    let owned = world.declare_as(owner, "owned", &[], exclusive).unwrap();
+    let unused = world.declare("unused", &[], auto_delete).unwrap();
+    let wanted = world.declare("wanted", &[], auto_delete).unwrap();
+    let leave = |queue| {
+        drop(world.consumer(queue, 1));
+        world.host.consumer_left(queue);
+    };
+    break_the_journal(&world);
+    world.host.connection_closed(owner);
+    for _ in 0..3 {
+        leave(&unused);
+        leave(&wanted);
+    }
+    // Not deleted, and nobody else's meanwhile.
+    assert!(!owned.is_deleted() && !unused.is_deleted() && !wanted.is_deleted());
+    let again = world.declare("owned", &[], |_| {});
+    assert_eq!(again.unwrap_err().code, ReplyCode::ResourceLocked);
+    // It has a consumer again when the time comes.
+    let consumer = world.consumer(&wanted, 1);
+    world.broker.tick();
+    assert!(!owned.is_deleted(), "the router has not come yet");
+    world.advance(1_000);
+    assert!(owned.is_deleted() && unused.is_deleted() && !wanted.is_deleted());
+    world.declare("owned", &[], |_| {}).unwrap();
+    // The next time is like the first.
+    break_the_journal(&world);
+    drop(consumer);
+    world.host.consumer_left(&wanted);
+    assert!(!wanted.is_deleted());
+    world.settle();
+    world.advance(1_000);
+    assert!(wanted.is_deleted());
+    world.advance(1_000);
+    let looks_again_ms = world.host.router_tick().unwrap();
+    let in_ms = looks_again_ms - world.broker.now_ms();
+    assert!(in_ms > 60_000, "nothing is left to try: {in_ms} ms");
 }
 
 #[test]

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use cloverleaf_broker::{AttachError, Consumer, ConsumerOptions};
+use cloverleaf_broker::{AttachError, CatalogError, Consumer, ConsumerOptions};
 
 use super::deleting::gone;
 use super::queue::Queue;
-use super::{Owner, VirtualHost};
+use super::{Definitions, Owner, VirtualHost};
 use crate::exception::{Exception, ReplyCode};
+
+/// A queue that could not be deleted is deleted after so long, if it can be then.
+const RETRY_MS: u64 = 1_000;
 
 impl VirtualHost {
     /// Attaches a consumer to a queue. When it has gone, [`VirtualHost::consumer_left`] must hear.
@@ -51,9 +54,33 @@ impl VirtualHost {
             return;
         }
         let mut definitions = self.definitions.lock();
-        if self.is_over(queue, |life_had_consumers| life_had_consumers) {
-            self.end_queue(&mut definitions, queue);
+        if let Err(error) = self.end_unused(&mut definitions, queue) {
+            self.end_later(queue, Why::Unused, &error);
         }
+    }
+
+    /// Deletes an auto-delete queue if it has lost its last consumer.
+    fn end_unused(
+        &self,
+        definitions: &mut Definitions,
+        queue: &Arc<Queue>,
+    ) -> Result<(), CatalogError> {
+        match self.is_over(queue, |had_consumers| had_consumers) {
+            true => self.end_queue(definitions, queue),
+            false => Ok(()),
+        }
+    }
+
+    /// A queue could not be deleted when it had to go: the router tries it again, until it can.
+    pub(super) fn end_later(&self, queue: &Arc<Queue>, why: Why, error: &CatalogError) {
+        // Consumers can come and leave meanwhile: once is enough.
+        if std::mem::replace(&mut queue.life.lock().leaves_later, true) && why == Why::Unused {
+            return;
+        }
+        tracing::warn!(queue = %queue.name, %error, "cannot delete a queue yet");
+        let due_ms = self.broker.now_ms().saturating_add(RETRY_MS);
+        self.expiries.lock().add(due_ms, queue, why);
+        self.signal.kick();
     }
 
     /// A queue was used: its time to expire begins anew.
@@ -77,7 +104,7 @@ impl VirtualHost {
     /// The router is to look after a queue that can expire.
     pub(super) fn arm(&self, queue: &Arc<Queue>) {
         if let Some(due_ms) = queue.expires_at_ms() {
-            self.expiries.lock().add(due_ms, queue);
+            self.expiries.lock().add(due_ms, queue, Why::Expires);
             self.signal.kick();
         }
     }
@@ -85,17 +112,37 @@ impl VirtualHost {
     /// Deletes the queues whose time is over. Says when to come again, milliseconds since 1970.
     pub(super) fn expire_queues(&self, now_ms: u64) -> Option<u64> {
         loop {
-            let queue = match self.expiries.lock().take(now_ms) {
-                Due::Now(queue) => queue,
+            let (queue, why) = match self.expiries.lock().take(now_ms) {
+                Due::Now(queue, why) => (queue, why),
                 Due::Later(due_ms) => return due_ms,
             };
             // One that is gone has no entry any more from here on.
-            if let Some(queue) = queue.upgrade().filter(|queue| !queue.is_deleted())
-                && let Some(again_ms) = self.expire_queue(&queue, now_ms)
-            {
-                self.expiries.lock().add(again_ms, &queue);
+            let Some(queue) = queue.upgrade().filter(|queue| !queue.is_deleted()) else {
+                continue;
+            };
+            let again_ms = match why {
+                Why::Expires => self.expire_queue(&queue, now_ms),
+                Why::Ownerless | Why::Unused => self.end_again(&queue, why, now_ms),
+            };
+            if let Some(again_ms) = again_ms {
+                self.expiries.lock().add(again_ms, &queue, why);
             }
         }
+    }
+
+    /// Once more tries to delete a queue that has to go; says when to try again.
+    fn end_again(&self, queue: &Arc<Queue>, why: Why, now_ms: u64) -> Option<u64> {
+        let mut definitions = self.definitions.lock();
+        let ended = match why {
+            Why::Unused => self.end_unused(&mut definitions, queue),
+            Why::Ownerless | Why::Expires => self.end_queue(&mut definitions, queue),
+        };
+        if let Err(error) = ended {
+            tracing::debug!(queue = %queue.name, %error, "still cannot delete a queue");
+            return Some(now_ms.saturating_add(RETRY_MS));
+        }
+        queue.life.lock().leaves_later = false;
+        None
     }
 
     /// Deletes a queue if its time is over; otherwise says when to look again.
@@ -108,40 +155,55 @@ impl VirtualHost {
         // Somebody may have used it just now.
         let is_due = || queue.expires_at_ms().is_some_and(|due_ms| due_ms <= now_ms);
         if self.is_over(queue, |_| is_due()) {
-            self.end_queue(&mut definitions, queue);
-            if queue.is_deleted() {
+            let Err(error) = self.end_queue(&mut definitions, queue) else {
                 return None;
-            }
+            };
+            tracing::warn!(queue = %queue.name, %error, "cannot delete an expired queue yet");
+            return Some(now_ms.saturating_add(RETRY_MS));
         }
         // In use: its time begins when its last consumer leaves, and cannot be over before then.
         Some(now_ms.saturating_add(queue.arguments.expires_ms?))
     }
 }
 
-/// Queues that can expire, by the time at which to look after them.
+/// Why a queue is looked after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It can expire.
+    Expires,
+    /// It could not be deleted when its connection ended.
+    Ownerless,
+    /// It could not be deleted when its last consumer left.
+    Unused,
+}
+
+/// Queues that can expire or have to go, by the time at which to look after them.
 #[derive(Debug, Default)]
 pub(super) struct Expiries {
-    entries: BTreeMap<(u64, u64), Weak<Queue>>,
+    entries: BTreeMap<(u64, u64), (Weak<Queue>, Why)>,
     last: u64,
 }
 
 /// What is to be looked after.
 enum Due {
-    Now(Weak<Queue>),
+    Now(Weak<Queue>, Why),
     /// Nothing before this time.
     Later(Option<u64>),
 }
 
 impl Expiries {
-    fn add(&mut self, due_ms: u64, queue: &Arc<Queue>) {
+    fn add(&mut self, due_ms: u64, queue: &Arc<Queue>, why: Why) {
         self.last += 1;
-        self.entries
-            .insert((due_ms, self.last), Arc::downgrade(queue));
+        let entry = (Arc::downgrade(queue), why);
+        self.entries.insert((due_ms, self.last), entry);
     }
 
     fn take(&mut self, now_ms: u64) -> Due {
         match self.entries.first_entry() {
-            Some(first) if first.key().0 <= now_ms => Due::Now(first.remove()),
+            Some(first) if first.key().0 <= now_ms => {
+                let (queue, why) = first.remove();
+                Due::Now(queue, why)
+            }
             first => Due::Later(first.map(|first| first.key().0)),
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cloverleaf_broker::{CatalogError, Topic};
 
+use super::consuming::Why;
 use super::names::{in_use, strip};
 use super::queue::Queue;
 use super::{Definitions, Owner, SUBSCRIPTION, VirtualHost, refused, stored};
@@ -97,18 +98,22 @@ impl VirtualHost {
         let mut definitions = self.definitions.lock();
         let owned = definitions.owned.remove(&owner).unwrap_or_default();
         for name in owned {
-            if let Ok(queue) = self.find(&name) {
-                self.end_queue(&mut definitions, &queue);
+            if let Ok(queue) = self.find(&name)
+                && let Err(error) = self.end_queue(&mut definitions, &queue)
+            {
+                self.end_later(&queue, Why::Ownerless, &error);
             }
         }
     }
 
-    /// Deletes a queue for which nobody waits.
-    pub(super) fn end_queue(&self, definitions: &mut Definitions, queue: &Arc<Queue>) {
+    /// Deletes a queue for which nobody waits. If the catalog does not take it, the queue lives on.
+    pub(super) fn end_queue(
+        &self,
+        definitions: &mut Definitions,
+        queue: &Arc<Queue>,
+    ) -> Result<(), CatalogError> {
         queue.life.lock().over = true;
-        if let Err(error) = self.remove_queue(definitions, queue) {
-            tracing::warn!(queue = %queue.name, %error, "cannot delete a queue");
-        }
+        self.remove_queue(definitions, queue)
     }
 
     /// Removes a queue whose life is over.

@@ -51,6 +51,8 @@ pub(super) struct Life {
     pub(super) over: bool,
     /// A queue that never had a consumer does not go with its last one.
     pub(super) had_consumers: bool,
+    /// It could not be deleted when it had to go: the router tries it again.
+    pub(super) leaves_later: bool,
 }
 
 /// How a queue was declared.

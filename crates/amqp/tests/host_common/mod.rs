@@ -13,11 +13,15 @@ use cloverleaf_amqp::wire::{Properties, Table, Value, Writer, method, table_byte
 use cloverleaf_broker::{
     Broker, BrokerOptions, Clock, Consumer, ConsumerOptions, Delivery, ManualClock, MessageId,
 };
-use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, RecordCursor, SimDisk};
+use cloverleaf_log::{
+    BatchBuilder, Durability, FaultyDisk, Log, LogOptions, RecordCursor, SimDisk,
+};
 
 /// A virtual host that can be killed and started again.
 pub struct World {
     pub disk: SimDisk,
+    /// Makes the disk fail.
+    pub faults: Arc<FaultyDisk>,
     pub clock: Arc<ManualClock>,
     pub log: Log,
     pub broker: Broker,
@@ -66,17 +70,18 @@ impl Got {
     }
 }
 
-fn open(disk: &SimDisk, clock: &Arc<ManualClock>) -> (Log, Broker) {
+fn open(disk: &SimDisk, clock: &Arc<ManualClock>) -> (Arc<FaultyDisk>, Log, Broker) {
     let log_options = LogOptions {
         manual: true,
         disk_free_bytes_min: 0,
         journal_bytes: 64 << 10,
         ..LogOptions::default()
     };
-    let (log, recovery) = Log::open(disk.mount(), log_options).unwrap();
+    let faults = FaultyDisk::new(disk.mount());
+    let (log, recovery) = Log::open(faults.clone(), log_options).unwrap();
     let options = BrokerOptions::default();
     let broker = Broker::open(log.clone(), recovery, options, clock.clone()).unwrap();
-    (log, broker)
+    (faults, log, broker)
 }
 
 impl World {
@@ -87,11 +92,12 @@ impl World {
     pub fn with(options: HostOptions) -> Self {
         let disk = SimDisk::new();
         let clock = Arc::new(ManualClock::new(1_700_000_000_000));
-        let (log, broker) = open(&disk, &clock);
+        let (faults, log, broker) = open(&disk, &clock);
         let host = VirtualHost::open_with(broker.clone(), options).unwrap();
         let owner = host.owner();
         Self {
             disk,
+            faults,
             clock,
             log,
             broker,
@@ -113,7 +119,7 @@ impl World {
     }
 
     fn restart(&mut self) {
-        (self.log, self.broker) = open(&self.disk, &self.clock);
+        (self.faults, self.log, self.broker) = open(&self.disk, &self.clock);
         self.host = VirtualHost::open(self.broker.clone()).unwrap();
         self.owner = self.host.owner();
     }
