@@ -201,11 +201,13 @@ impl VirtualHost {
 
     /// Takes out all queues whose topics or subscriptions others have deleted.
     pub(super) fn sweep(&self) {
-        let lost: Vec<Arc<Queue>> = {
+        // Looked at without the lock, for which routing would wait: there may be very many.
+        let mut lost: Vec<Arc<Queue>> = {
             let state = self.state.read();
             let queues = state.queues.values().map(|slot| &slot.queue);
-            queues.filter(|queue| is_lost(queue)).cloned().collect()
+            queues.cloned().collect()
         };
+        lost.retain(|queue| is_lost(queue));
         // At the end of the broker nothing is deleted, and yet nothing is there: asked afterwards,
         // because topics go after the broker has said that it is closed.
         if lost.is_empty() || self.broker.is_closed() {
