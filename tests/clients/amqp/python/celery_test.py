@@ -20,6 +20,7 @@ JOURNAL.touch()
 os.environ.update(CELERY_OWN=OWN, CELERY_JOURNAL=str(JOURNAL), AMQP=AMQP)
 sys.path.insert(0, str(FOLDER))
 
+import celery.utils  # noqa: E402
 import celery_tasks as tasks  # noqa: E402  (after its environment is set)
 import kombu  # noqa: E402
 from celery import chain, group  # noqa: E402
@@ -139,9 +140,13 @@ def remote_control_and_revoked_tasks():
         same([list(reply.values()) for reply in replies], [[{"ok": "pong"}]], "answers")
         registered = control.inspect(timeout=5).registered()
         assert "celery_tasks.add" in list(registered.values())[0], registered
+        # A worker runs what it has begun: it must know before.
+        known = celery.utils.uuid()
+        control.revoke(known)
+        wait_for(lambda: known in str(control.inspect(timeout=2).revoked()), "it is known", 20)
         busy = tasks.sleep.delay(3)
-        revoked = tasks.note.apply_async(("revoked",), queue=f"{OWN}.default")
-        revoked.revoke()
+        revoked = tasks.note.apply_async(
+            ("revoked",), queue=f"{OWN}.default", task_id=known)
         same(busy.get(timeout=RESULT_S_MAX), 3, "the task before it")
         try:
             revoked.get(timeout=RESULT_S_MAX)
