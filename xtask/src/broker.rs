@@ -248,7 +248,11 @@ impl Broker {
         let open = |address| TcpStream::connect(address).is_ok();
         let pings = || http::get(http, "/ping").is_ok_and(|answer| answer.status == 200);
         let process = &mut self.process;
-        wait::until("the broker serves", Duration::from_secs(60), || {
+        let serves_within = match kind {
+            Kind::RabbitMq => Duration::from_secs(60),
+            Kind::Cloverleaf | Kind::Nsqd | Kind::Kafka => Duration::from_secs(30),
+        };
+        wait::until("the broker serves", serves_within, || {
             if let Some(status) = process.exit_status()? {
                 bail!("the broker ended ({status}):\n{}", process.log());
             }

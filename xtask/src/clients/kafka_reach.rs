@@ -11,7 +11,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::{Context, Report};
-use crate::broker::{Kind, free_addresses};
+use crate::broker::{Kind, Options, free_addresses};
 use crate::workspace::output;
 
 /// The port of the broker in the container.
@@ -64,7 +64,14 @@ fn container(context: &Context, report: &mut Report, other: &Namespace) -> Resul
     let folder = context.workspace.temp_folder("kafka-container")?;
     let [forward] = free_addresses()?;
     let mut options = context.options(folder.path())?;
-    for address in [&mut options.tcp, &mut options.http, &mut options.kafka] {
+    let Options {
+        tcp,
+        http,
+        kafka,
+        amqp,
+        ..
+    } = &mut options;
+    for address in [tcp, http, kafka, amqp] {
         address.set_ip(other.its.into());
     }
     options.kafka.set_port(CONTAINER_PORT);
