@@ -2,9 +2,7 @@
 #![no_main]
 
 use cloverleaf_amqp::queue_arguments::QueueArguments;
-use cloverleaf_amqp::routing::{
-    Binding, Destination, ExchangeOptions, Kind, Routed, Topology,
-};
+use cloverleaf_amqp::routing::{Binding, Destination, ExchangeOptions, Kind, Routed, Topology};
 use cloverleaf_amqp::wire::Table;
 use libfuzzer_sys::fuzz_target;
 
@@ -33,6 +31,7 @@ fuzz_target!(|data: (Vec<u8>, Vec<u8>)| {
         };
         let _ = topology.bind(kind.name(), binding);
         let message = Routed { key: "", headers };
-        assert!(topology.route(kind.name(), &message).is_some_and(|queues| queues.len() <= 1));
+        let routing = topology.route(kind.name(), &message);
+        assert!(routing.is_some_and(|routing| routing.queues.len() <= 1));
     }
 });
