@@ -71,8 +71,8 @@ impl AmqpWorld {
         self.host.router_tick();
     }
 
-    /// Opens a connection with channel 1, which consumes and confirms, shows it frames made of these
-    /// bytes, and lets it end.
+    /// Opens a connection with channel 1, which consumes and confirms, shows it frames made of
+    /// these bytes, and lets it end.
     pub fn show(&self, data: &[u8]) {
         let peer = SocketAddr::from(([127, 0, 0, 1], 5672));
         let parts = SessionParts {
