@@ -130,6 +130,8 @@ pub struct Session {
     is_told_blocked: bool,
     /// The time of this read or poll.
     now: Now,
+    /// The same by the broker's clock, by which messages expire: milliseconds since 1970.
+    broker_ms: u64,
     /// Bytes of this read that have not been looked at.
     input_bytes: usize,
     /// Calls of the broker, for this read's cost.
@@ -175,6 +177,7 @@ impl cloverleaf_session::Session for Session {
 
     fn receive(&mut self, input: &[u8], now: Now) -> Received {
         self.now = now;
+        self.broker_ms = self.host.broker().now_ms();
         let (mut consumed, mut needed) = (0, 0);
         if self.phase == Phase::Header {
             consumed = self.protocol_header(input);
@@ -333,6 +336,7 @@ impl Session {
             blocked_until_us: None,
             is_told_blocked: false,
             now,
+            broker_ms: 0,
             input_bytes: 0,
             calls: 0,
             other_requests: 0,

@@ -178,18 +178,13 @@ impl Session {
         if let Some(group) = group {
             self.publishing.add_group(group);
         }
-        let expires_at_ms = expiration_ms.map(|ms| self.now_ms().saturating_add(ms));
+        let expires_at_ms = expiration_ms.map(|ms| self.broker_ms.saturating_add(ms));
         let facts = Facts::of(&properties, expires_at_ms, wants_promise);
         self.store_with(number, &route, &message, target.mandatory, &facts);
         if may_refuse {
             self.flush();
         }
         Ok(())
-    }
-
-    /// What time it is for messages: the broker's clock, by which they expire.
-    fn now_ms(&self) -> u64 {
-        self.host.broker().now_ms()
     }
 
     /// Stores a message in all queues of its route, or returns it if there is none.
@@ -204,7 +199,7 @@ impl Session {
         // They were read before.
         let properties = Properties::read(message.properties).unwrap_or_default();
         let expiration_ms = properties.expiration.and_then(|it| expiration_ms(it).ok());
-        let expires_at_ms = expiration_ms.map(|ms| self.now_ms().saturating_add(ms));
+        let expires_at_ms = expiration_ms.map(|ms| self.broker_ms.saturating_add(ms));
         let facts = Facts::of(&properties, expires_at_ms, wants_promise);
         self.store_with(number, route, message, mandatory, &facts);
     }
@@ -217,7 +212,7 @@ impl Session {
         mandatory: bool,
         facts: &Facts,
     ) {
-        let timestamp_ms = i64::try_from(self.now_ms()).unwrap_or(i64::MAX);
+        let timestamp_ms = i64::try_from(self.broker_ms).unwrap_or(i64::MAX);
         if route.delays
             && let Some(delay_ms) = facts.delay_ms
         {
