@@ -51,3 +51,30 @@ pub(super) fn thousands(value: f64) -> String {
         format!("{},{:03} k", k / 1000, k % 1000)
     }
 }
+
+/// Records of the newest run that has these kinds, grouped and ordered by `key`, by subject
+/// within that.
+pub(super) fn newest<'a, K: Ord>(
+    all: &'a [Record],
+    kinds: &[&str],
+    key: impl Fn(&Record) -> K,
+) -> Vec<Row<'a>> {
+    let of_kind = || all.iter().filter(|r| kinds.contains(&r.kind.as_str()));
+    let Some(run) = of_kind().map(|record| record.run).max() else {
+        return Vec::new();
+    };
+    let mut rows: Vec<Row<'a>> = Vec::new();
+    for record in of_kind().filter(|record| record.run == run) {
+        let same = |row: &&mut Row<'_>| {
+            key(row.first()) == key(record) && row.first().subject == record.subject
+        };
+        match rows.iter_mut().find(same) {
+            Some(row) => row.records.push(record),
+            None => rows.push(Row {
+                records: vec![record],
+            }),
+        }
+    }
+    rows.sort_by_key(|row| key(row.first()));
+    rows
+}

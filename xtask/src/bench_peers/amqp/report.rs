@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::super::record::{Record, Results};
-use super::super::rows::{Row, thousands};
+use super::super::rows::{Row, newest, thousands};
 use super::targets;
 
 /// What makes a measurement a different one.
@@ -72,14 +72,14 @@ pub(crate) fn write(results: &Results, path: &Path) -> Result<()> {
         ("latency", "At half of RabbitMQ's maximum"),
         ("paced", "At 1,000 messages per second"),
     ] {
-        let rows = newest(&all, &[kind]);
+        let rows = newest(&all, &[kind], key);
         if !rows.is_empty() {
             writeln!(text, "## {title}\n")?;
             perf_test(&mut text, &rows)?;
             targets::write(&mut text, &rows)?;
         }
     }
-    let rows = newest(&all, &["confirm", "fdatasync"]);
+    let rows = newest(&all, &["confirm", "fdatasync"], key);
     if rows.iter().any(|row| row.first().kind == "confirm") {
         text.push_str(
             "## One publisher that waits for each confirm\n\n\
@@ -91,28 +91,6 @@ pub(crate) fn write(results: &Results, path: &Path) -> Result<()> {
     std::fs::write(path, text)?;
     println!("{}", path.display());
     Ok(())
-}
-
-/// Records of the newest run that has these kinds, grouped by what was measured.
-fn newest<'a>(all: &'a [Record], kinds: &[&str]) -> Vec<Row<'a>> {
-    let of_kind = || all.iter().filter(|r| kinds.contains(&r.kind.as_str()));
-    let Some(run) = of_kind().map(|record| record.run).max() else {
-        return Vec::new();
-    };
-    let mut rows: Vec<Row<'a>> = Vec::new();
-    for record in of_kind().filter(|record| record.run == run) {
-        let same = |row: &&mut Row<'_>| {
-            key(row.first()) == key(record) && row.first().subject == record.subject
-        };
-        match rows.iter_mut().find(same) {
-            Some(row) => row.records.push(record),
-            None => rows.push(Row {
-                records: vec![record],
-            }),
-        }
-    }
-    rows.sort_by_key(|row| key(row.first()));
-    rows
 }
 
 /// The median of what not every record has.

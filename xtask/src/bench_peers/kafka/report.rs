@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 
 use super::super::record::{Record, Results};
-use super::super::rows::{Row, thousands};
+use super::super::rows::{Row, newest, thousands};
 use super::subject::Subject;
 
 /// What makes a measurement a different one.
@@ -77,7 +77,7 @@ pub(crate) fn write(results: &Results, path: &Path) -> Result<()> {
         ),
     ];
     for (kinds, title) in sections {
-        let rows = newest(&all, kinds);
+        let rows = newest(&all, kinds, key);
         if !rows.is_empty() {
             section(&mut text, title, &rows)?;
         }
@@ -85,28 +85,6 @@ pub(crate) fn write(results: &Results, path: &Path) -> Result<()> {
     std::fs::write(path, text)?;
     println!("{}", path.display());
     Ok(())
-}
-
-/// Records of the newest run that has these kinds, grouped by what was measured.
-fn newest<'a>(all: &'a [Record], kinds: &[&str]) -> Vec<Row<'a>> {
-    let of_kind = || all.iter().filter(|r| kinds.contains(&r.kind.as_str()));
-    let Some(run) = of_kind().map(|record| record.run).max() else {
-        return Vec::new();
-    };
-    let mut rows: Vec<Row<'a>> = Vec::new();
-    for record in of_kind().filter(|record| record.run == run) {
-        let same = |row: &&mut Row<'_>| {
-            key(row.first()) == key(record) && row.first().subject == record.subject
-        };
-        match rows.iter_mut().find(same) {
-            Some(row) => row.records.push(record),
-            None => rows.push(Row {
-                records: vec![record],
-            }),
-        }
-    }
-    rows.sort_by_key(|row| key(row.first()));
-    rows
 }
 
 fn section(text: &mut String, title: &str, rows: &[Row<'_>]) -> Result<()> {
