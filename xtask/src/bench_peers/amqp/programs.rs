@@ -299,7 +299,10 @@ fn watch(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::wait;
 
     fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");
@@ -330,15 +333,17 @@ mod tests {
 
     #[test]
     fn an_error_ends_the_client_and_what_it_has_started() -> Result<()> {
-        let folder = tempfile::tempdir()?;
-        let ended = folder.path().join("ended");
-        // A shell that waits takes a signal at once.
-        let script = format!(
-            "trap 'echo > {}; exit' TERM; tail -f /dev/null & echo go; wait",
-            ended.display()
-        );
-        assert!(watch(shell(&script), 60, |_, _| bail!("no")).is_err());
-        assert!(ended.exists());
-        Ok(())
+        let mut started = String::new();
+        let script = "tail -f /dev/null & echo $!; wait";
+        let watched = watch(shell(script), 60, |line, _| {
+            line.clone_into(&mut started);
+            bail!("no")
+        });
+        assert!(watched.is_err());
+        assert!(started.parse::<u32>().is_ok(), "{started}");
+        // One that has ended has no command line, whether somebody has asked for it or not.
+        let command = format!("/proc/{started}/cmdline");
+        let is_gone = || Ok(std::fs::read(&command).map_or(true, |line| line.is_empty()));
+        wait::until("it is gone", Duration::from_secs(10), is_gone)
     }
 }
