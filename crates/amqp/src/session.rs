@@ -10,6 +10,7 @@ mod consumers;
 mod consuming;
 mod definitions;
 mod delivering;
+mod earlier;
 mod frames;
 mod handshake;
 mod liveness;
@@ -25,6 +26,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Context;
 
+use cloverleaf_broker::Unwritten;
 use cloverleaf_session::{Now, Output, Received};
 use cloverleaf_telemetry::Probe;
 
@@ -124,6 +126,10 @@ pub struct Session {
     scratch: Vec<u8>,
     /// A publish waits until the disk has taken some of what was accepted before.
     waits_for_room: bool,
+    /// A method waits until this is written.
+    unwritten: Option<Unwritten>,
+    /// The foremost method has waited so.
+    has_waited: bool,
     /// The disk is full; when to look again.
     blocked_until_us: Option<u64>,
     /// The client was told so.
@@ -163,6 +169,7 @@ impl cloverleaf_session::Session for Session {
         !is_over
             && !self.waits_for_room
             && self.pending_get.is_none()
+            && self.unwritten.is_none()
             && !self.confirms.is_full()
             && self.replies.len() < REPLIES_BYTES_MAX
     }
@@ -246,6 +253,7 @@ impl cloverleaf_session::Session for Session {
             self.waits_for_room = false;
         }
         self.take_one(cx);
+        self.poll_writes(cx);
         self.look_at_disk();
         let mut done = std::mem::take(&mut self.done);
         let mut failures = Vec::new();
@@ -333,6 +341,8 @@ impl Session {
             replies: Vec::new(),
             scratch: Vec::new(),
             waits_for_room: false,
+            unwritten: None,
+            has_waited: false,
             blocked_until_us: None,
             is_told_blocked: false,
             now,
@@ -390,6 +400,9 @@ impl Session {
         }
         if self.goes_on_with_content(frame.channel) && !self.host.broker().room().is_free() {
             self.waits_for_room = true;
+            return Step::Wait;
+        }
+        if self.phase == Phase::Open && self.waits_for_writes(&frame) {
             return Step::Wait;
         }
         let result = match (self.phase, frame.channel) {
@@ -541,6 +554,7 @@ impl Session {
         }
         self.channels.clear();
         self.pending_get = None;
+        self.unwritten = None;
         self.host.connection_closed(self.owner);
     }
 

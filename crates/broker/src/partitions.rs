@@ -97,10 +97,11 @@ impl Topic {
         for (log, watchers) in shape.logs.iter().zip(shape.watchers.iter()).skip(first) {
             let (topic, watchers): (Weak<Self>, _) = (Arc::downgrade(self), watchers.clone());
             log.on_written(Box::new(move |_| {
-                watchers.fire();
                 if let Some(topic) = topic.upgrade() {
                     topic.written();
                 }
+                // Now the subscriptions know it.
+                watchers.fire();
             }));
         }
     }

@@ -219,7 +219,10 @@ impl PartitionLog {
         written: &Written,
         told: &mut Completions,
     ) -> Round {
-        let mut round = Round::default();
+        let mut round = Round {
+            has_failed: written.error.is_some(),
+            ..Round::default()
+        };
         let last = batches.last().map_or(0, Batch::end_offset);
         let all: u64 = batches.iter().map(|batch| batch.bytes().len() as u64).sum();
         discount(&self.shared.counters.unwritten_bytes, all);
@@ -272,6 +275,8 @@ impl PartitionLog {
                 shared.tail.admit(self, *end, *weight);
             }
             shared.tail.admit(self, round.end, round.weight);
+        }
+        if round.bytes > 0 || round.has_failed {
             self.tell_written();
         }
         if round.prepare {
@@ -315,6 +320,7 @@ struct Round {
     weight: u64,
     /// Ends and weights of parts of a long round.
     steps: Vec<(u64, u64)>,
+    has_failed: bool,
     note_dirty: bool,
     ask_sync: bool,
     prepare: bool,

@@ -225,6 +225,16 @@ impl PartitionLog {
         self.synced_end.load(Ordering::Acquire)
     }
 
+    /// Offset after the last record that was accepted and is not refused: what lies between
+    /// [`PartitionLog::written_end`] and it is being written, or will be.
+    pub fn accepted_end(&self) -> Offset {
+        let state = self.state.lock();
+        match state.writing || !state.pending.is_empty() {
+            true => state.next_offset,
+            false => self.written_end(),
+        }
+    }
+
     /// The offset that the next record will get.
     pub fn next_offset(&self) -> Offset {
         self.state.lock().next_offset
@@ -256,9 +266,9 @@ impl PartitionLog {
         }
     }
 
-    /// Sets who is told when batches have become readable; only the first call counts. It is called
-    /// with no lock of the log held, by the thread that wrote: that may be the one that is inside
-    /// [`PartitionLog::append`].
+    /// Sets who is told when batches have become readable, or could not be written; only the
+    /// first call counts. It is called with no lock of the log held, by the thread that wrote: that
+    /// may be the one that is inside [`PartitionLog::append`].
     pub fn on_written(&self, listener: WrittenListener) {
         let _ = self.listener.set(listener);
     }

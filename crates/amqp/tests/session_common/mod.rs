@@ -18,7 +18,7 @@ use cloverleaf_amqp::wire::{
 };
 use cloverleaf_amqp::{Session, SessionOptions, SessionParts};
 use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock};
-use cloverleaf_log::{Log, LogOptions, SimDisk};
+use cloverleaf_log::{FaultyDisk, Log, LogOptions, SimDisk};
 use cloverleaf_session::{Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
 
@@ -30,6 +30,7 @@ pub const FRAME_BYTES_MAX: u32 = 4096;
 pub struct World {
     pub clock: Arc<ManualClock>,
     pub disk: SimDisk,
+    pub faulty: Arc<FaultyDisk>,
     pub log: Log,
     pub broker: Broker,
     pub host: Arc<VirtualHost>,
@@ -49,24 +50,39 @@ impl World {
             SimDisk::new(),
             Arc::new(ManualClock::new(START_MS)),
             options,
+            true,
         )
     }
 
-    fn open(disk: SimDisk, clock: Arc<ManualClock>, options: SessionOptions) -> World {
+    /// A broker of which only [`Log::step`] writes, as the log's own thread does while the disk is
+    /// slow.
+    pub fn with_slow_disk() -> World {
+        let clock = Arc::new(ManualClock::new(START_MS));
+        World::open(SimDisk::new(), clock, SessionOptions::default(), false)
+    }
+
+    fn open(
+        disk: SimDisk,
+        clock: Arc<ManualClock>,
+        options: SessionOptions,
+        inline_writes: bool,
+    ) -> World {
         let log_options = LogOptions {
             manual: true,
-            inline_writes: true,
+            inline_writes,
             disk_free_bytes_min: 0,
             journal_bytes: 64 << 10,
             ..LogOptions::default()
         };
-        let (log, recovery) = Log::open(disk.mount(), log_options).unwrap();
+        let faulty = FaultyDisk::new(disk.mount());
+        let (log, recovery) = Log::open(faulty.clone(), log_options).unwrap();
         let broker_options = BrokerOptions::default();
         let broker = Broker::open(log.clone(), recovery, broker_options, clock.clone()).unwrap();
         let host = VirtualHost::open(broker.clone()).unwrap();
         World {
             clock,
             disk,
+            faulty,
             log,
             broker,
             host,
@@ -82,7 +98,7 @@ impl World {
         // What was handed to the kernel stays.
         disk.kill();
         drop(self);
-        World::open(disk, clock, options)
+        World::open(disk, clock, options, true)
     }
 
     pub fn now(&self) -> Now {
@@ -240,7 +256,11 @@ impl Peer<'_> {
     /// Lets the session go on.
     pub fn turn(&mut self) {
         loop {
-            let before = (self.input.len(), self.output.len());
+            let state = |peer: &Self| {
+                let wants_input = peer.session.wants_input();
+                (peer.input.len(), peer.output.len(), wants_input)
+            };
+            let before = state(self);
             if self.session.wants_input() && !self.input.is_empty() {
                 let now = self.world.now();
                 self.session.read(self.input.len(), now);
@@ -248,7 +268,7 @@ impl Peer<'_> {
                 self.input.drain(..received.consumed_bytes);
             }
             self.poll();
-            if before == (self.input.len(), self.output.len()) {
+            if before == state(self) {
                 return;
             }
         }

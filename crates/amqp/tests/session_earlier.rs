@@ -1,0 +1,128 @@
+//! What tells of a queue comes after what the same connection has published to it, although another
+//! thread may write that.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod session_common;
+
+use cloverleaf_amqp::wire::{Method, method};
+use session_common::{Got, Peer, World};
+
+/// Sends a method for the queue "q" behind a publish that is not written yet, and says what came
+/// before it was, and after.
+fn before_and_after(peer: &mut Peer<'_>, method: Method<'_>) -> (Vec<Got>, Vec<Got>) {
+    peer.publish("", "q", "one");
+    peer.method(1, method);
+    let before = peer.receive();
+    peer.world.log.step();
+    (before, peer.receive())
+}
+
+fn get() -> Method<'static> {
+    Method::BasicGet(method::BasicGet {
+        queue: "q",
+        no_ack: true,
+        ..Default::default()
+    })
+}
+
+fn queue_on<'w>(world: &'w World) -> Peer<'w> {
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    peer
+}
+
+#[test]
+fn get_finds_what_was_published_before() {
+    let world = World::with_slow_disk();
+    let mut peer = queue_on(&world);
+    let (before, after) = before_and_after(&mut peer, get());
+    assert!(before.is_empty(), "{before:?}");
+    assert_eq!(after[0].id(), method::BasicGetOk::ID);
+    assert_eq!(after[0].body, b"one");
+    // With nothing on its way the answer comes at once.
+    peer.method(1, get());
+    assert_eq!(peer.receive()[0].id(), method::BasicGetEmpty::ID);
+}
+
+#[test]
+fn counts_have_what_was_published_before() {
+    let world = World::with_slow_disk();
+    let mut peer = queue_on(&world);
+    let declare = method::QueueDeclare {
+        queue: "q",
+        passive: true,
+        ..Default::default()
+    };
+    let (before, after) = before_and_after(&mut peer, Method::QueueDeclare(declare));
+    assert!(before.is_empty(), "{before:?}");
+    match after[0].method() {
+        Method::QueueDeclareOk(ok) => assert_eq!(ok.message_count, 1),
+        method => panic!("{method:?}"),
+    }
+    let purge = method::QueuePurge {
+        queue: "q",
+        ..Default::default()
+    };
+    let (before, after) = before_and_after(&mut peer, Method::QueuePurge(purge));
+    assert!(before.is_empty(), "{before:?}");
+    match after[0].method() {
+        Method::QueuePurgeOk(ok) => assert_eq!(ok.message_count, 2),
+        method => panic!("{method:?}"),
+    }
+    let delete = method::QueueDelete {
+        queue: "q",
+        if_empty: true,
+        ..Default::default()
+    };
+    let (before, after) = before_and_after(&mut peer, Method::QueueDelete(delete));
+    assert!(before.is_empty(), "{before:?}");
+    let text = "PRECONDITION_FAILED - queue 'q' in vhost '/' not empty";
+    assert_eq!(after[0].close(), (406, text));
+}
+
+#[test]
+fn others_publishes_are_not_waited_for_without_end() {
+    let world = World::with_slow_disk();
+    let (mut peer, mut other) = (queue_on(&world), world.channel());
+    peer.publish("", "q", "mine");
+    peer.method(1, get());
+    other.publish("", "q", "theirs");
+    world.log.step();
+    other.publish("", "q", "later");
+    let got = peer.receive();
+    assert_eq!(got[0].body, b"mine");
+    // Nor is what was published to another queue.
+    peer.method(1, get());
+    world.log.step();
+    assert_eq!(peer.receive()[0].body, b"theirs");
+    peer.declare("r", &[]);
+    other.publish("", "r", "elsewhere");
+    peer.method(1, get());
+    assert_eq!(peer.receive()[0].body, b"later");
+}
+
+#[test]
+fn a_failed_write_is_waited_for_no_longer() {
+    let world = World::with_slow_disk();
+    let mut peer = queue_on(&world);
+    peer.publish("", "q", "one");
+    peer.method(1, get());
+    assert!(peer.receive().is_empty());
+    world.faulty.set(|faults| faults.room_bytes = Some(0));
+    world.log.step();
+    let got = peer.receive();
+    let answer = got.iter().find(|got| got.channel == 1).expect("an answer");
+    assert_eq!(answer.id(), method::BasicGetEmpty::ID);
+}
+
+#[test]
+fn a_connection_that_ends_waits_for_nothing() {
+    let world = World::with_slow_disk();
+    let mut peer = queue_on(&world);
+    peer.publish("", "q", "one");
+    peer.method(1, get());
+    drop(peer);
+    world.log.step();
+    let mut peer = world.channel();
+    assert_eq!(peer.counts("q"), (1, 0));
+}

@@ -1,0 +1,58 @@
+//! What a topic has accepted and not yet written: those wait for it who must see what was
+//! published before.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use cloverleaf_log::{Offset, PartitionLog};
+
+use crate::topic::Topic;
+use crate::watch::Watcher;
+
+/// Messages of a topic that are on their way to the disk.
+#[derive(Debug)]
+pub struct Unwritten {
+    topic: Arc<Topic>,
+    watcher: Arc<Watcher>,
+    /// Partitions and where what was accepted ends there.
+    ends: Vec<(Arc<PartitionLog>, Offset)>,
+}
+
+impl Topic {
+    /// What was accepted up to now and no subscription can see yet, because another thread writes
+    /// it; `None`: there is nothing.
+    pub fn unwritten(self: &Arc<Self>) -> Option<Unwritten> {
+        let logs = self.logs();
+        let ends = logs.iter().map(|log| (log.clone(), log.accepted_end()));
+        let ends: Vec<_> = ends.filter(|(log, end)| log.written_end() < *end).collect();
+        (!ends.is_empty()).then(|| Unwritten {
+            topic: self.clone(),
+            watcher: Watcher::new(),
+            ends,
+        })
+    }
+}
+
+impl Unwritten {
+    /// Ready once all of it is written, or could not be. What comes later is not waited for.
+    pub fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            for (log, _) in &self.ends {
+                self.topic.watch(log.number(), &self.watcher);
+            }
+            self.ends.retain(|(log, end)| is_on_its_way(log, *end));
+            if self.ends.is_empty() || self.topic.is_deleted() {
+                return Poll::Ready(());
+            }
+            if self.watcher.poll_fired(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+/// Whether something below `end` is still to be written. Where nothing is, the write has failed.
+fn is_on_its_way(log: &PartitionLog, end: Offset) -> bool {
+    let written = log.written_end();
+    written < end && log.accepted_end() > written
+}
