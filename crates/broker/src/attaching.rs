@@ -4,81 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::consumer::Consumer;
+use crate::consumers::ConsumerState;
 use crate::message::{Delivery, MessageRange};
 use crate::options::ConsumerOptions;
 use crate::outbox::Outbox;
 use crate::shared_window::{self, SharedWindow};
 use crate::source::Source;
 use crate::subscription::{State, Subscription};
-
-/// What the subscription knows of one consumer.
-#[derive(Debug)]
-pub(crate) struct ConsumerState {
-    pub(crate) outbox: Arc<Outbox>,
-    pub(crate) window: u32,
-    pub(crate) in_flight: u32,
-    pub(crate) stalled: bool,
-    /// Is a consumer to others: it neither only pulls nor has it retired. Asked for each delivery.
-    counts: bool,
-    /// Gets nothing more, and settles what it has.
-    retired: bool,
-    /// The window that it shares with others.
-    shared: Option<Arc<SharedWindow>>,
-    pub(crate) options: ConsumerOptions,
-    /// The place in the order of arrival.
-    pub(crate) arrival: u64,
-    pub(crate) delivered: u64,
-}
-
-impl ConsumerState {
-    /// Whether it is a consumer to others: neither does it only pull, nor has it retired.
-    pub(crate) fn counts(&self) -> bool {
-        self.counts
-    }
-
-    /// Whether it may ask for messages.
-    pub(crate) fn may_pull(&self) -> bool {
-        !self.retired && self.options.pull
-    }
-
-    /// The window that it shares with others.
-    pub(crate) fn shared_window(&self) -> Option<&Arc<SharedWindow>> {
-        self.shared.as_ref()
-    }
-
-    fn share(&mut self, window: Option<Arc<SharedWindow>>) {
-        let is_limited = !self.options.auto_ack && !self.options.pull;
-        self.shared = window.filter(|_| is_limited);
-    }
-
-    /// Messages that may be delivered to it now.
-    #[inline]
-    pub(crate) fn room(&self) -> u64 {
-        match &self.shared {
-            Some(shared) => self.own_room().min(shared.room()),
-            None => self.own_room(),
-        }
-    }
-
-    /// As [`Self::room`], whatever the window says that it shares.
-    #[inline]
-    pub(crate) fn own_room(&self) -> u64 {
-        if self.stalled || !self.counts {
-            0
-        } else {
-            u64::from(self.window.saturating_sub(self.in_flight))
-        }
-    }
-
-    /// Messages are no longer in flight. Returns the shared window that has new room.
-    pub(crate) fn settle(&mut self, count: u32) -> Option<Arc<SharedWindow>> {
-        let count = count.min(self.in_flight);
-        self.in_flight -= count;
-        let shared = self.shared.as_ref().filter(|_| count > 0)?;
-        shared.release(u64::from(count));
-        Some(shared.clone())
-    }
-}
 
 /// Why a consumer cannot attach.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -106,10 +38,8 @@ impl Subscription {
             return Err(AttachError::Deleted);
         }
         if !options.pull {
-            let mut present = state.counted_consumers();
-            let count = state.counted_consumers().count();
-            let is_taken = present.any(|consumer| consumer.options.exclusive);
-            if is_taken || (options.exclusive && count > 0) {
+            let count = state.consumers.counted();
+            if state.consumers.has_exclusive() || (options.exclusive && count > 0) {
                 return Err(AttachError::Exclusive);
             }
             let consumers_max = self.options().consumers_max;
@@ -117,56 +47,30 @@ impl Subscription {
                 return Err(AttachError::TooMany { consumers_max });
             }
         }
-        state.attached += 1;
-        let auto_ack = options.auto_ack;
-        let window = options.shared_window.clone();
-        let mut consumer = ConsumerState {
-            outbox: outbox.clone(),
-            window: 0,
-            in_flight: 0,
-            stalled: false,
-            counts: !options.pull,
-            retired: false,
-            shared: None,
-            options,
-            arrival: state.attached,
-            delivered: 0,
-        };
-        consumer.share(window);
-        let free = state.consumers.iter().position(Option::is_none);
-        let slot = free.unwrap_or(state.consumers.len());
-        if slot == state.consumers.len() {
-            state.consumers.push(None);
-        }
-        state.consumers[slot] = Some(consumer);
-        let slot = u32::try_from(slot).unwrap_or(u32::MAX);
+        let (auto_ack, policy) = (options.auto_ack, state.policy);
+        let slot = state.consumers.attach(options, outbox.clone(), policy);
         Ok(Consumer::new(self.clone(), slot, outbox, auto_ack))
     }
 
     pub(crate) fn detach(self: &Arc<Self>, slot: u32) {
         let left = self.change(|state| {
             self.give_outbox_back(state, slot);
-            let gone = state
-                .consumers
-                .get_mut(slot as usize)
-                .and_then(Option::take);
-            let counted = gone.as_ref().is_some_and(ConsumerState::counts);
+            state.pull_waits.remove(&slot);
+            let (gone, counted) = state.consumers.detach(slot);
             if let Some(mut gone) = gone {
-                state.freed.extend(gone.settle(u32::MAX));
+                let freed = gone.settle(u32::MAX);
+                state.freed(freed);
             }
             let released = state.ledger.release(slot);
             self.counters
                 .requeued
                 .fetch_add(released, Ordering::Relaxed);
-            while state.consumers.last().is_some_and(Option::is_none) {
-                state.consumers.pop();
-            }
             if state.consumers.is_empty() {
                 // Nobody reads: what was read ahead need not wait in memory.
                 state.sources.iter_mut().for_each(Source::clear);
                 state.replays.iter_mut().for_each(Source::clear);
             }
-            counted && !state.closed && state.counted_consumers().next().is_none()
+            counted && !state.closed && state.consumers.counted() == 0
         });
         self.lost_last_consumer(left);
     }
@@ -175,14 +79,13 @@ impl Subscription {
     /// be settled.
     pub(crate) fn retire(self: &Arc<Self>, slot: u32, unseen: &[MessageRange]) {
         let left = self.change(|state| {
-            let Some(consumer) = state.consumer_mut(slot) else {
+            if state.consumers.get(slot).is_none() {
                 return false;
-            };
-            let counted = std::mem::take(&mut consumer.counts);
-            consumer.retired = true;
+            }
+            let counted = state.consumers.retire(slot);
             self.untake(state, slot, unseen.iter().copied());
             self.give_outbox_back(state, slot);
-            counted && !state.closed && state.counted_consumers().next().is_none()
+            counted && !state.closed && state.consumers.counted() == 0
         });
         self.lost_last_consumer(left);
     }
@@ -196,11 +99,11 @@ impl Subscription {
 
     /// What a consumer has not taken out of its outbox goes back as if it had not been delivered.
     fn give_outbox_back(&self, state: &mut State, slot: u32) {
-        let Some(consumer) = state.consumer_mut(slot) else {
-            return;
-        };
-        let deliveries = consumer.outbox.take_all();
-        consumer.stalled = false;
+        let taken = state.consumers.change(slot, |consumer| {
+            consumer.stalled = false;
+            consumer.outbox.take_all()
+        });
+        let deliveries = taken.unwrap_or_default();
         self.untake(state, slot, deliveries.iter().map(Delivery::range));
     }
 
@@ -212,18 +115,17 @@ impl Subscription {
             count += state.ledger.untake_between(range.partition, place, slot);
         }
         let count32 = u32::try_from(count).unwrap_or(u32::MAX);
-        if let Some(consumer) = state.consumer_mut(slot) {
+        state.consumers.change(slot, |consumer| {
             consumer.delivered = consumer.delivered.saturating_sub(count);
-        }
+        });
         state.settle(slot, count32);
         self.counters.requeued.fetch_add(count, Ordering::Relaxed);
     }
 
     pub(crate) fn set_window(self: &Arc<Self>, slot: u32, messages: u32) {
         self.change(|state| {
-            if let Some(consumer) = state.consumer_mut(slot) {
-                consumer.window = messages;
-            }
+            let set = |consumer: &mut ConsumerState| consumer.window = messages;
+            state.consumers.change(slot, set);
         });
     }
 
@@ -234,18 +136,17 @@ impl Subscription {
     ) {
         let mut left = None;
         self.change(|state| {
-            let Some(consumer) = state.consumer_mut(slot) else {
-                return;
-            };
-            let in_flight = u64::from(consumer.in_flight);
-            left = consumer.shared_window().cloned();
-            if let Some(left) = &left {
-                left.release(in_flight);
-            }
-            consumer.share(window);
-            if let Some(entered) = consumer.shared_window() {
-                entered.enter(in_flight);
-            }
+            state.consumers.change(slot, |consumer| {
+                let in_flight = u64::from(consumer.in_flight);
+                left = consumer.shared_window().cloned();
+                if let Some(left) = &left {
+                    left.release(in_flight);
+                }
+                consumer.share(window);
+                if let Some(entered) = consumer.shared_window() {
+                    entered.enter(in_flight);
+                }
+            });
         });
         if let Some(left) = left {
             shared_window::serve(vec![left]);
@@ -254,79 +155,86 @@ impl Subscription {
 
     pub(crate) fn outbox_taken(self: &Arc<Self>, slot: u32) {
         self.change(|state| {
-            if let Some(consumer) = state.consumer_mut(slot) {
-                consumer.stalled = false;
-            }
+            let taken = |consumer: &mut ConsumerState| consumer.stalled = false;
+            state.consumers.change(slot, taken);
         });
     }
 
     pub(crate) fn in_flight_of(&self, slot: u32) -> u32 {
-        let state = self.state.lock();
-        state
-            .consumer(slot)
-            .map_or(0, |consumer| consumer.in_flight)
+        self.state.lock().in_flight_at(slot)
     }
 
     pub(crate) fn has_consumers(&self) -> bool {
-        self.state.lock().counted_consumers().next().is_some()
+        self.state.lock().consumers.counted() > 0
     }
 }
 
 impl State {
-    pub(crate) fn consumer(&self, slot: u32) -> Option<&ConsumerState> {
-        self.consumers.get(slot as usize).and_then(Option::as_ref)
-    }
-
-    pub(crate) fn consumer_mut(&mut self, slot: u32) -> Option<&mut ConsumerState> {
-        self.consumers
-            .get_mut(slot as usize)
-            .and_then(Option::as_mut)
-    }
-
-    /// Those that are consumers to others.
-    pub(crate) fn counted_consumers(&self) -> impl Iterator<Item = &ConsumerState> {
-        let all = self.consumers.iter().flatten();
-        all.filter(|consumer| consumer.counts())
+    pub(crate) fn in_flight_at(&self, slot: u32) -> u32 {
+        let consumer = self.consumers.get(slot);
+        consumer.map_or(0, |consumer| consumer.in_flight)
     }
 
     /// Messages of a consumer are no longer in flight.
     pub(crate) fn settle(&mut self, slot: u32, count: u32) {
-        let freed = self
-            .consumer_mut(slot)
-            .and_then(|consumer| consumer.settle(count));
+        let settle = |consumer: &mut ConsumerState| consumer.settle(count);
+        let freed = self.consumers.change(slot, settle).flatten();
         self.freed(freed);
     }
 
     /// A shared window has new room: whoever waits for it is to hear of it.
     pub(crate) fn freed(&mut self, window: Option<Arc<SharedWindow>>) {
-        if let Some(window) = window {
-            let is_last = |last: &Arc<SharedWindow>| Arc::ptr_eq(last, &window);
-            if !self.freed.last().is_some_and(is_last) {
-                self.freed.push(window);
-            }
+        let Some(window) = window else { return };
+        self.unpark(&window);
+        let is_last = |last: &Arc<SharedWindow>| Arc::ptr_eq(last, &window);
+        if !self.freed.last().is_some_and(is_last) {
+            self.freed.push(window);
         }
+    }
+
+    /// Those who waited for room in a shared window have their turn again. `true`: not all of them.
+    fn unpark(&mut self, window: &Arc<SharedWindow>) -> bool {
+        let last_served = self.rotation.consumer;
+        self.consumers
+            .ranked()
+            .is_some_and(|(ranking, all)| ranking.unpark(window, all, last_served))
     }
 
     /// The window that a consumer shares.
     #[inline]
-    pub(crate) fn shared_window_of(&self, slot: usize) -> Option<Arc<SharedWindow>> {
-        let consumer = self.consumers.get(slot).and_then(Option::as_ref)?;
-        consumer.shared.clone()
+    pub(crate) fn shared_window_of(&self, slot: u32) -> Option<Arc<SharedWindow>> {
+        self.consumers.get(slot)?.shared_window().cloned()
     }
 
     /// Leaves the subscription's name with each shared window that is all that keeps a consumer
     /// from its messages. `true`: one of them has room again, so look once more.
-    pub(crate) fn waits_for_shared_window(&self, subscription: &Arc<Subscription>) -> bool {
+    pub(crate) fn waits_for_shared_window(&mut self, subscription: &Arc<Subscription>) -> bool {
         if subscription.options().single_active {
             // The others get nothing, whatever room they have.
-            let active = self.active_consumer();
-            return active.is_some_and(|(_, consumer)| consumer.waits_for_shared(subscription));
+            let active = self.consumers.active();
+            let active = active.and_then(|slot| self.consumers.get(slot));
+            return active.is_some_and(|consumer| consumer.waits_for_shared(subscription));
+        }
+        if self.consumers.ranked().is_some() {
+            // They were parked as they were found.
+            return false;
         }
         let mut has_room = false;
-        for consumer in self.consumers.iter().flatten() {
+        for consumer in self.consumers.slots().iter().flatten() {
             has_room |= consumer.waits_for_shared(subscription);
         }
         has_room
+    }
+}
+
+impl Subscription {
+    /// There is room again in a shared window for which this has waited.
+    pub(crate) fn window_has_room(self: &Arc<Self>, window: &Arc<SharedWindow>) {
+        self.change(|state| {
+            if state.unpark(window) {
+                window.wait(self);
+            }
+        });
     }
 }
 

@@ -106,7 +106,7 @@ impl Round {
 /// For whom messages are looked for, and how many.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
-    pub(crate) slot: usize,
+    pub(crate) slot: u32,
     pub(crate) quota: u64,
 }
 
@@ -124,11 +124,13 @@ impl Subscription {
         if self.expires() {
             self.expire_heads(state, &mut round);
         }
-        if std::mem::take(&mut state.pull_waits) {
-            let outboxes = state.consumers.iter().flatten();
-            let pulls = outboxes.filter(|consumer| consumer.options.pull);
-            let wakers = pulls.filter_map(|consumer| consumer.outbox.take_waker());
-            state.wakers.extend(wakers);
+        if !state.pull_waits.is_empty() {
+            for slot in std::mem::take(&mut state.pull_waits) {
+                let pull = state.consumers.get(slot);
+                state
+                    .wakers
+                    .extend(pull.and_then(|pull| pull.outbox.take_waker()));
+            }
         }
     }
 
@@ -138,9 +140,15 @@ impl Subscription {
             self.hungry.store(false, Ordering::Relaxed);
             return;
         }
-        round.is_direct = was_caught_up && self.hungry.load(Ordering::Relaxed);
+        let is_hungry = self.hungry.load(Ordering::Relaxed);
+        if was_caught_up && is_hungry && state.about_waiting() == 0 {
+            // Most acknowledgements: there is nothing to give. An append says so from now on, too.
+            state.caught_up = true;
+            return;
+        }
+        round.is_direct = was_caught_up && is_hungry;
         loop {
-            let chosen = state.choose(self.options().single_active);
+            let chosen = state.choose(self);
             let Some((slot, wanted)) = chosen else {
                 if state.waits_for_shared_window(self) {
                     continue;
@@ -182,7 +190,7 @@ impl Subscription {
         self: &Arc<Self>,
         state: &mut State,
         shared: &Arc<SharedWindow>,
-        slot: usize,
+        slot: u32,
         wanted: u64,
         round: &mut Round,
     ) -> Option<Found> {
@@ -359,11 +367,10 @@ impl Subscription {
         }
     }
 
-    fn deliver(self: &Arc<Self>, state: &mut State, slot: usize, seen: Seen, round: Round) {
+    fn deliver(self: &Arc<Self>, state: &mut State, slot: u32, seen: Seen, round: Round) {
         let (partition, run) = (seen.partition, seen.run);
         let index = partition_number(partition);
         let due_ms = state.ack_due_ms(slot, round.now_ms);
-        let holder = slot_number(slot);
         match seen.kind {
             Kind::New => {
                 self.mark(state, index, run.end(), round.now_ms);
@@ -372,12 +379,12 @@ impl Subscription {
                 state.bodies.leave(partition, run.first, bytes.into());
                 state
                     .ledger
-                    .take_new(index, count, holder, due_ms, now_us, bytes);
+                    .take_new(index, count, slot, due_ms, now_us, bytes);
             }
             Kind::Requeued => {
                 state
                     .ledger
-                    .take_ready(index, run.count, holder, due_ms, round.now_us);
+                    .take_ready(index, run.count, slot, due_ms, round.now_us);
             }
         }
         source_of(state, partition, seen.kind).set_position(run.next_position, run.end());
@@ -397,22 +404,28 @@ impl Subscription {
     }
 
     /// Hands over a delivery and counts it.
-    fn hand_over(&self, state: &mut State, slot: usize, delivery: Delivery) {
+    fn hand_over(&self, state: &mut State, slot: u32, delivery: Delivery) {
         let count = delivery.count;
         let bytes_max = u64::from(self.shared.options.outbox_bytes_max);
-        let Some(consumer) = state.consumers.get_mut(slot).and_then(Option::as_mut) else {
-            return;
-        };
-        consumer.in_flight += count;
-        consumer.delivered += u64::from(count);
-        if consumer.options.pull {
-            // It takes the delivery at once, and it is nobody's turn.
-            let _ = consumer.outbox.push(delivery, u64::MAX);
-        } else {
+        let pushed = state.consumers.change(slot, |consumer| {
+            consumer.in_flight += count;
+            consumer.delivered += u64::from(count);
+            if consumer.options.pull {
+                // It takes the delivery at once, and it is nobody's turn.
+                let _ = consumer.outbox.push(delivery, u64::MAX);
+                return None;
+            }
             let (full, waker) = consumer.outbox.push(delivery, bytes_max);
             consumer.stalled = full;
-            state.wakers.extend(waker);
-            state.rotation.consumer = slot;
+            Some(waker)
+        });
+        match pushed {
+            Some(Some(waker)) => {
+                state.wakers.extend(waker);
+                state.rotation.consumer = slot;
+            }
+            Some(None) => {}
+            None => return,
         }
         self.counters
             .delivered
@@ -532,26 +545,17 @@ pub(crate) fn partition_number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
 }
 
-fn slot_number(slot: usize) -> u32 {
-    u32::try_from(slot).unwrap_or(u32::MAX)
-}
-
 fn count32(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 impl State {
     /// When a message has to be settled that is delivered to this consumer now.
-    fn ack_due_ms(&self, slot: usize, now_ms: u64) -> u64 {
-        let consumer = self.consumers.get(slot).and_then(Option::as_ref);
-        consumer
+    fn ack_due_ms(&self, slot: u32, now_ms: u64) -> u64 {
+        self.consumers
+            .get(slot)
             .and_then(|consumer| consumer.options.ack_wait_ms)
             .map_or(NEVER_MS, |wait| now_ms.saturating_add(wait))
-    }
-
-    fn in_flight_at(&self, slot: usize) -> u32 {
-        let consumer = self.consumers.get(slot).and_then(Option::as_ref);
-        consumer.map_or(0, |consumer| consumer.in_flight)
     }
 
     /// `end`, or where messages end that may have been delivered before the restart, if `first` is

@@ -259,8 +259,12 @@ pub struct SubscriptionOptions {
     pub length_bytes_max: Option<u64>,
     /// What happens beyond `length_max` and `length_bytes_max`.
     pub overflow: Overflow,
-    /// Only the consumer that attached first gets messages; the next one takes over when it leaves.
+    /// Only the consumer that attached first gets messages; when it leaves, the next one by
+    /// priority and then by arrival takes over.
     pub single_active: bool,
+    /// With `single_active`: one of a higher priority takes over, too, once all that the active one
+    /// holds is settled; until then it gets nothing more.
+    pub active_yields: bool,
     /// Most consumers at once; 0: no limit.
     pub consumers_max: u32,
     /// The order among partitions.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use cloverleaf_log::Offset;
 
 use crate::consumer::Settlement;
+use crate::consumers::ConsumerState;
 use crate::ledger::leases::NEVER_MS;
 use crate::ledger::{Expired, NotInFlight, Settled};
 use crate::message::{DeadReason, Delivery, MessageId, MessageRange};
@@ -63,7 +64,7 @@ impl Subscription {
     pub(crate) fn extend(self: &Arc<Self>, slot: u32, id: MessageId) -> Result<(), NotInFlight> {
         let now_ms = self.shared.clock.now_ms();
         self.change(|state| {
-            let Some(consumer) = state.consumers.get(slot as usize).and_then(Option::as_ref) else {
+            let Some(consumer) = state.consumers.get(slot) else {
                 return Err(NotInFlight);
             };
             let wait_ms = consumer.options.ack_wait_ms;
@@ -104,9 +105,8 @@ impl Subscription {
     /// A consumer with `auto_ack` has taken these out of its outbox.
     pub(crate) fn auto_acked(self: &Arc<Self>, slot: u32, taken: &[Delivery]) {
         self.change(|state| {
-            if let Some(consumer) = state.consumer_mut(slot) {
-                consumer.stalled = false;
-            }
+            let has_room = |consumer: &mut ConsumerState| consumer.stalled = false;
+            state.consumers.change(slot, has_room);
             self.ack_deliveries(state, slot, taken);
         });
     }

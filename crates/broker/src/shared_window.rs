@@ -6,13 +6,16 @@
 //! name; whoever frees one lets it look again, once no lock is held.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
 use crate::subscription::Subscription;
+
+/// Fewer subscriptions that wait are not worth a look for those that are gone.
+const CLEAN_MIN: usize = 16;
 
 /// The most messages that may be in flight to all consumers that share it.
 #[derive(Debug)]
@@ -28,6 +31,10 @@ pub struct SharedWindow {
 #[derive(Debug, Default)]
 struct Waiting {
     subscriptions: VecDeque<Weak<Subscription>>,
+    /// Where they lie: none waits twice, and none's place is another's while it waits.
+    known: HashSet<usize>,
+    /// With so many the dead ones are looked for.
+    clean_at: usize,
     /// Somebody lets them look again, one by one.
     is_served: bool,
 }
@@ -93,19 +100,13 @@ impl SharedWindow {
     /// was freed before is told to nobody.
     pub(crate) fn wait(&self, subscription: &Arc<Subscription>) {
         let mut waiting = self.waiting.lock();
-        let known = |other: &Weak<Subscription>| other.as_ptr() == Arc::as_ptr(subscription);
-        if !waiting.subscriptions.iter().any(known) {
-            waiting
-                .subscriptions
-                .retain(|other| other.strong_count() > 0);
-            waiting
-                .subscriptions
-                .push_back(Arc::downgrade(subscription));
+        if waiting.known.insert(Arc::as_ptr(subscription) as usize) {
+            waiting.push(Arc::downgrade(subscription));
         }
     }
 
     /// Lets those who wait look again, as long as there is room.
-    fn serve_waiting(&self) {
+    fn serve_waiting(self: &Arc<Self>) {
         let mut is_mine = false;
         loop {
             let next = {
@@ -116,7 +117,7 @@ impl SharedWindow {
                 }
                 let next = match self.room() {
                     0 => None,
-                    _ => waiting.subscriptions.pop_front(),
+                    _ => waiting.pop(),
                 };
                 is_mine = next.is_some();
                 waiting.is_served = is_mine;
@@ -125,12 +126,35 @@ impl SharedWindow {
             match next {
                 Some(next) => {
                     if let Some(subscription) = next.upgrade() {
-                        subscription.change(|_| ());
+                        subscription.window_has_room(self);
                     }
                 }
                 None => return,
             }
         }
+    }
+}
+
+impl Waiting {
+    fn push(&mut self, subscription: Weak<Subscription>) {
+        self.subscriptions.push_back(subscription);
+        if self.subscriptions.len() >= self.clean_at.max(CLEAN_MIN) {
+            let known = &mut self.known;
+            self.subscriptions.retain(|other| {
+                let lives = other.strong_count() > 0;
+                if !lives {
+                    known.remove(&(other.as_ptr() as usize));
+                }
+                lives
+            });
+            self.clean_at = self.subscriptions.len() * 2;
+        }
+    }
+
+    fn pop(&mut self) -> Option<Weak<Subscription>> {
+        let next = self.subscriptions.pop_front()?;
+        self.known.remove(&(next.as_ptr() as usize));
+        Some(next)
     }
 }
 

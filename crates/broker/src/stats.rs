@@ -71,7 +71,7 @@ impl Subscription {
         SubscriptionCounts {
             depth: state.depth(),
             in_flight: state.ledger.in_flight(),
-            consumers: u32::try_from(state.counted_consumers().count()).unwrap_or(u32::MAX),
+            consumers: u32::try_from(state.consumers.counted()).unwrap_or(u32::MAX),
         }
     }
 
@@ -90,7 +90,8 @@ impl Subscription {
             dead_lettered: count(&self.counters.dead_lettered),
             leases: state.ledger.lease_count() as u64,
             consumers: state
-                .counted_consumers()
+                .consumers
+                .iter_counted()
                 .map(|consumer| ConsumerStats {
                     label: consumer.options.label.clone(),
                     window: consumer.window,

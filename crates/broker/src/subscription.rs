@@ -4,6 +4,7 @@
 //! all this. Its state is one [`Ledger`] behind one lock; [`crate::dispatch`] decides who gets
 //! what.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
@@ -12,9 +13,9 @@ use cloverleaf_log::{Offset, PartitionLog};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use crate::attaching::ConsumerState;
 use crate::broker::{CatalogError, Shared};
 use crate::choose::Rotation;
+use crate::consumers::Consumers;
 use crate::entries::{Entry, SubscriptionDefinition};
 use crate::filter::Filter;
 use crate::ledger::leases::NEVER_MS;
@@ -52,7 +53,7 @@ pub(crate) struct State {
     pub(crate) sources: Vec<Source>,
     /// Readers of requeued messages, one per partition.
     pub(crate) replays: Vec<Source>,
-    pub(crate) consumers: Vec<Option<ConsumerState>>,
+    pub(crate) consumers: Consumers,
     pub(crate) rotation: Rotation,
     pub(crate) filter: Filter,
     pub(crate) paused: bool,
@@ -69,15 +70,14 @@ pub(crate) struct State {
     pub(crate) bodies: Bodies,
     /// When the marks of delivery are looked at.
     pub(crate) rest_ms: u64,
-    /// A consumer that pulls waits for the disk.
-    pub(crate) pull_waits: bool,
+    /// Consumers that pull and wait for the disk.
+    pub(crate) pull_waits: BTreeSet<u32>,
     /// The topic is paused: nothing at or above these offsets is delivered.
     pub(crate) limits: Option<Vec<Offset>>,
     /// The time at which the housekeeping will call.
     pub(crate) due_ms: u64,
     /// A source wants to be asked again at this time.
     pub(crate) retry_ms: u64,
-    pub(crate) attached: u64,
     /// Whom to wake once the lock is free.
     pub(crate) wakers: Vec<Waker>,
     /// Shared windows with new room: who waits for it looks again once the lock is free.
@@ -115,7 +115,7 @@ impl Subscription {
             heads: vec![None; logs.len()],
             ledger,
             logs,
-            consumers: Vec::new(),
+            consumers: Consumers::new(&options),
             rotation: Rotation::default(),
             filter,
             paused,
@@ -125,11 +125,10 @@ impl Subscription {
             expiry_ms: NEVER_MS,
             bodies: Bodies::default(),
             rest_ms: NEVER_MS,
-            pull_waits: false,
+            pull_waits: BTreeSet::new(),
             limits: None,
             due_ms: NEVER_MS,
             retry_ms: NEVER_MS,
-            attached: 0,
             wakers: Vec::new(),
             freed: Vec::new(),
         };
@@ -248,7 +247,10 @@ impl Subscription {
             definition.options.dispatch = dispatch;
             self.shared.write(&[Entry::Subscription(definition)])?;
         }
-        self.change(|state| state.policy = dispatch);
+        self.change(|state| {
+            state.policy = dispatch;
+            state.consumers.set_policy(dispatch);
+        });
         self.shared.changed();
         Ok(())
     }
@@ -293,11 +295,13 @@ impl Subscription {
             state.sources.iter_mut().for_each(Source::clear);
             state.replays.iter_mut().for_each(Source::clear);
             state.bodies = Bodies::default();
-            for consumer in state.consumers.iter_mut().flatten() {
+            let mut freed = Vec::new();
+            state.consumers.change_all(|consumer| {
                 consumer.outbox.clear();
                 consumer.stalled = false;
-                state.freed.extend(consumer.settle(u32::MAX));
-            }
+                freed.extend(consumer.settle(u32::MAX));
+            });
+            state.freed.extend(freed);
         });
     }
 
@@ -358,16 +362,12 @@ impl Subscription {
         let mut state = self.state.lock();
         state.closed = true;
         (state.expiry_ms, state.rest_ms) = (NEVER_MS, NEVER_MS);
-        let wakers: Vec<Waker> = state
-            .consumers
-            .iter()
-            .flatten()
-            .filter_map(|c| c.outbox.close())
-            .collect();
-        // What was in flight can be settled no more.
-        let settle = |consumer: &mut ConsumerState| consumer.settle(u32::MAX);
-        let consumers = state.consumers.iter_mut().flatten();
-        let freed: Vec<Arc<SharedWindow>> = consumers.filter_map(settle).collect();
+        let (mut wakers, mut freed) = (Vec::new(), Vec::new());
+        state.consumers.change_all(|consumer| {
+            wakers.extend(consumer.outbox.close());
+            // What was in flight can be settled no more.
+            freed.extend(consumer.settle(u32::MAX));
+        });
         drop(state);
         for waker in wakers {
             waker.wake();

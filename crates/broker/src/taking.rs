@@ -18,21 +18,19 @@ impl Subscription {
     ) -> Poll<Option<Delivery>> {
         let mut state = self.state.lock();
         let pulls = state
-            .consumer(slot)
+            .consumers
+            .get(slot)
             .is_some_and(|consumer| consumer.may_pull());
         if state.closed || state.paused || !pulls {
             return Poll::Ready(None);
         }
         let mut round = Round::at(self.shared.clock.now_us());
-        let wanted = Wanted {
-            slot: slot as usize,
-            quota: 1,
-        };
+        let wanted = Wanted { slot, quota: 1 };
         let mut answer = Poll::Ready(None);
         match self.deliver_some(&mut state, wanted, &mut round) {
             Found::Delivered => {
                 let mut taken = outbox.take_all();
-                let consumer = state.consumer(slot);
+                let consumer = state.consumers.get(slot);
                 if consumer.is_some_and(|consumer| consumer.options.auto_ack) {
                     self.ack_deliveries(&mut state, slot, &taken);
                 }
@@ -48,12 +46,13 @@ impl Subscription {
         }
         // What is left may be looked after by a timer, or may have become too little to be. To
         // those who wait, this one too, it is no news: they would ask again, and wake each other.
-        let others_wait = std::mem::take(&mut state.pull_waits);
+        let mut waiting = std::mem::take(&mut state.pull_waits);
         self.dispatch(&mut state);
         if answer.is_pending() {
             outbox.set_waker(context.waker());
+            waiting.insert(slot);
         }
-        state.pull_waits = others_wait || answer.is_pending();
+        state.pull_waits = waiting;
         self.finish(state);
         answer
     }
