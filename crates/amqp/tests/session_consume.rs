@@ -3,7 +3,7 @@
 
 mod session_common;
 
-use cloverleaf_amqp::wire::{Method, Properties, method};
+use cloverleaf_amqp::wire::{Method, Properties, Value, method};
 use session_common::{Peer, World, method_frame};
 
 fn publish_all(peer: &mut Peer<'_>, bodies: &[&str]) {
@@ -355,6 +355,35 @@ fn an_answer_goes_straight_to_who_asked() {
     drop(client);
     server.publish_with("", &reply_to, &answer, "late", true);
     assert_eq!(server.receive()[0].id(), method::BasicReturn::ID);
+}
+
+#[test]
+fn the_single_active_consumer_of_a_quorum_queue_makes_way_for_a_higher_priority() {
+    for (kind, stays) in [(&b"classic"[..], true), (&b"quorum"[..], false)] {
+        let world = World::default();
+        let (mut low, mut high) = (world.channel(), world.channel());
+        let arguments = [
+            ("x-single-active-consumer", Value::Bool(true)),
+            ("x-queue-type", Value::String(kind)),
+        ];
+        low.declare("q", &arguments);
+        low.consume("q", "low", false);
+        publish_all(&mut low, &["1", "2"]);
+        assert_eq!(low.bodies(), ["1", "2"]);
+        high.consume_ranked("q", "high", 5);
+        publish_all(&mut low, &["3"]);
+        let while_it_holds: &[&str] = if stays { &["3"] } else { &[] };
+        assert_eq!(low.bodies(), while_it_holds);
+        assert_eq!(high.bodies(), [""; 0]);
+        low.ack(0, true);
+        publish_all(&mut low, &["4"]);
+        let (lows, highs): (&[&str], &[&str]) = match stays {
+            true => (&["4"], &[]),
+            false => (&[], &["3", "4"]),
+        };
+        assert_eq!(low.bodies(), lows);
+        assert_eq!(high.bodies(), highs);
+    }
 }
 
 #[test]

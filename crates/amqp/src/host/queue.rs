@@ -178,6 +178,7 @@ pub(super) fn subscription_options(arguments: &QueueArguments) -> SubscriptionOp
             Overflow::RejectPublish | Overflow::RejectPublishDeadLetter => Full::RejectPublish,
         },
         single_active: arguments.single_active,
+        active_yields: arguments.single_active && arguments.kind == QueueKind::Quorum,
         order: match arguments.priority_max {
             Some(_) => PartitionOrder::HighestFirst,
             None => PartitionOrder::RoundRobin,

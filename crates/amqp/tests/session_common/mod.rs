@@ -382,6 +382,19 @@ impl Peer<'_> {
         self.method(1, Method::BasicConsume(consume));
     }
 
+    /// As [`Self::consume`], with a priority.
+    pub fn consume_ranked(&mut self, queue: &str, tag: &str, priority: i64) {
+        let arguments = table_bytes(&[("x-priority", Value::I64(priority))]);
+        let consume = method::BasicConsume {
+            queue,
+            consumer_tag: tag,
+            no_wait: true,
+            arguments: Table::check(&arguments).unwrap(),
+            ..Default::default()
+        };
+        self.method(1, Method::BasicConsume(consume));
+    }
+
     pub fn ack(&mut self, delivery_tag: u64, multiple: bool) {
         let ack = method::BasicAck {
             delivery_tag,

@@ -372,6 +372,31 @@ def single_active_consumer():
 
 
 @check
+def a_higher_priority_takes_over_from_the_single_active_consumer_of_a_quorum_queue_only():
+    for kind in ["classic", "quorum"]:
+        with channel() as out, channel() as first, channel() as second:
+            title = name("queue")
+            out.queue_declare(title, durable=True, arguments={
+                "x-single-active-consumer": True, "x-queue-type": kind})
+            low = Consumer(first, title)
+            publish(out, title, b"1", b"2")
+            low.wait(2)
+            high = Consumer(second, title, arguments={"x-priority": 5})
+            pump(second)
+            publish(out, title, b"3")
+            pump(first, second)
+            found = {"classic": [b"1", b"2", b"3"], "quorum": [b"1", b"2"]}[kind]
+            same((low.bodies, high.bodies), (found, []), f"{kind}: while the first one holds some")
+            first.basic_ack(0, multiple=True)
+            publish(out, title, b"4")
+            pump(first, second)
+            low_gets, high_gets = {
+                "classic": ([b"1", b"2", b"3", b"4"], []), "quorum": (found, [b"3", b"4"])}[kind]
+            same((low.bodies, high.bodies), (low_gets, high_gets), f"{kind}: afterwards")
+            out.queue_delete(title)
+
+
+@check
 def queue_types():
     with channel() as on:
         queue(on, {"x-queue-type": "classic"})
