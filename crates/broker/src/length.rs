@@ -12,7 +12,7 @@ use cloverleaf_log::{Batch, Offset, PartitionLog, Read, ReadError};
 use crate::dispatch::{Blank, DEAD_MAX, Found, Round, Sight, partition_number};
 use crate::ledger::Claim;
 use crate::message::DeadReason;
-use crate::options::Overflow;
+use crate::options::{Overflow, PartitionOrder};
 use crate::pick::{Verdict, body_bytes};
 use crate::subscription::{State, Subscription};
 use crate::topic::Topic;
@@ -24,6 +24,8 @@ const COUNT_BYTES: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Bodies {
     bytes: u64,
+    /// Publishes that are counted and not in the log yet, and their bytes.
+    under_way: (u32, u64),
     /// Per partition: messages below this were not counted, because those above fill the limit.
     uncounted_below: Vec<Offset>,
 }
@@ -37,6 +39,12 @@ impl Bodies {
         if below.is_none_or(|below| first >= *below) {
             self.forget(bytes);
         }
+    }
+
+    /// Nothing waits any more: what is not in the log yet stays counted.
+    pub(crate) fn clear(&mut self) {
+        self.bytes = self.under_way.1;
+        self.uncounted_below = Vec::new();
     }
 
     /// Never less than nothing: a message may have gone from the log without being seen.
@@ -57,7 +65,7 @@ impl Subscription {
     }
 
     /// Whether messages with bodies of so many bytes may be published: then they are counted, until
-    /// [`Self::give_place_back`].
+    /// [`Self::place_decided`].
     fn take_place(&self, count: u64, bytes: u64, may_refuse: bool) -> bool {
         let mut state = self.state.lock();
         let options = self.options();
@@ -72,19 +80,26 @@ impl Subscription {
             }
         }
         if options.length_bytes_max.is_some() {
-            if state.about_waiting() == 0 {
+            if state.bodies.under_way.0 == 0 && state.has_passed_all() {
                 // What went from the log unseen was counted until now.
                 state.bodies.bytes = 0;
             }
             state.bodies.bytes += bytes;
+            state.bodies.under_way.0 += 1;
+            state.bodies.under_way.1 += bytes;
         }
         true
     }
 
-    /// The publish did not happen after all.
-    fn give_place_back(&self, bytes: u64) {
+    /// A publish of so many bytes happened, or did not after all.
+    fn place_decided(&self, bytes: u64, happened: bool) {
         if self.options().length_bytes_max.is_some() {
-            self.state.lock().bodies.forget(bytes);
+            let bodies = &mut self.state.lock().bodies;
+            let (count, under_way) = bodies.under_way;
+            bodies.under_way = (count.saturating_sub(1), under_way.saturating_sub(bytes));
+            if !happened {
+                bodies.forget(bytes);
+            }
         }
     }
 
@@ -98,6 +113,16 @@ impl Subscription {
         }
     }
 
+    /// The partitions from the one whose head is the queue's head: what would be delivered next
+    /// goes first, as with RabbitMQ's priorities.
+    fn drop_order(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
+        let is_reversed = self.options().order == PartitionOrder::HighestFirst;
+        (0..count).map(move |turn| match is_reversed {
+            true => count - 1 - turn,
+            false => turn,
+        })
+    }
+
     /// Drops until bodies fit. Each is looked at, because its size has to be known.
     fn drop_bytes(
         self: &Arc<Self>,
@@ -107,7 +132,7 @@ impl Subscription {
         round: &mut Round,
     ) {
         let is_too_long = |state: &State| length_max.is_some_and(|max| state.depth() > max);
-        for partition in 0..state.logs.len() {
+        for partition in self.drop_order(state.logs.len()) {
             while state.exceeds(bytes_max, 0) || is_too_long(state) {
                 if round.is_over() {
                     state.retry_ms = round.now_ms;
@@ -137,7 +162,7 @@ impl Subscription {
     fn drop_messages(self: &Arc<Self>, state: &mut State, length_max: u64) {
         let mut excess = state.depth().saturating_sub(length_max);
         let keep_letters = self.options().dead_letter.is_some();
-        for partition in 0..state.logs.len() {
+        for partition in self.drop_order(state.logs.len()) {
             let index = partition_number(partition);
             while excess > 0 {
                 // What waits for its letter holds the rest up: letters go on, and then so does
@@ -242,6 +267,14 @@ impl Subscription {
 }
 
 impl State {
+    /// Whether nothing waits, and nothing is about to be written.
+    fn has_passed_all(&self) -> bool {
+        let mut logs = self.logs.iter().enumerate();
+        self.ledger.ready() == 0
+            && logs
+                .all(|(index, log)| self.ledger.next(partition_number(index)) >= log.next_offset())
+    }
+
     /// Whether bodies of `more` bytes would be too many beside those that wait.
     fn exceeds(&self, bytes_max: u64, more: u64) -> bool {
         let waiting = self.bodies.bytes + self.ledger.ready_bytes();
@@ -259,6 +292,7 @@ pub(crate) struct Places {
     /// Those that have counted it.
     subscriptions: Vec<Arc<Subscription>>,
     bytes: u64,
+    happened: bool,
 }
 
 impl Places {
@@ -274,6 +308,7 @@ impl Places {
         let mut places = Self {
             subscriptions: Vec::new(),
             bytes: 0,
+            happened: false,
         };
         let subscriptions = topic.subscriptions();
         let limited = subscriptions.iter().filter(|s| s.is_limited());
@@ -297,14 +332,14 @@ impl Places {
 
     /// The publish happened.
     pub(crate) fn keep(mut self) {
-        self.subscriptions.clear();
+        self.happened = true;
     }
 }
 
 impl Drop for Places {
     fn drop(&mut self) {
         for subscription in &self.subscriptions {
-            subscription.give_place_back(self.bytes);
+            subscription.place_decided(self.bytes, self.happened);
         }
     }
 }
@@ -329,4 +364,46 @@ fn bodies_of(topic: &Topic, batch: &Batch) -> u64 {
         bytes += u64::from(body_bytes(&record));
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use cloverleaf_log::{BatchBuilder, Log, LogOptions, SimDisk};
+
+    use super::*;
+    use crate::{Broker, BrokerOptions, ManualClock, SubscriptionOptions, TopicOptions};
+
+    #[test]
+    fn publishes_at_once_do_not_forget_each_other() {
+        let log_options = LogOptions {
+            manual: true,
+            disk_free_bytes_min: 0,
+            ..LogOptions::default()
+        };
+        let (log, recovery) = Log::open(SimDisk::new().mount(), log_options).unwrap();
+        let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+        let broker = Broker::open(log, recovery, BrokerOptions::default(), clock).unwrap();
+        let topic = broker.topic_or_create("t", TopicOptions::default).unwrap();
+        let options = || SubscriptionOptions {
+            length_bytes_max: Some(10),
+            overflow: Overflow::RejectPublish,
+            ..SubscriptionOptions::default()
+        };
+        topic.subscription_or_create("s", options).unwrap();
+        let place = |body: &[u8]| {
+            let mut builder = BatchBuilder::with_capacity(64, 0);
+            builder.push(None, Some(body), &[]);
+            Places::take(&topic, &builder.finish(), true)
+        };
+        let first = place(b"123456").unwrap();
+        let second = place(b"123").unwrap();
+        assert!(place(b"12").is_err(), "nine bytes are on their way");
+        drop(second);
+        let third = place(b"1234").unwrap();
+        assert!(place(b"1").is_err());
+        drop((first, third));
+        drop(place(b"1234567890").unwrap());
+    }
 }

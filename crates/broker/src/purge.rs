@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::length::Bodies;
 use crate::subscription::Subscription;
 
 impl Subscription {
@@ -20,7 +19,7 @@ impl Subscription {
                 state.ledger.skip_to(partition, end);
             }
             // Nothing waits any more that was never delivered.
-            state.bodies = Bodies::default();
+            state.bodies.clear();
             count
         })
     }

@@ -294,7 +294,7 @@ impl Subscription {
             state.ledger.purge(&ends);
             state.sources.iter_mut().for_each(Source::clear);
             state.replays.iter_mut().for_each(Source::clear);
-            state.bodies = Bodies::default();
+            state.bodies.clear();
             let mut freed = Vec::new();
             state.consumers.change_all(|consumer| {
                 consumer.outbox.clear();

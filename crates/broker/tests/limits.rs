@@ -207,6 +207,32 @@ fn many_expired_messages_do_not_hold_up_the_broker_and_all_go() {
     assert_eq!(letters(&world).len(), 10_000);
 }
 
+#[test]
+fn the_highest_priority_goes_first_when_a_queue_is_too_long() {
+    for (length_max, bytes_max) in [(Some(3), None), (None, Some(6)), (Some(3), Some(100))] {
+        let world = World::new();
+        let options = || TopicOptions {
+            partitions: 3,
+            ..TopicOptions::default()
+        };
+        let topic = world.broker.topic_or_create("q", options).unwrap();
+        let options = SubscriptionOptions {
+            length_max,
+            length_bytes_max: bytes_max,
+            order: PartitionOrder::HighestFirst,
+            ..SubscriptionOptions::default()
+        };
+        let subscription = world.subscription_with("q", "s", options);
+        for (body, partition) in [("l1", 0), ("h1", 2), ("m1", 1), ("l2", 0), ("l3", 0)] {
+            let batch = world.batch(&[body]);
+            drop(topic.publish_to(partition, batch, Durability::Kernel));
+            world.settle();
+        }
+        let left = bodies(&consumer(&subscription, 10));
+        assert_eq!(left, ["l1", "l2", "l3"]);
+    }
+}
+
 fn limited(world: &World, bytes_max: u64, overflow: Overflow) -> Arc<Subscription> {
     let options = SubscriptionOptions {
         length_bytes_max: Some(bytes_max),

@@ -337,6 +337,16 @@ def priorities():
 
 
 @check
+def the_highest_priority_goes_first_when_a_queue_is_full():
+    for limit in [{"x-max-length": 3}, {"x-max-length-bytes": 6}]:
+        with channel(confirms=True) as on:
+            title = queue(on, {"x-max-priority": 5, **limit})
+            for body, priority in [(b"l1", 1), (b"h1", 5), (b"m1", 3), (b"l2", 1), (b"l3", 1)]:
+                publish(on, title, body, priority=priority)
+            same(drain(on, title), [b"l1", b"l2", b"l3"], f"{limit}: what is left")
+
+
+@check
 def a_requeued_message_of_a_priority_keeps_it():
     with channel(confirms=True) as on:
         title = queue(on, {"x-max-priority": 2})
