@@ -17,6 +17,7 @@ use cloverleaf_broker::{
     Consumer, ConsumerOptions, Delivery, MessageId, PublishError, Published, Topic,
 };
 use cloverleaf_log::{AppendError, RecordCursor};
+use uuid::Uuid;
 
 use self::outgoing::Outgoing;
 use super::VirtualHost;
@@ -29,11 +30,14 @@ const MOVING_MAX: u32 = 4096;
 const RETRY_MS: u64 = 1_000;
 /// After a change of the catalog the queues are looked through, this often at most.
 const SWEEP_INTERVAL_MS: u64 = 200;
+/// So many messages that have to be routed once more are remembered with the queues that have them.
+/// Further ones go to all their queues again.
+const REACHED_MAX: usize = 100_000;
 /// With nothing to do the router looks after so long all the same.
 const IDLE_MS: u64 = 3_600_000;
 
 /// From where a message comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Lane {
     Dead,
     Delayed,
@@ -47,6 +51,8 @@ pub(super) struct Router {
     consumers: [Option<Consumer>; 2],
     letters: HashMap<u64, Letter>,
     last_letter: u64,
+    /// The queues that have a message already which has to be routed once more.
+    reached: HashMap<(Lane, MessageId), Vec<Uuid>>,
     moving: Vec<Moving>,
     /// Queues of which a cycle was told.
     cycles: HashSet<Arc<str>>,
@@ -61,14 +67,18 @@ struct Letter {
     id: MessageId,
     /// Publishes that are not decided; one more while it is being routed.
     open: u32,
-    /// One of them failed: all is done once more.
+    /// One of them failed: the message is routed once more.
     failed: bool,
+    /// The topics of the queues that have it. Not to be routed to these again.
+    reached: Vec<Uuid>,
 }
 
 /// A publish under way, with the letters in it.
 struct Moving {
     published: Published,
     letters: Vec<u64>,
+    /// For which queue: its topic.
+    queue: Option<Uuid>,
 }
 
 struct AbortOnPanic;
@@ -131,6 +141,7 @@ impl Router {
     fn stop(&mut self) {
         self.consumers = [None, None];
         self.letters.clear();
+        self.reached.clear();
         self.moving.clear();
     }
 
@@ -197,9 +208,9 @@ impl Router {
         outgoing.flush(self);
         let mut done = Vec::new();
         for letter in taken {
-            self.close_one(letter, false, &mut done);
+            self.close_one(letter, Ok(None), &mut done);
         }
-        self.settle(&done, now_ms);
+        self.settle(done, now_ms);
         true
     }
 
@@ -210,6 +221,7 @@ impl Router {
             id,
             open: 1,
             failed: false,
+            reached: self.reached.remove(&(lane, id)).unwrap_or_default(),
         };
         self.letters.insert(self.last_letter, letter);
         self.last_letter
@@ -222,23 +234,36 @@ impl Router {
         }
     }
 
-    /// One publish of a letter is decided.
-    fn close_one(&mut self, number: u64, failed: bool, done: &mut Vec<Letter>) {
+    /// Whether a letter is in a queue since an earlier try.
+    fn has_reached(&self, letter: u64, queue: Uuid) -> bool {
+        let letter = self.letters.get(&letter);
+        letter.is_some_and(|letter| letter.reached.contains(&queue))
+    }
+
+    /// One publish of a letter is decided: it is in that queue, or it failed.
+    fn close_one(&mut self, number: u64, came: Result<Option<Uuid>, ()>, done: &mut Vec<Letter>) {
         let Some(letter) = self.letters.get_mut(&number) else {
             return;
         };
-        letter.failed |= failed;
+        match came {
+            Ok(queue) => letter.reached.extend(queue),
+            Err(()) => letter.failed = true,
+        }
         letter.open = letter.open.saturating_sub(1);
         if letter.open == 0 {
             done.extend(self.letters.remove(&number));
         }
     }
 
-    fn push(&mut self, published: Published, letters: Vec<u64>) {
+    fn push(&mut self, published: Published, letters: Vec<u64>, queue: Option<Uuid>) {
         for letter in &letters {
             self.open_one(*letter);
         }
-        self.moving.push(Moving { published, letters });
+        self.moving.push(Moving {
+            published,
+            letters,
+            queue,
+        });
     }
 
     /// Looks which publishes are decided.
@@ -251,17 +276,18 @@ impl Router {
                     if let Err(error) = &result {
                         self.warn(error, now_ms);
                     }
+                    let came = result.map(|()| moving.queue).map_err(drop);
                     for letter in moving.letters {
-                        self.close_one(letter, result.is_err(), &mut done);
+                        self.close_one(letter, came, &mut done);
                     }
                 }
             }
         }
-        self.settle(&done, now_ms);
+        self.settle(done, now_ms);
     }
 
     /// Acknowledges what is done, and gives back what has to be done again.
-    fn settle(&mut self, done: &[Letter], now_ms: u64) {
+    fn settle(&mut self, done: Vec<Letter>, now_ms: u64) {
         for lane in LANES {
             let Some(consumer) = &self.consumers[lane as usize] else {
                 continue;
@@ -279,6 +305,12 @@ impl Router {
                 if consumer.nack(letter.id, RETRY_MS).is_err() {
                     tracing::debug!(id = ?letter.id, now_ms, "a letter was settled by others");
                 }
+            }
+        }
+        for letter in done.into_iter().filter(|letter| letter.failed) {
+            if !letter.reached.is_empty() && self.reached.len() < REACHED_MAX {
+                self.reached
+                    .insert((letter.lane, letter.id), letter.reached);
             }
         }
     }

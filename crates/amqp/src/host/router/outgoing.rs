@@ -74,6 +74,9 @@ impl Outgoing {
         queue: &Arc<Queue>,
         stored: &Stored<'_>,
     ) {
+        if router.has_reached(letter, queue.topic.id()) {
+            return;
+        }
         // What ends with the process needs no sync.
         let durability = match queue.durable {
             true => stored.durability,
@@ -158,7 +161,7 @@ impl Outgoing {
             };
         }
         match published {
-            Ok(published) => router.push(published, vec![letter]),
+            Ok(published) => router.push(published, vec![letter], Some(queue.topic.id())),
             Err(error) => router.refuse(&error, &[letter], self.now_ms),
         }
     }
@@ -176,7 +179,7 @@ impl Open {
             .topic
             .publish_in(self.partition, batch, self.durability);
         match published {
-            Ok(published) => router.push(published, letters),
+            Ok(published) => router.push(published, letters, Some(self.queue.topic.id())),
             Err(error) => router.refuse(&error, &letters, now_ms),
         }
     }

@@ -175,7 +175,7 @@ impl Router {
         let now_ms = i64::try_from(outgoing.now_ms()).unwrap_or(i64::MAX);
         let (message, durability) = (&stored.message, stored.durability);
         match host.delay_marked(message, delay_ms, now_ms, durability, stored.past) {
-            Ok(published) => self.push(published, vec![letter]),
+            Ok(published) => self.push(published, vec![letter], None),
             Err(error) => self.refuse(&error, &[letter], outgoing.now_ms()),
         }
     }
