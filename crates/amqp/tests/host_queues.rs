@@ -542,3 +542,23 @@ fn definitions_are_bounded() {
             .unwrap();
     }
 }
+
+#[test]
+fn levels_of_priority_are_bounded_for_all_queues_together() {
+    let world = World::with(HostOptions {
+        definition_bytes_max: 16 << 20,
+    });
+    let levels = [("x-max-priority", Value::I32(255))];
+    let declare = |number: u32| world.declare(&format!("p{number}"), &levels, |_| {});
+    for _ in 0..2 {
+        let declared = (0..).take_while(|number| declare(*number).is_ok()).count();
+        assert_eq!(declared, 4, "1,024 levels are 16 MiB");
+        // Others may still have queues.
+        world.queue("plain");
+        for number in 0..4 {
+            let name = format!("p{number}");
+            let deleted = world.host.delete_queue(world.owner, &name, false, false);
+            deleted.unwrap();
+        }
+    }
+}

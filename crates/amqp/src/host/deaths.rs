@@ -25,6 +25,12 @@ const LAST: [&str; 3] = [
 const DEATHS_MAX: usize = 128;
 /// Nor are more routing keys of one.
 const KEYS_MAX: usize = 16;
+/// Nor are more bytes of them than this, the oldest go: one client's content header is another's,
+/// and what most take in a frame is 128 KiB.
+const DEATHS_BYTES_MAX: usize = 32 << 10;
+/// Nor more than this together with the message's own headers, as long as these leave room for the
+/// latest death.
+const HEADERS_BYTES_MAX: usize = 120 << 10;
 
 /// The reason of a message that a consumer has given up.
 pub(super) const REJECTED: &str = "rejected";
@@ -107,7 +113,21 @@ impl<'a> Deaths<'a> {
 
     /// The properties with these deaths, without the time to live.
     pub(super) fn write(&self, properties: &Properties<'_>) -> Vec<u8> {
-        let tables: Vec<Vec<u8>> = self.all.iter().map(write_death).collect();
+        let kept = properties.headers.unwrap_or_default();
+        let own = kept.fields().filter(|(name, _)| !is_ours(name));
+        let own = table_bytes(&own.collect::<Vec<_>>()).len();
+        let mut left = DEATHS_BYTES_MAX.min(HEADERS_BYTES_MAX.saturating_sub(own));
+        let mut tables: Vec<Vec<u8>> = Vec::new();
+        for death in &self.all {
+            let table = write_death(death);
+            match left.checked_sub(table.len()) {
+                Some(rest) => left = rest,
+                // Without the latest a message could go round for ever.
+                None if tables.is_empty() => left = 0,
+                None => break,
+            }
+            tables.push(table);
+        }
         let tables: Vec<Value<'_>> = tables.iter().map(|bytes| table(bytes)).collect();
         let deaths = array_bytes(&tables);
         let mut fields: Vec<(&str, Value<'_>)> = vec![(DEATH, array(&deaths))];
@@ -120,9 +140,7 @@ impl<'a> Deaths<'a> {
                 .map(|text| Value::String(text.as_bytes()));
             fields.extend(names.into_iter().zip(texts));
         }
-        let is_own = |name: &str| name == DEATH || FIRST.contains(&name) || LAST.contains(&name);
-        let kept = properties.headers.unwrap_or_default();
-        fields.extend(kept.fields().filter(|(name, _)| !is_own(name)));
+        fields.extend(kept.fields().filter(|(name, _)| !is_ours(name)));
         fields.sort_by_key(|(name, _)| *name);
         let headers = table_bytes(&fields);
         let mut bytes = Vec::new();
@@ -134,6 +152,11 @@ impl<'a> Deaths<'a> {
         properties.write(&mut Writer::new(&mut bytes));
         bytes
     }
+}
+
+/// Whether a header is written here.
+fn is_ours(name: &str) -> bool {
+    name == DEATH || FIRST.contains(&name) || LAST.contains(&name)
 }
 
 fn write_death(death: &Death<'_>) -> Vec<u8> {

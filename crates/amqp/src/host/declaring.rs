@@ -118,7 +118,7 @@ impl VirtualHost {
         // One that others have deleted may still be in the table.
         self.drop_remains(&mut definitions, &wanted.name);
         check_private(&wanted.name)?;
-        let bytes = wanted.name.len() + wanted.raw.len();
+        let bytes = stored::queue_bytes(&wanted.name, wanted.raw, levels(&wanted.arguments));
         self.charge(&mut definitions, &resource, bytes)?;
         match self.open_topic(wanted, &resource) {
             Ok((topic, subscription, adopted)) => {

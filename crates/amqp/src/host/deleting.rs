@@ -151,7 +151,7 @@ impl VirtualHost {
             state.topology.forget_queue(&queue.name)
         };
         self.changed();
-        definitions.discharge(stored::queue_bytes(queue));
+        definitions.discharge(stored::queue_bytes(&queue.name, &queue.raw, queue.levels));
         if let Some(owner) = queue.exclusive
             && let Some(owned) = definitions.owned.get_mut(&owner)
         {

@@ -118,7 +118,8 @@ impl VirtualHost {
         let now_ms = self.broker.now_ms();
         let name: Arc<str> = topic.name().into();
         let queue = Queue::new(name, topic.clone(), subscription, declared, now_ms);
-        definitions.bytes += DEFINITION_BYTES + stored::queue_bytes(&queue);
+        definitions.bytes +=
+            DEFINITION_BYTES + stored::queue_bytes(&queue.name, &queue.raw, queue.levels);
         self.add_queue(definitions, &Arc::new(queue));
         Ok(())
     }

@@ -21,7 +21,6 @@ use std::fmt::Write;
 
 use uuid::Uuid;
 
-use super::queue::Queue;
 use crate::routing::{Binding, Destination, ExchangeOptions, Kind};
 use crate::wire::Table;
 
@@ -191,9 +190,14 @@ pub(super) fn decode_ends(bytes: &[u8]) -> Option<(Uuid, Uuid)> {
     (*version == VERSION).then_some(ends)
 }
 
+/// What a level of priority above the lowest one costs: a partition, of which there are 100,000 for
+/// all protocols. With the default limit at most half of them are such levels.
+const LEVEL_BYTES: usize = 16 << 10;
+
 /// What a queue costs beside [`super::DEFINITION_BYTES`].
-pub(super) fn queue_bytes(queue: &Queue) -> usize {
-    queue.name.len() + queue.raw.len()
+pub(super) fn queue_bytes(name: &str, raw: &[u8], levels: u32) -> usize {
+    let levels = usize::try_from(levels).unwrap_or(usize::MAX);
+    name.len() + raw.len() + levels.saturating_sub(1).saturating_mul(LEVEL_BYTES)
 }
 
 /// What an exchange costs.

@@ -95,6 +95,39 @@ fn the_history_is_bounded() {
     assert_eq!(deaths.first.unwrap()[1], "q0");
 }
 
+#[test]
+fn the_history_fits_into_a_frame_beside_what_the_message_has() {
+    let names: Vec<String> = (0..100).map(|number| format!("{number:0>255}")).collect();
+    let mut deaths = Deaths::default();
+    for name in &names {
+        let mut death = death(name, "rejected", 1);
+        death.keys = vec![name; KEYS_MAX];
+        deaths.add(death);
+    }
+    let count_beside = |own: usize| {
+        let own = "x".repeat(own);
+        let headers = table_bytes(&[("own", Value::String(own.as_bytes()))]);
+        let properties = Properties {
+            headers: Table::check(&headers).ok(),
+            ..Properties::default()
+        };
+        let bytes = deaths.write(&properties);
+        assert!(bytes.len() < 128 << 10, "{} bytes", bytes.len());
+        let written = Properties::read(&bytes).unwrap();
+        let read = Deaths::read(written.headers.unwrap());
+        assert_eq!(
+            read.all[..],
+            deaths.all[..read.all.len()],
+            "the latest stay"
+        );
+        assert_eq!(read.first, deaths.first);
+        read.all.len()
+    };
+    assert_eq!(count_beside(0), 7);
+    assert_eq!(count_beside(110 << 10), 2);
+    assert_eq!(count_beside(118 << 10), 1);
+}
+
 const QUEUES: [&str; 3] = ["a", "b", "c"];
 const REASONS: [&str; 4] = ["expired", "maxlen", "delivery_limit", "rejected"];
 
