@@ -8,6 +8,7 @@
 //!    └─▶ wire (frames, methods, tables), message (how a message lies in a record)
 //! ```
 
+mod body;
 mod content_memory;
 pub mod exception;
 pub mod host;
@@ -19,6 +20,7 @@ mod session;
 mod users;
 pub mod wire;
 
+pub use body::{Body, Pieces};
 pub use content_memory::ContentMemory;
 pub use options::SessionOptions;
 pub use session::{Session, SessionParts};

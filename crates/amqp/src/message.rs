@@ -17,6 +17,7 @@ use std::fmt::Write as _;
 use cloverleaf_broker::headers as reserved;
 use cloverleaf_log::{BatchBuilder, Header, Record};
 
+use crate::body::Body;
 use crate::wire::{Properties, Table, Value, Writer};
 
 /// Record header: the exchange to which a message was published.
@@ -48,7 +49,7 @@ pub struct Message<'a> {
     /// Flags and properties as in a content header, well formed.
     pub properties: &'a [u8],
     /// The body.
-    pub body: &'a [u8],
+    pub body: Body<'a>,
 }
 
 impl<'a> Message<'a> {
@@ -73,12 +74,12 @@ impl<'a> Message<'a> {
         let table = user_headers(self.properties);
         if table.is_empty() && more.is_empty() {
             match &expires {
-                None => builder.push(None, Some(self.body), &own),
+                None => self.push_record(builder, None, &own),
                 Some(expires) => {
                     let [exchange, key, properties] = own;
                     let expires = (reserved::EXPIRES, Some(&expires[..]));
                     let all = [exchange, key, properties, expires];
-                    builder.push(None, Some(self.body), &all);
+                    self.push_record(builder, None, &all);
                 }
             }
             return;
@@ -97,7 +98,14 @@ impl<'a> Message<'a> {
                 all.push((name.as_bytes(), Some(value)));
             }
         }
-        builder.push(key, Some(self.body), &all);
+        self.push_record(builder, key, &all);
+    }
+
+    fn push_record(&self, builder: &mut BatchBuilder, key: Option<&[u8]>, headers: &[Header<'_>]) {
+        match self.body.one() {
+            Some(body) => builder.push(key, Some(body), headers),
+            None => builder.push_pieces(key, self.body.pieces(), headers),
+        }
     }
 
     /// The message that a record of `queue` holds. `scratch` is for what a record of another
@@ -126,7 +134,7 @@ impl<'a> Message<'a> {
                     scratch
                 }
             },
-            body: record.value.unwrap_or_default(),
+            body: record.value.unwrap_or_default().into(),
         }
     }
 }

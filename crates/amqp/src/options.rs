@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::content_memory::ContentMemory;
+use crate::content_memory::{ContentMemory, ContentShare};
 use crate::users::Users;
 
 /// How sessions behave. The server fills it from its configuration.
@@ -26,6 +26,17 @@ pub struct SessionOptions {
     pub users: Users,
 }
 
+impl SessionOptions {
+    /// A connection's share of the memory for what cannot be stored yet: room for the largest that
+    /// it may send, at least.
+    pub(crate) fn content_share(&self) -> Arc<ContentShare> {
+        let one = self
+            .message_bytes_max
+            .max(self.transaction_bytes_max as u64);
+        ContentShare::new(&self.contents, one)
+    }
+}
+
 impl Default for SessionOptions {
     /// RabbitMQ's defaults, where it has one.
     fn default() -> Self {
@@ -35,7 +46,7 @@ impl Default for SessionOptions {
             heartbeat_s: 60,
             message_bytes_max: 16 << 20,
             consumers_max: 10_000,
-            transaction_bytes_max: 64 << 20,
+            transaction_bytes_max: 32 << 20,
             contents: ContentMemory::new(128 << 20),
             users: Users::default(),
         }

@@ -38,6 +38,7 @@ use self::frames::{Gathered, gather, push_method};
 use self::handshake::{Client, HANDSHAKE_FRAME_BYTES_MAX, Negotiated};
 use self::methods::{NONE, PUBLISH, cannot_decode, check_publish};
 use self::publishing::{Publishing, Target};
+use crate::content_memory::ContentShare;
 use crate::exception::{Exception, ReplyCode};
 use crate::host::{Owner, VirtualHost};
 use crate::options::SessionOptions;
@@ -50,6 +51,8 @@ const CALL_COST_BYTES: usize = 1024;
 const CALLS_MAX: usize = 256;
 /// With so many bytes of answers nothing further is read.
 const REPLIES_BYTES_MAX: usize = 256 << 10;
+/// A buffer for answers that grew beyond this is given back.
+const REPLIES_KEPT_BYTES: usize = 4 << 10;
 
 /// What a session works with.
 pub struct SessionParts {
@@ -120,10 +123,10 @@ pub struct Session {
     /// Slots of consumers with acknowledgements of this read.
     slots_to_settle: Vec<u32>,
     pending_get: Option<PendingGet>,
+    /// This connection's share of the memory for what cannot be stored yet.
+    contents: Arc<ContentShare>,
     /// Answers, for the next poll.
-    replies: Vec<u8>,
-    /// Where a body of several frames is put together.
-    scratch: Vec<u8>,
+    replies: Output,
     /// A publish waits until the disk has taken some of what was accepted before.
     waits_for_room: bool,
     /// A method waits until this is written.
@@ -212,9 +215,6 @@ impl cloverleaf_session::Session for Session {
         if matches!(self.phase, Phase::Draining | Phase::Ended) {
             consumed = input.len();
         }
-        if self.scratch.capacity() > 0 {
-            self.scratch = Vec::new();
-        }
         self.tell_read(consumed, input.len(), needed);
         let calls = std::mem::take(&mut self.calls);
         Received {
@@ -243,7 +243,6 @@ impl cloverleaf_session::Session for Session {
 
     fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Output) {
         self.now = now;
-        let out = &mut out.bytes;
         let start = out.len();
         if !self.wants_input() {
             // A client that is not listened to is not silent.
@@ -255,6 +254,7 @@ impl cloverleaf_session::Session for Session {
         self.take_one(cx);
         self.poll_writes(cx);
         self.look_at_disk();
+        self.look_at_contents();
         let mut done = std::mem::take(&mut self.done);
         let mut failures = Vec::new();
         self.confirms
@@ -264,17 +264,20 @@ impl cloverleaf_session::Session for Session {
         }
         out.append(&mut self.replies);
         for done in done.drain(..) {
-            self.answer(&done, out);
+            self.answer(&done, &mut out.bytes);
         }
         self.done = done;
         if self.is_stopping && self.phase == Phase::Open && self.confirms.is_empty() {
             self.stop();
         }
         out.append(&mut self.replies);
+        if self.replies.bytes.capacity() > REPLIES_KEPT_BYTES {
+            self.replies = Output::default();
+        }
         if self.phase == Phase::Open && !self.is_stopping {
             self.deliver(cx, out);
         }
-        self.beat(out);
+        self.beat(&mut out.bytes);
         if self.phase == Phase::Draining && self.confirms.is_empty() && out.len() == start {
             self.phase = Phase::Ended;
         }
@@ -315,6 +318,7 @@ impl Session {
     /// A connection that has just been accepted.
     pub fn new(parts: SessionParts, now: Now) -> Session {
         let owner = parts.host.owner();
+        let contents = parts.options.content_share();
         Session {
             host: parts.host,
             options: parts.options,
@@ -338,8 +342,8 @@ impl Session {
             done: Vec::new(),
             slots_to_settle: Vec::new(),
             pending_get: None,
-            replies: Vec::new(),
-            scratch: Vec::new(),
+            contents,
+            replies: Output::default(),
             waits_for_room: false,
             unwritten: None,
             has_waited: false,
@@ -465,11 +469,7 @@ impl Session {
                     routing_key: publish.routing_key,
                     mandatory: publish.mandatory,
                 };
-                let mut scratch = std::mem::take(&mut self.scratch);
-                let body = body.collect(&mut scratch, frame_bytes_max);
-                let result = self.publish(number, target, header, body);
-                self.scratch = scratch;
-                if let Err(error) = result {
+                if let Err(error) = self.publish(number, target, header, body) {
                     self.fail(number, &error, PUBLISH);
                 }
                 Step::Done(bytes + content)
@@ -486,7 +486,7 @@ impl Session {
 
     /// Answers a method on a channel.
     fn reply(&mut self, number: u16, method: &Method<'_>) {
-        push_method(&mut self.replies, number, method);
+        push_method(&mut self.replies.bytes, number, method);
     }
 
     /// Answers a method, unless its client wants no answer.

@@ -224,7 +224,7 @@ fn reasons_are_told_in_rabbitmqs_words() {
         exchange: "",
         routing_key: "full",
         properties: &[0, 0],
-        body: b"refused",
+        body: b"refused"[..].into(),
     };
     let published = world
         .host

@@ -107,7 +107,7 @@ fn the_router_wakes_for_the_dead_the_delayed_and_the_expired() {
             exchange: "",
             routing_key: "source",
             properties: &[0, 0],
-            body: b"body",
+            body: b"body"[..].into(),
         };
         let now_ms = i64::try_from(host.broker().now_ms()).unwrap();
         let mut builder = BatchBuilder::with_capacity(256, now_ms);

@@ -51,7 +51,21 @@ impl BatchBuilder {
     /// Adds a record with the base timestamp.
     #[inline]
     pub fn push(&mut self, key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header<'_>]) {
-        self.encode(0, key, value, headers);
+        let bytes = value.map(<[u8]>::len);
+        let write = |out: &mut Vec<u8>| out.extend_from_slice(value.unwrap_or_default());
+        self.encode(0, key, bytes, write, headers);
+    }
+
+    /// Adds a record with the base timestamp, whose value lies in several pieces.
+    pub fn push_pieces<'v>(
+        &mut self,
+        key: Option<&[u8]>,
+        value: impl Iterator<Item = &'v [u8]> + Clone,
+        headers: &[Header<'_>],
+    ) {
+        let bytes = value.clone().map(<[u8]>::len).sum();
+        let write = |out: &mut Vec<u8>| value.for_each(|piece| out.extend_from_slice(piece));
+        self.encode(0, key, Some(bytes), write, headers);
     }
 
     /// Adds a record with its own timestamp, in milliseconds since 1970.
@@ -68,7 +82,9 @@ impl BatchBuilder {
             self.max_timestamp_ms.max(timestamp_ms)
         };
         let delta = timestamp_ms.wrapping_sub(self.base_timestamp_ms);
-        self.encode(zigzag(delta), key, value, headers);
+        let bytes = value.map(<[u8]>::len);
+        let write = |out: &mut Vec<u8>| out.extend_from_slice(value.unwrap_or_default());
+        self.encode(zigzag(delta), key, bytes, write, headers);
     }
 
     #[inline]
@@ -76,19 +92,20 @@ impl BatchBuilder {
         &mut self,
         timestamp_delta: u64,
         key: Option<&[u8]>,
-        value: Option<&[u8]>,
+        value_bytes: Option<usize>,
+        write_value: impl FnOnce(&mut Vec<u8>),
         headers: &[Header<'_>],
     ) {
         let offset_delta = zigzag(i64::from(self.count));
         let key_len = folded_len(key);
-        let value_len = folded_len(value);
+        let value_len = value_bytes.map_or(zigzag(-1), |bytes| zigzag(bytes as i64));
         let body = 1
             + encoded_len(timestamp_delta)
             + encoded_len(offset_delta)
             + encoded_len(key_len)
             + key.map_or(0, <[u8]>::len)
             + encoded_len(value_len)
-            + value.map_or(0, <[u8]>::len)
+            + value_bytes.unwrap_or(0)
             + headers_len(headers);
         let mut prefix = [0u8; PREFIX_BYTES];
         let mut at = put(&mut prefix, 0, zigzag(body as i64));
@@ -104,9 +121,7 @@ impl BatchBuilder {
         }
         at = put(&mut prefix, at, value_len);
         self.bytes.extend_from_slice(&prefix[..at]);
-        if let Some(value) = value {
-            self.bytes.extend_from_slice(value);
-        }
+        write_value(&mut self.bytes);
         if headers.is_empty() {
             self.bytes.push(0);
         } else {
@@ -223,6 +238,26 @@ mod tests {
         assert_eq!(bytes[61..70], first);
         assert_eq!(bytes[70..], second);
         assert!(Batch::parse(bytes.clone()).is_ok());
+    }
+
+    #[test]
+    fn a_value_in_pieces_is_the_same_record() {
+        let headers: [Header<'_>; 1] = [(b"n", Some(b"v"))];
+        for cuts in [&[][..], &[0], &[1], &[1, 1, 5], &[3, 9]] {
+            let value = b"a value";
+            let mut from = 0;
+            let mut pieces = Vec::new();
+            for cut in cuts.iter().copied().chain([value.len()]) {
+                let cut = cut.min(value.len());
+                pieces.push(&value[from..cut]);
+                from = cut;
+            }
+            let mut whole = BatchBuilder::with_capacity(64, 1_000);
+            whole.push(Some(b"k"), Some(value), &headers);
+            let mut cut = BatchBuilder::with_capacity(64, 1_000);
+            cut.push_pieces(Some(b"k"), pieces.iter().copied(), &headers);
+            assert_eq!(whole.finish().bytes(), cut.finish().bytes());
+        }
     }
 
     #[test]

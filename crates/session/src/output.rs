@@ -131,6 +131,19 @@ impl Output {
         }
     }
 
+    /// Moves all of `other` behind what is here.
+    pub fn append(&mut self, other: &mut Output) {
+        let at = self.bytes.len();
+        self.bytes.append(&mut other.bytes);
+        self.shared
+            .extend(other.shared.drain(..).map(|shared| Shared {
+                at: at + shared.at,
+                piece: shared.piece,
+            }));
+        self.shared_bytes += std::mem::take(&mut other.shared_bytes);
+        self.has_files |= std::mem::take(&mut other.has_files);
+    }
+
     /// Whether some of it lies in files: then it has to go through a queue
     /// ([`Output::drain_from`]).
     #[inline]
@@ -247,6 +260,22 @@ mod tests {
         assert_eq!(out.parts().count(), 0);
         out.bytes.push(b'x');
         assert_eq!(out.parts().collect::<Vec<_>>(), [b"x"]);
+    }
+
+    #[test]
+    fn what_is_appended_comes_behind() {
+        let (mut out, mut other) = (Output::default(), Output::default());
+        out.bytes.extend_from_slice(b"ab");
+        out.share(Bytes::from_static(b"c"));
+        other.share(Bytes::from_static(b"d"));
+        other.bytes.extend_from_slice(b"ef");
+        other.share(Bytes::from_static(b"g"));
+        other.bytes.push(b'h');
+        out.append(&mut other);
+        assert!(other.is_empty() && other.is_plain());
+        let parts: Vec<&[u8]> = out.parts().collect();
+        assert_eq!(parts, [&b"ab"[..], b"c", b"d", b"ef", b"g", b"h"]);
+        assert_eq!(out.len(), 8);
     }
 
     #[test]

@@ -35,7 +35,7 @@ fn a_message_comes_back_as_it_was_published() {
         exchange: "events",
         routing_key: "a.b",
         properties: &properties,
-        body: b"body",
+        body: b"body"[..].into(),
     };
     let batch = stored(&message, Some(77));
     let (_, record) = batch.records().next_record().unwrap().unwrap();
@@ -85,7 +85,7 @@ fn a_record_of_another_protocol_has_its_headers_its_key_and_its_time() {
     let mut scratch = Vec::new();
     let message = Message::read(&record, "orders", &mut scratch);
     assert_eq!((message.exchange, message.routing_key), ("", "orders"));
-    assert_eq!(message.body, b"value");
+    assert_eq!(message.body, b"value"[..].into());
     let properties = Properties::read(message.properties).unwrap();
     assert_eq!(properties.timestamp, Some(5));
     let table = properties.headers.unwrap();

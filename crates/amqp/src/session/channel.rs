@@ -7,6 +7,7 @@ use cloverleaf_broker::SharedWindow;
 
 use super::settling::{Settle, Unacked};
 use super::transaction::Transaction;
+use crate::body::Collected;
 use crate::content_memory::Held;
 
 /// A channel.
@@ -58,7 +59,7 @@ pub(super) struct Content {
     pub(super) mandatory: bool,
     /// Its header's payload, once it has come.
     pub(super) header: Option<Vec<u8>>,
-    pub(super) body: Vec<u8>,
+    pub(super) body: Collected,
     /// Bytes of the body that have not come.
     pub(super) left: u64,
     pub(super) held: Held,
@@ -88,6 +89,17 @@ impl Channel {
         let first = self.next_delivery_tag;
         self.next_delivery_tag += u64::from(count);
         first
+    }
+
+    /// Whether it holds an unfinished content or transaction for longer than may be.
+    pub(super) fn holds_too_long(&self, now_us: u64) -> bool {
+        let of_content = self.content.as_ref().map(|content| &content.held);
+        let of_transaction = match &self.mode {
+            Mode::Transaction(transaction) => Some(&transaction.held),
+            Mode::Plain | Mode::Confirm(_) => None,
+        };
+        let mut held = of_content.into_iter().chain(of_transaction);
+        held.any(|held| held.is_overdue(now_us))
     }
 
     /// Whether a commit is under way, during which nothing may come.

@@ -130,7 +130,7 @@ impl Session {
         if !consume.no_wait {
             let consumer_tag = &tag;
             let ok = Method::BasicConsumeOk(method::BasicConsumeOk { consumer_tag });
-            push_method(&mut self.replies, number, &ok);
+            push_method(&mut self.replies.bytes, number, &ok);
         }
         let window = match consume.no_ack {
             true => u32::MAX,
@@ -338,7 +338,7 @@ impl Session {
         self.pending_get = None;
         let Some(delivery) = taken else {
             let empty = Method::BasicGetEmpty(method::BasicGetEmpty::default());
-            return push_method(&mut self.replies, get.channel, &empty);
+            return push_method(&mut self.replies.bytes, get.channel, &empty);
         };
         let Some(channel) = self.channels.get_mut(&get.channel) else {
             return;
@@ -356,7 +356,7 @@ impl Session {
                 routing_key: message.routing_key,
                 message_count: ready,
             });
-            push_method(&mut self.replies, get.channel, &ok);
+            push_method(&mut self.replies.bytes, get.channel, &ok);
             let mut counted = Vec::new();
             let properties = properties_of(&message, &delivery, &consuming.queue, &mut counted);
             let frame_bytes_max = self.negotiated.frame_bytes_max;
@@ -366,6 +366,7 @@ impl Session {
                 properties,
                 message.body,
                 frame_bytes_max,
+                Some(delivery.batch.bytes()),
             );
             self.probe.delivered(1, delivery.redelivered.into());
         }

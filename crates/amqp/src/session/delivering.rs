@@ -4,6 +4,7 @@ use std::task::{Context, Poll};
 
 use cloverleaf_broker::Delivery;
 use cloverleaf_log::RecordCursor;
+use cloverleaf_session::Output;
 
 use super::Session;
 use super::channel::Channel;
@@ -20,7 +21,7 @@ const OUTPUT_BYTES_MAX: usize = 128 << 10;
 
 impl Session {
     /// Writes what consumers have been given, until the output is full or nothing more is ready.
-    pub(super) fn deliver(&mut self, cx: &Context<'_>, out: &mut Vec<u8>) {
+    pub(super) fn deliver(&mut self, cx: &Context<'_>, out: &mut Output) {
         let mut slots = std::mem::take(&mut self.ready_slots);
         self.consumers.ready.take(cx, &mut slots);
         let (mut messages, mut again, mut done) = (0, 0, 0);
@@ -91,7 +92,7 @@ impl Session {
     }
 
     /// The queue of a consumer was deleted: the client is told, if it understands that.
-    fn queue_gone(&mut self, slot: u32, out: &mut Vec<u8>) {
+    fn queue_gone(&mut self, slot: u32, out: &mut Output) {
         let Some(consuming) = self.remove_slot(slot) else {
             return;
         };
@@ -106,7 +107,7 @@ impl Session {
                 consumer_tag: &consuming.tag,
                 no_wait: true,
             });
-            push_method(out, consuming.channel, &cancel);
+            push_method(&mut out.bytes, consuming.channel, &cancel);
         }
     }
 }
@@ -123,7 +124,7 @@ enum Delivered {
 
 /// One consumer's turn.
 struct Round<'r> {
-    out: &'r mut Vec<u8>,
+    out: &'r mut Output,
     slot: u32,
     frame_bytes_max: u32,
     /// With so many bytes the output is full.
@@ -196,7 +197,7 @@ impl Round<'_> {
                 exchange: message.exchange,
                 routing_key: message.routing_key,
             });
-            push_method(self.out, consuming.channel, &deliver);
+            push_method(&mut self.out.bytes, consuming.channel, &deliver);
             let properties = properties_of(&message, delivery, queue, &mut counted);
             push_content(
                 self.out,
@@ -204,6 +205,7 @@ impl Round<'_> {
                 properties,
                 message.body,
                 self.frame_bytes_max,
+                Some(batch.bytes()),
             );
             sent += 1;
         }

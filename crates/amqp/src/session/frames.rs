@@ -1,5 +1,9 @@
 //! Frames out, and the frames of one content in.
 
+use bytes::Bytes;
+use cloverleaf_session::Output;
+
+use crate::body::Body;
 use crate::wire::{
     ContentHeader, FRAME_END, FRAME_HEADER_BYTES, FRAME_OVERHEAD_BYTES, Frame, FrameType, Method,
     MethodId, Writer, peek_frame,
@@ -10,6 +14,11 @@ pub(super) const BASIC: u16 = 60;
 /// A content with smaller frames before its last one is taken frame by frame: each time that more
 /// of it comes all its frames are walked again.
 const BODY_FRAME_BYTES_MIN: usize = 1024;
+/// A smaller body is copied: a part of a vectored write costs about as much.
+const SHARED_BYTES_MIN: usize = 16 << 10;
+/// No batch is held by a body that is a smaller part of it: what a client that reads slowly makes
+/// us hold is this many times what it is sent, at most.
+const SHARED_BATCH_RATIO: usize = 8;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
 const BODY: u8 = 3;
@@ -43,24 +52,51 @@ pub(super) fn push_method(out: &mut Vec<u8>, channel: u16, method: &Method<'_>) 
     });
 }
 
-/// Appends a content: its header, and its body in frames of at most `frame_bytes_max`.
+/// Appends a content: its header, and its body in frames of at most `frame_bytes_max`. Where the
+/// body is a part of `batch`, that is shared instead of copied if it is worth that.
 pub(super) fn push_content(
-    out: &mut Vec<u8>,
+    out: &mut Output,
     channel: u16,
     properties: &[u8],
-    body: &[u8],
+    body: Body<'_>,
     frame_bytes_max: u32,
+    batch: Option<&Bytes>,
 ) {
     let header = ContentHeader {
         body_bytes: body.len() as u64,
         raw: properties,
     };
-    push_frame(out, HEADER, channel, |out| {
+    push_frame(&mut out.bytes, HEADER, channel, |out| {
         header.write(&mut Writer::new(out));
     });
-    for part in body.chunks(payload_bytes_max(frame_bytes_max)) {
-        push_frame(out, BODY, channel, |out| out.extend_from_slice(part));
+    let shared = batch.filter(|batch| is_shared(body.len(), batch.len()));
+    for piece in body.pieces() {
+        for payload in piece.chunks(payload_bytes_max(frame_bytes_max)) {
+            match shared {
+                Some(batch) => share_frame(out, BODY, channel, batch.slice_ref(payload)),
+                None => push_frame(&mut out.bytes, BODY, channel, |out| {
+                    out.extend_from_slice(payload);
+                }),
+            }
+        }
     }
+}
+
+/// Whether a body is sent from its batch: then all of the batch stays in memory until the client
+/// has taken the body, and each frame is a part of a vectored write.
+fn is_shared(body_bytes: usize, batch_bytes: usize) -> bool {
+    body_bytes >= SHARED_BYTES_MIN && body_bytes >= batch_bytes / SHARED_BATCH_RATIO
+}
+
+/// Appends a frame whose payload belongs to somebody else.
+fn share_frame(out: &mut Output, kind: u8, channel: u16, payload: Bytes) {
+    // It was cut to the size of a frame.
+    let size = payload.len() as u32;
+    out.bytes.push(kind);
+    out.bytes.extend_from_slice(&channel.to_be_bytes());
+    out.bytes.extend_from_slice(&size.to_be_bytes());
+    out.share(payload);
+    out.bytes.push(FRAME_END);
 }
 
 fn payload_bytes_max(frame_bytes_max: u32) -> usize {
@@ -82,35 +118,6 @@ pub(super) enum Gathered<'a> {
     Needs(usize),
     /// Something else lies in between, or it is not as it should be: frame by frame then.
     Mixed,
-}
-
-/// A body where it lies.
-#[derive(Debug, PartialEq)]
-pub(super) enum Body<'a> {
-    /// In one frame, or empty.
-    One(&'a [u8]),
-    /// In several frames, which begin here; its length.
-    Frames(&'a [u8], usize),
-}
-
-impl<'a> Body<'a> {
-    /// The body in one piece: where it lies, or put together in `scratch`.
-    pub(super) fn collect(&self, scratch: &'a mut Vec<u8>, frame_bytes_max: u32) -> &'a [u8] {
-        match *self {
-            Body::One(body) => body,
-            Body::Frames(mut frames, length) => {
-                scratch.clear();
-                scratch.reserve_exact(length);
-                while scratch.len() < length
-                    && let Ok(Ok(frame)) = peek_frame(frames, frame_bytes_max)
-                {
-                    scratch.extend_from_slice(frame.payload);
-                    frames = &frames[frame.len_bytes()..];
-                }
-                scratch
-            }
-        }
-    }
 }
 
 /// Looks for the content of a method on `channel` in the bytes behind its frame. Bodies larger than
@@ -159,8 +166,8 @@ pub(super) fn gather(
         }
     }
     let body = match one.len() == length {
-        true => Body::One(one),
-        false => Body::Frames(&input[first..at], length),
+        true => one.into(),
+        false => Body::of_frames(&input[first..at], length),
     };
     Gathered::Whole {
         header: header.payload,
@@ -191,10 +198,10 @@ mod tests {
     const BODY_BYTES_MAX: u64 = 1 << 20;
 
     fn content(channel: u16, body: &[u8], frame_bytes: u32) -> Vec<u8> {
-        let (mut raw, mut out) = (Vec::new(), Vec::new());
+        let (mut raw, mut out) = (Vec::new(), Output::default());
         Properties::default().write(&mut Writer::new(&mut raw));
-        push_content(&mut out, channel, &raw, body, frame_bytes);
-        out
+        push_content(&mut out, channel, &raw, body.into(), frame_bytes, None);
+        out.bytes
     }
 
     proptest! {
@@ -215,8 +222,8 @@ mod tests {
                     prop_assert_eq!(consumed, whole);
                     let (header, _) = ContentHeader::read(header).unwrap();
                     prop_assert_eq!(header.body_bytes, length as u64);
-                    let mut scratch = Vec::new();
-                    prop_assert_eq!(found.collect(&mut scratch, FRAME_BYTES), &body[..]);
+                    prop_assert_eq!(found.len(), length);
+                    prop_assert_eq!(found.to_vec(), body);
                 }
                 Gathered::Needs(needed) => {
                     prop_assert!(shown.len() < whole);
@@ -224,6 +231,26 @@ mod tests {
                 }
                 Gathered::Mixed => prop_assert!(false),
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_shared_body_is_the_same_bytes(
+            before in 0usize..300_000,
+            length in 0usize..100_000,
+            frame_bytes in 4096u32..131_072,
+        ) {
+            let batch: Bytes = (0..before + length).map(|n| n as u8).collect();
+            let body = &batch[before..];
+            let mut out = Output::default();
+            push_content(&mut out, 3, &[0, 0], body.into(), frame_bytes, Some(&batch));
+            let written: Vec<u8> = out.parts().flatten().copied().collect();
+            let mut copied = Output::default();
+            push_content(&mut copied, 3, &[0, 0], body.into(), frame_bytes, None);
+            prop_assert_eq!(&written, &copied.bytes);
+            let is_worth_it = length >= SHARED_BYTES_MIN && length >= (before + length) / 8;
+            prop_assert_eq!(out.is_plain(), !is_worth_it);
         }
     }
 

@@ -110,7 +110,7 @@ impl Session {
 
     /// Another protocol, or another version: the answer is what we speak, and the end.
     fn refuse_header(&mut self, header: &[u8]) {
-        self.replies.extend_from_slice(PROTOCOL_HEADER);
+        self.replies.bytes.extend_from_slice(PROTOCOL_HEADER);
         self.fail_quietly(format!(
             "bad protocol header {:?}",
             header.escape_ascii().to_string()
@@ -296,7 +296,7 @@ impl Session {
             class_id: id.class,
             method_id: id.method,
         });
-        push_method(&mut self.replies, 0, &close);
+        push_method(&mut self.replies.bytes, 0, &close);
     }
 
     /// Ends the connection once what is owed is written.

@@ -20,7 +20,10 @@ impl Session {
     pub(super) fn due_us(&self) -> u64 {
         let blocked_us = self.blocked_until_us.unwrap_or(u64::MAX);
         match self.phase {
-            Phase::Open => blocked_us.min(self.heartbeat_due_us()),
+            Phase::Open => {
+                let contents_us = self.contents.due_us();
+                blocked_us.min(contents_us).min(self.heartbeat_due_us())
+            }
             Phase::Header | Phase::Starting | Phase::Tuning | Phase::Opening => {
                 self.opened_us + HANDSHAKE_TIMEOUT_US
             }
@@ -63,6 +66,22 @@ impl Session {
         if std::mem::take(&mut self.is_told_blocked) {
             let unblocked = method::ConnectionUnblocked {};
             self.reply(0, &Method::ConnectionUnblocked(unblocked));
+        }
+    }
+
+    /// Ends the connection if it holds an unfinished content or transaction for too long, while
+    /// others need the memory.
+    pub(super) fn look_at_contents(&mut self) {
+        let now_us = self.now.us;
+        if self.phase != Phase::Open || !self.contents.is_due(now_us) {
+            return;
+        }
+        let mut channels = self.channels.iter();
+        let overdue = channels.find(|(_, channel)| channel.holds_too_long(now_us));
+        if let Some((&number, _)) = overdue {
+            let text = "an unfinished message or transaction was held for too long";
+            let error = Exception::new(ReplyCode::ResourceError, text);
+            self.fail(number, &error, NONE);
         }
     }
 

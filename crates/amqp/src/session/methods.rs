@@ -5,6 +5,7 @@ use super::channel::{Channel, Content, Mode, State, Verdict};
 use super::frames::BASIC;
 use super::publishing::Target;
 use super::settling::Settle;
+use crate::body::Collected;
 use crate::content_memory::Held;
 use crate::exception::{Exception, ReplyCode};
 use crate::wire::{Frame, FrameType, Method, MethodId, method};
@@ -97,14 +98,14 @@ impl Session {
         publish: &method::BasicPublish<'_>,
     ) -> Result<(), Exception> {
         check_publish(publish)?;
-        let held = Held::none(&self.options.contents);
+        let held = Held::none(&self.contents);
         if let Some(channel) = self.channels.get_mut(&number) {
             channel.content = Some(Content {
                 exchange: publish.exchange.to_owned(),
                 routing_key: publish.routing_key.to_owned(),
                 mandatory: publish.mandatory,
                 header: None,
-                body: Vec::new(),
+                body: Collected::default(),
                 left: 0,
                 held,
             });
@@ -115,6 +116,7 @@ impl Session {
     /// A frame where a content goes on.
     fn content_frame(&mut self, frame: &Frame<'_>) -> Result<(), Exception> {
         let message_bytes_max = self.options.message_bytes_max;
+        let now_us = self.now.us;
         let Some(channel) = self.channels.get_mut(&frame.channel) else {
             return Ok(());
         };
@@ -127,7 +129,7 @@ impl Session {
                 let header = crate::wire::ContentHeader::read(frame.payload);
                 let (header, _) = header.map_err(|_| cannot_decode(frame.payload))?;
                 check_size(header.body_bytes, message_bytes_max)?;
-                if !content.held.grow(frame.payload.len()) {
+                if !content.held.grow(frame.payload.len(), now_us) {
                     return Err(no_room());
                 }
                 content.left = header.body_bytes;
@@ -148,11 +150,11 @@ impl Session {
                     ));
                 }
                 // No more than has come: a length is only a claim.
-                if !content.held.grow(frame.payload.len()) {
+                if !content.held.grow(frame.payload.len(), now_us) {
                     return Err(no_room());
                 }
                 content.left -= bytes;
-                content.body.extend_from_slice(frame.payload);
+                content.body.push(frame.payload);
             }
             (Some(_), _) => {
                 let text = "expected content body, got non content body frame instead";
@@ -179,7 +181,7 @@ impl Session {
             mandatory: *mandatory,
         };
         let header = header.as_deref().unwrap_or_default();
-        self.publish(frame.channel, target, header, body)
+        self.publish(frame.channel, target, header, body.body())
     }
 
     /// A method on an open channel.

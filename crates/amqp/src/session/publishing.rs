@@ -15,6 +15,7 @@ use super::frames::{push_content, push_method};
 use super::methods::cannot_decode;
 use super::routes::{Found, RouteCache};
 use super::transaction::Publish;
+use crate::body::Body;
 use crate::exception::{Exception, ReplyCode};
 use crate::host::{Queue, Route, delay_ms};
 use crate::message::Message;
@@ -92,7 +93,7 @@ impl Session {
         number: u16,
         target: Target<'_>,
         header: &[u8],
-        body: &[u8],
+        body: Body<'_>,
     ) -> Result<(), Exception> {
         let read = ContentHeader::read(header);
         let (header, mut properties) = read.map_err(|_| cannot_decode(header))?;
@@ -153,6 +154,7 @@ impl Session {
                         body: body.to_vec(),
                     },
                     self.options.transaction_bytes_max,
+                    self.now.us,
                 );
             }
             Mode::Plain => {
@@ -303,13 +305,14 @@ impl Session {
             routing_key: message.routing_key,
         });
         let frame_bytes_max = self.negotiated.frame_bytes_max;
-        push_method(&mut self.replies, number, &method);
+        push_method(&mut self.replies.bytes, number, &method);
         push_content(
             &mut self.replies,
             number,
             message.properties,
             message.body,
             frame_bytes_max,
+            None,
         );
     }
 

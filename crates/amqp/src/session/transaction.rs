@@ -13,7 +13,7 @@ use crate::message::Message;
 pub(super) struct Transaction {
     publishes: Vec<Publish>,
     /// Pays for the publishes.
-    held: Held,
+    pub(super) held: Held,
     pub(super) settled: Vec<(Settle, Vec<Run>)>,
     /// `tx.commit` has come and is not answered.
     pub(super) is_committing: bool,
@@ -46,12 +46,17 @@ impl Transaction {
     ///
     /// # Errors
     /// There is no room for so many.
-    pub(super) fn publish(&mut self, publish: Publish, bytes_max: usize) -> Result<(), Exception> {
+    pub(super) fn publish(
+        &mut self,
+        publish: Publish,
+        bytes_max: usize,
+        now_us: u64,
+    ) -> Result<(), Exception> {
         let texts = publish.exchange.len() + publish.routing_key.len();
         let content = publish.properties.len() + publish.body.len();
         let bytes = texts + content + PUBLISH_BYTES;
         let fits = self.held.bytes() + bytes as u64 <= bytes_max as u64;
-        if !fits || !self.held.grow(bytes) {
+        if !fits || !self.held.grow(bytes, now_us) {
             return Err(Exception::new(
                 ReplyCode::ResourceError,
                 "no room for the messages of transactions that are not committed",
@@ -65,7 +70,7 @@ impl Transaction {
 impl Session {
     /// `tx.select`.
     pub(super) fn select_transactions(&mut self, number: u16) -> Result<(), Exception> {
-        let held = Held::none(&self.options.contents);
+        let held = Held::none(&self.contents);
         let Some(channel) = self.channels.get_mut(&number) else {
             return Ok(());
         };
@@ -103,7 +108,7 @@ impl Session {
                 exchange: &publish.exchange,
                 routing_key: &publish.routing_key,
                 properties: &publish.properties,
-                body: &publish.body,
+                body: publish.body[..].into(),
             };
             self.store(number, &publish.route, &message, publish.mandatory, true);
         }

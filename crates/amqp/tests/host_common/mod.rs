@@ -259,7 +259,7 @@ impl World {
             exchange,
             routing_key: key,
             properties: &raw,
-            body: body.as_bytes(),
+            body: body.as_bytes().into(),
         };
         let route = self.host.route(exchange, &Routed { key, headers }).unwrap();
         let now_ms = self.clock.now_ms();
@@ -337,7 +337,7 @@ fn unpack(delivery: &Delivery, queue: &str) -> Vec<Got> {
             attempts: delivery.attempts,
             exchange: message.exchange.to_owned(),
             key: message.routing_key.to_owned(),
-            body: String::from_utf8_lossy(message.body).into_owned(),
+            body: String::from_utf8_lossy(&message.body.to_vec()).into_owned(),
             properties: message.properties.to_vec(),
         });
     }

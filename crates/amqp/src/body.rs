@@ -1,0 +1,150 @@
+//! A message's body where it lies. Large ones come in several frames, and are not put together
+//! before they are in their batch.
+
+use crate::wire::peek_frame;
+
+/// A body: one piece or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Body<'a>(Place<'a>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place<'a> {
+    One(&'a [u8]),
+    /// Whole frames that were looked at before, and the length of their payloads together.
+    Frames(&'a [u8], usize),
+    /// Pieces, and their length together.
+    Pieces(&'a [Vec<u8>], usize),
+}
+
+impl<'a> Body<'a> {
+    /// The payloads of whole, well-formed frames, of `length` bytes together.
+    pub(crate) fn of_frames(frames: &'a [u8], length: usize) -> Self {
+        Self(Place::Frames(frames, length))
+    }
+
+    /// Several pieces.
+    pub(crate) fn of_pieces(pieces: &'a [Vec<u8>]) -> Self {
+        Self(Place::Pieces(pieces, pieces.iter().map(Vec::len).sum()))
+    }
+
+    /// Bytes of it.
+    pub fn len(&self) -> usize {
+        match self.0 {
+            Place::One(body) => body.len(),
+            Place::Frames(_, length) | Place::Pieces(_, length) => length,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its pieces, in order.
+    pub fn pieces(&self) -> Pieces<'a> {
+        Pieces(match self.0 {
+            Place::One(body) => Rest::One(Some(body)),
+            Place::Frames(frames, _) => Rest::Frames(frames),
+            Place::Pieces(pieces, _) => Rest::Pieces(pieces.iter()),
+        })
+    }
+
+    /// The body if it lies in one piece.
+    #[inline]
+    pub fn one(&self) -> Option<&'a [u8]> {
+        match self.0 {
+            Place::One(body) => Some(body),
+            _ => None,
+        }
+    }
+
+    /// A copy in one piece.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut whole = Vec::with_capacity(self.len());
+        self.pieces()
+            .for_each(|piece| whole.extend_from_slice(piece));
+        whole
+    }
+}
+
+impl<'a> From<&'a [u8]> for Body<'a> {
+    fn from(body: &'a [u8]) -> Self {
+        Self(Place::One(body))
+    }
+}
+
+/// The pieces of a body.
+#[derive(Clone, Debug)]
+pub struct Pieces<'a>(Rest<'a>);
+
+#[derive(Clone, Debug)]
+enum Rest<'a> {
+    One(Option<&'a [u8]>),
+    Frames(&'a [u8]),
+    Pieces(std::slice::Iter<'a, Vec<u8>>),
+}
+
+impl<'a> Iterator for Pieces<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        match &mut self.0 {
+            Rest::One(body) => body.take(),
+            Rest::Frames(frames) => {
+                // Their sizes were looked at when they came.
+                let frame = peek_frame(frames, u32::MAX).ok()?.ok()?;
+                *frames = &frames[frame.len_bytes()..];
+                Some(frame.payload)
+            }
+            Rest::Pieces(pieces) => pieces.next().map(Vec::as_slice),
+        }
+    }
+}
+
+/// A body that comes piece by piece: small pieces are put together, large ones stay as they came.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    pieces: Vec<Vec<u8>>,
+}
+
+/// Up to so many bytes small pieces become one.
+const PIECE_BYTES: usize = 64 << 10;
+
+impl Collected {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        match self.pieces.last_mut() {
+            Some(last) if last.len() + bytes.len() <= PIECE_BYTES => last.extend_from_slice(bytes),
+            _ => self.pieces.push(bytes.to_vec()),
+        }
+    }
+
+    pub(crate) fn body(&self) -> Body<'_> {
+        Body::of_pieces(&self.pieces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_pieces_become_one_and_large_ones_stay_alone() {
+        let mut collected = Collected::default();
+        let (small, large) = ([1; 1000], [2; 100_000]);
+        for _ in 0..100 {
+            collected.push(&small);
+        }
+        collected.push(&large);
+        collected.push(&large);
+        collected.push(&small);
+        let body = collected.body();
+        let lengths: Vec<usize> = body.pieces().map(<[u8]>::len).collect();
+        assert_eq!(lengths, [65_000, 35_000, 100_000, 100_000, 1000]);
+        assert_eq!(body.len(), 301_000);
+        assert_eq!(body.one(), None);
+        let whole = [&[1; 100_000][..], &large, &large, &small].concat();
+        assert_eq!(body.to_vec(), whole);
+        assert_eq!(Body::from(&whole[..]).to_vec(), whole);
+        assert!(Collected::default().body().is_empty());
+    }
+}
