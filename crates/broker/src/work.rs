@@ -109,6 +109,9 @@ impl Work {
     /// Sleeps until `until_ms` or until there is something new to do.
     pub(crate) fn wait(&self, now_ms: u64, until_ms: u64) {
         let mut lists = self.lists.lock();
+        // What came since `until_ms` was found did not see anybody asleep.
+        let first = lists.due.first_key_value();
+        let until_ms = first.map_or(until_ms, |((due_ms, _), _)| until_ms.min(*due_ms));
         if !lists.kicked && until_ms > now_ms {
             lists.sleeps_until_ms = until_ms;
             let timeout = Duration::from_millis(until_ms - now_ms);
@@ -116,5 +119,22 @@ impl Work {
             lists.sleeps_until_ms = 0;
         }
         lists.kicked = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn what_is_due_is_seen_by_who_was_about_to_sleep() {
+        let work = Work::default();
+        // As `due` leaves it, after the thread has looked and before it sleeps.
+        work.lists.lock().due.insert((10, 1), Weak::new());
+        let start = Instant::now();
+        work.wait(10, 10_010);
+        assert!(start.elapsed() < Duration::from_secs(5));
     }
 }
