@@ -497,6 +497,42 @@ fn what_others_delete_is_gone_here_too() {
 }
 
 #[test]
+fn what_others_have_made_anew_stays() {
+    let world = World::new();
+    let made_anew = |name: &str| {
+        world.queue(name);
+        world.settle();
+        let topic = world.broker.topic(name).unwrap();
+        topic.delete_subscription(SUBSCRIPTION).unwrap();
+        let options = SubscriptionOptions::default;
+        topic.subscription_or_create(SUBSCRIPTION, options).unwrap();
+        topic
+    };
+    // A channel of the subscription's name, when the queue is deleted, and when it is found out.
+    let topics = ["deleted", "found out"].map(made_anew);
+    let deleted = world
+        .host
+        .delete_queue(world.owner, "deleted", false, false);
+    assert_eq!(deleted, Ok(0));
+    world.advance(1_000);
+    assert!(world.host.queues().is_empty());
+    for topic in topics {
+        assert!(!topic.is_deleted() && topic.subscription(SUBSCRIPTION).is_some());
+        assert!(topic.options().settings.is_empty());
+    }
+    // A topic of the old one's name.
+    let queue = world.queue("q");
+    world.broker.delete_topic("q").unwrap();
+    let made = world.broker.topic_or_create("q", TopicOptions::default);
+    assert_eq!(
+        world.broker.delete_topic_if(&queue.topic, || true),
+        Ok(false)
+    );
+    world.advance(1_000);
+    assert!(world.host.queues().is_empty() && !made.unwrap().is_deleted());
+}
+
+#[test]
 fn the_end_of_the_broker_deletes_nothing() {
     let mut world = World::new();
     world.queue("q");

@@ -218,6 +218,17 @@ impl Broker {
         self.shared.delete_topic(name)
     }
 
+    /// As [`Self::delete_topic`], but for this very topic and no later one of its name, and only if
+    /// `may_go` says so: it is asked while no definition can change. `false`: it stays, or it was
+    /// gone before.
+    pub fn delete_topic_if(
+        &self,
+        topic: &Arc<Topic>,
+        may_go: impl FnOnce() -> bool,
+    ) -> Result<bool, CatalogError> {
+        self.shared.delete_topic_if(topic, may_go)
+    }
+
     /// Waits until no power loss takes back what was made, changed or deleted before this call.
     /// Blocks on the disk.
     ///
@@ -408,17 +419,20 @@ impl Shared {
         Ok(true)
     }
 
-    /// Deletes an ephemeral topic that lost its last subscription, unless it got a new one.
-    pub(crate) fn delete_unused_topic(&self, topic: &Arc<Topic>) -> Result<(), CatalogError> {
+    pub(crate) fn delete_topic_if(
+        &self,
+        topic: &Arc<Topic>,
+        may_go: impl FnOnce() -> bool,
+    ) -> Result<bool, CatalogError> {
         {
             let _definitions = self.definitions.lock();
-            if topic.is_deleted() || !topic.subscriptions().is_empty() {
-                return Ok(());
+            if topic.is_deleted() || !may_go() {
+                return Ok(false);
             }
             self.take_out(topic)?;
         }
         self.changed();
-        Ok(())
+        Ok(true)
     }
 
     /// The caller holds `definitions`, so that each snapshot has the topic or knows that its files

@@ -260,7 +260,9 @@ impl Topic {
         Ok(true)
     }
 
-    fn remove_subscription(
+    /// As [`Self::delete_subscription`], but this very one and no later one of its name. One that
+    /// is gone already is no error.
+    pub fn remove_subscription(
         self: &Arc<Self>,
         subscription: &Arc<Subscription>,
     ) -> Result<(), CatalogError> {
@@ -302,7 +304,8 @@ impl Topic {
         };
         self.shared.changed();
         if is_unused {
-            self.shared.delete_unused_topic(self)?;
+            let is_unused = || self.subscriptions().is_empty();
+            self.shared.delete_topic_if(self, is_unused)?;
         }
         Ok(())
     }

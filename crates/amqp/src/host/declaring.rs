@@ -267,12 +267,14 @@ impl VirtualHost {
 
     /// A queue that could not be made whole leaves nothing behind.
     fn undo(&self, topic: &Arc<Topic>, made: bool) {
-        let undone = match made {
-            true => self.broker.delete_topic(topic.name()).map(|_| ()),
+        let is_unused = || made && topic.subscriptions().is_empty();
+        let undone = self.broker.delete_topic_if(topic, is_unused);
+        let undone = undone.and_then(|is_gone| match is_gone || topic.is_deleted() {
+            true => Ok(()),
             false => topic.set_options(|options| {
                 options.settings.remove(stored::QUEUE);
             }),
-        };
+        });
         if let Err(error) = undone {
             tracing::warn!(topic = topic.name(), %error, "a queue was made in part");
         }

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use cloverleaf_broker::{CatalogError, Topic};
+use cloverleaf_broker::{CatalogError, Subscription, Topic};
 
 use super::consuming::Why;
 use super::names::{in_use, strip};
@@ -173,19 +173,15 @@ impl VirtualHost {
     /// Deletes the topic of a queue, or makes it a topic that is no queue if others use it.
     fn remove_topic(&self, queue: &Queue) -> Result<(), CatalogError> {
         let topic = &queue.topic;
-        if topic.is_deleted() {
+        let is_unused = || {
+            let subscriptions = topic.subscriptions();
+            let is_own = |other: &Arc<_>| Arc::ptr_eq(other, &queue.subscription);
+            subscriptions.iter().all(is_own) && !self.broker.is_committed(topic.id())
+        };
+        if !queue.adopted && self.broker.delete_topic_if(topic, is_unused)? {
             return Ok(());
         }
-        let others = || {
-            topic
-                .subscriptions()
-                .iter()
-                .any(|s| s.name() != SUBSCRIPTION)
-        };
-        if !queue.adopted && !others() && !self.broker.is_committed(topic.id()) {
-            return self.broker.delete_topic(topic.name()).map(|_| ());
-        }
-        release_topic(topic)
+        release_topic(topic, Some(&queue.subscription))
     }
 
     /// A queue in the table whose topic or subscription others have deleted is taken out.
@@ -226,9 +222,7 @@ impl VirtualHost {
         }
         queue.life.lock().over = true;
         queue.set_deleted(true);
-        if !queue.topic.is_deleted()
-            && let Err(error) = release_topic(&queue.topic)
-        {
+        if let Err(error) = release_topic(&queue.topic, Some(&queue.subscription)) {
             tracing::warn!(queue = %queue.name, %error, "a topic cannot be told what it is");
         }
         self.forget_queue(definitions, queue);
@@ -256,21 +250,33 @@ fn is_lost(queue: &Queue) -> bool {
         || !subscription().is_some_and(|found| Arc::ptr_eq(&found, &queue.subscription))
 }
 
-/// Makes a topic that others use, or that was there before, one that is no queue. A start after a
-/// crash in between goes on here.
-pub(super) fn release_topic(topic: &Arc<Topic>) -> Result<(), CatalogError> {
+/// Makes a topic that others use, or that was there before, one that is no queue: `subscription`
+/// was the queue's, if there is one. A start after a crash in between goes on here.
+pub(super) fn release_topic(
+    topic: &Arc<Topic>,
+    subscription: Option<&Arc<Subscription>>,
+) -> Result<(), CatalogError> {
+    match release(topic, subscription) {
+        // By others; and an ephemeral topic goes with its last subscription.
+        Err(CatalogError::TopicDeleted { .. }) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+fn release(
+    topic: &Arc<Topic>,
+    subscription: Option<&Arc<Subscription>>,
+) -> Result<(), CatalogError> {
     topic.set_options(|options| {
         let going = stored::GOING.to_owned();
         options.settings.insert(stored::QUEUE.to_owned(), going);
     })?;
-    topic.delete_subscription(SUBSCRIPTION)?;
-    match topic.set_options(|options| {
-        options.settings.remove(stored::QUEUE);
-    }) {
-        // An ephemeral topic goes with its last subscription.
-        Ok(()) | Err(CatalogError::TopicDeleted { .. }) => Ok(()),
-        Err(error) => Err(error),
+    if let Some(subscription) = subscription {
+        topic.remove_subscription(subscription)?;
     }
+    topic.set_options(|options| {
+        options.settings.remove(stored::QUEUE);
+    })
 }
 
 /// 404 for a queue that is gone.

@@ -85,7 +85,7 @@ impl VirtualHost {
         setting: &str,
     ) -> Result<(), CatalogError> {
         if setting == GOING {
-            return release_topic(topic);
+            return release_topic(topic, topic.subscription(SUBSCRIPTION).as_ref());
         }
         let unknown = || {
             let name = topic.name();
@@ -97,7 +97,7 @@ impl VirtualHost {
         };
         // It was to end with the process, unlike its topic.
         if !stored.durable {
-            return release_topic(topic);
+            return release_topic(topic, topic.subscription(SUBSCRIPTION).as_ref());
         }
         let table = Table::check(&stored.arguments).unwrap_or_default();
         let Ok(arguments) = QueueArguments::read(topic.name(), table) else {

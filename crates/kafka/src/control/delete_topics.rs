@@ -113,7 +113,8 @@ fn delete(context: &KafkaContext, wanted: &Wanted) -> DeletableTopicResult {
     let result = DeletableTopicResult::default()
         .with_name(Some(topic_name(topic.name())))
         .with_topic_id(topic.id());
-    match context.broker.delete_topic(topic.name()) {
+    // This one, not one that was made since by the same name.
+    match context.broker.delete_topic_if(&topic, || true) {
         Ok(true) => result,
         Ok(false) => refused(
             wanted,
