@@ -11,6 +11,8 @@ import os
 import pathlib
 import sys
 import time
+import urllib.parse
+import urllib.request
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "kafka" / "python"))
 
@@ -103,6 +105,19 @@ def get(on, title, auto_ack=True):
     return wait_for(one, f"{title} has a message", 10)
 
 
+def told_of(title):
+    """What the broker tells of a queue's topic, for the message of a check that has failed."""
+    admin = os.environ.get("ADMIN")
+    if ORIGINAL or not admin:
+        return "not asked for"
+    path = f"http://{admin}/api/topics/{urllib.parse.quote(title, safe='')}"
+    try:
+        with urllib.request.urlopen(path, timeout=5) as answer:
+            return answer.read().decode()
+    except OSError as error:
+        return str(error)
+
+
 def drain(on, title):
     """The bodies of all messages that are ready."""
     bodies = []
@@ -137,7 +152,11 @@ class Consumer:
 
     def __init__(self, on, title, auto_ack=False, **more):
         self.channel = on
+        self.queue = title
         self.got = []
+        # Told by the broker, where the program does not expect it.
+        self.cancels = []
+        on.add_on_cancel_callback(self.cancels.append)
         self.tag = on.basic_consume(title, self._on_message, auto_ack=auto_ack, **more)
 
     def _on_message(self, _channel, method, properties, body):
@@ -153,8 +172,14 @@ class Consumer:
         while len(self.got) < number:
             self.channel.connection.process_data_events(time_limit=0.05)
             assert time.monotonic() < deadline, (
-                f"waited {seconds} s in vain for {number} messages; {len(self.got)} came")
+                f"waited {seconds} s in vain for {number} messages; {len(self.got)} came;"
+                f" {self._why()}")
         return self.got
+
+    def _why(self):
+        """What may have kept the others back: pika tells of none of it by itself."""
+        return (f"channel open: {self.channel.is_open}, cancelled: {self.cancels}, "
+                f"topic: {told_of(self.queue)}")
 
     def exactly(self, number):
         """It gets so many and no more."""
