@@ -7,7 +7,8 @@
 //! | key | the user's header `kafka-key` |
 //! | header `amqp-exchange` | the exchange to which it was published |
 //! | header `amqp-routing-key` | the routing key |
-//! | header `amqp-properties` | flags and properties as the publisher sent them |
+//! | header `amqp-properties` | flags and properties as the publisher sent them, without `BCC` |
+//! | header `amqp-bcc` | further routing keys that no consumer sees |
 //! | other headers | the user's headers once more, as text, for readers of other protocols |
 //!
 //! So a round trip through AMQP is lossless, and Kafka and NATS see body, key and headers.
@@ -18,7 +19,7 @@ use cloverleaf_broker::headers as reserved;
 use cloverleaf_log::{BatchBuilder, Header, Record};
 
 use crate::body::Body;
-use crate::wire::{Properties, Table, Value, Writer};
+use crate::wire::{Array, Properties, Table, Value, Writer};
 
 /// Record header: the exchange to which a message was published.
 pub const EXCHANGE: &[u8] = b"amqp-exchange";
@@ -26,6 +27,8 @@ pub const EXCHANGE: &[u8] = b"amqp-exchange";
 pub const ROUTING_KEY: &[u8] = b"amqp-routing-key";
 /// Record header: the content header's flags and properties, as they were sent.
 pub const PROPERTIES: &[u8] = b"amqp-properties";
+/// Record header: the routing keys of the user's header `BCC`, an array's bytes.
+const BCC: &[u8] = b"amqp-bcc";
 /// The user's header that is the record's key.
 const KEY: &str = "kafka-key";
 /// Record headers that begin so are ours: no user's header becomes one of them.
@@ -46,8 +49,10 @@ pub struct Message<'a> {
     pub exchange: &'a str,
     /// The routing key.
     pub routing_key: &'a str,
-    /// Flags and properties as in a content header, well formed.
+    /// Flags and properties as in a content header, well formed, without `BCC`.
     pub properties: &'a [u8],
+    /// The routing keys of `BCC`, an array's bytes. Not read from a record: see [`bcc_of`].
+    pub bcc: &'a [u8],
     /// The body.
     pub body: Body<'a>,
 }
@@ -72,7 +77,7 @@ impl<'a> Message<'a> {
             (PROPERTIES, Some(self.properties)),
         ];
         let table = user_headers(self.properties);
-        if table.is_empty() && more.is_empty() {
+        if table.is_empty() && more.is_empty() && self.bcc.is_empty() {
             match &expires {
                 None => self.push_record(builder, None, &own),
                 Some(expires) => {
@@ -89,6 +94,7 @@ impl<'a> Message<'a> {
         let mut key = None;
         let mut all: Vec<Header<'_>> = own.to_vec();
         all.extend(expires.iter().map(|at| (reserved::EXPIRES, Some(&at[..]))));
+        all.extend((!self.bcc.is_empty()).then_some((BCC, Some(self.bcc))));
         all.extend_from_slice(more);
         for (name, value) in texts {
             let value = value.bytes(&text);
@@ -134,9 +140,18 @@ impl<'a> Message<'a> {
                     scratch
                 }
             },
+            bcc: &[],
             body: record.value.unwrap_or_default().into(),
         }
     }
+}
+
+/// The routing keys of a record that no consumer sees, an array's bytes: where it goes by its own
+/// keys once more, it goes by these too.
+pub fn bcc_of<'a>(record: &Record<'a>) -> &'a [u8] {
+    let bcc = record.headers.value_of(BCC).flatten();
+    bcc.filter(|bytes| Array::check(bytes).is_ok())
+        .unwrap_or_default()
 }
 
 fn short(value: Option<&[u8]>) -> Option<&str> {

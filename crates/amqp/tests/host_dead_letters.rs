@@ -224,6 +224,7 @@ fn reasons_are_told_in_rabbitmqs_words() {
         exchange: "",
         routing_key: "full",
         properties: &[0, 0],
+        bcc: &[],
         body: b"refused"[..].into(),
     };
     let published = world
@@ -547,29 +548,4 @@ fn large_letters_to_many_queues_are_stored_in_pieces() {
         }
         assert_eq!(numbers, "01234");
     }
-}
-
-#[test]
-fn a_queue_that_cannot_take_a_letter_costs_the_others_no_second_one() {
-    let world = World::new();
-    world.exchange("dlx", "fanout");
-    let work = world.queue_with("work", &[("x-dead-letter-exchange", text("dlx"))]);
-    let (well, broken) = (world.queue("well"), world.queue("broken"));
-    world.bind("well", "dlx", "");
-    world.bind("broken", "dlx", "");
-    world.publish_with("", "work", "m", &PERSISTENT, &[]);
-    world.faults.set(|faults| {
-        faults.only = broken.topic.id().to_string();
-        faults.write_after = Some(0);
-    });
-    let consumer = world.consumer(&work, 1);
-    let got = receive(&consumer, "work");
-    consumer.reject(got[0].id).unwrap();
-    for _ in 0..5 {
-        world.settle();
-        world.faults.set(|faults| faults.write_after = Some(0));
-        world.advance(1_001);
-    }
-    assert_eq!(world.bodies(&well), ["m"]);
-    assert!(world.bodies(&broken).is_empty());
 }

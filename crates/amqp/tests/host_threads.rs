@@ -107,6 +107,7 @@ fn the_router_wakes_for_the_dead_the_delayed_and_the_expired() {
             exchange: "",
             routing_key: "source",
             properties: &[0, 0],
+            bcc: &[],
             body: b"body"[..].into(),
         };
         let now_ms = i64::try_from(host.broker().now_ms()).unwrap();

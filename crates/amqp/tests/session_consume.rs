@@ -3,7 +3,9 @@
 
 mod session_common;
 
-use cloverleaf_amqp::wire::{Method, Properties, Value, method};
+use cloverleaf_amqp::wire::{
+    Array, Method, Properties, Table, Value, array_bytes, method, table_bytes,
+};
 use session_common::{Peer, World, method_frame};
 
 fn publish_all(peer: &mut Peer<'_>, bodies: &[&str]) {
@@ -384,6 +386,30 @@ fn the_single_active_consumer_of_a_quorum_queue_makes_way_for_a_higher_priority(
         assert_eq!(low.bodies(), lows);
         assert_eq!(high.bodies(), highs);
     }
+}
+
+#[test]
+fn a_dead_letter_goes_by_the_keys_that_nobody_sees() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[("x-dead-letter-exchange", Value::String(b""))]);
+    peer.declare("blind", &[]);
+    let keys = array_bytes(&[Value::String(b"blind")]);
+    let headers = table_bytes(&[("BCC", Value::Array(Array::check(&keys).unwrap()))]);
+    let properties = Properties {
+        headers: Some(Table::check(&headers).unwrap()),
+        ..Default::default()
+    };
+    peer.publish_with("", "q", &properties, "m", false);
+    assert_eq!(peer.counts("blind"), (1, 0));
+    peer.prefetch(1, false);
+    peer.consume("q", "c", false);
+    let got = peer.receive();
+    assert!(got[0].properties().headers.unwrap_or_default().is_empty());
+    peer.nack(1, false, false);
+    world.settle();
+    assert_eq!(peer.bodies(), ["m"], "its own key leads back");
+    assert_eq!(peer.counts("blind"), (2, 0));
 }
 
 #[test]

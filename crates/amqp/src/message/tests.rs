@@ -35,6 +35,7 @@ fn a_message_comes_back_as_it_was_published() {
         exchange: "events",
         routing_key: "a.b",
         properties: &properties,
+        bcc: &[],
         body: b"body"[..].into(),
     };
     let batch = stored(&message, Some(77));

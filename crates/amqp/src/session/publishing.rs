@@ -117,9 +117,10 @@ impl Session {
             properties.reply_to = Some(&reply_queue);
             raw = rewrite(&properties, &mut rewritten);
         }
-        // What is held back is routed later, and loses it then.
-        let is_delayed = route.delays && properties.headers.and_then(delay_ms).is_some();
-        if !is_delayed && properties.headers.is_some_and(|it| it.get("BCC").is_some()) {
+        let blind = properties.headers.and_then(|headers| headers.get("BCC"));
+        let mut bcc: &[u8] = &[];
+        if let Some(Value::Array(keys)) = blind {
+            bcc = keys.bytes();
             properties.headers = without_bcc(properties.headers, &mut table);
             raw = rewrite(&properties, &mut rewritten);
         }
@@ -139,6 +140,7 @@ impl Session {
             exchange: target.exchange,
             routing_key: target.routing_key,
             properties: raw,
+            bcc,
             body,
         };
         let group = match &mut channel.mode {
@@ -151,6 +153,7 @@ impl Session {
                         routing_key: target.routing_key.to_owned(),
                         mandatory: target.mandatory,
                         properties: raw.to_vec(),
+                        bcc: bcc.to_vec(),
                         body: body.to_vec(),
                     },
                     self.options.transaction_bytes_max,

@@ -26,6 +26,7 @@ pub(super) struct Publish {
     pub(super) routing_key: String,
     pub(super) mandatory: bool,
     pub(super) properties: Vec<u8>,
+    pub(super) bcc: Vec<u8>,
     pub(super) body: Vec<u8>,
 }
 
@@ -53,7 +54,7 @@ impl Transaction {
         now_us: u64,
     ) -> Result<(), Exception> {
         let texts = publish.exchange.len() + publish.routing_key.len();
-        let content = publish.properties.len() + publish.body.len();
+        let content = publish.properties.len() + publish.bcc.len() + publish.body.len();
         let bytes = texts + content + PUBLISH_BYTES;
         let fits = self.held.bytes() + bytes as u64 <= bytes_max as u64;
         if !fits || !self.held.grow(bytes, now_us) {
@@ -108,6 +109,7 @@ impl Session {
                 exchange: &publish.exchange,
                 routing_key: &publish.routing_key,
                 properties: &publish.properties,
+                bcc: &publish.bcc,
                 body: publish.body[..].into(),
             };
             self.store(number, &publish.route, &message, publish.mandatory, true);

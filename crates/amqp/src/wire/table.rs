@@ -108,6 +108,11 @@ impl<'a> Array<'a> {
         Ok(Self { bytes })
     }
 
+    /// Its bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// Its values in their order.
     pub fn values(&self) -> impl Iterator<Item = Value<'a>> + use<'a> {
         let mut reader = Reader::new(self.bytes);

@@ -247,18 +247,28 @@ impl World {
         properties: &Properties<'_>,
         headers: &[(&str, Value<'_>)],
     ) {
-        let headers = table_bytes(headers);
-        let headers = Table::check(&headers).unwrap();
+        let all = table_bytes(headers);
+        let all = Table::check(&all).unwrap();
+        let bcc = all.get("BCC");
+        let bcc = bcc.map_or(&[][..], |keys| match keys {
+            Value::Array(keys) => keys.bytes(),
+            _ => panic!("no array: {keys:?}"),
+        });
+        let seen = headers.iter().filter(|(name, _)| *name != "BCC").copied();
+        let seen = table_bytes(&seen.collect::<Vec<_>>());
+        let seen = Table::check(&seen).unwrap();
         let properties = Properties {
-            headers: (!headers.is_empty()).then_some(headers),
+            headers: (!seen.is_empty()).then_some(seen),
             ..*properties
         };
+        let headers = all;
         let mut raw = Vec::new();
         properties.write(&mut Writer::new(&mut raw));
         let message = Message {
             exchange,
             routing_key: key,
             properties: &raw,
+            bcc,
             body: body.as_bytes().into(),
         };
         let route = self.host.route(exchange, &Routed { key, headers }).unwrap();

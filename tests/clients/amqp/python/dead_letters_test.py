@@ -15,6 +15,23 @@ def bound(on, through, key=""):
 
 
 @check
+def further_routing_keys_are_followed_unless_the_queue_has_one():
+    with channel() as on:
+        through = exchange(on, "direct")
+        copy, blind = bound(on, through, "copy"), bound(on, through, "blind")
+        for more, copies in [({}, 1), ({"x-dead-letter-routing-key": "copy"}, 0)]:
+            title = queue(on, {"x-dead-letter-exchange": through, **more})
+            publish(on, title, b"m", headers={"CC": ["copy"], "BCC": ["blind"]})
+            on.basic_reject(get(on, title, auto_ack=False).method.delivery_tag, requeue=False)
+            got = get(on, copy)
+            same(got.properties.headers["x-death"][0]["routing-keys"], [title, "copy"], "keys")
+            pump(on)
+            same(count(on, blind), copies, f"{more}: blind copies")
+            assert all("BCC" not in got.properties.headers
+                       for got in [get(on, blind) for _ in range(copies)])
+
+
+@check
 def rejected():
     with channel() as on:
         through = exchange(on, "direct")

@@ -14,7 +14,7 @@ use super::outgoing::{Outgoing, Stored};
 use super::{Lane, Router, is_passing};
 use crate::message::{self, Message};
 use crate::routing::Routed;
-use crate::wire::{Properties, Table, Value, Writer, table_bytes};
+use crate::wire::{Array, Properties, Table, Value, Writer, table_bytes};
 
 /// Most queues of which a cycle is told.
 const CYCLES_TOLD_MAX: usize = 1024;
@@ -80,6 +80,10 @@ impl Router {
             exchange: &grave.dead_letter.exchange,
             routing_key: key.unwrap_or(message.routing_key),
             properties: &bytes,
+            bcc: match past.follows_headers() {
+                true => message::bcc_of(record),
+                false => &[],
+            },
             body: message.body,
         };
         let properties = Properties::read(&bytes).unwrap_or_default();
@@ -121,6 +125,7 @@ impl Router {
         let bytes = waited(message.properties);
         let message = Message {
             properties: &bytes,
+            bcc: message::bcc_of(record),
             ..message
         };
         let properties = Properties::read(&bytes).unwrap_or_default();
@@ -129,11 +134,6 @@ impl Router {
             return;
         };
         let expiration: Option<u64> = properties.expiration.and_then(|ms| ms.parse().ok());
-        let seen = without_bcc(&bytes);
-        let message = Message {
-            properties: &seen,
-            ..message
-        };
         let stored = Stored {
             message,
             durability: durability(record, &properties),
@@ -211,14 +211,17 @@ fn route(
         key: message.routing_key,
         headers,
     };
-    if past.follows_headers() || !routed.has_more_keys() {
+    let bcc = Array::check(message.bcc).unwrap_or_default();
+    if message.bcc.is_empty() && (past.follows_headers() || !routed.has_more_keys()) {
         return host.route_inside(message.exchange, &routed);
     }
-    let others = headers
-        .fields()
-        .filter(|(name, _)| !matches!(*name, "CC" | "BCC"));
-    let others = table_bytes(&others.collect::<Vec<(&str, Value<'_>)>>());
-    routed.headers = Table::check(&others).unwrap_or_default();
+    let mut fields: Vec<(&str, Value<'_>)> = headers.fields().collect();
+    match past.follows_headers() {
+        true => fields.push(("BCC", Value::Array(bcc))),
+        false => fields.retain(|(name, _)| !matches!(*name, "CC" | "BCC")),
+    }
+    let fields = table_bytes(&fields);
+    routed.headers = Table::check(&fields).unwrap_or_default();
     host.route_inside(message.exchange, &routed)
 }
 
@@ -261,16 +264,6 @@ fn waited(raw: &[u8]) -> Cow<'_, [u8]> {
         DELAY => Some(delay),
         _ => Some(value),
     })
-}
-
-/// The properties without the routing keys that no consumer may see.
-fn without_bcc(raw: &[u8]) -> Cow<'_, [u8]> {
-    let properties = Properties::read(raw).unwrap_or_default();
-    let headers = properties.headers.unwrap_or_default();
-    if headers.get("BCC").is_none() {
-        return Cow::Borrowed(raw);
-    }
-    with_headers(&properties, |name, value| (name != "BCC").then_some(value))
 }
 
 /// The properties with other values of their headers, or without some of them.
