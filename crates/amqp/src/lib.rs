@@ -15,6 +15,7 @@ pub mod host;
 pub mod message;
 mod options;
 pub mod queue_arguments;
+mod repeats;
 pub mod routing;
 mod session;
 mod users;

@@ -255,6 +255,7 @@ impl cloverleaf_session::Session for Session {
         self.poll_writes(cx);
         self.look_at_disk();
         self.look_at_contents();
+        self.publishing.forget_old_routes(self.host.generation());
         let mut done = std::mem::take(&mut self.done);
         let mut failures = Vec::new();
         self.confirms
@@ -536,6 +537,7 @@ impl Session {
     /// Ends what a channel has: consumers, unacknowledged deliveries, what is under way.
     fn release_channel(&mut self, number: u16) {
         self.flush();
+        self.write_rests(number);
         self.release_consumers(number);
         if let Some(channel) = self.channels.get_mut(&number) {
             *channel = Channel::new(channel.incarnation);

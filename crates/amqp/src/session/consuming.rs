@@ -54,9 +54,11 @@ impl Session {
             (true, None) => {
                 let shared = SharedWindow::new(limit);
                 channel.window = Some(Arc::clone(&shared));
-                for slot in channel.consumers.values() {
+                // Those that were cancelled too, as long as deliveries of theirs are unsettled.
+                for slot in &channel.slots {
                     if let Some(consuming) = self.consumers.get_mut(*slot)
                         && !consuming.no_ack
+                        && !consuming.tag.is_empty()
                     {
                         let shared = Some(Arc::clone(&shared));
                         consuming.consumer.set_shared_window(shared);
@@ -325,51 +327,61 @@ impl Session {
 
     /// Goes on with a `basic.get`.
     pub(super) fn take_one(&mut self, cx: &mut Context<'_>) {
+        while self.take_next(cx) {}
+    }
+
+    /// Takes a message for a `basic.get`; `true`: nobody can read it, and it counts as dead.
+    fn take_next(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(get) = self.pending_get else {
-            return;
+            return false;
         };
         let Some(consuming) = self.consumers.get_mut(get.slot) else {
             self.pending_get = None;
-            return;
+            return false;
         };
         let Poll::Ready(taken) = consuming.consumer.poll_take(cx) else {
-            return;
+            return false;
+        };
+        let Some(delivery) = taken else {
+            self.pending_get = None;
+            let empty = Method::BasicGetEmpty(method::BasicGetEmpty::default());
+            push_method(&mut self.replies.bytes, get.channel, &empty);
+            return false;
+        };
+        let mut records = RecordCursor::at(&delivery.batch, delivery.position);
+        let Ok(Some((_, record))) = records.next_record() else {
+            tracing::error!(offset = delivery.first, "a batch to be taken is malformed");
+            consuming.consumer.reject_ranges(&[range_of(&delivery)]);
+            return true;
         };
         self.pending_get = None;
-        let Some(delivery) = taken else {
-            let empty = Method::BasicGetEmpty(method::BasicGetEmpty::default());
-            return push_method(&mut self.replies.bytes, get.channel, &empty);
-        };
         let Some(channel) = self.channels.get_mut(&get.channel) else {
-            return;
+            return false;
         };
         let tag = channel.take_tags(1);
         let (ready, _) = consuming.queue.counts();
         let mut scratch = Vec::new();
-        let mut records = RecordCursor::at(&delivery.batch, delivery.position);
-        if let Ok(Some((_, record))) = records.next_record() {
-            let message = Message::read(&record, &consuming.queue.name, &mut scratch);
-            let ok = Method::BasicGetOk(method::BasicGetOk {
-                delivery_tag: tag,
-                redelivered: delivery.redelivered,
-                exchange: message.exchange,
-                routing_key: message.routing_key,
-                message_count: ready,
-            });
-            push_method(&mut self.replies.bytes, get.channel, &ok);
-            let mut counted = Vec::new();
-            let properties = properties_of(&message, &delivery, &consuming.queue, &mut counted);
-            let frame_bytes_max = self.negotiated.frame_bytes_max;
-            push_content(
-                &mut self.replies,
-                get.channel,
-                properties,
-                message.body,
-                frame_bytes_max,
-                Some(delivery.batch.bytes()),
-            );
-            self.probe.delivered(1, delivery.redelivered.into());
-        }
+        let message = Message::read(&record, &consuming.queue.name, &mut scratch);
+        let ok = Method::BasicGetOk(method::BasicGetOk {
+            delivery_tag: tag,
+            redelivered: delivery.redelivered,
+            exchange: message.exchange,
+            routing_key: message.routing_key,
+            message_count: ready,
+        });
+        push_method(&mut self.replies.bytes, get.channel, &ok);
+        let mut counted = Vec::new();
+        let properties = properties_of(&message, &delivery, &consuming.queue, &mut counted);
+        let frame_bytes_max = self.negotiated.frame_bytes_max;
+        push_content(
+            &mut self.replies,
+            get.channel,
+            properties,
+            message.body,
+            frame_bytes_max,
+            Some(delivery.batch.bytes()),
+        );
+        self.probe.delivered(1, delivery.redelivered.into());
         match get.no_ack {
             true => consuming
                 .consumer
@@ -380,6 +392,7 @@ impl Session {
                 channel.unacked.push(run);
             }
         }
+        false
     }
 
     /// Tells the telemetry how much may be on its way to this client.

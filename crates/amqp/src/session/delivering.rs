@@ -67,6 +67,17 @@ impl Session {
         }
     }
 
+    /// Writes what the consumers of a channel were given that need no acknowledgement.
+    pub(super) fn write_rests(&mut self, number: u16) {
+        let slots = self.channels.get(&number).map(|it| &it.slots);
+        let slots: Vec<u32> = slots.into_iter().flatten().copied().collect();
+        for slot in slots {
+            if self.consumers.get_mut(slot).is_some_and(|it| it.no_ack) {
+                self.write_rest(slot);
+            }
+        }
+    }
+
     /// Writes what a consumer without acknowledgements was given, which is nobody else's any more.
     pub(super) fn write_rest(&mut self, slot: u32) {
         let Some(consuming) = self.consumers.get_mut(slot) else {

@@ -171,6 +171,8 @@ impl Session {
                 Ok(())
             }
             (_, Method::ConnectionClose(_)) => {
+                let numbers: Vec<u16> = self.channels.keys().copied().collect();
+                numbers.iter().for_each(|number| self.write_rests(*number));
                 self.release_all();
                 self.reply(0, &Method::ConnectionCloseOk(method::ConnectionCloseOk {}));
                 self.phase = Phase::Draining;

@@ -20,6 +20,7 @@ use crate::exception::{Exception, ReplyCode};
 use crate::host::{Queue, Route, delay_ms};
 use crate::message::Message;
 use crate::queue_arguments::{Overflow, type_name};
+use crate::repeats::Repeats;
 use crate::routing::Routed;
 use crate::wire::{ContentHeader, Method, Properties, Table, Value, Writer, method, table_bytes};
 
@@ -33,6 +34,9 @@ const RECORD_OVERHEAD_BYTES: usize = 128;
 const EXPIRATION_MAX_MS: u64 = 0xffff_ffff;
 /// The pseudo-queue of direct reply-to.
 pub(super) const REPLY_TO: &str = "amq.rabbitmq.reply-to";
+
+/// Publishes that failed, of all connections: they share one log.
+static FAILURES: Repeats = Repeats::new();
 
 /// The publishing half of a connection.
 #[derive(Default)]
@@ -63,6 +67,8 @@ struct OpenBatch {
     durability: Durability,
     builder: BatchBuilder,
     bytes: usize,
+    /// Somebody is owed a confirm for one of its messages.
+    wants_promise: bool,
 }
 
 impl OpenBatch {
@@ -230,7 +236,7 @@ impl Session {
                 timestamp_ms,
                 durability,
             );
-            return self.keep(delayed);
+            return self.keep(delayed, facts.wants_promise);
         }
         if route.queues.is_empty() {
             if mandatory {
@@ -256,6 +262,7 @@ impl Session {
                 BatchBuilder::with_capacity(bytes, timestamp_ms)
             });
             message.push(&mut batch.builder, expires_at_ms);
+            batch.wants_promise |= facts.wants_promise;
             let bytes = message_bytes(message);
             batch.bytes += bytes;
             let is_full = batch.bytes >= BATCH_BYTES_MAX;
@@ -284,6 +291,7 @@ impl Session {
             durability,
             builder,
             bytes: 0,
+            wants_promise: facts.wants_promise,
         };
         let published = batch.publish();
         if let Err(PublishError::QueueFull { .. }) = &published {
@@ -292,11 +300,11 @@ impl Session {
                 .dead_letter(queue, "maxlen", message, timestamp_ms, durability);
             match letter {
                 Ok(None) => {}
-                Ok(Some(letter)) => self.keep(Ok(letter)),
-                Err(error) => self.keep(Err(error)),
+                Ok(Some(letter)) => self.keep(Ok(letter), facts.wants_promise),
+                Err(error) => self.keep(Err(error), facts.wants_promise),
             }
         }
-        self.keep(published);
+        self.keep(published, facts.wants_promise);
     }
 
     /// Sends a message back for which there is no queue.
@@ -350,21 +358,23 @@ impl Session {
         let mut open = std::mem::take(&mut self.publishing.open);
         self.calls += open.len();
         for batch in open.drain(..) {
+            let wants_promise = batch.wants_promise;
             let published = batch.publish();
-            self.keep(published);
+            self.keep(published, wants_promise);
         }
         // Its room is used again.
         self.publishing.open = open;
     }
 
-    /// Remembers what became of a batch until the next flush.
-    fn keep(&mut self, published: Result<Published, PublishError>) {
+    /// Remembers what became of a batch until the next flush, if somebody is owed a confirm for it.
+    fn keep(&mut self, published: Result<Published, PublishError>, wants_promise: bool) {
         match published {
-            Ok(published) => self.publishing.published.push(published),
+            Ok(published) if wants_promise => self.publishing.published.push(published),
+            Ok(_) => {}
             // The queue was deleted meanwhile: there is nobody who could want it.
             Err(PublishError::TopicDeleted { .. }) => {}
             Err(error) => {
-                self.publishing.failed = true;
+                self.publishing.failed |= wants_promise;
                 self.publish_failed(&error);
             }
         }
@@ -376,12 +386,22 @@ impl Session {
         match error {
             PublishError::QueueFull { .. } => {}
             PublishError::Log(AppendError::StorageFull { .. }) => self.block(),
-            error => tracing::warn!(peer = %self.peer, %error, "a message was not stored"),
+            error => {
+                let (peer, due) = (self.peer, FAILURES.count(self.now.us));
+                if let Some(times) = due {
+                    tracing::warn!(%peer, %error, times, "messages were not stored");
+                }
+            }
         }
     }
 }
 
 impl Publishing {
+    /// Lets go of routes that may have changed: a publisher may rest for long.
+    pub(super) fn forget_old_routes(&mut self, generation: u64) {
+        self.routes.refresh(generation);
+    }
+
     fn is_idle(&self) -> bool {
         self.open.is_empty()
             && self.groups.is_empty()
@@ -425,6 +445,7 @@ impl Publishing {
                     durability,
                     builder: make(),
                     bytes: 0,
+                    wants_promise: false,
                 });
                 self.open.len() - 1
             }

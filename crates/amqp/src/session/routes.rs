@@ -42,13 +42,7 @@ impl RouteCache {
         if has_copies(message) {
             return ask(host, exchange, message);
         }
-        let generation = host.generation();
-        if generation != self.generation {
-            *self = Self {
-                generation,
-                ..Self::default()
-            };
-        }
+        self.refresh(host.generation());
         if let Some((last_exchange, last_key, found)) = &self.last
             && last_key == message.key
             && last_exchange == exchange
@@ -69,6 +63,16 @@ impl RouteCache {
         };
         self.last = Some((exchange.to_owned(), message.key.to_owned(), found.clone()));
         Ok(found)
+    }
+
+    /// Forgets what was found at another generation.
+    pub(super) fn refresh(&mut self, generation: u64) {
+        if generation != self.generation {
+            *self = Self {
+                generation,
+                ..Self::default()
+            };
+        }
     }
 
     fn remember(&mut self, exchange: &str, key: &str, found: &Found) {

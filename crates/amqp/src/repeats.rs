@@ -1,0 +1,45 @@
+//! A log line for something that a client can make happen thousands of times per second.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// At most one line in this time: often enough to be noticed, too seldom to fill a disk.
+const INTERVAL_US: u64 = 10_000_000;
+
+/// Counts an event and says when a line about it is due.
+#[derive(Debug)]
+pub(crate) struct Repeats {
+    untold: AtomicU64,
+    due_us: AtomicU64,
+}
+
+impl Repeats {
+    pub(crate) const fn new() -> Self {
+        Self {
+            untold: AtomicU64::new(0),
+            due_us: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts one more. `Some` when a line is due: how many there were since the last one.
+    pub(crate) fn count(&self, now_us: u64) -> Option<u64> {
+        self.untold.fetch_add(1, Relaxed);
+        let take_turn = |due_us| (now_us >= due_us).then_some(now_us + INTERVAL_US);
+        let turn = self.due_us.fetch_update(Relaxed, Relaxed, take_turn);
+        turn.ok().map(|_| self.untold.swap(0, Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_is_one_line_per_interval() {
+        let repeats = Repeats::new();
+        assert_eq!(repeats.count(7), Some(1));
+        for _ in 0..1000 {
+            assert_eq!(repeats.count(INTERVAL_US), None);
+        }
+        assert_eq!(repeats.count(7 + INTERVAL_US), Some(1001));
+    }
+}
