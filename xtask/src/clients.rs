@@ -12,6 +12,7 @@ mod kafka;
 mod kafka_reach;
 mod lookup;
 mod memory;
+mod own_broker;
 mod scripts;
 mod sync_order;
 mod tools;

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use super::{Context, Report};
+use super::disk::SmallDisk;
+use super::{Context, Report, own_broker};
 use crate::broker::{Broker, Kind};
 use crate::install::{Clients, Tool};
 use crate::workspace::{Workspace, output};
@@ -102,12 +103,7 @@ pub(super) fn java(context: &Context, report: &mut Report) -> Result<()> {
 }
 
 pub(super) fn crash(context: &Context, report: &mut Report) -> Result<()> {
-    with_own_broker(
-        context,
-        report,
-        "crash_test.py",
-        &[&CRASH_ROUNDS.to_string()],
-    )
+    crash_loop(context, report, CRASH_ROUNDS)
 }
 
 /// `cargo xtask crash-loop --protocol amqp`.
@@ -117,41 +113,31 @@ pub(crate) fn crash_rounds(workspace: &Workspace, rounds: u32) -> Result<bool> {
         group: "crash-loop",
         ..Report::default()
     };
-    let context = Context::ours(workspace)?;
-    with_own_broker(
-        &context,
-        &mut report,
-        "crash_test.py",
-        &[&rounds.to_string()],
-    )?;
+    crash_loop(&Context::ours(workspace)?, &mut report, rounds)?;
     Ok(report.failed.is_empty())
 }
 
-pub(super) fn restart(context: &Context, report: &mut Report) -> Result<()> {
-    with_own_broker(context, report, "restart_test.py", &[])
+fn crash_loop(context: &Context, report: &mut Report, rounds: u32) -> Result<()> {
+    let mut program = python(context, "crash_test.py");
+    program.arg(rounds.to_string());
+    own_broker::run_plain(context, report, program, |options| options.amqp)
 }
 
-/// The program itself starts and ends the broker.
-fn with_own_broker(
-    context: &Context,
-    report: &mut Report,
-    script: &str,
-    args: &[&str],
-) -> Result<()> {
-    let folder = context.workspace.temp_folder("amqp-restarts")?;
-    let options = context.options(folder.path())?;
-    options.prepare()?;
-    let broker = options.command();
-    let mut command = python(context, script);
-    if context.kind == Kind::RabbitMq {
-        command.env("AMQP_ORIGINAL", "1");
-    }
-    command
-        .args(args)
-        .args([&options.amqp.to_string(), "--"])
-        .arg(broker.get_program())
-        .args(broker.get_args());
-    report.program(&mut command)
+pub(super) fn restart(context: &Context, report: &mut Report) -> Result<()> {
+    let program = python(context, "restart_test.py");
+    own_broker::run_plain(context, report, program, |options| options.amqp)
+}
+
+/// A full disk: what connections are told, and that nothing which was confirmed is lost.
+pub(super) fn disk(context: &Context, report: &mut Report) -> Result<()> {
+    let folder = context.workspace.temp_folder("amqp-disk")?;
+    let Some(disk) = SmallDisk::for_group(context, report, folder.path())? else {
+        return Ok(());
+    };
+    let mut program = python(context, "disk_full_test.py");
+    program.env("BALLAST", disk.ballast());
+    let options = disk.options(context)?;
+    own_broker::run(report, program, &options, options.amqp)
 }
 
 pub(super) fn hostile(context: &Context, report: &mut Report) -> Result<()> {

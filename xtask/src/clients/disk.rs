@@ -24,13 +24,7 @@ pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
     report.check("a second broker on the same folder", || {
         second_broker(context, folder.path())
     });
-    if !rustix::process::geteuid().is_root() {
-        let why = "only root can mount a small disk";
-        if context.ci {
-            report.fail("full and read-only disk", why);
-        } else {
-            println!("SKIPPED nsq/disk: ****** full and read-only disk: {why} ******");
-        }
+    if !may_mount(context, report) {
         return Ok(());
     }
     report.check("a read-only folder", || read_only(context, folder.path()));
@@ -78,16 +72,8 @@ fn refused_start_logged(options: &Options, log: &Path) -> Result<String> {
 }
 
 fn full(context: &Context, folder: &Path) -> Result<()> {
-    let disk = Mount::new(&folder.join("full"), &format!("size={DISK_BYTES}"))?;
-    let ballast = disk.folder.join("ballast");
-    std::fs::write(&ballast, vec![0; BALLAST_BYTES])?;
-    let mut options = context.options(&folder.join("any"))?;
-    options.data = disk.folder.join("data");
-    options.more = vec![
-        "--segment-bytes=4MiB".into(),
-        "--disk-free-bytes-min=8MiB".into(),
-    ];
-    let mut broker = options.start()?;
+    let disk = SmallDisk::new(folder)?;
+    let mut broker = disk.options(context)?.start()?;
     broker.create("full", "ch")?;
 
     let mut left = fill(&mut Connection::open(broker.tcp())?)?;
@@ -95,7 +81,7 @@ fn full(context: &Context, folder: &Path) -> Result<()> {
     consume(&broker, half).context("consumers are served while the disk is full")?;
     left -= half;
 
-    std::fs::remove_file(&ballast)?;
+    std::fs::remove_file(disk.ballast())?;
     wait::until("publishing works again", Duration::from_secs(20), || {
         // A refused MPUB closes its connection, as it does with nsqd.
         let mut producer = Connection::open(broker.tcp())?;
@@ -151,17 +137,68 @@ fn consume(broker: &Broker, messages: usize) -> Result<()> {
     Ok(())
 }
 
+/// Whether small disks can be mounted; if not, the group is skipped, or has failed in CI.
+fn may_mount(context: &Context, report: &mut Report) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        let why = "only root can mount a small disk";
+        if context.ci {
+            report.fail("a full disk", why);
+        } else {
+            println!("SKIPPED {}: ****** {why} ******", report.group);
+        }
+    }
+    is_root
+}
+
+/// A disk that is soon full, with a file on it that can be deleted then.
+pub(super) struct SmallDisk {
+    disk: Mount,
+    ballast: PathBuf,
+}
+
+impl SmallDisk {
+    /// A disk in `folder`, or `None` where none can be mounted, which is then reported.
+    pub(super) fn for_group(
+        context: &Context,
+        report: &mut Report,
+        folder: &Path,
+    ) -> Result<Option<Self>> {
+        may_mount(context, report)
+            .then(|| Self::new(folder))
+            .transpose()
+    }
+
+    fn new(folder: &Path) -> Result<Self> {
+        let disk = Mount::new(&folder.join("disk"), &format!("size={DISK_BYTES}"))?;
+        let ballast = disk.folder.join("ballast");
+        std::fs::write(&ballast, vec![0; BALLAST_BYTES])?;
+        Ok(Self { disk, ballast })
+    }
+
+    /// What can be deleted.
+    pub(super) fn ballast(&self) -> &Path {
+        &self.ballast
+    }
+
+    /// Options of a broker with its data there, in segments so small that some can go.
+    pub(super) fn options(&self, context: &Context) -> Result<Options> {
+        let mut options = context.options(&self.disk.folder)?;
+        options.more = vec![
+            "--segment-bytes=4MiB".into(),
+            "--disk-free-bytes-min=8MiB".into(),
+        ];
+        Ok(options)
+    }
+}
+
 /// A small file system in memory, unmounted when dropped.
-pub(super) struct Mount {
+struct Mount {
     folder: PathBuf,
 }
 
 impl Mount {
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    pub(super) fn new(folder: &Path, options: &str) -> Result<Self> {
+    fn new(folder: &Path, options: &str) -> Result<Self> {
         std::fs::create_dir_all(folder)?;
         let mut mount = Command::new("mount");
         output(

@@ -261,6 +261,12 @@ pub(super) const GROUPS: &[Group] = &[
         run: amqp::cross,
     },
     Group {
+        name: "amqp/disk",
+        needs: &[Tool::AmqpPython],
+        original: None,
+        run: amqp::disk,
+    },
+    Group {
         name: "amqp/many-queues",
         needs: &[Tool::AmqpPython],
         original: Some(Kind::RabbitMq),

@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use super::disk::Mount;
-use super::{Context, Report};
+use super::disk::SmallDisk;
+use super::{Context, Report, own_broker};
 use crate::broker::Kind;
 use crate::install::{Clients, Tool};
 use crate::workspace::{Workspace, output};
@@ -16,9 +16,6 @@ use crate::workspace::{Workspace, output};
 const CRASH_ROUNDS: u32 = 4;
 /// More than caches and buffers take, and much less than what is thrown at the broker.
 const RSS_BYTES_MAX: u64 = 300 << 20;
-/// Size of the small disk, and of what can be deleted when it is full.
-const DISK_BYTES: usize = 64 << 20;
-const BALLAST_BYTES: usize = 16 << 20;
 
 pub(super) fn confluent(context: &Context, report: &mut Report) -> Result<()> {
     let python = context.clients.kafka_python_program();
@@ -149,33 +146,21 @@ pub(crate) fn crash_rounds(workspace: &Workspace, rounds: u32) -> Result<bool> {
 }
 
 fn restarts(context: &Context, report: &mut Report, rounds: u32) -> Result<()> {
-    with_own_broker(context, report, "crash_test.py", &[&rounds.to_string()])
+    let mut program = python(context, "crash_test.py");
+    program.arg(rounds.to_string());
+    own_broker::run_plain(context, report, program, |options| options.kafka)
 }
 
 /// An orderly restart.
 pub(super) fn restart(context: &Context, report: &mut Report) -> Result<()> {
-    with_own_broker(context, report, "restart_test.py", &[])
+    let program = python(context, "restart_test.py");
+    own_broker::run_plain(context, report, program, |options| options.kafka)
 }
 
-/// The program itself starts and ends the broker.
-fn with_own_broker(
-    context: &Context,
-    report: &mut Report,
-    script: &str,
-    args: &[&str],
-) -> Result<()> {
-    let folder = context.workspace.temp_folder("kafka-restarts")?;
-    let options = context.options(folder.path())?;
-    options.prepare()?;
-    let broker = options.command();
+fn python(context: &Context, script: &str) -> Command {
     let mut command = Command::new(context.clients.kafka_python_program());
+    command.arg(source(context, "python").join(script));
     command
-        .arg(source(context, "python").join(script))
-        .args(args)
-        .args([&options.kafka.to_string(), "--"])
-        .arg(broker.get_program())
-        .args(broker.get_args());
-    report.program(&mut command)
 }
 
 pub(super) fn hostile(context: &Context, report: &mut Report) -> Result<()> {
@@ -216,31 +201,13 @@ pub(super) fn compaction(context: &Context, report: &mut Report) -> Result<()> {
 }
 
 pub(super) fn disk(context: &Context, report: &mut Report) -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        let why = "only root can mount a small disk";
-        if context.ci {
-            report.fail("a full disk", why);
-        } else {
-            println!("SKIPPED kafka/disk: ****** {why} ******");
-        }
-        return Ok(());
-    }
     let folder = context.workspace.temp_folder("kafka-disk")?;
-    let disk = Mount::new(&folder.path().join("disk"), &format!("size={DISK_BYTES}"))?;
-    let ballast = disk.folder().join("ballast");
-    std::fs::write(&ballast, vec![0; BALLAST_BYTES])?;
-    let mut options = context.options(&folder.path().join("any"))?;
-    options.data = disk.folder().join("data");
-    options.more = vec![
-        "--segment-bytes=4MiB".into(),
-        "--disk-free-bytes-min=8MiB".into(),
-    ];
-    let broker = options.start()?;
-    let mut command = Command::new(context.clients.kafka_python_program());
-    command
-        .arg(source(context, "python").join("disk_full_test.py"))
-        .env("BALLAST", &ballast);
-    report.program(&mut context.with_addresses(command, &broker))
+    let Some(disk) = SmallDisk::for_group(context, report, folder.path())? else {
+        return Ok(());
+    };
+    let broker = disk.options(context)?.start()?;
+    let mut command = context.with_addresses(python(context, "disk_full_test.py"), &broker);
+    report.program(command.env("BALLAST", disk.ballast()))
 }
 
 fn source(context: &Context, language: &str) -> PathBuf {
