@@ -1,5 +1,6 @@
 //! The `cloverleaf` binary: reads the command line and does what it says.
 
+mod allocator;
 mod args;
 mod client;
 mod logging;
@@ -15,11 +16,8 @@ use std::process::ExitCode;
 
 use clap::{ArgMatches, FromArgMatches};
 
-/// Keeps the heap of each thread apart, which suits one runtime per core.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
+    allocator::give_back_soon();
     let matches = args::command().get_matches();
     match run(&matches) {
         Ok(()) => ExitCode::SUCCESS,

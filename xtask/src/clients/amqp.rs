@@ -16,7 +16,7 @@ const CRASH_ROUNDS: u32 = 5;
 /// More than caches, buffers and what may be half received take (128 MiB, and beside it one
 /// message of 128 MiB), with what the allocator has not given back yet; much less than what is
 /// thrown at the broker.
-const HOSTILE_RSS_BYTES_MAX: u64 = 700 << 20;
+const HOSTILE_RSS_BYTES_MAX: u64 = 400 << 20;
 /// What 10,000 queues may add to an idle broker.
 const QUEUES_RSS_BYTES_MAX: u64 = 100 << 20;
 
