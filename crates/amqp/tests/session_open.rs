@@ -75,6 +75,30 @@ fn a_wrong_password_is_told_to_who_understands_it() {
 }
 
 #[test]
+fn channels_are_counted_and_may_have_any_number() {
+    let world = World::default();
+    let mut peer = world.connect_silent();
+    peer.handshake("PLAIN", b"\0guest\0guest");
+    let tune = method::ConnectionTuneOk {
+        channel_max: 2,
+        frame_max: 4096,
+        heartbeat: 0,
+    };
+    peer.method(0, Method::ConnectionTuneOk(tune));
+    let open = method::ConnectionOpen {
+        virtual_host: "/",
+        ..Default::default()
+    };
+    peer.method(0, Method::ConnectionOpen(open));
+    peer.receive();
+    peer.open_channel(u16::MAX);
+    peer.open_channel(7);
+    peer.method(1, Method::ChannelOpen(method::ChannelOpen::default()));
+    let text = "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)";
+    assert_eq!(peer.closed(), (530, text.to_owned()));
+}
+
+#[test]
 fn limits_are_negotiated_and_virtual_hosts_must_exist() {
     let world = World::default();
     let tune = |channel_max, frame_max| method::ConnectionTuneOk {

@@ -46,7 +46,8 @@ impl Session {
             (FrameType::Method, Ok(Some(Method::ChannelOpen(_)))) => {
                 let channels_max = usize::from(self.negotiated.channels_max);
                 let count = self.channels.len();
-                if count >= channels_max || usize::from(number) > channels_max {
+                // As RabbitMQ, which counts channels and takes any number.
+                if count >= channels_max {
                     let text = format!(
                         "number of channels opened ({count}) has reached the negotiated \
                          channel_max ({channels_max})"

@@ -106,6 +106,10 @@ def too_many_channels():
             connection._impl.params.channel_max = 10
             connection._impl._next_channel_number = lambda: 4
             connection.channel(4)
+    # They are counted: their numbers may be higher than that.
+    with connected(channel_max=3) as connection:
+        connection._impl.params.channel_max = 0xffff
+        assert connection.channel(0xffff).is_open
 
 
 @check

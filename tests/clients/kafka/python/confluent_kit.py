@@ -3,7 +3,7 @@
 import threading
 import time
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from harness import BROKER, name, same, wait_for
@@ -85,13 +85,26 @@ def produce_all(topic, values, timeout=30, **settings):
     return reports.messages
 
 
+def stored(client):
+    """What the broker has of the partitions that a consumer reads, in words."""
+    parts = []
+    for at in client.position(client.assignment()):
+        try:
+            first, end = client.get_watermark_offsets(at, timeout=5)
+        except KafkaException as error:
+            first, end = "?", error
+        parts.append(f"{at.topic}/{at.partition} has {first} to {end}, read up to {at.offset}")
+    return "; ".join(parts) or "nothing is assigned"
+
+
 def read(client, count, seconds=30):
     """Polls until `count` messages have come."""
     messages = []
     deadline = time.monotonic() + seconds
     while len(messages) < count:
-        had = f"{len(messages)} of {count} messages have come in {seconds} s"
-        assert time.monotonic() < deadline, had
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{len(messages)} of {count} messages have come in {seconds} s; "
+                                 f"{stored(client)}")
         for message in client.consume(count - len(messages), 0.1):
             # Old versions tell the end of a partition as an error.
             if message.error() is None:
