@@ -17,6 +17,12 @@ const CRASH_ROUNDS: u32 = 5;
 /// message of 128 MiB), with what the allocator has not given back yet; much less than what is
 /// thrown at the broker.
 const HOSTILE_RSS_BYTES_MAX: u64 = 400 << 20;
+/// Messages of the backlog in `cargo xtask test`.
+const BACKLOG_MESSAGES: u64 = 1_000_000;
+/// What the broker may take with a backlog: caches and buffers, and a few bytes for each message
+/// that is held.
+const BACKLOG_RSS_BYTES_MAX: u64 = 128 << 20;
+const HELD_BYTES_MAX: u64 = 8;
 /// What 10,000 queues may add to an idle broker.
 const QUEUES_RSS_BYTES_MAX: u64 = 100 << 20;
 
@@ -174,6 +180,30 @@ pub(super) fn many_queues(context: &Context, report: &mut Report) -> Result<()> 
             println!("        {} MB", used >> 20);
             if used > QUEUES_RSS_BYTES_MAX {
                 bail!("{} MB", used >> 20);
+            }
+            Ok(())
+        });
+    }
+    Ok(())
+}
+
+/// A backlog that one consumer holds. `MESSAGES` says how many; 10 million take about a minute.
+pub(super) fn backlog(context: &Context, report: &mut Report) -> Result<()> {
+    let messages = match std::env::var("MESSAGES") {
+        Ok(messages) => messages.parse()?,
+        Err(_) => BACKLOG_MESSAGES,
+    };
+    let folder = context.workspace.temp_folder("amqp-backlog")?;
+    let mut broker = context.plain_broker(folder.path())?;
+    let mut program = python(context, "backlog_test.py");
+    program.env("MESSAGES", messages.to_string());
+    report.program(&mut context.with_addresses(program, &broker))?;
+    if context.kind == Kind::Cloverleaf {
+        report.check("memory of a backlog that is held", || {
+            let peak = broker.process().usage()?.rss_peak_bytes;
+            println!("        {} MB for {messages} messages", peak >> 20);
+            if peak > BACKLOG_RSS_BYTES_MAX + messages * HELD_BYTES_MAX {
+                bail!("{} MB for {messages} messages", peak >> 20);
             }
             Ok(())
         });

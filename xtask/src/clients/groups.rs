@@ -273,6 +273,13 @@ pub(super) const GROUPS: &[Group] = &[
         run: amqp::many_queues,
     },
     Group {
+        name: "amqp/backlog",
+        needs: &[Tool::AmqpPython],
+        // What is measured is our memory.
+        original: None,
+        run: amqp::backlog,
+    },
+    Group {
         name: "amqp/restart",
         needs: &[Tool::AmqpPython],
         // A queue that was declared a second before a kill -9 is gone there.
