@@ -94,7 +94,8 @@ fn channels_are_counted_and_may_have_any_number() {
     peer.open_channel(u16::MAX);
     peer.open_channel(7);
     peer.method(1, Method::ChannelOpen(method::ChannelOpen::default()));
-    let text = "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max (2)";
+    let text = "NOT_ALLOWED - number of channels opened (2) has reached the negotiated channel_max \
+                (2)";
     assert_eq!(peer.closed(), (530, text.to_owned()));
 }
 
