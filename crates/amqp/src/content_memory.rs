@@ -1,9 +1,9 @@
 //! A bound on what all connections together hold of messages that they cannot store yet: contents
 //! whose frames come mixed with those of other channels, and transactions that are not committed.
 //!
-//! A connection has a share of a quarter, or room for the largest message or transaction. While
-//! more than half of the memory is in use, who has held some of it for too long gives it up: so
-//! nobody keeps it from the others for ever.
+//! A connection may have half of it while nobody else needs it, and else a share of a quarter, or
+//! room for the largest message or transaction. While more than half of the memory is in use, who
+//! has held some of it for too long gives it up: so nobody keeps it from the others for ever.
 //!
 //! A content whose frames come one after the other is held by the driver, which has a bound of its
 //! own.
@@ -95,7 +95,11 @@ impl ContentShare {
     }
 
     fn try_add(&self, bytes: u64, now_us: u64) -> bool {
-        if !try_add(&self.bytes, bytes, self.bytes_max) {
+        let most = match self.memory.is_tight() {
+            true => self.bytes_max,
+            false => self.bytes_max.max(self.memory.bytes_max / 2),
+        };
+        if !try_add(&self.bytes, bytes, most) {
             return false;
         }
         if !try_add(&self.memory.bytes, bytes, self.memory.bytes_max) {
@@ -188,13 +192,19 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_has_a_quarter() {
+    fn a_connection_has_half_if_nobody_else_needs_it_and_a_quarter_else() {
         let memory = ContentMemory::new(100);
-        let share = ContentShare::new(&memory, 10);
-        let (mut a, mut b) = (Held::none(&share), Held::none(&share));
+        let shares = [10, 10].map(|one| ContentShare::new(&memory, one));
+        let (mut a, mut b) = (Held::none(&shares[0]), Held::none(&shares[0]));
         assert!(a.grow(20, 0));
-        assert!(!b.grow(6, 0));
-        assert!(b.grow(5, 0));
+        assert!(b.grow(30, 0));
+        assert!(!b.grow(1, 0), "no more than half");
+        let mut other = Held::none(&shares[1]);
+        assert!(other.grow(20, 0), "there was room before");
+        assert!(!other.grow(6, 0), "a quarter now");
+        assert!(other.grow(5, 0));
+        a.release();
+        assert!(!b.grow(1, 0), "it has more than its quarter");
     }
 
     #[test]

@@ -33,10 +33,6 @@ const TURN_BYTES: usize = 256 * 1024;
 const LINGER: Duration = Duration::from_millis(500);
 const LINGER_BYTES: usize = 256 * 1024;
 
-/// A heartbeat's time moves on with each byte. A timer that rings no sooner than in this long does
-/// not follow: to set it costs more than to find out, when it rings, that it was too early.
-const TIMER_FAR_US: u64 = 100_000;
-
 thread_local! {
     /// The buffers that all connections of a core share.
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
@@ -296,9 +292,6 @@ impl<L: Link> Connection<L> {
         if due_us == u64::MAX {
             self.sleep = None;
             self.sleep_due_us = due_us;
-            return Poll::Pending;
-        }
-        if self.sleep_due_us <= due_us && now.us + TIMER_FAR_US < self.sleep_due_us {
             return Poll::Pending;
         }
         let timer = match &mut self.sleep {

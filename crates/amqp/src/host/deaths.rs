@@ -106,12 +106,23 @@ impl<'a> Deaths<'a> {
     /// then it would go round for ever.
     pub(super) fn is_cycle(&self, queue: &str) -> bool {
         match self.all.iter().position(|death| death.queue == queue) {
-            None => false,
+            // It may be among those for which there was no room.
+            None => self.is_cut() && self.all.iter().all(|death| death.reason != REJECTED),
             Some(at) => self.all[..=at].iter().all(|death| death.reason != REJECTED),
         }
     }
 
-    /// The properties with these deaths, without the time to live.
+    /// Whether the oldest deaths were left out: then the first one is not there any more.
+    fn is_cut(&self) -> bool {
+        let is_first = |first: &[&str; 3]| {
+            let mut all = self.all.iter();
+            !all.any(|death| death.reason == first[0] && death.queue == first[1])
+        };
+        self.first.as_ref().is_some_and(is_first)
+    }
+
+    /// The properties with these deaths, without the time to live. Where there is little room, the
+    /// oldest lose their routing keys, then they are left out.
     pub(super) fn write(&self, properties: &Properties<'_>) -> Vec<u8> {
         let kept = properties.headers.unwrap_or_default();
         let own = kept.fields().filter(|(name, _)| !is_ours(name));
@@ -119,10 +130,13 @@ impl<'a> Deaths<'a> {
         let mut left = DEATHS_BYTES_MAX.min(HEADERS_BYTES_MAX.saturating_sub(own));
         let mut tables: Vec<Vec<u8>> = Vec::new();
         for death in &self.all {
-            let table = write_death(death);
+            let mut table = write_death(death, true);
+            if table.len() > left {
+                table = write_death(death, false);
+            }
             match left.checked_sub(table.len()) {
                 Some(rest) => left = rest,
-                // Without the latest a message could go round for ever.
+                // The latest stays: it says where the message was.
                 None if tables.is_empty() => left = 0,
                 None => break,
             }
@@ -159,11 +173,13 @@ fn is_ours(name: &str) -> bool {
     name == DEATH || FIRST.contains(&name) || LAST.contains(&name)
 }
 
-fn write_death(death: &Death<'_>) -> Vec<u8> {
-    let keys = death.keys.iter().map(|key| Value::String(key.as_bytes()));
+/// A death as a table; not `whole`: without routing keys and time to live.
+fn write_death(death: &Death<'_>, whole: bool) -> Vec<u8> {
+    let keys = death.keys.iter().filter(|_| whole);
+    let keys = keys.map(|key| Value::String(key.as_bytes()));
     let keys = array_bytes(&keys.collect::<Vec<Value<'_>>>());
     let mut fields: Vec<(&str, Value<'_>)> = Vec::with_capacity(7);
-    if let Some(expiration) = death.expiration {
+    if let Some(expiration) = death.expiration.filter(|_| whole) {
         let expiration = Value::String(expiration.as_bytes());
         fields.push(("original-expiration", expiration));
     }

@@ -165,9 +165,11 @@ impl Session {
         if content.left > 0 {
             return Ok(());
         }
-        let Some(content) = channel.content.take() else {
+        let Some(mut content) = channel.content.take() else {
             return Ok(());
         };
+        // A transaction that takes it holds it from here on.
+        content.held.release();
         let Content {
             exchange,
             routing_key,

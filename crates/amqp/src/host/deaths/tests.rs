@@ -115,17 +115,41 @@ fn the_history_fits_into_a_frame_beside_what_the_message_has() {
         assert!(bytes.len() < 128 << 10, "{} bytes", bytes.len());
         let written = Properties::read(&bytes).unwrap();
         let read = Deaths::read(written.headers.unwrap());
-        assert_eq!(
-            read.all[..],
-            deaths.all[..read.all.len()],
-            "the latest stay"
-        );
+        for (read, death) in read.all.iter().zip(&deaths.all) {
+            assert_eq!(read.queue, death.queue, "the latest stay");
+        }
         assert_eq!(read.first, deaths.first);
-        read.all.len()
+        let whole = read.all.iter().filter(|death| !death.keys.is_empty());
+        (read.all.len(), whole.count())
     };
-    assert_eq!(count_beside(0), 7);
-    assert_eq!(count_beside(110 << 10), 2);
-    assert_eq!(count_beside(118 << 10), 1);
+    assert_eq!(count_beside(0), (10, 7));
+    assert_eq!(count_beside(110 << 10), (5, 2));
+    assert_eq!(count_beside(118 << 10), (5, 0));
+}
+
+#[test]
+fn a_circle_is_seen_although_its_deaths_do_not_fit() {
+    let large = "x".repeat(119 << 10);
+    let own = table_bytes(&[("own", Value::String(large.as_bytes()))]);
+    let names: Vec<String> = (0..8).map(|number| format!("{number:0>255}")).collect();
+    for (reason, is_cycle) in [("expired", true), ("rejected", false)] {
+        let mut bytes = Vec::new();
+        let properties = Properties {
+            headers: Some(Table::check(&own).unwrap()),
+            ..Properties::default()
+        };
+        properties.write(&mut Writer::new(&mut bytes));
+        for name in &names {
+            let properties = Properties::read(&bytes).unwrap();
+            let mut deaths = Deaths::read(properties.headers.unwrap());
+            deaths.add(death(name, reason, 1));
+            bytes = deaths.write(&properties);
+        }
+        let written = Properties::read(&bytes).unwrap();
+        let read = Deaths::read(written.headers.unwrap());
+        assert!(read.all.len() < names.len(), "not all fit");
+        assert_eq!(read.is_cycle(&names[0]), is_cycle, "{reason}");
+    }
 }
 
 const QUEUES: [&str; 3] = ["a", "b", "c"];
