@@ -128,16 +128,16 @@ fn one_connection_cannot_hold_all_of_the_memory() {
     let memory = options.contents.clone();
     let world = World::with(options);
     let mut peer = world.channel();
-    begin_contents(&mut peer, 2);
+    begin_contents(&mut peer, 4);
     assert!(peer.receive().is_empty());
-    peer.open_channel(3);
-    let whole = publish_frames(3, "", "q", &Properties::default(), &[7; 9000], false);
+    peer.open_channel(5);
+    let whole = publish_frames(5, "", "q", &Properties::default(), &[7; 9000], false);
     let frames = frames_of(&whole);
     peer.send(&frames[0]);
     peer.send(&session_common::frame(8, 0, &[]));
     peer.send(&frames[1]);
     peer.send(&frames[2]);
-    assert_eq!(peer.closed().0, 506, "more than a quarter");
+    assert_eq!(peer.closed().0, 506, "more than half");
     assert_eq!(memory.bytes(), 0);
 }
 
