@@ -391,8 +391,9 @@ options! {
         transaction_bytes_max: ByteSize = "32MiB", "";
         /// Memory for messages that cannot be stored yet, of all connections together: those of
         /// open transactions, and those whose frames come mixed with those of other channels. A
-        /// connection has a quarter of it, or room for one message or transaction of the largest
-        /// size; while more than half is in use, who has held some for 30 seconds is closed.
+        /// connection may have half of it. While more than half is in use, it may have a quarter,
+        /// or room for one message or transaction of the largest size, and who has held some for
+        /// 30 seconds is closed.
         contents_bytes_max: ByteSize = "128MiB", "";
         /// Memory that exchanges, queues and bindings may take together, about: what clients
         /// declare beyond it is refused.
