@@ -56,9 +56,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "cloverleaf-nsq",
         ],
     ),
+    ("cloverleaf-bench", &[]),
     (
         "cloverleaf",
         &[
+            "cloverleaf-bench",
             "cloverleaf-server",
             "cloverleaf-broker",
             "cloverleaf-log",

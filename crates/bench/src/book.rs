@@ -1,0 +1,349 @@
+//! What a connection writes down, and how books are added up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::check::{Ranges, Seen};
+use crate::clock::Clock;
+use crate::feed::Message;
+use crate::histogram::Histogram;
+use crate::payload::Stamp;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What happened in one second of the measurement.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Second {
+    /// Messages that were acknowledged to a producer, or that came to a consumer.
+    pub messages: u64,
+    /// Bytes of these messages.
+    pub bytes: u64,
+    /// Messages that were refused, or given up.
+    pub errors: u64,
+    /// Response times.
+    pub response: Histogram,
+}
+
+impl Second {
+    fn add(&mut self, other: &Second) {
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+        self.errors += other.errors;
+        self.response.add(&other.response);
+    }
+}
+
+/// What one connection has measured, or all of one side together.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Messages of the measurement that were handed to the client.
+    pub sent: u64,
+    /// Messages that were acknowledged, or that came.
+    pub messages: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Messages that were refused, or whose acknowledgement did not come.
+    pub errors: u64,
+    /// The first errors in words.
+    pub error_texts: Vec<String>,
+    /// Messages that came and are not of this measurement.
+    pub foreign: u64,
+    /// From the intended time to the acknowledgement, or to the consumer.
+    pub response: Histogram,
+    /// From the actual time.
+    pub service: Histogram,
+    /// How much later than intended messages were handed to the client though nothing was waited
+    /// for: what the generator itself has done wrong. Only in an open loop.
+    pub lag: Histogram,
+    /// The first and the last time at which something was acknowledged or came, in nanoseconds of
+    /// the measurement's clock.
+    pub span_ns: Option<(u64, u64)>,
+    /// By second from the beginning of the measurement.
+    pub seconds: BTreeMap<u32, Second>,
+    /// What was acknowledged, by producer; the warm-up too.
+    pub acked: BTreeMap<u32, Ranges>,
+    /// What came; the warm-up too.
+    pub seen: Seen,
+}
+
+/// Most errors that are kept in words.
+const ERROR_TEXTS_MAX: usize = 5;
+
+impl Tally {
+    /// Adds what another connection has measured.
+    pub fn add(&mut self, other: &Tally) {
+        self.sent += other.sent;
+        self.messages += other.messages;
+        self.bytes += other.bytes;
+        self.errors += other.errors;
+        self.foreign += other.foreign;
+        for text in &other.error_texts {
+            self.note(text);
+        }
+        self.response.add(&other.response);
+        self.service.add(&other.service);
+        self.lag.add(&other.lag);
+        self.span_ns = match (self.span_ns, other.span_ns) {
+            (Some(mine), Some(theirs)) => Some((mine.0.min(theirs.0), mine.1.max(theirs.1))),
+            (mine, theirs) => mine.or(theirs),
+        };
+        for (at, second) in &other.seconds {
+            self.seconds.entry(*at).or_default().add(second);
+        }
+        for (producer, acked) in &other.acked {
+            let _ = self.acked.entry(*producer).or_default().add(acked);
+        }
+        self.seen.add(&other.seen);
+    }
+
+    /// Seconds from the first to the last message.
+    pub fn span_s(&self) -> f64 {
+        let span = self.span_ns.map_or(0, |(first, last)| last - first);
+        span as f64 / 1e9
+    }
+
+    /// Messages per second.
+    pub fn rate(&self) -> f64 {
+        match self.span_s() {
+            0.0 => 0.0,
+            seconds => self.messages as f64 / seconds,
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        let is_known = self.error_texts.iter().any(|known| known == text);
+        if self.error_texts.len() < ERROR_TEXTS_MAX && !is_known {
+            self.error_texts.push(text.to_owned());
+        }
+    }
+}
+
+/// What is shown while it is measured: the sum of all books of a side, a second at a time.
+#[derive(Debug, Clone, Default)]
+pub struct Live {
+    seconds: Arc<Mutex<BTreeMap<u32, Second>>>,
+    /// Each book's messages so far, those of the warm-up too.
+    counts: Arc<Mutex<Vec<Arc<AtomicU64>>>>,
+}
+
+impl Live {
+    /// Takes the seconds that are over, up to `before`.
+    pub fn take(&self, before: u32) -> BTreeMap<u32, Second> {
+        let mut seconds = self.seconds.lock();
+        let later = seconds.split_off(&before);
+        std::mem::replace(&mut *seconds, later)
+    }
+
+    /// Messages that were acknowledged, or that came for the first time, those of the warm-up too.
+    pub fn count(&self) -> u64 {
+        let counts = self.counts.lock();
+        counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .sum()
+    }
+
+    fn counter(&self) -> Arc<AtomicU64> {
+        let counter = Arc::new(AtomicU64::new(0));
+        self.counts.lock().push(counter.clone());
+        counter
+    }
+
+    fn add(&self, at: u32, second: &Second) {
+        self.seconds.lock().entry(at).or_default().add(second);
+    }
+}
+
+/// What a connection writes its measurements into.
+#[derive(Debug)]
+pub struct Book {
+    clock: Clock,
+    run: u32,
+    measured_from_ns: u64,
+    tally: Tally,
+    producer: u32,
+    acked: Ranges,
+    /// Which second `second` is.
+    at: u32,
+    second: Second,
+    live: Live,
+    /// What [`Live::count`] adds up. Only this book writes it.
+    counter: Arc<AtomicU64>,
+}
+
+impl Book {
+    /// An empty book of connection number `number` in measurement `run`, whose warm-up ends at
+    /// `measured_from_ns`.
+    pub fn new(clock: Clock, run: u32, number: u32, measured_from_ns: u64, live: Live) -> Book {
+        Book {
+            clock,
+            run,
+            measured_from_ns,
+            tally: Tally::default(),
+            producer: number,
+            acked: Ranges::default(),
+            at: 0,
+            second: Second::default(),
+            counter: live.counter(),
+            live,
+        }
+    }
+
+    /// A message was handed to the client. `waited`: before that there was no room for it, so that
+    /// its delay is not the generator's.
+    #[inline]
+    pub fn sent(&mut self, message: &Message, waited: bool) {
+        if message.is_measured {
+            self.tally.sent += 1;
+            if !waited {
+                let lag_ns = message.sent_ns.saturating_sub(message.intended_ns);
+                self.tally.lag.record(lag_ns);
+            }
+        }
+    }
+
+    /// A message was acknowledged.
+    #[inline]
+    pub fn acked(&mut self, message: &Message, bytes: usize, now_ns: u64) {
+        if self.acked.insert(message.sequence) {
+            self.step();
+        }
+        if message.is_measured {
+            let response_ns = now_ns.saturating_sub(message.intended_ns);
+            let service_ns = now_ns.saturating_sub(message.sent_ns);
+            self.count(now_ns, bytes, response_ns, service_ns);
+        }
+    }
+
+    /// A message was refused, or given up.
+    pub fn failed(&mut self, message: &Message, error: &dyn std::fmt::Display, now_ns: u64) {
+        if message.is_measured {
+            self.turn(now_ns);
+            self.second.errors += 1;
+            self.tally.errors += 1;
+        }
+        self.tally.note(&error.to_string());
+    }
+
+    /// A message came. `stream` names what keeps its order ([`Seen::came`]). `false`: it is not of
+    /// this measurement.
+    #[inline]
+    pub fn came(&mut self, message: &[u8], stream: Option<u32>, now_ns: u64) -> bool {
+        let stamp = Stamp::read(message).filter(|stamp| stamp.run == self.run);
+        let Some(stamp) = stamp else {
+            self.tally.foreign += 1;
+            return false;
+        };
+        if self.tally.seen.came(stamp.producer, stamp.sequence, stream) {
+            self.step();
+        }
+        let intended_ns = self.clock.from_unix_ns(stamp.intended_unix_ns);
+        if intended_ns >= self.measured_from_ns {
+            let response_ns = now_ns.saturating_sub(intended_ns);
+            let lag_ns = u64::from(stamp.lag_us) * 1_000;
+            let service_ns = response_ns.saturating_sub(lag_ns);
+            self.count(now_ns, message.len(), response_ns, service_ns);
+        }
+        true
+    }
+
+    /// One message more.
+    #[inline]
+    fn step(&self) {
+        let count = self.counter.load(Ordering::Relaxed);
+        self.counter.store(count + 1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn count(&mut self, now_ns: u64, bytes: usize, response_ns: u64, service_ns: u64) {
+        self.turn(now_ns);
+        self.tally.response.record(response_ns);
+        self.tally.service.record(service_ns);
+        self.tally.messages += 1;
+        self.tally.bytes += bytes as u64;
+        self.second.messages += 1;
+        self.second.bytes += bytes as u64;
+        self.second.response.record(response_ns);
+        let first = self.tally.span_ns.map_or(now_ns, |(first, _)| first);
+        self.tally.span_ns = Some((first, now_ns));
+    }
+
+    /// Begins a new second if it is time.
+    #[inline]
+    fn turn(&mut self, now_ns: u64) {
+        let since_ns = now_ns.saturating_sub(self.measured_from_ns);
+        let at = u32::try_from(since_ns / SECOND_NS).unwrap_or(u32::MAX);
+        if at != self.at {
+            self.close_second();
+            self.at = at;
+        }
+    }
+
+    fn close_second(&mut self) {
+        if self.second.messages > 0 || self.second.errors > 0 {
+            self.live.add(self.at, &self.second);
+            let second = std::mem::take(&mut self.second);
+            self.tally.seconds.entry(self.at).or_default().add(&second);
+        }
+    }
+
+    /// What was measured.
+    pub fn finish(mut self) -> Tally {
+        self.close_second();
+        if !self.acked.is_empty() {
+            self.tally.acked.insert(self.producer, self.acked);
+        }
+        self.tally
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(sequence: u64, intended_ns: u64, sent_ns: u64) -> Message {
+        Message {
+            sequence,
+            intended_ns,
+            sent_ns,
+            key: None,
+            is_measured: intended_ns >= SECOND_NS,
+        }
+    }
+
+    #[test]
+    fn both_latencies_are_counted_and_the_warm_up_is_not() {
+        let live = Live::default();
+        let mut book = Book::new(Clock::new(), 1, 3, SECOND_NS, live.clone());
+        book.acked(&message(0, 5, 5), 100, 10);
+        // Due in the first second, sent in the second one, answered in the third.
+        let late = message(1, SECOND_NS + 1_000_000, 2 * SECOND_NS);
+        book.sent(&late, true);
+        book.acked(&late, 100, 3 * SECOND_NS + 1_000_000);
+        book.failed(
+            &message(2, 2 * SECOND_NS, 2 * SECOND_NS),
+            &"no",
+            3 * SECOND_NS + 2,
+        );
+        let tally = book.finish();
+        assert_eq!((tally.sent, tally.messages, tally.errors), (1, 1, 1));
+        assert_eq!(tally.response.max_ns() / 1_000_000, 2_000);
+        assert_eq!(tally.service.max_ns() / 1_000_000, 1_001);
+        assert!(tally.lag.is_empty(), "it waited for room");
+        assert_eq!(tally.seconds.keys().copied().collect::<Vec<_>>(), [2]);
+        assert_eq!(tally.acked[&3].len(), 2, "the check knows the warm-up too");
+        assert_eq!(live.take(3).len(), 1);
+        let mut sum = Tally::default();
+        sum.add(&tally);
+        sum.add(&tally);
+        assert_eq!(
+            (sum.messages, sum.response.len(), sum.seconds[&2].messages),
+            (2, 2, 2)
+        );
+        assert_eq!(sum.error_texts, ["no"]);
+    }
+}

@@ -1,0 +1,245 @@
+//! Whether what came is what was sent: nothing lost, nothing twice, in order.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// A set of numbers that are mostly consecutive.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ranges {
+    /// First and end of ranges that neither overlap nor touch.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Ranges {
+    /// Adds a number; `false`: it was there.
+    #[inline]
+    pub fn insert(&mut self, number: u64) -> bool {
+        // Nearly always it is the next one.
+        if let Some(mut last) = self.ranges.last_entry()
+            && *last.get() == number
+        {
+            *last.get_mut() += 1;
+            return true;
+        }
+        self.insert_somewhere(number)
+    }
+
+    fn insert_somewhere(&mut self, number: u64) -> bool {
+        let before = self.ranges.range(..=number).next_back();
+        let before = before.map(|(start, end)| (*start, *end));
+        if before.is_some_and(|(_, end)| number < end) {
+            return false;
+        }
+        let next = number.saturating_add(1);
+        let end = self.ranges.remove(&next).unwrap_or(next);
+        match before {
+            Some((start, touches)) if touches == number => self.ranges.insert(start, end),
+            _ => self.ranges.insert(number, end),
+        };
+        true
+    }
+
+    /// How many numbers there are.
+    pub fn len(&self) -> u64 {
+        self.ranges.iter().map(|(start, end)| end - start).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// How many numbers of this set are in the other one too.
+    pub fn count_common(&self, other: &Ranges) -> u64 {
+        let (mut mine, mut theirs) = (self.ranges.iter(), other.ranges.iter());
+        let (mut one, mut two) = (mine.next(), theirs.next());
+        let mut common = 0;
+        while let (Some((start, end)), Some((other_start, other_end))) = (one, two) {
+            let first = start.max(other_start);
+            common += end.min(other_end).saturating_sub(*first);
+            match end < other_end {
+                true => one = mine.next(),
+                false => two = theirs.next(),
+            }
+        }
+        common
+    }
+
+    /// Adds all numbers of another set; says how many were there already.
+    pub fn add(&mut self, other: &Ranges) -> u64 {
+        let common = self.count_common(other);
+        for (start, end) in &other.ranges {
+            self.insert_range(*start, *end);
+        }
+        common
+    }
+
+    fn insert_range(&mut self, mut start: u64, mut end: u64) {
+        // The one that begins before, and those that begin within or touch.
+        let before = self.ranges.range(..=start).next_back();
+        if let Some((first, last)) = before.map(|(first, last)| (*first, *last))
+            && last >= start
+        {
+            start = first;
+        }
+        let within: Vec<u64> = self
+            .ranges
+            .range(start..=end)
+            .map(|(first, _)| *first)
+            .collect();
+        for first in within {
+            if let Some(last) = self.ranges.remove(&first) {
+                end = end.max(last);
+            }
+        }
+        self.ranges.insert(start, end);
+    }
+}
+
+/// What one or many consumers have seen.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Seen {
+    /// Sequences by producer.
+    numbers: BTreeMap<u32, Ranges>,
+    /// The last sequence of a producer on a stream, where order is promised.
+    #[serde(skip)]
+    last: BTreeMap<(u32, u32), u64>,
+    duplicates: u64,
+    out_of_order: u64,
+}
+
+impl Seen {
+    /// A message came. `stream` names what keeps its order (a partition, a queue); `None`: nothing
+    /// promises any, or the broker says itself that the message comes again. `false`: it has come
+    /// before.
+    #[inline]
+    pub fn came(&mut self, producer: u32, sequence: u64, stream: Option<u32>) -> bool {
+        let is_new = self.numbers.entry(producer).or_default().insert(sequence);
+        if !is_new {
+            self.duplicates += 1;
+            return false;
+        }
+        if let Some(stream) = stream {
+            let last = self.last.entry((producer, stream)).or_insert(sequence);
+            if sequence < *last {
+                self.out_of_order += 1;
+            } else {
+                *last = sequence;
+            }
+        }
+        true
+    }
+
+    /// Adds what another consumer has seen.
+    pub fn add(&mut self, other: &Seen) {
+        self.duplicates += other.duplicates;
+        self.out_of_order += other.out_of_order;
+        for (producer, numbers) in &other.numbers {
+            let mine = self.numbers.entry(*producer).or_default();
+            self.duplicates += mine.add(numbers);
+        }
+    }
+
+    /// Compares with what was acknowledged to the producers.
+    pub fn compare(&self, acked: &BTreeMap<u32, Ranges>) -> Findings {
+        let none = Ranges::default();
+        let lost = acked.iter().map(|(producer, acked)| {
+            let seen = self.numbers.get(producer).unwrap_or(&none);
+            acked.len() - acked.count_common(seen)
+        });
+        Findings {
+            lost: lost.sum(),
+            duplicates: self.duplicates,
+            out_of_order: self.out_of_order,
+        }
+    }
+}
+
+/// What was not as it should be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Findings {
+    /// Messages that were acknowledged to a producer and came to no consumer.
+    pub lost: u64,
+    /// Messages that came more than once, each time but the first.
+    pub duplicates: u64,
+    /// Messages that came behind a later one of the same producer on the same stream.
+    pub out_of_order: u64,
+}
+
+impl Findings {
+    /// Whether a broker has broken its promise: what comes twice it may send twice.
+    pub fn is_broken(&self) -> bool {
+        self.lost > 0 || self.out_of_order > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn set_of(ranges: &Ranges) -> BTreeSet<u64> {
+        ranges
+            .ranges
+            .iter()
+            .flat_map(|(start, end)| *start..*end)
+            .collect()
+    }
+
+    fn ranges_of(numbers: &[u64]) -> Ranges {
+        let mut ranges = Ranges::default();
+        for number in numbers {
+            ranges.insert(*number);
+        }
+        ranges
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_are_a_set(
+            one in prop::collection::vec(0..60u64, 0..80), two in prop::collection::vec(0..60u64, 0..80),
+        ) {
+            let (mut set, mut ranges) = (BTreeSet::new(), Ranges::default());
+            for number in &one {
+                prop_assert_eq!(ranges.insert(*number), set.insert(*number));
+            }
+            prop_assert_eq!(set_of(&ranges), set.clone());
+            prop_assert_eq!(ranges.len(), set.len() as u64);
+            let other = ranges_of(&two);
+            let others = set_of(&other);
+            let common = set.intersection(&others).count() as u64;
+            prop_assert_eq!(ranges.count_common(&other), common);
+            prop_assert_eq!(ranges.add(&other), common);
+            prop_assert_eq!(&ranges, &ranges_of(&set.union(&others).copied().collect::<Vec<_>>()));
+        }
+    }
+
+    #[test]
+    fn each_fault_is_found() {
+        let acked = BTreeMap::from([(0, ranges_of(&[0, 1, 2, 3, 4])), (1, ranges_of(&[0, 1]))]);
+        let mut one = Seen::default();
+        for sequence in [0, 2, 1, 1] {
+            one.came(0, sequence, Some(0));
+        }
+        // On another stream nothing is promised.
+        one.came(0, 4, Some(1));
+        let mut two = Seen::default();
+        two.came(0, 4, None);
+        // What was not acknowledged may come all the same.
+        two.came(1, 5, None);
+        two.came(1, 1, None);
+        two.add(&one);
+        let findings = two.compare(&acked);
+        let expected = Findings {
+            lost: 2,
+            duplicates: 2,
+            out_of_order: 1,
+        };
+        assert_eq!(findings, expected);
+        assert!(findings.is_broken());
+    }
+}

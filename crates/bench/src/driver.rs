@@ -1,0 +1,129 @@
+//! What a protocol's client has to do for a measurement.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::book::Book;
+use crate::feed::Feed;
+use crate::plan::Plan;
+
+/// Why a measurement cannot go on, in a sentence for its user.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum DriverError {
+    /// Nobody answers there.
+    #[error("cannot connect to {url}: {reason}")]
+    Connect {
+        /// As it was given.
+        url: String,
+        /// What the system or the client says.
+        reason: String,
+    },
+    /// The broker does not do what is asked.
+    #[error("{url} refuses: {reason}")]
+    Refused {
+        /// As it was given.
+        url: String,
+        /// The broker's words.
+        reason: String,
+    },
+    /// The connection ended in the middle.
+    #[error("{url} went away: {reason}")]
+    Gone {
+        /// As it was given.
+        url: String,
+        /// What the system or the client says.
+        reason: String,
+    },
+    /// The plan asks for something that this protocol or client does not have.
+    #[error("{what}")]
+    Unsupported {
+        /// What, and what there is instead.
+        what: String,
+    },
+}
+
+/// Tells consumers, and producers that are stopped early, to end.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Ends all who ask.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether it is time to end.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// What the broker has promised when it acknowledges: part of every title.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Promise {
+    /// Nothing.
+    None,
+    /// In the broker's memory.
+    Memory,
+    /// In the kernel: a killed broker loses nothing.
+    Kernel,
+    /// Synced to disk.
+    Disk,
+    /// As the broker is configured; it does not say.
+    Configured,
+}
+
+/// A protocol's client: makes connections to one broker. Each connection is used by one thread.
+pub trait Connect: Send + Sync {
+    /// Looks whether the broker is there, and makes the topic as the plan wants it.
+    ///
+    /// # Errors
+    /// It is not there, or refuses.
+    fn prepare(&self, plan: &Plan) -> Result<(), DriverError>;
+
+    /// A connection that publishes, ready to begin.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    fn producer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Produce>, DriverError>;
+
+    /// A connection that consumes, subscribed so that no message is missed from now on.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    fn consumer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Consume>, DriverError>;
+
+    /// Removes what [`Connect::prepare`] has made.
+    ///
+    /// # Errors
+    /// It cannot be removed; what is measured is measured all the same.
+    fn clean_up(&self, plan: &Plan) -> Result<(), DriverError>;
+
+    /// The client library with its version, and the broker with its version as far as it says.
+    fn versions(&self) -> Vec<(String, String)>;
+
+    /// What an acknowledgement of this broker promises under this plan.
+    fn promise(&self, plan: &Plan) -> Promise;
+}
+
+/// A connection that publishes.
+pub trait Produce: Send {
+    /// Sends what the feed says, until it is done or `stop` is set, and waits for what is not
+    /// acknowledged then. Each message goes through the book: [`Book::sent`], then
+    /// [`Book::acked`] or [`Book::failed`].
+    ///
+    /// # Errors
+    /// The connection ended; what the book has until then counts.
+    fn run(&mut self, feed: &mut Feed, book: &mut Book, stop: &Stop) -> Result<(), DriverError>;
+}
+
+/// A connection that consumes.
+pub trait Consume: Send {
+    /// Takes and acknowledges messages, each through [`Book::came`], until `stop` is set.
+    ///
+    /// # Errors
+    /// The connection ended; what the book has until then counts.
+    fn run(&mut self, book: &mut Book, stop: &Stop) -> Result<(), DriverError>;
+}

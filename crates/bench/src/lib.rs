@@ -1,0 +1,41 @@
+//! Load generation: messages with a schedule, through the client libraries that people use, against
+//! any broker of the protocols that Cloverleaf speaks.
+//!
+//! How a measurement goes. A [`Plan`] says what is sent. Each connection has a thread and a
+//! [`Produce`] or a [`Consume`], which is one protocol's client. A producer asks its [`Feed`] what
+//! is due, and tells its [`Book`] what was sent and acknowledged; a consumer tells its [`Book`] what
+//! came. The books are added up to an [`Outcome`].
+//!
+//! Latency is counted twice: from the time at which a message was to be sent (*response time*, free
+//! of coordinated omission), and from the time at which it was (*service time*).
+//!
+//! Architecture invariant: this crate knows no crate of the broker. The command line starts an
+//! embedded broker and hands over its address.
+
+mod book;
+mod check;
+mod clock;
+mod conditions;
+mod driver;
+mod feed;
+mod histogram;
+mod measure;
+mod outcome;
+mod payload;
+mod plan;
+mod schedule;
+mod usage;
+
+pub use book::{Book, Live, Second, Tally};
+pub use check::{Findings, Ranges, Seen};
+pub use clock::Clock;
+pub use conditions::Conditions;
+pub use driver::{Connect, Consume, DriverError, Produce, Promise, Stop};
+pub use feed::{Feed, Message, Next};
+pub use histogram::Histogram;
+pub use measure::{Progress, Target};
+pub use outcome::{Kind, Outcome, Report, Row, Subject, Variation};
+pub use payload::{PayloadKind, Payloads, STAMP_BYTES, Stamp};
+pub use plan::{Acks, Amount, Plan};
+pub use schedule::{Arrivals, Schedule};
+pub use usage::{BrokerPlace, GENERATOR_THREADS, Meter, Usage};

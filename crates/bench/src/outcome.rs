@@ -1,0 +1,132 @@
+//! What a measurement found, with all that is needed to judge it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::book::Tally;
+use crate::check::Findings;
+use crate::conditions::Conditions;
+use crate::driver::Promise;
+use crate::plan::Plan;
+use crate::usage::Usage;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Publishing alone.
+    Produce,
+    /// Taking out what was put in before.
+    Consume,
+    /// Both at the same time.
+    EndToEnd,
+}
+
+/// Whose figures these are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Subject {
+    /// How it is called in tables, unique in a report.
+    pub label: String,
+    /// Where it was.
+    pub url: String,
+    /// The client library and the broker, with their versions.
+    pub versions: Vec<(String, String)>,
+    /// What its acknowledgements promise.
+    pub promise: Promise,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Whose.
+    pub subject: Subject,
+    /// What was measured.
+    pub kind: Kind,
+    /// How.
+    pub plan: Plan,
+    /// When it began, milliseconds since 1970.
+    pub started_unix_ms: u64,
+    /// The producers' side.
+    pub produced: Option<Tally>,
+    /// The consumers' side.
+    pub consumed: Option<Tally>,
+    /// What was lost, came twice or out of order. `None`: nobody consumed.
+    pub findings: Option<Findings>,
+    /// What it cost this program and the broker.
+    pub usage: Usage,
+    /// Why it ended before its time; then what was measured until then is here.
+    pub cut: Option<String>,
+}
+
+impl Outcome {
+    /// The side that a title speaks of: the consumers' if there is one.
+    pub fn main(&self) -> Option<&Tally> {
+        self.consumed.as_ref().or(self.produced.as_ref())
+    }
+
+    /// Whether the broker has kept its promises and nothing was cut short.
+    pub fn is_good(&self) -> bool {
+        let is_broken = self.findings.is_some_and(|findings| findings.is_broken());
+        self.cut.is_none() && !is_broken
+    }
+}
+
+/// A setting that differs between the rows of a report, such as the message size.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Variation {
+    /// Its name with its unit: "message size, bytes".
+    pub name: String,
+    /// Its value.
+    pub value: f64,
+}
+
+/// Measurements that differ by chance alone.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Row {
+    /// What is different from other rows of the same subject.
+    pub variations: Vec<Variation>,
+    /// The runs.
+    pub runs: Vec<Outcome>,
+}
+
+/// Everything that one command has measured: what `--json` prints and `--report` draws.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Report {
+    /// What it is about.
+    pub title: String,
+    /// The command line.
+    pub command: Vec<String>,
+    /// The machine.
+    pub conditions: Conditions,
+    /// The rows, in the order of the table.
+    pub rows: Vec<Row>,
+    /// Sentences that belong to the figures: what was noticed, what to think of.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// Whether all measurements were good ([`Outcome::is_good`]).
+    pub fn is_good(&self) -> bool {
+        let runs = self.rows.iter().flat_map(|row| &row.runs);
+        runs.into_iter().all(Outcome::is_good)
+    }
+}
+
+impl Row {
+    /// The median of a value over the runs, the lower of two middle ones; `None`: no run has it.
+    pub fn median(&self, value: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
+        let values = self.sorted(value);
+        values.get(values.len().saturating_sub(1) / 2).copied()
+    }
+
+    /// The least and the greatest value over the runs.
+    pub fn spread(&self, value: impl Fn(&Outcome) -> Option<f64>) -> Option<(f64, f64)> {
+        let values = self.sorted(value);
+        Some((*values.first()?, *values.last()?))
+    }
+
+    fn sorted(&self, value: impl Fn(&Outcome) -> Option<f64>) -> Vec<f64> {
+        let mut values: Vec<f64> = self.runs.iter().filter_map(value).collect();
+        values.sort_by(f64::total_cmp);
+        values
+    }
+}

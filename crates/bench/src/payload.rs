@@ -1,0 +1,216 @@
+//! What is in a message: a stamp by which it is known again, and bytes behind it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::schedule::Random;
+
+/// Bytes of a [`Stamp`]: the smallest message that can be checked.
+pub const STAMP_BYTES: usize = 36;
+/// Tells our messages from others'.
+const MAGIC: u32 = 0x4356_4c42;
+/// Bytes from which random bodies are cut: more than one message, so that they differ.
+const RANDOM_BYTES: usize = 1 << 20;
+
+/// What a message says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// Which measurement: what an earlier one has left is told apart.
+    pub run: u32,
+    /// Which producer.
+    pub producer: u32,
+    /// The how manieth of that producer, from 0.
+    pub sequence: u64,
+    /// When it was to be sent, in nanoseconds since 1970.
+    pub intended_unix_ns: u64,
+    /// How much later it was sent, in microseconds.
+    pub lag_us: u32,
+}
+
+impl Stamp {
+    /// Puts it at the beginning of a message.
+    ///
+    /// # Panics
+    /// The message is shorter than [`STAMP_BYTES`].
+    #[inline]
+    pub fn write(&self, message: &mut [u8]) {
+        message[0..4].copy_from_slice(&MAGIC.to_be_bytes());
+        message[4..8].copy_from_slice(&self.run.to_be_bytes());
+        message[8..12].copy_from_slice(&self.producer.to_be_bytes());
+        message[12..20].copy_from_slice(&self.sequence.to_be_bytes());
+        message[20..28].copy_from_slice(&self.intended_unix_ns.to_be_bytes());
+        message[28..32].copy_from_slice(&self.lag_us.to_be_bytes());
+        message[32..STAMP_BYTES].copy_from_slice(&self.check().to_be_bytes());
+    }
+
+    /// Reads it from the beginning of a message; `None`: it is not ours, or was damaged.
+    #[inline]
+    pub fn read(message: &[u8]) -> Option<Stamp> {
+        let head: &[u8; STAMP_BYTES] = message.first_chunk()?;
+        let number =
+            |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let long = |at: usize| u64::from(number(at)) << 32 | u64::from(number(at + 4));
+        let stamp = Stamp {
+            run: number(4),
+            producer: number(8),
+            sequence: long(12),
+            intended_unix_ns: long(20),
+            lag_us: number(28),
+        };
+        (number(0) == MAGIC && number(32) == stamp.check()).then_some(stamp)
+    }
+
+    /// Mixes all fields.
+    fn check(&self) -> u32 {
+        let fields = u64::from(self.run) << 32 | u64::from(self.producer);
+        let times = self.intended_unix_ns.rotate_left(41) ^ u64::from(self.lag_us).rotate_left(53);
+        let mut mixed = fields ^ self.sequence.rotate_left(17) ^ times;
+        mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        (mixed >> 32) as u32
+    }
+}
+
+/// What lies behind the stamp.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PayloadKind {
+    /// Bytes that no compression makes smaller.
+    Random,
+    /// Text as of log lines, which compresses to about a fifth.
+    Compressible,
+    /// Pieces of a file, one behind the other, from its beginning again at its end.
+    File(Vec<u8>),
+}
+
+/// Makes the bytes of messages.
+#[derive(Debug, Clone)]
+pub struct Payloads {
+    source: Vec<u8>,
+    size_bytes: usize,
+    at: usize,
+}
+
+impl Payloads {
+    /// Messages of `size_bytes`, which has to be [`STAMP_BYTES`] at least.
+    pub fn new(kind: &PayloadKind, size_bytes: usize, seed: u64) -> Payloads {
+        let mut random = Random(seed);
+        let bytes = RANDOM_BYTES.max(2 * size_bytes);
+        let mut source = match kind {
+            PayloadKind::Random => std::iter::repeat_with(|| random.next().to_be_bytes())
+                .take(bytes / 8)
+                .flatten()
+                .collect(),
+            PayloadKind::Compressible => log_lines(&mut random, bytes),
+            PayloadKind::File(file) => file.clone(),
+        };
+        if source.is_empty() {
+            source.push(0);
+        }
+        // So that a piece from any place on is whole.
+        let whole = source.len();
+        while source.len() < whole + size_bytes {
+            source.extend_from_within(..whole.min(size_bytes));
+        }
+        Payloads {
+            source,
+            size_bytes,
+            at: 0,
+        }
+    }
+
+    /// Bytes of each message.
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    /// Adds a message behind what is in `out`.
+    #[inline]
+    pub fn push(&mut self, stamp: &Stamp, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&self.source[self.at..self.at + self.size_bytes]);
+        stamp.write(&mut out[start..]);
+        self.at += self.size_bytes;
+        if self.at + self.size_bytes > self.source.len() {
+            self.at = 0;
+        }
+    }
+}
+
+/// Lines as a web server writes them.
+fn log_lines(random: &mut Random, bytes: usize) -> Vec<u8> {
+    const PATHS: [&str; 6] = [
+        "/",
+        "/login",
+        "/orders",
+        "/orders/latest",
+        "/static/main.css",
+        "/api/v1/items",
+    ];
+    let mut lines = Vec::with_capacity(bytes + 128);
+    while lines.len() < bytes {
+        let word = random.next();
+        let path = PATHS[(word % 6) as usize];
+        let (host, ms, size) = ((word >> 8) % 250, (word >> 16) % 900, (word >> 32) % 20_000);
+        let line = format!(
+            "10.0.3.{host} - - \"GET {path} HTTP/1.1\" 200 {size} {ms} ms \"Mozilla/5.0 (X11; Linux)\"\n"
+        );
+        lines.extend_from_slice(line.as_bytes());
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn messages_have_their_size_and_differ() {
+        let kinds = [
+            PayloadKind::Random,
+            PayloadKind::Compressible,
+            PayloadKind::File(b"abc".to_vec()),
+            PayloadKind::File(Vec::new()),
+        ];
+        for kind in kinds {
+            for size in [STAMP_BYTES, 100, 3_000_000] {
+                let mut payloads = Payloads::new(&kind, size, 1);
+                let mut out = b"before".to_vec();
+                for sequence in 0..5 {
+                    let stamp = Stamp {
+                        run: 1,
+                        producer: 2,
+                        sequence,
+                        intended_unix_ns: 4,
+                        lag_us: 5,
+                    };
+                    out.truncate(6);
+                    payloads.push(&stamp, &mut out);
+                    assert_eq!(out.len(), 6 + size);
+                    assert_eq!(Stamp::read(&out[6..]), Some(stamp));
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_damaged_stamp_is_seen(
+            run: u32, producer: u32, sequence: u64, intended_unix_ns: u64, lag_us: u32,
+            at in 0..STAMP_BYTES, bit in 0..8,
+        ) {
+            let stamp = Stamp { run, producer, sequence, intended_unix_ns, lag_us };
+            let mut message = [0; 40];
+            stamp.write(&mut message);
+            prop_assert_eq!(Stamp::read(&message), Some(stamp));
+            message[at] ^= 1u8 << bit;
+            prop_assert_eq!(Stamp::read(&message), None);
+        }
+
+        #[test]
+        fn any_bytes_are_looked_at(message: Vec<u8>) {
+            let _ = Stamp::read(&message);
+        }
+    }
+}

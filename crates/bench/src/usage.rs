@@ -1,0 +1,230 @@
+//! What a measurement costs: CPU time and memory of this program, and of a broker on this machine.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// Costs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Seconds in which they arose.
+    pub wall_s: f64,
+    /// CPU seconds of the generator: this program, without a broker in it.
+    pub client_cpu_s: f64,
+    /// CPU seconds of the broker; `None`: it cannot be seen from here.
+    pub broker_cpu_s: Option<f64>,
+    /// The most memory that the broker had resident when it was looked at, in bytes.
+    pub broker_rss_bytes: Option<u64>,
+}
+
+/// Where the broker runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BrokerPlace {
+    /// In these processes of this machine.
+    Processes(Vec<u32>),
+    /// In threads of this process whose names begin so.
+    Threads(String),
+    /// Somewhere else, or in processes that may not be looked at.
+    Elsewhere,
+}
+
+/// Begins of names of the broker's threads where it runs in this process: all but ours.
+pub const GENERATOR_THREADS: &str = "bench-";
+
+impl BrokerPlace {
+    /// The processes that listen on these addresses of this machine.
+    pub fn of(addresses: &[SocketAddr]) -> BrokerPlace {
+        let ports: BTreeSet<u16> = addresses
+            .iter()
+            .filter(|address| address.ip().is_loopback() || address.ip().is_unspecified())
+            .map(SocketAddr::port)
+            .collect();
+        let sockets = listening(&ports);
+        let processes = numbers_in("/proc").filter(|process| owns_one(*process, &sockets));
+        let processes: Vec<u32> = processes.collect();
+        match processes.is_empty() {
+            true => BrokerPlace::Elsewhere,
+            false => BrokerPlace::Processes(processes),
+        }
+    }
+}
+
+/// Measures costs from its beginning on.
+#[derive(Debug)]
+pub struct Meter {
+    place: BrokerPlace,
+    begun: std::time::Instant,
+    client_s: f64,
+    broker_s: Option<f64>,
+    rss_bytes: Option<u64>,
+}
+
+impl Meter {
+    /// Begins.
+    pub fn begin(place: &BrokerPlace) -> Meter {
+        let (client_s, broker_s) = cpu_s(place);
+        let mut meter = Meter {
+            place: place.clone(),
+            begun: std::time::Instant::now(),
+            client_s,
+            broker_s,
+            rss_bytes: None,
+        };
+        meter.look();
+        meter
+    }
+
+    /// Looks at the broker's memory. To be called now and then.
+    pub fn look(&mut self) {
+        if let BrokerPlace::Processes(processes) = &self.place {
+            let bytes: u64 = processes.iter().filter_map(|it| rss_bytes(*it)).sum();
+            self.rss_bytes = self.rss_bytes.max(Some(bytes)).filter(|bytes| *bytes > 0);
+        }
+    }
+
+    /// The costs since the beginning.
+    pub fn end(mut self) -> Usage {
+        self.look();
+        let (client_s, broker_s) = cpu_s(&self.place);
+        Usage {
+            wall_s: self.begun.elapsed().as_secs_f64(),
+            client_cpu_s: (client_s - self.client_s).max(0.0),
+            broker_cpu_s: broker_s
+                .zip(self.broker_s)
+                .map(|(end, begin)| (end - begin).max(0.0)),
+            broker_rss_bytes: self.rss_bytes,
+        }
+    }
+}
+
+/// CPU seconds of the generator and of the broker so far.
+fn cpu_s(place: &BrokerPlace) -> (f64, Option<f64>) {
+    let process_s = cpu_of("/proc/self/stat").unwrap_or(0.0);
+    match place {
+        BrokerPlace::Elsewhere => (process_s, None),
+        BrokerPlace::Processes(processes) => {
+            let each = processes
+                .iter()
+                .map(|it| cpu_of(&format!("/proc/{it}/stat")));
+            (process_s, each.sum::<Option<f64>>())
+        }
+        BrokerPlace::Threads(ours) => {
+            let is_ours = |thread: &u32| {
+                let name = fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
+                name.is_ok_and(|name| name.starts_with(ours.as_str()))
+            };
+            let threads = numbers_in("/proc/self/task").filter(|thread| !is_ours(thread));
+            let each = threads.filter_map(|it| cpu_of(&format!("/proc/self/task/{it}/stat")));
+            let broker_s: f64 = each.sum();
+            ((process_s - broker_s).max(0.0), Some(broker_s))
+        }
+    }
+}
+
+/// User and system time, from a file as `/proc/PID/stat`.
+fn cpu_of(path: &str) -> Option<f64> {
+    let stat = fs::read_to_string(path).ok()?;
+    // The name stands in parentheses and may hold anything.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    let all = ticks()? + ticks()?;
+    Some(all as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+fn rss_bytes(process: u32) -> Option<u64> {
+    let statm = fs::read_to_string(format!("/proc/{process}/statm")).ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+/// Names of the sockets that listen on one of these ports, as they stand in `/proc/PID/fd`.
+fn listening(ports: &BTreeSet<u16>) -> BTreeSet<String> {
+    const LISTENS: &str = "0A";
+    let mut sockets = BTreeSet::new();
+    for path in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let table = fs::read_to_string(path).unwrap_or_default();
+        for line in table.lines().skip(1) {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let (Some(local), Some(state), Some(inode)) =
+                (fields.get(1), fields.get(3), fields.get(9))
+            else {
+                continue;
+            };
+            let port = local
+                .rsplit_once(':')
+                .map(|(_, port)| u16::from_str_radix(port, 16));
+            let is_it = port.is_some_and(|port| port.is_ok_and(|port| ports.contains(&port)));
+            if *state == LISTENS && is_it {
+                sockets.insert(format!("socket:[{inode}]"));
+            }
+        }
+    }
+    sockets
+}
+
+fn owns_one(process: u32, sockets: &BTreeSet<String>) -> bool {
+    if sockets.is_empty() || process == std::process::id() {
+        return false;
+    }
+    let Ok(files) = fs::read_dir(format!("/proc/{process}/fd")) else {
+        return false;
+    };
+    let mut targets = files
+        .flatten()
+        .filter_map(|file| fs::read_link(file.path()).ok());
+    targets.any(|target| target.to_str().is_some_and(|name| sockets.contains(name)))
+}
+
+/// Entries of a folder that are numbers.
+fn numbers_in(folder: &str) -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn work_of_this_process_is_seen() {
+        let meter = Meter::begin(&BrokerPlace::Elsewhere);
+        let before = cpu_of("/proc/self/stat").unwrap();
+        while cpu_of("/proc/self/stat").unwrap() < before + 0.05 {}
+        let usage = meter.end();
+        assert!(usage.client_cpu_s >= 0.04, "{usage:?}");
+        assert_eq!((usage.broker_cpu_s, usage.broker_rss_bytes), (None, None));
+    }
+
+    #[test]
+    fn a_listening_socket_is_found_but_its_owner_is_not_us() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let sockets = listening(&BTreeSet::from([address.port()]));
+        assert_eq!(sockets.len(), 1, "{sockets:?}");
+        assert_eq!(BrokerPlace::of(&[address]), BrokerPlace::Elsewhere);
+    }
+
+    #[test]
+    fn a_child_is_measured() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "while :; do :; done"])
+            .spawn()
+            .unwrap();
+        let place = BrokerPlace::Processes(vec![child.id()]);
+        let meter = Meter::begin(&place);
+        let path = format!("/proc/{}/stat", child.id());
+        while cpu_of(&path).unwrap() < 0.1 {}
+        let usage = meter.end();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(usage.broker_cpu_s.unwrap() > 0.05, "{usage:?}");
+        assert!(usage.broker_rss_bytes.unwrap() > 100_000, "{usage:?}");
+    }
+}
