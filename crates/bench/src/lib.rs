@@ -25,6 +25,7 @@ mod payload;
 mod plan;
 mod schedule;
 mod usage;
+pub mod words;
 
 pub use book::{Book, Live, Second, Tally};
 pub use check::{Findings, Ranges, Seen};
