@@ -6,13 +6,18 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::proxy::PROXY_THREADS;
+
 /// Costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// Seconds in which they arose.
     pub wall_s: f64,
-    /// CPU seconds of the generator: this program, without a broker in it.
+    /// CPU seconds of the generator: this program, without a broker or a proxy in it.
     pub client_cpu_s: f64,
+    /// CPU seconds of the delay proxy.
+    #[serde(default)]
+    pub proxy_cpu_s: f64,
     /// CPU seconds of the broker; `None`: it cannot be seen from here.
     pub broker_cpu_s: Option<f64>,
     /// The most memory that the broker had resident when it was looked at, in bytes.
@@ -57,6 +62,7 @@ pub struct Meter {
     place: BrokerPlace,
     begun: std::time::Instant,
     client_s: f64,
+    proxy_s: f64,
     broker_s: Option<f64>,
     rss_bytes: Option<u64>,
 }
@@ -64,11 +70,12 @@ pub struct Meter {
 impl Meter {
     /// Begins.
     pub fn begin(place: &BrokerPlace) -> Meter {
-        let (client_s, broker_s) = cpu_s(place);
+        let (client_s, proxy_s, broker_s) = cpu_s(place);
         let mut meter = Meter {
             place: place.clone(),
             begun: std::time::Instant::now(),
             client_s,
+            proxy_s,
             broker_s,
             rss_bytes: None,
         };
@@ -87,10 +94,11 @@ impl Meter {
     /// The costs since the beginning.
     pub fn end(mut self) -> Usage {
         self.look();
-        let (client_s, broker_s) = cpu_s(&self.place);
+        let (client_s, proxy_s, broker_s) = cpu_s(&self.place);
         Usage {
             wall_s: self.begun.elapsed().as_secs_f64(),
             client_cpu_s: (client_s - self.client_s).max(0.0),
+            proxy_cpu_s: (proxy_s - self.proxy_s).max(0.0),
             broker_cpu_s: broker_s
                 .zip(self.broker_s)
                 .map(|(end, begin)| (end - begin).max(0.0)),
@@ -99,28 +107,35 @@ impl Meter {
     }
 }
 
-/// CPU seconds of the generator and of the broker so far.
-fn cpu_s(place: &BrokerPlace) -> (f64, Option<f64>) {
+/// CPU seconds of the generator, of the proxy and of the broker so far.
+fn cpu_s(place: &BrokerPlace) -> (f64, f64, Option<f64>) {
     let process_s = cpu_of("/proc/self/stat").unwrap_or(0.0);
-    match place {
-        BrokerPlace::Elsewhere => (process_s, None),
+    let proxy_s = cpu_of_threads(|name| name == PROXY_THREADS);
+    let (broker_s, within_s) = match place {
+        BrokerPlace::Elsewhere => (None, 0.0),
         BrokerPlace::Processes(processes) => {
             let each = processes
                 .iter()
                 .map(|it| cpu_of(&format!("/proc/{it}/stat")));
-            (process_s, each.sum::<Option<f64>>())
+            (each.sum::<Option<f64>>(), 0.0)
         }
         BrokerPlace::Threads(ours) => {
-            let is_ours = |thread: &u32| {
-                let name = fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
-                name.is_ok_and(|name| name.starts_with(ours.as_str()))
-            };
-            let threads = numbers_in("/proc/self/task").filter(|thread| !is_ours(thread));
-            let each = threads.filter_map(|it| cpu_of(&format!("/proc/self/task/{it}/stat")));
-            let broker_s: f64 = each.sum();
-            ((process_s - broker_s).max(0.0), Some(broker_s))
+            let broker_s = cpu_of_threads(|name| !name.starts_with(ours.as_str()));
+            (Some(broker_s), broker_s)
         }
-    }
+    };
+    ((process_s - proxy_s - within_s).max(0.0), proxy_s, broker_s)
+}
+
+/// CPU seconds of this process's threads with such names.
+fn cpu_of_threads(is_it: impl Fn(&str) -> bool) -> f64 {
+    let threads = numbers_in("/proc/self/task").filter(|thread| {
+        let name = fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
+        name.is_ok_and(|name| is_it(name.trim_end()))
+    });
+    threads
+        .filter_map(|it| cpu_of(&format!("/proc/self/task/{it}/stat")))
+        .sum()
 }
 
 /// User and system time, from a file as `/proc/PID/stat`.

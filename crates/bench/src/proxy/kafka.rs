@@ -1,0 +1,333 @@
+//! Kafka brokers tell their clients where to connect. So that a client stays on the proxy, the
+//! addresses in two kinds of responses are exchanged: those of Metadata and of FindCoordinator.
+//! Everything else passes as it is, and is not looked at but for its length.
+//!
+//! ```text
+//! request    size i32 | api key i16 | version i16 | correlation id i32 | …
+//! response   size i32 | correlation id i32 | …
+//!
+//! Metadata         [tags, 9+] [throttle i32, 3+] brokers: count, then each
+//!                  node i32 | host | port i32 | [rack, 1+] | [tags, 9+]
+//! FindCoordinator  [tags, 3+] [throttle i32, 1+] and up to version 3
+//!                  error i16 | [message, 1+] | node i32 | host | port i32, else count, then each
+//!                  key | node i32 | host | port i32 | error i16 | message | tags
+//! ```
+
+use std::collections::VecDeque;
+
+const METADATA: i16 = 3;
+const FIND_COORDINATOR: i16 = 10;
+/// Of each request as much is kept: up to its correlation id.
+const HEAD_BYTES: usize = 12;
+/// A response that has to be read whole is not longer than this: room for 100,000 partitions.
+const RESPONSE_BYTES_MAX: usize = 64 << 20;
+/// Requests without response (`acks=0`) stay in the list; the oldest go beyond this.
+const WAITING_MAX: usize = 10_000;
+
+/// Gives the address under which clients reach a broker; `None`: as it is.
+pub(super) type Endpoint<'e> = dyn FnMut(&str, u16) -> Option<(String, u16)> + 'e;
+
+/// Reads along on one connection.
+#[derive(Debug, Default)]
+pub(super) struct Exchange {
+    /// The beginning of the request that is passing.
+    head: Vec<u8>,
+    /// Bytes of that request that are still to pass.
+    request_left: usize,
+    /// Requests whose response has addresses: correlation id, key, version.
+    waiting: VecDeque<(i32, i16, i16)>,
+    /// Bytes of a response: its head, or all of it if it has addresses.
+    response: Vec<u8>,
+    /// Bytes of a response that pass as they are.
+    response_left: usize,
+    /// Something is not as Kafka has it: nothing is touched any more.
+    is_lost: bool,
+}
+
+impl Exchange {
+    /// Bytes of requests pass.
+    pub(super) fn requests(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() && !self.is_lost {
+            let passing = bytes.len().min(self.request_left);
+            bytes = &bytes[passing..];
+            self.request_left -= passing;
+            if self.request_left > 0 || bytes.is_empty() {
+                return;
+            }
+            let some = bytes.len().min(HEAD_BYTES - self.head.len());
+            self.head.extend_from_slice(&bytes[..some]);
+            bytes = &bytes[some..];
+            if self.head.len() < HEAD_BYTES {
+                return;
+            }
+            let mut head = Reader(&self.head);
+            let parts = (head.i32(), head.i16(), head.i16(), head.i32());
+            let (Some(size), Some(key), Some(version), Some(correlation)) = parts else {
+                return;
+            };
+            self.head.clear();
+            match usize::try_from(size)
+                .ok()
+                .and_then(|size| (size + 4).checked_sub(HEAD_BYTES))
+            {
+                Some(left) => self.request_left = left,
+                None => self.is_lost = true,
+            }
+            if matches!(key, METADATA | FIND_COORDINATOR) {
+                self.waiting.push_back((correlation, key, version));
+                if self.waiting.len() > WAITING_MAX {
+                    self.waiting.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Bytes of responses come; those that are to pass are put behind what is in `out`.
+    pub(super) fn responses(&mut self, mut bytes: &[u8], out: &mut Vec<u8>, to: &mut Endpoint<'_>) {
+        while !bytes.is_empty() {
+            if self.is_lost {
+                out.append(&mut self.response);
+                out.extend_from_slice(bytes);
+                return;
+            }
+            let passing = bytes.len().min(self.response_left);
+            out.extend_from_slice(&bytes[..passing]);
+            bytes = &bytes[passing..];
+            self.response_left -= passing;
+            if self.response_left > 0 || bytes.is_empty() {
+                return;
+            }
+            // The head, and all of a response that is to be changed.
+            let wanted = self.wanted();
+            let some = bytes.len().min(wanted.saturating_sub(self.response.len()));
+            self.response.extend_from_slice(&bytes[..some]);
+            bytes = &bytes[some..];
+            if self.response.len() == wanted {
+                self.pass(out, to);
+            }
+        }
+    }
+
+    /// What was kept of a response whose rest does not come.
+    pub(super) fn rest(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.response)
+    }
+
+    /// How long [`Exchange::response`] has to be before anything can be done with it.
+    fn wanted(&self) -> usize {
+        match self.request_of_response() {
+            Some((_, size)) if size + 4 <= RESPONSE_BYTES_MAX => size + 4,
+            _ => 8,
+        }
+    }
+
+    /// Which of those that wait, and the response's size, once its head is there.
+    fn request_of_response(&self) -> Option<(usize, usize)> {
+        let mut head = Reader(&self.response);
+        let (size, correlation) = (head.i32()?, head.i32()?);
+        let place = self
+            .waiting
+            .iter()
+            .position(|(waiting, ..)| *waiting == correlation)?;
+        Some((place, usize::try_from(size).ok().filter(|size| *size >= 4)?))
+    }
+
+    /// What is in [`Exchange::response`] can pass, or is one that is to be changed: if it is whole.
+    fn pass(&mut self, out: &mut Vec<u8>, to: &mut Endpoint<'_>) {
+        if self.response.len() < self.wanted() {
+            return;
+        }
+        let size = Reader(&self.response)
+            .i32()
+            .and_then(|size| usize::try_from(size).ok());
+        let Some(left) = size.and_then(|size| (size + 4).checked_sub(self.response.len())) else {
+            self.is_lost = true;
+            out.append(&mut self.response);
+            return;
+        };
+        self.response_left = left;
+        let request = self.request_of_response().filter(|_| left == 0);
+        let request = request.and_then(|(place, _)| self.waiting.remove(place));
+        let changed =
+            request.and_then(|(_, key, version)| changed(&self.response[4..], key, version, to));
+        match changed {
+            Some(changed) => {
+                // It has the response's length, which an i32 holds, and some host names.
+                let size = i32::try_from(changed.len()).unwrap_or(i32::MAX);
+                out.extend_from_slice(&size.to_be_bytes());
+                out.extend_from_slice(&changed);
+                self.response.clear();
+            }
+            None => out.append(&mut self.response),
+        }
+    }
+}
+
+/// A response, from its correlation id on, with other addresses; `None`: it is not understood, and
+/// stays as it is.
+fn changed(response: &[u8], key: i16, version: i16, to: &mut Endpoint<'_>) -> Option<Vec<u8>> {
+    let mut copy = Copy {
+        from: Reader(response),
+        out: Vec::with_capacity(response.len() + 64),
+        is_flexible: version >= if key == METADATA { 9 } else { 3 },
+    };
+    copy.bytes(4)?;
+    copy.tags()?;
+    match key {
+        METADATA => {
+            copy.bytes(if version >= 3 { 4 } else { 0 })?;
+            for _ in 0..copy.count()? {
+                copy.node(to)?;
+                if version >= 1 {
+                    copy.text()?;
+                }
+                copy.tags()?;
+            }
+        }
+        _ if version <= 3 => {
+            copy.bytes(if version >= 1 { 4 } else { 0 } + 2)?;
+            if version >= 1 {
+                copy.text()?;
+            }
+            copy.node(to)?;
+        }
+        _ => {
+            copy.bytes(4)?;
+            for _ in 0..copy.count()? {
+                copy.text()?;
+                copy.node(to)?;
+                copy.bytes(2)?;
+                copy.text()?;
+                copy.tags()?;
+            }
+        }
+    }
+    copy.out.extend_from_slice(copy.from.0);
+    Some(copy.out)
+}
+
+/// What is left of a message.
+#[derive(Debug, Clone, Copy)]
+struct Reader<'b>(&'b [u8]);
+
+impl<'b> Reader<'b> {
+    fn bytes(&mut self, bytes: usize) -> Option<&'b [u8]> {
+        let (first, rest) = self.0.split_at_checked(bytes)?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    fn i16(&mut self) -> Option<i16> {
+        Some(i16::from_be_bytes(self.bytes(2)?.try_into().ok()?))
+    }
+
+    fn i32(&mut self) -> Option<i32> {
+        Some(i32::from_be_bytes(self.bytes(4)?.try_into().ok()?))
+    }
+
+    fn varint(&mut self) -> Option<usize> {
+        let mut value = 0;
+        for shift in [0, 7, 14, 21, 28] {
+            let byte = self.bytes(1)?[0];
+            value |= usize::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// The length of a text, a list or bytes; that of none is 0.
+    fn length(&mut self, is_flexible: bool, wide: bool) -> Option<usize> {
+        match (is_flexible, wide) {
+            (true, _) => Some(self.varint()?.saturating_sub(1)),
+            (false, true) => Some(usize::try_from(self.i32()?).unwrap_or(0)),
+            (false, false) => Some(usize::try_from(self.i16()?).unwrap_or(0)),
+        }
+    }
+}
+
+/// Copies a message, with changes.
+struct Copy<'b> {
+    from: Reader<'b>,
+    out: Vec<u8>,
+    is_flexible: bool,
+}
+
+impl Copy<'_> {
+    fn bytes(&mut self, bytes: usize) -> Option<()> {
+        self.out.extend_from_slice(self.from.bytes(bytes)?);
+        Some(())
+    }
+
+    /// Copies what `read` has read.
+    fn read<T>(&mut self, read: impl FnOnce(&mut Reader<'_>) -> Option<T>) -> Option<T> {
+        let mut after = self.from;
+        let value = read(&mut after)?;
+        self.bytes(self.from.0.len() - after.0.len())?;
+        Some(value)
+    }
+
+    fn count(&mut self) -> Option<usize> {
+        let is_flexible = self.is_flexible;
+        self.read(|reader| reader.length(is_flexible, true))
+    }
+
+    fn text(&mut self) -> Option<()> {
+        let is_flexible = self.is_flexible;
+        self.read(|reader| {
+            let length = reader.length(is_flexible, false)?;
+            reader.bytes(length).map(drop)
+        })
+    }
+
+    fn tags(&mut self) -> Option<()> {
+        if !self.is_flexible {
+            return Some(());
+        }
+        self.read(|reader| {
+            for _ in 0..reader.varint()? {
+                reader.varint()?;
+                let length = reader.varint()?;
+                reader.bytes(length)?;
+            }
+            Some(())
+        })
+    }
+
+    /// A node with its address, which is exchanged.
+    fn node(&mut self, to: &mut Endpoint<'_>) -> Option<()> {
+        self.bytes(4)?;
+        let mut after = self.from;
+        let length = after.length(self.is_flexible, false)?;
+        let host = std::str::from_utf8(after.bytes(length)?).ok()?;
+        let port = u16::try_from(after.i32()?).ok();
+        // A coordinator that is not there has no address.
+        let known = port.filter(|port| *port > 0 && !host.is_empty());
+        let Some((host, port)) = known.and_then(|port| to(host, port)) else {
+            return self.bytes(self.from.0.len() - after.0.len());
+        };
+        self.from = after;
+        match self.is_flexible {
+            true => {
+                let mut length = host.len() + 1;
+                while length >= 0x80 {
+                    self.out.push((length & 0x7f) as u8 | 0x80);
+                    length >>= 7;
+                }
+                self.out.push(length as u8);
+            }
+            false => {
+                let length = i16::try_from(host.len()).ok()?;
+                self.out.extend_from_slice(&length.to_be_bytes());
+            }
+        }
+        self.out.extend_from_slice(host.as_bytes());
+        self.out.extend_from_slice(&i32::from(port).to_be_bytes());
+        Some(())
+    }
+}
+
+#[cfg(test)]
+#[path = "kafka_tests.rs"]
+mod tests;

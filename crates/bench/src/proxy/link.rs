@@ -1,0 +1,183 @@
+//! What a distance is like.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A distance.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Link {
+    /// The round trip: half of it each way.
+    pub rtt: Duration,
+    /// Up to so much longer each way, evenly at random.
+    pub jitter: Duration,
+    /// What goes through each way, all connections together; `None`: no limit.
+    pub bandwidth: Option<Bandwidth>,
+}
+
+/// Without a limit as much may be on its way as fits a network of this speed.
+const FASTEST_BITS_PER_S: u64 = 10_000_000_000;
+/// However slow and near it is, a connection holds so much: what sockets hold at least.
+const ROOM_BYTES_MIN: u64 = 256 << 10;
+/// However fast and far, no more.
+const ROOM_BYTES_MAX: u64 = 64 << 20;
+/// A packet.
+const PIECE_BYTES_MIN: u64 = 1_448;
+const PIECE_BYTES_MAX: u64 = 64 << 10;
+
+impl Link {
+    /// Whether it changes nothing.
+    pub fn is_none(&self) -> bool {
+        *self == Link::default()
+    }
+
+    pub(super) fn rtt_ns(&self) -> u64 {
+        nanoseconds(self.rtt)
+    }
+
+    pub(super) fn one_way_ns(&self) -> u64 {
+        self.rtt_ns() / 2
+    }
+
+    pub(super) fn jitter_ns(&self) -> u64 {
+        nanoseconds(self.jitter)
+    }
+
+    pub(super) fn bits_per_s(&self) -> Option<u64> {
+        self.bandwidth.map(|bandwidth| bandwidth.0)
+    }
+
+    /// What is on its way each way on one connection at most: twice what the distance holds.
+    pub(super) fn room_bytes(&self) -> usize {
+        let bits_per_s = self.bits_per_s().unwrap_or(FASTEST_BITS_PER_S).min(1 << 40);
+        let delay_ns = u128::from(self.one_way_ns() + self.jitter_ns());
+        let holds = u128::from(bits_per_s) / 8 * delay_ns / 1_000_000_000;
+        let room = u64::try_from(2 * holds).unwrap_or(u64::MAX);
+        room.clamp(ROOM_BYTES_MIN, ROOM_BYTES_MAX) as usize
+    }
+
+    /// Bytes that are delayed together: a millisecond's worth, so that a slow link is even.
+    pub(super) fn piece_bytes(&self) -> usize {
+        let bytes = self
+            .bits_per_s()
+            .map_or(PIECE_BYTES_MAX, |bits| bits / 8_000);
+        bytes.clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX) as usize
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "round trip {:?}", self.rtt)?;
+        if !self.jitter.is_zero() {
+            write!(f, ", jitter {:?}", self.jitter)?;
+        }
+        match self.bandwidth {
+            Some(bandwidth) => write!(f, ", {bandwidth}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    // An hour, so that sums of times cannot overflow.
+    let most = Duration::from_secs(3_600);
+    u64::try_from(time.min(most).as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Bits per second, at least one: `100Mbit`, `1.5Gbit`, `64kbit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bandwidth(u64);
+
+/// It is not a bandwidth.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no bandwidth: write 100Mbit, 1.5Gbit or 64kbit")]
+pub struct BandwidthError(String);
+
+const UNITS: [(&str, u64); 4] = [
+    ("Gbit", 1_000_000_000),
+    ("Mbit", 1_000_000),
+    ("kbit", 1_000),
+    ("bit", 1),
+];
+
+impl Bandwidth {
+    /// So many bits per second; `None`: that is none.
+    pub fn from_bits_per_s(bits: u64) -> Option<Bandwidth> {
+        (bits > 0).then_some(Bandwidth(bits))
+    }
+
+    /// Bits per second.
+    pub fn bits_per_s(&self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Bandwidth {
+    type Err = BandwidthError;
+
+    fn from_str(text: &str) -> Result<Bandwidth, BandwidthError> {
+        let error = || BandwidthError(text.to_owned());
+        let split = text
+            .find(|c: char| c.is_ascii_alphabetic())
+            .ok_or_else(error)?;
+        let (number, unit) = text.split_at(split);
+        let unit = unit.trim_end_matches("/s");
+        let known = UNITS
+            .iter()
+            .find(|(name, _)| name.eq_ignore_ascii_case(unit));
+        let (_, factor) = known.ok_or_else(error)?;
+        let number: f64 = number.trim().parse().map_err(|_| error())?;
+        // Nothing that is not finite or below 1 gets through the cast.
+        let bits = (number * *factor as f64) as u64;
+        Bandwidth::from_bits_per_s(bits).ok_or_else(error)
+    }
+}
+
+impl fmt::Display for Bandwidth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fits = |unit: &&(&str, u64)| self.0 >= unit.1;
+        let (name, factor) = UNITS.iter().find(fits).unwrap_or(&UNITS[3]);
+        write!(f, "{}{name}", self.0 as f64 / *factor as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn bandwidths_are_written_as_users_write_them() {
+        let bits = |text: &str| text.parse::<Bandwidth>().map(|it| it.bits_per_s());
+        assert_eq!(bits("100Mbit"), Ok(100_000_000));
+        assert_eq!(bits("1.5gbit/s"), Ok(1_500_000_000));
+        assert_eq!(bits("64 kbit"), Ok(64_000));
+        for wrong in [
+            "", "100", "Mbit", "-1Mbit", "0bit", "NaNbit", "10MB", "1 Mbitt", "é",
+        ] {
+            assert_eq!(bits(wrong), Err(BandwidthError(wrong.to_owned())));
+        }
+        for text in ["1.5Gbit", "100Mbit", "64kbit", "7bit"] {
+            assert_eq!(text.parse::<Bandwidth>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_connection_holds_what_the_distance_holds() {
+        let link = |ms, bandwidth: Option<&str>| Link {
+            rtt: Duration::from_millis(ms),
+            jitter: Duration::ZERO,
+            bandwidth: bandwidth.map(|text| text.parse().unwrap()),
+        };
+        assert_eq!(link(0, None).room_bytes(), 256 << 10);
+        // A gigabit for 50 ms, twice.
+        assert_eq!(link(100, Some("1Gbit")).room_bytes(), 12_500_000);
+        assert_eq!(link(10_000, None).room_bytes(), 64 << 20);
+        assert_eq!(link(0, Some("1kbit")).piece_bytes(), 1_448);
+        assert_eq!(link(0, Some("100Mbit")).piece_bytes(), 12_500);
+        assert!(Link::default().is_none());
+        let shown = link(10, Some("1Gbit")).to_string();
+        assert_eq!(shown, "round trip 10ms, 1Gbit");
+    }
+}

@@ -1,0 +1,333 @@
+//! The proxy with real sockets. Lower bounds are exact; upper ones are wide, since machines that
+//! run tests are busy.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const WIDE: Duration = Duration::from_secs(5);
+
+fn link(rtt_ms: u64, jitter_ms: u64, bandwidth: Option<&str>) -> Link {
+    Link {
+        rtt: Duration::from_millis(rtt_ms),
+        jitter: Duration::from_millis(jitter_ms),
+        bandwidth: bandwidth.map(|text| text.parse().unwrap()),
+    }
+}
+
+/// A proxy to a server that does this with each connection.
+fn proxy(link: Link, serve: impl Fn(TcpStream) + Send + Clone + 'static) -> Proxy {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let upstream = server.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in server.incoming() {
+            let serve = serve.clone();
+            thread::spawn(move || serve(stream.unwrap()));
+        }
+    });
+    let listen = "127.0.0.1:0".parse().unwrap();
+    Proxy::start(link, Carries::Bytes, listen, upstream).unwrap()
+}
+
+fn client(proxy: &Proxy) -> TcpStream {
+    let stream = TcpStream::connect(proxy.address()).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    stream
+}
+
+fn echo(mut stream: TcpStream) {
+    let mut buffer = [0; 4_096];
+    while let Ok(bytes @ 1..) = stream.read(&mut buffer) {
+        if stream.write_all(&buffer[..bytes]).is_err() {
+            return;
+        }
+    }
+}
+
+/// How long a message and its echo take.
+fn round(stream: &mut TcpStream) -> Duration {
+    let begun = Instant::now();
+    stream.write_all(b"hello").unwrap();
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"hello");
+    begun.elapsed()
+}
+
+#[test]
+fn each_round_trip_takes_its_time_and_the_first_one_two() {
+    let proxy = proxy(link(40, 0, None), echo);
+    let begun = Instant::now();
+    let mut stream = client(&proxy);
+    round(&mut stream);
+    let first = begun.elapsed();
+    assert!(
+        first >= Duration::from_millis(80) && first < WIDE,
+        "{first:?}"
+    );
+    let rounds: Vec<Duration> = (0..5).map(|_| round(&mut stream)).collect();
+    assert!(
+        rounds.iter().all(|it| *it >= Duration::from_millis(40)),
+        "{rounds:?}"
+    );
+    assert!(
+        *rounds.iter().min().unwrap() < Duration::from_millis(200),
+        "{rounds:?}"
+    );
+}
+
+#[test]
+fn jitter_makes_it_longer_and_never_shorter() {
+    let proxy = proxy(link(10, 20, None), echo);
+    let mut stream = client(&proxy);
+    let rounds: Vec<Duration> = (0..10).map(|_| round(&mut stream)).collect();
+    assert!(
+        rounds.iter().all(|it| *it >= Duration::from_millis(10)),
+        "{rounds:?}"
+    );
+    let spread = *rounds.iter().max().unwrap() - *rounds.iter().min().unwrap();
+    assert!(spread > Duration::from_millis(2), "{rounds:?}");
+}
+
+#[test]
+fn what_is_on_its_way_does_not_wait_for_answers() {
+    let proxy = proxy(link(100, 0, None), echo);
+    let mut stream = client(&proxy);
+    round(&mut stream);
+    let begun = Instant::now();
+    for _ in 0..100 {
+        stream.write_all(b"hello").unwrap();
+    }
+    let mut answers = [0; 500];
+    stream.read_exact(&mut answers).unwrap();
+    let all = begun.elapsed();
+    // One behind the other they would take ten seconds.
+    assert!(all >= Duration::from_millis(100) && all < WIDE, "{all:?}");
+}
+
+#[test]
+fn bandwidth_is_a_bound_for_all_connections_together() {
+    const EACH: usize = 250_000;
+    let proxy = proxy(link(0, 0, Some("10Mbit")), |mut stream| {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        stream.write_all(&(all.len() as u64).to_be_bytes()).unwrap();
+    });
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut stream = client(&proxy);
+                stream.write_all(&vec![7; EACH]).unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+                let mut answer = [0; 8];
+                stream.read_exact(&mut answer).unwrap();
+                assert_eq!(u64::from_be_bytes(answer), EACH as u64);
+            });
+        }
+    });
+    // Half a megabyte, but for the bucket's depth, at 1.25 megabytes per second.
+    let least = (2 * EACH - (16 << 10)) as f64 / 1_250_000.0;
+    let took = begun.elapsed().as_secs_f64();
+    assert!(
+        took >= least && took < least + 10.0,
+        "{took} s, at least {least} s"
+    );
+}
+
+#[test]
+fn half_of_a_connection_may_end_first() {
+    let proxy = proxy(link(20, 0, None), |mut stream| {
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        all.reverse();
+        stream.write_all(&all).unwrap();
+    });
+    let mut stream = client(&proxy);
+    stream.write_all(b"forwards").unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let begun = Instant::now();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "sdrawrof");
+    assert!(begun.elapsed() >= Duration::from_millis(20));
+}
+
+#[test]
+fn a_broken_connection_is_broken_on_the_other_side() {
+    let proxy = proxy(link(20, 0, None), |stream| {
+        let mut hello = [0; 5];
+        (&stream).read_exact(&mut hello).unwrap();
+        socket2::SockRef::from(&stream)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+    });
+    let mut stream = client(&proxy);
+    stream.write_all(b"hello").unwrap();
+    let error = stream.read(&mut [0; 5]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn nobody_behind_the_proxy_is_a_broken_connection() {
+    let gone = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let proxy = Proxy::start(link(10, 0, None), Carries::Bytes, listen, gone).unwrap();
+    let error = client(&proxy).read(&mut [0; 5]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_writer_feels_a_slow_reader() {
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = Arc::new(std::sync::Mutex::new(wait));
+    let proxy = proxy(link(2, 0, None), move |mut stream| {
+        wait.lock().unwrap().recv().unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        stream.write_all(&(all.len() as u64).to_be_bytes()).unwrap();
+    });
+    let mut stream = client(&proxy);
+    stream
+        .set_write_timeout(Some(Duration::from_millis(500)))
+        .unwrap();
+    let (piece, mut written) = (vec![1; 1 << 20], 0);
+    let error = loop {
+        match stream.write(&piece) {
+            Ok(bytes) => written += bytes,
+            Err(error) => break error,
+        }
+        assert!(written < 256 << 20, "somebody keeps everything");
+    };
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    go.send(()).unwrap();
+    stream.shutdown(Shutdown::Write).unwrap();
+    let mut answer = [0; 8];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(u64::from_be_bytes(answer), written as u64);
+}
+
+#[test]
+fn many_connections_are_carried_at_once() {
+    let proxy = proxy(link(30, 0, None), echo);
+    let begun = Instant::now();
+    let mut streams: Vec<TcpStream> = (0..100).map(|_| client(&proxy)).collect();
+    for (number, stream) in streams.iter_mut().enumerate() {
+        stream.write_all(&(number as u64).to_be_bytes()).unwrap();
+    }
+    for (number, stream) in streams.iter_mut().enumerate() {
+        let mut answer = [0; 8];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(u64::from_be_bytes(answer), number as u64);
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(60));
+    drop(proxy);
+    let ended = streams[0].read(&mut [0; 1]);
+    assert!(!matches!(ended, Ok(1..)), "{ended:?}");
+}
+
+#[test]
+fn a_kafka_client_stays_on_the_proxy() {
+    // A broker that tells the address it listens on, and another one.
+    let broker = TcpListener::bind("127.0.0.1:0").unwrap();
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let ports = [&broker, &other].map(|it| it.local_addr().unwrap().port());
+    let upstream = broker.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = broker.accept().unwrap();
+        stream.read_exact(&mut [0; 12]).unwrap();
+        let mut body = vec![0, 0, 0, 9, 0, 0, 0, 2];
+        for port in ports {
+            body.extend([0, 0, 0, 1, 0, 9]);
+            body.extend(b"localhost");
+            body.extend(i32::from(port).to_be_bytes());
+        }
+        stream
+            .write_all(&(body.len() as i32).to_be_bytes())
+            .unwrap();
+        stream.write_all(&body).unwrap();
+    });
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let proxy = Proxy::start(link(2, 0, None), Carries::Kafka, listen, upstream).unwrap();
+    let mut stream = client(&proxy);
+    // Metadata, version 0, correlation 9.
+    stream
+        .write_all(&[0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 9])
+        .unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let told: Vec<(String, u16)> = [12, 12 + 19]
+        .map(|at| {
+            let node = &answer[at..at + 19];
+            let host = String::from_utf8(node[6..15].to_vec()).unwrap();
+            (host, u16::from_be_bytes([node[17], node[18]]))
+        })
+        .to_vec();
+    assert_eq!(told[0], ("127.0.0.1".to_owned(), proxy.address().port()));
+    assert_eq!(told[1].0, "127.0.0.1");
+    assert!(!ports.contains(&told[1].1), "{told:?}");
+    TcpStream::connect(("127.0.0.1", told[1].1)).unwrap();
+    other.accept().unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn bytes_and_order_survive_real_sockets(
+        pieces in prop::collection::vec(1..40_000usize, 1..30), jitter_ms in 0..3u64,
+        limited in prop::bool::ANY,
+    ) {
+        let proxy = proxy(link(1, jitter_ms, limited.then_some("200Mbit")), echo);
+        let stream = client(&proxy);
+        let all: Vec<u8> = (0..pieces.iter().sum::<usize>()).map(|at| (at % 251) as u8).collect();
+        let mut back = Vec::new();
+        thread::scope(|scope| {
+            let (mut writer, all) = (&stream, &all);
+            scope.spawn(move || {
+                let mut rest = &all[..];
+                for piece in pieces {
+                    let (first, others) = rest.split_at(piece);
+                    writer.write_all(first).unwrap();
+                    rest = others;
+                }
+                writer.shutdown(Shutdown::Write).unwrap();
+            });
+            (&stream).read_to_end(&mut back).unwrap();
+        });
+        prop_assert!(back == all, "{} of {} bytes", back.len(), all.len());
+    }
+}
+
+#[test]
+fn its_cost_is_told_apart() {
+    let meter = crate::usage::Meter::begin(&crate::usage::BrokerPlace::Elsewhere);
+    let proxy = proxy(link(0, 0, None), |mut stream| {
+        std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
+        stream.write_all(b"!").unwrap();
+    });
+    let mut stream = client(&proxy);
+    // Enough for some ticks of the clock that counts CPU time.
+    for _ in 0..512 {
+        stream.write_all(&[0; 1 << 20]).unwrap();
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+    stream.read_exact(&mut [0; 1]).unwrap();
+    let usage = meter.end();
+    assert!(
+        usage.proxy_cpu_s > 0.0 && usage.client_cpu_s > 0.0,
+        "{usage:?}"
+    );
+}
