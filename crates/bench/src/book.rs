@@ -128,6 +128,7 @@ pub struct Live {
     seconds: Arc<Mutex<BTreeMap<u32, Second>>>,
     /// Each book's messages so far, those of the warm-up too.
     counts: Arc<Mutex<Vec<Arc<AtomicU64>>>>,
+    failures: Arc<AtomicU64>,
 }
 
 impl Live {
@@ -145,6 +146,11 @@ impl Live {
             .iter()
             .map(|count| count.load(Ordering::Relaxed))
             .sum()
+    }
+
+    /// Messages that were refused, or given up, those of the warm-up too.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
     }
 
     fn counter(&self) -> Arc<AtomicU64> {
@@ -221,6 +227,7 @@ impl Book {
 
     /// A message was refused, or given up.
     pub fn failed(&mut self, message: &Message, error: &dyn std::fmt::Display, now_ns: u64) {
+        self.live.failures.fetch_add(1, Ordering::Relaxed);
         if message.is_measured {
             self.turn(now_ns);
             self.second.errors += 1;

@@ -152,6 +152,7 @@ impl Seen {
             lost: lost.sum(),
             duplicates: self.duplicates,
             out_of_order: self.out_of_order,
+            unread: 0,
         }
     }
 }
@@ -165,9 +166,21 @@ pub struct Findings {
     pub duplicates: u64,
     /// Messages that came behind a later one of the same producer on the same stream.
     pub out_of_order: u64,
+    /// Messages that were acknowledged and not consumed because it was over before.
+    pub unread: u64,
 }
 
 impl Findings {
+    /// The same of a measurement that was over before everything could come: what is missing is
+    /// unread, not lost.
+    pub fn of_the_unfinished(self) -> Findings {
+        Findings {
+            lost: 0,
+            unread: self.unread + self.lost,
+            ..self
+        }
+    }
+
     /// Whether a broker has broken its promise: what comes twice it may send twice.
     pub fn is_broken(&self) -> bool {
         self.lost > 0 || self.out_of_order > 0
@@ -238,6 +251,7 @@ mod tests {
             lost: 2,
             duplicates: 2,
             out_of_order: 1,
+            unread: 0,
         };
         assert_eq!(findings, expected);
         assert!(findings.is_broken());

@@ -5,13 +5,14 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::book::{Book, Live, Second, Tally};
+use crate::check::Ranges;
 use crate::clock::Clock;
 use crate::driver::{Connect, Consume, DriverError, Produce, Stop};
 use crate::feed::Feed;
 use crate::outcome::{Kind, Outcome, Subject};
 use crate::plan::{Amount, Plan};
 use crate::schedule::Arrivals;
-use crate::usage::{BrokerPlace, GENERATOR_THREADS, Meter};
+use crate::usage::{BrokerPlace, GENERATOR_THREADS, Meter, Usage};
 
 /// Between connecting and the first message, so that all threads are there.
 const RUN_UP_NS: u64 = 50_000_000;
@@ -45,6 +46,8 @@ pub struct Target<'t> {
     pub url: String,
     /// Where the broker runs.
     pub place: BrokerPlace,
+    /// The topic is the user's, and stays.
+    pub keeps_topic: bool,
 }
 
 impl Target<'_> {
@@ -76,7 +79,7 @@ impl Target<'_> {
             produced: None,
             consumed: None,
             findings: None,
-            usage: crate::usage::Usage::default(),
+            usage: Usage::default(),
             cut: None,
         };
         let measured = match kind {
@@ -88,8 +91,15 @@ impl Target<'_> {
             }),
         };
         // What a failed measurement has made goes too.
-        let cleaned = self.connect.clean_up(plan);
+        let cleaned = match self.keeps_topic {
+            true => Ok(()),
+            false => self.connect.clean_up(plan),
+        };
         measured?;
+        if stop.is_set() {
+            let reason = "it was stopped before its time".to_owned();
+            outcome.cut.get_or_insert(reason);
+        }
         if let Err(error) = cleaned {
             outcome.cut.get_or_insert(error.to_string());
         }
@@ -165,7 +175,7 @@ impl Target<'_> {
         let (consumers_stop, left) = (Stop::default(), AtomicUsize::new(producers.len()));
         let book =
             |number, live: &Live| Book::new(clock, plan.run, number, book_from_ns, live.clone());
-        let (sent, came, usage) = thread::scope(|scope| {
+        let (sent, came, (usage, is_whole)) = thread::scope(|scope| {
             let each = (0..).zip(consumers.iter_mut());
             let consumer_threads: Vec<_> = each
                 .map(|(number, consumer)| {
@@ -190,13 +200,13 @@ impl Target<'_> {
                 consumed: &consumed,
                 progress,
             };
-            let usage = watch.until_done(&self.place, stop, &left, filled, consumes, || {
+            let ended = watch.until_done(&self.place, stop, &left, filled, consumes, || {
                 consumer_threads.iter().all(ScopedJoinHandle::is_finished)
             });
             let sent: Vec<_> = producer_threads.into_iter().map(join).collect();
             consumers_stop.set();
             let came: Vec<_> = consumer_threads.into_iter().map(join).collect();
-            (sent, came, usage)
+            (sent, came, ended)
         });
         outcome.usage = usage;
         let mut add = |results: Vec<(Tally, Result<(), DriverError>)>| {
@@ -213,7 +223,12 @@ impl Target<'_> {
         let came = consumes.then(|| add(came));
         if let Some(came) = &came {
             let acked = sent.as_ref().or(filled).map(|tally| &tally.acked);
-            outcome.findings = acked.map(|acked| came.seen.compare(acked));
+            let findings = acked.map(|acked| came.seen.compare(acked));
+            let is_whole = is_whole && outcome.cut.is_none();
+            outcome.findings = findings.map(|findings| match is_whole {
+                true => findings,
+                false => findings.of_the_unfinished(),
+            });
         }
         (outcome.produced, outcome.consumed) = (sent, came);
         Ok(())
@@ -300,7 +315,8 @@ struct Watch<'w, F> {
 
 impl<F: FnMut(&Progress)> Watch<'_, F> {
     /// Waits until producers are done, and consumers have all that was acknowledged, or get
-    /// nothing more. Measures the costs meanwhile, those of the warm-up apart.
+    /// nothing more. Measures the costs meanwhile, those of the warm-up apart. `false`: it was
+    /// over before everything could come.
     fn until_done(
         &mut self,
         place: &BrokerPlace,
@@ -309,7 +325,7 @@ impl<F: FnMut(&Progress)> Watch<'_, F> {
         filled: Option<&Tally>,
         consumes: bool,
         consumers_are_gone: impl Fn() -> bool,
-    ) -> crate::usage::Usage {
+    ) -> (Usage, bool) {
         let mut meter = Meter::begin(place);
         let mut is_warm = false;
         let (mut came_before, mut quiet_since_ns) = (0, self.clock.now_ns());
@@ -327,13 +343,18 @@ impl<F: FnMut(&Progress)> Watch<'_, F> {
             meter.look();
             self.show(now_ns);
             let came = self.consumed.count();
-            let acked = filled.map_or_else(|| self.produced.count(), |filled| filled.messages);
+            // What a producer has given up may have been stored all the same.
+            let acked = match filled {
+                Some(filled) => filled.acked.values().map(Ranges::len).sum(),
+                None => self.produced.count() + self.produced.failures(),
+            };
             if came != came_before {
                 (came_before, quiet_since_ns) = (came, now_ns);
             }
             let producers_are_done = left.load(Ordering::Acquire) == 0;
             let is_quiet = now_ns.saturating_sub(quiet_since_ns) > QUIET_NS;
-            let consumers_are_done = !consumes || came >= acked || is_quiet || consumers_are_gone();
+            let has_all = !consumes || came >= acked || is_quiet;
+            let consumers_are_done = has_all || consumers_are_gone();
             if !producers_are_done {
                 // Not quiet because of the consumers.
                 quiet_since_ns = quiet_since_ns.max(now_ns.saturating_sub(QUIET_NS / 2));
@@ -341,7 +362,7 @@ impl<F: FnMut(&Progress)> Watch<'_, F> {
             let is_over = producers_are_done && (consumers_are_done || now_ns >= end_ns);
             if is_over || (stop.is_set() && producers_are_done) {
                 self.show(u64::MAX);
-                return meter.end();
+                return (meter.end(), has_all && !stop.is_set());
             }
         }
     }

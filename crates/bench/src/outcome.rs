@@ -63,6 +63,21 @@ impl Outcome {
         self.consumed.as_ref().or(self.produced.as_ref())
     }
 
+    /// CPU time of the generator per message, in microseconds.
+    pub fn client_us(&self) -> Option<f64> {
+        self.per_message(self.usage.client_cpu_s)
+    }
+
+    /// CPU time of the broker per message, in microseconds; `None`: it cannot be seen.
+    pub fn broker_us(&self) -> Option<f64> {
+        self.per_message(self.usage.broker_cpu_s?)
+    }
+
+    fn per_message(&self, seconds: f64) -> Option<f64> {
+        let messages = self.main()?.messages;
+        (messages > 0).then(|| seconds * 1e6 / messages as f64)
+    }
+
     /// Whether the broker has kept its promises and nothing was cut short.
     pub fn is_good(&self) -> bool {
         let is_broken = self.findings.is_some_and(|findings| findings.is_broken());
@@ -101,13 +116,15 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Sentences that belong to the figures: what was noticed, what to think of.
     pub notes: Vec<String>,
+    /// Why rows are missing.
+    pub failure: Option<String>,
 }
 
 impl Report {
     /// Whether all measurements were good ([`Outcome::is_good`]).
     pub fn is_good(&self) -> bool {
         let runs = self.rows.iter().flat_map(|row| &row.runs);
-        runs.into_iter().all(Outcome::is_good)
+        self.failure.is_none() && runs.into_iter().all(Outcome::is_good)
     }
 }
 

@@ -1,0 +1,149 @@
+//! `cloverleaf bench …`: arguments, what is measured for them, and what is printed.
+
+mod args;
+mod live;
+mod output;
+mod plans;
+mod session;
+mod values;
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+
+pub use args::{ClientArgs, LoadArgs, MessageArgs, OutputArgs, PaceArgs, TargetArgs};
+pub use plans::{Defaults, LATENCY, SIZE_BYTES, THROUGHPUT, Variant};
+pub use session::{Embed, EmbeddedBroker, Opened, Session, Task};
+pub use values::{ArrivalsArg, PayloadArg};
+
+use crate::driver::DriverError;
+use crate::outcome::{Kind, Report};
+
+/// What `cloverleaf bench` can do.
+#[derive(Debug, Clone, Subcommand)]
+pub enum BenchCommand {
+    /// Measure publishing
+    #[command(after_help = PRODUCER_EXAMPLES)]
+    Producer(LoadArgs),
+    /// Measure consuming: fill a topic, then empty it
+    #[command(after_help = CONSUMER_EXAMPLES)]
+    Consumer(LoadArgs),
+    /// Measure publishing and consuming at the same time
+    #[command(after_help = END_TO_END_EXAMPLES)]
+    EndToEnd(LoadArgs),
+    /// Measure how long messages take at a rate that the broker bears easily
+    #[command(after_help = LATENCY_EXAMPLES)]
+    Latency(LoadArgs),
+}
+
+const PRODUCER_EXAMPLES: &str = "\
+Examples:
+  cloverleaf bench producer                    an embedded broker, 10 seconds
+  cloverleaf bench producer --url nsq://127.0.0.1:4150 --message-size 128,512,1024,5120
+  cloverleaf bench producer --protocol kafka --concurrency 4 --count 500000
+  cloverleaf bench producer --in-flight 1      each message waits for the one before
+  cloverleaf bench producer --rate 50k --arrivals poisson    whatever the broker does";
+
+const CONSUMER_EXAMPLES: &str = "\
+Examples:
+  cloverleaf bench consumer --count 500000 --concurrency 4 --batch-size 500
+  cloverleaf bench consumer --url nsq://127.0.0.1:4150 --in-flight 2500";
+
+const END_TO_END_EXAMPLES: &str = "\
+Examples:
+  cloverleaf bench end-to-end                  loss and order are checked, too
+  cloverleaf bench end-to-end --producers 3 --consumers 24 --message-size 100
+  cloverleaf bench end-to-end --rate 100k --duration 1m --json result.json";
+
+const LATENCY_EXAMPLES: &str = "\
+Latency is counted from the time at which a message was to be sent (response) and from the time at
+which it was sent (service). The first is what a user feels when the broker stands still.
+
+Examples:
+  cloverleaf bench latency                     1,000 messages per second for 10 seconds
+  cloverleaf bench latency --rate 20k --arrivals burst:50 --runs 5
+  cloverleaf bench latency --url amqp://guest:guest@127.0.0.1 --acks all";
+
+/// Why nothing could be measured, in a sentence for the user.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The broker or its client.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The arguments.
+    #[error("{0}")]
+    Settings(String),
+    /// A file.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The embedded broker.
+    #[error("the embedded broker does not start: {0}")]
+    Embedded(String),
+}
+
+impl BenchError {
+    /// The arguments are wrong.
+    pub fn settings(text: &str) -> BenchError {
+        BenchError::Settings(text.to_owned())
+    }
+
+    /// A file cannot be read or written.
+    pub fn file((path, source): (PathBuf, std::io::Error)) -> BenchError {
+        BenchError::File { path, source }
+    }
+}
+
+impl BenchCommand {
+    /// Measures and prints. `false`: something was lost, out of order or cut short.
+    ///
+    /// # Errors
+    /// Nothing could be measured, or the figures cannot be written.
+    pub fn run(&self, session: &mut Session<'_>) -> Result<bool, BenchError> {
+        match self {
+            BenchCommand::Producer(load) => {
+                measure(session, load, "Publishing", Kind::Produce, &THROUGHPUT)
+            }
+            BenchCommand::Consumer(load) => {
+                measure(session, load, "Consuming", Kind::Consume, &THROUGHPUT)
+            }
+            BenchCommand::EndToEnd(load) => {
+                let title = "Publishing and consuming";
+                measure(session, load, title, Kind::EndToEnd, &THROUGHPUT)
+            }
+            BenchCommand::Latency(load) => {
+                measure(session, load, "Latency", Kind::EndToEnd, &LATENCY)
+            }
+        }
+    }
+}
+
+/// One kind of load on one broker or more, one row for each broker and message size.
+fn measure(
+    session: &mut Session<'_>,
+    load: &LoadArgs,
+    title: &str,
+    kind: Kind,
+    defaults: &Defaults,
+) -> Result<bool, BenchError> {
+    let variants = load.plans(defaults)?;
+    let opened = session.open_all(&load.target)?;
+    let tasks: Vec<Task<'_>> = opened
+        .iter()
+        .flat_map(|opened| {
+            variants.iter().map(move |(variations, plan)| Task {
+                opened,
+                kind,
+                variations: variations.clone(),
+                plan: plan.clone(),
+            })
+        })
+        .collect();
+    let mut report: Report = session.report(title);
+    session.measure_all(&tasks, load.pace.runs, &load.output, &mut report)?;
+    load.output.finish(&report)
+}

@@ -1,0 +1,70 @@
+//! Where figures go.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use super::BenchError;
+use super::args::OutputArgs;
+use crate::outcome::Report;
+use crate::{json, table};
+
+/// Columns where the output is no terminal.
+const WIDTH_ELSEWHERE: u16 = 200;
+
+impl OutputArgs {
+    /// Prints a report and writes the files that are asked for. `false`: something was lost, out
+    /// of order or cut short.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn finish(&self, report: &Report) -> Result<bool, BenchError> {
+        let is_json_printed = self.json.as_deref() == Some(Path::new("-"));
+        if let Some(path) = &self.json {
+            let mut text = json::text(report);
+            text.push('\n');
+            match is_json_printed {
+                true => print(&text)?,
+                false => write(path, text.as_bytes())?,
+            }
+        }
+        if !is_json_printed {
+            print(&table::render(report, width()))?;
+        }
+        if let Some(path) = &self.report {
+            write_page(path, report)?;
+        }
+        Ok(report.is_good())
+    }
+}
+
+/// The report as a page.
+fn write_page(path: &Path, _report: &Report) -> Result<(), BenchError> {
+    let text = format!(
+        "{}: pages with charts cannot be written yet",
+        path.display()
+    );
+    Err(BenchError::Settings(text))
+}
+
+/// Columns that a table may have; `None`: as many as it needs.
+fn width() -> Option<u16> {
+    match io::stdout().is_terminal() {
+        true => None,
+        false => Some(WIDTH_ELSEWHERE),
+    }
+}
+
+fn print(text: &str) -> Result<(), BenchError> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    match written {
+        // `cloverleaf bench … | head` is no error.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => Err(BenchError::file(("standard output".into(), error))),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), BenchError> {
+    std::fs::write(path, bytes).map_err(|error| BenchError::file((path.to_path_buf(), error)))
+}

@@ -1,0 +1,288 @@
+//! One call of `cloverleaf bench`: the brokers that it measures, and how it measures.
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::BenchError;
+use super::args::{OutputArgs, TargetArgs};
+use super::live::LiveLine;
+use crate::conditions::Conditions;
+use crate::driver::{Connect, Promise, Stop};
+use crate::measure::Target;
+use crate::outcome::{Kind, Outcome, Report, Row, Variation};
+use crate::plan::Plan;
+use crate::url::{Protocol, Url, connect};
+use crate::usage::{BrokerPlace, GENERATOR_THREADS};
+
+/// A broker in this process.
+pub struct EmbeddedBroker {
+    /// Where it speaks NSQ's TCP protocol.
+    pub nsq: SocketAddr,
+    /// Where it speaks NSQ's HTTP protocol.
+    pub nsq_http: SocketAddr,
+    /// Where it speaks Kafka's protocol.
+    pub kafka: SocketAddr,
+    /// Where it speaks AMQP.
+    pub amqp: SocketAddr,
+    /// Ends it when dropped.
+    pub guard: Box<dyn Any>,
+}
+
+/// Starts a broker in this process, or says why it cannot.
+pub type Embed<'e> = dyn Fn() -> Result<EmbeddedBroker, String> + 'e;
+
+/// One call of `cloverleaf bench`.
+pub struct Session<'s> {
+    embed: &'s Embed<'s>,
+    stop: Stop,
+    command: Vec<String>,
+    embedded: Option<EmbeddedBroker>,
+    /// Of the last measurement.
+    run: u32,
+}
+
+/// A broker that can be measured.
+pub struct Opened {
+    /// Its client.
+    pub connect: Box<dyn Connect>,
+    /// As it is called in tables.
+    pub label: String,
+    /// Where it is.
+    pub url: Url,
+    /// Where its processes are.
+    pub place: BrokerPlace,
+    /// A topic that the user named.
+    pub topic: Option<String>,
+    /// What its acknowledgements promise, if the user knows better than the client.
+    pub promise: Option<Promise>,
+}
+
+/// One row to be measured.
+#[derive(Clone)]
+pub struct Task<'t> {
+    /// Whom.
+    pub opened: &'t Opened,
+    /// What.
+    pub kind: Kind,
+    /// What is different from other rows of the same broker.
+    pub variations: Vec<Variation>,
+    /// How.
+    pub plan: Plan,
+}
+
+impl<'s> Session<'s> {
+    /// A session. `stop` ends what is being measured; `command` is the command line.
+    pub fn new(embed: &'s Embed<'s>, stop: Stop, command: Vec<String>) -> Session<'s> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH);
+        // Different from that of any measurement that may have left messages behind.
+        let seed = since.map_or(0, |since| since.as_micros() as u32);
+        Session {
+            embed,
+            stop,
+            command,
+            embedded: None,
+            run: seed ^ std::process::id().rotate_left(16),
+        }
+    }
+
+    /// What ends a measurement early.
+    pub fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    /// A number that no other measurement has.
+    pub fn next_run(&mut self) -> u32 {
+        self.run = self.run.wrapping_add(1);
+        self.run
+    }
+
+    /// A report without rows.
+    pub fn report(&self, title: &str) -> Report {
+        let conditions = Conditions::here();
+        let mut notes = Vec::new();
+        if !conditions.is_release {
+            notes.push(
+                "This program was compiled without optimisation: no figure here says anything \
+                 about a broker. Use cargo run --release."
+                    .to_owned(),
+            );
+        }
+        Report {
+            title: title.to_owned(),
+            command: self.command.clone(),
+            conditions,
+            rows: Vec::new(),
+            notes,
+            failure: None,
+        }
+    }
+
+    /// Clients for all brokers that the arguments name.
+    ///
+    /// # Errors
+    /// There is no client for one of them, or the embedded broker does not start.
+    pub fn open_all(&mut self, target: &TargetArgs) -> Result<Vec<Opened>, BenchError> {
+        let urls = target.urls();
+        if urls.len() > 1 && !target.broker_pid.is_empty() {
+            return Err(BenchError::settings(
+                "--broker-pid is for one broker; with several write nsq://host:4150?pid=1234",
+            ));
+        }
+        let mut all: Vec<Opened> = Vec::new();
+        for url in &urls {
+            let mut opened = self.open(url)?;
+            if !target.broker_pid.is_empty() {
+                opened.place = BrokerPlace::Processes(target.broker_pid.clone());
+            }
+            opened.topic.clone_from(&target.topic);
+            if all.iter().any(|other| other.label == opened.label) {
+                opened.label = format!("{} ({})", opened.label, all.len() + 1);
+            }
+            all.push(opened);
+        }
+        Ok(all)
+    }
+
+    /// A client for one broker. It starts the embedded one if that is meant.
+    ///
+    /// # Errors
+    /// As [`Session::open_all`].
+    pub fn open(&mut self, url: &Url) -> Result<Opened, BenchError> {
+        let label = url.name();
+        let promise = url.option("durability").map(parse_promise).transpose()?;
+        let mut real = url.clone();
+        let mut place = None;
+        if url.is_embedded() {
+            let broker = self.embedded()?;
+            let address = match url.protocol {
+                Protocol::Nsq => broker.nsq,
+                Protocol::Kafka => broker.kafka,
+                Protocol::Amqp => broker.amqp,
+                // The client says that there is none.
+                Protocol::Nats => SocketAddr::from(([127, 0, 0, 1], 0)),
+            };
+            real.hosts = vec![(address.ip().to_string(), address.port())];
+            real.set_default("http", broker.nsq_http.to_string());
+            place = Some(BrokerPlace::Threads(GENERATOR_THREADS.to_owned()));
+        }
+        let connect = connect(&real)?;
+        let place = match (place, url.option("pid")) {
+            (_, Some(pids)) => BrokerPlace::Processes(parse_pids(pids)?),
+            (Some(place), None) => place,
+            (None, None) => BrokerPlace::of(&real.addresses()?),
+        };
+        Ok(Opened {
+            connect,
+            label,
+            url: url.clone(),
+            place,
+            topic: None,
+            promise,
+        })
+    }
+
+    fn embedded(&mut self) -> Result<&EmbeddedBroker, BenchError> {
+        match &mut self.embedded {
+            Some(broker) => Ok(broker),
+            place => Ok(place.insert((self.embed)().map_err(BenchError::Embedded)?)),
+        }
+    }
+
+    /// Measures each task so often, in turns, and adds a row for each to the report. Once
+    /// something was measured, what fails is in [`Report::failure`].
+    ///
+    /// # Errors
+    /// The first measurement failed.
+    pub fn measure_all(
+        &mut self,
+        tasks: &[Task<'_>],
+        runs: u32,
+        output: &OutputArgs,
+        report: &mut Report,
+    ) -> Result<(), BenchError> {
+        let first = report.rows.len();
+        let empty = tasks.iter().map(|task| Row {
+            variations: task.variations.clone(),
+            runs: Vec::new(),
+        });
+        report.rows.extend(empty);
+        let runs = runs.max(1);
+        'all: for run in 1..=runs {
+            for (at, task) in tasks.iter().enumerate() {
+                if self.stop.is_set() {
+                    break 'all;
+                }
+                let mut what = task.opened.label.clone();
+                for variation in &task.variations {
+                    what.push_str(&format!(" · {}: {}", variation.name, variation.value));
+                }
+                if runs > 1 {
+                    what.push_str(&format!(" · run {run} of {runs}"));
+                }
+                let live = LiveLine::new(what, task.kind, &task.plan, output.quiet);
+                match self.measure(task, &live) {
+                    Ok(outcome) => report.rows[first + at].runs.push(outcome),
+                    Err(error) => {
+                        report.rows.retain(|row| !row.runs.is_empty());
+                        if report.rows.is_empty() {
+                            return Err(error);
+                        }
+                        report.failure = Some(error.to_string());
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        report.rows.retain(|row| !row.runs.is_empty());
+        Ok(())
+    }
+
+    /// One measurement.
+    ///
+    /// # Errors
+    /// Nothing could be measured.
+    pub fn measure(&mut self, task: &Task<'_>, live: &LiveLine) -> Result<Outcome, BenchError> {
+        let run = self.next_run();
+        let opened = task.opened;
+        let topic = opened.topic.clone();
+        let plan = Plan {
+            run,
+            topic: topic.unwrap_or_else(|| format!("cloverleaf-bench-{run:08x}")),
+            ..task.plan.clone()
+        };
+        let target = Target {
+            connect: &*opened.connect,
+            label: opened.label.clone(),
+            url: opened.url.to_string(),
+            place: opened.place.clone(),
+            keeps_topic: opened.topic.is_some(),
+        };
+        let measured = target.measure(task.kind, &plan, &self.stop, |second| live.show(second));
+        live.end();
+        let mut outcome = measured?;
+        if let Some(promise) = opened.promise {
+            outcome.subject.promise = promise;
+        }
+        Ok(outcome)
+    }
+}
+
+fn parse_pids(text: &str) -> Result<Vec<u32>, BenchError> {
+    let pids = text.split(',').map(str::parse::<u32>);
+    let pids: Result<Vec<u32>, _> = pids.collect();
+    pids.map_err(|_| BenchError::Settings(format!("?pid={text} is no number of a process")))
+}
+
+fn parse_promise(text: &str) -> Result<Promise, BenchError> {
+    Ok(match text {
+        "none" => Promise::None,
+        "memory" => Promise::Memory,
+        "kernel" => Promise::Kernel,
+        "disk" => Promise::Disk,
+        _ => {
+            let text = format!("?durability={text} is none of none, memory, kernel, disk");
+            return Err(BenchError::Settings(text));
+        }
+    })
+}

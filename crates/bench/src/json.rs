@@ -1,0 +1,114 @@
+//! A report for programs: figures by name, no histograms.
+
+use serde_json::{Map, Value, json};
+
+use crate::book::Tally;
+use crate::histogram::Histogram;
+use crate::notes;
+use crate::outcome::{Kind, Outcome, Report, Row};
+use crate::payload::PayloadKind;
+use crate::table::QUANTILES;
+
+/// The report as JSON, indented.
+pub fn text(report: &Report) -> String {
+    format!("{:#}", value(report))
+}
+
+/// The report as JSON. Times are in microseconds.
+pub fn value(report: &Report) -> Value {
+    json!({
+        "title": report.title,
+        "command": report.command,
+        "conditions": report.conditions,
+        "is_good": report.is_good(),
+        "notes": notes::of(report),
+        "rows": report.rows.iter().map(row).collect::<Vec<_>>(),
+    })
+}
+
+fn row(row: &Row) -> Value {
+    let rate = |outcome: &Outcome| outcome.main().map(Tally::rate);
+    let variations = row.variations.iter();
+    let variations = variations.map(|it| (it.name.clone(), json!(it.value)));
+    json!({
+        "label": row.runs.first().map(|outcome| &outcome.subject.label),
+        "variations": variations.collect::<Map<String, Value>>(),
+        "messages_per_s": row.median(rate),
+        "messages_per_s_spread": row.spread(rate),
+        "runs": row.runs.iter().map(outcome).collect::<Vec<_>>(),
+    })
+}
+
+fn outcome(outcome: &Outcome) -> Value {
+    let plan = &outcome.plan;
+    let payload = match plan.payload {
+        PayloadKind::Random => "random",
+        PayloadKind::Compressible => "compressible",
+        PayloadKind::File(_) => "file",
+    };
+    // A file may be large.
+    let slim = crate::plan::Plan {
+        payload: PayloadKind::Random,
+        ..plan.clone()
+    };
+    let mut settings = json!(slim);
+    settings["payload"] = json!(payload);
+    json!({
+        "url": outcome.subject.url,
+        "versions": outcome.subject.versions.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+        "durability": outcome.subject.promise.name(),
+        "kind": outcome.kind,
+        "settings": settings,
+        "started_unix_ms": outcome.started_unix_ms,
+        "produced": outcome.produced.as_ref().map(|tally| side(tally, true)),
+        // The age of what was put in before is no latency.
+        "consumed": outcome.consumed.as_ref().map(|it| side(it, outcome.kind != Kind::Consume)),
+        "findings": outcome.findings,
+        "usage": outcome.usage,
+        "client_cpu_us_per_message": outcome.client_us(),
+        "broker_cpu_us_per_message": outcome.broker_us(),
+        "cut": outcome.cut,
+    })
+}
+
+fn side(tally: &Tally, has_latency: bool) -> Value {
+    let seconds = tally.seconds.iter().map(|(at, second)| {
+        json!({
+            "second": at,
+            "messages": second.messages,
+            "bytes": second.bytes,
+            "errors": second.errors,
+            "response_us": has_latency.then(|| times(&second.response)),
+        })
+    });
+    json!({
+        "messages": tally.messages,
+        "sent": tally.sent,
+        "bytes": tally.bytes,
+        "errors": tally.errors,
+        "foreign": tally.foreign,
+        "seconds_measured": tally.span_s(),
+        "messages_per_s": tally.rate(),
+        "response_us": has_latency.then(|| times(&tally.response)),
+        "service_us": has_latency.then(|| times(&tally.service)),
+        "generator_lag_us": times(&tally.lag),
+        "seconds": seconds.collect::<Vec<_>>(),
+    })
+}
+
+/// `null` where nothing was counted.
+fn times(histogram: &Histogram) -> Value {
+    if histogram.is_empty() {
+        return Value::Null;
+    }
+    let us = |ns: u64| ns as f64 / 1e3;
+    let quantiles = QUANTILES.into_iter();
+    let mut all: Map<String, Value> = quantiles
+        .map(|(name, quantile)| (name.to_owned(), json!(us(histogram.quantile_ns(quantile)))))
+        .collect();
+    all.insert("min".to_owned(), json!(us(histogram.min_ns())));
+    all.insert("mean".to_owned(), json!(histogram.mean_ns() / 1e3));
+    all.insert("max".to_owned(), json!(us(histogram.max_ns())));
+    all.insert("count".to_owned(), json!(histogram.len()));
+    Value::Object(all)
+}

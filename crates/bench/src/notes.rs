@@ -1,0 +1,124 @@
+//! What a table does not say by itself, in sentences.
+
+use crate::outcome::{Kind, Outcome, Report};
+use crate::plan::Amount;
+use crate::schedule::Arrivals;
+use crate::text;
+
+/// A generator that is later than this is told of.
+const LAG_NS: u64 = 1_000_000;
+/// A rate below this share of what was asked for was not reached.
+const REACHED: f64 = 0.95;
+
+/// All sentences that belong to a report, each once.
+pub(crate) fn of(report: &Report) -> Vec<String> {
+    let mut notes = report.notes.clone();
+    let outcomes = report.rows.iter().flat_map(|row| &row.runs);
+    for outcome in outcomes {
+        for note in of_outcome(outcome) {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+    }
+    if report.rows.iter().flat_map(|row| &row.runs).any(is_closed) {
+        notes.push(
+            "Closed loop: a producer waits for the broker, so there is no intended time, and what \
+             a broker's pause delays is not seen. Latency is service time; --rate shows response \
+             time."
+                .to_owned(),
+        );
+    }
+    if let Some(failure) = &report.failure {
+        notes.push(format!("Rows are missing: {failure}."));
+    }
+    notes
+}
+
+fn is_closed(outcome: &Outcome) -> bool {
+    outcome.plan.arrivals == Arrivals::Closed && outcome.kind != Kind::Consume
+}
+
+fn of_outcome(outcome: &Outcome) -> Vec<String> {
+    let label = &outcome.subject.label;
+    let mut notes = Vec::new();
+    if let Some(reason) = &outcome.cut {
+        notes.push(format!(
+            "CUT SHORT: {label}: {reason}. The figures are those until then."
+        ));
+    }
+    if let Some(findings) = &outcome.findings {
+        if findings.lost > 0 {
+            notes.push(format!(
+                "LOST: {label}: {} messages were acknowledged and came to no consumer.",
+                text::count(findings.lost as f64)
+            ));
+        }
+        if findings.out_of_order > 0 {
+            notes.push(format!(
+                "OUT OF ORDER: {label}: {} messages came behind a later one where order is \
+                 promised.",
+                text::count(findings.out_of_order as f64)
+            ));
+        }
+        if findings.duplicates > 0 {
+            notes.push(format!(
+                "{label}: {} messages came more than once, which a broker that delivers at least \
+                 once may do.",
+                text::count(findings.duplicates as f64)
+            ));
+        }
+        if findings.unread > 0 {
+            notes.push(format!(
+                "{label}: {} messages had not been consumed when it was over; whether one of \
+                 them is lost is not known.",
+                text::count(findings.unread as f64)
+            ));
+        }
+    }
+    if let Some(produced) = &outcome.produced {
+        let lag_ns = produced.lag.quantile_ns(0.99);
+        if lag_ns > LAG_NS {
+            notes.push(format!(
+                "{label}: the generator itself was late: one message in a hundred was sent {} or \
+                 more after its time though nothing had to be waited for. Response times contain \
+                 that; take more connections or a lower rate.",
+                text::time(lag_ns)
+            ));
+        }
+        notes.extend(of_rate(outcome, produced.rate()));
+    }
+    let sides = [&outcome.produced, &outcome.consumed];
+    for tally in sides.into_iter().flatten() {
+        for error in &tally.error_texts {
+            notes.push(format!("{label} says: {error}"));
+        }
+        if tally.foreign > 0 {
+            notes.push(format!(
+                "{label}: {} messages of other programs or earlier measurements came and were not \
+                 counted.",
+                text::count(tally.foreign as f64)
+            ));
+        }
+    }
+    notes
+}
+
+/// Whether an open loop's rate was reached.
+fn of_rate(outcome: &Outcome, rate: f64) -> Option<String> {
+    let wanted = match outcome.plan.arrivals {
+        Arrivals::Constant { rate } | Arrivals::Poisson { rate } => rate,
+        Arrivals::Closed | Arrivals::Bursts { .. } | Arrivals::Ramp { .. } => return None,
+    };
+    let is_long = !matches!(outcome.plan.amount, Amount::Messages(few) if (few as f64) < wanted);
+    let is_missed = is_long && outcome.cut.is_none() && rate < wanted * REACHED;
+    is_missed.then(|| {
+        format!(
+            "{}: of {} messages per second only {} were acknowledged: more than it bears under \
+             these settings, so latency grew with time and says little.",
+            outcome.subject.label,
+            text::count(wanted),
+            text::count(rate)
+        )
+    })
+}

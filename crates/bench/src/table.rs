@@ -1,0 +1,346 @@
+//! A report for the terminal.
+
+use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+
+use crate::book::Tally;
+use crate::driver::Promise;
+use crate::histogram::Histogram;
+use crate::outcome::{Kind, Outcome, Report, Row};
+use crate::plan::{Acks, Amount, Plan};
+use crate::schedule::Arrivals;
+use crate::{notes, text};
+
+/// The percentiles of every table.
+pub(crate) const QUANTILES: [(&str, f64); 6] = [
+    ("p50", 0.5),
+    ("p75", 0.75),
+    ("p95", 0.95),
+    ("p99", 0.99),
+    ("p99.9", 0.999),
+    ("p99.99", 0.9999),
+];
+
+/// The whole report, at most so many columns wide.
+pub fn render(report: &Report, width: Option<u16>) -> String {
+    let mut out = String::new();
+    let mut line = |text: &str| {
+        out.push_str(text);
+        out.push('\n');
+    };
+    line(&title(report));
+    line(&conditions(report));
+    let first = report.rows.first().and_then(|row| row.runs.first());
+    if let Some(outcome) = first {
+        line(&settings(outcome.kind, &outcome.plan));
+    }
+    line(&throughput(report, width));
+    if let Some(latency) = latency(report, width) {
+        line(&latency);
+    }
+    for note in notes::of(report) {
+        line(&note);
+    }
+    out
+}
+
+/// What it is about, with the durability class, if there is one for all.
+pub(crate) fn title(report: &Report) -> String {
+    let runs = || report.rows.iter().flat_map(|row| &row.runs);
+    let mut promises: Vec<Promise> = Vec::new();
+    for outcome in runs() {
+        if !promises.contains(&outcome.subject.promise) {
+            promises.push(outcome.subject.promise);
+        }
+    }
+    let words: Vec<&str> = promises.iter().map(|promise| promise.sentence()).collect();
+    match words.as_slice() {
+        [] => report.title.clone(),
+        [one] => format!("{} · durability: {one}", report.title),
+        _ => format!(
+            "{} · durability differs: {}",
+            report.title,
+            words.join("; ")
+        ),
+    }
+}
+
+/// The machine in one line.
+pub(crate) fn conditions(report: &Report) -> String {
+    let here = &report.conditions;
+    let mut versions: Vec<String> = Vec::new();
+    for outcome in report.rows.iter().flat_map(|row| &row.runs) {
+        for (name, version) in &outcome.subject.versions {
+            let text = format!("{name} {version}");
+            if !versions.contains(&text) {
+                versions.push(text);
+            }
+        }
+    }
+    let mut line = format!(
+        "{}, {} cores, {}, {}, bench {}",
+        here.processor,
+        here.cores,
+        text::bytes(here.memory_bytes as f64),
+        here.kernel,
+        here.version
+    );
+    if !versions.is_empty() {
+        line.push_str(&format!("; {}", versions.join(", ")));
+    }
+    line
+}
+
+/// A plan in one line.
+pub(crate) fn settings(kind: Kind, plan: &Plan) -> String {
+    let amount = match plan.amount {
+        Amount::Messages(messages) => format!("{} messages", text::count(messages as f64)),
+        Amount::Seconds(seconds) => format!("{seconds} s"),
+    };
+    let pace = match plan.arrivals {
+        _ if kind == Kind::Consume => "as fast as it goes".to_owned(),
+        Arrivals::Closed => "closed loop".to_owned(),
+        Arrivals::Constant { rate } => format!("{}/s, evenly", text::count(rate)),
+        Arrivals::Poisson { rate } => format!("{}/s, at random times", text::count(rate)),
+        Arrivals::Bursts { rate, size } => {
+            format!("{}/s, {size} at once", text::count(rate))
+        }
+        Arrivals::Ramp { from, to, .. } => {
+            format!("{}/s growing to {}/s", text::count(from), text::count(to))
+        }
+    };
+    let connections = match kind {
+        Kind::Produce => format!("{} producers", plan.producers),
+        Kind::Consume => format!("{} consumers", plan.consumers),
+        Kind::EndToEnd => format!("{} producers, {} consumers", plan.producers, plan.consumers),
+    };
+    let window = match plan.in_flight {
+        0 => "no limit in flight".to_owned(),
+        window => format!("{} in flight each", text::count(f64::from(window))),
+    };
+    let acks = match plan.acks {
+        Acks::None => "none",
+        Acks::One => "one",
+        Acks::All => "all",
+    };
+    format!(
+        "{amount} after {} s of warm-up; {pace}; {connections}; {window}, batches of {}; acks \
+         {acks}; {} bytes, {} partitions",
+        plan.warm_up_s,
+        plan.batch_messages,
+        text::count(plan.size_bytes as f64),
+        plan.partitions
+    )
+}
+
+fn new_table(headings: Vec<String>, names: usize, width: Option<u16>) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    if let Some(width) = width {
+        table.set_width(width);
+    }
+    let columns = headings.len();
+    table.set_header(headings);
+    for at in names..columns {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
+}
+
+/// Names of what differs between rows, in the order of their appearance.
+fn variations(report: &Report) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for variation in report.rows.iter().flat_map(|row| &row.variations) {
+        if !names.contains(&variation.name.as_str()) {
+            names.push(&variation.name);
+        }
+    }
+    names
+}
+
+fn begin(row: &Row, outcome: &Outcome, names: &[&str]) -> Vec<String> {
+    let mut cells = vec![outcome.subject.label.clone()];
+    for name in names {
+        let found = row.variations.iter().find(|it| it.name == *name);
+        cells.push(found.map_or_else(String::new, |it| text::count(it.value)));
+    }
+    cells
+}
+
+type Side = fn(&Outcome) -> Option<&Tally>;
+
+/// The sides of a measurement that have figures, with their names.
+fn sides(kind: Kind) -> Vec<(&'static str, Side)> {
+    let produced: Side = |outcome| outcome.produced.as_ref();
+    let consumed: Side = |outcome| outcome.consumed.as_ref();
+    match kind {
+        Kind::Produce => vec![("published", produced)],
+        Kind::Consume => vec![("consumed", consumed)],
+        Kind::EndToEnd => vec![("published", produced), ("consumed", consumed)],
+    }
+}
+
+fn throughput(report: &Report, width: Option<u16>) -> String {
+    let names = variations(report);
+    let several = report.rows.iter().any(|row| row.runs.len() > 1);
+    let mut headings = vec!["broker".to_owned()];
+    headings.extend(names.iter().map(|name| (*name).to_owned()));
+    headings.extend(["durability", "what"].map(str::to_owned));
+    let left = headings.len();
+    headings.push("messages/s".to_owned());
+    if several {
+        headings.push("least … most".to_owned());
+    }
+    let rest = [
+        "per second",
+        "client CPU µs/msg",
+        "broker CPU µs/msg",
+        "broker memory",
+        "errors",
+        "lost",
+        "twice",
+        "out of order",
+    ];
+    headings.extend(rest.map(str::to_owned));
+    let mut table = new_table(headings, left, width);
+    for row in &report.rows {
+        let Some(first) = row.runs.first() else {
+            continue;
+        };
+        for (at, (name, side)) in sides(first.kind).into_iter().enumerate() {
+            let mut cells = begin(row, first, &names);
+            cells.push(first.subject.promise.name().to_owned());
+            cells.push(name.to_owned());
+            let rate = |outcome: &Outcome| side(outcome).map(Tally::rate);
+            cells.push(or_dash(row.median(rate), text::count));
+            if several {
+                let spread = row.spread(rate);
+                cells.push(or_dash(spread, |(least, most)| {
+                    format!("{} … {}", text::count(least), text::count(most))
+                }));
+            }
+            let bytes = row.median(|outcome| {
+                let tally = side(outcome)?;
+                Some(tally.rate() * tally.bytes as f64 / (tally.messages.max(1)) as f64)
+            });
+            cells.push(or_dash(bytes, text::bytes));
+            let errors: u64 = row
+                .runs
+                .iter()
+                .filter_map(side)
+                .map(|tally| tally.errors)
+                .sum();
+            // What belongs to the whole measurement stands in its first line.
+            match at {
+                0 => cells.extend(costs(row)),
+                _ => cells.extend(["", "", ""].map(str::to_owned)),
+            }
+            cells.push(text::count(errors as f64));
+            match at {
+                0 => cells.extend(found(row)),
+                _ => cells.extend(["", "", ""].map(str::to_owned)),
+            }
+            table.add_row(cells);
+        }
+    }
+    table.to_string()
+}
+
+fn costs(row: &Row) -> [String; 3] {
+    let micros = |value: Option<f64>| or_dash(value, |value| format!("{value:.3}"));
+    [
+        micros(row.median(Outcome::client_us)),
+        micros(row.median(Outcome::broker_us)),
+        or_dash(
+            row.median(|outcome| outcome.usage.broker_rss_bytes.map(|bytes| bytes as f64)),
+            text::bytes,
+        ),
+    ]
+}
+
+fn found(row: &Row) -> [String; 3] {
+    let findings = || row.runs.iter().filter_map(|outcome| outcome.findings);
+    if findings().next().is_none() {
+        return ["–", "–", "–"].map(str::to_owned);
+    }
+    [
+        findings().map(|it| it.lost).sum::<u64>(),
+        findings().map(|it| it.duplicates).sum(),
+        findings().map(|it| it.out_of_order).sum(),
+    ]
+    .map(|sum| text::count(sum as f64))
+}
+
+fn or_dash<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| "–".to_owned(), show)
+}
+
+fn latency(report: &Report, width: Option<u16>) -> Option<String> {
+    let names = variations(report);
+    let mut headings = vec!["broker".to_owned()];
+    headings.extend(names.iter().map(|name| (*name).to_owned()));
+    headings.push("latency".to_owned());
+    let left = headings.len();
+    headings.extend(QUANTILES.map(|(name, _)| name.to_owned()));
+    headings.push("max".to_owned());
+    let mut table = new_table(headings, left, width);
+    let mut has_any = false;
+    for row in &report.rows {
+        let Some(first) = row.runs.first() else {
+            continue;
+        };
+        for (name, histogram) in latencies(first) {
+            let mut cells = begin(row, first, &names);
+            cells.push(name);
+            let value = |quantile: f64| {
+                row.median(|outcome| {
+                    let times = histogram(outcome).filter(|times| !times.is_empty())?;
+                    Some(times.quantile_ns(quantile) as f64)
+                })
+            };
+            let quantiles = QUANTILES.map(|(_, quantile)| value(quantile));
+            let shown = quantiles.into_iter().chain([value(1.0)]);
+            cells.extend(shown.map(|ns| or_dash(ns, |ns| text::time(ns as u64))));
+            table.add_row(cells);
+            has_any = true;
+        }
+    }
+    has_any.then(|| table.to_string())
+}
+
+pub(crate) type Times = fn(&Outcome) -> Option<&Histogram>;
+
+/// The latencies that a measurement of this kind has, with their names. In a closed loop there is
+/// one clock; a topic that was filled before has ages, not latencies.
+pub(crate) fn latencies(outcome: &Outcome) -> Vec<(String, Times)> {
+    let publish: [(&str, Times); 2] = [
+        ("response", |it| Some(&it.produced.as_ref()?.response)),
+        ("service", |it| Some(&it.produced.as_ref()?.service)),
+    ];
+    let deliver: [(&str, Times); 2] = [
+        ("response", |it| Some(&it.consumed.as_ref()?.response)),
+        ("service", |it| Some(&it.consumed.as_ref()?.service)),
+    ];
+    let clocks = |what: &str, times: [(&'static str, Times); 2]| {
+        let is_closed = outcome.plan.arrivals == Arrivals::Closed;
+        let from = usize::from(is_closed);
+        let times = times[from..].iter();
+        times
+            .map(|(clock, histogram)| (format!("{what}, {clock} time"), *histogram))
+            .collect::<Vec<_>>()
+    };
+    let has_acks = outcome.plan.acks != Acks::None;
+    match outcome.kind {
+        Kind::Consume => Vec::new(),
+        Kind::Produce => clocks("acknowledged", publish),
+        Kind::EndToEnd if has_acks => {
+            let mut both = clocks("acknowledged", publish);
+            both.extend(clocks("delivered", deliver));
+            both
+        }
+        Kind::EndToEnd => clocks("delivered", deliver),
+    }
+}

@@ -1,0 +1,414 @@
+//! Where a broker is: `nsq://host:port`, `kafka://user:password@host`, `embedded:amqp` …
+//!
+//! ```text
+//! [label=]protocol://[user[:password]@]host[:port][,host[:port]…][/path][?option=value&option…]
+//! [label=]embedded:protocol[?option…]
+//! ```
+//!
+//! The label is the broker's name in tables. Options are the client's; what each client
+//! understands stands in its own module. `%41` in users, passwords and paths is `A`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+use crate::driver::{Connect, DriverError};
+
+/// What is spoken there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum Protocol {
+    /// NSQ's TCP protocol.
+    Nsq,
+    /// Kafka's protocol.
+    Kafka,
+    /// AMQP 0-9-1.
+    Amqp,
+    /// NATS.
+    Nats,
+}
+
+impl Protocol {
+    const ALL: [Protocol; 4] = [
+        Protocol::Nsq,
+        Protocol::Kafka,
+        Protocol::Amqp,
+        Protocol::Nats,
+    ];
+
+    /// As it stands before `://`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Nsq => "nsq",
+            Protocol::Kafka => "kafka",
+            Protocol::Amqp => "amqp",
+            Protocol::Nats => "nats",
+        }
+    }
+
+    fn port(self) -> u16 {
+        match self {
+            Protocol::Nsq => 4150,
+            Protocol::Kafka => 9092,
+            Protocol::Amqp => 5672,
+            Protocol::Nats => 4222,
+        }
+    }
+}
+
+/// Where a broker is, and how to reach it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Url {
+    /// What is spoken there.
+    pub protocol: Protocol,
+    /// The name that it was given; `None`: none.
+    pub label: Option<String>,
+    /// Hosts and ports; none: a broker that this program starts itself.
+    pub hosts: Vec<(String, u16)>,
+    /// Who says so.
+    pub user: Option<String>,
+    /// The password.
+    pub password: Option<String>,
+    /// What follows the host, without its slash; `None`: no slash either.
+    pub path: Option<String>,
+    options: BTreeMap<String, String>,
+}
+
+/// What is wrong with a URL.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// There is no protocol.
+    #[error(
+        "\"{0}\" does not say what is spoken there: write nsq://host:4150, kafka://host:9092, \
+         amqp://host:5672, or embedded:nsq for a broker in this program"
+    )]
+    NoProtocol(String),
+    /// The protocol is none of ours.
+    #[error("\"{0}\" is none of nsq, kafka, amqp, nats")]
+    Protocol(String),
+    /// The port is no number.
+    #[error("\"{0}\" is no host or host:port")]
+    Host(String),
+}
+
+impl Url {
+    /// A broker that this program starts itself.
+    pub fn embedded(protocol: Protocol) -> Url {
+        Url {
+            protocol,
+            label: None,
+            hosts: Vec::new(),
+            user: None,
+            password: None,
+            path: None,
+            options: BTreeMap::new(),
+        }
+    }
+
+    /// Whether this program starts the broker itself.
+    pub fn is_embedded(&self) -> bool {
+        self.hosts.is_empty()
+    }
+
+    /// The value of `?name=value`; empty for `?name`.
+    pub fn option(&self, name: &str) -> Option<&str> {
+        self.options.get(name).map(String::as_str)
+    }
+
+    /// Names of all options.
+    pub fn option_names(&self) -> impl Iterator<Item = &str> {
+        self.options.keys().map(String::as_str)
+    }
+
+    /// Sets an option if it is not set.
+    pub fn set_default(&mut self, name: &str, value: String) {
+        self.options.entry(name.to_owned()).or_insert(value);
+    }
+
+    /// An option that stands alone or says yes: `?raw`, `?raw=true`.
+    pub fn has(&self, name: &str) -> bool {
+        let value = self.option(name);
+        value.is_some_and(|value| matches!(value, "" | "true" | "yes" | "1"))
+    }
+
+    /// How the broker is called in tables.
+    pub fn name(&self) -> String {
+        match &self.label {
+            Some(label) => label.clone(),
+            None => self.to_string(),
+        }
+    }
+
+    /// The first host with its port, as `host:port`.
+    pub fn host(&self) -> String {
+        let first = self.hosts.first();
+        first.map_or_else(String::new, |(host, port)| format!("{host}:{port}"))
+    }
+
+    /// All hosts with their ports, with commas.
+    pub fn host_list(&self) -> String {
+        let each = self
+            .hosts
+            .iter()
+            .map(|(host, port)| format!("{host}:{port}"));
+        each.collect::<Vec<_>>().join(",")
+    }
+
+    /// The addresses of all hosts.
+    ///
+    /// # Errors
+    /// A name is not known.
+    pub fn addresses(&self) -> Result<Vec<SocketAddr>, DriverError> {
+        let mut all = Vec::new();
+        for (host, port) in &self.hosts {
+            // The brackets of IPv6 belong to the URL.
+            let name = host.trim_start_matches('[').trim_end_matches(']');
+            let found = (name, *port).to_socket_addrs();
+            all.extend(found.map_err(|error| self.unreachable(error))?);
+        }
+        Ok(all)
+    }
+
+    /// The broker cannot be reached.
+    pub fn unreachable(&self, reason: impl fmt::Display) -> DriverError {
+        DriverError::Connect {
+            url: self.to_string(),
+            reason: reason.to_string(),
+        }
+    }
+
+    /// The broker does not do what is asked.
+    pub fn refused(&self, reason: impl fmt::Display) -> DriverError {
+        DriverError::Refused {
+            url: self.to_string(),
+            reason: reason.to_string(),
+        }
+    }
+
+    /// The connection ended.
+    pub fn gone(&self, reason: impl fmt::Display) -> DriverError {
+        DriverError::Gone {
+            url: self.to_string(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+/// A client for the broker there.
+///
+/// # Errors
+/// There is no client for this protocol, or it does not understand an option.
+pub fn connect(url: &Url) -> Result<Box<dyn Connect>, DriverError> {
+    let protocol = url.protocol;
+    match protocol {
+        Protocol::Nats => Err(DriverError::Unsupported {
+            what: "NATS cannot be measured yet: its client comes together with Cloverleaf's own \
+                   NATS front end"
+                .to_owned(),
+        }),
+        Protocol::Nsq | Protocol::Kafka | Protocol::Amqp => Err(DriverError::Unsupported {
+            what: format!("there is no client for {} in this program", protocol.name()),
+        }),
+    }
+}
+
+impl FromStr for Url {
+    type Err = UrlError;
+
+    fn from_str(text: &str) -> Result<Url, UrlError> {
+        let no_protocol = || UrlError::NoProtocol(text.to_owned());
+        let (before, after) = text.split_once(':').ok_or_else(no_protocol)?;
+        let (label, before) = match before.split_once('=') {
+            Some((label, protocol)) => (Some(label.to_owned()), protocol),
+            None => (None, before),
+        };
+        let (rest, options) = match after.split_once('?') {
+            Some((rest, options)) => (rest, parse_options(options)),
+            None => (after, BTreeMap::new()),
+        };
+        if before == "embedded" {
+            let protocol = parse_protocol(rest)?;
+            let embedded = Url::embedded(protocol);
+            return Ok(Url {
+                label,
+                options,
+                ..embedded
+            });
+        }
+        let rest = rest.strip_prefix("//").ok_or_else(no_protocol)?;
+        let protocol = parse_protocol(before)?;
+        let (authority, path) = match rest.split_once('/') {
+            Some((authority, path)) => (authority, Some(decoded(path))),
+            None => (rest, None),
+        };
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (Some(login), hosts),
+            None => (None, authority),
+        };
+        let (user, password) = match login.map(|login| login.split_once(':').ok_or(login)) {
+            Some(Ok((user, password))) => (Some(decoded(user)), Some(decoded(password))),
+            Some(Err(user)) => (Some(decoded(user)), None),
+            None => (None, None),
+        };
+        let hosts = hosts.split(',').map(|host| parse_host(host, protocol));
+        Ok(Url {
+            protocol,
+            label,
+            hosts: hosts.collect::<Result<_, _>>()?,
+            user,
+            password,
+            path,
+            options,
+        })
+    }
+}
+
+/// Without password: it is printed and written into reports.
+impl fmt::Display for Url {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = self.protocol.name();
+        if self.is_embedded() {
+            return write!(out, "embedded:{protocol}");
+        }
+        write!(out, "{protocol}://")?;
+        if let Some(user) = &self.user {
+            write!(out, "{user}@")?;
+        }
+        write!(out, "{}", self.host_list())?;
+        if let Some(path) = &self.path {
+            write!(out, "/{path}")?;
+        }
+        Ok(())
+    }
+}
+
+fn parse_protocol(text: &str) -> Result<Protocol, UrlError> {
+    let found = Protocol::ALL.into_iter().find(|it| it.name() == text);
+    found.ok_or_else(|| UrlError::Protocol(text.to_owned()))
+}
+
+fn parse_host(text: &str, protocol: Protocol) -> Result<(String, u16), UrlError> {
+    let wrong = || UrlError::Host(text.to_owned());
+    // A colon within brackets is one of IPv6.
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, port.parse().map_err(|_| wrong())?),
+        _ => (text, protocol.port()),
+    };
+    let is_plain = !host.contains(':') || (host.starts_with('[') && host.ends_with(']'));
+    match !host.is_empty() && is_plain {
+        true => Ok((host.to_owned(), port)),
+        false => Err(wrong()),
+    }
+}
+
+fn parse_options(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.split('&').filter(|pair| !pair.is_empty());
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    pairs
+        .map(|(name, value)| (decoded(name), decoded(value)))
+        .collect()
+}
+
+/// With `%41` as `A`; what is no such code stays as it is.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, others)) = rest.split_first() {
+        let code = match (first, others) {
+            (b'%', [high, low, ..]) => hex(*high).zip(hex(*low)),
+            _ => None,
+        };
+        match code {
+            Some((high, low)) => {
+                bytes.push(high << 4 | low);
+                rest = &others[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = others;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    let value = char::from(digit).to_digit(16)?;
+    u8::try_from(value).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_part_is_found() {
+        let url: Url = "mq=amqp://me:a%3ab@one:1,two/%2Fprod?raw&pid=7"
+            .parse()
+            .unwrap();
+        assert_eq!(url.protocol, Protocol::Amqp);
+        assert_eq!(url.name(), "mq");
+        assert_eq!(url.host_list(), "one:1,two:5672");
+        assert_eq!(url.user.as_deref(), Some("me"));
+        assert_eq!(url.password.as_deref(), Some("a:b"));
+        assert_eq!(url.path.as_deref(), Some("/prod"));
+        assert!(url.has("raw") && !url.has("other"));
+        assert_eq!(url.option("pid"), Some("7"));
+        assert_eq!(url.to_string(), "amqp://me@one:1,two:5672//prod");
+    }
+
+    #[test]
+    fn what_is_left_out_has_its_default() {
+        for (text, host) in [
+            ("nsq://a", "a:4150"),
+            ("kafka://[::1]", "[::1]:9092"),
+            ("nats://[::1]:9/", "[::1]:9"),
+        ] {
+            let url: Url = text.parse().unwrap();
+            assert_eq!(url.host(), host);
+            assert_eq!((url.user, url.label), (None, None));
+        }
+        let url: Url = "ours=embedded:kafka?x".parse().unwrap();
+        assert!(url.is_embedded() && url.has("x"));
+        assert_eq!(
+            (url.name(), url.to_string()),
+            ("ours".into(), "embedded:kafka".into())
+        );
+        let address = "nsq://127.0.0.1:1,[::1]:2"
+            .parse::<Url>()
+            .unwrap()
+            .addresses();
+        assert_eq!(address.unwrap().len(), 2);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, part) in [
+            ("127.0.0.1:4150", "does not say what is spoken"),
+            ("nsq", "does not say what is spoken"),
+            ("http://a", "\"http\" is none of nsq"),
+            ("embedded:mqtt", "\"mqtt\" is none of nsq"),
+            ("nsq://a:b", "\"a:b\" is no host"),
+            ("nsq://", "\"\" is no host"),
+            ("nsq://::1", "is no host"),
+        ] {
+            let error = text.parse::<Url>().unwrap_err().to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        let nats: Url = "nats://a".parse().unwrap();
+        let error = connect(&nats).err().unwrap().to_string();
+        assert!(error.contains("NATS cannot be measured yet"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_looked_at(text: String) {
+            let _ = text.parse::<Url>();
+            let _ = decoded(&text);
+        }
+    }
+}
