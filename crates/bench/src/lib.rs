@@ -28,6 +28,7 @@ mod payload;
 mod plan;
 mod proxy;
 mod schedule;
+mod sides;
 mod table;
 mod text;
 mod url;

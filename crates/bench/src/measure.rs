@@ -1,25 +1,19 @@
 //! One measurement from its first connection to its last message.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::{self, Scope, ScopedJoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::book::{Book, Live, Second, Tally};
+use crate::book::{Live, Second, Tally};
 use crate::check::Ranges;
 use crate::clock::Clock;
-use crate::driver::{Connect, Consume, DriverError, Produce, Stop};
-use crate::feed::Feed;
+use crate::driver::{Connect, DriverError, Stop};
 use crate::outcome::{Kind, Outcome, Subject};
 use crate::plan::{Amount, Plan};
 use crate::schedule::Arrivals;
-use crate::usage::{BrokerPlace, GENERATOR_THREADS, Meter, Usage};
+use crate::sides::{Connections, Ending, Part, Standing, Times};
+use crate::usage::{BrokerPlace, Meter, Usage};
 
 /// Between connecting and the first message, so that all threads are there.
 const RUN_UP_NS: u64 = 50_000_000;
-/// How often a measurement is looked at.
-const LOOK: Duration = Duration::from_millis(50);
-/// Consumers that got nothing for so long get nothing more: what is missing then is lost.
-const QUIET_NS: u64 = 5_000_000_000;
 /// Most messages of one request when a topic is filled.
 const FILL_BATCH: u32 = 200;
 /// Most messages on their way when a topic is filled.
@@ -120,25 +114,17 @@ impl Target<'_> {
             },
             ..plan.clone()
         };
-        let mut producers = self.producers(&plan)?;
-        let (clock, live) = (Clock::new(), Live::default());
-        let mut all = Tally::default();
-        let results: Vec<_> = thread::scope(|scope| {
-            let each = (0..).zip(producers.iter_mut());
-            let threads: Vec<_> = each
-                .map(|(number, producer)| {
-                    let book = Book::new(clock, plan.run, number, 0, live.clone());
-                    let feed = Feed::new(&plan, number, clock, 0);
-                    spawn_producer(scope, number, producer, feed, book, stop, None)
-                })
-                .collect();
-            threads.into_iter().map(join).collect()
-        });
-        for (tally, result) in results {
-            result?;
-            all.add(&tally);
+        let part = Part::whole(&plan, true, false);
+        let mut connections = Connections::open(self.connect, &plan, &part)?;
+        let times = Times::new(Clock::new(), 0, &plan, true);
+        let (produced, consumed) = (Live::default(), Live::default());
+        let live = (&produced, &consumed);
+        let until_done = |standing: &Standing| standing.producers_are_done;
+        let (mut sent, _) = connections.run(&plan, times, stop, live, until_done);
+        match sent.errors.pop() {
+            Some(error) => Err(error),
+            None => Ok(sent.tally),
         }
-        Ok(all)
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one measurement")]
@@ -152,75 +138,41 @@ impl Target<'_> {
         stop: &Stop,
         progress: &mut impl FnMut(&Progress),
     ) -> Result<(), DriverError> {
-        let mut consumers = match consumes {
-            true => (0..plan.consumers)
-                .map(|n| self.connect.consumer(plan, n))
-                .collect(),
-            false => Ok(Vec::new()),
-        }?;
-        let mut producers = match produces {
-            true => self.producers(plan)?,
-            false => Vec::new(),
-        };
+        let part = Part::whole(plan, produces, consumes);
+        let mut connections = Connections::open(self.connect, plan, &part)?;
         let clock = Clock::new();
         let start_ns = clock.now_ns() + RUN_UP_NS;
-        let warm_up_ns = (plan.warm_up_s * 1e9) as u64;
-        let measured_from_ns = start_ns + warm_up_ns;
-        let book_from_ns = match filled {
-            // What lies there was put in before: all of it counts.
-            Some(_) => 0,
-            None => measured_from_ns,
-        };
+        let times = Times::new(clock, start_ns, plan, filled.is_some());
         let (produced, consumed) = (Live::default(), Live::default());
-        let (consumers_stop, left) = (Stop::default(), AtomicUsize::new(producers.len()));
-        let book =
-            |number, live: &Live| Book::new(clock, plan.run, number, book_from_ns, live.clone());
-        let (sent, came, (usage, is_whole)) = thread::scope(|scope| {
-            let each = (0..).zip(consumers.iter_mut());
-            let consumer_threads: Vec<_> = each
-                .map(|(number, consumer)| {
-                    let book = book(number, &consumed);
-                    spawn_consumer(scope, number, consumer, book, &consumers_stop)
-                })
-                .collect();
-            let each = (0..).zip(producers.iter_mut());
-            let producer_threads: Vec<_> = each
-                .map(|(number, producer)| {
-                    let book = book(number, &produced);
-                    let feed = Feed::new(plan, number, clock, start_ns);
-                    spawn_producer(scope, number, producer, feed, book, stop, Some(&left))
-                })
-                .collect();
-            let mut watch = Watch {
-                plan,
-                clock,
-                measured_from_ns: book_from_ns.max(start_ns),
-                shown: 0,
-                produced: &produced,
-                consumed: &consumed,
-                progress,
-            };
-            let ended = watch.until_done(&self.place, stop, &left, filled, consumes, || {
-                consumer_threads.iter().all(ScopedJoinHandle::is_finished)
-            });
-            let sent: Vec<_> = producer_threads.into_iter().map(join).collect();
-            consumers_stop.set();
-            let came: Vec<_> = consumer_threads.into_iter().map(join).collect();
-            (sent, came, ended)
-        });
-        outcome.usage = usage;
-        let mut add = |results: Vec<(Tally, Result<(), DriverError>)>| {
-            let mut all = Tally::default();
-            for (tally, result) in results {
-                all.add(&tally);
-                if let Err(error) = result {
-                    outcome.cut.get_or_insert(error.to_string());
-                }
-            }
-            all
+        let mut watch = Watch {
+            measured_from_ns: times.measured_from_ns(),
+            shown: 0,
+            produced: &produced,
+            consumed: &consumed,
+            progress,
         };
-        let sent = produces.then(|| add(sent));
-        let came = consumes.then(|| add(came));
+        let mut meter = Meter::begin(&self.place);
+        let (mut is_warm, mut is_whole) = (false, true);
+        let put_in = filled.map(|filled| filled.acked.values().map(Ranges::len).sum());
+        let mut ending = Ending::new(plan, consumes, put_in, start_ns);
+        let live = (&produced, &consumed);
+        let (sent, came) = connections.run(plan, times, stop, live, |standing| {
+            if !is_warm && standing.now_ns >= times.measured_from_ns() {
+                is_warm = true;
+                meter = Meter::begin(&self.place);
+            }
+            meter.look();
+            watch.show(standing.now_ns);
+            let ended = ending.look(standing, stop.is_set());
+            is_whole = ended.unwrap_or(is_whole);
+            ended.is_some()
+        });
+        watch.show(u64::MAX);
+        outcome.usage = meter.end();
+        let errors = sent.errors.iter().chain(&came.errors);
+        outcome.cut = errors.map(ToString::to_string).next();
+        let sent = produces.then_some(sent.tally);
+        let came = consumes.then_some(came.tally);
         if let Some(came) = &came {
             let acked = sent.as_ref().or(filled).map(|tally| &tally.acked);
             let findings = acked.map(|acked| came.seen.compare(acked));
@@ -233,78 +185,10 @@ impl Target<'_> {
         (outcome.produced, outcome.consumed) = (sent, came);
         Ok(())
     }
-
-    fn producers(&self, plan: &Plan) -> Result<Vec<Box<dyn Produce>>, DriverError> {
-        let each = (0..plan.producers).map(|number| self.connect.producer(plan, number));
-        each.collect()
-    }
 }
 
-type Joined = (Tally, Result<(), DriverError>);
-
-fn spawn_producer<'s, 'e>(
-    scope: &'s Scope<'s, 'e>,
-    number: u32,
-    producer: &'s mut Box<dyn Produce>,
-    mut feed: Feed,
-    mut book: Book,
-    stop: &'s Stop,
-    left: Option<&'s AtomicUsize>,
-) -> ScopedJoinHandle<'s, Joined> {
-    spawn(
-        scope,
-        format!("{GENERATOR_THREADS}out-{number}"),
-        move || {
-            let result = producer.run(&mut feed, &mut book, stop);
-            if let Some(left) = left {
-                left.fetch_sub(1, Ordering::AcqRel);
-            }
-            (book.finish(), result)
-        },
-    )
-}
-
-fn spawn_consumer<'s, 'e>(
-    scope: &'s Scope<'s, 'e>,
-    number: u32,
-    consumer: &'s mut Box<dyn Consume>,
-    mut book: Book,
-    stop: &'s Stop,
-) -> ScopedJoinHandle<'s, Joined> {
-    spawn(
-        scope,
-        format!("{GENERATOR_THREADS}in-{number}"),
-        move || {
-            let result = consumer.run(&mut book, stop);
-            (book.finish(), result)
-        },
-    )
-}
-
-#[expect(
-    clippy::expect_used,
-    reason = "without threads there is nothing to be measured"
-)]
-fn spawn<'s, 'e>(
-    scope: &'s Scope<'s, 'e>,
-    name: String,
-    work: impl FnOnce() -> Joined + Send + 's,
-) -> ScopedJoinHandle<'s, Joined> {
-    let spawned = thread::Builder::new().name(name).spawn_scoped(scope, work);
-    spawned.expect("the system gives threads")
-}
-
-fn join(thread: ScopedJoinHandle<'_, Joined>) -> Joined {
-    match thread.join() {
-        Ok(joined) => joined,
-        Err(panic) => std::panic::resume_unwind(panic),
-    }
-}
-
-/// Looks after a measurement while its threads work.
+/// Shows a measurement while its threads work.
 struct Watch<'w, F> {
-    plan: &'w Plan,
-    clock: Clock,
     measured_from_ns: u64,
     /// Seconds before this one have been shown.
     shown: u32,
@@ -314,59 +198,6 @@ struct Watch<'w, F> {
 }
 
 impl<F: FnMut(&Progress)> Watch<'_, F> {
-    /// Waits until producers are done, and consumers have all that was acknowledged, or get
-    /// nothing more. Measures the costs meanwhile, those of the warm-up apart. `false`: it was
-    /// over before everything could come.
-    fn until_done(
-        &mut self,
-        place: &BrokerPlace,
-        stop: &Stop,
-        left: &AtomicUsize,
-        filled: Option<&Tally>,
-        consumes: bool,
-        consumers_are_gone: impl Fn() -> bool,
-    ) -> (Usage, bool) {
-        let mut meter = Meter::begin(place);
-        let mut is_warm = false;
-        let (mut came_before, mut quiet_since_ns) = (0, self.clock.now_ns());
-        let end_ns = match (filled, self.plan.end_s()) {
-            (Some(_), Some(seconds)) => self.measured_from_ns + (seconds * 1e9) as u64,
-            _ => u64::MAX,
-        };
-        loop {
-            thread::sleep(LOOK);
-            let now_ns = self.clock.now_ns();
-            if !is_warm && now_ns >= self.measured_from_ns {
-                is_warm = true;
-                meter = Meter::begin(place);
-            }
-            meter.look();
-            self.show(now_ns);
-            let came = self.consumed.count();
-            // What a producer has given up may have been stored all the same.
-            let acked = match filled {
-                Some(filled) => filled.acked.values().map(Ranges::len).sum(),
-                None => self.produced.count() + self.produced.failures(),
-            };
-            if came != came_before {
-                (came_before, quiet_since_ns) = (came, now_ns);
-            }
-            let producers_are_done = left.load(Ordering::Acquire) == 0;
-            let is_quiet = now_ns.saturating_sub(quiet_since_ns) > QUIET_NS;
-            let has_all = !consumes || came >= acked || is_quiet;
-            let consumers_are_done = has_all || consumers_are_gone();
-            if !producers_are_done {
-                // Not quiet because of the consumers.
-                quiet_since_ns = quiet_since_ns.max(now_ns.saturating_sub(QUIET_NS / 2));
-            }
-            let is_over = producers_are_done && (consumers_are_done || now_ns >= end_ns);
-            if is_over || (stop.is_set() && producers_are_done) {
-                self.show(u64::MAX);
-                return (meter.end(), has_all && !stop.is_set());
-            }
-        }
-    }
-
     /// Shows the seconds that are over.
     fn show(&mut self, now_ns: u64) {
         // A second more, because books close theirs with the first message of the next one.

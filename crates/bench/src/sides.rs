@@ -1,0 +1,357 @@
+//! The two sides of a measurement, or a part of them: their connections, and the threads that work
+//! with these until somebody says that it is over.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::Duration;
+
+use crate::book::{Book, Live, Tally};
+use crate::clock::Clock;
+use crate::driver::{Connect, Consume, DriverError, Produce, Stop};
+use crate::feed::Feed;
+use crate::plan::{Amount, Plan};
+use crate::usage::GENERATOR_THREADS;
+
+/// How often a measurement is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// Consumers that got nothing for so long get nothing more: what is missing then is lost.
+const QUIET_NS: u64 = 5_000_000_000;
+
+/// Which connections of a plan are meant. Several machines share one plan, and each has others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) producers: Range<u32>,
+    pub(crate) consumers: Range<u32>,
+}
+
+impl Part {
+    /// All of them, of the sides that are meant.
+    pub(crate) fn whole(plan: &Plan, produces: bool, consumes: bool) -> Part {
+        Part {
+            producers: 0..if produces { plan.producers } else { 0 },
+            consumers: 0..if consumes { plan.consumers } else { 0 },
+        }
+    }
+}
+
+/// Since when something is done, by one clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) clock: Clock,
+    /// The first message.
+    pub(crate) start_ns: u64,
+    /// What was to be sent before this does not count.
+    pub(crate) book_from_ns: u64,
+}
+
+impl Times {
+    /// A measurement that begins then. `filled`: what is consumed was put in before, and counts.
+    pub(crate) fn new(clock: Clock, start_ns: u64, plan: &Plan, filled: bool) -> Times {
+        let warm_up_ns = (plan.warm_up_s * 1e9) as u64;
+        Times {
+            clock,
+            start_ns,
+            book_from_ns: match filled {
+                true => 0,
+                false => start_ns + warm_up_ns,
+            },
+        }
+    }
+
+    /// When seconds begin to be shown.
+    pub(crate) fn measured_from_ns(&self) -> u64 {
+        self.book_from_ns.max(self.start_ns)
+    }
+}
+
+/// Where a measurement stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// When that was.
+    pub(crate) now_ns: u64,
+    /// Messages that may come: acknowledged, or given up, which may have been stored all the same.
+    pub(crate) stored: u64,
+    /// Messages that came.
+    pub(crate) came: u64,
+    pub(crate) producers_are_done: bool,
+    pub(crate) consumers_are_gone: bool,
+}
+
+/// Decides when a measurement is over: once producers are done, and consumers have all there is,
+/// or get nothing more.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    consumes: bool,
+    /// Messages that were put in before, if that is what is consumed.
+    filled: Option<u64>,
+    end_ns: u64,
+    came_before: u64,
+    quiet_since_ns: u64,
+}
+
+impl Ending {
+    /// Of a measurement that begins at `start_ns`.
+    pub(crate) fn new(plan: &Plan, consumes: bool, filled: Option<u64>, start_ns: u64) -> Ending {
+        let end_s = match plan.amount {
+            // Producers see to their end themselves.
+            Amount::Seconds(_) if filled.is_some() => plan.end_s(),
+            _ => None,
+        };
+        Ending {
+            consumes,
+            filled,
+            end_ns: end_s.map_or(u64::MAX, |seconds| start_ns + (seconds * 1e9) as u64),
+            came_before: 0,
+            quiet_since_ns: 0,
+        }
+    }
+
+    /// Whether it is over, and then whether everything could come until now.
+    pub(crate) fn look(&mut self, standing: &Standing, is_stopped: bool) -> Option<bool> {
+        let now_ns = standing.now_ns;
+        if standing.came != self.came_before || self.quiet_since_ns == 0 {
+            (self.came_before, self.quiet_since_ns) = (standing.came, now_ns);
+        }
+        let is_quiet = now_ns.saturating_sub(self.quiet_since_ns) > QUIET_NS;
+        let has_come = standing.came >= self.filled.unwrap_or(standing.stored);
+        let has_all = !self.consumes || has_come || is_quiet;
+        if !standing.producers_are_done {
+            // Not quiet because of the consumers.
+            let earliest_ns = now_ns.saturating_sub(QUIET_NS / 2);
+            self.quiet_since_ns = self.quiet_since_ns.max(earliest_ns);
+            return None;
+        }
+        let is_over = has_all || standing.consumers_are_gone || now_ns >= self.end_ns;
+        (is_over || is_stopped).then_some(has_all && !is_stopped)
+    }
+}
+
+/// Connections that are ready to begin.
+pub(crate) struct Connections {
+    producers: Vec<(u32, Box<dyn Produce>)>,
+    consumers: Vec<(u32, Box<dyn Consume>)>,
+}
+
+/// What a side has written down, and the errors that ended connections.
+#[derive(Debug, Default)]
+pub(crate) struct Side {
+    pub(crate) tally: Tally,
+    pub(crate) errors: Vec<DriverError>,
+}
+
+impl Side {
+    fn add(&mut self, (tally, result): Joined) {
+        self.tally.add(&tally);
+        self.errors.extend(result.err());
+    }
+}
+
+impl Connections {
+    /// Makes them, consumers first.
+    ///
+    /// # Errors
+    /// One cannot be made.
+    pub(crate) fn open(
+        connect: &dyn Connect,
+        plan: &Plan,
+        part: &Part,
+    ) -> Result<Connections, DriverError> {
+        let consumers = part.consumers.clone();
+        let consumers = consumers.map(|it| Ok((it, connect.consumer(plan, it)?)));
+        let consumers = consumers.collect::<Result<_, DriverError>>()?;
+        let producers = part.producers.clone();
+        let producers = producers.map(|it| Ok((it, connect.producer(plan, it)?)));
+        Ok(Connections {
+            producers: producers.collect::<Result<_, DriverError>>()?,
+            consumers,
+        })
+    }
+
+    /// Works until `look` says that it is over: then consumers end, and producers if `stop` is set.
+    /// Gives what producers and what consumers have done.
+    pub(crate) fn run(
+        &mut self,
+        plan: &Plan,
+        times: Times,
+        stop: &Stop,
+        (produced, consumed): (&Live, &Live),
+        mut look: impl FnMut(&Standing) -> bool,
+    ) -> (Side, Side) {
+        let book = |number, live: &Live| {
+            Book::new(
+                times.clock,
+                plan.run,
+                number,
+                times.book_from_ns,
+                live.clone(),
+            )
+        };
+        let (consumers_stop, left) = (Stop::default(), AtomicUsize::new(self.producers.len()));
+        thread::scope(|scope| {
+            let consumers: Vec<_> = self
+                .consumers
+                .iter_mut()
+                .map(|(number, consumer)| {
+                    let book = book(*number, consumed);
+                    spawn_consumer(scope, *number, consumer, book, &consumers_stop)
+                })
+                .collect();
+            let producers: Vec<_> = self
+                .producers
+                .iter_mut()
+                .map(|(number, producer)| {
+                    let book = book(*number, produced);
+                    let feed = Feed::new(plan, *number, times.clock, times.start_ns);
+                    spawn_producer(scope, (*number, &left), producer, feed, book, stop)
+                })
+                .collect();
+            loop {
+                thread::sleep(LOOK);
+                let is_over = look(&Standing {
+                    now_ns: times.clock.now_ns(),
+                    stored: produced.count() + produced.failures(),
+                    came: consumed.count(),
+                    producers_are_done: left.load(Ordering::Acquire) == 0,
+                    consumers_are_gone: consumers.iter().all(ScopedJoinHandle::is_finished),
+                });
+                if is_over {
+                    break;
+                }
+            }
+            let (mut sent, mut came) = (Side::default(), Side::default());
+            producers
+                .into_iter()
+                .for_each(|thread| sent.add(join(thread)));
+            consumers_stop.set();
+            consumers
+                .into_iter()
+                .for_each(|thread| came.add(join(thread)));
+            (sent, came)
+        })
+    }
+}
+
+type Joined = (Tally, Result<(), DriverError>);
+
+fn spawn_producer<'s, 'e>(
+    scope: &'s Scope<'s, 'e>,
+    (number, left): (u32, &'s AtomicUsize),
+    producer: &'s mut Box<dyn Produce>,
+    mut feed: Feed,
+    mut book: Book,
+    stop: &'s Stop,
+) -> ScopedJoinHandle<'s, Joined> {
+    spawn(
+        scope,
+        format!("{GENERATOR_THREADS}out-{number}"),
+        move || {
+            let result = producer.run(&mut feed, &mut book, stop);
+            left.fetch_sub(1, Ordering::AcqRel);
+            (book.finish(), result)
+        },
+    )
+}
+
+fn spawn_consumer<'s, 'e>(
+    scope: &'s Scope<'s, 'e>,
+    number: u32,
+    consumer: &'s mut Box<dyn Consume>,
+    mut book: Book,
+    stop: &'s Stop,
+) -> ScopedJoinHandle<'s, Joined> {
+    spawn(
+        scope,
+        format!("{GENERATOR_THREADS}in-{number}"),
+        move || {
+            let result = consumer.run(&mut book, stop);
+            (book.finish(), result)
+        },
+    )
+}
+
+#[expect(
+    clippy::expect_used,
+    reason = "without threads there is nothing to be measured"
+)]
+fn spawn<'s, 'e>(
+    scope: &'s Scope<'s, 'e>,
+    name: String,
+    work: impl FnOnce() -> Joined + Send + 's,
+) -> ScopedJoinHandle<'s, Joined> {
+    let spawned = thread::Builder::new().name(name).spawn_scoped(scope, work);
+    spawned.expect("the system gives threads")
+}
+
+fn join(thread: ScopedJoinHandle<'_, Joined>) -> Joined {
+    match thread.join() {
+        Ok(joined) => joined,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::payload::PayloadKind;
+    use crate::plan::Acks;
+    use crate::schedule::Arrivals;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn plan(amount: Amount) -> Plan {
+        Plan {
+            run: 1,
+            topic: "t".to_owned(),
+            producers: 1,
+            consumers: 1,
+            size_bytes: 100,
+            payload: PayloadKind::Random,
+            amount,
+            warm_up_s: 1.0,
+            arrivals: Arrivals::Closed,
+            batch_messages: 1,
+            in_flight: 1,
+            acks: Acks::One,
+            partitions: 1,
+            keys: 0,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn it_is_over_when_everything_has_come_or_nothing_comes() {
+        let mut ending = Ending::new(&plan(Amount::Messages(5)), true, None, 0);
+        let mut standing = Standing {
+            now_ns: 60 * SECOND,
+            stored: 4,
+            came: 4,
+            ..Standing::default()
+        };
+        assert_eq!(ending.look(&standing, false), None, "producers go on");
+        (standing.producers_are_done, standing.stored) = (true, 5);
+        assert_eq!(ending.look(&standing, false), None, "one is to come");
+        assert_eq!(ending.look(&standing, true), Some(false));
+        standing.now_ns += 6 * SECOND;
+        assert_eq!(ending.look(&standing, false), Some(true), "and is lost");
+        (standing.came, standing.now_ns) = (5, standing.now_ns + 1);
+        assert_eq!(ending.look(&standing, false), Some(true));
+    }
+
+    #[test]
+    fn who_empties_a_topic_may_run_out_of_time() {
+        let mut ending = Ending::new(&plan(Amount::Seconds(2.0)), true, Some(9), SECOND);
+        let mut standing = Standing {
+            now_ns: SECOND,
+            came: 4,
+            producers_are_done: true,
+            ..Standing::default()
+        };
+        assert_eq!(ending.look(&standing, false), None);
+        (standing.came, standing.now_ns) = (5, 4 * SECOND);
+        assert_eq!(ending.look(&standing, false), Some(false));
+        standing.consumers_are_gone = true;
+        standing.now_ns = 2 * SECOND;
+        assert_eq!(ending.look(&standing, false), Some(false));
+    }
+}
