@@ -92,7 +92,9 @@ impl Tally {
             (mine, theirs) => mine.or(theirs),
         };
         for (at, second) in &other.seconds {
-            self.seconds.entry(*at).or_default().add(second);
+            let mine = self.seconds.entry(*at).or_default();
+            mine.add(second);
+            mine.response.pack();
         }
         for (producer, acked) in &other.acked {
             let _ = self.acked.entry(*producer).or_default().add(acked);
@@ -199,6 +201,11 @@ impl Book {
         }
     }
 
+    /// The measurement's clock.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
     /// A message was handed to the client. `waited`: before that there was no room for it, so that
     /// its delay is not the generator's.
     #[inline]
@@ -215,13 +222,19 @@ impl Book {
     /// A message was acknowledged.
     #[inline]
     pub fn acked(&mut self, message: &Message, bytes: usize, now_ns: u64) {
-        if self.acked.insert(message.sequence) {
-            self.step();
-        }
-        if message.is_measured {
-            let response_ns = now_ns.saturating_sub(message.intended_ns);
-            let service_ns = now_ns.saturating_sub(message.sent_ns);
-            self.count(now_ns, bytes, response_ns, service_ns);
+        self.acked_many(message, 1, bytes, now_ns);
+    }
+
+    /// So many consecutive messages with the same times were acknowledged, each of so many bytes.
+    #[inline]
+    pub fn acked_many(&mut self, first: &Message, count: u32, bytes: usize, now_ns: u64) {
+        let count = u64::from(count);
+        let new = self.acked.insert_many(first.sequence, count);
+        self.step(new);
+        if first.is_measured {
+            let response_ns = now_ns.saturating_sub(first.intended_ns);
+            let service_ns = now_ns.saturating_sub(first.sent_ns);
+            self.count(count, now_ns, bytes, response_ns, service_ns);
         }
     }
 
@@ -246,35 +259,40 @@ impl Book {
             return false;
         };
         if self.tally.seen.came(stamp.producer, stamp.sequence, stream) {
-            self.step();
+            self.step(1);
         }
         let intended_ns = self.clock.from_unix_ns(stamp.intended_unix_ns);
         if intended_ns >= self.measured_from_ns {
             let response_ns = now_ns.saturating_sub(intended_ns);
             let lag_ns = u64::from(stamp.lag_us) * 1_000;
             let service_ns = response_ns.saturating_sub(lag_ns);
-            self.count(now_ns, message.len(), response_ns, service_ns);
+            self.count(1, now_ns, message.len(), response_ns, service_ns);
         }
         true
     }
 
-    /// One message more.
+    /// So many messages more.
     #[inline]
-    fn step(&self) {
+    fn step(&self, more: u64) {
         let count = self.counter.load(Ordering::Relaxed);
-        self.counter.store(count + 1, Ordering::Relaxed);
+        self.counter.store(count + more, Ordering::Relaxed);
     }
 
     #[inline]
-    fn count(&mut self, now_ns: u64, bytes: usize, response_ns: u64, service_ns: u64) {
+    fn count(
+        &mut self,
+        messages: u64,
+        now_ns: u64,
+        bytes: usize,
+        response_ns: u64,
+        service_ns: u64,
+    ) {
         self.turn(now_ns);
-        self.tally.response.record(response_ns);
-        self.tally.service.record(service_ns);
-        self.tally.messages += 1;
-        self.tally.bytes += bytes as u64;
-        self.second.messages += 1;
-        self.second.bytes += bytes as u64;
-        self.second.response.record(response_ns);
+        // The sums of a second go to the tally when it is over: one thing less per message.
+        self.tally.service.record_n(service_ns, messages);
+        self.second.messages += messages;
+        self.second.bytes += bytes as u64 * messages;
+        self.second.response.record_n(response_ns, messages);
         let first = self.tally.span_ns.map_or(now_ns, |(first, _)| first);
         self.tally.span_ns = Some((first, now_ns));
     }
@@ -293,7 +311,12 @@ impl Book {
     fn close_second(&mut self) {
         if self.second.messages > 0 || self.second.errors > 0 {
             self.live.add(self.at, &self.second);
-            let second = std::mem::take(&mut self.second);
+            let mut second = std::mem::take(&mut self.second);
+            self.tally.messages += second.messages;
+            self.tally.bytes += second.bytes;
+            self.tally.response.add(&second.response);
+            // A second is looked at no more until it is over: a long run has thousands.
+            second.response.pack();
             self.tally.seconds.entry(self.at).or_default().add(&second);
         }
     }

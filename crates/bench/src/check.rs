@@ -25,6 +25,19 @@ impl Ranges {
         self.insert_somewhere(number)
     }
 
+    /// Adds so many consecutive numbers; says how many were not there.
+    #[inline]
+    pub fn insert_many(&mut self, first: u64, count: u64) -> u64 {
+        if let Some(mut last) = self.ranges.last_entry()
+            && *last.get() == first
+        {
+            *last.get_mut() += count;
+            return count;
+        }
+        let new = (first..first + count).filter(|number| self.insert_somewhere(*number));
+        new.count() as u64
+    }
+
     fn insert_somewhere(&mut self, number: u64) -> bool {
         let before = self.ranges.range(..=number).next_back();
         let before = before.map(|(start, end)| (*start, *end));
@@ -222,6 +235,11 @@ mod tests {
             }
             prop_assert_eq!(set_of(&ranges), set.clone());
             prop_assert_eq!(ranges.len(), set.len() as u64);
+            let mut many = ranges.clone();
+            let first = one.first().copied().unwrap_or(60);
+            let new = (first..first + 5).filter(|number| !set.contains(number)).count();
+            prop_assert_eq!(many.insert_many(first, 5), new as u64);
+            prop_assert_eq!(many.len(), (set.len() + new) as u64);
             let other = ranges_of(&two);
             let others = set_of(&other);
             let common = set.intersection(&others).count() as u64;

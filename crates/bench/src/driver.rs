@@ -75,30 +75,6 @@ pub enum Promise {
     Configured,
 }
 
-impl Promise {
-    /// In one word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Promise::None => "none",
-            Promise::Memory => "memory",
-            Promise::Kernel => "kernel",
-            Promise::Disk => "disk",
-            Promise::Configured => "as configured",
-        }
-    }
-
-    /// In a few words, for titles.
-    pub fn sentence(self) -> &'static str {
-        match self {
-            Promise::None => "none (nothing is acknowledged)",
-            Promise::Memory => "memory (a killed broker may lose what it acknowledged)",
-            Promise::Kernel => "kernel (survives kill -9, not a power loss)",
-            Promise::Disk => "disk (synced, survives a power loss)",
-            Promise::Configured => "as the broker is configured (it does not say)",
-        }
-    }
-}
-
 /// A protocol's client: makes connections to one broker. Each connection is used by one thread.
 pub trait Connect: Send + Sync {
     /// Looks whether the broker is there, and makes the topic as the plan wants it.

@@ -10,106 +10,171 @@ const HIGH_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 
 /// A distribution of times in nanoseconds.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Histogram {
-    inner: hdrhistogram::Histogram<u64>,
+    state: State,
 }
 
-impl Default for Histogram {
-    fn default() -> Self {
-        Self::new()
-    }
+type Inner = hdrhistogram::Histogram<u64>;
+
+#[derive(Debug, Clone, Default)]
+enum State {
+    /// Nothing was counted, and no memory is needed.
+    #[default]
+    Empty,
+    Open(Box<Inner>),
+    /// As [`Histogram::to_bytes`] wrote it.
+    Packed(Box<[u8]>),
 }
 
 impl Histogram {
     /// An empty one.
-    #[expect(
-        clippy::expect_used,
-        reason = "the bounds are constants that are valid"
-    )]
     pub fn new() -> Histogram {
-        let inner = hdrhistogram::Histogram::new_with_bounds(LOW_NS, HIGH_NS, DIGITS);
-        Histogram {
-            inner: inner.expect("the bounds are valid"),
-        }
+        Histogram::default()
     }
 
     /// Counts a time.
     #[inline]
     pub fn record(&mut self, ns: u64) {
-        self.inner.saturating_record(ns);
+        self.inner().saturating_record(ns);
     }
 
     /// Counts a time so often.
     #[inline]
     pub fn record_n(&mut self, ns: u64, count: u64) {
-        self.inner.saturating_record_n(ns, count);
+        self.inner().saturating_record_n(ns, count);
+    }
+
+    #[inline]
+    fn inner(&mut self) -> &mut Inner {
+        if !matches!(self.state, State::Open(_)) {
+            self.open();
+        }
+        match &mut self.state {
+            State::Open(inner) => inner,
+            State::Empty | State::Packed(_) => unreachable!("it was opened"),
+        }
+    }
+
+    #[cold]
+    fn open(&mut self) {
+        let inner = match &self.state {
+            State::Packed(bytes) => unpacked(bytes),
+            State::Empty | State::Open(_) => None,
+        };
+        self.state = State::Open(Box::new(inner.unwrap_or_else(empty)));
+    }
+
+    /// Takes little memory until it is changed again; looking at it costs more.
+    pub fn pack(&mut self) {
+        if matches!(self.state, State::Open(_)) {
+            self.state = match self.is_empty() {
+                true => State::Empty,
+                false => State::Packed(self.to_bytes().into_boxed_slice()),
+            };
+        }
     }
 
     /// Adds another one.
     pub fn add(&mut self, other: &Histogram) {
         // The bounds are the same, so nothing can lie outside.
-        let _ = self.inner.add(&other.inner);
+        let _ = other.look(|other| self.inner().add(other));
+    }
+
+    /// Looks at it, if something was counted.
+    fn look<R>(&self, with: impl FnOnce(&Inner) -> R) -> Option<R> {
+        match &self.state {
+            State::Empty => None,
+            State::Open(inner) => Some(with(inner)),
+            State::Packed(bytes) => unpacked(bytes).as_ref().map(with),
+        }
     }
 
     /// How many times were counted.
     pub fn len(&self) -> u64 {
-        self.inner.len()
+        self.look(Inner::len).unwrap_or(0)
     }
 
     /// Whether none was.
     pub fn is_empty(&self) -> bool {
-        self.inner.is_empty()
+        self.len() == 0
     }
 
     /// The time below or at which this share lies, 0 to 1; in nanoseconds. 0 if there is none.
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
-        match self.is_empty() {
+        self.look(|inner| match inner.is_empty() {
             true => 0,
-            false => self.inner.value_at_quantile(quantile),
-        }
+            false => inner.value_at_quantile(quantile),
+        })
+        .unwrap_or(0)
     }
 
     /// The longest time in nanoseconds.
     pub fn max_ns(&self) -> u64 {
-        self.inner.max()
+        self.look(Inner::max).unwrap_or(0)
     }
 
     /// The shortest time in nanoseconds; 0 if there is none.
     pub fn min_ns(&self) -> u64 {
-        match self.is_empty() {
+        self.look(|inner| match inner.is_empty() {
             true => 0,
-            false => self.inner.min(),
-        }
+            false => inner.min(),
+        })
+        .unwrap_or(0)
     }
 
     /// The mean in nanoseconds.
     pub fn mean_ns(&self) -> f64 {
-        self.inner.mean()
+        self.look(Inner::mean).unwrap_or(0.0)
     }
 
     /// Forgets everything.
     pub fn clear(&mut self) {
-        self.inner.reset();
+        match &mut self.state {
+            State::Open(inner) => inner.reset(),
+            State::Empty | State::Packed(_) => self.state = State::Empty,
+        }
     }
 
     /// HdrHistogram's own encoding (V2), to be added up elsewhere.
     pub fn to_bytes(&self) -> Vec<u8> {
+        if let State::Packed(bytes) = &self.state {
+            return bytes.to_vec();
+        }
         let mut bytes = Vec::new();
-        // A vector takes everything.
-        let _ = V2Serializer::new().serialize(&self.inner, &mut bytes);
+        let mut write = |inner: &Inner| {
+            // A vector takes everything.
+            let _ = V2Serializer::new().serialize(inner, &mut bytes);
+        };
+        match &self.state {
+            State::Open(inner) => write(inner),
+            State::Empty | State::Packed(_) => write(&empty()),
+        }
         bytes
     }
 
     /// What [`Histogram::to_bytes`] wrote; `None` if it did not.
-    pub fn from_bytes(mut bytes: &[u8]) -> Option<Histogram> {
-        let inner: hdrhistogram::Histogram<u64> =
-            Deserializer::new().deserialize(&mut bytes).ok()?;
-        let mut histogram = Histogram::new();
-        // Whatever bounds it had.
-        histogram.inner.add(inner).ok()?;
-        Some(histogram)
+    pub fn from_bytes(bytes: &[u8]) -> Option<Histogram> {
+        let inner = unpacked(bytes)?;
+        let state = State::Open(Box::new(inner));
+        Some(Histogram { state })
     }
+}
+
+#[expect(
+    clippy::expect_used,
+    reason = "the bounds are constants that are valid"
+)]
+fn empty() -> Inner {
+    Inner::new_with_bounds(LOW_NS, HIGH_NS, DIGITS).expect("the bounds are valid")
+}
+
+fn unpacked(mut bytes: &[u8]) -> Option<Inner> {
+    let read: Inner = Deserializer::new().deserialize(&mut bytes).ok()?;
+    // Whatever bounds it had.
+    let mut inner = empty();
+    inner.add(read).ok()?;
+    Some(inner)
 }
 
 impl Serialize for Histogram {
@@ -144,5 +209,33 @@ mod tests {
         assert!((4_990_000..5_020_000).contains(&one.quantile_ns(0.5)));
         assert!(one.max_ns() >= HIGH_NS);
         assert!(Histogram::from_bytes(b"nothing").is_none());
+    }
+
+    #[test]
+    fn what_is_packed_is_the_same_and_goes_on() {
+        let mut packed = Histogram::new();
+        packed.pack();
+        assert_eq!(
+            (packed.len(), packed.quantile_ns(0.5), packed.min_ns()),
+            (0, 0, 0)
+        );
+        let mut open = Histogram::new();
+        for n in 1..=500 {
+            packed.record(n * 7_000);
+            open.record(n * 7_000);
+            packed.pack();
+        }
+        assert!(packed.to_bytes().len() < 4_000);
+        assert_eq!(packed.to_bytes(), open.to_bytes());
+        assert_eq!(packed.quantile_ns(0.9), open.quantile_ns(0.9));
+        assert_eq!(
+            (packed.max_ns(), packed.min_ns()),
+            (open.max_ns(), open.min_ns())
+        );
+        open.add(&packed);
+        open.add(&Histogram::new());
+        assert_eq!(open.len(), 1_000);
+        packed.clear();
+        assert!(packed.is_empty());
     }
 }

@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 
 use crate::book::Tally;
 use crate::histogram::Histogram;
-use crate::notes;
 use crate::outcome::{Kind, Outcome, Report, Row};
 use crate::payload::PayloadKind;
 use crate::table::QUANTILES;
+use crate::{notes, words};
 
 /// The report as JSON, indented.
 pub fn text(report: &Report) -> String {
@@ -56,7 +56,7 @@ fn outcome(outcome: &Outcome) -> Value {
     json!({
         "url": outcome.subject.url,
         "versions": outcome.subject.versions.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
-        "durability": outcome.subject.promise.name(),
+        "durability": words::promise(outcome.subject.promise),
         "kind": outcome.kind,
         "settings": settings,
         "started_unix_ms": outcome.started_unix_ms,
@@ -68,6 +68,7 @@ fn outcome(outcome: &Outcome) -> Value {
         "client_cpu_us_per_message": outcome.client_us(),
         "broker_cpu_us_per_message": outcome.broker_us(),
         "cut": outcome.cut,
+        "remarks": outcome.remarks,
     })
 }
 

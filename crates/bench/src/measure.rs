@@ -59,6 +59,15 @@ impl Target<'_> {
         let started = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
+        let plan = &Plan {
+            // A subscription that nobody reads from would cost the broker something.
+            consumers: if kind == Kind::Produce {
+                0
+            } else {
+                plan.consumers
+            },
+            ..plan.clone()
+        };
         self.connect.prepare(plan)?;
         let mut outcome = Outcome {
             subject: Subject {
@@ -75,6 +84,7 @@ impl Target<'_> {
             findings: None,
             usage: Usage::default(),
             cut: None,
+            remarks: Vec::new(),
         };
         let measured = match kind {
             Kind::Produce => self.sides(plan, true, false, None, &mut outcome, stop, &mut progress),
@@ -94,9 +104,9 @@ impl Target<'_> {
             let reason = "it was stopped before its time".to_owned();
             outcome.cut.get_or_insert(reason);
         }
-        if let Err(error) = cleaned {
-            outcome.cut.get_or_insert(error.to_string());
-        }
+        outcome
+            .remarks
+            .extend(cleaned.err().map(|error| error.to_string()));
         Ok(outcome)
     }
 

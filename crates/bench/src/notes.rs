@@ -3,7 +3,7 @@
 use crate::outcome::{Kind, Outcome, Report};
 use crate::plan::Amount;
 use crate::schedule::Arrivals;
-use crate::text;
+use crate::words;
 
 /// A generator that is later than this is told of.
 const LAG_NS: u64 = 1_000_000;
@@ -51,28 +51,28 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
         if findings.lost > 0 {
             notes.push(format!(
                 "LOST: {label}: {} messages were acknowledged and came to no consumer.",
-                text::count(findings.lost as f64)
+                words::count(findings.lost)
             ));
         }
         if findings.out_of_order > 0 {
             notes.push(format!(
                 "OUT OF ORDER: {label}: {} messages came behind a later one where order is \
                  promised.",
-                text::count(findings.out_of_order as f64)
+                words::count(findings.out_of_order)
             ));
         }
         if findings.duplicates > 0 {
             notes.push(format!(
                 "{label}: {} messages came more than once, which a broker that delivers at least \
                  once may do.",
-                text::count(findings.duplicates as f64)
+                words::count(findings.duplicates)
             ));
         }
         if findings.unread > 0 {
             notes.push(format!(
                 "{label}: {} messages had not been consumed when it was over; whether one of \
                  them is lost is not known.",
-                text::count(findings.unread as f64)
+                words::count(findings.unread)
             ));
         }
     }
@@ -83,11 +83,17 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
                 "{label}: the generator itself was late: one message in a hundred was sent {} or \
                  more after its time though nothing had to be waited for. Response times contain \
                  that; take more connections or a lower rate.",
-                text::time(lag_ns)
+                words::time(lag_ns as f64)
             ));
         }
         notes.extend(of_rate(outcome, produced.rate()));
     }
+    notes.extend(
+        outcome
+            .remarks
+            .iter()
+            .map(|remark| format!("{label}: {remark}.")),
+    );
     let sides = [&outcome.produced, &outcome.consumed];
     for tally in sides.into_iter().flatten() {
         for error in &tally.error_texts {
@@ -97,7 +103,7 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
             notes.push(format!(
                 "{label}: {} messages of other programs or earlier measurements came and were not \
                  counted.",
-                text::count(tally.foreign as f64)
+                words::count(tally.foreign)
             ));
         }
     }
@@ -117,8 +123,8 @@ fn of_rate(outcome: &Outcome, rate: f64) -> Option<String> {
             "{}: of {} messages per second only {} were acknowledged: more than it bears under \
              these settings, so latency grew with time and says little.",
             outcome.subject.label,
-            text::count(wanted),
-            text::count(rate)
+            words::number(wanted),
+            words::number(rate)
         )
     })
 }

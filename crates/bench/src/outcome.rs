@@ -55,6 +55,9 @@ pub struct Outcome {
     pub usage: Usage,
     /// Why it ended before its time; then what was measured until then is here.
     pub cut: Option<String>,
+    /// What else was noticed, in the middle of a sentence each.
+    #[serde(default)]
+    pub remarks: Vec<String>,
 }
 
 impl Outcome {

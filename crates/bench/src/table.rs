@@ -7,9 +7,9 @@ use crate::book::Tally;
 use crate::driver::Promise;
 use crate::histogram::Histogram;
 use crate::outcome::{Kind, Outcome, Report, Row};
-use crate::plan::{Acks, Amount, Plan};
+use crate::plan::Acks;
 use crate::schedule::Arrivals;
-use crate::{notes, text};
+use crate::{notes, words};
 
 /// The percentiles of every table.
 pub(crate) const QUANTILES: [(&str, f64); 6] = [
@@ -29,11 +29,12 @@ pub fn render(report: &Report, width: Option<u16>) -> String {
         out.push('\n');
     };
     line(&title(report));
-    line(&conditions(report));
-    let first = report.rows.first().and_then(|row| row.runs.first());
-    if let Some(outcome) = first {
-        line(&settings(outcome.kind, &outcome.plan));
+    for promise in promises(report) {
+        let name = words::promise(promise);
+        line(&format!("  {name}: {}", words::promise_sentence(promise)));
     }
+    line(&conditions(report));
+    line(&settings(report));
     line(&throughput(report, width));
     if let Some(latency) = latency(report, width) {
         line(&latency);
@@ -44,25 +45,28 @@ pub fn render(report: &Report, width: Option<u16>) -> String {
     out
 }
 
-/// What it is about, with the durability class, if there is one for all.
+/// What it is about, with the durability class.
 pub(crate) fn title(report: &Report) -> String {
-    let runs = || report.rows.iter().flat_map(|row| &row.runs);
+    let promises = promises(report);
+    match promises.as_slice() {
+        [] => report.title.clone(),
+        [one] => format!("{} · durability: {}", report.title, words::promise(*one)),
+        several => {
+            let each: Vec<&str> = several.iter().map(|it| words::promise(*it)).collect();
+            format!("{} · durability differs: {}", report.title, each.join(", "))
+        }
+    }
+}
+
+/// The durability classes of a report, each once.
+fn promises(report: &Report) -> Vec<Promise> {
     let mut promises: Vec<Promise> = Vec::new();
-    for outcome in runs() {
+    for outcome in report.rows.iter().flat_map(|row| &row.runs) {
         if !promises.contains(&outcome.subject.promise) {
             promises.push(outcome.subject.promise);
         }
     }
-    let words: Vec<&str> = promises.iter().map(|promise| promise.sentence()).collect();
-    match words.as_slice() {
-        [] => report.title.clone(),
-        [one] => format!("{} · durability: {one}", report.title),
-        _ => format!(
-            "{} · durability differs: {}",
-            report.title,
-            words.join("; ")
-        ),
-    }
+    promises
 }
 
 /// The machine in one line.
@@ -81,7 +85,7 @@ pub(crate) fn conditions(report: &Report) -> String {
         "{}, {} cores, {}, {}, bench {}",
         here.processor,
         here.cores,
-        text::bytes(here.memory_bytes as f64),
+        words::memory(here.memory_bytes as f64),
         here.kernel,
         here.version
     );
@@ -91,46 +95,34 @@ pub(crate) fn conditions(report: &Report) -> String {
     line
 }
 
-/// A plan in one line.
-pub(crate) fn settings(kind: Kind, plan: &Plan) -> String {
-    let amount = match plan.amount {
-        Amount::Messages(messages) => format!("{} messages", text::count(messages as f64)),
-        Amount::Seconds(seconds) => format!("{seconds} s"),
-    };
-    let pace = match plan.arrivals {
-        _ if kind == Kind::Consume => "as fast as it goes".to_owned(),
-        Arrivals::Closed => "closed loop".to_owned(),
-        Arrivals::Constant { rate } => format!("{}/s, evenly", text::count(rate)),
-        Arrivals::Poisson { rate } => format!("{}/s, at random times", text::count(rate)),
-        Arrivals::Bursts { rate, size } => {
-            format!("{}/s, {size} at once", text::count(rate))
-        }
-        Arrivals::Ramp { from, to, .. } => {
-            format!("{}/s growing to {}/s", text::count(from), text::count(to))
-        }
-    };
-    let connections = match kind {
-        Kind::Produce => format!("{} producers", plan.producers),
-        Kind::Consume => format!("{} consumers", plan.consumers),
-        Kind::EndToEnd => format!("{} producers, {} consumers", plan.producers, plan.consumers),
-    };
-    let window = match plan.in_flight {
-        0 => "no limit in flight".to_owned(),
-        window => format!("{} in flight each", text::count(f64::from(window))),
-    };
-    let acks = match plan.acks {
-        Acks::None => "none",
-        Acks::One => "one",
-        Acks::All => "all",
-    };
-    format!(
-        "{amount} after {} s of warm-up; {pace}; {connections}; {window}, batches of {}; acks \
-         {acks}; {} bytes, {} partitions",
-        plan.warm_up_s,
-        plan.batch_messages,
-        text::count(plan.size_bytes as f64),
-        plan.partitions
-    )
+/// The settings that all rows share, in one line.
+pub(crate) fn settings(report: &Report) -> String {
+    let mut shared: Option<Vec<(&str, String)>> = None;
+    for outcome in report.rows.iter().filter_map(|row| row.runs.first()) {
+        let mine = words::settings(&outcome.plan);
+        let mine = mine
+            .into_iter()
+            .filter(|(name, _)| concerns(outcome.kind, name));
+        let mine: Vec<_> = mine.collect();
+        shared = Some(match shared {
+            None => mine,
+            Some(shared) => shared.into_iter().filter(|it| mine.contains(it)).collect(),
+        });
+    }
+    let each = shared.unwrap_or_default().into_iter();
+    let each = each.map(|(name, value)| format!("{name} {value}"));
+    each.collect::<Vec<_>>().join(" · ")
+}
+
+/// Whether a setting changes what is measured.
+fn concerns(kind: Kind, setting: &str) -> bool {
+    match setting {
+        // Each measurement has its own; JSON has them.
+        "topic" | "seed" => false,
+        "consumers" => kind != Kind::Produce,
+        "arrivals" | "producers" => kind != Kind::Consume,
+        _ => true,
+    }
 }
 
 fn new_table(headings: Vec<String>, names: usize, width: Option<u16>) -> Table {
@@ -165,7 +157,7 @@ fn begin(row: &Row, outcome: &Outcome, names: &[&str]) -> Vec<String> {
     let mut cells = vec![outcome.subject.label.clone()];
     for name in names {
         let found = row.variations.iter().find(|it| it.name == *name);
-        cells.push(found.map_or_else(String::new, |it| text::count(it.value)));
+        cells.push(found.map_or_else(String::new, |it| words::whole_or_number(it.value)));
     }
     cells
 }
@@ -212,21 +204,21 @@ fn throughput(report: &Report, width: Option<u16>) -> String {
         };
         for (at, (name, side)) in sides(first.kind).into_iter().enumerate() {
             let mut cells = begin(row, first, &names);
-            cells.push(first.subject.promise.name().to_owned());
+            cells.push(words::promise(first.subject.promise).to_owned());
             cells.push(name.to_owned());
             let rate = |outcome: &Outcome| side(outcome).map(Tally::rate);
-            cells.push(or_dash(row.median(rate), text::count));
+            cells.push(or_dash(row.median(rate), words::number));
             if several {
                 let spread = row.spread(rate);
                 cells.push(or_dash(spread, |(least, most)| {
-                    format!("{} … {}", text::count(least), text::count(most))
+                    format!("{} … {}", words::number(least), words::number(most))
                 }));
             }
             let bytes = row.median(|outcome| {
                 let tally = side(outcome)?;
                 Some(tally.rate() * tally.bytes as f64 / (tally.messages.max(1)) as f64)
             });
-            cells.push(or_dash(bytes, text::bytes));
+            cells.push(or_dash(bytes, words::byte_rate));
             let errors: u64 = row
                 .runs
                 .iter()
@@ -238,7 +230,7 @@ fn throughput(report: &Report, width: Option<u16>) -> String {
                 0 => cells.extend(costs(row)),
                 _ => cells.extend(["", "", ""].map(str::to_owned)),
             }
-            cells.push(text::count(errors as f64));
+            cells.push(words::count(errors));
             match at {
                 0 => cells.extend(found(row)),
                 _ => cells.extend(["", "", ""].map(str::to_owned)),
@@ -256,7 +248,7 @@ fn costs(row: &Row) -> [String; 3] {
         micros(row.median(Outcome::broker_us)),
         or_dash(
             row.median(|outcome| outcome.usage.broker_rss_bytes.map(|bytes| bytes as f64)),
-            text::bytes,
+            words::memory,
         ),
     ]
 }
@@ -271,7 +263,7 @@ fn found(row: &Row) -> [String; 3] {
         findings().map(|it| it.duplicates).sum(),
         findings().map(|it| it.out_of_order).sum(),
     ]
-    .map(|sum| text::count(sum as f64))
+    .map(|sum| words::count(sum))
 }
 
 fn or_dash<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
@@ -303,7 +295,7 @@ fn latency(report: &Report, width: Option<u16>) -> Option<String> {
             };
             let quantiles = QUANTILES.map(|(_, quantile)| value(quantile));
             let shown = quantiles.into_iter().chain([value(1.0)]);
-            cells.extend(shown.map(|ns| or_dash(ns, |ns| text::time(ns as u64))));
+            cells.extend(shown.map(|ns| or_dash(ns, words::time)));
             table.add_row(cells);
             has_any = true;
         }

@@ -14,6 +14,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 use crate::driver::{Connect, DriverError};
+use crate::nsq::Nsq;
 
 /// What is spoken there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -206,7 +207,8 @@ pub fn connect(url: &Url) -> Result<Box<dyn Connect>, DriverError> {
                    NATS front end"
                 .to_owned(),
         }),
-        Protocol::Nsq | Protocol::Kafka | Protocol::Amqp => Err(DriverError::Unsupported {
+        Protocol::Nsq => Ok(Box::new(Nsq::new(url)?)),
+        Protocol::Kafka | Protocol::Amqp => Err(DriverError::Unsupported {
             what: format!("there is no client for {} in this program", protocol.name()),
         }),
     }

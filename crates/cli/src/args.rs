@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Args, Command, Subcommand, ValueHint, value_parser};
+use cloverleaf_bench::command::BenchCommand;
 use cloverleaf_server::{OPTIONS, OptionDef};
 
 use crate::subscription::SubscriptionCommand;
@@ -19,6 +20,8 @@ Examples:
   cloverleaf tail greetings                     look at messages without consuming them
   cloverleaf topic list                         what there is
   cloverleaf subscription describe greetings archive
+
+  cloverleaf bench producer                     how fast is it here?
 
 Configuration: `cloverleaf serve --help`, or `cloverleaf options` for the whole page.";
 
@@ -63,6 +66,18 @@ Examples:
   cloverleaf tail orders --follow              from now on, until Ctrl-C
   cloverleaf tail orders --follow --from earliest --meta";
 
+const BENCH_EXAMPLES: &str = "\
+Without --url a broker is started in this process, on a temporary folder.
+
+Examples:
+  cloverleaf bench producer
+  cloverleaf bench end-to-end --url nsq://127.0.0.1:4150 --rate 50k
+  cloverleaf bench latency --protocol kafka --acks all
+  cloverleaf bench consumer --message-size 128,1024 --runs 3 --json figures.json
+
+The exit status is 1 if a message was lost or came out of order, or if the broker went away. Ctrl-C
+ends a measurement and prints what was measured until then; a second one ends at once.";
+
 /// The whole command line.
 pub(crate) fn command() -> Command {
     // The descriptions come last: the derived ones are those of the argument types.
@@ -72,6 +87,11 @@ pub(crate) fn command() -> Command {
         .about("List, create, delete, describe, empty, pause and unpause subscriptions");
     let tail = TailArgs::augment_args(Command::new("tail"))
         .about("Print the messages of a topic without consuming them");
+    let bench = BenchCommand::augment_subcommands(Command::new("bench"))
+        .about("Measure this broker or another: throughput, latency, losses, order")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .after_help(BENCH_EXAMPLES);
     let options = Command::new("options").about("Print the documentation of all options");
     Command::new("cloverleaf")
         .version(env!("CARGO_PKG_VERSION"))
@@ -83,6 +103,7 @@ pub(crate) fn command() -> Command {
         .subcommand(with_admin(topic, TOPIC_EXAMPLES))
         .subcommand(with_admin(subscription, SUBSCRIPTION_EXAMPLES))
         .subcommand(with_admin(tail, TAIL_EXAMPLES))
+        .subcommand(bench)
         .subcommand(options)
 }
 

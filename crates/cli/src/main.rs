@@ -2,6 +2,7 @@
 
 mod allocator;
 mod args;
+mod bench;
 mod client;
 mod logging;
 mod panics;
@@ -15,12 +16,13 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, FromArgMatches};
+use cloverleaf_bench::command::BenchCommand;
 
 fn main() -> ExitCode {
     allocator::give_back_soon();
     let matches = args::command().get_matches();
     match run(&matches) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("cloverleaf: {error:#}");
@@ -29,26 +31,31 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(matches: &ArgMatches) -> anyhow::Result<()> {
+fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     match matches.subcommand() {
-        Some(("serve", matches)) => serve::run(matches),
+        Some(("serve", matches)) => serve::run(matches)?,
         Some(("topic", matches)) => topic::run(
             &client::Client::from_matches(matches),
             &topic::TopicCommand::from_arg_matches(matches)?,
-        ),
+        )?,
         Some(("subscription", matches)) => subscription::run(
             &client::Client::from_matches(matches),
             &subscription::SubscriptionCommand::from_arg_matches(matches)?,
-        ),
+        )?,
         Some(("tail", matches)) => tail::run(
             &client::Client::from_matches(matches),
             &tail::TailArgs::from_arg_matches(matches)?,
-        ),
-        _ => {
-            std::io::stdout().write_all(cloverleaf_server::options_markdown().as_bytes())?;
-            Ok(())
+        )?,
+        Some(("bench", matches)) => {
+            let is_good = bench::run(&BenchCommand::from_arg_matches(matches)?)?;
+            return Ok(match is_good {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::FAILURE,
+            });
         }
+        _ => std::io::stdout().write_all(cloverleaf_server::options_markdown().as_bytes())?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `cloverleaf … | head` is no error.

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::measure::Progress;
 use crate::outcome::Kind;
 use crate::plan::{Amount, Plan};
-use crate::text;
+use crate::words;
 
 /// How often it is drawn again though nothing new is known: the clock in it goes on.
 const TICK: Duration = Duration::from_millis(200);
@@ -77,13 +77,16 @@ fn line(progress: &Progress, kind: Kind) -> String {
         Kind::Produce => &progress.produced,
         Kind::Consume | Kind::EndToEnd => &progress.consumed,
     };
-    let mut line = format!(
-        "{}/s  {}/s  p50 {}  p99 {}",
-        text::count(second.messages as f64),
-        text::bytes(second.bytes as f64),
-        text::time(second.response.quantile_ns(0.5)),
-        text::time(second.response.quantile_ns(0.99)),
-    );
+    let rate = words::rate(second.messages as f64);
+    let mut line = format!("{rate}  {}", words::byte_rate(second.bytes as f64));
+    // The age of what was put in before is no latency.
+    if kind != Kind::Consume {
+        line.push_str(&format!(
+            "  p50 {}  p99 {}",
+            words::time(second.response.quantile_ns(0.5) as f64),
+            words::time(second.response.quantile_ns(0.99) as f64),
+        ));
+    }
     let errors = progress.produced.errors + progress.consumed.errors;
     if errors > 0 {
         line.push_str(&format!("  {errors} errors"));

@@ -7,16 +7,18 @@ mod plans;
 mod session;
 mod values;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
 pub use args::{ClientArgs, LoadArgs, MessageArgs, OutputArgs, PaceArgs, TargetArgs};
 pub use plans::{Defaults, LATENCY, SIZE_BYTES, THROUGHPUT, Variant};
-pub use session::{Embed, EmbeddedBroker, Opened, Session, Task};
+pub use session::{Embed, EmbeddedBroker, Opened, Promised, Session, Task};
 pub use values::{ArrivalsArg, PayloadArg};
 
 use crate::driver::DriverError;
+use crate::nsq::Sink;
 use crate::outcome::{Kind, Report};
 
 /// What `cloverleaf bench` can do.
@@ -34,6 +36,17 @@ pub enum BenchCommand {
     /// Measure how long messages take at a rate that the broker bears easily
     #[command(after_help = LATENCY_EXAMPLES)]
     Latency(LoadArgs),
+    /// Answer NSQ's publishes and do nothing else, to measure the generator itself
+    #[command(hide = true)]
+    Sink(SinkArgs),
+}
+
+/// Where to answer.
+#[derive(Debug, Clone, Args)]
+pub struct SinkArgs {
+    /// The address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4150")]
+    pub listen: SocketAddr,
 }
 
 const PRODUCER_EXAMPLES: &str = "\
@@ -117,6 +130,13 @@ impl BenchCommand {
             }
             BenchCommand::Latency(load) => {
                 measure(session, load, "Latency", Kind::EndToEnd, &LATENCY)
+            }
+            BenchCommand::Sink(args) => {
+                let failed = |error| BenchError::file((args.listen.to_string().into(), error));
+                let sink = Sink::bind(args.listen).map_err(failed)?;
+                println!("sink {}", sink.address().map_err(failed)?);
+                sink.run().map_err(failed)?;
+                Ok(true)
             }
         }
     }

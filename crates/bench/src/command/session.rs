@@ -11,7 +11,7 @@ use crate::conditions::Conditions;
 use crate::driver::{Connect, Promise, Stop};
 use crate::measure::Target;
 use crate::outcome::{Kind, Outcome, Report, Row, Variation};
-use crate::plan::Plan;
+use crate::plan::{Acks, Plan};
 use crate::url::{Protocol, Url, connect};
 use crate::usage::{BrokerPlace, GENERATOR_THREADS};
 
@@ -25,19 +25,23 @@ pub struct EmbeddedBroker {
     pub kafka: SocketAddr,
     /// Where it speaks AMQP.
     pub amqp: SocketAddr,
+    /// A sentence that belongs to its figures.
+    pub remark: Option<String>,
     /// Ends it when dropped.
     pub guard: Box<dyn Any>,
 }
 
-/// Starts a broker in this process, or says why it cannot.
-pub type Embed<'e> = dyn Fn() -> Result<EmbeddedBroker, String> + 'e;
+/// Starts a broker in this process with this durability mode (`protocol`, `kernel`, `disk`), or
+/// says why it cannot.
+pub type Embed<'e> = dyn Fn(Option<&str>) -> Result<EmbeddedBroker, String> + 'e;
 
 /// One call of `cloverleaf bench`.
 pub struct Session<'s> {
     embed: &'s Embed<'s>,
     stop: Stop,
     command: Vec<String>,
-    embedded: Option<EmbeddedBroker>,
+    /// The brokers in this process by their durability mode.
+    embedded: Vec<(Option<String>, EmbeddedBroker)>,
     /// Of the last measurement.
     run: u32,
 }
@@ -54,8 +58,37 @@ pub struct Opened {
     pub place: BrokerPlace,
     /// A topic that the user named.
     pub topic: Option<String>,
-    /// What its acknowledgements promise, if the user knows better than the client.
-    pub promise: Option<Promise>,
+    /// Who knows what its acknowledgements promise.
+    pub promise: Promised,
+}
+
+/// Who knows what a broker's acknowledgements promise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Promised {
+    /// The client.
+    ByClient,
+    /// The user.
+    Always(Promise),
+    /// We: it is a Cloverleaf in this durability mode.
+    Mode(String, Protocol),
+}
+
+impl Promised {
+    /// What they promise under this plan, if the client says `by_client`.
+    pub fn under(&self, plan: &Plan, by_client: Promise) -> Promise {
+        match self {
+            Promised::ByClient => by_client,
+            Promised::Always(promise) => *promise,
+            Promised::Mode(..) if plan.acks == Acks::None => Promise::None,
+            Promised::Mode(mode, protocol) => match (mode.as_str(), protocol) {
+                ("disk", _) => Promise::Disk,
+                ("kernel", _) | (_, Protocol::Nsq) => Promise::Kernel,
+                // What the protocol asks for.
+                _ if plan.acks == Acks::All => Promise::Disk,
+                _ => Promise::Kernel,
+            },
+        }
+    }
 }
 
 /// One row to be measured.
@@ -81,7 +114,7 @@ impl<'s> Session<'s> {
             embed,
             stop,
             command,
-            embedded: None,
+            embedded: Vec::new(),
             run: seed ^ std::process::id().rotate_left(16),
         }
     }
@@ -100,7 +133,12 @@ impl<'s> Session<'s> {
     /// A report without rows.
     pub fn report(&self, title: &str) -> Report {
         let conditions = Conditions::here();
-        let mut notes = Vec::new();
+        let remarks = self
+            .embedded
+            .iter()
+            .filter_map(|(_, broker)| broker.remark.clone());
+        let mut notes: Vec<String> = remarks.collect();
+        notes.dedup();
         if !conditions.is_release {
             notes.push(
                 "This program was compiled without optimisation: no figure here says anything \
@@ -150,11 +188,23 @@ impl<'s> Session<'s> {
     /// As [`Session::open_all`].
     pub fn open(&mut self, url: &Url) -> Result<Opened, BenchError> {
         let label = url.name();
-        let promise = url.option("durability").map(parse_promise).transpose()?;
+        let durability = url.option("durability");
+        let promise = match url.is_embedded() {
+            // It is started so; what an acknowledgement means then, this program knows.
+            true => {
+                check_mode(durability)?;
+                let mode = durability.unwrap_or("protocol").to_owned();
+                Promised::Mode(mode, url.protocol)
+            }
+            false => match durability {
+                Some(text) => Promised::Always(parse_promise(text)?),
+                None => Promised::ByClient,
+            },
+        };
         let mut real = url.clone();
         let mut place = None;
         if url.is_embedded() {
-            let broker = self.embedded()?;
+            let broker = self.embedded(durability)?;
             let address = match url.protocol {
                 Protocol::Nsq => broker.nsq,
                 Protocol::Kafka => broker.kafka,
@@ -182,11 +232,17 @@ impl<'s> Session<'s> {
         })
     }
 
-    fn embedded(&mut self) -> Result<&EmbeddedBroker, BenchError> {
-        match &mut self.embedded {
-            Some(broker) => Ok(broker),
-            place => Ok(place.insert((self.embed)().map_err(BenchError::Embedded)?)),
-        }
+    fn embedded(&mut self, durability: Option<&str>) -> Result<&EmbeddedBroker, BenchError> {
+        let mut known = self.embedded.iter();
+        let at = match known.position(|(mode, _)| mode.as_deref() == durability) {
+            Some(at) => at,
+            None => {
+                let broker = (self.embed)(durability).map_err(BenchError::Embedded)?;
+                self.embedded.push((durability.map(str::to_owned), broker));
+                self.embedded.len() - 1
+            }
+        };
+        Ok(&self.embedded[at].1)
     }
 
     /// Measures each task so often, in turns, and adds a row for each to the report. Once
@@ -261,9 +317,8 @@ impl<'s> Session<'s> {
         let measured = target.measure(task.kind, &plan, &self.stop, |second| live.show(second));
         live.end();
         let mut outcome = measured?;
-        if let Some(promise) = opened.promise {
-            outcome.subject.promise = promise;
-        }
+        let by_client = outcome.subject.promise;
+        outcome.subject.promise = opened.promise.under(&plan, by_client);
         Ok(outcome)
     }
 }
@@ -272,6 +327,16 @@ fn parse_pids(text: &str) -> Result<Vec<u32>, BenchError> {
     let pids = text.split(',').map(str::parse::<u32>);
     let pids: Result<Vec<u32>, _> = pids.collect();
     pids.map_err(|_| BenchError::Settings(format!("?pid={text} is no number of a process")))
+}
+
+fn check_mode(mode: Option<&str>) -> Result<(), BenchError> {
+    match mode {
+        None | Some("protocol" | "kernel" | "disk") => Ok(()),
+        Some(mode) => {
+            let text = format!("?durability={mode} is none of protocol, kernel, disk");
+            Err(BenchError::Settings(text))
+        }
+    }
 }
 
 fn parse_promise(text: &str) -> Result<Promise, BenchError> {

@@ -1,0 +1,312 @@
+//! NSQ by a client of our own: a window of publishes and batched acknowledgements on one socket,
+//! as fast as NSQ's own `bench_writer` and `bench_reader`.
+//!
+//! Options of the URL:
+//!
+//! | option | what | default |
+//! |---|---|---|
+//! | `channel` | the channel to consume from | `bench` |
+//! | `http` | where the HTTP API is; by it topics are removed | the TCP port + 1 |
+//! | `output-buffer-timeout` | milliseconds that the broker may hold back messages; -1: not at all | the broker's |
+//! | `output-buffer-size` | bytes until which it may do so; -1: none | the broker's |
+//! | `durability` | what an OK promises, if the broker does not tell | |
+//!
+//! A password is sent with AUTH.
+
+mod codec;
+mod consumer;
+mod http;
+mod producer;
+mod sink;
+mod wire;
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use self::codec::{Frame, HEARTBEAT, MAGIC, command, command_with};
+use self::consumer::Consumer;
+use self::producer::Producer;
+use self::wire::{PATIENCE, Wire, WireError};
+use crate::driver::{Connect, Consume, DriverError, Produce, Promise};
+use crate::plan::{Acks, Plan};
+use crate::url::Url;
+
+pub use self::sink::Sink;
+
+/// Most bytes of a frame, if messages are not larger: others may lie in a user's topic.
+const FRAME_BYTES_MAX: usize = 16 << 20;
+/// Bytes of a frame beside its message, and some.
+const FRAME_OVERHEAD_BYTES: usize = 1 << 10;
+/// Options that are understood here, and those that concern every broker.
+const OPTIONS: [&str; 6] = [
+    "channel",
+    "http",
+    "output-buffer-timeout",
+    "output-buffer-size",
+    "durability",
+    "pid",
+];
+const USER_AGENT: &str = concat!("cloverleaf-bench/", env!("CARGO_PKG_VERSION"));
+/// RDY where a broker does not say how much it takes: nsqd's default.
+const RDY_MAX: u32 = 2_500;
+
+/// A broker that speaks NSQ's protocol.
+pub(crate) struct Nsq {
+    url: Url,
+    address: SocketAddr,
+    http: Option<SocketAddr>,
+    channel: String,
+    found: Mutex<Found>,
+}
+
+/// What the broker says of itself.
+#[derive(Debug, Clone, Default)]
+struct Found {
+    version: Option<String>,
+    promise: Option<Promise>,
+}
+
+/// A connection that has introduced itself.
+struct Introduced {
+    wire: Wire,
+    rdy_max: u32,
+    version: Option<String>,
+}
+
+impl Nsq {
+    /// A client for the broker there.
+    pub(crate) fn new(url: &Url) -> Result<Nsq, DriverError> {
+        if let Some(name) = url.option_names().find(|name| !OPTIONS.contains(name)) {
+            let what = format!(
+                "the client for nsq:// knows no option \"{name}\"; it knows {}",
+                OPTIONS.join(", ")
+            );
+            return Err(DriverError::Unsupported { what });
+        }
+        for name in ["output-buffer-timeout", "output-buffer-size"] {
+            if let Some(value) = url.option(name)
+                && value.parse::<i64>().is_err()
+            {
+                let what = format!("?{name}={value} is no whole number");
+                return Err(DriverError::Unsupported { what });
+            }
+        }
+        if url.hosts.len() > 1 {
+            let what = "nsqd processes know nothing of each other: one nsq:// URL names one host";
+            return Err(DriverError::Unsupported {
+                what: what.to_owned(),
+            });
+        }
+        let address = url.addresses()?.first().copied();
+        let address = address.ok_or_else(|| url.unreachable("the name has no address"))?;
+        let http = match url.option("http") {
+            Some(text) => {
+                let parsed = text.parse().ok();
+                Some(parsed.ok_or_else(|| DriverError::Unsupported {
+                    what: format!("?http={text} is no address: write ?http=127.0.0.1:4151"),
+                })?)
+            }
+            None => address
+                .port()
+                .checked_add(1)
+                .map(|port| SocketAddr::new(address.ip(), port)),
+        };
+        Ok(Nsq {
+            url: url.clone(),
+            address,
+            http,
+            channel: url.option("channel").unwrap_or("bench").to_owned(),
+            found: Mutex::default(),
+        })
+    }
+
+    fn introduce(&self, plan: &Plan) -> Result<Introduced, DriverError> {
+        let frame_bytes_max = FRAME_BYTES_MAX.max(plan.size_bytes + FRAME_OVERHEAD_BYTES);
+        let wire = Wire::connect(self.address, frame_bytes_max);
+        let mut wire = wire.map_err(|error| self.url.unreachable(error))?;
+        let mut identify = json!({
+            "client_id": "cloverleaf-bench",
+            "user_agent": USER_AGENT,
+            "feature_negotiation": true,
+            // A connection may wait for long before the measurement begins.
+            "heartbeat_interval": -1,
+        });
+        for (option, name) in [
+            ("output-buffer-timeout", "output_buffer_timeout"),
+            ("output-buffer-size", "output_buffer_size"),
+        ] {
+            let value = self
+                .url
+                .option(option)
+                .and_then(|text| text.parse::<i64>().ok());
+            if let Some(value) = value {
+                identify[name] = json!(value);
+            }
+        }
+        wire.out().extend_from_slice(MAGIC);
+        command_with(wire.out(), &["IDENTIFY"], identify.to_string().as_bytes());
+        let answer = self.answer(&mut wire)?;
+        let answer: Value = serde_json::from_str(&answer).unwrap_or(Value::Null);
+        if let Some(secret) = &self.url.password {
+            command_with(wire.out(), &["AUTH"], secret.as_bytes());
+            self.answer(&mut wire)?;
+        } else if answer["auth_required"] == json!(true) {
+            let words = "it wants a login: write nsq://user:secret@host:port";
+            return Err(self.url.refused(words));
+        }
+        let rdy_max = answer["max_rdy_count"].as_u64();
+        Ok(Introduced {
+            wire,
+            rdy_max: rdy_max.map_or(RDY_MAX, |most| u32::try_from(most).unwrap_or(u32::MAX)),
+            version: answer["version"].as_str().map(str::to_owned),
+        })
+    }
+
+    /// Sends what is to be sent and waits for one answer.
+    fn answer(&self, wire: &mut Wire) -> Result<String, DriverError> {
+        let end = Instant::now() + PATIENCE;
+        let gone = |error: WireError| self.url.gone(error);
+        let mut answer = None;
+        while answer.is_none() {
+            wire.send().map_err(gone)?;
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.url.gone("it does not answer within 10 seconds"));
+            }
+            let left_ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
+            if wire.wait(left_ns).map_err(gone)? {
+                wire.receive().map_err(gone)?;
+            }
+            let taken = wire.frames(|frame, out| match frame {
+                Frame::Response(HEARTBEAT) => command(out, &["NOP"]),
+                Frame::Response(words) => answer = Some(Ok(lossy(words))),
+                Frame::Error(words) => answer = Some(Err(lossy(words))),
+                Frame::Message { .. } => {}
+            });
+            taken.map_err(gone)?;
+        }
+        match answer {
+            Some(Ok(words)) => Ok(words),
+            Some(Err(words)) => Err(self.url.refused(words)),
+            None => Err(self.url.gone("it does not answer")),
+        }
+    }
+
+    fn subscribed(&self, plan: &Plan) -> Result<Introduced, DriverError> {
+        let mut introduced = self.introduce(plan)?;
+        let sub = ["SUB", &plan.topic, &self.channel];
+        command(introduced.wire.out(), &sub);
+        self.answer(&mut introduced.wire)?;
+        Ok(introduced)
+    }
+
+    /// What the broker's HTTP API tells of an option; `None`: it does not.
+    fn option(&self, name: &str) -> Option<Value> {
+        let text = http::request(self.http?, "GET", &format!("/config/{name}"));
+        serde_json::from_str(&text.ok()??).ok()
+    }
+
+    /// What an OK means there. nsqd keeps messages in memory up to `mem-queue-size`; Cloverleaf
+    /// has an option that says it.
+    fn find_promise(&self) -> Option<Promise> {
+        if let Some(mode) = self.option("durability") {
+            return match mode.as_str()? {
+                "disk" => Some(Promise::Disk),
+                "kernel" | "protocol" => Some(Promise::Kernel),
+                _ => None,
+            };
+        }
+        match self.option("mem_queue_size")?.as_u64()? {
+            0 => Some(Promise::Kernel),
+            _ => Some(Promise::Memory),
+        }
+    }
+}
+
+fn lossy(words: &[u8]) -> String {
+    String::from_utf8_lossy(words).into_owned()
+}
+
+impl Connect for Nsq {
+    fn prepare(&self, plan: &Plan) -> Result<(), DriverError> {
+        if plan.acks == Acks::None {
+            return Err(DriverError::Unsupported {
+                what: "NSQ answers every publish: there is no --acks none".to_owned(),
+            });
+        }
+        let introduced = self.introduce(plan)?;
+        *self.found.lock() = Found {
+            version: introduced.version,
+            promise: self.find_promise(),
+        };
+        // Channels get what is published once they are there.
+        if plan.consumers > 0 {
+            self.subscribed(plan)?;
+        }
+        Ok(())
+    }
+
+    fn producer(&self, plan: &Plan, _: u32) -> Result<Box<dyn Produce>, DriverError> {
+        let introduced = self.introduce(plan)?;
+        Ok(Box::new(Producer {
+            wire: introduced.wire,
+            url: self.url.clone(),
+            topic: plan.topic.clone(),
+            batch_messages: plan.batch_messages,
+            window: match plan.in_flight {
+                0 => u32::MAX,
+                window => window,
+            },
+        }))
+    }
+
+    fn consumer(&self, plan: &Plan, _: u32) -> Result<Box<dyn Consume>, DriverError> {
+        let introduced = self.subscribed(plan)?;
+        Ok(Box::new(Consumer {
+            wire: introduced.wire,
+            url: self.url.clone(),
+            window: match plan.in_flight {
+                0 => introduced.rdy_max,
+                window => window.min(introduced.rdy_max),
+            },
+        }))
+    }
+
+    fn clean_up(&self, plan: &Plan) -> Result<(), DriverError> {
+        let path = format!("/topic/delete?topic={}", plan.topic);
+        let deleted = match self.http {
+            Some(http) => http::request(http, "POST", &path).map_err(|error| error.to_string()),
+            None => Err("its HTTP API is unknown".to_owned()),
+        };
+        match deleted {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => Err(self
+                .url
+                .refused(format!("it does not remove {}", plan.topic))),
+            Err(reason) => Err(self.url.refused(format!(
+                "topic {} stays: {reason} (?http=HOST:PORT says where its HTTP API is)",
+                plan.topic
+            ))),
+        }
+    }
+
+    fn versions(&self) -> Vec<(String, String)> {
+        let client = ("NSQ client of cloverleaf bench", env!("CARGO_PKG_VERSION"));
+        let mut versions = vec![(client.0.to_owned(), client.1.to_owned())];
+        let found = self.found.lock();
+        versions.extend(
+            found
+                .version
+                .clone()
+                .map(|it| ("NSQ broker".to_owned(), it)),
+        );
+        versions
+    }
+
+    fn promise(&self, _: &Plan) -> Promise {
+        self.found.lock().promise.unwrap_or(Promise::Configured)
+    }
+}

@@ -1,0 +1,129 @@
+//! `cloverleaf bench`: the command line of the bench crate, with a broker in this process where no
+//! other is named.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::{fs, process, thread};
+
+use cloverleaf_bench::command::{BenchCommand, EmbeddedBroker, Session};
+use cloverleaf_bench::{GENERATOR_THREADS, Stop};
+use cloverleaf_server::{Config, Server, Signals, Sources};
+use tempfile::TempDir;
+
+use crate::panics;
+
+/// Exit status when a second Ctrl-C does not wait for what is being measured.
+const EXIT_IMPATIENT: i32 = 130;
+/// The options that say where a broker listens.
+const ADDRESSES: [&str; 6] = [
+    "admin-address",
+    "nsq-tcp-address",
+    "nsq-http-address",
+    "nsq-lookup-http-address",
+    "kafka-address",
+    "amqp-address",
+];
+
+/// Measures. `false`: something was lost, out of order or cut short.
+pub(crate) fn run(command: &BenchCommand) -> anyhow::Result<bool> {
+    let stop = Stop::default();
+    let signals = Signals::listen(|| process::exit(EXIT_IMPATIENT))?;
+    let told = stop.clone();
+    let name = |what: &str| format!("{GENERATOR_THREADS}{what}");
+    thread::Builder::new()
+        .name(name("signals"))
+        .spawn(move || {
+            signals.wait();
+            told.set();
+        })?;
+    let words: Vec<String> = std::env::args().collect();
+    // On a thread with a name that tells it from the broker's, so that its CPU time is ours.
+    thread::scope(|scope| {
+        let work = || {
+            let mut session = Session::new(&start, stop, words);
+            command.run(&mut session)
+        };
+        let thread = thread::Builder::new().name(name("main"));
+        match thread.spawn_scoped(scope, work)?.join() {
+            Ok(result) => Ok(result?),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// A running broker and its folder, which goes when this does.
+struct Embedded {
+    server: Option<Server>,
+    _folder: TempDir,
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        // Before its folder goes.
+        if let Some(server) = self.server.take() {
+            server.shutdown();
+        }
+    }
+}
+
+fn start(durability: Option<&str>) -> Result<EmbeddedBroker, String> {
+    begin(durability).map_err(|error| format!("{error:#}"))
+}
+
+fn begin(durability: Option<&str>) -> anyhow::Result<EmbeddedBroker> {
+    panics::end_with_vital_threads();
+    let folder = tempfile::Builder::new()
+        .prefix("cloverleaf-bench-")
+        .tempdir()?;
+    let data = folder.path().join("data");
+    let mut flags: BTreeMap<String, Vec<String>> = ADDRESSES
+        .iter()
+        .map(|option| ((*option).to_owned(), vec!["127.0.0.1:0".to_owned()]))
+        .collect();
+    flags.insert("data-dir".to_owned(), vec![data.display().to_string()]);
+    if let Some(mode) = durability {
+        flags.insert("durability".to_owned(), vec![mode.to_owned()]);
+    }
+    let sources = Sources {
+        file: None,
+        // Of this broker nothing is configured but what the command line says.
+        variables: BTreeMap::new(),
+        flags,
+    };
+    let server = Server::start(Config::load(&sources)?)?;
+    let addresses = server.addresses();
+    let there = |address: Option<SocketAddr>| {
+        address.ok_or_else(|| anyhow::anyhow!("it does not listen for one of its protocols"))
+    };
+    Ok(EmbeddedBroker {
+        nsq: there(addresses.nsq_tcp)?,
+        nsq_http: there(addresses.nsq_http)?,
+        kafka: there(addresses.kafka)?,
+        amqp: there(addresses.amqp)?,
+        remark: in_memory(folder.path()),
+        guard: Box::new(Embedded {
+            server: Some(server),
+            _folder: folder,
+        }),
+    })
+}
+
+/// A sentence if what is written there is not written to a disk.
+fn in_memory(folder: &Path) -> Option<String> {
+    let folder = fs::canonicalize(folder).ok()?;
+    let mounts = fs::read_to_string("/proc/mounts").ok()?;
+    let mounts = mounts.lines().filter_map(|line| {
+        let mut fields = line.split(' ').skip(1);
+        Some((fields.next()?, fields.next()?))
+    });
+    let within = mounts.filter(|(place, _)| folder.starts_with(place));
+    let (_, kind) = within.max_by_key(|(place, _)| place.len())?;
+    matches!(kind, "tmpfs" | "ramfs").then(|| {
+        format!(
+            "The embedded broker's folder {} lies in memory ({kind}), where a sync costs nothing: \
+             set TMPDIR to a folder on a disk.",
+            folder.display()
+        )
+    })
+}
