@@ -2,113 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod support;
+
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_cloverleaf");
-
-struct Broker {
-    child: Child,
-    lines: Vec<String>,
-}
-
-impl Broker {
-    fn start(folder: &Path) -> Broker {
-        Broker::start_as(Command::new(BINARY), folder)
-    }
-
-    fn start_as(command: Command, folder: &Path) -> Broker {
-        let mut child = with_flags(command, folder)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = Vec::new();
-        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-            lines.push(line.unwrap());
-            if lines.last().is_some_and(|line| line.contains("admin")) {
-                break;
-            }
-        }
-        Broker { child, lines }
-    }
-
-    fn admin(&self) -> String {
-        let line = self.lines.last().unwrap();
-        let address = line.split("http://").nth(1).unwrap();
-        address.split('/').next().unwrap().to_owned()
-    }
-
-    fn nsq_http(&self) -> String {
-        let mut lines = self.lines.iter();
-        let line = lines.find(|line| line.contains("HTTP ")).unwrap();
-        let address = line.split("HTTP ").nth(1).unwrap();
-        address.split(',').next().unwrap().to_owned()
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        Command::new(BINARY)
-            .args(args)
-            .args(["--admin", &self.admin()])
-            .output()
-            .unwrap()
-    }
-
-    fn ok(&self, args: &[&str]) -> String {
-        let output = self.run(args);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{args:?}: {errors}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn terminate(&mut self) -> bool {
-        self.end_by("-TERM").success()
-    }
-
-    fn end_by(&mut self, signal: &str) -> ExitStatus {
-        self.signal(signal);
-        self.child.wait().unwrap()
-    }
-
-    fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        Command::new("kill").args([signal, &pid]).status().unwrap();
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn serve(folder: &Path) -> Command {
-    with_flags(Command::new(BINARY), folder)
-}
-
-fn with_flags(mut command: Command, folder: &Path) -> Command {
-    command
-        .arg("serve")
-        .arg("--data-dir")
-        .arg(folder)
-        .stderr(Stdio::null());
-    for flag in [
-        "admin",
-        "nsq-tcp",
-        "nsq-http",
-        "nsq-lookup-http",
-        "kafka",
-        "amqp",
-    ] {
-        command.arg(format!("--{flag}-address")).arg("127.0.0.1:0");
-    }
-    command.arg("--disk-free-bytes-min=0");
-    command
-}
+use support::{BINARY, Broker, serve};
 
 #[test]
 fn serve_says_where_it_is_and_ends_well_on_sigterm() {

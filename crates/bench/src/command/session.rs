@@ -213,7 +213,9 @@ impl<'s> Session<'s> {
                 Protocol::Nats => SocketAddr::from(([127, 0, 0, 1], 0)),
             };
             real.hosts = vec![(address.ip().to_string(), address.port())];
-            real.set_default("http", broker.nsq_http.to_string());
+            if url.protocol == Protocol::Nsq {
+                real.set_default("http", broker.nsq_http.to_string());
+            }
             place = Some(BrokerPlace::Threads(GENERATOR_THREADS.to_owned()));
         }
         let connect = connect(&real)?;

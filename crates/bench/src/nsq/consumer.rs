@@ -50,8 +50,9 @@ impl Consumer {
                     Frame::Response(HEARTBEAT) => command(out, &["NOP"]),
                     // What answers commands before.
                     Frame::Response(_) => {}
-                    // A FIN that came too late is no reason to end; what is fatal is followed by
-                    // the end of the connection.
+                    // The message's time was over, and it comes again: told as a duplicate.
+                    Frame::Error(words) if words.starts_with(b"E_FIN_FAILED") => {}
+                    // The end of the connection follows.
                     Frame::Error(words) => {
                         *refused = Some(String::from_utf8_lossy(words).into_owned());
                     }

@@ -197,7 +197,7 @@ impl Nsq {
 
     fn subscribed(&self, plan: &Plan) -> Result<Introduced, DriverError> {
         let mut introduced = self.introduce(plan)?;
-        let sub = ["SUB", &plan.topic, &self.channel];
+        let sub = ["SUB", plan.topic.as_str(), self.channel.as_str()];
         command(introduced.wire.out(), &sub);
         self.answer(&mut introduced.wire)?;
         Ok(introduced)
@@ -206,7 +206,9 @@ impl Nsq {
     /// What the broker's HTTP API tells of an option; `None`: it does not.
     fn option(&self, name: &str) -> Option<Value> {
         let text = http::request(self.http?, "GET", &format!("/config/{name}"));
-        serde_json::from_str(&text.ok()??).ok()
+        let text = text.ok()??;
+        // Text stands there without quotes.
+        Some(serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }
 
     /// What an OK means there. nsqd keeps messages in memory up to `mem-queue-size`; Cloverleaf

@@ -99,7 +99,11 @@ impl Producer {
                     return Ok(());
                 }
             }
-            let most_ns = due_ns.saturating_sub(now_ns).min(LOOK_NS);
+            let most_ns = match due_ns {
+                u64::MAX => LOOK_NS,
+                // Sending has taken time.
+                due_ns => due_ns.saturating_sub(work.clock.now_ns()).min(LOOK_NS),
+            };
             if self.wire.wait(most_ns)? && self.wire.receive()? {
                 self.answers(work, book, feed.size_bytes())?;
             }

@@ -1,6 +1,6 @@
 //! A connection to a broker that is never waited for longer than until a given time.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 

@@ -1,0 +1,252 @@
+//! `cloverleaf bench` as a user runs it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{BINARY, Broker};
+
+fn bench(args: &[&str]) -> Output {
+    let mut command = Command::new(BINARY);
+    command.arg("bench").args(args).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    // Numbers and units are joined by a space that does not break.
+    String::from_utf8_lossy(bytes).replace('\u{a0}', " ")
+}
+
+/// The only row's only run; the exit status is 0.
+fn measured(args: &[&str]) -> Value {
+    let args = [args, &["--json"]].concat();
+    let output = bench(&args);
+    let errors = text(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{args:?}: {errors} {}",
+        text(&output.stdout)
+    );
+    let mut report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["is_good"], true, "{report:#}");
+    assert!(report["conditions"]["cores"].as_u64().unwrap() > 0);
+    report["rows"][0]["runs"][0].take()
+}
+
+fn messages(run: &Value, side: &str) -> u64 {
+    run[side]["messages"].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn a_producer_is_measured_against_the_embedded_broker() {
+    let run = measured(&["producer", "--count=3000", "--warm-up=0", "--concurrency=2"]);
+    assert_eq!(
+        (messages(&run, "produced"), messages(&run, "consumed")),
+        (3_000, 0)
+    );
+    assert_eq!(run["durability"], "kernel");
+    assert_eq!(run["url"], "embedded:nsq");
+    let times = &run["produced"]["response_us"];
+    assert!(times["p50"].as_f64().unwrap() > 0.0, "{times}");
+    assert!(times["p99.99"].as_f64() >= times["p99"].as_f64(), "{times}");
+    assert!(run["broker_cpu_us_per_message"].is_number(), "{run}");
+}
+
+#[test]
+fn a_consumer_is_measured_against_the_embedded_broker() {
+    let run = measured(&["consumer", "--count=3000", "--warm-up=0"]);
+    assert_eq!(messages(&run, "consumed"), 3_000);
+    assert_eq!(
+        (&run["produced"], &run["findings"]["lost"]),
+        (&Value::Null, &0.into())
+    );
+}
+
+#[test]
+fn both_ends_are_measured_against_the_embedded_broker() {
+    let run = measured(&[
+        "end-to-end",
+        "--count=3000",
+        "--warm-up=100ms",
+        "--acks=all",
+    ]);
+    assert_eq!(
+        (messages(&run, "produced"), messages(&run, "consumed")),
+        (3_000, 3_000)
+    );
+}
+
+#[test]
+fn latency_is_measured_against_the_embedded_broker() {
+    let args = [
+        "latency",
+        "--rate=5k",
+        "--count=2000",
+        "--warm-up=0",
+        "--arrivals=poisson",
+    ];
+    let run = measured(&args);
+    assert_eq!(messages(&run, "consumed"), 2_000);
+    assert_eq!(run["produced"]["generator_lag_us"]["count"], 2_000);
+}
+
+#[test]
+fn the_table_names_durability_clocks_and_sizes() {
+    let output = bench(&[
+        "end-to-end",
+        "--count=500",
+        "--warm-up=0",
+        "--message-size=64,256",
+        "--runs=2",
+        "--rate=5k",
+        "--url=ours=embedded:nsq?durability=disk",
+    ]);
+    let table = text(&output.stdout);
+    assert!(output.status.success(), "{table} {}", text(&output.stderr));
+    for part in [
+        "Publishing and consuming · durability: disk",
+        "ours",
+        "message size, bytes",
+        "256",
+        "least … most",
+        "acknowledged, response time",
+        "delivered, service time",
+        "p99.99",
+        "open loop, 5,000/s evenly",
+        "cores",
+    ] {
+        assert!(table.contains(part), "{part} is missing in\n{table}");
+    }
+}
+
+#[test]
+fn a_broker_in_another_process_is_measured_and_left_clean() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(&folder.path().join("data"));
+    let url = format!(
+        "--url=nsq://{}?http={}",
+        broker.nsq_tcp(),
+        broker.nsq_http()
+    );
+    let run = measured(&[
+        "end-to-end",
+        &url,
+        "--count=3000",
+        "--warm-up=0",
+        "--consumers=3",
+    ]);
+    assert_eq!(messages(&run, "consumed"), 3_000);
+    assert_eq!(run["durability"], "kernel", "the broker says it");
+    assert!(
+        run["usage"]["broker_rss_bytes"].as_u64().unwrap() > 1 << 20,
+        "{run}"
+    );
+    assert!(!broker.ok(&["topic", "list"]).contains("cloverleaf-bench"));
+    measured(&[
+        "producer",
+        &url,
+        "--count=100",
+        "--warm-up=0",
+        "--topic=mine",
+    ]);
+    assert!(
+        broker.ok(&["topic", "list"]).contains("mine"),
+        "a user's topic stays"
+    );
+}
+
+/// A measurement that would take minutes, once its first messages have come.
+fn begun(broker: &Broker) -> Child {
+    let url = format!(
+        "--url=nsq://{}?http={}",
+        broker.nsq_tcp(),
+        broker.nsq_http()
+    );
+    let child = Command::new(BINARY)
+        .args([
+            "bench",
+            "end-to-end",
+            &url,
+            "--duration=10m",
+            "--warm-up=0",
+            "--rate=2k",
+        ])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let mut stream = TcpStream::connect(broker.nsq_http()).unwrap();
+        let request = b"GET /stats?format=json HTTP/1.0\r\nHost: x\r\n\r\n";
+        stream.write_all(request).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let counts = answer.split("\"message_count\":").skip(1);
+        if counts.into_iter().any(|rest| !rest.starts_with('0')) {
+            return child;
+        }
+        assert!(Instant::now() < deadline, "{answer}");
+    }
+}
+
+#[test]
+fn a_broker_that_dies_in_the_middle_is_told_and_what_was_measured_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broker = Broker::start(&folder.path().join("data"));
+    let child = begun(&broker);
+    broker.end_by("-KILL");
+    let output = child.wait_with_output().unwrap();
+    let table = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{table}");
+    assert!(table.contains("CUT SHORT: nsq://127.0.0.1:"), "{table}");
+    assert!(table.contains("delivered, response time"), "{table}");
+    assert!(!table.contains("LOST"), "{table}");
+}
+
+#[test]
+fn an_interrupt_prints_what_was_measured_until_then() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(&folder.path().join("data"));
+    let child = begun(&broker);
+    let pid = child.id().to_string();
+    Command::new("kill").args(["-INT", &pid]).status().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let table = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{table}");
+    assert!(table.contains("it was stopped before its time"), "{table}");
+    assert!(table.contains("delivered, response time"), "{table}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_said_in_a_sentence() {
+    for (args, part) in [
+        (
+            vec!["producer", "--url=nsq://127.0.0.1:1"],
+            "cannot connect to nsq://127.0.0.1:1",
+        ),
+        (
+            vec!["producer", "--url=nats://127.0.0.1"],
+            "NATS cannot be measured yet",
+        ),
+        (vec!["latency", "--acks=none"], "there is no --acks none"),
+        (vec!["producer", "--arrivals=burst:5"], "needs a rate"),
+        (vec!["producer", "--message-size=10"], "too small"),
+        (
+            vec!["producer", "--url=embedded:nsq?durability=x"],
+            "none of protocol, kernel, disk",
+        ),
+    ] {
+        let output = bench(&args);
+        let errors = text(&output.stderr);
+        assert!(
+            !output.status.success() && errors.contains(part),
+            "{args:?}: {errors}"
+        );
+    }
+}
