@@ -113,3 +113,38 @@ fn times(histogram: &Histogram) -> Value {
     all.insert("count".to_owned(), json!(histogram.len()));
     Value::Object(all)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::{outcome, report};
+
+    #[test]
+    fn programs_find_figures_by_name() {
+        let mut run = outcome("a", 100);
+        run.plan.payload = PayloadKind::File(vec![0; 1_000_000]);
+        let rows = vec![Row {
+            variations: Vec::new(),
+            runs: vec![run],
+        }];
+        let text = text(&report(rows));
+        assert!(
+            text.len() < 20_000,
+            "no file and no histogram: {}",
+            text.len()
+        );
+        let value: Value = serde_json::from_str(&text).unwrap_or_default();
+        let run = &value["rows"][0]["runs"][0];
+        assert_eq!(
+            (&value["is_good"], &run["kind"]),
+            (&json!(true), &json!("end-to-end"))
+        );
+        assert_eq!(run["settings"]["payload"], "file");
+        assert_eq!(run["produced"]["messages_per_s"], 1_000.0);
+        assert_eq!(run["client_cpu_us_per_message"], 2.0);
+        let p99 = run["consumed"]["response_us"]["p99"]
+            .as_f64()
+            .unwrap_or(0.0);
+        assert!((98_900.0..99_200.0).contains(&p99), "{p99}");
+    }
+}

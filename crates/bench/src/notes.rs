@@ -128,3 +128,67 @@ fn of_rate(outcome: &Outcome, rate: f64) -> Option<String> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Findings;
+    use crate::outcome::Row;
+    use crate::table::tests::{outcome, report};
+
+    fn notes(outcome: Outcome) -> String {
+        let row = Row {
+            variations: Vec::new(),
+            runs: vec![outcome.clone(), outcome],
+        };
+        of(&report(vec![row])).join("\n").replace('\u{a0}', " ")
+    }
+
+    #[test]
+    fn what_is_well_is_not_talked_about() {
+        assert_eq!(notes(outcome("a", 5)), "");
+    }
+
+    #[test]
+    fn what_is_not_well_is_said_once() {
+        let mut bad = outcome("a", 5);
+        bad.findings = Some(Findings {
+            lost: 1_234,
+            duplicates: 2,
+            out_of_order: 3,
+            unread: 4,
+        });
+        bad.cut = Some("it went away".to_owned());
+        bad.remarks = vec!["its topic stays".to_owned()];
+        if let Some(produced) = &mut bad.produced {
+            (0..30).for_each(|_| produced.lag.record(2_500_000));
+            produced.error_texts = vec!["no room".to_owned()];
+            produced.foreign = 7;
+        }
+        let notes = notes(bad);
+        for part in [
+            "CUT SHORT: a: it went away",
+            "LOST: a: 1,234 messages",
+            "OUT OF ORDER: a: 3 messages",
+            "2 messages came more than once",
+            "4 messages had not been consumed",
+            "the generator itself was late: one message in a hundred was sent 2.50 ms or more",
+            "a says: no room",
+            "a: 7 messages of other programs",
+            "a: its topic stays.",
+        ] {
+            assert_eq!(notes.matches(part).count(), 1, "{part} in\n{notes}");
+        }
+    }
+
+    #[test]
+    fn a_rate_that_was_not_reached_is_told() {
+        let mut slow = outcome("a", 5);
+        slow.plan.arrivals = Arrivals::Poisson { rate: 2_000.0 };
+        let told = notes(slow.clone());
+        let expected = "a: of 2,000 messages per second only 1,000 were acknowledged";
+        assert!(told.contains(expected), "{told}");
+        slow.plan.amount = Amount::Messages(1_000);
+        assert_eq!(notes(slow), "", "half a second says nothing about a rate");
+    }
+}

@@ -1,6 +1,5 @@
 //! A report for the terminal.
 
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
 use crate::book::Tally;
@@ -10,6 +9,9 @@ use crate::outcome::{Kind, Outcome, Report, Row};
 use crate::plan::Acks;
 use crate::schedule::Arrivals;
 use crate::{notes, words};
+
+/// Lines above and below, and below the headings, in the order of comfy-table's presets.
+const LINES: &str = "  ── ══      ──    ";
 
 /// The percentiles of every table.
 pub(crate) const QUANTILES: [(&str, f64); 6] = [
@@ -22,7 +24,7 @@ pub(crate) const QUANTILES: [(&str, f64); 6] = [
 ];
 
 /// The whole report, at most so many columns wide.
-pub fn render(report: &Report, width: Option<u16>) -> String {
+pub fn render(report: &Report, width: u16) -> String {
     let mut out = String::new();
     let mut line = |text: &str| {
         out.push_str(text);
@@ -125,13 +127,11 @@ fn concerns(kind: Kind, setting: &str) -> bool {
     }
 }
 
-fn new_table(headings: Vec<String>, names: usize, width: Option<u16>) -> Table {
+fn new_table(headings: Vec<String>, names: usize, width: u16) -> Table {
     let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY);
+    table.load_preset(LINES);
     table.set_content_arrangement(ContentArrangement::Dynamic);
-    if let Some(width) = width {
-        table.set_width(width);
-    }
+    table.set_width(width);
     let columns = headings.len();
     table.set_header(headings);
     for at in names..columns {
@@ -175,7 +175,7 @@ fn sides(kind: Kind) -> Vec<(&'static str, Side)> {
     }
 }
 
-fn throughput(report: &Report, width: Option<u16>) -> String {
+fn throughput(report: &Report, width: u16) -> String {
     let names = variations(report);
     let several = report.rows.iter().any(|row| row.runs.len() > 1);
     let mut headings = vec!["broker".to_owned()];
@@ -270,7 +270,7 @@ fn or_dash<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
     value.map_or_else(|| "–".to_owned(), show)
 }
 
-fn latency(report: &Report, width: Option<u16>) -> Option<String> {
+fn latency(report: &Report, width: u16) -> Option<String> {
     let names = variations(report);
     let mut headings = vec!["broker".to_owned()];
     headings.extend(names.iter().map(|name| (*name).to_owned()));
@@ -334,5 +334,168 @@ pub(crate) fn latencies(outcome: &Outcome) -> Vec<(String, Times)> {
             both
         }
         Kind::EndToEnd => clocks("delivered", deliver),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::check::Findings;
+    use crate::outcome::{Subject, Variation};
+    use crate::payload::PayloadKind;
+    use crate::plan::{Amount, Plan};
+    use crate::usage::Usage;
+
+    /// A run of 1,000 messages in a second, the slowest of which took so many milliseconds.
+    pub(crate) fn outcome(label: &str, slowest_ms: u64) -> Outcome {
+        let mut tally = Tally {
+            sent: 1_000,
+            messages: 1_000,
+            bytes: 100_000,
+            span_ns: Some((0, 1_000_000_000)),
+            ..Tally::default()
+        };
+        for number in 1..=1_000 {
+            tally.response.record(slowest_ms * 1_000 * number);
+            tally.service.record(1_000_000);
+            tally.lag.record(50_000);
+        }
+        Outcome {
+            subject: Subject {
+                label: label.to_owned(),
+                url: format!("nsq://{label}"),
+                versions: vec![("client".to_owned(), "1".to_owned())],
+                promise: Promise::Kernel,
+            },
+            kind: Kind::EndToEnd,
+            plan: Plan {
+                run: 1,
+                topic: "t".to_owned(),
+                producers: 1,
+                consumers: 1,
+                size_bytes: 100,
+                payload: PayloadKind::Random,
+                amount: Amount::Seconds(1.0),
+                warm_up_s: 0.0,
+                arrivals: Arrivals::Constant { rate: 1_000.0 },
+                batch_messages: 1,
+                in_flight: 10,
+                acks: Acks::One,
+                partitions: 1,
+                keys: 0,
+                seed: 1,
+            },
+            started_unix_ms: 0,
+            produced: Some(tally.clone()),
+            consumed: Some(tally),
+            findings: Some(Findings::default()),
+            usage: Usage {
+                wall_s: 1.0,
+                client_cpu_s: 0.002,
+                broker_cpu_s: Some(0.004),
+                broker_rss_bytes: Some(64 << 20),
+                ..Usage::default()
+            },
+            cut: None,
+            remarks: Vec::new(),
+        }
+    }
+
+    pub(crate) fn report(rows: Vec<Row>) -> Report {
+        Report {
+            title: "Test".to_owned(),
+            command: Vec::new(),
+            conditions: crate::conditions::Conditions::here(),
+            rows,
+            notes: Vec::new(),
+            failure: None,
+        }
+    }
+
+    fn plain(report: &Report) -> String {
+        render(report, 300).replace('\u{a0}', " ")
+    }
+
+    /// Cells of the lines that contain all of these.
+    fn cells<'t>(table: &'t str, parts: &[&str]) -> Vec<Vec<&'t str>> {
+        let lines = table.lines();
+        let lines = lines.filter(|line| parts.iter().all(|part| line.contains(part)));
+        let cells = |line: &'t str| line.split("  ").map(str::trim).filter(|it| !it.is_empty());
+        lines.map(|line| cells(line).collect()).collect()
+    }
+
+    #[test]
+    fn rows_show_medians_of_all_runs() {
+        let runs = [100, 300, 200].map(|slowest_ms| outcome("a", slowest_ms));
+        let row = Row {
+            variations: vec![Variation {
+                name: "message size, bytes".to_owned(),
+                value: 1_024.0,
+            }],
+            runs: runs.to_vec(),
+        };
+        let table = plain(&report(vec![row]));
+        assert!(table.starts_with("Test · durability: kernel\n"), "{table}");
+        let published = cells(&table, &["published"]);
+        let rates = [
+            "a",
+            "1,024",
+            "kernel",
+            "published",
+            "1,000",
+            "1,000 … 1,000",
+            "0.100 MB/s",
+        ];
+        assert_eq!(published[0][..7], rates, "{table}");
+        let costs = ["2.000", "4.000", "64.0 MiB", "0", "0", "0", "0"];
+        assert_eq!(published[0][7..], costs, "{table}");
+        let response = cells(&table, &["delivered, response time"]);
+        let expected = ["a", "1,024", "delivered, response time", "100 ms", "150 ms"];
+        assert_eq!(response[0][..5], expected, "{table}");
+        assert_eq!(response[0].last(), Some(&"200 ms"), "{table}");
+        assert_eq!(
+            cells(&table, &["service time", "1.00 ms"]).len(),
+            2,
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn a_closed_loop_has_one_clock_and_says_so() {
+        let mut closed = outcome("a", 5);
+        closed.plan.arrivals = Arrivals::Closed;
+        let row = Row {
+            variations: Vec::new(),
+            runs: vec![closed],
+        };
+        let table = plain(&report(vec![row]));
+        assert!(!table.contains("response time  "), "{table}");
+        assert!(table.contains("Closed loop: a producer waits"), "{table}");
+    }
+
+    #[test]
+    fn different_promises_are_not_hidden() {
+        let mut disk = outcome("b", 5);
+        disk.subject.promise = Promise::Disk;
+        let rows = [outcome("a", 5), disk].map(|outcome| Row {
+            variations: Vec::new(),
+            runs: vec![outcome],
+        });
+        let table = plain(&report(rows.to_vec()));
+        assert!(
+            table.starts_with("Test · durability differs: kernel, disk\n"),
+            "{table}"
+        );
+        assert!(
+            table.contains("  disk: Acknowledged once synced"),
+            "{table}"
+        );
+        assert_eq!(
+            cells(&table, &["b", "disk", "published"]).len(),
+            1,
+            "{table}"
+        );
     }
 }

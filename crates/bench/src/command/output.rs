@@ -1,6 +1,6 @@
 //! Where figures go.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use super::BenchError;
@@ -10,6 +10,8 @@ use crate::{json, table};
 
 /// Columns where the output is no terminal.
 const WIDTH_ELSEWHERE: u16 = 200;
+/// Below this, lines that are too long are easier to read than cells that are cut into pieces.
+const WIDTH_MIN: u16 = 100;
 
 impl OutputArgs {
     /// Prints a report and writes the files that are asked for. `false`: something was lost, out
@@ -46,11 +48,13 @@ fn write_page(path: &Path, _report: &Report) -> Result<(), BenchError> {
     Err(BenchError::Settings(text))
 }
 
-/// Columns that a table may have; `None`: as many as it needs.
-fn width() -> Option<u16> {
-    match io::stdout().is_terminal() {
-        true => None,
-        false => Some(WIDTH_ELSEWHERE),
+/// Columns that a table may have.
+fn width() -> u16 {
+    let size = rustix::termios::tcgetwinsize(io::stdout());
+    let columns = size.map_or(0, |size| size.ws_col);
+    match columns {
+        0 => WIDTH_ELSEWHERE,
+        columns => columns.max(WIDTH_MIN),
     }
 }
 
