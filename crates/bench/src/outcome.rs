@@ -81,10 +81,11 @@ impl Outcome {
         (messages > 0).then(|| seconds * 1e6 / messages as f64)
     }
 
-    /// Whether the broker has kept its promises and nothing was cut short.
+    /// Whether something was measured, the broker has kept its promises, and nothing was cut short.
     pub fn is_good(&self) -> bool {
         let is_broken = self.findings.is_some_and(|findings| findings.is_broken());
-        self.cut.is_none() && !is_broken
+        let has_any = self.main().is_some_and(|tally| tally.messages > 0);
+        has_any && self.cut.is_none() && !is_broken
     }
 }
 

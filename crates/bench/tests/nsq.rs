@@ -31,13 +31,14 @@ fn plan(amount: Amount) -> Plan {
     }
 }
 
-fn client(address: SocketAddr, options: &str) -> Box<dyn Connect> {
-    let url: Url = format!("nsq://{address}{options}").parse().unwrap();
+fn client(address: SocketAddr) -> Box<dyn Connect> {
+    // Nobody answers in HTTP.
+    let url: Url = format!("nsq://{address}?http=127.0.0.1:1").parse().unwrap();
     connect(&url).unwrap()
 }
 
 fn measure(address: SocketAddr, kind: Kind, plan: &Plan) -> Result<Outcome, String> {
-    let connect = client(address, "");
+    let connect = client(address);
     let target = Target {
         connect: &*connect,
         label: "peer".to_owned(),
@@ -125,6 +126,7 @@ fn what_is_due_is_sent_when_it_is_due() {
     let plan = Plan {
         arrivals: Arrivals::Constant { rate: 2_000.0 },
         batch_messages: 200,
+        in_flight: 0,
         ..plan(Amount::Seconds(0.5))
     };
     let outcome = measure(address, Kind::Produce, &plan).unwrap();
@@ -132,7 +134,7 @@ fn what_is_due_is_sent_when_it_is_due() {
     assert_eq!(produced.messages, 1_000);
     assert_eq!(produced.lag.len(), 1_000, "it never had to wait for room");
     assert!(
-        (0.4..2.0).contains(&produced.span_s()),
+        (0.4..5.0).contains(&produced.span_s()),
         "{}",
         produced.span_s()
     );
@@ -232,22 +234,15 @@ fn refusals_are_told_in_the_brokers_words() {
             peer.body();
             match line.as_str() {
                 "IDENTIFY" => peer.say(0, b"OK"),
-                _ => {
-                    peer.say(1, b"E_BAD_TOPIC no");
-                    return;
-                }
+                _ => peer.say(1, b"E_PUB_FAILED no"),
             }
         }
     });
     let outcome = measure(address, Kind::Produce, &plan(Amount::Messages(100))).unwrap();
-    let cut = outcome.cut.unwrap();
-    assert!(cut.ends_with("refuses: E_BAD_TOPIC no"), "{cut}");
+    assert!(!outcome.is_good(), "nothing was published");
     let produced = outcome.produced.unwrap();
-    assert_eq!(produced.messages, 0);
-    assert!(
-        produced.error_texts[0].starts_with("E_BAD_TOPIC"),
-        "{produced:?}"
-    );
+    assert_eq!((produced.messages, produced.errors), (0, 100));
+    assert_eq!(produced.error_texts, ["E_PUB_FAILED no"]);
 }
 
 #[test]

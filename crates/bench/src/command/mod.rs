@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 pub use args::{ClientArgs, LoadArgs, MessageArgs, OutputArgs, PaceArgs, TargetArgs};
+pub use live::LiveLine;
 pub use plans::{Defaults, LATENCY, SIZE_BYTES, THROUGHPUT, Variant};
 pub use session::{Embed, EmbeddedBroker, Opened, Promised, Session, Task};
 pub use values::{ArrivalsArg, PayloadArg};

@@ -353,3 +353,163 @@ fn parse_promise(text: &str) -> Result<Promise, BenchError> {
         }
     })
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::super::{LoadArgs, THROUGHPUT};
+    use super::*;
+    use crate::nsq::Sink;
+
+    fn no_broker(_: Option<&str>) -> Result<EmbeddedBroker, String> {
+        Err("the disk is full".to_owned())
+    }
+
+    fn target(urls: &[&str]) -> TargetArgs {
+        TargetArgs {
+            urls: urls.iter().map(|url| url.parse().unwrap()).collect(),
+            ..TargetArgs::default()
+        }
+    }
+
+    fn session() -> Session<'static> {
+        Session::new(&no_broker, Stop::default(), Vec::new())
+    }
+
+    #[test]
+    fn brokers_have_different_names_and_their_own_processes() {
+        let mut session = session();
+        let urls = [
+            "nsq://127.0.0.1:1?pid=1,2",
+            "nsq://127.0.0.1:1",
+            "a=nsq://127.0.0.1:1",
+        ];
+        let opened = session.open_all(&target(&urls)).unwrap();
+        let labels: Vec<&str> = opened.iter().map(|it| it.label.as_str()).collect();
+        assert_eq!(labels, ["nsq://127.0.0.1:1", "nsq://127.0.0.1:1 (2)", "a"]);
+        assert_eq!(opened[0].place, BrokerPlace::Processes(vec![1, 2]));
+        let mut one = target(&["nsq://127.0.0.1:1"]);
+        one.broker_pid = vec![7];
+        let opened = session.open_all(&one).unwrap();
+        assert_eq!(opened[0].place, BrokerPlace::Processes(vec![7]));
+    }
+
+    #[test]
+    fn what_cannot_be_opened_is_said() {
+        let mut session = session();
+        let mut several = target(&["nsq://127.0.0.1:1", "nsq://127.0.0.1:2"]);
+        several.broker_pid = vec![7];
+        for (target, part) in [
+            (
+                TargetArgs::default(),
+                "the embedded broker does not start: the disk is full",
+            ),
+            (several, "--broker-pid is for one broker"),
+            (
+                target(&["nsq://127.0.0.1:1?pid=x"]),
+                "no number of a process",
+            ),
+            (
+                target(&["nsq://127.0.0.1:1?durability=x"]),
+                "none of none, memory",
+            ),
+            (
+                target(&["embedded:nsq?durability=none"]),
+                "none of protocol, kernel",
+            ),
+        ] {
+            let error = session.open_all(&target).err().unwrap().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn promises_are_those_of_the_mode_or_of_the_user() {
+        let plan = |acks| Plan {
+            acks,
+            ..LoadArgs::default().plan(&THROUGHPUT).unwrap()
+        };
+        let mode = |mode: &str, protocol| Promised::Mode(mode.to_owned(), protocol);
+        for (promised, acks, expected) in [
+            (Promised::ByClient, Acks::All, Promise::Configured),
+            (
+                Promised::Always(Promise::Memory),
+                Acks::All,
+                Promise::Memory,
+            ),
+            (mode("protocol", Protocol::Kafka), Acks::None, Promise::None),
+            (
+                mode("protocol", Protocol::Kafka),
+                Acks::One,
+                Promise::Kernel,
+            ),
+            (mode("protocol", Protocol::Amqp), Acks::All, Promise::Disk),
+            (mode("protocol", Protocol::Nsq), Acks::All, Promise::Kernel),
+            (mode("kernel", Protocol::Kafka), Acks::All, Promise::Kernel),
+            (mode("disk", Protocol::Nsq), Acks::One, Promise::Disk),
+        ] {
+            let promise = promised.under(&plan(acks), Promise::Configured);
+            assert_eq!(promise, expected, "{promised:?} {acks:?}");
+        }
+    }
+
+    /// The second broker goes away before its turn: what was measured of the first is kept.
+    #[test]
+    fn what_was_measured_is_kept_when_the_next_fails() {
+        let sink = Sink::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = sink.address().unwrap();
+        std::thread::spawn(move || sink.run());
+        let mut session = session();
+        let there = format!("nsq://{address}?http=127.0.0.1:1");
+        let opened = session
+            .open_all(&target(&[&there, "nsq://127.0.0.1:1"]))
+            .unwrap();
+        let load = LoadArgs {
+            messages: super::super::MessageArgs {
+                count: Some(100),
+                warm_up: Some(0.0),
+                ..Default::default()
+            },
+            ..LoadArgs::default()
+        };
+        let tasks: Vec<Task<'_>> = opened
+            .iter()
+            .map(|opened| Task {
+                opened,
+                kind: Kind::Produce,
+                variations: Vec::new(),
+                plan: load.plan(&THROUGHPUT).unwrap(),
+            })
+            .collect();
+        let mut report = session.report("Test");
+        let measured = session.measure_all(&tasks, 2, &OutputArgs::default(), &mut report);
+        measured.unwrap();
+        assert_eq!((report.rows.len(), report.rows[0].runs.len()), (1, 1));
+        assert!(!report.is_good());
+        let failure = report.failure.as_deref().unwrap_or_default();
+        assert!(
+            failure.starts_with("cannot connect to nsq://127.0.0.1:1"),
+            "{failure}"
+        );
+        let outcome = &report.rows[0].runs[0];
+        assert_eq!(outcome.produced.as_ref().unwrap().messages, 100);
+        assert!(
+            outcome.remarks[0].contains("stays"),
+            "{:?}",
+            outcome.remarks
+        );
+        // Alone it is an error.
+        let alone = session.measure_all(
+            &tasks[1..],
+            1,
+            &OutputArgs::default(),
+            &mut session_report(),
+        );
+        assert!(alone.is_err());
+    }
+
+    fn session_report() -> Report {
+        session().report("Test")
+    }
+}
