@@ -1,11 +1,14 @@
 //! A report for programs: figures by name, no histograms.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use crate::book::Tally;
 use crate::histogram::Histogram;
 use crate::outcome::{Kind, Outcome, Report, Row};
 use crate::payload::PayloadKind;
+use crate::plan::Plan;
 use crate::table::QUANTILES;
 use crate::{notes, words};
 
@@ -47,15 +50,17 @@ fn outcome(outcome: &Outcome) -> Value {
         PayloadKind::File(_) => "file",
     };
     // A file may be large.
-    let slim = crate::plan::Plan {
+    let slim = Plan {
         payload: PayloadKind::Random,
         ..plan.clone()
     };
     let mut settings = json!(slim);
     settings["payload"] = json!(payload);
+    let versions = outcome.subject.versions.iter().cloned();
+    let versions: BTreeMap<String, String> = versions.collect();
     json!({
         "url": outcome.subject.url,
-        "versions": outcome.subject.versions.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
+        "versions": versions,
         "durability": words::promise(outcome.subject.promise),
         "kind": outcome.kind,
         "settings": settings,

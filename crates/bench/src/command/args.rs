@@ -24,7 +24,10 @@ pub struct TargetArgs {
     #[arg(long, value_name = "NAME")]
     pub topic: Option<String>,
     /// Partitions of the topic, where the protocol has some
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(
+        long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
     pub partitions: u32,
     /// The broker's process, to measure its CPU time and memory [default: who listens there, if
     /// it is on this machine]
@@ -72,7 +75,10 @@ pub struct MessageArgs {
 #[command(next_help_heading = "Clients")]
 pub struct ClientArgs {
     /// Connections on each side, each with a thread
-    #[arg(long, short = 'c', value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(
+        long, short = 'c', value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=10_000)
+    )]
     pub concurrency: u32,
     /// Connections that publish [default: --concurrency]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -106,7 +112,10 @@ pub struct PaceArgs {
     #[arg(long, value_name = "HOW", value_parser = values::arrivals)]
     pub arrivals: Option<ArrivalsArg>,
     /// Measure so often; figures are medians then
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(
+        long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=1_000)
+    )]
     pub runs: u32,
     /// Seed of everything that is random: the same one gives the same load
     #[arg(long, value_name = "N", default_value_t = 1)]
