@@ -227,7 +227,8 @@ mod tests {
     proptest! {
         #[test]
         fn ranges_are_a_set(
-            one in prop::collection::vec(0..60u64, 0..80), two in prop::collection::vec(0..60u64, 0..80),
+            one in prop::collection::vec(0..60u64, 0..80),
+            two in prop::collection::vec(0..60u64, 0..80),
         ) {
             let (mut set, mut ranges) = (BTreeSet::new(), Ranges::default());
             for number in &one {

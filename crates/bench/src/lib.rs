@@ -3,8 +3,8 @@
 //!
 //! How a measurement goes. A [`Plan`] says what is sent. Each connection has a thread and a
 //! [`Produce`] or a [`Consume`], which is one protocol's client. A producer asks its [`Feed`] what
-//! is due, and tells its [`Book`] what was sent and acknowledged; a consumer tells its [`Book`] what
-//! came. The books are added up to an [`Outcome`].
+//! is due, and tells its [`Book`] what was sent and acknowledged; a consumer tells its [`Book`]
+//! what came. The books are added up to an [`Outcome`].
 //!
 //! Latency is counted twice: from the time at which a message was to be sent (*response time*, free
 //! of coordinated omission), and from the time at which it was (*service time*).

@@ -150,7 +150,8 @@ fn log_lines(random: &mut Random, bytes: usize) -> Vec<u8> {
         let path = PATHS[(word % 6) as usize];
         let (host, ms, size) = ((word >> 8) % 250, (word >> 16) % 900, (word >> 32) % 20_000);
         let line = format!(
-            "10.0.3.{host} - - \"GET {path} HTTP/1.1\" 200 {size} {ms} ms \"Mozilla/5.0 (X11; Linux)\"\n"
+            "10.0.3.{host} - - \"GET {path} HTTP/1.1\" 200 {size} {ms} ms \
+             \"Mozilla/5.0 (X11; Linux)\"\n"
         );
         lines.extend_from_slice(line.as_bytes());
     }

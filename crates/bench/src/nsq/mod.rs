@@ -7,7 +7,7 @@
 //! |---|---|---|
 //! | `channel` | the channel to consume from | `bench` |
 //! | `http` | where the HTTP API is; by it topics are removed | the TCP port + 1 |
-//! | `output-buffer-timeout` | milliseconds that the broker may hold back messages; -1: not at all | the broker's |
+//! | `output-buffer-timeout` | ms that the broker may hold back messages; -1: none | the broker's |
 //! | `output-buffer-size` | bytes until which it may do so; -1: none | the broker's |
 //! | `durability` | what an OK promises, if the broker does not tell | |
 //!
