@@ -263,7 +263,7 @@ fn found(row: &Row) -> [String; 3] {
         findings().map(|it| it.duplicates).sum(),
         findings().map(|it| it.out_of_order).sum(),
     ]
-    .map(|sum| words::count(sum))
+    .map(words::count)
 }
 
 fn or_dash<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
