@@ -12,6 +12,7 @@
 //! Architecture invariant: this crate knows no crate of the broker. The command line starts an
 //! embedded broker and hands over its address.
 
+mod amqp;
 mod book;
 mod check;
 mod clock;
@@ -22,6 +23,8 @@ mod feed;
 mod flights;
 mod histogram;
 mod json;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod measure;
 mod notes;
 mod nsq;
@@ -31,9 +34,12 @@ mod plan;
 mod proxy;
 mod schedule;
 mod sides;
+mod slots;
 mod table;
 mod url;
 mod usage;
+mod wait;
+mod wire;
 pub mod words;
 
 pub use book::{Book, Live, Second, Tally};

@@ -200,17 +200,22 @@ impl Url {
 /// # Errors
 /// There is no client for this protocol, or it does not understand an option.
 pub fn connect(url: &Url) -> Result<Box<dyn Connect>, DriverError> {
-    let protocol = url.protocol;
-    match protocol {
+    match url.protocol {
         Protocol::Nats => Err(DriverError::Unsupported {
             what: "NATS cannot be measured yet: its client comes together with Cloverleaf's own \
                    NATS front end"
                 .to_owned(),
         }),
         Protocol::Nsq => Ok(Box::new(Nsq::new(url)?)),
-        Protocol::Kafka | Protocol::Amqp => Err(DriverError::Unsupported {
-            what: format!("there is no client for {} in this program", protocol.name()),
+        #[cfg(feature = "kafka")]
+        Protocol::Kafka => Ok(Box::new(crate::kafka::Kafka::new(url)?)),
+        #[cfg(not(feature = "kafka"))]
+        Protocol::Kafka => Err(DriverError::Unsupported {
+            what: "this program was built without librdkafka, its client for Kafka: build it with \
+                   its default features, which needs `make` and a C++ compiler"
+                .to_owned(),
         }),
+        Protocol::Amqp => Ok(Box::new(crate::amqp::Amqp::new(url)?)),
     }
 }
 

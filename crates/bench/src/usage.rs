@@ -38,6 +38,9 @@ pub enum BrokerPlace {
 /// Begins of names of the broker's threads where it runs in this process: all but ours.
 pub const GENERATOR_THREADS: &str = "bench-";
 
+/// Begins of names of threads that client libraries start: librdkafka's and lapin's.
+const LIBRARY_THREADS: [&str; 2] = ["rdk:", "lapin-"];
+
 impl BrokerPlace {
     /// The processes that listen on these addresses of this machine.
     pub fn of(addresses: &[SocketAddr]) -> BrokerPlace {
@@ -120,7 +123,11 @@ fn cpu_s(place: &BrokerPlace) -> (f64, f64, Option<f64>) {
             (each.sum::<Option<f64>>(), 0.0)
         }
         BrokerPlace::Threads(ours) => {
-            let broker_s = cpu_of_threads(|name| !name.starts_with(ours.as_str()));
+            let is_ours = |name: &str| {
+                let is_library = LIBRARY_THREADS.iter().any(|it| name.starts_with(it));
+                is_library || name.starts_with(ours.as_str())
+            };
+            let broker_s = cpu_of_threads(|name| !is_ours(name));
             (Some(broker_s), broker_s)
         }
     };

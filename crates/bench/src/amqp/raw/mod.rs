@@ -1,0 +1,211 @@
+//! AMQP without a library: what a broker does when the client costs next to nothing. Chosen by
+//! `?client=raw`. One socket, one channel, one thread per connection.
+
+mod codec;
+mod consumer;
+mod producer;
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use crate::driver::DriverError;
+use crate::plan::Plan;
+use crate::url::Url;
+use crate::wire::{PATIENCE, Wire, WireError};
+
+use codec::{CHANNEL, Frame, Name, Reader, frame, put_long, put_method, put_short};
+
+pub(super) use consumer::RawConsumer;
+pub(super) use producer::RawProducer;
+
+/// Protocol header of AMQP 0-9-1.
+const PROTOCOL: &[u8; 8] = b"AMQP\0\0\x09\x01";
+/// Largest frame that is asked for.
+const FRAME_BYTES_MAX: u32 = 128 << 10;
+/// The longest short text.
+const SHORT_BYTES_MAX: usize = 255;
+/// What a client says that it can do.
+const CAPABILITIES: [&str; 3] = [
+    "authentication_failure_close",
+    "basic.nack",
+    "consumer_cancel_notify",
+];
+
+/// A connection with an open channel.
+struct RawConnection {
+    wire: Wire,
+    url: Url,
+    /// Largest frame, its head and end included.
+    frame_bytes_max: usize,
+}
+
+impl RawConnection {
+    /// Connects number `number`; connections take turns if a name has several addresses.
+    fn open(url: &Url, plan: &Plan, number: u32) -> Result<RawConnection, DriverError> {
+        if plan.topic.len() > SHORT_BYTES_MAX {
+            let what = format!("a queue's name has {SHORT_BYTES_MAX} bytes at most");
+            return Err(DriverError::Unsupported { what });
+        }
+        let addresses = url.addresses()?;
+        let place = number as usize % addresses.len().max(1);
+        let address = addresses.get(place).copied();
+        let address: SocketAddr = address.ok_or_else(|| url.unreachable("no address"))?;
+        let wire = Wire::connect(address).map_err(|error| url.unreachable(error))?;
+        let mut connection = RawConnection {
+            wire,
+            url: url.clone(),
+            frame_bytes_max: FRAME_BYTES_MAX as usize,
+        };
+        connection.log_in()?;
+        connection.ask(
+            CHANNEL,
+            codec::CHANNEL_OPEN,
+            codec::CHANNEL_OPEN_OK,
+            |out| {
+                put_short(out, "");
+            },
+        )?;
+        Ok(connection)
+    }
+
+    fn log_in(&mut self) -> Result<(), DriverError> {
+        self.wire.out().extend_from_slice(PROTOCOL);
+        self.expect(codec::START)?;
+        let user = self.url.user.clone().unwrap_or_else(|| "guest".to_owned());
+        let password = self.url.password.clone();
+        let password = password.unwrap_or_else(|| "guest".to_owned());
+        self.say(0, codec::START_OK, |out| {
+            put_long(out, &client_properties());
+            put_short(out, "PLAIN");
+            put_long(out, format!("\0{user}\0{password}").as_bytes());
+            put_short(out, "en_US");
+        });
+        let tune = self.expect(codec::TUNE)?;
+        let mut tune = Reader(&tune);
+        let (channels, frame_bytes) = (tune.u16(), tune.u32());
+        let frame_bytes_max = match frame_bytes.unwrap_or(0) {
+            0 => FRAME_BYTES_MAX,
+            theirs => theirs.min(FRAME_BYTES_MAX),
+        };
+        self.frame_bytes_max = frame_bytes_max as usize;
+        self.say(0, codec::TUNE_OK, |out| {
+            out.extend_from_slice(&channels.unwrap_or(0).to_be_bytes());
+            out.extend_from_slice(&frame_bytes_max.to_be_bytes());
+            // No heartbeats.
+            out.extend_from_slice(&[0; 2]);
+        });
+        let vhost = self.url.path.clone().filter(|path| !path.is_empty());
+        self.ask(0, codec::OPEN, codec::OPEN_OK, |out| {
+            put_short(out, vhost.as_deref().unwrap_or("/"));
+            put_short(out, "");
+            out.push(0);
+        })
+    }
+
+    fn say(&mut self, channel: u16, name: Name, fill: impl FnOnce(&mut Vec<u8>)) {
+        put_method(self.wire.out(), channel, name, fill);
+    }
+
+    /// Says something, and waits for the answer to it.
+    fn ask(
+        &mut self,
+        channel: u16,
+        name: Name,
+        answer: Name,
+        fill: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), DriverError> {
+        self.say(channel, name, fill);
+        self.expect(answer).map(drop)
+    }
+
+    /// Waits for a method; gives its arguments.
+    fn expect(&mut self, wanted: Name) -> Result<Vec<u8>, DriverError> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let mut found = None;
+            let read = self.read(|frame| match frame {
+                Frame::Method(name, arguments) if name == wanted => {
+                    found = Some(arguments.to_vec());
+                    Ok(())
+                }
+                frame => closing(&frame),
+            });
+            // What was refused may be followed by the end of the connection.
+            read.map_err(|error| self.error(error))?;
+            if let Some(arguments) = found {
+                return Ok(arguments);
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.url.unreachable("no answer"));
+            }
+            self.exchange(left).map_err(|error| self.error(error))?;
+        }
+    }
+
+    /// Sends what waits, and takes in what comes within this time. `true`: something came.
+    fn exchange(&mut self, most: Duration) -> Result<bool, WireError> {
+        self.wire.send()?;
+        let most_ns = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
+        Ok(self.wire.wait(most_ns)? && self.wire.receive()?)
+    }
+
+    /// Hands over each frame that is whole, until `each` finds an error.
+    #[inline]
+    fn read(
+        &mut self,
+        mut each: impl FnMut(Frame<'_>) -> Result<(), WireError>,
+    ) -> Result<(), WireError> {
+        loop {
+            let Some((frame, used)) = frame(self.wire.received(), self.frame_bytes_max)? else {
+                return Ok(());
+            };
+            let result = each(frame);
+            self.wire.take(used);
+            result?;
+        }
+    }
+
+    /// As a sentence for the user.
+    fn error(&self, error: WireError) -> DriverError {
+        match error {
+            WireError::Refused(words) => self.url.refused(words),
+            error => self.url.gone(error),
+        }
+    }
+}
+
+/// Finds out whether a frame ends the channel or the connection.
+fn closing(frame: &Frame<'_>) -> Result<(), WireError> {
+    let words = match frame {
+        Frame::Method(codec::CLOSE | codec::CHANNEL_CLOSE, arguments) => {
+            let mut arguments = Reader(arguments);
+            arguments.u16();
+            let text = arguments.short().unwrap_or_default();
+            String::from_utf8_lossy(text).into_owned()
+        }
+        Frame::Method(codec::CANCEL, _) => "it has cancelled the consumer".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(WireError::Refused(words))
+}
+
+/// The bytes of a table of client properties.
+fn client_properties() -> Vec<u8> {
+    let mut capabilities = Vec::new();
+    for name in CAPABILITIES {
+        put_short(&mut capabilities, name);
+        capabilities.extend_from_slice(b"t\x01");
+    }
+    let mut table = Vec::new();
+    put_short(&mut table, "product");
+    table.push(b'S');
+    put_long(&mut table, b"cloverleaf-bench");
+    put_short(&mut table, "version");
+    table.push(b'S');
+    put_long(&mut table, env!("CARGO_PKG_VERSION").as_bytes());
+    put_short(&mut table, "capabilities");
+    table.push(b'F');
+    put_long(&mut table, &capabilities);
+    table
+}

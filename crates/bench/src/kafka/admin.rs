@@ -1,0 +1,307 @@
+//! What is done before and after a measurement: topics, and what the broker is.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rdkafka::admin::{
+    AdminClient, AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicReplication,
+};
+use rdkafka::client::Client;
+use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::metadata::Metadata;
+use rdkafka::types::RDKafkaErrorCode;
+
+use crate::driver::{DriverError, Promise};
+use crate::plan::{Acks, Plan};
+use crate::wait::block_on;
+
+use super::native::Quiet;
+use super::{ANSWER, Kafka, Prepared, TOPIC_OPTION};
+
+/// How long a topic may take to come or to go.
+const SETTLE: Duration = Duration::from_secs(20);
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// As Kafka says that there is no such bound.
+const NEVER: &str = "9223372036854775807";
+
+/// What the broker says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Broker {
+    /// Its name.
+    pub(super) product: String,
+    /// Its version, or that it does not tell.
+    pub(super) version: String,
+    is_cloverleaf: bool,
+    /// `flush.messages` of the topic.
+    flush_messages: Option<String>,
+}
+
+impl Broker {
+    fn new(
+        broker: &HashMap<String, Option<String>>,
+        topic: &HashMap<String, Option<String>>,
+    ) -> Broker {
+        let version = broker.get("cloverleaf.version").cloned().flatten();
+        Broker {
+            product: match &version {
+                Some(_) => "Cloverleaf".to_owned(),
+                None => "Kafka broker".to_owned(),
+            },
+            is_cloverleaf: version.is_some(),
+            version: version.unwrap_or_else(|| "(it does not tell its version)".to_owned()),
+            flush_messages: topic.get("flush.messages").cloned().flatten(),
+        }
+    }
+
+    pub(super) fn promise(&self, acks: Acks) -> Promise {
+        match (acks, self.flush_messages.as_deref()) {
+            (Acks::None, _) => Promise::None,
+            (Acks::All, Some(_)) if self.is_cloverleaf => Promise::Disk,
+            (_, Some("1")) => Promise::Disk,
+            (_, Some(NEVER)) => Promise::Kernel,
+            // Cloverleaf syncs each message if there is any bound.
+            (_, Some(_)) if self.is_cloverleaf => Promise::Disk,
+            _ => Promise::Configured,
+        }
+    }
+}
+
+type Admin = AdminClient<Quiet>;
+
+impl Kafka {
+    /// Makes the topic, or takes one that is there as it is.
+    pub(super) fn make(&self, plan: &Plan) -> Result<Prepared, DriverError> {
+        let admin = self.admin()?;
+        let there = self.partitions(admin.inner(), plan)?;
+        let is_ours = there == 0 && self.create(&admin, plan)?;
+        if !is_ours {
+            let there = self.settled(admin.inner(), plan, |count| count > 0)?;
+            if there != plan.partitions.max(1) {
+                return Err(self.url.refused(format!(
+                    "the topic \"{}\" is there already with {there} partitions, and {} are wanted",
+                    plan.topic, plan.partitions
+                )));
+            }
+        }
+        let starts = match is_ours {
+            true => vec![0; plan.partitions.max(1) as usize],
+            false => self.ends_by(admin.inner(), plan)?,
+        };
+        Ok(Prepared {
+            is_ours,
+            starts,
+            broker: Some(self.look(&admin, plan)),
+        })
+    }
+
+    /// Where each partition ends now.
+    pub(super) fn ends(&self, plan: &Plan) -> Result<Vec<i64>, DriverError> {
+        let admin = self.admin()?;
+        self.ends_by(admin.inner(), plan)
+    }
+
+    /// Topics and brokers.
+    pub(super) fn metadata(&self) -> Result<Metadata, DriverError> {
+        let metadata = self.admin()?.inner().fetch_metadata(None, ANSWER);
+        metadata.map_err(|error| self.silent(&error))
+    }
+
+    fn ends_by(&self, client: &Client<Quiet>, plan: &Plan) -> Result<Vec<i64>, DriverError> {
+        let each = (0..plan.partitions.max(1)).map(|partition| {
+            let partition = i32::try_from(partition).unwrap_or(i32::MAX);
+            client.fetch_watermarks(&plan.topic, partition, ANSWER)
+        });
+        let ends = each.map(|ends| ends.map(|(_, end)| end));
+        let ends: KafkaResult<Vec<i64>> = ends.collect();
+        ends.map_err(|error| self.url.refused(error))
+    }
+
+    /// Deletes the topic, and waits until it is gone, so that it can be made again.
+    pub(super) fn remove(&self, plan: &Plan) -> Result<(), DriverError> {
+        self.reach()?;
+        let admin = self.admin()?;
+        let options = AdminOptions::new().operation_timeout(Some(ANSWER));
+        let results = self.wait(admin.delete_topics(&[&plan.topic], &options))?;
+        for result in results {
+            match result {
+                Ok(_) | Err((_, RDKafkaErrorCode::UnknownTopicOrPartition)) => {}
+                Err((topic, code)) => {
+                    let words = format!("the topic \"{topic}\" cannot be deleted: {code}");
+                    return Err(self.url.refused(words));
+                }
+            }
+        }
+        self.settled(admin.inner(), plan, |count| count == 0)?;
+        Ok(())
+    }
+
+    fn admin(&self) -> Result<Admin, DriverError> {
+        let admin = self.config().create_with_context(Quiet);
+        admin.map_err(|error| self.unsupported(&error))
+    }
+
+    /// `false`: another one was faster.
+    fn create(&self, admin: &Admin, plan: &Plan) -> Result<bool, DriverError> {
+        let replicas = self.url.option("replication").map(str::parse).transpose();
+        let replicas = replicas.map_err(|_| DriverError::Unsupported {
+            what: "?replication= is the number of a topic's replicas".to_owned(),
+        })?;
+        let partitions = i32::try_from(plan.partitions.max(1)).unwrap_or(i32::MAX);
+        // -1: as many as the broker says.
+        let replication = TopicReplication::Fixed(replicas.unwrap_or(-1));
+        let mut topic = NewTopic::new(&plan.topic, partitions, replication);
+        for name in self.url.option_names() {
+            if let Some((key, value)) = name.strip_prefix(TOPIC_OPTION).zip(self.url.option(name)) {
+                topic = topic.set(key, value);
+            }
+        }
+        let options = AdminOptions::new().operation_timeout(Some(ANSWER));
+        let end = Instant::now() + SETTLE;
+        loop {
+            let results = self.wait(admin.create_topics([&topic], &options))?;
+            match results.into_iter().next() {
+                None | Some(Ok(_)) => {
+                    let wanted = plan.partitions.max(1);
+                    self.settled(admin.inner(), plan, |count| count == wanted)?;
+                    return Ok(true);
+                }
+                Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => {
+                    if self.partitions(admin.inner(), plan)? > 0 {
+                        return Ok(false);
+                    }
+                    // One that is going.
+                    if Instant::now() > end {
+                        let words = format!("the topic \"{}\" is being deleted", plan.topic);
+                        return Err(self.url.refused(words));
+                    }
+                    thread::sleep(LOOK);
+                }
+                Some(Err((topic, code))) => {
+                    let words = format!("the topic \"{topic}\" cannot be made: {code}");
+                    return Err(self.url.refused(words));
+                }
+            }
+        }
+    }
+
+    /// Partitions of the topic that have a leader; 0: there is no such topic. All topics are asked
+    /// for, because who asks for one by name may make it.
+    fn partitions(&self, client: &Client<Quiet>, plan: &Plan) -> Result<u32, DriverError> {
+        let metadata = client.fetch_metadata(None, ANSWER);
+        let metadata = metadata.map_err(|error| self.silent(&error))?;
+        let mut topics = metadata.topics().iter();
+        let found = topics.find(|topic| topic.name() == plan.topic && topic.error().is_none());
+        let count = found.map_or(0, |topic| {
+            let led = topic.partitions().iter().filter(|it| it.leader() >= 0);
+            led.count()
+        });
+        Ok(u32::try_from(count).unwrap_or(u32::MAX))
+    }
+
+    /// Waits until the topic has so many partitions.
+    fn settled(
+        &self,
+        client: &Client<Quiet>,
+        plan: &Plan,
+        is_it: impl Fn(u32) -> bool,
+    ) -> Result<u32, DriverError> {
+        let end = Instant::now() + SETTLE;
+        loop {
+            let count = self.partitions(client, plan)?;
+            if is_it(count) {
+                return Ok(count);
+            }
+            if Instant::now() > end {
+                return Err(self.url.refused(format!(
+                    "the topic \"{}\" still has {count} partitions with a leader after {} s",
+                    plan.topic,
+                    SETTLE.as_secs()
+                )));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// What it is; a broker that does not answer such questions is measured all the same.
+    fn look(&self, admin: &Admin, plan: &Plan) -> Broker {
+        let options = AdminOptions::new();
+        let describe = |resource: ResourceSpecifier<'_>| {
+            let asked = admin.describe_configs([&resource], &options);
+            let answer = self.wait(asked).ok()?;
+            Some(entries(answer.into_iter().next()?.ok()?))
+        };
+        let topic = describe(ResourceSpecifier::Topic(&plan.topic)).unwrap_or_default();
+        let metadata = admin.inner().fetch_metadata(None, ANSWER).ok();
+        let number = metadata.and_then(|metadata| Some(metadata.brokers().first()?.id()));
+        let broker = number.and_then(|number| describe(ResourceSpecifier::Broker(number)));
+        Broker::new(&broker.unwrap_or_default(), &topic)
+    }
+
+    fn wait<T>(&self, asked: impl Future<Output = KafkaResult<T>>) -> Result<T, DriverError> {
+        match block_on(asked, 2 * ANSWER) {
+            Some(answer) => answer.map_err(|error| self.silent(&error)),
+            None => Err(self.url.unreachable("no answer")),
+        }
+    }
+
+    /// Somebody listens there, but there is no sensible answer.
+    fn silent(&self, error: &KafkaError) -> DriverError {
+        use RDKafkaErrorCode as Code;
+        let words = match error.rdkafka_error_code() {
+            Some(Code::BrokerTransportFailure | Code::OperationTimedOut | Code::AllBrokersDown)
+                if self.url.user.is_some() =>
+            {
+                "it does not answer as a Kafka broker with SASL and this password would"
+            }
+            Some(Code::BrokerTransportFailure | Code::OperationTimedOut | Code::AllBrokersDown) => {
+                "something listens there, but it does not answer as a Kafka broker would"
+            }
+            _ => return self.url.refused(error),
+        };
+        self.url.unreachable(words)
+    }
+}
+
+fn entries(resource: ConfigResource) -> HashMap<String, Option<String>> {
+    let entries = resource.entries.into_iter();
+    entries.map(|entry| (entry.name, entry.value)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broker(version: Option<&str>, flush: Option<&str>) -> Broker {
+        let entry = |name: &str, value: Option<&str>| {
+            let value = value.map(|value| (name.to_owned(), Some(value.to_owned())));
+            value.into_iter().collect()
+        };
+        Broker::new(
+            &entry("cloverleaf.version", version),
+            &entry("flush.messages", flush),
+        )
+    }
+
+    #[test]
+    fn a_promise_is_what_the_broker_says() {
+        let ours = broker(Some("0.1.0"), Some(NEVER));
+        assert_eq!(ours.promise(Acks::All), Promise::Disk);
+        assert_eq!(ours.promise(Acks::One), Promise::Kernel);
+        assert_eq!(ours.promise(Acks::None), Promise::None);
+        let apache = broker(None, Some(NEVER));
+        assert_eq!(apache.promise(Acks::All), Promise::Kernel);
+        assert_eq!(broker(None, Some("1")).promise(Acks::One), Promise::Disk);
+        assert_eq!(
+            broker(None, Some("9")).promise(Acks::All),
+            Promise::Configured
+        );
+        assert_eq!(broker(None, None).promise(Acks::All), Promise::Configured);
+        assert_eq!(
+            broker(Some("1"), Some("9")).promise(Acks::One),
+            Promise::Disk
+        );
+    }
+}

@@ -1,0 +1,283 @@
+//! The client for Kafka: librdkafka, which most clients of Kafka that are not Java's are made of.
+//!
+//! What a plan means here. A batch is `batch.num.messages`; the library waits 5 ms for it to fill
+//! (its own `linger.ms`), unless nothing can fill it: with one message a batch, or with no more in
+//! flight than a batch has. In flight is what the library may hold. Whoever wants something else
+//! says so in the URL, in the library's words: `kafka://host?linger.ms=0&compression.type=lz4`.
+//! Kafka's consumers acknowledge nothing, so what is in flight does not bound them; they share the
+//! partitions, and commit nothing.
+//!
+//! Options of the URL beside the library's own:
+//!
+//! | option | what | default |
+//! |---|---|---|
+//! | `client` | `librdkafka`, or `raw`: our own, to tell the library's cost apart | `librdkafka` |
+//! | `replication` | replicas of the topic | the broker's |
+//! | `topic.NAME` | a setting of the topic, such as `topic.flush.messages=1` | the broker's |
+//! | `durability` | what an answer promises, if the broker does not tell | |
+//!
+//! A user with a password is SASL PLAIN; there is no TLS.
+
+mod admin;
+mod consumer;
+mod ends;
+mod native;
+mod producer;
+mod raw;
+
+use std::net::TcpStream;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdkafka::config::ClientConfig;
+use rdkafka::error::KafkaError;
+
+use crate::driver::{Connect, Consume, DriverError, Produce, Promise};
+use crate::plan::{Acks, Plan};
+use crate::url::Url;
+
+use admin::Broker;
+use consumer::KafkaConsumer;
+use producer::KafkaProducer;
+use raw::{RawConsumer, RawProducer};
+
+/// How long a broker may take to answer when something is prepared.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How long a TCP connection may take.
+const REACH: Duration = Duration::from_secs(5);
+/// The library's own default of `message.max.bytes`.
+const MESSAGE_BYTES_MAX: usize = 1_000_000;
+/// What a message weighs beside its value, at most.
+const MESSAGE_EXTRA_BYTES: usize = 1_000;
+/// The library's own default of `queue.buffering.max.messages`.
+const HELD_MESSAGES: u32 = 100_000;
+/// After so long a message without an answer is given up.
+const GIVE_UP_MS: u32 = 30_000;
+/// Options of a URL that are not the library's.
+const OWN_OPTIONS: [&str; 4] = ["client", "durability", "pid", "replication"];
+/// Options that begin so are the topic's.
+const TOPIC_OPTION: &str = "topic.";
+
+/// Makes connections to a Kafka broker, or to a cluster.
+pub(crate) struct Kafka {
+    url: Url,
+    is_raw: bool,
+    prepared: Mutex<Prepared>,
+}
+
+/// What is known once a topic is prepared.
+#[derive(Default)]
+struct Prepared {
+    /// The topic was made by us.
+    is_ours: bool,
+    /// Where each partition ended before the first message of ours.
+    starts: Vec<i64>,
+    broker: Option<Broker>,
+}
+
+impl Kafka {
+    /// A client for the broker there.
+    ///
+    /// # Errors
+    /// An option of the URL is none of the library's.
+    pub(crate) fn new(url: &Url) -> Result<Kafka, DriverError> {
+        let is_raw = match url.option("client") {
+            None | Some("librdkafka") => false,
+            Some("raw") => true,
+            Some(other) => {
+                let what = format!("a client is librdkafka or raw, not \"{other}\"");
+                return Err(DriverError::Unsupported { what });
+            }
+        };
+        let kafka = Kafka {
+            url: url.clone(),
+            is_raw,
+            prepared: Mutex::default(),
+        };
+        let config = kafka.config();
+        let made = config.create_native_config();
+        made.map_err(|error| kafka.unsupported(&error))?;
+        Ok(kafka)
+    }
+
+    /// What producers, consumers and the rest have in common.
+    fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.url.host_list());
+        config.set("client.id", "cloverleaf-bench");
+        if let Some(user) = &self.url.user {
+            config.set("security.protocol", "sasl_plaintext");
+            config.set("sasl.mechanism", "PLAIN");
+            config.set("sasl.username", user);
+            config.set("sasl.password", self.url.password.as_deref().unwrap_or(""));
+        }
+        for name in self.url.option_names() {
+            let is_own = OWN_OPTIONS.contains(&name) || name.starts_with(TOPIC_OPTION);
+            if let Some(value) = self.url.option(name).filter(|_| !is_own) {
+                config.set(name, value);
+            }
+        }
+        config
+    }
+
+    /// Sets what the plan says, unless the URL says something else.
+    fn set(&self, config: &mut ClientConfig, name: &str, value: impl ToString) {
+        if self.url.option(name).is_none() {
+            config.set(name, value.to_string());
+        }
+    }
+
+    fn producer_config(&self, plan: &Plan) -> ClientConfig {
+        let mut config = self.config();
+        let acks = match plan.acks {
+            Acks::None => "0",
+            Acks::One => "1",
+            Acks::All => "all",
+        };
+        self.set(&mut config, "acks", acks);
+        self.set(&mut config, "message.timeout.ms", GIVE_UP_MS);
+        self.set(
+            &mut config,
+            "batch.num.messages",
+            plan.batch_messages.max(1),
+        );
+        if plan.in_flight > HELD_MESSAGES {
+            self.set(&mut config, "queue.buffering.max.messages", plan.in_flight);
+        }
+        let is_filled = plan.in_flight == 0 || plan.in_flight > plan.batch_messages;
+        if plan.batch_messages <= 1 || !is_filled {
+            self.set(&mut config, "linger.ms", 0);
+        }
+        if plan.size_bytes + MESSAGE_EXTRA_BYTES > MESSAGE_BYTES_MAX {
+            let bytes = plan.size_bytes + MESSAGE_EXTRA_BYTES;
+            self.set(&mut config, "message.max.bytes", bytes);
+            self.set(&mut config, "batch.size", bytes);
+        }
+        config
+    }
+
+    fn consumer_config(&self, plan: &Plan) -> ClientConfig {
+        let mut config = self.config();
+        // Without one the library assigns nothing; no group is joined.
+        self.set(&mut config, "group.id", "cloverleaf-bench");
+        self.set(&mut config, "enable.auto.commit", false);
+        self.set(&mut config, "enable.auto.offset.store", false);
+        self.set(&mut config, "auto.offset.reset", "error");
+        if plan.size_bytes + MESSAGE_EXTRA_BYTES > MESSAGE_BYTES_MAX {
+            let bytes = plan.size_bytes + MESSAGE_EXTRA_BYTES;
+            self.set(&mut config, "message.max.bytes", bytes);
+            self.set(&mut config, "fetch.message.max.bytes", 2 * bytes);
+        }
+        config
+    }
+
+    /// Looks whether anybody listens there at all: the library would try until the end of time,
+    /// and would not tell why.
+    fn reach(&self) -> Result<(), DriverError> {
+        let mut reason = "no address".to_owned();
+        for address in self.url.addresses()? {
+            match TcpStream::connect_timeout(&address, REACH) {
+                Ok(_) => return Ok(()),
+                Err(error) => reason = error.to_string(),
+            }
+        }
+        Err(self.url.unreachable(reason))
+    }
+
+    fn unsupported(&self, error: &KafkaError) -> DriverError {
+        DriverError::Unsupported {
+            what: format!("librdkafka does not take what {} says: {error}", self.url),
+        }
+    }
+}
+
+/// The partitions of consumer number `number`, and where each begins. Consumers share them; those
+/// that get none, because there are more consumers than partitions, wait: so it is in Kafka.
+fn shared(plan: &Plan, number: u32, starts: &[i64]) -> Vec<(i32, i64)> {
+    let own = (0u32..).zip((0..).zip(starts.iter().copied()));
+    let own = own.filter(|(place, _)| place % plan.consumers.max(1) == number);
+    own.map(|(_, partition)| partition).collect()
+}
+
+impl Connect for Kafka {
+    fn prepare(&self, plan: &Plan) -> Result<(), DriverError> {
+        self.reach()?;
+        let prepared = self.make(plan)?;
+        *self.prepared.lock() = prepared;
+        Ok(())
+    }
+
+    fn producer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Produce>, DriverError> {
+        if self.is_raw {
+            let metadata = self.metadata()?;
+            let producer = RawProducer::new(&self.url, plan, number, &metadata)?;
+            return Ok(Box::new(producer));
+        }
+        let config = self.producer_config(plan);
+        let producer = KafkaProducer::new(&self.url, &config, plan)?;
+        Ok(Box::new(producer))
+    }
+
+    fn consumer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Consume>, DriverError> {
+        let config = self.consumer_config(plan);
+        let mut starts = self.prepared.lock().starts.clone();
+        if starts.is_empty() {
+            // Prepared by another process: from what is there now.
+            starts = self.ends(plan)?;
+        }
+        let partitions = shared(plan, number, &starts);
+        if self.is_raw {
+            let metadata = self.metadata()?;
+            let consumer = RawConsumer::new(&self.url, plan, partitions, &metadata)?;
+            return Ok(Box::new(consumer));
+        }
+        let consumer = KafkaConsumer::new(&self.url, &config, plan, partitions)?;
+        Ok(Box::new(consumer))
+    }
+
+    fn clean_up(&self, plan: &Plan) -> Result<(), DriverError> {
+        match std::mem::take(&mut *self.prepared.lock()).is_ours {
+            true => self.remove(plan),
+            false => Ok(()),
+        }
+    }
+
+    fn versions(&self) -> Vec<(String, String)> {
+        let (_, library) = rdkafka::util::get_rdkafka_version();
+        let mut versions = vec![match self.is_raw {
+            true => (
+                "raw Kafka client".to_owned(),
+                env!("CARGO_PKG_VERSION").to_owned(),
+            ),
+            false => ("librdkafka".to_owned(), library),
+        }];
+        if let Some(broker) = &self.prepared.lock().broker {
+            versions.push((broker.product.clone(), broker.version.clone()));
+        }
+        versions
+    }
+
+    /// Cloverleaf syncs what is sent with `acks=all` before it answers, and has written the rest.
+    /// Apache Kafka has written to its files when it answers, whatever `acks` says, and leaves the
+    /// sync to the kernel unless `flush.messages` of the topic is 1 (its documentation: "we
+    /// recommend using the default flush settings which disable application fsync entirely").
+    /// With `acks=all` its replicas have it in theirs too. Brokers that say nothing of
+    /// `flush.messages` are taken as [`Promise::Configured`].
+    fn promise(&self, plan: &Plan) -> Promise {
+        let acks = self
+            .url
+            .option("acks")
+            .or(self.url.option("request.required.acks"));
+        let acks = match acks {
+            Some("0") => Acks::None,
+            Some("all" | "-1") => Acks::All,
+            Some(_) => Acks::One,
+            None => plan.acks,
+        };
+        match (&self.prepared.lock().broker, acks) {
+            (_, Acks::None) => Promise::None,
+            (Some(broker), acks) => broker.promise(acks),
+            (None, _) => Promise::Configured,
+        }
+    }
+}
