@@ -1,0 +1,165 @@
+//! A report as it is drawn: measurements that belong into one picture.
+
+use crate::figures;
+use crate::outcome::{Kind, Report, Row, Subject};
+use crate::words;
+
+/// Most colours that are told apart.
+const COLOURS: usize = 8;
+/// Most pictures of one sort.
+const DRAWN_MAX: usize = 4;
+
+/// All of it.
+pub(super) struct View<'r> {
+    /// In the order in which they come first.
+    pub(super) subjects: Vec<&'r Subject>,
+    pub(super) sections: Vec<Section<'r>>,
+}
+
+/// Measurements of one kind that differ in the same settings.
+pub(super) struct Section<'r> {
+    pub(super) kind: Kind,
+    /// The settings that differ.
+    pub(super) varies: Vec<&'r str>,
+    pub(super) groups: Vec<Group<'r>>,
+}
+
+/// Measurements with the same settings, one for each subject.
+pub(super) struct Group<'r> {
+    /// What is different from other groups; empty: there is only one.
+    pub(super) name: String,
+    /// The value of the first setting that differs.
+    pub(super) value: Option<f64>,
+    /// With the number of their subject.
+    pub(super) rows: Vec<(usize, &'r Row)>,
+}
+
+impl<'r> View<'r> {
+    pub(super) fn new(report: &'r Report) -> View<'r> {
+        let mut view = View {
+            subjects: Vec::new(),
+            sections: Vec::new(),
+        };
+        for row in &report.rows {
+            let Some(first) = row.runs.first() else {
+                continue;
+            };
+            let subject = view.subject(&first.subject);
+            let varies: Vec<&str> = row.variations.iter().map(|it| it.name.as_str()).collect();
+            let section = view.section(first.kind, varies);
+            let name = words::variations(row);
+            let known = section.groups.iter().position(|group| group.name == name);
+            let at = known.unwrap_or_else(|| {
+                section.groups.push(Group {
+                    name,
+                    value: row.variations.first().map(|it| it.value),
+                    rows: Vec::new(),
+                });
+                section.groups.len() - 1
+            });
+            section.groups[at].rows.push((subject, row));
+        }
+        view
+    }
+
+    fn subject(&mut self, subject: &'r Subject) -> usize {
+        let known = self
+            .subjects
+            .iter()
+            .position(|it| it.label == subject.label);
+        known.unwrap_or_else(|| {
+            self.subjects.push(subject);
+            self.subjects.len() - 1
+        })
+    }
+
+    fn section(&mut self, kind: Kind, varies: Vec<&'r str>) -> &mut Section<'r> {
+        let is_it = |section: &Section<'_>| section.kind == kind && section.varies == varies;
+        let at = self.sections.iter().position(is_it).unwrap_or_else(|| {
+            self.sections.push(Section {
+                kind,
+                varies,
+                groups: Vec::new(),
+            });
+            self.sections.len() - 1
+        });
+        &mut self.sections[at]
+    }
+
+    /// The label of a subject, as short as there is room.
+    pub(super) fn label(&self, subject: usize, letters_max: usize) -> String {
+        shorten(&self.subjects[subject].label, letters_max)
+    }
+}
+
+impl<'r> Section<'r> {
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &'r Row)> + '_ {
+        self.groups
+            .iter()
+            .flat_map(|group| group.rows.iter().copied())
+    }
+
+    /// Whether it is one measurement with nothing to be compared to.
+    pub(super) fn is_single(&self) -> bool {
+        self.rows().count() <= 1
+    }
+
+    /// Whether it shows how something grows: one setting with so many values that lines say more
+    /// than bars.
+    pub(super) fn is_curve(&self) -> bool {
+        self.varies.len() == 1 && self.groups.len() > DRAWN_MAX
+    }
+
+    /// The groups of which each has pictures of its own: all, or some that are evenly apart.
+    pub(super) fn drawn(&self) -> Vec<&Group<'r>> {
+        let has_any = |group: &&Group<'_>| {
+            let mut rows = group.rows.iter();
+            rows.any(|(_, row)| row.median(figures::rate).is_some())
+        };
+        let groups: Vec<_> = self.groups.iter().filter(has_any).collect();
+        match groups.len() <= DRAWN_MAX {
+            true => groups,
+            false => (0..DRAWN_MAX)
+                .map(|n| groups[n * (groups.len() - 1) / (DRAWN_MAX - 1)])
+                .collect(),
+        }
+    }
+
+    /// Whether some of its measurements have a schedule that does not wait for the broker.
+    pub(super) fn is_open(&self) -> bool {
+        let mut runs = self.rows().flat_map(|(_, row)| &row.runs);
+        runs.any(|run| run.plan.arrivals != crate::schedule::Arrivals::Closed)
+    }
+
+    pub(super) fn has_several_runs(&self) -> bool {
+        self.rows().any(|(_, row)| row.runs.len() > 1)
+    }
+}
+
+/// The class of a subject's colour.
+pub(super) fn colour(subject: usize) -> String {
+    format!("s{}", subject % COLOURS)
+}
+
+/// At most so many letters, the middle left out: names differ at their ends.
+pub(super) fn shorten(text: &str, letters_max: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= letters_max {
+        return text.to_owned();
+    }
+    let head = (letters_max - 1) / 2;
+    let tail = letters_max - 1 - head;
+    let (head, tail) = (&letters[..head], &letters[letters.len() - tail..]);
+    head.iter().chain(['…'].iter()).chain(tail).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_of_a_long_name_stay() {
+        assert_eq!(shorten("short", 5), "short");
+        assert_eq!(shorten("kafka://one.example:9092", 11), "kafka…:9092");
+    }
+}
