@@ -1,5 +1,8 @@
 //! Figures and settings as people read them: the same words in the table and in the report.
+//!
+//! A number and its unit are joined by a space that does not break.
 
+use crate::driver::Promise;
 use crate::outcome::{Kind, Outcome, Row, Variation};
 use crate::payload::PayloadKind;
 use crate::plan::{Acks, Amount, Plan};
@@ -7,6 +10,8 @@ use crate::schedule::Arrivals;
 
 /// Stands where there is no figure.
 pub const NOTHING: &str = "–";
+/// Between a number and its unit.
+const SPACE: char = '\u{a0}';
 
 /// A whole number with separators: "1,234,567".
 pub fn count(number: u64) -> String {
@@ -47,7 +52,7 @@ pub fn short(value: f64) -> String {
     let scaled = [(999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (999.5, 1e3, "k")];
     let found = scaled.iter().find(|(from, ..)| value.abs() >= *from);
     match found {
-        Some((_, by, letter)) => format!("{} {letter}", number(value / by)),
+        Some((_, by, letter)) => format!("{}{SPACE}{letter}", number(value / by)),
         None => number(value),
     }
 }
@@ -55,7 +60,7 @@ pub fn short(value: f64) -> String {
 /// A tick of an axis: as short as it can be without a loss ("0", "2.5 k", "100 k").
 pub fn tick(value: f64) -> String {
     let text = short(value);
-    let (digits, unit) = match text.split_once(' ') {
+    let (digits, unit) = match text.split_once(SPACE) {
         Some((digits, unit)) => (digits, Some(unit)),
         None => (text.as_str(), None),
     };
@@ -64,7 +69,7 @@ pub fn tick(value: f64) -> String {
         false => digits,
     };
     match unit {
-        Some(unit) => format!("{digits} {unit}"),
+        Some(unit) => format!("{digits}{SPACE}{unit}"),
         None => digits.to_owned(),
     }
 }
@@ -79,7 +84,7 @@ pub fn time(ns: f64) -> String {
     let found = units.iter().find(|(from, ..)| ns >= *from);
     let (by, unit) = found.map_or((1.0, "ns"), |(_, by, unit)| (*by, *unit));
     match ns.is_finite() {
-        true => format!("{} {unit}", number(ns / by)),
+        true => format!("{}{SPACE}{unit}", number(ns / by)),
         false => NOTHING.to_owned(),
     }
 }
@@ -87,14 +92,14 @@ pub fn time(ns: f64) -> String {
 /// A time on an axis: "100 µs", "1 ms".
 pub fn time_tick(ns: f64) -> String {
     let text = time(ns);
-    let Some((digits, unit)) = text.split_once(' ') else {
+    let Some((digits, unit)) = text.split_once(SPACE) else {
         return text;
     };
     let digits = match digits.contains('.') {
         true => digits.trim_end_matches('0').trim_end_matches('.'),
         false => digits,
     };
-    format!("{digits} {unit}")
+    format!("{digits}{SPACE}{unit}")
 }
 
 /// Bytes of memory: "512 B", "1.5 KiB", "123 MiB".
@@ -103,17 +108,41 @@ pub fn memory(bytes: f64) -> String {
     let units = [(KIB * KIB * KIB, "GiB"), (KIB * KIB, "MiB"), (KIB, "KiB")];
     let found = units.iter().find(|(from, _)| bytes >= *from * 0.9995);
     let (by, unit) = found.copied().unwrap_or((1.0, "B"));
-    format!("{} {unit}", number(bytes / by))
+    format!("{}{SPACE}{unit}", number(bytes / by))
 }
 
 /// Bytes per second in millions: "123 MB/s".
 pub fn byte_rate(bytes_per_second: f64) -> String {
-    format!("{} MB/s", number(bytes_per_second / 1e6))
+    format!("{}{SPACE}MB/s", number(bytes_per_second / 1e6))
 }
 
 /// Messages per second: "1,234,567/s".
 pub fn rate(messages_per_second: f64) -> String {
     format!("{}/s", number(messages_per_second))
+}
+
+/// The durability class in one word, for titles.
+pub fn promise(promise: Promise) -> &'static str {
+    match promise {
+        Promise::None => "no acks",
+        Promise::Memory => "memory",
+        Promise::Kernel => "kernel",
+        Promise::Disk => "disk",
+        Promise::Configured => "as configured",
+    }
+}
+
+/// The durability class in a sentence.
+pub fn promise_sentence(promise: Promise) -> &'static str {
+    match promise {
+        Promise::None => "Nothing is acknowledged: what is counted was sent, not stored.",
+        Promise::Memory => "Acknowledged in the broker's memory: a killed broker loses it.",
+        Promise::Kernel => {
+            "Acknowledged in the kernel: a killed broker loses nothing, a power loss may."
+        }
+        Promise::Disk => "Acknowledged once synced to disk: a power loss takes nothing.",
+        Promise::Configured => "Acknowledged as the broker is configured; it does not say how.",
+    }
 }
 
 /// What was measured.
@@ -129,8 +158,8 @@ pub fn kind(kind: Kind) -> &'static str {
 pub fn variation(variation: &Variation) -> String {
     let value = whole_or_number(variation.value);
     match variation.name.split_once(", ") {
-        Some((_, unit)) => format!("{value} {unit}"),
-        None => format!("{} {value}", variation.name),
+        Some((_, unit)) => format!("{value}{SPACE}{unit}"),
+        None => format!("{}{SPACE}{value}", variation.name),
     }
 }
 
@@ -161,7 +190,7 @@ pub fn arrivals(arrivals: &Arrivals) -> String {
         Arrivals::Ramp { from, to, seconds } => {
             let (from, to) = (self::rate(from), self::rate(to));
             format!(
-                "open loop, from {from} to {to} within {} s",
+                "open loop, from {from} to {to} within {}{SPACE}s",
                 number(seconds)
             )
         }
@@ -179,7 +208,7 @@ pub fn asked(arrivals: &Arrivals) -> Option<f64> {
 
 /// The settings of a plan with their names, in the order of the command line's help.
 pub fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
-    let seconds = |seconds: f64| format!("{} s", whole_or_number(seconds));
+    let seconds = |seconds: f64| format!("{}{SPACE}s", whole_or_number(seconds));
     let limit = |limit: u32| match limit {
         0 => "no limit".to_owned(),
         limit => count(limit.into()),
@@ -187,13 +216,13 @@ pub fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     vec![
         (
             "message size",
-            format!("{} bytes", count(plan.size_bytes as u64)),
+            format!("{}{SPACE}bytes", count(plan.size_bytes as u64)),
         ),
         ("payload", payload(&plan.payload)),
         (
             "amount",
             match plan.amount {
-                Amount::Messages(messages) => format!("{} messages", count(messages)),
+                Amount::Messages(messages) => format!("{}{SPACE}messages", count(messages)),
                 Amount::Seconds(time) => seconds(time),
             },
         ),
@@ -203,7 +232,7 @@ pub fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
         ("consumers", count(plan.consumers.into())),
         (
             "batch",
-            format!("{} messages", count(plan.batch_messages.into())),
+            format!("{}{SPACE}messages", count(plan.batch_messages.into())),
         ),
         ("in flight per connection", limit(plan.in_flight)),
         (
@@ -291,6 +320,7 @@ mod tests {
 
     #[test]
     fn numbers_are_read_at_a_glance() {
+        let plain = |text: String| text.replace(SPACE, " ");
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!([count(0), count(999), count(1_000)], ["0", "999", "1,000"]);
         assert_eq!(number(0.012_34), "0.0123");
@@ -298,16 +328,16 @@ mod tests {
         assert_eq!([number(9.996), number(99.96)], ["10.0", "100"]);
         assert_eq!([number(-1_234.4), number(-0.2)], ["-1,234", "-0.200"]);
         assert_eq!([number(f64::NAN), number(0.0)], ["–", "0"]);
-        assert_eq!(short(1_234_567.0), "1.23 M");
-        assert_eq!(tick(2_500.0), "2.5 k");
+        assert_eq!(plain(short(1_234_567.0)), "1.23 M");
+        assert_eq!(plain(tick(2_500.0)), "2.5 k");
         assert_eq!([tick(0.0), tick(100.0)], ["0", "100"]);
-        assert_eq!(tick(100_000.0), "100 k");
-        assert_eq!(time(999_600.0), "1.00 ms");
-        assert_eq!(time(950.0), "950 ns");
-        assert_eq!(time(12_345_000_000.0), "12.3 s");
-        assert_eq!(time_tick(10_000.0), "10 µs");
-        assert_eq!(memory(1_536.0), "1.50 KiB");
-        assert_eq!(byte_rate(123_456_789.0), "123 MB/s");
+        assert_eq!(plain(tick(100_000.0)), "100 k");
+        assert_eq!(plain(time(999_600.0)), "1.00 ms");
+        assert_eq!(plain(time(950.0)), "950 ns");
+        assert_eq!(plain(time(12_345_000_000.0)), "12.3 s");
+        assert_eq!(plain(time_tick(10_000.0)), "10 µs");
+        assert_eq!(plain(memory(1_536.0)), "1.50 KiB");
+        assert_eq!(plain(byte_rate(123_456_789.0)), "123 MB/s");
     }
 
     #[test]
@@ -324,6 +354,6 @@ mod tests {
             name: "message size, bytes".to_owned(),
             value: 5_120.0,
         };
-        assert_eq!(variation(&size), "5,120 bytes");
+        assert_eq!(variation(&size), "5,120\u{a0}bytes");
     }
 }

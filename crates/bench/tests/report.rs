@@ -62,7 +62,7 @@ fn tally(rate: f64, typical_ns: f64, is_open: bool, size_bytes: usize, dice: &mu
             bytes: messages * size_bytes as u64,
             ..Second::default()
         };
-        for _ in 0..2_000 {
+        for _ in 0..700 {
             let service_ns = dice.time_ns(typical_ns);
             let waited_ns = if is_open && dice.roll() > 0.985 {
                 service_ns * 6
@@ -238,17 +238,8 @@ fn parsed(page: &str) -> Document<'_> {
 
 /// Numbers in places of a picture, and all attributes together.
 fn check_pictures(document: &Document<'_>) -> usize {
-    let pictures: Vec<_> = document
-        .descendants()
-        .filter(|it| it.has_tag_name("svg"))
-        .collect();
-    let pictures: Vec<_> = match pictures.is_empty() {
-        true => document
-            .descendants()
-            .filter(|it| it.tag_name().name() == "svg")
-            .collect(),
-        false => pictures,
-    };
+    let is_picture = |it: &Node<'_, '_>| it.tag_name().name() == "svg";
+    let pictures: Vec<_> = document.descendants().filter(is_picture).collect();
     for picture in &pictures {
         let view: Vec<f64> = picture
             .attribute("viewBox")
@@ -312,7 +303,8 @@ fn check_overlaps(document: &Document<'_>) {
 fn text_of(document: &Document<'_>) -> String {
     let texts = document.descendants().filter(|it| it.is_text());
     let texts: Vec<&str> = texts.filter_map(|it| it.text()).collect();
-    texts.join("\n")
+    // Numbers and units do not break.
+    texts.join("\n").replace('\u{a0}', " ")
 }
 
 #[test]
@@ -345,11 +337,11 @@ fn every_broker_size_and_class_is_there() {
         !page.contains("NaN") && !page.contains("inf "),
         "a figure that is none"
     );
-    assert!(!page.contains("<script") && !page.contains("http://") || only_names(&page));
+    assert!(loads_nothing(&page));
 }
 
-/// Whether all addresses in a page are names of XML, and those of brokers, never loaded.
-fn only_names(page: &str) -> bool {
+/// Whether all addresses in a page are names of XML, which nobody loads.
+fn loads_nothing(page: &str) -> bool {
     let names = ["http://www.w3.org/1999/xhtml", "http://www.w3.org/2000/svg"];
     let rest = names
         .iter()

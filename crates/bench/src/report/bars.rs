@@ -3,13 +3,15 @@
 use super::markup::{Markup, Px};
 use super::plot;
 use super::scale::Scale;
-use super::view::{Section, View, colour};
+use super::view::{Section, View, colour, shorten};
 use crate::figures;
 use crate::words;
 
 const BAR_WIDTH_MAX: f64 = 64.0;
 /// A bar of this width has room for its value.
 const VALUE_WIDTH: f64 = 46.0;
+/// Above the highest bar there is room for its value.
+const ROOM: f64 = 1.07;
 /// Part of a group's room that is left free.
 const FREE: f64 = 0.18;
 
@@ -28,7 +30,7 @@ pub(super) fn draw(
         return false;
     }
     let [(left, right), y_range] = plot::ranges(width, height, 0);
-    let y = Scale::from_zero(most, 5, y_range);
+    let y = Scale::from_zero(most * ROOM, 5, y_range);
     plot::begin(markup, "Throughput", width, height);
     let ticks: Vec<_> = y
         .ticks
@@ -62,7 +64,9 @@ pub(super) fn draw(
             markup.close();
         }
         let place = (middle, y.range().0 + 20.0);
-        plot::text(markup, place, "tick middle", &group.name);
+        let letters = (group_width / plot::LETTER_WIDTH) as usize;
+        let name = shorten(&group.name, letters.max(3));
+        plot::text(markup, place, "tick middle", &name);
     }
     plot::line(markup, "axis", (left, y.range().0), (right, y.range().0));
     markup.close();

@@ -3,7 +3,7 @@
 use super::markup::{Markup, Px};
 use super::plot;
 use super::scale::Scale;
-use super::view::{Section, View, colour};
+use super::view::{Section, View, colour, shorten};
 use crate::figures;
 use crate::outcome::Row;
 use crate::words;
@@ -98,7 +98,8 @@ fn draw(
     let mut y = 0.0;
     for (name, costs) in &groups {
         if has_titles {
-            plot::text(markup, (0.0, y + 17.0), "name", name);
+            let letters = (width / plot::LETTER_WIDTH) as usize;
+            plot::text(markup, (0.0, y + 17.0), "name", &shorten(name, letters));
         }
         y += title_height;
         for (subject, cost) in costs {

@@ -3,13 +3,14 @@
 use super::markup::Markup;
 use super::plot::{self, Line, Plot};
 use super::scale::Scale;
-use super::view::{Section, View};
+use super::view::{Section, View, shorten};
 use crate::figures;
 use crate::outcome::Outcome;
 use crate::words;
 
 /// Values that are further apart stand on a logarithmic axis.
 const LINEAR_MAX: f64 = 25.0;
+const MIB: f64 = 1_048_576.0;
 const LABEL_LETTERS: usize = 13;
 
 /// One picture: a figure, how it is called, written, and whether its axis is logarithmic.
@@ -58,6 +59,13 @@ pub(super) fn draw(
             figures: vec![(Box::new(figures::client_cpu_ns), "CPU time")],
             text: words::time,
             tick: words::time_tick,
+            is_log: false,
+        },
+        Curve {
+            name: "memory of the broker, MiB",
+            figures: vec![(Box::new(mebibytes), "memory")],
+            text: |mebibytes| words::memory(mebibytes * MIB),
+            tick: words::tick,
             is_log: false,
         },
     ];
@@ -116,7 +124,7 @@ impl Curve {
                 .map(|value| (*value, words::tick(*value)))
                 .collect(),
             x,
-            x_name: x_name.to_owned(),
+            x_name: shorten(x_name, (width / plot::LETTER_WIDTH) as usize / 2),
             y_ticks: y
                 .ticks
                 .iter()
@@ -168,6 +176,11 @@ impl Curve {
                 .collect(),
         }
     }
+}
+
+/// The broker's memory, so that its axis has round numbers.
+fn mebibytes(outcome: &Outcome) -> Option<f64> {
+    figures::memory_bytes(outcome).map(|bytes| bytes / MIB)
 }
 
 /// The least and the greatest.

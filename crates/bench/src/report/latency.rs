@@ -6,6 +6,7 @@ use super::scale::{MARKS, Scale, nines_of};
 use super::view::{Group, View};
 use crate::figures;
 use crate::histogram::Histogram;
+use crate::outcome::Kind;
 use crate::words;
 
 /// Points of a line per nine.
@@ -44,6 +45,11 @@ pub(super) fn draw(
     let nines = nines_of(MARKS[MARKS.len() - 1])
         .min((most as f64).log10())
         .max(2.0);
+    let mut runs = group.rows.iter().flat_map(|(_, row)| &row.runs);
+    let y_name = match runs.any(|run| run.kind == Kind::EndToEnd) {
+        true => "until it was delivered",
+        false => "until it was acknowledged",
+    };
     let letters = if width > 700.0 { 18 } else { 13 };
     let [x_range, y_range] = plot::ranges(width, height, letters);
     let x = Scale::percentiles(nines + MAX_BEHIND + 0.1, x_range);
@@ -81,7 +87,7 @@ pub(super) fn draw(
             .map(|ns| (*ns, words::time_tick(*ns)))
             .collect(),
         y,
-        y_name: "latency".to_owned(),
+        y_name: y_name.to_owned(),
         lines,
     }
     .draw(markup);

@@ -82,8 +82,9 @@ fn head(page: &mut Markup, report: &Report, view: &View<'_>) {
     for (at, subject) in view.subjects.iter().enumerate() {
         page.open("li", &[("class", &colour(at))]);
         page.element("b", &[], &subject.label);
-        let durability = format!("durability: {}", subject.promise.sentence());
-        page.element("small", &[], durability);
+        let durability = format!("durability: {}", words::promise(subject.promise));
+        page.element("small", &[("class", &"promise")], durability);
+        page.element("small", &[], words::promise_sentence(subject.promise));
         let versions = subject.versions.iter();
         let versions: Vec<_> = versions
             .map(|(name, version)| format!("{name} {version}"))

@@ -6,7 +6,7 @@ use super::view::colour;
 
 /// Letters of this size; names are as wide as the style sheet's font lets them be at most.
 const LETTER_HEIGHT: f64 = 13.0;
-const LETTER_WIDTH: f64 = 6.9;
+pub(super) const LETTER_WIDTH: f64 = 6.9;
 /// Left of the axis.
 const LEFT: f64 = 62.0;
 const TOP: f64 = 26.0;
