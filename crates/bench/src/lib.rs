@@ -57,7 +57,7 @@ pub use nsq::Sink;
 pub use outcome::{Kind, Outcome, Report, Row, Subject, Variation};
 pub use payload::{PayloadKind, Payloads, STAMP_BYTES, Stamp};
 pub use plan::{Acks, Amount, Plan};
-pub use report::page;
+pub use report::{page, side_by_side};
 pub use proxy::{Bandwidth, BandwidthError, Carries, Link, PROXY_THREADS, Proxy};
 pub use schedule::{Arrivals, Schedule};
 pub use table::render;

@@ -1,6 +1,6 @@
 //! What a table does not say by itself, in sentences.
 
-use crate::outcome::{Kind, Outcome, Report};
+use crate::outcome::{ASKED_RATE, Kind, Outcome, Report};
 use crate::plan::Amount;
 use crate::schedule::Arrivals;
 use crate::words;
@@ -13,9 +13,16 @@ const REACHED: f64 = 0.95;
 /// All sentences that belong to a report, each once.
 pub(crate) fn of(report: &Report) -> Vec<String> {
     let mut notes = report.notes.clone();
-    let outcomes = report.rows.iter().flat_map(|row| &row.runs);
-    for outcome in outcomes {
-        for note in of_outcome(outcome) {
+    for row in &report.rows {
+        for note in row.runs.iter().flat_map(of_outcome) {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        // A search for the knee goes beyond it.
+        let is_search = row.variations.iter().any(|it| it.name == ASKED_RATE);
+        let missed = row.runs.iter().filter_map(of_rate).filter(|_| !is_search);
+        for note in missed {
             if !notes.contains(&note) {
                 notes.push(note);
             }
@@ -43,9 +50,10 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
     let label = &outcome.subject.label;
     let mut notes = Vec::new();
     if let Some(reason) = &outcome.cut {
-        notes.push(format!(
-            "CUT SHORT: {label}: {reason}. The figures are those until then."
-        ));
+        notes.push(match outcome.main() {
+            Some(_) => format!("CUT SHORT: {label}: {reason}. The figures are those until then."),
+            None => format!("FAILED: {label}: {reason}."),
+        });
     }
     if let Some(findings) = &outcome.findings {
         if findings.lost > 0 {
@@ -86,7 +94,6 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
                 words::time(lag_ns as f64)
             ));
         }
-        notes.extend(of_rate(outcome, produced.rate()));
     }
     notes.extend(
         outcome
@@ -111,7 +118,8 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
 }
 
 /// Whether an open loop's rate was reached.
-fn of_rate(outcome: &Outcome, rate: f64) -> Option<String> {
+fn of_rate(outcome: &Outcome) -> Option<String> {
+    let rate = outcome.produced.as_ref()?.rate();
     let wanted = match outcome.plan.arrivals {
         Arrivals::Constant { rate } | Arrivals::Poisson { rate } => rate,
         Arrivals::Closed | Arrivals::Bursts { .. } | Arrivals::Ramp { .. } => return None,

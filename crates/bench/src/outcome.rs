@@ -89,6 +89,10 @@ impl Outcome {
     }
 }
 
+/// The setting that differs between the rows of a search for the knee: beyond it brokers are meant
+/// to be late.
+pub(crate) const ASKED_RATE: &str = "asked rate, messages/s";
+
 /// A setting that differs between the rows of a report, such as the message size.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Variation {

@@ -111,12 +111,9 @@ pub struct PaceArgs {
     /// [default: constant]
     #[arg(long, value_name = "HOW", value_parser = values::arrivals)]
     pub arrivals: Option<ArrivalsArg>,
-    /// Measure so often; figures are medians then
-    #[arg(
-        long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=1_000)
-    )]
-    pub runs: u32,
+    /// Measure so often; figures are medians then [default: 1; 3 for compare]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub runs: Option<u32>,
     /// Seed of everything that is random: the same one gives the same load
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,

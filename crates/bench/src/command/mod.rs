@@ -1,10 +1,15 @@
 //! `cloverleaf bench …`: arguments, what is measured for them, and what is printed.
 
 mod args;
+mod compare;
+#[cfg(test)]
+mod fake;
+mod knee;
 mod live;
 mod output;
 mod plans;
 mod session;
+mod sweep;
 mod values;
 
 use std::net::SocketAddr;
@@ -13,9 +18,11 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 pub use args::{ClientArgs, LoadArgs, MessageArgs, OutputArgs, PaceArgs, TargetArgs};
+pub use compare::{CompareArgs, What};
 pub use live::LiveLine;
 pub use plans::{Defaults, LATENCY, SIZE_BYTES, THROUGHPUT, Variant};
 pub use session::{Embed, EmbeddedBroker, Opened, Promised, Session, Task};
+pub use sweep::{Over, SweepArgs};
 pub use values::{ArrivalsArg, PayloadArg};
 
 use crate::driver::DriverError;
@@ -37,6 +44,12 @@ pub enum BenchCommand {
     /// Measure how long messages take at a rate that the broker bears easily
     #[command(after_help = LATENCY_EXAMPLES)]
     Latency(LoadArgs),
+    /// Measure several brokers under the same load, in turns, side by side
+    #[command(after_help = COMPARE_EXAMPLES)]
+    Compare(CompareArgs),
+    /// Raise the load until latency bends upwards, or let something else grow
+    #[command(after_help = SWEEP_EXAMPLES)]
+    Sweep(SweepArgs),
     /// Answer NSQ's publishes and do nothing else, to measure the generator itself
     #[command(hide = true)]
     Sink(SinkArgs),
@@ -77,6 +90,27 @@ Examples:
   cloverleaf bench latency                     1,000 messages per second for 10 seconds
   cloverleaf bench latency --rate 20k --arrivals burst:50 --runs 5
   cloverleaf bench latency --url amqp://guest:guest@127.0.0.1 --acks all";
+
+const COMPARE_EXAMPLES: &str = "\
+Each round begins with another broker. A broker that fails is shown with the reason, and the others
+go on.
+
+Examples:
+  cloverleaf bench compare                     the embedded broker by each of its protocols
+  cloverleaf bench compare --url nsqd=nsq://127.0.0.1:4150 --url kafka=kafka://127.0.0.1:9092 \\
+      --url ours=embedded:kafka --message-size 128,1024,5120 --runs 5 --report compare.html
+  cloverleaf bench compare --what latency --rate 20k --url nsq://one --url nsq://two";
+
+const SWEEP_EXAMPLES: &str = "\
+The knee is the lowest rate at which the p99 of the response time is more than ten times that of the
+low load, and more than a millisecond, or at which less than 98 % of the rate is done. Then latency
+is measured at 50, 75 and 90 % of it.
+
+Examples:
+  cloverleaf bench sweep --url nsq://127.0.0.1:4150 --message-size 1024
+  cloverleaf bench sweep --what end-to-end --report knee.html
+  cloverleaf bench sweep --over connections --values 1,2,4,8,16,32
+  cloverleaf bench sweep --over backlog --url amqp://guest:guest@127.0.0.1";
 
 /// Why nothing could be measured, in a sentence for the user.
 #[derive(Debug, thiserror::Error)]
@@ -132,6 +166,8 @@ impl BenchCommand {
             BenchCommand::Latency(load) => {
                 measure(session, load, "Latency", Kind::EndToEnd, &LATENCY)
             }
+            BenchCommand::Compare(args) => compare::run(session, args),
+            BenchCommand::Sweep(args) => sweep::run(session, args),
             BenchCommand::Sink(args) => {
                 let failed = |error| BenchError::file((args.listen.to_string().into(), error));
                 let sink = Sink::bind(args.listen).map_err(failed)?;
@@ -165,6 +201,6 @@ fn measure(
         })
         .collect();
     let mut report: Report = session.report(title);
-    session.measure_all(&tasks, load.pace.runs, &load.output, &mut report)?;
+    session.measure_all(&tasks, load.pace.runs.unwrap_or(1), &load.output, &mut report)?;
     load.output.finish(&report)
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::BenchError;
 use super::args::OutputArgs;
 use crate::outcome::Report;
-use crate::{json, table};
+use crate::{json, report, table};
 
 /// Columns where the output is no terminal.
 const WIDTH_ELSEWHERE: u16 = 200;
@@ -20,6 +20,18 @@ impl OutputArgs {
     /// # Errors
     /// A file cannot be written.
     pub fn finish(&self, report: &Report) -> Result<bool, BenchError> {
+        self.finish_as(report, table::render)
+    }
+
+    /// The same with another table.
+    ///
+    /// # Errors
+    /// As [`OutputArgs::finish`].
+    pub fn finish_as(
+        &self,
+        report: &Report,
+        render: fn(&Report, u16) -> String,
+    ) -> Result<bool, BenchError> {
         let is_json_printed = self.json.as_deref() == Some(Path::new("-"));
         if let Some(path) = &self.json {
             let mut text = json::text(report);
@@ -30,22 +42,13 @@ impl OutputArgs {
             }
         }
         if !is_json_printed {
-            print(&table::render(report, width()))?;
+            print(&render(report, width()))?;
         }
         if let Some(path) = &self.report {
-            write_page(path, report)?;
+            write(path, report::page(report).as_bytes())?;
         }
         Ok(report.is_good())
     }
-}
-
-/// The report as a page.
-fn write_page(path: &Path, _report: &Report) -> Result<(), BenchError> {
-    let text = format!(
-        "{}: pages with charts cannot be written yet",
-        path.display()
-    );
-    Err(BenchError::Settings(text))
 }
 
 /// Columns that a table may have.

@@ -4,6 +4,7 @@
 //! style sheet: so one file is read by day, by night and on paper (`docs/decisions/` says more).
 
 mod bars;
+mod beside;
 mod costs;
 mod curves;
 mod latency;
@@ -18,6 +19,7 @@ mod view;
 use crate::driver::Promise;
 use crate::outcome::Report;
 use crate::{notes, words};
+pub use beside::side_by_side;
 use markup::Markup;
 use view::{View, colour};
 

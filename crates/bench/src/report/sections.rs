@@ -24,7 +24,7 @@ pub(super) fn draw(page: &mut Markup, view: &View<'_>, section: &Section<'_>) {
         heading.push_str(&format!(" by {}", names.collect::<Vec<_>>().join(" and ")));
     }
     page.element("h2", &[], heading);
-    lead(page, section);
+    page.element("p", &[("class", &"lead")], section.settings());
     if view.subjects.len() > 1 {
         legend(page, view, section);
     }
@@ -107,44 +107,6 @@ pub(super) fn draw(page: &mut Markup, view: &View<'_>, section: &Section<'_>) {
         page.close();
     }
     page.close();
-}
-
-/// The settings that all rows share, in a line.
-fn lead(page: &mut Markup, section: &Section<'_>) {
-    let plans = || {
-        section
-            .rows()
-            .flat_map(|(_, row)| row.runs.iter().map(|run| &run.plan))
-    };
-    let Some(first) = plans().next() else {
-        return;
-    };
-    let mut shared = words::settings(first);
-    // What the others have not, and what says nothing.
-    shared.retain(|(name, value)| {
-        let mut all = plans().map(words::settings);
-        let is_side = match section.kind {
-            Kind::Produce => *name == "consumers",
-            Kind::Consume => *name == "producers" || *name == "arrivals",
-            Kind::EndToEnd => false,
-        };
-        let is_said = !["topic", "seed"].contains(name) && !is_side;
-        is_said && all.all(|settings| settings.iter().any(|it| it.0 == *name && it.1 == *value))
-    });
-    let words = shared.iter().map(|(name, value)| match *name {
-        "arrivals" => value.clone(),
-        name => format!("{name} {value}"),
-    });
-    let mut text = words.collect::<Vec<_>>().join(" · ");
-    let runs = section
-        .rows()
-        .map(|(_, row)| row.runs.len())
-        .max()
-        .unwrap_or(0);
-    if runs > 1 {
-        text.push_str(&format!(" · {runs} runs"));
-    }
-    page.element("p", &[("class", &"lead")], text);
 }
 
 fn legend(page: &mut Markup, view: &View<'_>, section: &Section<'_>) {

@@ -131,6 +131,36 @@ impl<'r> Section<'r> {
         runs.any(|run| run.plan.arrivals != crate::schedule::Arrivals::Closed)
     }
 
+    /// The settings that all its measurements share, in a line.
+    pub(super) fn settings(&self) -> String {
+        let plans = || self.rows().flat_map(|(_, row)| row.runs.iter().map(|run| &run.plan));
+        let Some(first) = plans().next() else {
+            return String::new();
+        };
+        let others: Vec<_> = plans().skip(1).map(words::settings).collect();
+        let mut shared = words::settings(first);
+        shared.retain(|setting| {
+            let is_without_meaning = match setting.0 {
+                // Each measurement has its own.
+                "topic" | "seed" => true,
+                "consumers" => self.kind == Kind::Produce,
+                "producers" | "arrivals" => self.kind == Kind::Consume,
+                _ => false,
+            };
+            !is_without_meaning && others.iter().all(|settings| settings.contains(setting))
+        });
+        let words = shared.into_iter().map(|(name, value)| match name {
+            "arrivals" => value,
+            name => format!("{name} {value}"),
+        });
+        let mut words: Vec<_> = words.collect();
+        let runs = self.rows().map(|(_, row)| row.runs.len()).max().unwrap_or(0);
+        if runs > 1 {
+            words.push(format!("{runs} runs"));
+        }
+        words.join(" · ")
+    }
+
     pub(super) fn has_several_runs(&self) -> bool {
         self.rows().any(|(_, row)| row.runs.len() > 1)
     }

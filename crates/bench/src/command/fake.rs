@@ -1,0 +1,108 @@
+//! A simulated broker for tests: one server that needs the same time for each message.
+
+use std::collections::VecDeque;
+use std::thread;
+use std::time::Duration;
+
+use super::session::{Opened, Promised};
+use crate::book::Book;
+use crate::driver::{Connect, Consume, DriverError, Produce, Promise, Stop};
+use crate::feed::{Feed, Message, Next};
+use crate::plan::Plan;
+use crate::url::{Protocol, Url};
+use crate::usage::BrokerPlace;
+
+/// A broker that acknowledges a message each so many nanoseconds at most.
+#[derive(Debug, Clone)]
+pub(super) struct Fake {
+    pub(super) service_ns: u64,
+}
+
+impl Fake {
+    /// One that is called so.
+    pub(super) fn opened(self, label: &str) -> Opened {
+        Opened {
+            connect: Box::new(self),
+            label: label.to_owned(),
+            url: Url::embedded(Protocol::Nsq),
+            place: BrokerPlace::Elsewhere,
+            topic: None,
+            promise: Promised::ByClient,
+        }
+    }
+}
+
+impl Connect for Fake {
+    fn prepare(&self, _plan: &Plan) -> Result<(), DriverError> {
+        Ok(())
+    }
+
+    fn producer(&self, plan: &Plan, _number: u32) -> Result<Box<dyn Produce>, DriverError> {
+        Ok(Box::new(Server {
+            service_ns: self.service_ns,
+            in_flight: match plan.in_flight {
+                0 => usize::MAX,
+                limit => limit as usize,
+            },
+            waiting: VecDeque::new(),
+        }))
+    }
+
+    fn consumer(&self, _plan: &Plan, _number: u32) -> Result<Box<dyn Consume>, DriverError> {
+        Err(DriverError::Unsupported {
+            what: "the fake has nothing to consume".to_owned(),
+        })
+    }
+
+    fn clean_up(&self, _plan: &Plan) -> Result<(), DriverError> {
+        Ok(())
+    }
+
+    fn versions(&self) -> Vec<(String, String)> {
+        vec![("fake".to_owned(), "1".to_owned())]
+    }
+
+    fn promise(&self, _plan: &Plan) -> Promise {
+        Promise::Memory
+    }
+}
+
+struct Server {
+    service_ns: u64,
+    in_flight: usize,
+    /// Messages with the time at which each is done.
+    waiting: VecDeque<(Message, u64)>,
+}
+
+impl Produce for Server {
+    fn run(&mut self, feed: &mut Feed, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
+        let clock = feed.clock();
+        let bytes = feed.size_bytes();
+        let (mut free_ns, mut is_done) = (0, false);
+        while !(is_done && self.waiting.is_empty()) {
+            let now_ns = clock.now_ns();
+            while let Some((message, _)) = self.waiting.front().filter(|(_, at)| *at <= now_ns) {
+                book.acked(message, bytes, now_ns);
+                self.waiting.pop_front();
+            }
+            let mut wake_ns = self.waiting.front().map_or(u64::MAX, |(_, at)| *at);
+            if !is_done && self.waiting.len() < self.in_flight {
+                match feed.next(now_ns) {
+                    Next::Send(message) => {
+                        book.sent(&message, true);
+                        free_ns = now_ns.max(free_ns) + self.service_ns;
+                        self.waiting.push_back((message, free_ns));
+                        continue;
+                    }
+                    Next::At(ns) => wake_ns = wake_ns.min(ns),
+                    Next::Done => is_done = true,
+                }
+            }
+            is_done |= stop.is_set();
+            if !is_done || !self.waiting.is_empty() {
+                thread::park_timeout(Duration::from_nanos(wake_ns.saturating_sub(now_ns)));
+            }
+        }
+        Ok(())
+    }
+}
