@@ -6,16 +6,6 @@ use crate::book::Tally;
 use crate::histogram::Histogram;
 use crate::outcome::{Outcome, Row};
 
-/// The percentiles of tables, with their names.
-pub const PERCENTILES: [(f64, &str); 6] = [
-    (0.5, "p50"),
-    (0.75, "p75"),
-    (0.95, "p95"),
-    (0.99, "p99"),
-    (0.999, "p99.9"),
-    (0.9999, "p99.99"),
-];
-
 /// Messages per second.
 pub fn rate(outcome: &Outcome) -> Option<f64> {
     measured(outcome).map(Tally::rate)
@@ -33,11 +23,6 @@ pub fn response_ns(share: f64) -> impl Fn(&Outcome) -> Option<f64> {
     move |outcome| Some(measured(outcome)?.response.quantile_ns(share) as f64)
 }
 
-/// Service time at this share in nanoseconds.
-pub fn service_ns(share: f64) -> impl Fn(&Outcome) -> Option<f64> {
-    move |outcome| Some(measured(outcome)?.service.quantile_ns(share) as f64)
-}
-
 /// How late the generator was at this share, in nanoseconds; in an open loop.
 pub fn lag_ns(share: f64) -> impl Fn(&Outcome) -> Option<f64> {
     move |outcome| {
@@ -49,14 +34,12 @@ pub fn lag_ns(share: f64) -> impl Fn(&Outcome) -> Option<f64> {
 
 /// CPU time of the generator per message, in nanoseconds.
 pub fn client_cpu_ns(outcome: &Outcome) -> Option<f64> {
-    let messages = measured(outcome)?.messages as f64;
-    Some(outcome.usage.client_cpu_s * 1e9 / messages)
+    Some(outcome.client_us()? * 1e3)
 }
 
 /// CPU time of the broker per message, in nanoseconds.
 pub fn broker_cpu_ns(outcome: &Outcome) -> Option<f64> {
-    let messages = measured(outcome)?.messages as f64;
-    Some(outcome.usage.broker_cpu_s? * 1e9 / messages)
+    Some(outcome.broker_us()? * 1e3)
 }
 
 /// The most memory of the broker, in bytes.

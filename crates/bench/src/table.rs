@@ -127,7 +127,8 @@ fn concerns(kind: Kind, setting: &str) -> bool {
     }
 }
 
-fn new_table(headings: Vec<String>, names: usize, width: u16) -> Table {
+/// An empty table; its first columns are `names`, the others numbers.
+pub(crate) fn new_table(headings: Vec<String>, names: usize, width: u16) -> Table {
     let mut table = Table::new();
     table.load_preset(LINES);
     table.set_content_arrangement(ContentArrangement::Dynamic);

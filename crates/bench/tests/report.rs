@@ -150,6 +150,7 @@ fn outcome(broker: Broker, kind: Kind, plan: Plan, dice: &mut Dice) -> Outcome {
             broker_rss_bytes: Some((broker.typical_ns * 300.0) as u64),
         },
         cut: None,
+        remarks: Vec::new(),
         plan,
     }
 }

@@ -1,7 +1,6 @@
 //! Brokers side by side for the terminal: a table for each load, with ratios to the first one.
 
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
-use comfy_table::{CellAlignment, ContentArrangement, Table};
+use comfy_table::Table;
 
 use super::view::{Group, Section, View};
 use crate::figures;
@@ -60,20 +59,12 @@ fn group_table(
     group: &Group<'_>,
     width: u16,
 ) -> (Table, bool) {
-    let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY);
-    table.set_content_arrangement(ContentArrangement::Dynamic);
-    table.set_width(width);
     let labels = group.rows.iter().map(|(subject, _)| {
         let subject = view.subjects[*subject];
         format!("{}\n{}", subject.label, words::promise(subject.promise))
     });
-    table.set_header(std::iter::once("\ndurability".to_owned()).chain(labels));
-    for at in 1..=group.rows.len() {
-        if let Some(column) = table.column_mut(at) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    let headings = std::iter::once("\ndurability".to_owned()).chain(labels);
+    let mut table = table::new_table(headings.collect(), 1, width);
     let mut overlaps = false;
     for line in lines(section.kind) {
         let has_any = |(_, row): &(usize, &Row)| row.median(&line.figure).is_some();

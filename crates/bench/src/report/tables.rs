@@ -97,7 +97,7 @@ fn found(row: &Row) -> [String; 3] {
 /// Times by percentile: a line for each time that a row has.
 pub(super) fn latency(page: &mut Markup, view: &View<'_>) {
     let mut headings = vec!["broker", "what", "latency"];
-    headings.extend(figures::PERCENTILES.map(|(_, name)| name));
+    headings.extend(table::QUANTILES.map(|(name, _)| name));
     headings.push("max");
     let has_any = rows(view).any(|(_, row, _)| {
         let first = row.runs.first();
@@ -136,7 +136,7 @@ fn latency_line(
     page.open("tr", &[("class", &colour(subject))]);
     names(page, row, what);
     page.element("td", &[("class", &"l")], name);
-    let shares = figures::PERCENTILES.into_iter().map(|(share, _)| share);
+    let shares = table::QUANTILES.into_iter().map(|(_, share)| share);
     for share in shares.chain([1.0]) {
         cell(
             page,
