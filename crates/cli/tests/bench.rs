@@ -224,6 +224,81 @@ fn an_interrupt_prints_what_was_measured_until_then() {
 }
 
 #[test]
+fn brokers_stand_side_by_side_and_one_that_fails_does_not_stop_the_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("compare.html");
+    let page_arg = format!("--report={}", page.display());
+    let args = [
+        "compare",
+        "--url=ours=embedded:nsq",
+        "--url=safe=embedded:nsq?durability=disk",
+        "--what=producer,consumer",
+        "--message-size=64,256",
+        "--count=500",
+        "--warm-up=0",
+        "--runs=2",
+        &page_arg,
+    ];
+    let output = bench(&args);
+    let table = text(&output.stdout);
+    assert!(output.status.success(), "{table} {}", text(&output.stderr));
+    for part in [
+        "ours, safe · durability differs: kernel, disk",
+        "Producer · 256 bytes",
+        "Consumer · 64 bytes",
+        "latency p50",
+        "×",
+        "0 · 0 · 0",
+    ] {
+        assert!(table.contains(part), "{part} is missing in\n{table}");
+    }
+    let page = text(&std::fs::read(&page).unwrap());
+    for part in ["<!DOCTYPE html>", "durability: disk", "Producer by message size", "</html>"] {
+        assert!(page.contains(part), "{part} is missing in the page");
+    }
+    let args = [
+        "compare",
+        "--url=gone=nsq://127.0.0.1:1",
+        "--url=ours=embedded:nsq",
+        "--what=producer",
+        "--count=500",
+        "--warm-up=0",
+    ];
+    let output = bench(&args);
+    let table = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{table}");
+    assert!(table.contains("FAILED: gone: cannot connect to nsq://127.0.0.1:1"), "{table}");
+    assert!(table.contains("3 runs"), "ours was measured all the same: {table}");
+}
+
+#[test]
+fn a_load_grows() {
+    let output = bench(&[
+        "sweep",
+        "--over=connections",
+        "--values=1,2,3",
+        "--count=600",
+        "--warm-up=0",
+    ]);
+    let table = text(&output.stdout);
+    assert!(output.status.success(), "{table} {}", text(&output.stderr));
+    assert!(table.contains("Growth with connections: embedded:nsq"), "{table}");
+    let output = bench(&[
+        "sweep",
+        "--start=500",
+        "--limit=1k",
+        "--duration=300ms",
+        "--warm-up=0",
+        "--runs=1",
+    ]);
+    let table = text(&output.stdout);
+    assert!(output.status.success(), "{table} {}", text(&output.stderr));
+    // What this machine bears is not known.
+    let is_said = table.contains("no knee up to 1,000/s") || table.contains("the knee is at");
+    assert!(is_said && table.contains("share of the knee, %"), "{table}");
+}
+
+#[test]
 fn what_cannot_be_measured_is_said_in_a_sentence() {
     for (args, part) in [
         (
