@@ -398,6 +398,34 @@ fn a_sweep_is_drawn_as_lines() {
 }
 
 #[test]
+fn many_groups_have_names_in_two_lines() {
+    let mut dice = Dice(3);
+    let mut rows = Vec::new();
+    for size in [128.0, 1_024.0, 5_120.0] {
+        for in_flight in [1.0, 5.0, 50.0, 250.0, 500.0, 1_000.0] {
+            for broker in BROKERS {
+                let plan = plan(size as usize, Arrivals::Closed);
+                rows.push(Row {
+                    variations: vec![
+                        variation("message size, bytes", size),
+                        variation("in flight, messages", in_flight),
+                    ],
+                    runs: vec![outcome(broker, Kind::Produce, plan, &mut dice)],
+                });
+            }
+        }
+    }
+    let page = checked("many", &report("Many groups", rows));
+    let document = parsed(&page);
+    check_pictures(&document);
+    check_overlaps(&document);
+    let text = text_of(&document);
+    assert!(text.contains("Producer by message size and in flight"));
+    assert!(text.contains("Along the axis: in flight, messages; below it: message size, bytes."));
+    assert_eq!(text.matches("\n1,024 bytes\n").count(), 1, "one name for six groups");
+}
+
+#[test]
 fn names_and_words_of_users_and_brokers_stay_text() {
     let mut report = compared(&[Kind::EndToEnd], Arrivals::Closed);
     report.title = HOSTILE.to_owned();

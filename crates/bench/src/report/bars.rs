@@ -63,14 +63,37 @@ pub(super) fn draw(
             bar.draw(markup);
             markup.close();
         }
-        let place = (middle, y.range().0 + 20.0);
-        let letters = (group_width / plot::LETTER_WIDTH) as usize;
-        let name = shorten(&group.name, letters.max(3));
-        plot::text(markup, place, "tick middle", &name);
     }
     plot::line(markup, "axis", (left, y.range().0), (right, y.range().0));
+    draw_names(markup, &section.axis_names(), (left, group_width), y.range().0);
     markup.close();
     true
+}
+
+/// Names of groups, and below them one for all neighbours that share it.
+fn draw_names(
+    markup: &mut Markup,
+    names: &[(String, Option<String>)],
+    (left, group_width): (f64, f64),
+    bottom: f64,
+) {
+    let at = |groups: usize| left + groups as f64 * group_width;
+    let mut name = |text: &str, (from, to): (usize, usize), y: f64| {
+        let letters = ((at(to) - at(from)) / plot::LETTER_WIDTH) as usize;
+        let middle = (at(from) + at(to)) / 2.0;
+        let text = shorten(text, letters.max(3));
+        plot::text(markup, (middle, bottom + y), "tick middle", &text);
+    };
+    for (at, (own, _)) in names.iter().enumerate() {
+        name(own, (at, at + 1), 17.0);
+    }
+    let mut from = 0;
+    for shared in names.chunk_by(|one, two| one.1 == two.1) {
+        if let Some(text) = &shared[0].1 {
+            name(text, (from, from + shared.len()), 34.0);
+        }
+        from += shared.len();
+    }
 }
 
 struct Bar<'b> {
@@ -90,7 +113,8 @@ impl Bar<'_> {
             .median(figures::rate)
             .zip(self.row.spread(figures::rate));
         let Some((median, (least, most))) = rates else {
-            plot::text(markup, (middle, bottom - 6.0), "value middle", "failed");
+            let text = if self.width < VALUE_WIDTH { "✕" } else { "failed" };
+            plot::text(markup, (middle, bottom - 6.0), "value middle", text);
             return;
         };
         let top = self.y.at(median);

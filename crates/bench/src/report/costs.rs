@@ -3,7 +3,7 @@
 use super::markup::{Markup, Px};
 use super::plot;
 use super::scale::Scale;
-use super::view::{Section, View, colour, shorten};
+use super::view::{Group, View, colour, shorten};
 use crate::figures;
 use crate::outcome::Row;
 use crate::words;
@@ -26,7 +26,7 @@ struct Cost {
 pub(super) fn draw_cpu(
     markup: &mut Markup,
     view: &View<'_>,
-    section: &Section<'_>,
+    groups: &[&Group<'_>],
     width: f64,
 ) -> bool {
     let cost = |row: &Row| {
@@ -42,14 +42,14 @@ pub(super) fn draw_cpu(
             },
         })
     };
-    draw(markup, view, section, width, "CPU time per message", cost)
+    draw(markup, view, groups, width, "CPU time per message", cost)
 }
 
 /// Draws the broker's memory. `false`: none is known.
 pub(super) fn draw_memory(
     markup: &mut Markup,
     view: &View<'_>,
-    section: &Section<'_>,
+    groups: &[&Group<'_>],
     width: f64,
 ) -> bool {
     let cost = |row: &Row| {
@@ -59,19 +59,18 @@ pub(super) fn draw_memory(
             text: words::memory(bytes),
         })
     };
-    draw(markup, view, section, width, "Memory of the broker", cost)
+    draw(markup, view, groups, width, "Memory of the broker", cost)
 }
 
 fn draw(
     markup: &mut Markup,
     view: &View<'_>,
-    section: &Section<'_>,
+    groups: &[&Group<'_>],
     width: f64,
     title: &str,
     cost: impl Fn(&Row) -> Option<Cost>,
 ) -> bool {
-    let groups: Vec<(&str, Vec<(usize, Cost)>)> = section
-        .groups
+    let groups: Vec<(&str, Vec<(usize, Cost)>)> = groups
         .iter()
         .map(|group| {
             let rows = group.rows.iter();

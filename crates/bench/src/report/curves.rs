@@ -148,9 +148,12 @@ impl Curve {
         let mut rows: Vec<_> = section
             .groups
             .iter()
-            .flat_map(|group| group.rows.iter().map(|(of, row)| (*of, group.value, *row)))
+            .flat_map(|group| group.rows.iter().map(|(of, row)| (*of, group.variations, *row)))
             .filter(|(of, ..)| *of == subject)
-            .filter_map(|(_, value, row)| Some((value?, row.median(figure)?, row.spread(figure)?)))
+            .filter_map(|(_, variations, row)| {
+                let value = variations.first()?.value;
+                Some((value, row.median(figure)?, row.spread(figure)?))
+            })
             .collect();
         rows.sort_by(|(one, ..), (two, ..)| one.total_cmp(two));
         let name = view.label(subject, 60);

@@ -40,7 +40,13 @@ pub(super) fn draw(page: &mut Markup, view: &View<'_>, section: &Section<'_>) {
                 }
                 false => "One run each: how much it varies is not known. Higher is better.",
             };
-            figure(page, "Throughput", text, |page| {
+            let text = match section.varies.as_slice() {
+                [rest @ .., last] if !rest.is_empty() => {
+                    format!("{text} Along the axis: {last}; below it: {}.", rest.join(", "))
+                }
+                _ => text.to_owned(),
+            };
+            figure(page, "Throughput", &text, |page| {
                 bars::draw(page, view, section, WIDE)
             });
         }
@@ -97,12 +103,13 @@ pub(super) fn draw(page: &mut Markup, view: &View<'_>, section: &Section<'_>) {
     if !section.is_single() && !section.is_curve() {
         page.open("div", &[("class", &"pair")]);
         let text = "Strong: the broker. Faint: the generator with its client library.";
-        figure(page, "CPU time per message", text, |page| {
-            costs::draw_cpu(page, view, section, HALF.0)
+        let text = format!("{text}{left_out}");
+        figure(page, "CPU time per message", &text, |page| {
+            costs::draw_cpu(page, view, &drawn, HALF.0)
         });
-        let text = "The most that was resident while it was measured.";
-        figure(page, "Memory of the broker", text, |page| {
-            costs::draw_memory(page, view, section, HALF.0)
+        let text = format!("The most that was resident while it was measured.{left_out}");
+        figure(page, "Memory of the broker", &text, |page| {
+            costs::draw_memory(page, view, &drawn, HALF.0)
         });
         page.close();
     }

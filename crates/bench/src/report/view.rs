@@ -1,7 +1,7 @@
 //! A report as it is drawn: measurements that belong into one picture.
 
 use crate::figures;
-use crate::outcome::{Kind, Report, Row, Subject};
+use crate::outcome::{Kind, Report, Row, Subject, Variation};
 use crate::words;
 
 /// Most colours that are told apart.
@@ -28,8 +28,8 @@ pub(super) struct Section<'r> {
 pub(super) struct Group<'r> {
     /// What is different from other groups; empty: there is only one.
     pub(super) name: String,
-    /// The value of the first setting that differs.
-    pub(super) value: Option<f64>,
+    /// The same in its parts.
+    pub(super) variations: &'r [Variation],
     /// With the number of their subject.
     pub(super) rows: Vec<(usize, &'r Row)>,
 }
@@ -52,7 +52,7 @@ impl<'r> View<'r> {
             let at = known.unwrap_or_else(|| {
                 section.groups.push(Group {
                     name,
-                    value: row.variations.first().map(|it| it.value),
+                    variations: &row.variations,
                     rows: Vec::new(),
                 });
                 section.groups.len() - 1
@@ -123,6 +123,19 @@ impl<'r> Section<'r> {
                 .map(|n| groups[n * (groups.len() - 1) / (DRAWN_MAX - 1)])
                 .collect(),
         }
+    }
+
+    /// The name of each group below an axis: short for what changes from group to group, and one
+    /// for all neighbours that have the rest in common.
+    pub(super) fn axis_names(&self) -> Vec<(String, Option<String>)> {
+        let names = self.groups.iter().map(|group| match group.variations {
+            [rest @ .., last] if !rest.is_empty() => {
+                let rest: Vec<_> = rest.iter().map(words::variation).collect();
+                (words::whole_or_number(last.value), Some(rest.join(", ")))
+            }
+            _ => (group.name.clone(), None),
+        });
+        names.collect()
     }
 
     /// Whether some of its measurements have a schedule that does not wait for the broker.
