@@ -17,7 +17,8 @@ struct Point {
     p99_ns: Option<f64>,
 }
 
-/// Draws the rate of each subject's typical run, and its p99 if that means anything. `false`: none has two whole seconds.
+/// Draws the rate of each subject's typical run, and its p99 if that means anything. `false`: none
+/// has two whole seconds.
 pub(super) fn draw(
     markup: &mut Markup,
     view: &View<'_>,
