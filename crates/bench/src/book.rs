@@ -29,7 +29,8 @@ pub struct Second {
 }
 
 impl Second {
-    fn add(&mut self, other: &Second) {
+    /// Adds what another connection has measured in the same second.
+    pub fn add(&mut self, other: &Second) {
         self.messages += other.messages;
         self.bytes += other.bytes;
         self.errors += other.errors;

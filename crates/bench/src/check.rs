@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// A set of numbers that are mostly consecutive.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Ranges {
     /// First and end of ranges that neither overlap nor touch.
     ranges: BTreeMap<u64, u64>,
@@ -88,7 +88,13 @@ impl Ranges {
         common
     }
 
-    fn insert_range(&mut self, mut start: u64, mut end: u64) {
+    /// First and end of each range, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.ranges.iter().map(|(start, end)| (*start, *end))
+    }
+
+    /// Adds the numbers from `start`, which is below `end`.
+    pub(crate) fn insert_range(&mut self, mut start: u64, mut end: u64) {
         // The one that begins before, and those that begin within or touch.
         let before = self.ranges.range(..=start).next_back();
         if let Some((first, last)) = before.map(|(first, last)| (*first, *last))
@@ -107,6 +113,24 @@ impl Ranges {
             }
         }
         self.ranges.insert(start, end);
+    }
+}
+
+/// Whatever was written is made a set again, or refused.
+impl<'de> Deserialize<'de> for Ranges {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Written {
+            ranges: BTreeMap<u64, u64>,
+        }
+        let mut read = Ranges::default();
+        for (start, end) in Written::deserialize(deserializer)?.ranges {
+            if start >= end {
+                return Err(serde::de::Error::custom("a range ends before it begins"));
+            }
+            read.insert_range(start, end);
+        }
+        Ok(read)
     }
 }
 
@@ -152,6 +176,27 @@ impl Seen {
             let mine = self.numbers.entry(*producer).or_default();
             self.duplicates += mine.add(numbers);
         }
+    }
+
+    /// Adds what another consumer has seen of one producer.
+    pub(crate) fn add_numbers(&mut self, producer: u32, numbers: &Ranges) {
+        self.duplicates += self.numbers.entry(producer).or_default().add(numbers);
+    }
+
+    /// Adds faults that another consumer has found.
+    pub(crate) fn add_faults(&mut self, duplicates: u64, out_of_order: u64) {
+        self.duplicates += duplicates;
+        self.out_of_order += out_of_order;
+    }
+
+    /// Messages that came more than once, and such that came behind a later one.
+    pub(crate) fn faults(&self) -> (u64, u64) {
+        (self.duplicates, self.out_of_order)
+    }
+
+    /// Takes the sequences by producer, and leaves the faults.
+    pub(crate) fn take_numbers(&mut self) -> BTreeMap<u32, Ranges> {
+        std::mem::take(&mut self.numbers)
     }
 
     /// Compares with what was acknowledged to the producers.
@@ -248,6 +293,16 @@ mod tests {
             prop_assert_eq!(ranges.add(&other), common);
             prop_assert_eq!(&ranges, &ranges_of(&set.union(&others).copied().collect::<Vec<_>>()));
         }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else() {
+        let ranges = ranges_of(&[1, 2, 3, 9]);
+        let text = serde_json::to_string(&ranges).unwrap_or_default();
+        assert_eq!(serde_json::from_str::<Ranges>(&text).ok(), Some(ranges));
+        assert!(serde_json::from_str::<Ranges>(r#"{"ranges":{"5":3}}"#).is_err());
+        let touching = serde_json::from_str::<Ranges>(r#"{"ranges":{"1":3,"3":4,"9":10}}"#);
+        assert_eq!(touching.ok(), Some(ranges_of(&[1, 2, 3, 9])));
     }
 
     #[test]

@@ -186,9 +186,33 @@ impl Serialize for Histogram {
 impl<'de> Deserialize<'de> for Histogram {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let bytes = Vec::<u8>::deserialize(deserializer)?;
+        let read = is_ours(&bytes).then(|| Histogram::from_bytes(&bytes));
         let invalid = || serde::de::Error::custom("not an HDR histogram");
-        Histogram::from_bytes(&bytes).ok_or_else(invalid)
+        read.flatten().ok_or_else(invalid)
     }
+}
+
+/// Whether the head is as [`Histogram::to_bytes`] writes it. Others could ask for any memory: for
+/// that of their bounds, and for that of a length which is believed.
+///
+/// ```text
+/// cookie u32 | bytes of counts u32 | 0 u32 | digits u32 | low u64 | high u64 | 1.0 f64 | counts
+/// ```
+fn is_ours(bytes: &[u8]) -> bool {
+    const HEAD_BYTES: usize = 40;
+    let Some((head, counts)) = bytes.split_at_checked(HEAD_BYTES) else {
+        return false;
+    };
+    let length = u32::try_from(counts.len()).unwrap_or(u32::MAX);
+    let ours = [
+        &length.to_be_bytes()[..],
+        &[0; 4],
+        &u32::from(DIGITS).to_be_bytes(),
+        &LOW_NS.to_be_bytes(),
+        &HIGH_NS.to_be_bytes(),
+        &1f64.to_be_bytes(),
+    ];
+    head[4..] == ours.concat()
 }
 
 #[cfg(test)]
@@ -237,5 +261,24 @@ mod tests {
         assert_eq!(open.len(), 1_000);
         packed.clear();
         assert!(packed.is_empty());
+    }
+
+    #[test]
+    fn what_is_read_cannot_ask_for_memory() {
+        let mut one = Histogram::new();
+        one.record(5_000_000);
+        let bytes = one.to_bytes();
+        let read = |bytes: &[u8]| {
+            let text = serde_json::to_string(bytes).unwrap();
+            serde_json::from_str::<Histogram>(&text)
+        };
+        assert_eq!(read(&bytes).unwrap().len(), 1);
+        // A length of gigabytes, five digits, other bounds.
+        for (at, byte) in [(4, 0x7f), (15, 5), (16, 0), (24, 0x7f)] {
+            let mut wrong = bytes.clone();
+            wrong[at] = byte;
+            assert_eq!(read(&wrong).is_ok(), wrong == bytes, "byte {at}");
+        }
+        assert!(read(&bytes[..30]).is_err());
     }
 }

@@ -56,6 +56,22 @@ impl Target<'_> {
         stop: &Stop,
         mut progress: impl FnMut(&Progress),
     ) -> Result<Outcome, DriverError> {
+        self.measure_by(kind, plan, stop, |plan, sides, outcome| {
+            self.here(plan, sides, outcome, stop, &mut progress)
+        })
+    }
+
+    /// Measures as `work` does it: with connections of this process, or of others.
+    ///
+    /// # Errors
+    /// As [`Target::measure`].
+    pub(crate) fn measure_by(
+        &self,
+        kind: Kind,
+        plan: &Plan,
+        stop: &Stop,
+        mut work: impl FnMut(&Plan, &Sides<'_>, &mut Outcome) -> Result<(), DriverError>,
+    ) -> Result<Outcome, DriverError> {
         let started = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -86,12 +102,16 @@ impl Target<'_> {
             cut: None,
             remarks: Vec::new(),
         };
+        let sides = Sides {
+            produces: kind != Kind::Consume,
+            consumes: kind != Kind::Produce,
+            filled: None,
+        };
         let measured = match kind {
-            Kind::Produce => self.sides(plan, true, false, None, &mut outcome, stop, &mut progress),
-            Kind::EndToEnd => self.sides(plan, true, true, None, &mut outcome, stop, &mut progress),
+            Kind::Produce | Kind::EndToEnd => work(plan, &sides, &mut outcome),
             Kind::Consume => self.fill(plan, stop).and_then(|filled| {
                 let filled = Some(&filled);
-                self.sides(plan, false, true, filled, &mut outcome, stop, &mut progress)
+                work(plan, &Sides { filled, ..sides }, &mut outcome)
             }),
         };
         // What a failed measurement has made goes too.
@@ -137,34 +157,25 @@ impl Target<'_> {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the parts of one measurement")]
-    fn sides(
+    /// Measures with connections of this process.
+    fn here(
         &self,
         plan: &Plan,
-        produces: bool,
-        consumes: bool,
-        filled: Option<&Tally>,
+        sides: &Sides<'_>,
         outcome: &mut Outcome,
         stop: &Stop,
         progress: &mut impl FnMut(&Progress),
     ) -> Result<(), DriverError> {
-        let part = Part::whole(plan, produces, consumes);
+        let part = Part::whole(plan, sides.produces, sides.consumes);
         let mut connections = Connections::open(self.connect, plan, &part)?;
         let clock = Clock::new();
         let start_ns = clock.now_ns() + RUN_UP_NS;
-        let times = Times::new(clock, start_ns, plan, filled.is_some());
+        let times = Times::new(clock, start_ns, plan, sides.filled.is_some());
         let (produced, consumed) = (Live::default(), Live::default());
-        let mut watch = Watch {
-            measured_from_ns: times.measured_from_ns(),
-            shown: 0,
-            produced: &produced,
-            consumed: &consumed,
-            progress,
-        };
+        let mut watch = Watch::new(&times, &produced, &consumed, progress);
         let mut meter = Meter::begin(&self.place);
         let (mut is_warm, mut is_whole) = (false, true);
-        let put_in = filled.map(|filled| filled.acked.values().map(Ranges::len).sum());
-        let mut ending = Ending::new(plan, consumes, put_in, start_ns);
+        let mut ending = Ending::new(plan, sides.consumes, sides.put_in(), start_ns);
         let live = (&produced, &consumed);
         let (sent, came) = connections.run(plan, times, stop, live, |standing| {
             if !is_warm && standing.now_ns >= times.measured_from_ns() {
@@ -181,10 +192,33 @@ impl Target<'_> {
         outcome.usage = meter.end();
         let errors = sent.errors.iter().chain(&came.errors);
         outcome.cut = errors.map(ToString::to_string).next();
-        let sent = produces.then_some(sent.tally);
-        let came = consumes.then_some(came.tally);
+        sides.settle(outcome, sent.tally, came.tally, is_whole);
+        Ok(())
+    }
+}
+
+/// What is measured at one time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sides<'f> {
+    pub(crate) produces: bool,
+    pub(crate) consumes: bool,
+    /// What was put in before, if that is consumed.
+    pub(crate) filled: Option<&'f Tally>,
+}
+
+impl Sides<'_> {
+    /// How many messages were put in before.
+    pub(crate) fn put_in(&self) -> Option<u64> {
+        let filled = self.filled?;
+        Some(filled.acked.values().map(Ranges::len).sum())
+    }
+
+    /// Puts down what both sides have done. `is_whole`: everything could come.
+    pub(crate) fn settle(&self, outcome: &mut Outcome, sent: Tally, came: Tally, is_whole: bool) {
+        let sent = self.produces.then_some(sent);
+        let came = self.consumes.then_some(came);
         if let Some(came) = &came {
-            let acked = sent.as_ref().or(filled).map(|tally| &tally.acked);
+            let acked = sent.as_ref().or(self.filled).map(|tally| &tally.acked);
             let findings = acked.map(|acked| came.seen.compare(acked));
             let is_whole = is_whole && outcome.cut.is_none();
             outcome.findings = findings.map(|findings| match is_whole {
@@ -193,12 +227,11 @@ impl Target<'_> {
             });
         }
         (outcome.produced, outcome.consumed) = (sent, came);
-        Ok(())
     }
 }
 
 /// Shows a measurement while its threads work.
-struct Watch<'w, F> {
+pub(crate) struct Watch<'w, F> {
     measured_from_ns: u64,
     /// Seconds before this one have been shown.
     shown: u32,
@@ -207,9 +240,24 @@ struct Watch<'w, F> {
     progress: &'w mut F,
 }
 
-impl<F: FnMut(&Progress)> Watch<'_, F> {
+impl<'w, F: FnMut(&Progress)> Watch<'w, F> {
+    pub(crate) fn new(
+        times: &Times,
+        produced: &'w Live,
+        consumed: &'w Live,
+        progress: &'w mut F,
+    ) -> Watch<'w, F> {
+        Watch {
+            measured_from_ns: times.measured_from_ns(),
+            shown: 0,
+            produced,
+            consumed,
+            progress,
+        }
+    }
+
     /// Shows the seconds that are over.
-    fn show(&mut self, now_ns: u64) {
+    pub(crate) fn show(&mut self, now_ns: u64) {
         // A second more, because books close theirs with the first message of the next one.
         let since_ns = now_ns.saturating_sub(self.measured_from_ns);
         let before = match now_ns {

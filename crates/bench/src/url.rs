@@ -13,11 +13,15 @@ use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::driver::{Connect, DriverError};
 use crate::nsq::Nsq;
 
 /// What is spoken there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize, Deserialize,
+)]
 pub enum Protocol {
     /// NSQ's TCP protocol.
     Nsq,
@@ -58,7 +62,7 @@ impl Protocol {
 }
 
 /// Where a broker is, and how to reach it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Url {
     /// What is spoken there.
     pub protocol: Protocol,

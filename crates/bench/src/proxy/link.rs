@@ -4,8 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A distance.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     /// The round trip: half of it each way.
     pub rtt: Duration,
@@ -85,7 +87,7 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 /// Bits per second, at least one: `100Mbit`, `1.5Gbit`, `64kbit`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bandwidth(u64);
 
 /// It is not a bandwidth.

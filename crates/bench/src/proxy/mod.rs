@@ -12,6 +12,7 @@
 //!
 //! One thread, named [`PROXY_THREADS`]; its cost is no broker's and no client's.
 
+mod distant;
 mod doors;
 mod kafka;
 mod line;
@@ -27,6 +28,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
 
+pub use distant::connect_over;
 pub use link::{Bandwidth, BandwidthError, Link};
 
 use doors::Door;

@@ -1,0 +1,103 @@
+//! How far another machine's clock is ahead, by round trips.
+//!
+//! ```text
+//! here    sent ─────────────────────────── came
+//!              ╲                         ╱
+//! there          ─────── theirs ────────
+//! ```
+//!
+//! The other clock was read somewhere between: the middle is wrong by half a round trip at most.
+//! The shortest one says most.
+
+use std::fmt;
+
+/// One question and its answer, all in nanoseconds since 1970.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Round {
+    pub(super) sent_ns: u64,
+    pub(super) theirs_ns: u64,
+    pub(super) came_ns: u64,
+}
+
+/// What is known of another clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Offset {
+    /// It is so much ahead of ours; negative: behind.
+    pub(super) ahead_ns: i64,
+    /// The shortest round trip: half of it is the most by which that is wrong.
+    pub(super) round_ns: u64,
+}
+
+impl Offset {
+    /// By the shortest of these.
+    pub(super) fn of(rounds: &[Round]) -> Offset {
+        let length = |round: &&Round| round.came_ns.saturating_sub(round.sent_ns);
+        let Some(best) = rounds.iter().min_by_key(length) else {
+            return Offset::default();
+        };
+        let round_ns = length(&best);
+        let middle = i128::from(best.sent_ns) + i128::from(round_ns / 2);
+        let ahead = i128::from(best.theirs_ns) - middle;
+        Offset {
+            ahead_ns: i64::try_from(ahead).unwrap_or(if ahead < 0 { i64::MIN } else { i64::MAX }),
+            round_ns,
+        }
+    }
+}
+
+impl fmt::Display for Offset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let where_to = if self.ahead_ns < 0 { "behind" } else { "ahead" };
+        let error_us = self.round_ns as f64 / 2_000.0;
+        let (by, unit) = match self.ahead_ns.unsigned_abs() {
+            ns @ ..10_000_000 => (ns as f64 / 1_000.0, "µs"),
+            ns => (ns as f64 / 1_000_000.0, "ms"),
+        };
+        write!(f, "its clock is {by:.1} {unit} {where_to}, ± {error_us:.1} µs")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_true_offset_lies_within_the_error(
+            ahead_ns in -1_000_000_000_000i64..1_000_000_000_000,
+            rounds in prop::collection::vec((1..50_000_000u64, 0..50_000_000u64), 1..10),
+        ) {
+            let mut now_ns = 1_800_000_000_000_000_000u64;
+            let mut all = Vec::new();
+            for (there, back) in rounds {
+                let read = now_ns + there;
+                all.push(Round {
+                    sent_ns: now_ns,
+                    theirs_ns: read.saturating_add_signed(ahead_ns),
+                    came_ns: read + back,
+                });
+                now_ns = read + back + 1_000;
+            }
+            let found = Offset::of(&all);
+            let error_ns = found.round_ns / 2 + 1;
+            prop_assert!(found.ahead_ns.abs_diff(ahead_ns) <= error_ns, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn it_is_said_with_its_error() {
+        let round = |sent_ns, theirs_ns, came_ns| Round {
+            sent_ns,
+            theirs_ns,
+            came_ns,
+        };
+        let offset = Offset::of(&[round(0, 900_000, 1_000_000), round(100, 1_150, 200)]);
+        assert_eq!(offset, Offset { ahead_ns: 1_000, round_ns: 100 });
+        assert_eq!(offset.to_string(), "its clock is 1.0 µs ahead, ± 0.1 µs");
+        assert_eq!(Offset::of(&[]), Offset::default());
+        // A clock that was set wrong by centuries.
+        let _ = Offset::of(&[round(u64::MAX - 9, 0, u64::MAX), round(0, u64::MAX, 1_000_000)]);
+    }
+}

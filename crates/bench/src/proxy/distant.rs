@@ -1,0 +1,172 @@
+//! A client with the proxy between it and its broker.
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::{Carries, Link, Proxy};
+use crate::book::Book;
+use crate::driver::{Connect, Consume, DriverError, Produce, Promise, Stop};
+use crate::feed::Feed;
+use crate::plan::Plan;
+use crate::url::{Protocol, Url, connect};
+
+/// How long the proxy waits for the broker to answer at all.
+const REACH: Duration = Duration::from_secs(5);
+
+/// A client for the broker there, over this distance.
+///
+/// # Errors
+/// As [`connect`]; or nobody answers there.
+pub fn connect_over(url: &Url, link: &Link) -> Result<Box<dyn Connect>, DriverError> {
+    if link.is_none() {
+        return connect(url);
+    }
+    let carries = match url.protocol {
+        Protocol::Kafka => Carries::Kafka,
+        Protocol::Nsq | Protocol::Amqp | Protocol::Nats => Carries::Bytes,
+    };
+    let mut near = url.clone();
+    let mut proxies = Vec::new();
+    for host in &mut near.hosts {
+        let one = Url {
+            hosts: vec![host.clone()],
+            ..url.clone()
+        };
+        let upstream = answering(&one)?;
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let proxy = Proxy::start(*link, carries, listen, upstream);
+        let proxy = proxy.map_err(|error| url.unreachable(error))?;
+        *host = ("127.0.0.1".to_owned(), proxy.address().port());
+        proxies.push(proxy);
+    }
+    let inner = connect(&near)?;
+    let (near, url) = (near.to_string(), url.to_string());
+    Ok(Box::new(Distant {
+        inner,
+        names: Names { near, url },
+        _proxies: proxies,
+    }))
+}
+
+/// The address of a host at which somebody answers: clients see a refusal only later otherwise.
+fn answering(url: &Url) -> Result<SocketAddr, DriverError> {
+    let mut refusal = url.unreachable("its name has no address");
+    for address in url.addresses()? {
+        match TcpStream::connect_timeout(&address, REACH) {
+            Ok(_) => return Ok(address),
+            Err(error) => refusal = url.unreachable(error),
+        }
+    }
+    Err(refusal)
+}
+
+/// The client, and what carries it.
+struct Distant {
+    inner: Box<dyn Connect>,
+    names: Names,
+    // Behind the client, so that they end after it.
+    _proxies: Vec<Proxy>,
+}
+
+/// Errors name the broker, not the proxy.
+#[derive(Clone)]
+struct Names {
+    near: String,
+    url: String,
+}
+
+impl Names {
+    fn told(&self, mut error: DriverError) -> DriverError {
+        match &mut error {
+            DriverError::Connect { url, .. }
+            | DriverError::Refused { url, .. }
+            | DriverError::Gone { url, .. } => {
+                if *url == self.near {
+                    url.clone_from(&self.url);
+                }
+            }
+            DriverError::Unsupported { .. } => {}
+        }
+        error
+    }
+}
+
+impl Connect for Distant {
+    fn prepare(&self, plan: &Plan) -> Result<(), DriverError> {
+        self.inner.prepare(plan).map_err(|error| self.names.told(error))
+    }
+
+    fn producer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Produce>, DriverError> {
+        let inner = self.inner.producer(plan, number);
+        let inner = inner.map_err(|error| self.names.told(error))?;
+        Ok(Box::new(DistantProduce(inner, self.names.clone())))
+    }
+
+    fn consumer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Consume>, DriverError> {
+        let inner = self.inner.consumer(plan, number);
+        let inner = inner.map_err(|error| self.names.told(error))?;
+        Ok(Box::new(DistantConsume(inner, self.names.clone())))
+    }
+
+    fn clean_up(&self, plan: &Plan) -> Result<(), DriverError> {
+        self.inner.clean_up(plan).map_err(|error| self.names.told(error))
+    }
+
+    fn versions(&self) -> Vec<(String, String)> {
+        self.inner.versions()
+    }
+
+    fn promise(&self, plan: &Plan) -> Promise {
+        self.inner.promise(plan)
+    }
+}
+
+struct DistantProduce(Box<dyn Produce>, Names);
+
+impl Produce for DistantProduce {
+    fn run(&mut self, feed: &mut Feed, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
+        let done = self.0.run(feed, book, stop);
+        done.map_err(|error| self.1.told(error))
+    }
+}
+
+struct DistantConsume(Box<dyn Consume>, Names);
+
+impl Consume for DistantConsume {
+    fn run(&mut self, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
+        let done = self.0.run(book, stop);
+        done.map_err(|error| self.1.told(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn nobody_there_is_said_at_once() {
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let url: Url = format!("nsq://{gone}").parse().unwrap();
+        let link = Link {
+            rtt: Duration::from_millis(10),
+            ..Link::default()
+        };
+        let error = connect_over(&url, &link).err().unwrap().to_string();
+        assert!(error.starts_with(&format!("cannot connect to nsq://{gone}: ")), "{error}");
+    }
+
+    #[test]
+    fn errors_name_the_broker() {
+        let names = Names {
+            near: "nsq://127.0.0.1:1".to_owned(),
+            url: "nsq://far:4150".to_owned(),
+        };
+        let near: Url = "nsq://127.0.0.1:1".parse().unwrap();
+        let told = names.told(near.gone("it was closed")).to_string();
+        assert_eq!(told, "nsq://far:4150 went away: it was closed");
+    }
+}
