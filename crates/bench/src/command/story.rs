@@ -1,0 +1,86 @@
+//! `cloverleaf bench story NNN`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::args::LinkArgs;
+use super::output::{print, write};
+use super::{BenchError, Session};
+use crate::proxy::Link;
+use crate::stories::{Play, Story, StoryName};
+use crate::url::Url;
+
+/// The distance of seed 000 where no other is asked for: its line 26.
+const RTT: std::time::Duration = std::time::Duration::from_millis(10);
+
+/// Which story, and how.
+#[derive(Debug, Clone, Args)]
+pub struct StoryArgs {
+    /// The seed whose experiment is played
+    #[arg(value_enum, value_name = "SEED")]
+    pub seed: StoryName,
+    /// As long as the seed's: 000 takes an hour and a half, the others some minutes
+    #[arg(long)]
+    pub full: bool,
+    /// The brokers [default: embedded ones]. 000 and 002 want nsq:// or kafka://, 001 and 004
+    /// nsq://, 003 amqp://
+    #[arg(long = "url", value_name = "URL")]
+    pub urls: Vec<Url>,
+    /// The distance [default for 000: --rtt 10ms]
+    #[command(flatten)]
+    pub link: LinkArgs,
+    /// Write the story as JSON into this file, or instead of the tables if none is named
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+    /// Show nothing while it is played
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
+}
+
+impl StoryArgs {
+    /// Plays it and prints it. `false`: something was lost, out of order or cut short.
+    ///
+    /// # Errors
+    /// It cannot be played, or its figures cannot be written.
+    pub(super) fn run(&self, session: &mut Session<'_>) -> Result<bool, BenchError> {
+        let story = self.play(session)?;
+        let is_json_printed = self.json.as_deref() == Some(Path::new("-"));
+        if let Some(path) = &self.json {
+            // Strings and lists alone.
+            let mut text = serde_json::to_string_pretty(&story).unwrap_or_default();
+            text.push('\n');
+            match is_json_printed {
+                true => print(&text)?,
+                false => write(path, text.as_bytes())?,
+            }
+        }
+        if !is_json_printed {
+            print(&story.render())?;
+        }
+        Ok(story.is_good)
+    }
+
+    /// Plays it.
+    ///
+    /// # Errors
+    /// It cannot be played.
+    pub fn play(&self, session: &mut Session<'_>) -> Result<Story, BenchError> {
+        let mut link = self.link.link();
+        if self.seed == StoryName::Producers && link.rtt.is_zero() {
+            link = Link { rtt: RTT, ..link };
+        }
+        let how = (self.full, self.quiet);
+        let mut play = Play::new(session, self.seed, (self.urls.clone(), link), how);
+        self.seed.play(&mut play)?;
+        let mut story = play.end();
+        let report = session.report("");
+        let here = &report.conditions;
+        story.notes.push(format!(
+            "Here: {}, {} cores, {}, bench {}.",
+            here.processor, here.cores, here.kernel, here.version
+        ));
+        story.notes.extend(report.notes);
+        Ok(story)
+    }
+}

@@ -1,0 +1,162 @@
+//! Seed 004: publishers alone, and publishers with many subscribers on each channel.
+
+use std::thread;
+
+use super::StoryTable;
+use super::play::{Play, plan};
+use super::seed::channels::{
+    BATCH_MESSAGES, CONSUMED, CONSUMERS, ONE_CONSUMED, ONE_PUBLISHED, PRODUCERS, PUBLISH_ONLY,
+    PUBLISHED, SECONDS, SIZE_BYTES, TOPICS,
+};
+use crate::book::Tally;
+use crate::command::{BenchError, Opened};
+use crate::driver::DriverError;
+use crate::measure::Target;
+use crate::outcome::{Kind, Outcome};
+use crate::plan::{Amount, Plan};
+use crate::url::Protocol;
+use crate::usage::GENERATOR_THREADS;
+use crate::words;
+
+/// Of a short one.
+const SHORT_S: f64 = 2.0;
+const WARM_UP_S: f64 = 0.5;
+/// Most messages that one of 24 consumers holds.
+const HELD: u32 = 100;
+
+const LESSON: &str = "What to learn: publishing alone is half of the story. With consumers a broker \
+does more than twice the work for each message: it hands it out, keeps account of who has it, and hears \
+that it is done. The seed's three brokers took in 2.07 million messages per second alone and 842 \
+thousand with subscribers. The two figures of the second row belong together: where fewer come out than \
+go in, a backlog grows, and that rate is not one that can last. And look at who was busy: on one machine \
+clients and broker share the processors, so that these figures are a lower bound of what the broker can \
+do.";
+
+pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
+    play.story.title = "publishers and subscribers at the same time".to_owned();
+    LESSON.clone_into(&mut play.story.lesson);
+    let seconds = if play.is_full { SECONDS } else { SHORT_S };
+    let link = play.link;
+    for url in play.urls(&[Protocol::Nsq])? {
+        let opened = play.open(&url, &link)?;
+        let mut table = StoryTable::new(
+            &format!(
+                "{}: {TOPICS} topics, messages of {SIZE_BYTES} bytes, batches of {BATCH_MESSAGES}",
+                opened.label
+            ),
+            &[
+                "clients",
+                "published",
+                "consumed",
+                "generator, CPU µs each",
+                "broker, CPU µs each",
+                "the seed, 3 brokers on 3 machines",
+                "one broker, 2012",
+            ],
+        );
+        let alone = many(play, &opened, Kind::Produce, seconds)?;
+        table.add(row(
+            &format!("{} publishers", TOPICS * PRODUCERS),
+            &alone,
+            PUBLISH_ONLY.cited(),
+            ONE_PUBLISHED.cited(),
+        ));
+        if !play.is_stopped() {
+            let both = many(play, &opened, Kind::EndToEnd, seconds)?;
+            table.add(row(
+                &format!("{} publishers, {CONSUMERS} subscribers each", TOPICS * PRODUCERS),
+                &both,
+                format!("{} in, {} out", PUBLISHED.cited(), CONSUMED.cited()),
+                format!("{} in, then {} out", ONE_PUBLISHED.cited(), ONE_CONSUMED.cited()),
+            ));
+        }
+        play.table(table);
+    }
+    Ok(())
+}
+
+/// All topics at one time.
+fn many(
+    play: &mut Play<'_, '_>,
+    opened: &Opened,
+    kind: Kind,
+    seconds: f64,
+) -> Result<Vec<Outcome>, BenchError> {
+    let plans: Vec<Plan> = (0..TOPICS)
+        .map(|_| {
+            let run = play.session.next_run();
+            Plan {
+                run,
+                topic: format!("cloverleaf-bench-{run:08x}"),
+                producers: PRODUCERS,
+                consumers: if kind == Kind::Produce { 0 } else { CONSUMERS },
+                batch_messages: BATCH_MESSAGES,
+                in_flight: match kind {
+                    Kind::Produce => 2 * BATCH_MESSAGES,
+                    Kind::Consume | Kind::EndToEnd => HELD.max(BATCH_MESSAGES),
+                },
+                ..plan(SIZE_BYTES, Amount::Seconds(seconds), WARM_UP_S)
+            }
+        })
+        .collect();
+    let stop = play.session.stop();
+    let results: Vec<Result<Outcome, DriverError>> = thread::scope(|scope| {
+        let threads: Vec<_> = plans
+            .iter()
+            .map(|plan| {
+                let measure = move || {
+                    let target = Target {
+                        connect: &*opened.connect,
+                        label: opened.label.clone(),
+                        url: opened.url.to_string(),
+                        place: opened.place.clone(),
+                        keeps_topic: false,
+                    };
+                    target.measure(kind, plan, stop, |_| {})
+                };
+                let name = format!("{GENERATOR_THREADS}topic");
+                thread::Builder::new().name(name).spawn_scoped(scope, measure)
+            })
+            .collect();
+        let joined = threads.into_iter().map(|thread| match thread {
+            Ok(thread) => match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            },
+            Err(error) => Err(opened.url.unreachable(error)),
+        });
+        joined.collect()
+    });
+    let outcomes = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+    for outcome in &outcomes {
+        play.look_at(outcome);
+    }
+    Ok(outcomes)
+}
+
+fn row(clients: &str, outcomes: &[Outcome], theirs: String, one: String) -> Vec<String> {
+    // Topics have clocks of their own, but begin together: rates are added, times are not.
+    let rate = |side: fn(&Outcome) -> Option<&Tally>| {
+        let rates: Vec<f64> = outcomes.iter().filter_map(side).map(Tally::rate).collect();
+        match rates.is_empty() {
+            true => words::NOTHING.to_owned(),
+            false => words::rate(rates.iter().sum()),
+        }
+    };
+    // Each of them has measured the whole process.
+    let first = outcomes.first();
+    let messages: u64 = outcomes.iter().filter_map(Outcome::main).map(|it| it.messages).sum();
+    let each = |seconds: Option<f64>| match seconds.filter(|_| messages > 0) {
+        Some(seconds) => words::number(seconds * 1e6 / messages as f64),
+        None => words::NOTHING.to_owned(),
+    };
+    vec![
+        clients.to_owned(),
+        rate(|outcome| outcome.produced.as_ref()),
+        rate(|outcome| outcome.consumed.as_ref()),
+        each(first.map(|it| it.usage.client_cpu_s)),
+        each(first.and_then(|it| it.usage.broker_cpu_s)),
+        theirs,
+        one,
+    ]
+}

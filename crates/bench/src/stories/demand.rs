@@ -1,0 +1,75 @@
+//! Who of a pipeline's processors gets a message, as Broadway's producers decide it: each for itself.
+//!
+//! This is what the seed found out (lines 267 to 633): a producer hands a message to the processor
+//! that has asked it for most, and knows nothing of what other producers have given to that one.
+
+use std::collections::VecDeque;
+
+/// One producer's view of the processors.
+#[derive(Debug, Clone)]
+pub(crate) struct Demand {
+    /// What is asked for, and by whom: most first; of the same, who has asked first.
+    asked: Vec<(usize, usize)>,
+    /// Messages that nobody has asked for.
+    waiting: VecDeque<u64>,
+}
+
+impl Demand {
+    /// Each processor has asked for so many.
+    pub(crate) fn new(processors: usize, each: usize) -> Demand {
+        Demand {
+            asked: (0..processors).map(|processor| (each, processor)).collect(),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// A message came. Who gets it; nobody: it waits.
+    pub(crate) fn came(&mut self, message: u64) -> Option<usize> {
+        let Some((asked, processor)) = self.asked.first().copied().filter(|it| it.0 > 0) else {
+            self.waiting.push_back(message);
+            return None;
+        };
+        self.asked.remove(0);
+        self.insert(asked - 1, processor);
+        Some(processor)
+    }
+
+    /// A processor asks for one more, and gets it at once if one waits.
+    pub(crate) fn ask(&mut self, processor: usize) -> Option<u64> {
+        if let Some(message) = self.waiting.pop_front() {
+            return Some(message);
+        }
+        let place = self.asked.iter().position(|(_, other)| *other == processor);
+        let asked = place.map_or(0, |place| self.asked.remove(place).0);
+        self.insert(asked + 1, processor);
+        None
+    }
+
+    fn insert(&mut self, asked: usize, processor: usize) {
+        let behind = self.asked.iter().position(|(others, _)| *others < asked);
+        self.asked.insert(behind.unwrap_or(self.asked.len()), (asked, processor));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_producers_give_their_first_messages_to_the_same_processor() {
+        let (mut one, mut two) = (Demand::new(25, 10), Demand::new(25, 10));
+        assert_eq!((one.came(1), two.came(2)), (Some(0), Some(0)));
+        assert_eq!((one.came(3), two.came(4)), (Some(1), Some(1)));
+    }
+
+    #[test]
+    fn what_nobody_has_asked_for_waits() {
+        let mut demand = Demand::new(2, 1);
+        let given: Vec<_> = (0..4).map(|message| demand.came(message)).collect();
+        assert_eq!(given, [Some(0), Some(1), None, None]);
+        assert_eq!(demand.ask(1), Some(2));
+        assert_eq!(demand.ask(1), Some(3));
+        assert_eq!(demand.ask(0), None);
+        assert_eq!(demand.came(4), Some(0));
+    }
+}

@@ -1,0 +1,187 @@
+//! The experiments of the five texts that this broker began with, the seeds: each is played here and
+//! now, and its table stands beside the seed's own figures.
+//!
+//! A story is short unless it is asked to be as long as the seed's: figures of a second or two show
+//! what is to be learned, and no more.
+
+mod channels;
+mod demand;
+mod nagle;
+mod pipelines;
+mod play;
+mod producers;
+mod seed;
+mod sizes;
+
+use serde::Serialize;
+
+pub(crate) use demand::Demand;
+pub(crate) use play::Play;
+
+use crate::command::BenchError;
+
+/// Which seed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum StoryName {
+    /// Producers over a distance: synchronous, in flight, connections, partitions.
+    #[value(name = "000")]
+    Producers,
+    /// A producer that waits 40 ms for nothing: Nagle's algorithm and delayed acknowledgements.
+    #[value(name = "001")]
+    Nagle,
+    /// Throughput and latency of four message sizes.
+    #[value(name = "002")]
+    Sizes,
+    /// A pipeline whose processors are idle while messages wait.
+    #[value(name = "003")]
+    Pipelines,
+    /// Publishers and subscribers at the same time, many on each channel.
+    #[value(name = "004")]
+    Channels,
+}
+
+impl StoryName {
+    /// The seed's number.
+    pub fn number(self) -> &'static str {
+        match self {
+            StoryName::Producers => "000",
+            StoryName::Nagle => "001",
+            StoryName::Sizes => "002",
+            StoryName::Pipelines => "003",
+            StoryName::Channels => "004",
+        }
+    }
+
+    pub(crate) fn play(self, play: &mut Play<'_, '_>) -> Result<(), BenchError> {
+        match self {
+            StoryName::Producers => producers::play(play),
+            StoryName::Nagle => nagle::play(play),
+            StoryName::Sizes => sizes::play(play),
+            StoryName::Pipelines => pipelines::play(play),
+            StoryName::Channels => channels::play(play),
+        }
+    }
+}
+
+/// What a story shows.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Story {
+    /// The seed's number.
+    pub seed: String,
+    /// What it is about.
+    pub title: String,
+    /// What was measured, beside the seed's figures.
+    pub tables: Vec<StoryTable>,
+    /// What to learn from it.
+    pub lesson: String,
+    /// Conditions, and what went wrong.
+    pub notes: Vec<String>,
+    /// Nothing was lost, out of order or cut short.
+    pub is_good: bool,
+}
+
+/// One table.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct StoryTable {
+    /// What is measured, with the settings.
+    pub title: String,
+    /// Heads of the columns.
+    pub columns: Vec<String>,
+    /// Cells, as many in each row as there are columns.
+    pub rows: Vec<Vec<String>>,
+}
+
+impl StoryTable {
+    pub(crate) fn new(title: &str, columns: &[&str]) -> StoryTable {
+        StoryTable {
+            title: title.to_owned(),
+            columns: columns.iter().map(|text| (*text).to_owned()).collect(),
+            rows: Vec::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, row: Vec<String>) {
+        debug_assert_eq!(row.len(), self.columns.len(), "{}", self.title);
+        self.rows.push(row);
+    }
+}
+
+/// Characters of a line of prose.
+const LINE: usize = 100;
+
+impl Story {
+    /// As it is printed.
+    pub fn render(&self) -> String {
+        let mut out = format!("Seed {}: {}\n", self.seed, self.title);
+        for table in &self.tables {
+            let mut drawn = comfy_table::Table::new();
+            drawn.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+            drawn.set_header(&table.columns);
+            for row in &table.rows {
+                drawn.add_row(row);
+            }
+            for column in drawn.column_iter_mut().skip(1) {
+                column.set_cell_alignment(comfy_table::CellAlignment::Right);
+            }
+            out.push_str(&format!("\n{}\n{drawn}\n", table.title));
+        }
+        out.push('\n');
+        out.push_str(&wrapped(&self.lesson));
+        for note in &self.notes {
+            out.push_str(&wrapped(note));
+        }
+        out
+    }
+}
+
+/// Prose in lines.
+fn wrapped(text: &str) -> String {
+    let mut out = String::new();
+    let mut length = 0;
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        let more = word.chars().count() + 1;
+        if length > 0 {
+            let breaks = length + more > LINE;
+            out.push(if breaks { '\n' } else { ' ' });
+            if breaks {
+                length = 0;
+            }
+        }
+        out.push_str(word);
+        length += more;
+    }
+    out.push('\n');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_story_is_read_as_it_is_printed() {
+        let mut table = StoryTable::new("How fast", &["in flight", "here", "the seed"]);
+        table.add(vec!["1".into(), "99/s".into(), "30/s (line 46)".into()]);
+        let story = Story {
+            seed: "000".into(),
+            title: "Producers".into(),
+            tables: vec![table],
+            lesson: "word ".repeat(60),
+            ..Story::default()
+        };
+        let text = story.render();
+        assert!(text.starts_with("Seed 000: Producers\n\nHow fast\n"), "{text}");
+        assert!(text.contains("30/s (line 46)"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= LINE), "{text}");
+        assert_eq!(text.matches("word").count(), 60);
+    }
+
+    #[test]
+    fn numbers_are_those_of_the_seeds() {
+        use clap::ValueEnum;
+        for story in StoryName::value_variants() {
+            let value = story.to_possible_value();
+            assert_eq!(value.as_ref().map(|it| it.get_name()), Some(story.number()));
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Seed 003: a pipeline whose processors are idle while messages wait for one of them.
+
+use std::time::Duration;
+
+use super::StoryTable;
+use super::play::Play;
+use super::seed::pipelines::{DEMAND, JOB_S, ONE_PRODUCER, PROCESSORS, PRODUCERS, SERIAL};
+use crate::amqp::Pipeline;
+use crate::command::BenchError;
+use crate::url::Protocol;
+use crate::words;
+
+/// A job of a short story.
+const SHORT_JOB: Duration = Duration::from_millis(300);
+/// As many as there are processors: each could have one.
+const MANY: usize = PROCESSORS;
+/// "Under light load": two jobs, as in the seed's log.
+const FEW: usize = 2;
+
+const LESSON: &str = "What to learn: a broker that shares messages out evenly among its consumers does \
+the wrong thing for a pipeline in which several of them feed the same processors, because each hands \
+its first message to the same one. The queue is empty, processors are idle, and jobs wait in a mailbox \
+that no broker sees. The seed's way out is a single producer. The other one needs no change to the \
+program: with fill-first the queue gives everything to one consumer until its prefetch is used up \
+(x-cloverleaf-dispatch=fill-first, or `cloverleaf subscription dispatch QUEUE queue fill-first` while \
+it runs). A broker that does not know this argument ignores it. The prefetch must be as large as the \
+number of processors, or no more than that many of them ever work.";
+
+/// One row.
+struct Case {
+    what: &'static str,
+    dispatch: Option<&'static str>,
+    producers: usize,
+    demand: usize,
+    messages: usize,
+    theirs: Option<String>,
+}
+
+pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
+    play.story.title = "a pipeline with idle processors (Broadway on AMQP)".to_owned();
+    LESSON.clone_into(&mut play.story.lesson);
+    let work = match play.is_full {
+        true => Duration::from_secs_f64(JOB_S),
+        false => SHORT_JOB,
+    };
+    for url in play.urls(&[Protocol::Amqp])? {
+        let opened = play.open(&url, &play.link.clone())?;
+        let mut table = StoryTable::new(
+            &format!(
+                "{}: {PROCESSORS} processors, jobs of {}",
+                opened.label,
+                words::time(work.as_nanos() as f64)
+            ),
+            &["pipeline", "jobs", "all done", "idle", "most on one", "the seed"],
+        );
+        for case in cases() {
+            if play.is_stopped() {
+                break;
+            }
+            let pipeline = Pipeline {
+                dispatch: case.dispatch,
+                producers: case.producers,
+                processors: PROCESSORS,
+                demand: case.demand,
+                prefetch: PROCESSORS as u16,
+                messages: case.messages,
+                work,
+            };
+            let queue = format!("cloverleaf-bench-{:08x}", play.session.next_run());
+            let played = pipeline.play(&opened.reached, &queue, play.session.stop())?;
+            table.add(vec![
+                case.what.to_owned(),
+                case.messages.to_string(),
+                words::time(played.took.as_nanos() as f64),
+                played.idle().to_string(),
+                played.most().to_string(),
+                case.theirs.unwrap_or_default(),
+            ]);
+        }
+        play.table(table);
+    }
+    Ok(())
+}
+
+fn cases() -> Vec<Case> {
+    let case = |what, dispatch, producers, demand, messages, theirs| Case {
+        what,
+        dispatch,
+        producers,
+        demand,
+        messages,
+        theirs,
+    };
+    let fill_first = Some("fill-first");
+    let serial = Some(SERIAL.cited());
+    let alone = Some(ONE_PRODUCER.cited());
+    let two = PRODUCERS;
+    vec![
+        case("2 producers, as Broadway begins", None, two, DEMAND, FEW, serial),
+        case("2 producers, fill-first", fill_first, two, DEMAND, FEW, None),
+        case("2 producers, as Broadway begins", None, two, DEMAND, MANY, None),
+        case("2 producers, demand of 1", None, two, 1, MANY, None),
+        case("2 producers, demand of 1, fill-first", fill_first, two, 1, MANY, None),
+        case("1 producer, demand of 1", None, 1, 1, MANY, alone),
+    ]
+}

@@ -1,0 +1,146 @@
+//! What all stories need: brokers, measurements, and the story that is being told.
+
+use super::{Story, StoryName, StoryTable};
+use crate::command::{BenchError, LiveLine, Opened, Session, Task};
+use crate::outcome::{Kind, Outcome};
+use crate::payload::PayloadKind;
+use crate::plan::{Acks, Amount, Plan};
+use crate::proxy::Link;
+use crate::schedule::Arrivals;
+use crate::url::{Protocol, Url};
+
+/// A story while it is played.
+pub(crate) struct Play<'p, 's> {
+    pub(super) session: &'p mut Session<'s>,
+    pub(super) story: Story,
+    /// At the seed's size.
+    pub(super) is_full: bool,
+    /// The distance, where the story has one.
+    pub(super) link: Link,
+    urls: Vec<Url>,
+    is_quiet: bool,
+}
+
+impl<'p, 's> Play<'p, 's> {
+    /// Begins. Without URLs it is played with embedded brokers.
+    pub(crate) fn new(
+        session: &'p mut Session<'s>,
+        name: StoryName,
+        (urls, link): (Vec<Url>, Link),
+        (is_full, is_quiet): (bool, bool),
+    ) -> Play<'p, 's> {
+        let story = Story {
+            seed: name.number().to_owned(),
+            is_good: true,
+            ..Story::default()
+        };
+        Play {
+            session,
+            story,
+            is_full,
+            link,
+            urls,
+            is_quiet,
+        }
+    }
+
+    /// What was told.
+    pub(crate) fn end(self) -> Story {
+        self.story
+    }
+
+    /// The brokers that the user named, or embedded ones for these protocols.
+    pub(super) fn urls(&self, protocols: &[Protocol]) -> Result<Vec<Url>, BenchError> {
+        if self.urls.is_empty() {
+            return Ok(protocols.iter().map(|it| Url::embedded(*it)).collect());
+        }
+        let fits = |url: &&Url| !protocols.contains(&url.protocol);
+        match self.urls.iter().find(fits) {
+            Some(url) => {
+                let names: Vec<&str> = protocols.iter().map(|it| it.name()).collect();
+                Err(BenchError::Settings(format!(
+                    "story {} is played through {}, not through {url}",
+                    self.story.seed,
+                    names.join(" or ")
+                )))
+            }
+            None => Ok(self.urls.clone()),
+        }
+    }
+
+    /// A client for a broker, over the distance if there is one.
+    pub(super) fn open(&mut self, url: &Url, link: &Link) -> Result<Opened, BenchError> {
+        self.session.open_over(url, link)
+    }
+
+    /// Measures once.
+    pub(super) fn measure(
+        &mut self,
+        opened: &Opened,
+        kind: Kind,
+        plan: Plan,
+        what: &str,
+    ) -> Result<Outcome, BenchError> {
+        let what = format!("{} · {what}", opened.label);
+        let live = LiveLine::new(what, kind, &plan, self.is_quiet);
+        let task = Task {
+            opened,
+            kind,
+            variations: Vec::new(),
+            plan,
+        };
+        let outcome = self.session.measure(&task, &live)?;
+        self.look_at(&outcome);
+        Ok(outcome)
+    }
+
+    /// Notes what went wrong.
+    pub(super) fn look_at(&mut self, outcome: &Outcome) {
+        self.story.is_good &= outcome.is_good();
+        let label = &outcome.subject.label;
+        if let Some(reason) = &outcome.cut {
+            self.note(format!("CUT SHORT: {label}: {reason}."));
+        }
+        if outcome.findings.is_some_and(|findings| findings.is_broken()) {
+            let sentence = crate::words::findings([outcome]);
+            self.note(format!("BROKEN: {label}: {sentence}"));
+        }
+    }
+
+    /// Adds a sentence, once.
+    pub(super) fn note(&mut self, note: String) {
+        if !self.story.notes.contains(&note) {
+            self.story.notes.push(note);
+        }
+    }
+
+    pub(super) fn table(&mut self, table: StoryTable) {
+        self.story.tables.push(table);
+    }
+
+    /// Whether the user wants no more.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.session.stop().is_set()
+    }
+}
+
+/// A plan as stories begin with: one producer, one consumer, messages one by one.
+pub(super) fn plan(size_bytes: usize, amount: Amount, warm_up_s: f64) -> Plan {
+    Plan {
+        run: 0,
+        topic: String::new(),
+        producers: 1,
+        consumers: 1,
+        size_bytes,
+        payload: PayloadKind::Random,
+        amount,
+        warm_up_s,
+        arrivals: Arrivals::Closed,
+        batch_messages: 1,
+        in_flight: 1_000,
+        acks: Acks::One,
+        partitions: 1,
+        keys: 0,
+        seed: 1,
+    }
+}

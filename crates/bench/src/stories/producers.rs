@@ -1,0 +1,151 @@
+//! Seed 000: what a distance costs a producer, and what helps.
+
+use super::play::{Play, plan};
+use super::seed::producers::{
+    CONNECTIONS, FAR, FEWER, FIVE, IN_FLIGHT, IN_FLIGHT_EACH, MESSAGES, PARTITIONS, SECONDS,
+    SIZE_BYTES, SYNCHRONOUS,
+};
+use super::StoryTable;
+use crate::command::{BenchError, Opened};
+use crate::outcome::{Kind, Outcome};
+use crate::plan::{Amount, Plan};
+use crate::url::Protocol;
+use crate::words;
+
+const WINDOWS: [u32; 5] = [1, 5, 250, 500, 1_000];
+const CONNECTED: [u32; 4] = [1, 2, 4, 8];
+const PARTITIONED: [u32; 3] = [1, 2, 4];
+/// Of a short one.
+const SHORT_S: f64 = 1.0;
+const WARM_UP_S: f64 = 0.3;
+
+const LESSON: &str = "What to learn: over a distance a producer that waits for each answer sends one \
+message per round trip, however fast the broker is. With a number of messages in flight it is that \
+number per round trip, until something else is full: the line, the client, or the broker. The number \
+has to be bounded, and the bound is best chosen as rate × round trip, with some to spare: more only \
+makes messages wait longer in queues, which was the seed's timeouts. More connections help where one \
+is full, and partitions where the broker writes one after the other; where neither is, they change \
+nothing.";
+
+pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
+    play.story.title = format!("producers over a distance ({})", play.link);
+    LESSON.clone_into(&mut play.story.lesson);
+    let link = play.link;
+    let mut all = Vec::new();
+    for url in play.urls(&[Protocol::Kafka, Protocol::Nsq])? {
+        all.push(play.open(&url, &link)?);
+    }
+    windows(play, &all)?;
+    connections(play, &all)?;
+    play.note(format!(
+        "The distance is the delay proxy of this program ({link}): a delay, not packets. The seed's \
+         producers ran at a home, over the Internet."
+    ));
+    Ok(())
+}
+
+/// Synchronous, and with so many in flight.
+fn windows(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
+    let mut columns = vec!["in flight".to_owned(), "in flight ÷ rtt".to_owned()];
+    for opened in all {
+        columns.push(opened.label.clone());
+        columns.push("p50".to_owned());
+    }
+    columns.push("the seed".to_owned());
+    let mut table = StoryTable {
+        title: format!("One connection, messages of {SIZE_BYTES} bytes, one per request"),
+        columns,
+        rows: Vec::new(),
+    };
+    for window in WINDOWS {
+        if play.is_stopped() {
+            break;
+        }
+        let at_most = f64::from(window) / play.link.rtt.as_secs_f64();
+        let mut row = vec![words::count(window.into()), words::rate(at_most)];
+        for opened in all {
+            let amount = match play.is_full {
+                true => Amount::Messages(MESSAGES),
+                false => Amount::Seconds(SHORT_S),
+            };
+            let plan = Plan {
+                in_flight: window,
+                ..plan(SIZE_BYTES, amount, WARM_UP_S)
+            };
+            let what = format!("{window} in flight");
+            let outcome = play.measure(opened, Kind::Produce, plan, &what)?;
+            row.push(rate(&outcome));
+            row.push(median(&outcome));
+        }
+        row.push(match window {
+            1 => format!("{}; {}", SYNCHRONOUS.cited(), FAR.cited()),
+            5 => FIVE.cited(),
+            1_000 => IN_FLIGHT.cited(),
+            _ => FEWER.cited(),
+        });
+        table.add(row);
+    }
+    play.table(table);
+    Ok(())
+}
+
+/// More connections, and more partitions where there are some.
+fn connections(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
+    // What has no partitions is measured with one.
+    let each: Vec<(&Opened, u32)> = all
+        .iter()
+        .flat_map(|opened| {
+            let several = opened.url.protocol == Protocol::Kafka;
+            let most = if several { PARTITIONED.len() } else { 1 };
+            PARTITIONED[..most].iter().map(move |it| (opened, *it))
+        })
+        .collect();
+    let mut columns = vec!["connections".to_owned()];
+    for (opened, partitions) in &each {
+        columns.push(match opened.url.protocol {
+            Protocol::Kafka => format!("{}, partitions: {partitions}", opened.label),
+            _ => opened.label.clone(),
+        });
+    }
+    columns.push("the seed".to_owned());
+    let mut table = StoryTable {
+        title: format!("{IN_FLIGHT_EACH} in flight on each connection, {SIZE_BYTES} bytes"),
+        columns,
+        rows: Vec::new(),
+    };
+    for producers in CONNECTED {
+        if play.is_stopped() {
+            break;
+        }
+        let mut row = vec![producers.to_string()];
+        for (opened, partitions) in &each {
+            let seconds = if play.is_full { SECONDS } else { SHORT_S };
+            let plan = Plan {
+                producers,
+                partitions: *partitions,
+                in_flight: IN_FLIGHT_EACH,
+                ..plan(SIZE_BYTES, Amount::Seconds(seconds), WARM_UP_S)
+            };
+            let what = format!("{producers} connections, {partitions} partitions");
+            row.push(rate(&play.measure(opened, Kind::Produce, plan, &what)?));
+        }
+        row.push(match producers {
+            8 => PARTITIONS.cited(),
+            _ => CONNECTIONS.cited(),
+        });
+        table.add(row);
+    }
+    play.table(table);
+    Ok(())
+}
+
+fn rate(outcome: &Outcome) -> String {
+    outcome.main().map_or_else(|| words::NOTHING.to_owned(), |tally| words::rate(tally.rate()))
+}
+
+/// Half of the messages were answered within this, from when they were sent.
+fn median(outcome: &Outcome) -> String {
+    let time = |ns: u64| words::time(ns as f64);
+    let main = outcome.main();
+    main.map_or_else(|| words::NOTHING.to_owned(), |it| time(it.service.quantile_ns(0.5)))
+}

@@ -1,0 +1,138 @@
+//! Seed 002: throughput and latency of four message sizes.
+
+use super::StoryTable;
+use super::play::{Play, plan};
+use super::seed::sizes::{
+    BATCH_MESSAGES, CONCURRENCY, LATENCY_LINES, LATENCY_MS, MESSAGES, RATES, SIZES_BYTES,
+};
+use crate::command::{BenchError, Opened};
+use crate::outcome::Kind;
+use crate::plan::{Amount, Plan};
+use crate::schedule::Arrivals;
+use crate::url::Protocol;
+use crate::words;
+
+/// Of a short one.
+const SHORT_S: f64 = 1.0;
+const LATENCY_S: f64 = 2.0;
+/// The seed does not say for how long it measured latency.
+const LATENCY_FULL_S: f64 = 30.0;
+const WARM_UP_S: f64 = 0.3;
+/// Messages per second while latency is measured: far below what a broker can do.
+const RATE: f64 = 1_000.0;
+/// Minimum, median and percentiles of the seed's table.
+const QUANTILES: [(&str, f64); 5] = [
+    ("minimum", 0.0),
+    ("median", 0.5),
+    ("p75", 0.75),
+    ("p95", 0.95),
+    ("p99", 0.99),
+];
+
+const LESSON: &str = "What to learn: throughput and latency are two questions. The first is asked \
+with batches and as much in flight as there is room for, and then messages wait for each other: their \
+latency says nothing. The second is asked at a rate far below that, one message at a time, from the \
+moment at which each was to be sent to the moment at which a consumer has it. In the seed's table p99 \
+lies less than a tenth above p75: where there is no tail, the slow moments were not counted. And its \
+0.68 ms between Ohio, Tokyo or São Paulo and Frankfurt is less than light takes, so it is not the whole \
+way that was measured. A figure is worth as much as what is said of how it was made.";
+
+pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
+    play.story.title = "message sizes: throughput and latency".to_owned();
+    LESSON.clone_into(&mut play.story.lesson);
+    let mut all = Vec::new();
+    let link = play.link;
+    for url in play.urls(&[Protocol::Kafka, Protocol::Nsq])? {
+        all.push(play.open(&url, &link)?);
+    }
+    throughput(play, &all)?;
+    latency(play, &all)
+}
+
+fn throughput(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
+    let mut columns = vec!["bytes".to_owned()];
+    for opened in all {
+        columns.push(format!("{}, published", opened.label));
+        columns.push("consumed".to_owned());
+    }
+    columns.push("the seed".to_owned());
+    let mut table = StoryTable {
+        title: format!(
+            "Messages per second, {CONCURRENCY} connections, batches of {BATCH_MESSAGES}"
+        ),
+        columns,
+        rows: Vec::new(),
+    };
+    for (size_bytes, theirs) in SIZES_BYTES.into_iter().zip(RATES) {
+        if play.is_stopped() {
+            break;
+        }
+        let mut row = vec![words::count(size_bytes as u64)];
+        for opened in all {
+            let amount = match play.is_full {
+                true => Amount::Messages(MESSAGES),
+                false => Amount::Seconds(SHORT_S),
+            };
+            let plan = Plan {
+                producers: CONCURRENCY,
+                consumers: CONCURRENCY,
+                batch_messages: BATCH_MESSAGES,
+                in_flight: 2 * BATCH_MESSAGES,
+                ..plan(size_bytes, amount, WARM_UP_S)
+            };
+            for kind in [Kind::Produce, Kind::Consume] {
+                let what = format!("{size_bytes} bytes, {}", words::kind(kind));
+                let outcome = play.measure(opened, kind, plan.clone(), &what)?;
+                let rate = outcome.main().map(|tally| words::rate(tally.rate()));
+                row.push(rate.unwrap_or_else(|| words::NOTHING.to_owned()));
+            }
+        }
+        let theirs = theirs.map(|figure| figure.cited());
+        row.push(theirs.unwrap_or_else(|| "in a chart only".to_owned()));
+        table.add(row);
+    }
+    play.table(table);
+    Ok(())
+}
+
+fn latency(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
+    let mut columns = vec!["bytes", ""];
+    columns.extend(QUANTILES.map(|(name, _)| name));
+    let title = format!(
+        "From the moment at which a message was to be sent to its consumer, at {}",
+        words::rate(RATE)
+    );
+    let mut table = StoryTable::new(&title, &columns);
+    for (size_bytes, theirs_ms) in SIZES_BYTES.into_iter().zip(LATENCY_MS) {
+        if play.is_stopped() {
+            break;
+        }
+        for opened in all {
+            let seconds = if play.is_full { LATENCY_FULL_S } else { LATENCY_S };
+            let plan = Plan {
+                arrivals: Arrivals::Constant { rate: RATE },
+                ..plan(size_bytes, Amount::Seconds(seconds), WARM_UP_S)
+            };
+            let what = format!("{size_bytes} bytes, latency");
+            let outcome = play.measure(opened, Kind::EndToEnd, plan, &what)?;
+            let mut row = vec![words::count(size_bytes as u64), opened.label.clone()];
+            for (_, quantile) in QUANTILES {
+                let time = outcome.main().map(|tally| match quantile {
+                    0.0 => tally.response.min_ns(),
+                    _ => tally.response.quantile_ns(quantile),
+                });
+                let text = time.map(|ns| words::time(ns as f64));
+                row.push(text.unwrap_or_else(|| words::NOTHING.to_owned()));
+            }
+            table.add(row);
+        }
+        let mut row = vec![
+            words::count(size_bytes as u64),
+            format!("the seed ({LATENCY_LINES})"),
+        ];
+        row.extend(theirs_ms.map(|ms| words::time(ms * 1e6)));
+        table.add(row);
+    }
+    play.table(table);
+    Ok(())
+}
