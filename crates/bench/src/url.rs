@@ -130,6 +130,11 @@ impl Url {
         self.options.entry(name.to_owned()).or_insert(value);
     }
 
+    /// Removes an option.
+    pub fn remove(&mut self, name: &str) {
+        self.options.remove(name);
+    }
+
     /// An option that stands alone or says yes: `?raw`, `?raw=true`.
     pub fn has(&self, name: &str) -> bool {
         let value = self.option(name);

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::{fs, process, thread};
 
-use cloverleaf_bench::command::{BenchCommand, EmbeddedBroker, Session};
+use cloverleaf_bench::command::{BenchCommand, EmbedOptions, EmbeddedBroker, Session};
 use cloverleaf_bench::{GENERATOR_THREADS, Stop};
 use cloverleaf_server::{Config, Server, Signals, Sources};
 use tempfile::TempDir;
@@ -67,11 +67,11 @@ impl Drop for Embedded {
     }
 }
 
-fn start(durability: Option<&str>) -> Result<EmbeddedBroker, String> {
-    begin(durability).map_err(|error| format!("{error:#}"))
+fn start(options: &EmbedOptions) -> Result<EmbeddedBroker, String> {
+    begin(options).map_err(|error| format!("{error:#}"))
 }
 
-fn begin(durability: Option<&str>) -> anyhow::Result<EmbeddedBroker> {
+fn begin(options: &EmbedOptions) -> anyhow::Result<EmbeddedBroker> {
     panics::end_with_vital_threads();
     let folder = tempfile::Builder::new()
         .prefix("cloverleaf-bench-")
@@ -82,9 +82,10 @@ fn begin(durability: Option<&str>) -> anyhow::Result<EmbeddedBroker> {
         .map(|option| ((*option).to_owned(), vec!["127.0.0.1:0".to_owned()]))
         .collect();
     flags.insert("data-dir".to_owned(), vec![data.display().to_string()]);
-    if let Some(mode) = durability {
-        flags.insert("durability".to_owned(), vec![mode.to_owned()]);
+    if let Some(mode) = &options.durability {
+        flags.insert("durability".to_owned(), vec![mode.clone()]);
     }
+    flags.insert("quick-ack".to_owned(), vec![options.quick_ack.to_string()]);
     let sources = Sources {
         file: None,
         // Of this broker nothing is configured but what the command line says.

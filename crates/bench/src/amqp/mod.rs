@@ -21,6 +21,7 @@
 mod connection;
 mod consumer;
 mod greeting;
+mod pipeline;
 mod producer;
 mod raw;
 
@@ -36,6 +37,7 @@ use crate::url::Url;
 use connection::{AmqpConnection, is_absent, words};
 use consumer::AmqpConsumer;
 use greeting::Greeting;
+pub(crate) use pipeline::{Pipeline, Played};
 use producer::AmqpProducer;
 use raw::{RawConsumer, RawProducer};
 

@@ -1,5 +1,5 @@
-//! A pipeline as Elixir's Broadway builds it on a queue: producers that consume, and processors that
-//! work. For story 003.
+//! A pipeline as Elixir's Broadway builds it on a queue: producers that consume, and processors
+//! that work. For story 003.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ impl Pipeline {
         thread::scope(|scope| {
             let mut backs = Vec::new();
             let mut threads = Vec::new();
-            for (number, source) in sources.iter().enumerate() {
+            for (number, source) in sources.into_iter().enumerate() {
                 let (back, done) = channel_of::<Done>();
                 let (ready, waiter) = channel_of();
                 let (mailboxes, over) = (mailboxes.clone(), &over);
@@ -137,7 +137,7 @@ impl Pipeline {
                     let waiter = Waiter::here();
                     // Who waits for it is there.
                     let _ = ready.send(Arc::clone(&waiter));
-                    self.give(url, number, source, &waiter, (&mailboxes, &done), over)
+                    self.give(url, number, &source, &waiter, (&mailboxes, &done), over)
                 };
                 let spawned = thread::Builder::new().name(name).spawn_scoped(scope, work);
                 threads.push(spawned.map_err(|error| url.gone(error))?);

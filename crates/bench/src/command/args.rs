@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::distance::{FleetArgs, LinkArgs};
 use super::values::{self, ArrivalsArg, PayloadArg};
 use crate::plan::Acks;
 use crate::url::{Protocol, Url};
@@ -33,6 +34,12 @@ pub struct TargetArgs {
     /// it is on this machine]
     #[arg(long, value_name = "PID", value_delimiter = ',')]
     pub broker_pid: Vec<u32>,
+    /// How far away it is.
+    #[command(flatten)]
+    pub link: LinkArgs,
+    /// Who measures.
+    #[command(flatten)]
+    pub fleet: FleetArgs,
 }
 
 impl TargetArgs {

@@ -5,12 +5,16 @@ mod compare;
 #[cfg(test)]
 mod fake;
 mod knee;
+mod distance;
+mod embed;
 mod live;
 mod output;
 mod plans;
 mod session;
 mod sweep;
+mod story;
 mod values;
+mod worker;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,13 +23,18 @@ use clap::{Args, Subcommand};
 
 pub use args::{ClientArgs, LoadArgs, MessageArgs, OutputArgs, PaceArgs, TargetArgs};
 pub use compare::{CompareArgs, What};
+pub use distance::{FleetArgs, LinkArgs};
+pub use embed::{Embed, EmbedOptions, EmbeddedBroker};
 pub use live::LiveLine;
 pub use plans::{Defaults, LATENCY, SIZE_BYTES, THROUGHPUT, Variant};
-pub use session::{Embed, EmbeddedBroker, Opened, Promised, Session, Task};
+pub use session::{Opened, Promised, Session, Task};
+pub use story::StoryArgs;
 pub use sweep::{Over, SweepArgs};
 pub use values::{ArrivalsArg, PayloadArg};
+pub use worker::WorkerArgs;
 
 use crate::driver::DriverError;
+use crate::fleet::FleetError;
 use crate::nsq::Sink;
 use crate::outcome::{Kind, Report};
 
@@ -50,6 +59,12 @@ pub enum BenchCommand {
     /// Raise the load until latency bends upwards, or let something else grow
     #[command(after_help = SWEEP_EXAMPLES)]
     Sweep(SweepArgs),
+    /// Play the experiment of one of the texts that this broker began with, beside its own figures
+    #[command(after_help = STORY_EXAMPLES)]
+    Story(StoryArgs),
+    /// Generate load for a coordinator on another machine
+    #[command(after_help = WORKER_EXAMPLES)]
+    Worker(WorkerArgs),
     /// Answer NSQ's publishes and do nothing else, to measure the generator itself
     #[command(hide = true)]
     Sink(SinkArgs),
@@ -112,6 +127,24 @@ Examples:
   cloverleaf bench sweep --over connections --values 1,2,4,8,16,32
   cloverleaf bench sweep --over backlog --url amqp://guest:guest@127.0.0.1";
 
+const STORY_EXAMPLES: &str = "\
+  000  producers over a distance: synchronous, in flight, connections, partitions
+  001  a producer that waits 40 ms for nothing: Nagle's algorithm and delayed acknowledgements
+  002  throughput and latency of four message sizes
+  003  a pipeline whose processors are idle while messages wait
+  004  publishers and subscribers at the same time, 24 on each channel
+
+Examples:
+  cloverleaf bench story 000                   half a minute, embedded brokers, 10 ms away
+  cloverleaf bench story 000 --rtt 50ms --url kafka://127.0.0.1:9092
+  cloverleaf bench story 004 --full            as long as the seed's";
+
+const WORKER_EXAMPLES: &str = "\
+Examples:
+  CLOVERLEAF_BENCH_TOKEN=secret cloverleaf bench worker --listen 0.0.0.0:4190   on one, two, three
+  CLOVERLEAF_BENCH_TOKEN=secret cloverleaf bench end-to-end --url nsq://broker:4150 \\
+      --workers one:4190,two:4190,three:4190 --producers 9 --consumers 72       anywhere";
+
 /// Why nothing could be measured, in a sentence for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
@@ -132,6 +165,9 @@ pub enum BenchError {
     /// The embedded broker.
     #[error("the embedded broker does not start: {0}")]
     Embedded(String),
+    /// Other machines.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
 }
 
 impl BenchError {
@@ -168,6 +204,8 @@ impl BenchCommand {
             }
             BenchCommand::Compare(args) => compare::run(session, args),
             BenchCommand::Sweep(args) => sweep::run(session, args),
+            BenchCommand::Story(args) => args.run(session),
+            BenchCommand::Worker(args) => args.run(session),
             BenchCommand::Sink(args) => {
                 let failed = |error| BenchError::file((args.listen.to_string().into(), error));
                 let sink = Sink::bind(args.listen).map_err(failed)?;

@@ -61,7 +61,7 @@ fn width() -> u16 {
     }
 }
 
-fn print(text: &str) -> Result<(), BenchError> {
+pub(super) fn print(text: &str) -> Result<(), BenchError> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     match written {
@@ -72,6 +72,6 @@ fn print(text: &str) -> Result<(), BenchError> {
     }
 }
 
-fn write(path: &Path, bytes: &[u8]) -> Result<(), BenchError> {
+pub(super) fn write(path: &Path, bytes: &[u8]) -> Result<(), BenchError> {
     std::fs::write(path, bytes).map_err(|error| BenchError::file((path.to_path_buf(), error)))
 }

@@ -1,47 +1,34 @@
 //! One call of `cloverleaf bench`: the brokers that it measures, and how it measures.
 
-use std::any::Any;
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::BenchError;
 use super::args::{OutputArgs, TargetArgs};
+use super::distance::FleetArgs;
+use super::embed::{Embed, EmbedOptions, EmbeddedBroker, QUICK_ACK};
 use super::live::LiveLine;
 use crate::conditions::Conditions;
 use crate::driver::{Connect, Promise, Stop};
-use crate::measure::Target;
+use crate::fleet::Fleet;
+use crate::measure::{Progress, Target};
 use crate::outcome::{Kind, Outcome, Report, Row, Variation};
 use crate::plan::{Acks, Plan};
-use crate::url::{Protocol, Url, connect};
+use crate::proxy::{Link, connect_over};
+use crate::url::{Protocol, Url};
 use crate::usage::{BrokerPlace, GENERATOR_THREADS};
-
-/// A broker in this process.
-pub struct EmbeddedBroker {
-    /// Where it speaks NSQ's TCP protocol.
-    pub nsq: SocketAddr,
-    /// Where it speaks NSQ's HTTP protocol.
-    pub nsq_http: SocketAddr,
-    /// Where it speaks Kafka's protocol.
-    pub kafka: SocketAddr,
-    /// Where it speaks AMQP.
-    pub amqp: SocketAddr,
-    /// A sentence that belongs to its figures.
-    pub remark: Option<String>,
-    /// Ends it when dropped.
-    pub guard: Box<dyn Any>,
-}
-
-/// Starts a broker in this process with this durability mode (`protocol`, `kernel`, `disk`), or
-/// says why it cannot.
-pub type Embed<'e> = dyn Fn(Option<&str>) -> Result<EmbeddedBroker, String> + 'e;
 
 /// One call of `cloverleaf bench`.
 pub struct Session<'s> {
     embed: &'s Embed<'s>,
     stop: Stop,
     command: Vec<String>,
-    /// The brokers in this process by their durability mode.
-    embedded: Vec<(Option<String>, EmbeddedBroker)>,
+    /// The brokers in this process by their options.
+    embedded: Vec<(EmbedOptions, EmbeddedBroker)>,
+    /// How far away brokers are.
+    link: Link,
+    /// Other machines that measure.
+    fleet: Option<Fleet>,
     /// Of the last measurement.
     run: u32,
 }
@@ -52,8 +39,10 @@ pub struct Opened {
     pub connect: Box<dyn Connect>,
     /// As it is called in tables.
     pub label: String,
-    /// Where it is.
+    /// Where it is, as the user has said it.
     pub url: Url,
+    /// Where it is: the same, but for an embedded one, which has an address here.
+    pub reached: Url,
     /// Where its processes are.
     pub place: BrokerPlace,
     /// A topic that the user named.
@@ -115,6 +104,8 @@ impl<'s> Session<'s> {
             stop,
             command,
             embedded: Vec::new(),
+            link: Link::default(),
+            fleet: None,
             run: seed ^ std::process::id().rotate_left(16),
         }
     }
@@ -139,6 +130,13 @@ impl<'s> Session<'s> {
             .filter_map(|(_, broker)| broker.remark.clone());
         let mut notes: Vec<String> = remarks.collect();
         notes.dedup();
+        if !self.link.is_none() {
+            notes.push(format!(
+                "Over a distance: {}, by a proxy in this program, whose CPU time is counted apart.",
+                self.link
+            ));
+        }
+        notes.extend(self.fleet.iter().flat_map(Fleet::notes));
         if !conditions.is_release {
             notes.push(
                 "This program was compiled without optimisation: no figure here says anything \
@@ -161,6 +159,7 @@ impl<'s> Session<'s> {
     /// # Errors
     /// There is no client for one of them, or the embedded broker does not start.
     pub fn open_all(&mut self, target: &TargetArgs) -> Result<Vec<Opened>, BenchError> {
+        self.settle(target)?;
         let urls = target.urls();
         if urls.len() > 1 && !target.broker_pid.is_empty() {
             return Err(BenchError::settings(
@@ -182,17 +181,44 @@ impl<'s> Session<'s> {
         Ok(all)
     }
 
+    /// Takes over how far away brokers are, and who measures: workers are connected.
+    ///
+    /// # Errors
+    /// A worker is not there, or refuses.
+    pub fn settle(&mut self, target: &TargetArgs) -> Result<(), BenchError> {
+        self.link = target.link.link();
+        let FleetArgs { workers, token } = &target.fleet;
+        if !workers.is_empty() && self.fleet.is_none() {
+            self.fleet = Some(Fleet::connect(workers, token.as_deref())?);
+        }
+        Ok(())
+    }
+
     /// A client for one broker. It starts the embedded one if that is meant.
     ///
     /// # Errors
     /// As [`Session::open_all`].
     pub fn open(&mut self, url: &Url) -> Result<Opened, BenchError> {
+        let link = match &self.fleet {
+            // The distance is the workers'; from here topics are made and filled.
+            Some(_) => Link::default(),
+            None => self.link,
+        };
+        self.open_over(url, &link)
+    }
+
+    /// A client for one broker, over a distance.
+    ///
+    /// # Errors
+    /// As [`Session::open_all`].
+    pub fn open_over(&mut self, url: &Url, link: &Link) -> Result<Opened, BenchError> {
         let label = url.name();
         let durability = url.option("durability");
         let promise = match url.is_embedded() {
             // It is started so; what an acknowledgement means then, this program knows.
             true => {
-                check_mode(durability)?;
+                let options = EmbedOptions::of(url)?;
+                let durability = options.durability.as_deref();
                 let mode = durability.unwrap_or("protocol").to_owned();
                 Promised::Mode(mode, url.protocol)
             }
@@ -204,7 +230,8 @@ impl<'s> Session<'s> {
         let mut real = url.clone();
         let mut place = None;
         if url.is_embedded() {
-            let broker = self.embedded(durability)?;
+            let broker = self.embedded(EmbedOptions::of(url)?)?;
+            real.remove(QUICK_ACK);
             let address = match url.protocol {
                 Protocol::Nsq => broker.nsq,
                 Protocol::Kafka => broker.kafka,
@@ -218,7 +245,7 @@ impl<'s> Session<'s> {
             }
             place = Some(BrokerPlace::Threads(GENERATOR_THREADS.to_owned()));
         }
-        let connect = connect(&real)?;
+        let connect = connect_over(&real, link)?;
         let place = match (place, url.option("pid")) {
             (_, Some(pids)) => BrokerPlace::Processes(parse_pids(pids)?),
             (Some(place), None) => place,
@@ -228,19 +255,20 @@ impl<'s> Session<'s> {
             connect,
             label,
             url: url.clone(),
+            reached: real,
             place,
             topic: None,
             promise,
         })
     }
 
-    fn embedded(&mut self, durability: Option<&str>) -> Result<&EmbeddedBroker, BenchError> {
+    fn embedded(&mut self, options: EmbedOptions) -> Result<&EmbeddedBroker, BenchError> {
         let mut known = self.embedded.iter();
-        let at = match known.position(|(mode, _)| mode.as_deref() == durability) {
+        let at = match known.position(|(of, _)| *of == options) {
             Some(at) => at,
             None => {
-                let broker = (self.embed)(durability).map_err(BenchError::Embedded)?;
-                self.embedded.push((durability.map(str::to_owned), broker));
+                let broker = (self.embed)(&options).map_err(BenchError::Embedded)?;
+                self.embedded.push((options, broker));
                 self.embedded.len() - 1
             }
         };
@@ -316,7 +344,14 @@ impl<'s> Session<'s> {
             place: opened.place.clone(),
             keeps_topic: opened.topic.is_some(),
         };
-        let measured = target.measure(task.kind, &plan, &self.stop, |second| live.show(second));
+        let show = |second: &Progress| live.show(second);
+        let measured = match &mut self.fleet {
+            Some(fleet) => {
+                let place = (&opened.reached, &self.link);
+                fleet.measure(&target, place, task.kind, &plan, &self.stop, show)
+            }
+            None => target.measure(task.kind, &plan, &self.stop, show),
+        };
         live.end();
         let mut outcome = measured?;
         let by_client = outcome.subject.promise;
@@ -329,16 +364,6 @@ fn parse_pids(text: &str) -> Result<Vec<u32>, BenchError> {
     let pids = text.split(',').map(str::parse::<u32>);
     let pids: Result<Vec<u32>, _> = pids.collect();
     pids.map_err(|_| BenchError::Settings(format!("?pid={text} is no number of a process")))
-}
-
-fn check_mode(mode: Option<&str>) -> Result<(), BenchError> {
-    match mode {
-        None | Some("protocol" | "kernel" | "disk") => Ok(()),
-        Some(mode) => {
-            let text = format!("?durability={mode} is none of protocol, kernel, disk");
-            Err(BenchError::Settings(text))
-        }
-    }
 }
 
 fn parse_promise(text: &str) -> Result<Promise, BenchError> {
@@ -362,7 +387,7 @@ mod tests {
     use super::*;
     use crate::nsq::Sink;
 
-    fn no_broker(_: Option<&str>) -> Result<EmbeddedBroker, String> {
+    fn no_broker(_: &EmbedOptions) -> Result<EmbeddedBroker, String> {
         Err("the disk is full".to_owned())
     }
 
@@ -417,6 +442,10 @@ mod tests {
             (
                 target(&["embedded:nsq?durability=none"]),
                 "none of protocol, kernel",
+            ),
+            (
+                target(&["embedded:nsq?quick-ack=no"]),
+                "neither true nor false",
             ),
         ] {
             let error = session.open_all(&target).err().unwrap().to_string();

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::args::LinkArgs;
+use super::distance::LinkArgs;
 use super::output::{print, write};
-use super::{BenchError, Session};
+use super::{BenchError, Session, values};
 use crate::proxy::Link;
-use crate::stories::{Play, Story, StoryName};
+use crate::stories::{How, Play, Story, StoryName};
 use crate::url::Url;
 
 /// The distance of seed 000 where no other is asked for: its line 26.
@@ -23,6 +23,9 @@ pub struct StoryArgs {
     /// As long as the seed's: 000 takes an hour and a half, the others some minutes
     #[arg(long)]
     pub full: bool,
+    /// Let each measurement take so long [default: a second or two]
+    #[arg(long, value_name = "TIME", value_parser = values::seconds, conflicts_with = "full")]
+    pub duration: Option<f64>,
     /// The brokers [default: embedded ones]. 000 and 002 want nsq:// or kafka://, 001 and 004
     /// nsq://, 003 amqp://
     #[arg(long = "url", value_name = "URL")]
@@ -70,7 +73,11 @@ impl StoryArgs {
         if self.seed == StoryName::Producers && link.rtt.is_zero() {
             link = Link { rtt: RTT, ..link };
         }
-        let how = (self.full, self.quiet);
+        let how = How {
+            is_full: self.full,
+            seconds: self.duration,
+            is_quiet: self.quiet,
+        };
         let mut play = Play::new(session, self.seed, (self.urls.clone(), link), how);
         self.seed.play(&mut play)?;
         let mut story = play.end();

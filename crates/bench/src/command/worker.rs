@@ -15,7 +15,12 @@ pub struct WorkerArgs {
     pub listen: SocketAddr,
     /// What a coordinator has to know. Nothing is encrypted: it keeps strangers from using this
     /// machine, not from listening
-    #[arg(long, value_name = "SECRET", env = "CLOVERLEAF_BENCH_TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "SECRET",
+        env = "CLOVERLEAF_BENCH_TOKEN",
+        hide_env_values = true
+    )]
     pub token: Option<String>,
 }
 
@@ -29,7 +34,9 @@ impl WorkerArgs {
         let failed = |error| BenchError::file((self.listen.to_string().into(), error));
         // The first line, for whoever started it with port 0.
         println!("worker {}", worker.address().map_err(failed)?);
-        worker.run(session.stop(), &|words| eprintln!("{words}")).map_err(failed)?;
+        worker
+            .run(session.stop(), &|words| eprintln!("{words}"))
+            .map_err(failed)?;
         Ok(true)
     }
 }

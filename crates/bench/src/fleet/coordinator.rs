@@ -1,21 +1,17 @@
 //! The coordinator: hands out the parts of a plan, lets all begin at one moment, decides when it is
 //! over, and adds up what was measured.
 
-use std::collections::BTreeMap;
-use std::net::{TcpStream, ToSocketAddrs};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::FleetError;
-use super::frame::REPLY_BYTES_MAX;
-use super::line::{LineError, Listener, Speaker, halves};
-use super::message::{Job, Place, Reply, Request, VERSION, short};
+use super::member::{Event, Member, PATIENCE, join};
+use super::message::{Job, Place, Reply, Request, short};
 use super::offset::{Offset, Round};
+use super::shown::Shown;
 use super::sum::Sum;
 use crate::clock::Clock;
-use crate::conditions::Conditions;
 use crate::driver::{DriverError, Stop};
 use crate::measure::{Progress, Sides, Target};
 use crate::outcome::{Kind, Outcome};
@@ -23,9 +19,8 @@ use crate::plan::Plan;
 use crate::proxy::Link;
 use crate::sides::{Ending, Standing, Times};
 use crate::url::Url;
-use crate::usage::{GENERATOR_THREADS, Meter};
+use crate::usage::Meter;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Who has said nothing for so long is gone. A worker that measures says something all the time.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Making all connections may take so long.
@@ -46,26 +41,6 @@ pub struct Fleet {
     workers: Vec<Member>,
     events: Receiver<Event>,
     clock: Clock,
-}
-
-/// A worker.
-struct Member {
-    name: String,
-    speaker: Arc<Speaker>,
-    reader: Option<JoinHandle<()>>,
-    conditions: Conditions,
-    offset: Offset,
-    /// Why it is gone.
-    gone: Option<String>,
-    heard: Instant,
-    place: Place,
-}
-
-struct Event {
-    worker: usize,
-    /// By the fleet's clock.
-    at_ns: u64,
-    said: Result<Reply, LineError>,
 }
 
 impl Fleet {
@@ -93,7 +68,11 @@ impl Fleet {
         for worker in 0..fleet.workers.len() {
             fleet.compare_clock(worker);
         }
-        match fleet.workers.iter().find_map(|it| Some((it.name.clone(), it.gone.clone()?))) {
+        match fleet
+            .workers
+            .iter()
+            .find_map(|it| Some((it.name.clone(), it.gone.clone()?)))
+        {
             Some((name, reason)) => Err(FleetError::Worker { name, reason }),
             None => Ok(fleet),
         }
@@ -116,8 +95,8 @@ impl Fleet {
         each.collect()
     }
 
-    /// Measures as [`Target::measure`] does, with connections of the workers. The target's client is
-    /// that of this process, which makes the topic, and fills it where it is to be emptied.
+    /// Measures as [`Target::measure`] does, with connections of the workers. The target's client
+    /// is that of this process, which makes the topic, and fills it where it is to be emptied.
     ///
     /// # Errors
     /// Nothing could be measured. What fails later is in [`Outcome::cut`].
@@ -159,7 +138,10 @@ impl Fleet {
                 }
                 Some(_) => {}
                 None if Instant::now() >= until => {
-                    self.lose(waited_for, "it did not make its connections in time".to_owned());
+                    self.lose(
+                        waited_for,
+                        "it did not make its connections in time".to_owned(),
+                    );
                 }
                 None => {}
             }
@@ -216,6 +198,9 @@ impl Fleet {
                     } => shown.add(at, *produced, *consumed),
                     Reply::Failed { reason } => self.lose(worker, short(reason)),
                     _ => {}
+                }
+                if Instant::now() >= until {
+                    break;
                 }
             }
             let now_ns = times.clock.now_ns();
@@ -307,15 +292,20 @@ impl Fleet {
         for number in 0..ROUNDS {
             let sent_ns = self.clock.now_ns();
             self.say(worker, &Request::Time { number });
-            let until = Instant::now() + CONNECT_TIMEOUT;
+            let until = Instant::now() + PATIENCE;
             let unix_ns = loop {
                 if self.workers[worker].gone.is_some() {
                     return;
                 }
                 match self.next_with_time(until) {
-                    Some((who, at_ns, Reply::Time { number: it, unix_ns }))
-                        if (who, it) == (worker, number) =>
-                    {
+                    Some((
+                        who,
+                        at_ns,
+                        Reply::Time {
+                            number: it,
+                            unix_ns,
+                        },
+                    )) if (who, it) == (worker, number) => {
                         break Some((at_ns, unix_ns));
                     }
                     Some(_) => {}
@@ -352,7 +342,8 @@ impl Fleet {
 
     /// What a worker says next, if one says something until then.
     fn next(&mut self, until: Instant) -> Option<(usize, Reply)> {
-        self.next_with_time(until).map(|(worker, _, reply)| (worker, reply))
+        self.next_with_time(until)
+            .map(|(worker, _, reply)| (worker, reply))
     }
 
     fn next_with_time(&mut self, until: Instant) -> Option<(usize, u64, Reply)> {
@@ -441,99 +432,91 @@ fn jobs(workers: usize, plan: &Plan, sides: &Sides<'_>, url: &Url, link: &Link) 
     (0..workers).map(job).collect()
 }
 
-/// Connects, says hello, and lets a thread read.
-fn join(
-    number: usize,
-    address: &str,
-    token: &str,
-    clock: Clock,
-    events: &SyncSender<Event>,
-) -> Result<Member, String> {
-    let text = |error: LineError| error.to_string();
-    let stream = reach(address).map_err(|error| error.to_string())?;
-    let (speaker, mut listener) = halves(stream, REPLY_BYTES_MAX).map_err(text)?;
-    let hello = Request::Hello {
-        version: VERSION,
-        token: token.to_owned(),
-    };
-    speaker.say(&hello).map_err(text)?;
-    let conditions = match listener.hear(Some(CONNECT_TIMEOUT)).map_err(text)? {
-        Reply::Welcome { conditions } => *conditions,
-        Reply::Refused { reason } => return Err(format!("it refuses: {}", short(reason))),
-        _ => return Err("it does not answer a hello with a welcome".to_owned()),
-    };
-    let speaker = Arc::new(speaker);
-    let events = events.clone();
-    let reader = thread::Builder::new()
-        .name(format!("{GENERATOR_THREADS}fleet-{number}"))
-        .spawn(move || listen(number, listener, clock, &events))
-        .map_err(|error| error.to_string())?;
-    Ok(Member {
-        name: address.to_owned(),
-        speaker,
-        reader: Some(reader),
-        conditions,
-        offset: Offset::default(),
-        gone: None,
-        heard: Instant::now(),
-        place: Place::default(),
-    })
-}
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
 
-fn reach(address: &str) -> std::io::Result<TcpStream> {
-    let mut refusal = std::io::Error::other("its name has no address");
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => refusal = error,
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::payload::PayloadKind;
+    use crate::plan::{Acks, Amount};
+    use crate::schedule::Arrivals;
+
+    fn plan(producers: u32, consumers: u32) -> Plan {
+        Plan {
+            run: 1,
+            topic: "t".to_owned(),
+            producers,
+            consumers,
+            size_bytes: 100,
+            payload: PayloadKind::Random,
+            amount: Amount::Messages(1),
+            warm_up_s: 0.0,
+            arrivals: Arrivals::Closed,
+            batch_messages: 1,
+            in_flight: 1,
+            acks: Acks::One,
+            partitions: 1,
+            keys: 0,
+            seed: 1,
         }
     }
-    Err(refusal)
-}
 
-fn listen(worker: usize, mut listener: Listener, clock: Clock, events: &SyncSender<Event>) {
-    loop {
-        let said = listener.hear(None);
-        let is_over = said.is_err();
-        let event = Event {
-            worker,
-            at_ns: clock.now_ns(),
-            said,
+    proptest! {
+        #[test]
+        fn each_connection_is_one_workers(
+            workers in 1..20usize, producers in 0..200u32, consumers in 0..200u32,
+            consumes in prop::bool::ANY,
+        ) {
+            let sides = Sides {
+                produces: true,
+                consumes,
+                filled: None,
+            };
+            let url: Url = "nsq://a".parse().unwrap();
+            let plan = plan(producers, consumers);
+            let jobs = jobs(workers, &plan, &sides, &url, &Link::default());
+            prop_assert_eq!(jobs.len(), workers);
+            let all = |cut: fn(&Job) -> (u32, u32)| -> Vec<u32> {
+                jobs.iter().map(cut).flat_map(|(first, end)| first..end).collect()
+            };
+            let expected = if consumes { consumers } else { 0 };
+            prop_assert_eq!(all(|job| job.producers), (0..producers).collect::<Vec<_>>());
+            prop_assert_eq!(all(|job| job.consumers), (0..expected).collect::<Vec<_>>());
+            let sizes = jobs.iter().map(|job| job.producers.1 - job.producers.0);
+            let (least, most) = (sizes.clone().min().unwrap(), sizes.max().unwrap());
+            prop_assert!(most - least <= 1, "evenly");
+            prop_assert!(jobs.iter().all(|job| job.check().is_ok()));
+        }
+    }
+
+    #[test]
+    fn what_no_worker_should_try_is_refused() {
+        let sides = Sides {
+            produces: true,
+            consumes: true,
+            filled: None,
         };
-        if events.send(event).is_err() || is_over {
-            return;
-        }
-    }
-}
-
-/// Seconds as they are reported, until they are shown.
-#[derive(Default)]
-struct Shown {
-    seconds: BTreeMap<u32, Progress>,
-    /// Seconds before this one were shown.
-    before: u32,
-}
-
-impl Shown {
-    fn add(&mut self, at: u32, produced: crate::book::Second, consumed: crate::book::Second) {
-        /// More than this waits for nothing that anybody would look at.
-        const WAITING_MAX: usize = 100;
-        if at < self.before || self.seconds.len() >= WAITING_MAX {
-            return;
-        }
-        let progress = self.seconds.entry(at).or_insert_with(|| Progress {
-            second: at,
-            ..Progress::default()
-        });
-        progress.produced.add(&produced);
-        progress.consumed.add(&consumed);
-    }
-
-    fn show(&mut self, before: u32, progress: &mut impl FnMut(&Progress)) {
-        let later = self.seconds.split_off(&before);
-        for second in std::mem::replace(&mut self.seconds, later).values() {
-            progress(second);
-        }
-        self.before = self.before.max(before);
+        let url: Url = "nsq://a".parse().unwrap();
+        let job = jobs(1, &plan(2, 2), &sides, &url, &Link::default()).remove(0);
+        assert_eq!(job.check(), Ok(()));
+        let changed = |change: fn(&mut Job)| {
+            let mut job = job.clone();
+            change(&mut job);
+            job.check()
+        };
+        assert!(changed(|job| job.plan.size_bytes = usize::MAX).is_err());
+        assert!(changed(|job| job.plan.size_bytes = 1).is_err());
+        assert!(changed(|job| job.producers = (0, 3)).is_err());
+        assert!(changed(|job| job.consumers = (2, 1)).is_err());
+        assert!(changed(|job| job.plan.warm_up_s = f64::NAN).is_err());
+        assert!(changed(|job| job.plan.amount = Amount::Seconds(1e30)).is_err());
+        assert!(changed(|job| job.plan.arrivals = Arrivals::Constant { rate: 0.0 }).is_err());
+        let many = |job: &mut Job| {
+            job.plan.producers = u32::MAX;
+            job.producers = (0, u32::MAX);
+        };
+        assert!(changed(many).is_err());
     }
 }

@@ -75,7 +75,8 @@ impl Frames {
             // What a long one has taken.
             self.bytes = Vec::new();
         }
-        said.map(Some).map_err(|error| FrameError::Strange(error.to_string()))
+        said.map(Some)
+            .map_err(|error| FrameError::Strange(error.to_string()))
     }
 }
 
@@ -141,12 +142,21 @@ mod tests {
         assert_eq!(frames.next::<Value>(), Ok(None));
         frames.push(&[0xff]);
         let error = frames.next::<Value>().unwrap_err();
-        assert!(matches!(error, FrameError::TooLong { bytes: 0xffff_ffff, .. }));
+        assert!(matches!(
+            error,
+            FrameError::TooLong {
+                bytes: 0xffff_ffff,
+                ..
+            }
+        ));
         let mut frames = Frames::new(HELLO_BYTES_MAX);
         frames.push(&encode(&"x".repeat(HELLO_BYTES_MAX - 2)).unwrap());
         assert!(frames.next::<Value>().unwrap().is_some());
         let deep = [&[0, 0, 8, 0][..], &[b'['; 2_048]].concat();
         frames.push(&deep);
-        assert!(matches!(frames.next::<Value>(), Err(FrameError::Strange(_))));
+        assert!(matches!(
+            frames.next::<Value>(),
+            Err(FrameError::Strange(_))
+        ));
     }
 }

@@ -143,7 +143,9 @@ impl Job {
             first <= end && end <= all && all <= CONNECTIONS_MAX
         };
         if !side(self.producers, plan.producers) || !side(self.consumers, plan.consumers) {
-            return Err(format!("there can be {CONNECTIONS_MAX} connections at most"));
+            return Err(format!(
+                "there can be {CONNECTIONS_MAX} connections at most"
+            ));
         }
         if !(STAMP_BYTES..=SIZE_BYTES_MAX).contains(&plan.size_bytes) {
             return Err(format!("messages cannot have {} bytes", plan.size_bytes));
@@ -270,7 +272,9 @@ pub(super) fn texts(texts: Vec<String>) -> Vec<String> {
 /// A text that is not too long.
 pub(super) fn short(mut text: String) -> String {
     if text.len() > TEXT_BYTES_MAX {
-        let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
+        let end = (0..=TEXT_BYTES_MAX)
+            .rev()
+            .find(|at| text.is_char_boundary(*at));
         text.truncate(end.unwrap_or(0));
         text.push('…');
     }

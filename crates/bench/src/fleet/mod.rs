@@ -24,8 +24,10 @@
 mod coordinator;
 mod frame;
 mod line;
+mod member;
 mod message;
 mod offset;
+mod shown;
 mod sum;
 mod worker;
 

@@ -53,7 +53,10 @@ impl fmt::Display for Offset {
             ns @ ..10_000_000 => (ns as f64 / 1_000.0, "µs"),
             ns => (ns as f64 / 1_000_000.0, "ms"),
         };
-        write!(f, "its clock is {by:.1} {unit} {where_to}, ± {error_us:.1} µs")
+        write!(
+            f,
+            "its clock is {by:.1} {unit} {where_to}, ± {error_us:.1} µs"
+        )
     }
 }
 
@@ -94,10 +97,19 @@ mod tests {
             came_ns,
         };
         let offset = Offset::of(&[round(0, 900_000, 1_000_000), round(100, 1_150, 200)]);
-        assert_eq!(offset, Offset { ahead_ns: 1_000, round_ns: 100 });
+        assert_eq!(
+            offset,
+            Offset {
+                ahead_ns: 1_000,
+                round_ns: 100
+            }
+        );
         assert_eq!(offset.to_string(), "its clock is 1.0 µs ahead, ± 0.1 µs");
         assert_eq!(Offset::of(&[]), Offset::default());
         // A clock that was set wrong by centuries.
-        let _ = Offset::of(&[round(u64::MAX - 9, 0, u64::MAX), round(0, u64::MAX, 1_000_000)]);
+        let _ = Offset::of(&[
+            round(u64::MAX - 9, 0, u64::MAX),
+            round(0, u64::MAX, 1_000_000),
+        ]);
     }
 }

@@ -164,7 +164,10 @@ mod tests {
                 break;
             }
         }
-        assert!(frames.next::<Reply>().unwrap().is_none(), "the last one is the last");
+        assert!(
+            frames.next::<Reply>().unwrap().is_none(),
+            "the last one is the last"
+        );
     }
 
     #[test]
@@ -179,14 +182,22 @@ mod tests {
         add(&mut sum, two, came(1, &[2, 3]));
         for quantile in [0.5, 0.98, 0.99, 0.999] {
             let theirs = expected.response.quantile_ns(quantile);
-            assert_eq!(sum.sent.response.quantile_ns(quantile), theirs, "{quantile}");
+            assert_eq!(
+                sum.sent.response.quantile_ns(quantile),
+                theirs,
+                "{quantile}"
+            );
         }
         // The mean of the two medians would be half a second.
         assert!(sum.sent.response.quantile_ns(0.5) < 2 * MS);
         assert_eq!(sum.sent.span_ns, expected.span_ns);
         assert_eq!(sum.sent.acked, expected.acked);
         let seconds = |tally: &Tally| -> Vec<(u32, u64)> {
-            tally.seconds.iter().map(|(at, it)| (*at, it.messages)).collect()
+            tally
+                .seconds
+                .iter()
+                .map(|(at, it)| (*at, it.messages))
+                .collect()
         };
         assert_eq!(seconds(&sum.sent), seconds(&expected));
         assert_eq!(sum.client_cpu_s, 1.0);

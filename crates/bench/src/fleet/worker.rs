@@ -117,7 +117,9 @@ impl Worker {
                     }
                 };
                 let name = format!("{GENERATOR_THREADS}worker");
-                thread::Builder::new().name(name).spawn_scoped(scope, work)?;
+                thread::Builder::new()
+                    .name(name)
+                    .spawn_scoped(scope, work)?;
             }
             Ok(())
         })
@@ -140,7 +142,7 @@ fn serve(
     // What is accepted may have the listener's flags.
     stream.set_nonblocking(false)?;
     let (speaker, mut listener) = halves(stream, HELLO_BYTES_MAX)?;
-    let hello = listener.hear(Some(HELLO_PATIENCE))?;
+    let hello: Request = listener.hear(Some(HELLO_PATIENCE))?;
     let refusal = match &hello {
         Request::Hello { token, .. } if !is_same(token, &shared.token) => {
             Some("its token is another one".to_owned())
@@ -167,7 +169,9 @@ fn serve(
         let clock = Clock::new();
         let read = move || read_on(listener, hears, clock, |said| send.send(said).is_ok());
         let name = format!("{GENERATOR_THREADS}ear");
-        thread::Builder::new().name(name).spawn_scoped(scope, read)?;
+        thread::Builder::new()
+            .name(name)
+            .spawn_scoped(scope, read)?;
         let conditions = Box::new(Conditions::here());
         let worked = speaker.say(&Reply::Welcome { conditions });
         let worked = worked.and_then(|()| work(&speaker, &requests, clock, stop, say));
@@ -188,7 +192,7 @@ fn read_on(
     mut pass: impl FnMut(Result<Request, LineError>) -> bool,
 ) {
     loop {
-        match listener.hear(Some(PATIENCE)) {
+        match listener.hear::<Request>(Some(PATIENCE)) {
             Ok(Request::Time { number }) => {
                 let unix_ns = clock.to_unix_ns(clock.now_ns());
                 // Who does not hear it is gone, and the next read says so.
@@ -233,7 +237,7 @@ fn work(
                 ready = None;
                 let reply = match prepare(&job) {
                     Ok((connections, client)) => {
-                        ready = Some((job, connections, client));
+                        ready = Some((job, client, connections));
                         Reply::Ready
                     }
                     Err(reason) => Reply::Failed { reason },
@@ -245,7 +249,7 @@ fn work(
                 start_ns,
                 ahead_ns,
             } => {
-                let Some((job, mut connections, _client)) = ready.take() else {
+                let Some((job, _client, mut connections)) = ready.take() else {
                     let reason = "there is nothing to begin".to_owned();
                     speaker.say(&Reply::Failed { reason })?;
                     continue;
@@ -273,8 +277,8 @@ fn work(
     }
 }
 
-/// A job, its connections, and the client that has made them and lives as long.
-type Ready = (Box<Job>, Connections, Box<dyn Connect>);
+/// A job, the client, and the connections that it has made, which end before it does.
+type Ready = (Box<Job>, Box<dyn Connect>, Connections);
 
 fn prepare(job: &Job) -> Result<(Connections, Box<dyn Connect>), String> {
     job.check()?;

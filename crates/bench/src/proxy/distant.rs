@@ -26,18 +26,25 @@ pub fn connect_over(url: &Url, link: &Link) -> Result<Box<dyn Connect>, DriverEr
         Protocol::Nsq | Protocol::Amqp | Protocol::Nats => Carries::Bytes,
     };
     let mut near = url.clone();
-    let mut proxies = Vec::new();
+    let (mut proxies, mut defaults) = (Vec::new(), Vec::new());
     for host in &mut near.hosts {
-        let one = Url {
-            hosts: vec![host.clone()],
-            ..url.clone()
-        };
+        let mut one = url.clone();
+        one.hosts = vec![host.clone()];
         let upstream = answering(&one)?;
+        if url.protocol == Protocol::Nsq {
+            // Beside the broker's own port, not beside the proxy's.
+            let beside = upstream.port().checked_add(1);
+            let http = beside.map(|port| SocketAddr::new(upstream.ip(), port).to_string());
+            http.into_iter().for_each(|http| defaults.push(("http", http)));
+        }
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let proxy = Proxy::start(*link, carries, listen, upstream);
         let proxy = proxy.map_err(|error| url.unreachable(error))?;
         *host = ("127.0.0.1".to_owned(), proxy.address().port());
         proxies.push(proxy);
+    }
+    for (name, value) in defaults {
+        near.set_default(name, value);
     }
     let inner = connect(&near)?;
     let (near, url) = (near.to_string(), url.to_string());
@@ -93,7 +100,9 @@ impl Names {
 
 impl Connect for Distant {
     fn prepare(&self, plan: &Plan) -> Result<(), DriverError> {
-        self.inner.prepare(plan).map_err(|error| self.names.told(error))
+        self.inner
+            .prepare(plan)
+            .map_err(|error| self.names.told(error))
     }
 
     fn producer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Produce>, DriverError> {
@@ -109,7 +118,9 @@ impl Connect for Distant {
     }
 
     fn clean_up(&self, plan: &Plan) -> Result<(), DriverError> {
-        self.inner.clean_up(plan).map_err(|error| self.names.told(error))
+        self.inner
+            .clean_up(plan)
+            .map_err(|error| self.names.told(error))
     }
 
     fn versions(&self) -> Vec<(String, String)> {
@@ -149,14 +160,20 @@ mod tests {
 
     #[test]
     fn nobody_there_is_said_at_once() {
-        let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let gone = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
         let url: Url = format!("nsq://{gone}").parse().unwrap();
         let link = Link {
             rtt: Duration::from_millis(10),
             ..Link::default()
         };
         let error = connect_over(&url, &link).err().unwrap().to_string();
-        assert!(error.starts_with(&format!("cannot connect to nsq://{gone}: ")), "{error}");
+        assert!(
+            error.starts_with(&format!("cannot connect to nsq://{gone}: ")),
+            "{error}"
+        );
     }
 
     #[test]

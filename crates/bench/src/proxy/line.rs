@@ -201,7 +201,8 @@ mod tests {
         #[test]
         fn bytes_and_order_survive_any_pieces(
             steps in prop::collection::vec((0..4u8, 0..5_000usize, 0..3_000_000u64), 1..120),
-            jitter_ns in 0..2_000_000u64, bits_per_s in prop::option::of(1_000_000..1_000_000_000u64),
+            jitter_ns in 0..2_000_000u64,
+            bits_per_s in prop::option::of(1_000_000..1_000_000_000u64),
         ) {
             let mut way = Way::new(1_000_000, jitter_ns, bits_per_s);
             let mut line = Line::new(20_000);

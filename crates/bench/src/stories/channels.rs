@@ -20,22 +20,22 @@ use crate::words;
 
 /// Of a short one.
 const SHORT_S: f64 = 2.0;
-const WARM_UP_S: f64 = 0.5;
 /// Most messages that one of 24 consumers holds.
 const HELD: u32 = 100;
 
-const LESSON: &str = "What to learn: publishing alone is half of the story. With consumers a broker \
-does more than twice the work for each message: it hands it out, keeps account of who has it, and hears \
-that it is done. The seed's three brokers took in 2.07 million messages per second alone and 842 \
-thousand with subscribers. The two figures of the second row belong together: where fewer come out than \
-go in, a backlog grows, and that rate is not one that can last. And look at who was busy: on one machine \
-clients and broker share the processors, so that these figures are a lower bound of what the broker can \
-do.";
+const LESSON: &str = "\
+What to learn: publishing alone is half of the story. With consumers a broker does more than \
+twice the work for each message: it hands it out, keeps account of who has it, and hears that \
+it is done. The seed's three brokers took in 2.07 million messages per second alone and 842 \
+thousand with subscribers. The two figures of the second row belong together: where fewer come \
+out than go in, a backlog grows, and that rate is not one that can last. And look at who was \
+busy: on one machine clients and broker share the processors, so that these figures are a \
+lower bound of what the broker can do.";
 
 pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     play.story.title = "publishers and subscribers at the same time".to_owned();
     LESSON.clone_into(&mut play.story.lesson);
-    let seconds = if play.is_full { SECONDS } else { SHORT_S };
+    let amount = play.amount(SHORT_S, Amount::Seconds(SECONDS));
     let link = play.link;
     for url in play.urls(&[Protocol::Nsq])? {
         let opened = play.open(&url, &link)?;
@@ -54,7 +54,7 @@ pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
                 "one broker, 2012",
             ],
         );
-        let alone = many(play, &opened, Kind::Produce, seconds)?;
+        let alone = many(play, &opened, Kind::Produce, amount)?;
         table.add(row(
             &format!("{} publishers", TOPICS * PRODUCERS),
             &alone,
@@ -62,12 +62,19 @@ pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
             ONE_PUBLISHED.cited(),
         ));
         if !play.is_stopped() {
-            let both = many(play, &opened, Kind::EndToEnd, seconds)?;
+            let both = many(play, &opened, Kind::EndToEnd, amount)?;
             table.add(row(
-                &format!("{} publishers, {CONSUMERS} subscribers each", TOPICS * PRODUCERS),
+                &format!(
+                    "{} publishers, {CONSUMERS} subscribers each",
+                    TOPICS * PRODUCERS
+                ),
                 &both,
                 format!("{} in, {} out", PUBLISHED.cited(), CONSUMED.cited()),
-                format!("{} in, then {} out", ONE_PUBLISHED.cited(), ONE_CONSUMED.cited()),
+                format!(
+                    "{} in, then {} out",
+                    ONE_PUBLISHED.cited(),
+                    ONE_CONSUMED.cited()
+                ),
             ));
         }
         play.table(table);
@@ -80,7 +87,7 @@ fn many(
     play: &mut Play<'_, '_>,
     opened: &Opened,
     kind: Kind,
-    seconds: f64,
+    amount: Amount,
 ) -> Result<Vec<Outcome>, BenchError> {
     let plans: Vec<Plan> = (0..TOPICS)
         .map(|_| {
@@ -95,7 +102,7 @@ fn many(
                     Kind::Produce => 2 * BATCH_MESSAGES,
                     Kind::Consume | Kind::EndToEnd => HELD.max(BATCH_MESSAGES),
                 },
-                ..plan(SIZE_BYTES, Amount::Seconds(seconds), WARM_UP_S)
+                ..plan(SIZE_BYTES, amount)
             }
         })
         .collect();
@@ -115,7 +122,9 @@ fn many(
                     target.measure(kind, plan, stop, |_| {})
                 };
                 let name = format!("{GENERATOR_THREADS}topic");
-                thread::Builder::new().name(name).spawn_scoped(scope, measure)
+                thread::Builder::new()
+                    .name(name)
+                    .spawn_scoped(scope, measure)
             })
             .collect();
         let joined = threads.into_iter().map(|thread| match thread {
@@ -145,7 +154,11 @@ fn row(clients: &str, outcomes: &[Outcome], theirs: String, one: String) -> Vec<
     };
     // Each of them has measured the whole process.
     let first = outcomes.first();
-    let messages: u64 = outcomes.iter().filter_map(Outcome::main).map(|it| it.messages).sum();
+    let messages: u64 = outcomes
+        .iter()
+        .filter_map(Outcome::main)
+        .map(|it| it.messages)
+        .sum();
     let each = |seconds: Option<f64>| match seconds.filter(|_| messages > 0) {
         Some(seconds) => words::number(seconds * 1e6 / messages as f64),
         None => words::NOTHING.to_owned(),

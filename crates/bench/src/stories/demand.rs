@@ -1,4 +1,5 @@
-//! Who of a pipeline's processors gets a message, as Broadway's producers decide it: each for itself.
+//! Who of a pipeline's processors gets a message, as Broadway's producers decide it: each for
+//! itself.
 //!
 //! This is what the seed found out (lines 267 to 633): a producer hands a message to the processor
 //! that has asked it for most, and knows nothing of what other producers have given to that one.
@@ -47,7 +48,8 @@ impl Demand {
 
     fn insert(&mut self, asked: usize, processor: usize) {
         let behind = self.asked.iter().position(|(others, _)| *others < asked);
-        self.asked.insert(behind.unwrap_or(self.asked.len()), (asked, processor));
+        self.asked
+            .insert(behind.unwrap_or(self.asked.len()), (asked, processor));
     }
 }
 

@@ -1,5 +1,5 @@
-//! The experiments of the five texts that this broker began with, the seeds: each is played here and
-//! now, and its table stands beside the seed's own figures.
+//! The experiments of the five texts that this broker began with, the seeds: each is played here
+//! and now, and its table stands beside the seed's own figures.
 //!
 //! A story is short unless it is asked to be as long as the seed's: figures of a second or two show
 //! what is to be learned, and no more.
@@ -16,7 +16,7 @@ mod sizes;
 use serde::Serialize;
 
 pub(crate) use demand::Demand;
-pub(crate) use play::Play;
+pub(crate) use play::{How, Play};
 
 use crate::command::BenchError;
 
@@ -170,9 +170,15 @@ mod tests {
             ..Story::default()
         };
         let text = story.render();
-        assert!(text.starts_with("Seed 000: Producers\n\nHow fast\n"), "{text}");
+        assert!(
+            text.starts_with("Seed 000: Producers\n\nHow fast\n"),
+            "{text}"
+        );
         assert!(text.contains("30/s (line 46)"), "{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= LINE), "{text}");
+        assert!(
+            text.lines().all(|line| line.chars().count() <= LINE),
+            "{text}"
+        );
         assert_eq!(text.matches("word").count(), 60);
     }
 

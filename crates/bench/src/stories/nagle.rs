@@ -1,8 +1,8 @@
 //! Seed 001: a client that waits 40 ms for nothing.
 //!
 //! The client writes a request in two pieces. With Nagle's algorithm the second one waits for the
-//! acknowledgement of the first, and the broker's system delays that, because it hopes for an answer
-//! to send it along with. The broker has nothing to answer: it waits for the second piece.
+//! acknowledgement of the first, and the broker's system delays that, because it hopes for an
+//! answer to send it along with. The broker has nothing to answer: it waits for the second piece.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::StoryTable;
 use super::play::{Play, plan};
-use super::seed::nagle::{
-    MESSAGES, OFF_RATE, OFF_TIME, SIZE_BYTES, WAITING_RATE, WAITING_TIME,
-};
+use super::seed::nagle::{MESSAGES, OFF_RATE, OFF_TIME, SIZE_BYTES, WAITING_RATE, WAITING_TIME};
 use crate::command::{BenchError, Opened};
 use crate::driver::DriverError;
 use crate::histogram::Histogram;
@@ -28,11 +26,12 @@ const FRAME_BYTES_MAX: usize = 1 << 16;
 /// A request of a client that does not wait takes less than this, a delayed acknowledgement more.
 const DELAYED: Duration = Duration::from_millis(30);
 
-const LESSON: &str = "What to learn: TCP_NODELAY belongs on every socket of a client that waits for \
-answers, and a request belongs into one write. But clients are as they are: librdkafka left Nagle's \
-algorithm on when the seed was written, and its user saw 23 messages per second and no reason. A broker \
-can see to it: when a read ends inside a request, Cloverleaf asks the kernel to acknowledge at once \
-(--quick-ack, on by default), and the same client is as fast as the others, unchanged.";
+const LESSON: &str = "\
+What to learn: TCP_NODELAY belongs on every socket of a client that waits for answers, and a \
+request belongs into one write. But clients are as they are: librdkafka left Nagle's algorithm \
+on when the seed was written, and its user saw 23 messages per second and no reason. A broker \
+can see to it: when a read ends inside a request, Cloverleaf asks the kernel to acknowledge at \
+once (--quick-ack, on by default), and the same client is as fast as the others, unchanged.";
 
 /// A way to write requests.
 #[derive(Debug, Clone, Copy)]
@@ -64,8 +63,18 @@ pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     play.story.title = "a synchronous producer and Nagle's algorithm".to_owned();
     LESSON.clone_into(&mut play.story.lesson);
     let mut table = StoryTable::new(
-        &format!("{MESSAGES} messages of {SIZE_BYTES} bytes, each after the answer to the one before"),
-        &["client", "broker", "messages", "median", "slowest", "over 30 ms", "the seed"],
+        &format!(
+            "{MESSAGES} messages of {SIZE_BYTES} bytes, each after the answer to the one before"
+        ),
+        &[
+            "client",
+            "broker",
+            "messages",
+            "median",
+            "slowest",
+            "over 30 ms",
+            "the seed",
+        ],
     );
     for url in play.urls(&[Protocol::Nsq])? {
         let mut urls = vec![url.clone()];
@@ -103,7 +112,7 @@ fn row(
     let took = begun.elapsed();
     let plan = crate::plan::Plan {
         topic,
-        ..plan(SIZE_BYTES, Amount::Messages(MESSAGES.into()), 0.0)
+        ..plan(SIZE_BYTES, Amount::Messages(MESSAGES.into()))
     };
     if let Err(error) = opened.connect.clean_up(&plan) {
         play.note(format!("{error}."));
@@ -155,7 +164,9 @@ fn publish(url: &Url, topic: &str, way: Way) -> Result<Vec<Duration>, DriverErro
     for _ in 0..MESSAGES {
         let begun = Instant::now();
         let written = match way.in_pieces {
-            true => stream.write_all(&head).and_then(|()| stream.write_all(&body)),
+            true => stream
+                .write_all(&head)
+                .and_then(|()| stream.write_all(&body)),
             false => stream.write_all(&whole),
         };
         written.map_err(gone)?;
@@ -179,7 +190,9 @@ fn frame(stream: &mut TcpStream) -> std::io::Result<(u32, Vec<u8>)> {
     let [a, b, c, d, kind @ ..] = head;
     let size = u32::from_be_bytes([a, b, c, d]) as usize;
     let Some(size) = size.checked_sub(4).filter(|size| *size <= FRAME_BYTES_MAX) else {
-        return Err(std::io::Error::other("what it answers is not NSQ's protocol"));
+        return Err(std::io::Error::other(
+            "what it answers is not NSQ's protocol",
+        ));
     };
     let mut words = vec![0; size];
     stream.read_exact(&mut words)?;
@@ -204,7 +217,11 @@ mod tests {
             let mut request = vec![0; "PUB t\n".len() + 4 + SIZE_BYTES];
             let mut count = 0;
             while stream.read_exact(&mut request).is_ok() {
-                assert!(request.starts_with(b"PUB t\n\0\0\x08\xab"), "{:?}", &request[..12]);
+                assert!(
+                    request.starts_with(b"PUB t\n\0\0\x08\xab"),
+                    "{:?}",
+                    &request[..12]
+                );
                 count += 1;
                 if count == 3 {
                     stream.write_all(b"\0\0\0\x0f\0\0\0\0_heartbeat_").unwrap();

@@ -17,14 +17,16 @@ const MANY: usize = PROCESSORS;
 /// "Under light load": two jobs, as in the seed's log.
 const FEW: usize = 2;
 
-const LESSON: &str = "What to learn: a broker that shares messages out evenly among its consumers does \
-the wrong thing for a pipeline in which several of them feed the same processors, because each hands \
-its first message to the same one. The queue is empty, processors are idle, and jobs wait in a mailbox \
-that no broker sees. The seed's way out is a single producer. The other one needs no change to the \
-program: with fill-first the queue gives everything to one consumer until its prefetch is used up \
-(x-cloverleaf-dispatch=fill-first, or `cloverleaf subscription dispatch QUEUE queue fill-first` while \
-it runs). A broker that does not know this argument ignores it. The prefetch must be as large as the \
-number of processors, or no more than that many of them ever work.";
+const LESSON: &str = "\
+What to learn: a broker that shares messages out evenly among its consumers does the wrong \
+thing for a pipeline in which several of them feed the same processors, because each hands its \
+first message to the same one. The queue is empty, processors are idle, and jobs wait in a \
+mailbox that no broker sees. The seed's way out is a single producer. The other one needs no \
+change to the program: with fill-first the queue gives everything to one consumer until its \
+prefetch is used up (x-cloverleaf-dispatch=fill-first, or `cloverleaf subscription dispatch \
+QUEUE queue fill-first` while it runs). A broker that does not know this argument ignores it. \
+The prefetch must be as large as the number of processors, or no more than that many of them \
+ever work.";
 
 /// One row.
 struct Case {
@@ -39,19 +41,27 @@ struct Case {
 pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     play.story.title = "a pipeline with idle processors (Broadway on AMQP)".to_owned();
     LESSON.clone_into(&mut play.story.lesson);
-    let work = match play.is_full {
+    let work = match play.is_full() {
         true => Duration::from_secs_f64(JOB_S),
         false => SHORT_JOB,
     };
+    let link = play.link;
     for url in play.urls(&[Protocol::Amqp])? {
-        let opened = play.open(&url, &play.link.clone())?;
+        let opened = play.open(&url, &link)?;
         let mut table = StoryTable::new(
             &format!(
                 "{}: {PROCESSORS} processors, jobs of {}",
                 opened.label,
                 words::time(work.as_nanos() as f64)
             ),
-            &["pipeline", "jobs", "all done", "idle", "most on one", "the seed"],
+            &[
+                "pipeline",
+                "jobs",
+                "all done",
+                "idle",
+                "most on one",
+                "the seed",
+            ],
         );
         for case in cases() {
             if play.is_stopped() {
@@ -96,11 +106,39 @@ fn cases() -> Vec<Case> {
     let alone = Some(ONE_PRODUCER.cited());
     let two = PRODUCERS;
     vec![
-        case("2 producers, as Broadway begins", None, two, DEMAND, FEW, serial),
-        case("2 producers, fill-first", fill_first, two, DEMAND, FEW, None),
-        case("2 producers, as Broadway begins", None, two, DEMAND, MANY, None),
+        case(
+            "2 producers, as Broadway begins",
+            None,
+            two,
+            DEMAND,
+            FEW,
+            serial,
+        ),
+        case(
+            "2 producers, fill-first",
+            fill_first,
+            two,
+            DEMAND,
+            FEW,
+            None,
+        ),
+        case(
+            "2 producers, as Broadway begins",
+            None,
+            two,
+            DEMAND,
+            MANY,
+            None,
+        ),
         case("2 producers, demand of 1", None, two, 1, MANY, None),
-        case("2 producers, demand of 1, fill-first", fill_first, two, 1, MANY, None),
+        case(
+            "2 producers, demand of 1, fill-first",
+            fill_first,
+            two,
+            1,
+            MANY,
+            None,
+        ),
         case("1 producer, demand of 1", None, 1, 1, MANY, alone),
     ]
 }

@@ -13,13 +13,25 @@ use crate::url::{Protocol, Url};
 pub(crate) struct Play<'p, 's> {
     pub(super) session: &'p mut Session<'s>,
     pub(super) story: Story,
-    /// At the seed's size.
-    pub(super) is_full: bool,
     /// The distance, where the story has one.
     pub(super) link: Link,
     urls: Vec<Url>,
-    is_quiet: bool,
+    how: How,
 }
+
+/// How a story is played.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct How {
+    /// At the seed's size.
+    pub(crate) is_full: bool,
+    /// Seconds of each measurement, if they are not to be the story's.
+    pub(crate) seconds: Option<f64>,
+    /// Nothing is shown meanwhile.
+    pub(crate) is_quiet: bool,
+}
+
+/// Warm-up of a measurement, if that is not shorter itself.
+const WARM_UP_S: f64 = 0.3;
 
 impl<'p, 's> Play<'p, 's> {
     /// Begins. Without URLs it is played with embedded brokers.
@@ -27,7 +39,7 @@ impl<'p, 's> Play<'p, 's> {
         session: &'p mut Session<'s>,
         name: StoryName,
         (urls, link): (Vec<Url>, Link),
-        (is_full, is_quiet): (bool, bool),
+        how: How,
     ) -> Play<'p, 's> {
         let story = Story {
             seed: name.number().to_owned(),
@@ -37,10 +49,9 @@ impl<'p, 's> Play<'p, 's> {
         Play {
             session,
             story,
-            is_full,
             link,
             urls,
-            is_quiet,
+            how,
         }
     }
 
@@ -49,13 +60,27 @@ impl<'p, 's> Play<'p, 's> {
         self.story
     }
 
+    /// Whether it is played at the seed's size.
+    pub(super) fn is_full(&self) -> bool {
+        self.how.is_full
+    }
+
+    /// How long a measurement is: so many seconds, and at the seed's size as long as that one.
+    pub(super) fn amount(&self, short_s: f64, full: Amount) -> Amount {
+        match (self.how.seconds, self.how.is_full) {
+            (Some(seconds), _) => Amount::Seconds(seconds),
+            (None, true) => full,
+            (None, false) => Amount::Seconds(short_s),
+        }
+    }
+
     /// The brokers that the user named, or embedded ones for these protocols.
     pub(super) fn urls(&self, protocols: &[Protocol]) -> Result<Vec<Url>, BenchError> {
         if self.urls.is_empty() {
             return Ok(protocols.iter().map(|it| Url::embedded(*it)).collect());
         }
-        let fits = |url: &&Url| !protocols.contains(&url.protocol);
-        match self.urls.iter().find(fits) {
+        let other = |url: &&Url| !protocols.contains(&url.protocol);
+        match self.urls.iter().find(other) {
             Some(url) => {
                 let names: Vec<&str> = protocols.iter().map(|it| it.name()).collect();
                 Err(BenchError::Settings(format!(
@@ -82,7 +107,7 @@ impl<'p, 's> Play<'p, 's> {
         what: &str,
     ) -> Result<Outcome, BenchError> {
         let what = format!("{} · {what}", opened.label);
-        let live = LiveLine::new(what, kind, &plan, self.is_quiet);
+        let live = LiveLine::new(what, kind, &plan, self.how.is_quiet);
         let task = Task {
             opened,
             kind,
@@ -101,7 +126,10 @@ impl<'p, 's> Play<'p, 's> {
         if let Some(reason) = &outcome.cut {
             self.note(format!("CUT SHORT: {label}: {reason}."));
         }
-        if outcome.findings.is_some_and(|findings| findings.is_broken()) {
+        if outcome
+            .findings
+            .is_some_and(|findings| findings.is_broken())
+        {
             let sentence = crate::words::findings([outcome]);
             self.note(format!("BROKEN: {label}: {sentence}"));
         }
@@ -125,7 +153,7 @@ impl<'p, 's> Play<'p, 's> {
 }
 
 /// A plan as stories begin with: one producer, one consumer, messages one by one.
-pub(super) fn plan(size_bytes: usize, amount: Amount, warm_up_s: f64) -> Plan {
+pub(super) fn plan(size_bytes: usize, amount: Amount) -> Plan {
     Plan {
         run: 0,
         topic: String::new(),
@@ -134,7 +162,10 @@ pub(super) fn plan(size_bytes: usize, amount: Amount, warm_up_s: f64) -> Plan {
         size_bytes,
         payload: PayloadKind::Random,
         amount,
-        warm_up_s,
+        warm_up_s: match amount {
+            Amount::Seconds(seconds) => WARM_UP_S.min(seconds),
+            Amount::Messages(_) => 0.0,
+        },
         arrivals: Arrivals::Closed,
         batch_messages: 1,
         in_flight: 1_000,

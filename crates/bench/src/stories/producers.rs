@@ -1,11 +1,11 @@
 //! Seed 000: what a distance costs a producer, and what helps.
 
+use super::StoryTable;
 use super::play::{Play, plan};
 use super::seed::producers::{
     CONNECTIONS, FAR, FEWER, FIVE, IN_FLIGHT, IN_FLIGHT_EACH, MESSAGES, PARTITIONS, SECONDS,
     SIZE_BYTES, SYNCHRONOUS,
 };
-use super::StoryTable;
 use crate::command::{BenchError, Opened};
 use crate::outcome::{Kind, Outcome};
 use crate::plan::{Amount, Plan};
@@ -17,15 +17,15 @@ const CONNECTED: [u32; 4] = [1, 2, 4, 8];
 const PARTITIONED: [u32; 3] = [1, 2, 4];
 /// Of a short one.
 const SHORT_S: f64 = 1.0;
-const WARM_UP_S: f64 = 0.3;
 
-const LESSON: &str = "What to learn: over a distance a producer that waits for each answer sends one \
-message per round trip, however fast the broker is. With a number of messages in flight it is that \
-number per round trip, until something else is full: the line, the client, or the broker. The number \
-has to be bounded, and the bound is best chosen as rate × round trip, with some to spare: more only \
-makes messages wait longer in queues, which was the seed's timeouts. More connections help where one \
-is full, and partitions where the broker writes one after the other; where neither is, they change \
-nothing.";
+const LESSON: &str = "\
+What to learn: over a distance a producer that waits for each answer sends one message per \
+round trip, however fast the broker is. With a number of messages in flight it is that number \
+per round trip, until something else is full: the line, the client, or the broker. The number \
+has to be bounded, and the bound is best chosen as rate × round trip, with some to spare: more \
+only makes messages wait longer in queues, which was the seed's timeouts. More connections \
+help where one is full, and partitions where the broker writes one after the other; where \
+neither is, they change nothing.";
 
 pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     play.story.title = format!("producers over a distance ({})", play.link);
@@ -38,8 +38,8 @@ pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     windows(play, &all)?;
     connections(play, &all)?;
     play.note(format!(
-        "The distance is the delay proxy of this program ({link}): a delay, not packets. The seed's \
-         producers ran at a home, over the Internet."
+        "The distance is the delay proxy of this program ({link}): a delay, not packets. The \
+         seed's producers ran at a home, over the Internet."
     ));
     Ok(())
 }
@@ -64,13 +64,10 @@ fn windows(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
         let at_most = f64::from(window) / play.link.rtt.as_secs_f64();
         let mut row = vec![words::count(window.into()), words::rate(at_most)];
         for opened in all {
-            let amount = match play.is_full {
-                true => Amount::Messages(MESSAGES),
-                false => Amount::Seconds(SHORT_S),
-            };
+            let amount = play.amount(SHORT_S, Amount::Messages(MESSAGES));
             let plan = Plan {
                 in_flight: window,
-                ..plan(SIZE_BYTES, amount, WARM_UP_S)
+                ..plan(SIZE_BYTES, amount)
             };
             let what = format!("{window} in flight");
             let outcome = play.measure(opened, Kind::Produce, plan, &what)?;
@@ -119,12 +116,12 @@ fn connections(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError
         }
         let mut row = vec![producers.to_string()];
         for (opened, partitions) in &each {
-            let seconds = if play.is_full { SECONDS } else { SHORT_S };
+            let amount = play.amount(SHORT_S, Amount::Seconds(SECONDS));
             let plan = Plan {
                 producers,
                 partitions: *partitions,
                 in_flight: IN_FLIGHT_EACH,
-                ..plan(SIZE_BYTES, Amount::Seconds(seconds), WARM_UP_S)
+                ..plan(SIZE_BYTES, amount)
             };
             let what = format!("{producers} connections, {partitions} partitions");
             row.push(rate(&play.measure(opened, Kind::Produce, plan, &what)?));
@@ -140,12 +137,18 @@ fn connections(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError
 }
 
 fn rate(outcome: &Outcome) -> String {
-    outcome.main().map_or_else(|| words::NOTHING.to_owned(), |tally| words::rate(tally.rate()))
+    outcome.main().map_or_else(
+        || words::NOTHING.to_owned(),
+        |tally| words::rate(tally.rate()),
+    )
 }
 
 /// Half of the messages were answered within this, from when they were sent.
 fn median(outcome: &Outcome) -> String {
     let time = |ns: u64| words::time(ns as f64);
     let main = outcome.main();
-    main.map_or_else(|| words::NOTHING.to_owned(), |it| time(it.service.quantile_ns(0.5)))
+    main.map_or_else(
+        || words::NOTHING.to_owned(),
+        |it| time(it.service.quantile_ns(0.5)),
+    )
 }

@@ -17,7 +17,6 @@ const SHORT_S: f64 = 1.0;
 const LATENCY_S: f64 = 2.0;
 /// The seed does not say for how long it measured latency.
 const LATENCY_FULL_S: f64 = 30.0;
-const WARM_UP_S: f64 = 0.3;
 /// Messages per second while latency is measured: far below what a broker can do.
 const RATE: f64 = 1_000.0;
 /// Minimum, median and percentiles of the seed's table.
@@ -29,13 +28,15 @@ const QUANTILES: [(&str, f64); 5] = [
     ("p99", 0.99),
 ];
 
-const LESSON: &str = "What to learn: throughput and latency are two questions. The first is asked \
-with batches and as much in flight as there is room for, and then messages wait for each other: their \
-latency says nothing. The second is asked at a rate far below that, one message at a time, from the \
-moment at which each was to be sent to the moment at which a consumer has it. In the seed's table p99 \
-lies less than a tenth above p75: where there is no tail, the slow moments were not counted. And its \
-0.68 ms between Ohio, Tokyo or São Paulo and Frankfurt is less than light takes, so it is not the whole \
-way that was measured. A figure is worth as much as what is said of how it was made.";
+const LESSON: &str = "\
+What to learn: throughput and latency are two questions. The first is asked with batches and \
+as much in flight as there is room for, and then messages wait for each other: their latency \
+says nothing. The second is asked at a rate far below that, one message at a time, from the \
+moment at which each was to be sent to the moment at which a consumer has it. In the seed's \
+table p99 lies less than a tenth above p75: where there is no tail, the slow moments were not \
+counted. And its 0.68 ms between Ohio, Tokyo or São Paulo and Frankfurt is less than light \
+takes, so it is not the whole way that was measured. A figure is worth as much as what is said \
+of how it was made.";
 
 pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     play.story.title = "message sizes: throughput and latency".to_owned();
@@ -69,16 +70,13 @@ fn throughput(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError>
         }
         let mut row = vec![words::count(size_bytes as u64)];
         for opened in all {
-            let amount = match play.is_full {
-                true => Amount::Messages(MESSAGES),
-                false => Amount::Seconds(SHORT_S),
-            };
+            let amount = play.amount(SHORT_S, Amount::Messages(MESSAGES));
             let plan = Plan {
                 producers: CONCURRENCY,
                 consumers: CONCURRENCY,
                 batch_messages: BATCH_MESSAGES,
                 in_flight: 2 * BATCH_MESSAGES,
-                ..plan(size_bytes, amount, WARM_UP_S)
+                ..plan(size_bytes, amount)
             };
             for kind in [Kind::Produce, Kind::Consume] {
                 let what = format!("{size_bytes} bytes, {}", words::kind(kind));
@@ -108,10 +106,10 @@ fn latency(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
             break;
         }
         for opened in all {
-            let seconds = if play.is_full { LATENCY_FULL_S } else { LATENCY_S };
+            let amount = play.amount(LATENCY_S, Amount::Seconds(LATENCY_FULL_S));
             let plan = Plan {
                 arrivals: Arrivals::Constant { rate: RATE },
-                ..plan(size_bytes, Amount::Seconds(seconds), WARM_UP_S)
+                ..plan(size_bytes, amount)
             };
             let what = format!("{size_bytes} bytes, latency");
             let outcome = play.measure(opened, Kind::EndToEnd, plan, &what)?;

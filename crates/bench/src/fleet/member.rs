@@ -1,0 +1,107 @@
+//! One worker, as its coordinator sees it.
+
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::frame::REPLY_BYTES_MAX;
+use super::line::{LineError, Listener, Speaker, halves};
+use super::message::{Place, Reply, Request, VERSION, short};
+use super::offset::Offset;
+use crate::clock::Clock;
+use crate::conditions::Conditions;
+use crate::usage::GENERATOR_THREADS;
+
+/// Connecting, and each answer before a measurement, may take so long.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A worker.
+pub(super) struct Member {
+    pub(super) name: String,
+    pub(super) speaker: Arc<Speaker>,
+    pub(super) reader: Option<JoinHandle<()>>,
+    pub(super) conditions: Conditions,
+    pub(super) offset: Offset,
+    /// Why it is gone.
+    pub(super) gone: Option<String>,
+    pub(super) heard: Instant,
+    pub(super) place: Place,
+}
+
+/// What a worker has said, or why it says nothing more.
+pub(super) struct Event {
+    pub(super) worker: usize,
+    /// By the fleet's clock.
+    pub(super) at_ns: u64,
+    pub(super) said: Result<Reply, LineError>,
+}
+
+/// Connects, says hello, and lets a thread read.
+pub(super) fn join(
+    number: usize,
+    address: &str,
+    token: &str,
+    clock: Clock,
+    events: &SyncSender<Event>,
+) -> Result<Member, String> {
+    let text = |error: LineError| error.to_string();
+    let stream = reach(address).map_err(|error| error.to_string())?;
+    let (speaker, mut listener) = halves(stream, REPLY_BYTES_MAX).map_err(text)?;
+    let hello = Request::Hello {
+        version: VERSION,
+        token: token.to_owned(),
+    };
+    speaker.say(&hello).map_err(text)?;
+    let conditions = match listener
+        .hear::<Reply>(Some(PATIENCE))
+        .map_err(text)?
+    {
+        Reply::Welcome { conditions } => *conditions,
+        Reply::Refused { reason } => return Err(format!("it refuses: {}", short(reason))),
+        _ => return Err("it does not answer a hello with a welcome".to_owned()),
+    };
+    let speaker = Arc::new(speaker);
+    let events = events.clone();
+    let reader = thread::Builder::new()
+        .name(format!("{GENERATOR_THREADS}fleet-{number}"))
+        .spawn(move || listen(number, listener, clock, &events))
+        .map_err(|error| error.to_string())?;
+    Ok(Member {
+        name: address.to_owned(),
+        speaker,
+        reader: Some(reader),
+        conditions,
+        offset: Offset::default(),
+        gone: None,
+        heard: Instant::now(),
+        place: Place::default(),
+    })
+}
+
+fn reach(address: &str) -> std::io::Result<TcpStream> {
+    let mut refusal = std::io::Error::other("its name has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => refusal = error,
+        }
+    }
+    Err(refusal)
+}
+
+fn listen(worker: usize, mut listener: Listener, clock: Clock, events: &SyncSender<Event>) {
+    loop {
+        let said = listener.hear(None);
+        let is_over = said.is_err();
+        let event = Event {
+            worker,
+            at_ns: clock.now_ns(),
+            said,
+        };
+        if events.send(event).is_err() || is_over {
+            return;
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Each story in its short form, with the brokers that it starts itself.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::process::Command;
+
+use serde_json::Value;
+use support::BINARY;
+
+fn played(args: &[&str]) -> Value {
+    let mut command = Command::new(BINARY);
+    let output = command
+        .args(["bench", "story"])
+        .args(args)
+        .args(["--quiet", "--json"])
+        .output();
+    let output = output.unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let story: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{args:?}: {error}: {errors}"));
+    assert!(output.status.success(), "{story:#} {errors}");
+    assert_eq!(story["is_good"], true, "{story:#}");
+    assert!(
+        story["lesson"]
+            .as_str()
+            .unwrap()
+            .starts_with("What to learn: "),
+        "{story:#}"
+    );
+    let citations = story.to_string().matches("(line").count();
+    assert!(citations > 0, "the seed's figures stand beside: {story:#}");
+    story
+}
+
+/// The cell of a table, by the head of its column; units as they are read.
+fn cell(table: &Value, row: usize, column: &str) -> String {
+    let columns = table["columns"].as_array().unwrap();
+    let at = columns
+        .iter()
+        .position(|head| head.as_str().unwrap().contains(column));
+    let at = at.unwrap_or_else(|| panic!("no column {column}: {table:#}"));
+    table["rows"][row][at]
+        .as_str()
+        .unwrap()
+        .replace('\u{a0}', " ")
+}
+
+fn number(text: &str) -> f64 {
+    let digits: String = text
+        .chars()
+        .filter(|it| it.is_ascii_digit() || *it == '.')
+        .collect();
+    digits
+        .parse()
+        .unwrap_or_else(|_| panic!("no number: {text}"))
+}
+
+#[test]
+fn story_000_a_distance_costs_who_waits() {
+    let story = played(&[
+        "000",
+        "--duration=300ms",
+        "--rtt=20ms",
+        "--url=embedded:nsq",
+    ]);
+    let windows = &story["tables"][0];
+    assert_eq!(windows["rows"].as_array().unwrap().len(), 5);
+    let rate = |row| number(&cell(windows, row, "embedded:nsq"));
+    // A message per round trip is fifty a second; without a distance it would be thousands.
+    assert!((1.0..=100.0).contains(&rate(0)), "{windows:#}");
+    assert!(
+        rate(1) > 2.0 * rate(0) && rate(2) > 4.0 * rate(1),
+        "{windows:#}"
+    );
+    assert_eq!(cell(windows, 4, "the seed"), "22,000/s (line 46)");
+    assert_eq!(story["tables"][1]["rows"].as_array().unwrap().len(), 4);
+    assert!(
+        story["notes"].to_string().contains("round trip 20ms"),
+        "{story:#}"
+    );
+}
+
+#[test]
+fn story_000_kafka_stays_behind_the_distance() {
+    let story = played(&[
+        "000",
+        "--duration=200ms",
+        "--rtt=20ms",
+        "--url=embedded:kafka",
+    ]);
+    let windows = &story["tables"][0];
+    let rate = |row| number(&cell(windows, row, "embedded:kafka"));
+    assert!((1.0..=100.0).contains(&rate(0)), "{windows:#}");
+    assert!(rate(2) > 4.0 * rate(0), "{windows:#}");
+    let partitions = &story["tables"][1]["columns"];
+    assert_eq!(partitions.as_array().unwrap().len(), 5, "{partitions:#}");
+}
+
+#[test]
+fn story_001_happens_only_where_nothing_is_done_against_it() {
+    let story = played(&["001"]);
+    let table = &story["tables"][0];
+    let slow = |row| number(cell(table, row, "over 30 ms").split(' ').next().unwrap());
+    assert!(cell(table, 0, "broker").contains("quick-ack=false"));
+    assert!(cell(table, 0, "client").starts_with("two writes, Nagle on"));
+    assert!(slow(0) > 50.0, "what it would be: {table:#}");
+    // A busy machine is slow too, but not each time.
+    assert!(slow(3) < 50.0, "what it is: {table:#}");
+    assert!(slow(4) < 50.0 && slow(5) < 50.0, "{table:#}");
+}
+
+#[test]
+fn story_002_has_four_sizes_and_the_seeds_percentiles() {
+    let story = played(&["002", "--duration=200ms", "--url=embedded:nsq"]);
+    assert_eq!(story["tables"][0]["rows"].as_array().unwrap().len(), 4);
+    let latency = &story["tables"][1];
+    assert_eq!(
+        latency["rows"].as_array().unwrap().len(),
+        8,
+        "ours and the seed's"
+    );
+    assert_eq!(cell(latency, 1, "minimum"), "676 µs");
+    assert_eq!(cell(latency, 7, "p99"), "981 µs");
+    assert!(number(&cell(latency, 0, "median")) > 0.0);
+}
+
+#[test]
+fn story_003_processors_are_idle_unless_one_consumer_gets_all() {
+    let story = played(&["003"]);
+    let table = &story["tables"][0];
+    let most = |row| cell(table, row, "most on one");
+    let idle = |row| cell(table, row, "idle");
+    // Two jobs: by default both on the same processor.
+    assert_eq!(
+        (most(0).as_str(), idle(0).as_str()),
+        ("2", "24"),
+        "{table:#}"
+    );
+    assert_eq!(
+        (most(1).as_str(), idle(1).as_str()),
+        ("1", "23"),
+        "{table:#}"
+    );
+    // As many jobs as processors.
+    assert_eq!(
+        (most(3).as_str(), idle(3).as_str()),
+        ("2", "12"),
+        "{table:#}"
+    );
+    assert_eq!(
+        (most(4).as_str(), idle(4).as_str()),
+        ("1", "0"),
+        "{table:#}"
+    );
+    assert_eq!(
+        (most(5).as_str(), idle(5).as_str()),
+        ("1", "0"),
+        "{table:#}"
+    );
+}
+
+#[test]
+fn story_004_publishers_and_many_subscribers() {
+    let story = played(&["004", "--duration=300ms"]);
+    let table = &story["tables"][0];
+    assert!(number(&cell(table, 0, "published")) > 0.0, "{table:#}");
+    assert_eq!(cell(table, 0, "consumed"), "–");
+    assert!(number(&cell(table, 1, "consumed")) > 0.0, "{table:#}");
+    assert!(
+        cell(table, 0, "the seed").starts_with("2,070,549/s"),
+        "{table:#}"
+    );
+}
+
+#[test]
+fn a_story_says_which_brokers_it_can_be_played_with() {
+    let mut command = Command::new(BINARY);
+    command.args(["bench", "story", "003", "--url=nsq://127.0.0.1:1"]);
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(
+        errors.contains("story 003 is played through amqp"),
+        "{errors}"
+    );
+}
