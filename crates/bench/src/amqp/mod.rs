@@ -37,7 +37,7 @@ use crate::url::Url;
 use connection::{AmqpConnection, is_absent, words};
 use consumer::AmqpConsumer;
 use greeting::Greeting;
-pub(crate) use pipeline::{Pipeline, Played};
+pub(crate) use pipeline::Pipeline;
 use producer::AmqpProducer;
 use raw::{RawConsumer, RawProducer};
 
