@@ -83,6 +83,7 @@ fn story_000_a_distance_costs_who_waits() {
 }
 
 #[test]
+#[cfg(feature = "bench-kafka")]
 fn story_000_kafka_stays_behind_the_distance() {
     let story = played(&[
         "000",
