@@ -144,6 +144,7 @@ fn outcome(broker: Broker, kind: Kind, plan: Plan, dice: &mut Dice) -> Outcome {
         findings: consumed.is_some().then(Findings::default),
         consumed,
         usage: Usage {
+            proxy_cpu_s: 0.0,
             wall_s: 10.0,
             client_cpu_s: 0.3e-6 * rate * 10.0,
             broker_cpu_s: Some(broker.cpu_us * 1e-6 * rate * 10.0),

@@ -66,6 +66,7 @@ struct Load {
 /// Measures, prints, writes. `false`: something was lost, out of order, cut short or failed.
 pub(super) fn run(session: &mut Session<'_>, args: &CompareArgs) -> Result<bool, BenchError> {
     let loads = loads(args)?;
+    session.settle(&args.load.target)?;
     let mut candidates = open(session, &args.load.target)?;
     let labels = candidates.iter().map(|it| it.subject.label.as_str());
     let mut report = session.report(&labels.collect::<Vec<_>>().join(", "));
@@ -270,7 +271,7 @@ mod tests {
 
     use super::*;
     use crate::command::fake::Fake;
-    use crate::command::session::EmbeddedBroker;
+    use crate::command::{EmbedOptions, EmbeddedBroker};
     use crate::conditions::Conditions;
     use crate::driver::Stop;
 
@@ -285,7 +286,7 @@ mod tests {
         Words::try_parse_from(words).unwrap().args
     }
 
-    fn no_broker(_: Option<&str>) -> Result<EmbeddedBroker, String> {
+    fn no_broker(_: &EmbedOptions) -> Result<EmbeddedBroker, String> {
         Err("not here".to_owned())
     }
 

@@ -25,6 +25,7 @@ impl Fake {
             connect: Box::new(self),
             label: label.to_owned(),
             url: Url::embedded(Protocol::Nsq),
+            reached: Url::embedded(Protocol::Nsq),
             place: BrokerPlace::Elsewhere,
             topic: None,
             promise: Promised::ByClient,

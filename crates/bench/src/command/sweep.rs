@@ -395,7 +395,7 @@ mod tests {
 
     use super::*;
     use crate::command::fake::Fake;
-    use crate::command::session::EmbeddedBroker;
+    use crate::command::{EmbedOptions, EmbeddedBroker};
     use crate::driver::Stop;
 
     #[derive(Debug, Parser)]
@@ -409,7 +409,7 @@ mod tests {
         Words::try_parse_from(words).unwrap().args
     }
 
-    fn no_broker(_: Option<&str>) -> Result<EmbeddedBroker, String> {
+    fn no_broker(_: &EmbedOptions) -> Result<EmbeddedBroker, String> {
         Err("not here".to_owned())
     }
 
