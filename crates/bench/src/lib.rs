@@ -33,7 +33,6 @@ mod nsq;
 mod outcome;
 mod payload;
 mod plan;
-mod report;
 mod proxy;
 mod report;
 mod schedule;
