@@ -6,6 +6,9 @@ use crate::book::Tally;
 use crate::histogram::Histogram;
 use crate::outcome::{Outcome, Row};
 
+/// One of them, with what it needs to know.
+pub type Figure = Box<dyn Fn(&Outcome) -> Option<f64>>;
+
 /// Messages per second.
 pub fn rate(outcome: &Outcome) -> Option<f64> {
     measured(outcome).map(Tally::rate)

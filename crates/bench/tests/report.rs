@@ -423,7 +423,11 @@ fn many_groups_have_names_in_two_lines() {
     let text = text_of(&document);
     assert!(text.contains("Producer by message size and in flight"));
     assert!(text.contains("Along the axis: in flight, messages; below it: message size, bytes."));
-    assert_eq!(text.matches("\n1,024 bytes\n").count(), 1, "one name for six groups");
+    assert_eq!(
+        text.matches("\n1,024 bytes\n").count(),
+        1,
+        "one name for six groups"
+    );
 }
 
 #[test]

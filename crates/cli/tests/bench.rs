@@ -253,7 +253,12 @@ fn brokers_stand_side_by_side_and_one_that_fails_does_not_stop_the_others() {
         assert!(table.contains(part), "{part} is missing in\n{table}");
     }
     let page = text(&std::fs::read(&page).unwrap());
-    for part in ["<!DOCTYPE html>", "durability: disk", "Producer by message size", "</html>"] {
+    for part in [
+        "<!DOCTYPE html>",
+        "durability: disk",
+        "Producer by message size",
+        "</html>",
+    ] {
         assert!(page.contains(part), "{part} is missing in the page");
     }
     let args = [
@@ -267,8 +272,14 @@ fn brokers_stand_side_by_side_and_one_that_fails_does_not_stop_the_others() {
     let output = bench(&args);
     let table = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{table}");
-    assert!(table.contains("FAILED: gone: cannot connect to nsq://127.0.0.1:1"), "{table}");
-    assert!(table.contains("3 runs"), "ours was measured all the same: {table}");
+    assert!(
+        table.contains("FAILED: gone: cannot connect to nsq://127.0.0.1:1"),
+        "{table}"
+    );
+    assert!(
+        table.contains("3 runs"),
+        "ours was measured all the same: {table}"
+    );
 }
 
 #[test]
@@ -282,7 +293,10 @@ fn a_load_grows() {
     ]);
     let table = text(&output.stdout);
     assert!(output.status.success(), "{table} {}", text(&output.stderr));
-    assert!(table.contains("Growth with connections: embedded:nsq"), "{table}");
+    assert!(
+        table.contains("Growth with connections: embedded:nsq"),
+        "{table}"
+    );
     let output = bench(&[
         "sweep",
         "--start=500",

@@ -195,7 +195,7 @@ fn a_schedule_is_kept() {
             "{url}: {}",
             produced.span_s()
         );
-        assert!(produced.lag.len() > 0, "{url}");
+        assert!(!produced.lag.is_empty(), "{url}");
     }
 }
 

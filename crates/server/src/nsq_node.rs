@@ -86,7 +86,10 @@ pub(crate) fn fixed_options(context: &ServerContext) -> Vec<(&'static str, Value
         ("topology_zone", json!(nsq.topology_zone)),
         ("data_path", json!(text(&context.config.general.data_dir))),
         // Not one of nsqd's: by it a client can know what an OK promises.
-        ("durability", json!(context.config.general.durability.to_string())),
+        (
+            "durability",
+            json!(context.config.general.durability.to_string()),
+        ),
         ("mem_queue_size", json!(nsq.mem_queue_size)),
         (
             "max_bytes_per_file",

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -56,7 +56,10 @@ pub(crate) struct Played {
 impl Played {
     /// Processors that had nothing to do.
     pub(crate) fn idle(&self) -> usize {
-        self.worked.iter().filter(|messages| **messages == 0).count()
+        self.worked
+            .iter()
+            .filter(|messages| **messages == 0)
+            .count()
     }
 
     /// Messages of the one that had most.
@@ -233,17 +236,12 @@ impl Pipeline {
             let _ = mailboxes[processor].send(work);
         };
         while !over.is_set() {
-            loop {
-                match done.try_recv() {
-                    Ok(Done { processor, tag }) => {
-                        let acked = source.channel.basic_ack(tag, BasicAckOptions::default());
-                        let acked = source.connection.wait(acked)?;
-                        acked.map_err(|error| url.gone(words(&error)))?;
-                        if let Some(tag) = demand.ask(processor) {
-                            give(processor, tag);
-                        }
-                    }
-                    Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
+            while let Ok(Done { processor, tag }) = done.try_recv() {
+                let acked = source.channel.basic_ack(tag, BasicAckOptions::default());
+                let acked = source.connection.wait(acked)?;
+                acked.map_err(|error| url.gone(words(&error)))?;
+                if let Some(tag) = demand.ask(processor) {
+                    give(processor, tag);
                 }
             }
             match consumer.poll_next_unpin(&mut context) {

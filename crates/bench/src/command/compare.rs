@@ -122,7 +122,9 @@ fn loads(args: &CompareArgs) -> Result<Vec<Load>, BenchError> {
 /// All brokers that are named; none: the embedded one by each of its protocols.
 fn open(session: &mut Session<'_>, target: &TargetArgs) -> Result<Vec<Candidate>, BenchError> {
     let urls = match target.urls.is_empty() && target.protocol.is_none() {
-        true => [Protocol::Nsq, Protocol::Kafka, Protocol::Amqp].map(Url::embedded).to_vec(),
+        true => [Protocol::Nsq, Protocol::Kafka, Protocol::Amqp]
+            .map(Url::embedded)
+            .to_vec(),
         false => target.urls(),
     };
     if urls.len() < 2 {
@@ -169,15 +171,18 @@ fn order(brokers: usize, round: u32) -> impl Iterator<Item = usize> {
     (0..brokers).map(move |at| (at + round as usize) % brokers)
 }
 
+/// Measures a broker under a load in a round. `None`: all is to end.
+type Measure<'a> = dyn FnMut(&Opened, &Load, u32) -> Option<Result<Outcome, BenchError>> + 'a;
+
 /// All loads on all brokers: one round after the other, and within a round the brokers in turns,
-/// so that what happens on the machine meanwhile meets all alike. `measure` gives `None` when it
-/// is to end. A broker that fails has a row that says so, and the others go on.
+/// so that what happens on the machine meanwhile meets all alike. A broker that fails has a row
+/// that says so, and the others go on.
 fn measure_in_turns(
     candidates: &mut [Candidate],
     loads: &[Load],
     runs: u32,
     report: &mut Report,
-    measure: &mut dyn FnMut(&Opened, &Load, u32) -> Option<Result<Outcome, BenchError>>,
+    measure: &mut Measure<'_>,
 ) {
     let first = report.rows.len();
     for load in loads {
@@ -199,20 +204,25 @@ fn measure_in_turns(
                 let measured = match &candidate.opened {
                     Ok(opened) => measure(opened, load, round),
                     Err(reason) => {
-                        row.runs.push(failed(&candidate.subject, load, reason.clone()));
+                        row.runs
+                            .push(failed(&candidate.subject, load, reason.clone()));
                         continue;
                     }
                 };
                 match measured {
                     None => break 'all,
                     Some(Ok(outcome)) => {
-                        candidate.subject.versions.clone_from(&outcome.subject.versions);
+                        candidate
+                            .subject
+                            .versions
+                            .clone_from(&outcome.subject.versions);
                         candidate.subject.promise = outcome.subject.promise;
                         row.runs.push(outcome);
                     }
                     Some(Err(error)) => {
                         let reason = error.to_string();
-                        row.runs.push(failed(&candidate.subject, load, reason.clone()));
+                        row.runs
+                            .push(failed(&candidate.subject, load, reason.clone()));
                         if is_for_good(&error) {
                             candidate.opened = Err(reason);
                         }
@@ -337,10 +347,16 @@ mod tests {
         let mut candidates = candidates(&["a", "b", "c"]);
         let loads = loads(&args("--what producer --message-size 100,200")).unwrap();
         let (mut report, mut turns) = (empty(), Vec::new());
-        measure_in_turns(&mut candidates, &loads, 3, &mut report, &mut |opened, load, _| {
-            turns.push(format!("{}{}", opened.label, load.plan.size_bytes / 100));
-            Some(Ok(good(&opened.label, load)))
-        });
+        measure_in_turns(
+            &mut candidates,
+            &loads,
+            3,
+            &mut report,
+            &mut |opened, load, _| {
+                turns.push(format!("{}{}", opened.label, load.plan.size_bytes / 100));
+                Some(Ok(good(&opened.label, load)))
+            },
+        );
         let expected = "a1 b1 c1 a2 b2 c2 b1 c1 a1 b2 c2 a2 c1 a1 b1 c2 a2 b2";
         assert_eq!(turns.join(" "), expected);
         let rows = report.rows.iter().map(|row| {
@@ -356,36 +372,55 @@ mod tests {
         let mut candidates = candidates(&["gone", "small", "good"]);
         let loads = loads(&args("--what producer --message-size 100,200,300")).unwrap();
         let (mut report, mut asked) = (empty(), Vec::new());
-        measure_in_turns(&mut candidates, &loads, 2, &mut report, &mut |opened, load, _| {
-            let size = load.plan.size_bytes;
-            asked.push(format!("{} {size}", opened.label));
-            let url = opened.label.clone();
-            let refused = |reason: &str| DriverError::Refused {
-                url: url.clone(),
-                reason: reason.to_owned(),
-            };
-            Some(match opened.label.as_str() {
-                "gone" if size == 200 => Err(BenchError::Driver(DriverError::Gone {
+        measure_in_turns(
+            &mut candidates,
+            &loads,
+            2,
+            &mut report,
+            &mut |opened, load, _| {
+                let size = load.plan.size_bytes;
+                asked.push(format!("{} {size}", opened.label));
+                let url = opened.label.clone();
+                let refused = |reason: &str| DriverError::Refused {
                     url: url.clone(),
-                    reason: "reset".to_owned(),
-                })),
-                "small" if size == 200 => Err(BenchError::Driver(refused("too large"))),
-                label => Ok(good(label, load)),
-            })
-        });
+                    reason: reason.to_owned(),
+                };
+                Some(match opened.label.as_str() {
+                    "gone" if size == 200 => Err(BenchError::Driver(DriverError::Gone {
+                        url: url.clone(),
+                        reason: "reset".to_owned(),
+                    })),
+                    "small" if size == 200 => Err(BenchError::Driver(refused("too large"))),
+                    label => Ok(good(label, load)),
+                })
+            },
+        );
         let count = |what: &str| asked.iter().filter(|it| *it == what).count();
-        assert_eq!((count("good 100"), count("good 200"), count("good 300")), (2, 2, 2));
+        assert_eq!(
+            (count("good 100"), count("good 200"), count("good 300")),
+            (2, 2, 2)
+        );
         // Another size may go, but a broker that is gone is not asked again.
         assert_eq!((count("small 200"), count("small 300")), (1, 2));
-        assert_eq!((count("gone 100"), count("gone 200"), count("gone 300")), (1, 1, 0));
+        assert_eq!(
+            (count("gone 100"), count("gone 200"), count("gone 300")),
+            (1, 1, 0)
+        );
         assert_eq!(report.rows.len(), 9);
         assert!(!report.is_good());
         let text = side_by_side(&report, 160);
-        for part in ["FAILED: gone: gone went away: reset.", "small refuses: too large", "failed"] {
+        for part in [
+            "FAILED: gone: gone went away: reset.",
+            "small refuses: too large",
+            "failed",
+        ] {
             assert!(text.contains(part), "{part} is missing in {text}");
         }
         let gone = &report.rows[6].runs[0];
-        assert_eq!((gone.subject.label.as_str(), gone.subject.promise), ("gone", Promise::Kernel));
+        assert_eq!(
+            (gone.subject.label.as_str(), gone.subject.promise),
+            ("gone", Promise::Kernel)
+        );
     }
 
     #[test]
@@ -394,10 +429,16 @@ mod tests {
         let loads = loads(&args("--what producer,latency,producer")).unwrap();
         assert_eq!(loads.len(), 2);
         let (mut report, mut left) = (empty(), 3);
-        measure_in_turns(&mut candidates, &loads, 5, &mut report, &mut |opened, load, _| {
-            left -= 1;
-            (left >= 0).then(|| Ok(good(&opened.label, load)))
-        });
+        measure_in_turns(
+            &mut candidates,
+            &loads,
+            5,
+            &mut report,
+            &mut |opened, load, _| {
+                left -= 1;
+                (left >= 0).then(|| Ok(good(&opened.label, load)))
+            },
+        );
         assert_eq!(report.rows.len(), 3);
     }
 
@@ -406,7 +447,10 @@ mod tests {
         let mut session = Session::new(&no_broker, Stop::default(), Vec::new());
         let one = args("--url nsq://127.0.0.1:1");
         let error = open(&mut session, &one.load.target).err().unwrap();
-        assert!(error.to_string().contains("two brokers at least"), "{error}");
+        assert!(
+            error.to_string().contains("two brokers at least"),
+            "{error}"
+        );
         let same = args("--url a=nsq://127.0.0.1:1 --url a=nats://127.0.0.1:1");
         let same = open(&mut session, &same.load.target).unwrap();
         assert_eq!(same[1].subject.label, "a (2)");

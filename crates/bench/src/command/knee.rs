@@ -160,7 +160,10 @@ mod tests {
     }
 
     fn found(start: f64, limit: f64, mut measure: impl FnMut(f64) -> Probe) -> Option<Knee> {
-        search(start, limit, |rate| Ok::<_, Infallible>(Some(measure(rate)))).unwrap()
+        search(start, limit, |rate| {
+            Ok::<_, Infallible>(Some(measure(rate)))
+        })
+        .unwrap()
     }
 
     #[test]
@@ -209,7 +212,10 @@ mod tests {
     #[test]
     fn a_start_that_is_too_high_is_lowered() {
         let knee = found(1_000_000.0, 1e7, |rate| queue(5_000.0, rate)).unwrap();
-        assert!(knee.low.asked < 5_000.0 && knee.rate() <= 1_000_000.0, "{knee:?}");
+        assert!(
+            knee.low.asked < 5_000.0 && knee.rate() <= 1_000_000.0,
+            "{knee:?}"
+        );
         assert!((2_500.0..5_500.0).contains(&knee.rate()), "{knee:?}");
         assert_eq!(found(1_000_000.0, 1e7, |rate| queue(0.001, rate)), None);
     }

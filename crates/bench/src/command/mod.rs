@@ -2,17 +2,17 @@
 
 mod args;
 mod compare;
+mod distance;
+mod embed;
 #[cfg(test)]
 mod fake;
 mod knee;
-mod distance;
-mod embed;
 mod live;
 mod output;
 mod plans;
 mod session;
-mod sweep;
 mod story;
+mod sweep;
 mod values;
 mod worker;
 
@@ -239,6 +239,11 @@ fn measure(
         })
         .collect();
     let mut report: Report = session.report(title);
-    session.measure_all(&tasks, load.pace.runs.unwrap_or(1), &load.output, &mut report)?;
+    session.measure_all(
+        &tasks,
+        load.pace.runs.unwrap_or(1),
+        &load.output,
+        &mut report,
+    )?;
     load.output.finish(&report)
 }

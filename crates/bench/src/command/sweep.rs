@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
+use super::BenchError;
 use super::args::LoadArgs;
 use super::compare::What;
 use super::knee::{Bend, Knee, Probe, search};
@@ -9,7 +10,6 @@ use super::live::LiveLine;
 use super::plans::{Defaults, THROUGHPUT};
 use super::session::{Opened, Session, Task};
 use super::values::{self, ArrivalsArg};
-use super::BenchError;
 use crate::figures;
 use crate::outcome::{ASKED_RATE, Kind, Outcome, Report, Row, Variation};
 use crate::plan::{Amount, Plan};
@@ -219,8 +219,8 @@ impl SweepArgs {
     /// Sets what grows.
     fn set(&self, plan: &mut Plan, value: u64) -> Result<(), BenchError> {
         let too_many = |most: u32| {
-            let text = format!("{value} {}: at most {}", self.over.name(), words::count(most.into()));
-            BenchError::Settings(text)
+            let (name, most) = (self.over.name(), words::count(most.into()));
+            BenchError::Settings(format!("{value} {name}: at most {most}"))
         };
         let within = |most: u32| match u32::try_from(value) {
             Ok(value) if value <= most => Ok(value),
@@ -416,15 +416,27 @@ mod tests {
     #[test]
     fn the_knee_of_a_simulated_broker_is_not_beyond_what_it_can_do() {
         // 2,000 messages per second at most.
-        let opened = Fake { service_ns: 500_000 }.opened("fake");
+        let opened = Fake {
+            service_ns: 500_000,
+        }
+        .opened("fake");
         let mut session = Session::new(&no_broker, Stop::default(), Vec::new());
         let args = args("--start 200 --limit 50k --duration 300ms --warm-up 0 --runs 1 -q");
         let plan = args.rate_plan().unwrap();
         let mut report = session.report("test");
-        knee_of(&mut session, &args, (&opened, Kind::Produce, &plan), &mut report).unwrap();
+        knee_of(
+            &mut session,
+            &args,
+            (&opened, Kind::Produce, &plan),
+            &mut report,
+        )
+        .unwrap();
         let note = report.notes.last().unwrap();
         assert!(note.contains("fake: the knee is at"), "{note}");
-        let rates = report.rows.iter().filter(|row| row.variations[0].name == ASKED_RATE);
+        let rates = report
+            .rows
+            .iter()
+            .filter(|row| row.variations[0].name == ASKED_RATE);
         let rates: Vec<f64> = rates.map(|row| row.variations[0].value).collect();
         assert!(rates.is_sorted(), "{rates:?}");
         // Above what it can do nothing is searched but the first rate that was too high.
@@ -447,11 +459,17 @@ mod tests {
         ] {
             let plans = args(&format!("--over {over}")).plans().unwrap();
             let values: Vec<f64> = plans.iter().map(|(variation, _)| variation.value).collect();
-            assert_eq!((values[0], values[values.len() - 1]), (first, last), "{over}");
+            assert_eq!(
+                (values[0], values[values.len() - 1]),
+                (first, last),
+                "{over}"
+            );
         }
         let plans = args("--over connections --values 2,3").plans().unwrap();
         assert_eq!((plans[1].1.producers, plans[1].1.consumers), (3, 3));
-        let plans = args("--over message-size --message-size 100,200").plans().unwrap();
+        let plans = args("--over message-size --message-size 100,200")
+            .plans()
+            .unwrap();
         assert_eq!(plans[1].1.size_bytes, 200);
         let plans = args("--over backlog --values 5k").plans().unwrap();
         assert_eq!(plans[0].1.amount, Amount::Messages(5_000));
@@ -465,7 +483,9 @@ mod tests {
                 Over::Rate => args.rate_plan().map(drop),
                 _ => args.plans().map(drop),
             });
-            made.err().map(|error| error.to_string()).unwrap_or_default()
+            made.err()
+                .map(|error| error.to_string())
+                .unwrap_or_default()
         };
         for (line, part) in [
             ("--rate 5k", "finds the rates itself"),
@@ -473,7 +493,10 @@ mod tests {
             ("--message-size 100,200", "one message size"),
             ("--what consumer", "what the topic has"),
             ("--over backlog --what producer", "there to be consumed"),
-            ("--over connections --message-size 100,200", "one thing grows"),
+            (
+                "--over connections --message-size 100,200",
+                "one thing grows",
+            ),
             ("--over connections --values 5M", "at most 10,000"),
             ("--over message-size --values 10", "too small"),
         ] {

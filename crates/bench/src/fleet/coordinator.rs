@@ -347,24 +347,22 @@ impl Fleet {
     }
 
     fn next_with_time(&mut self, until: Instant) -> Option<(usize, u64, Reply)> {
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let event = match self.events.recv_timeout(left) {
-                Ok(event) => event,
-                Err(RecvTimeoutError::Timeout) => return None,
-                Err(RecvTimeoutError::Disconnected) => {
-                    // All of them are gone, and are known to be.
-                    thread::sleep(left.min(LOOK));
-                    return None;
-                }
-            };
-            self.workers[event.worker].heard = Instant::now();
-            match event.said {
-                Ok(reply) => return Some((event.worker, event.at_ns, reply)),
-                Err(error) => {
-                    self.lose(event.worker, error.to_string());
-                    return None;
-                }
+        let left = until.saturating_duration_since(Instant::now());
+        let event = match self.events.recv_timeout(left) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => return None,
+            Err(RecvTimeoutError::Disconnected) => {
+                // All of them are gone, and are known to be.
+                thread::sleep(left.min(LOOK));
+                return None;
+            }
+        };
+        self.workers[event.worker].heard = Instant::now();
+        match event.said {
+            Ok(reply) => Some((event.worker, event.at_ns, reply)),
+            Err(error) => {
+                self.lose(event.worker, error.to_string());
+                None
             }
         }
     }

@@ -54,10 +54,7 @@ pub(super) fn join(
         token: token.to_owned(),
     };
     speaker.say(&hello).map_err(text)?;
-    let conditions = match listener
-        .hear::<Reply>(Some(PATIENCE))
-        .map_err(text)?
-    {
+    let conditions = match listener.hear::<Reply>(Some(PATIENCE)).map_err(text)? {
         Reply::Welcome { conditions } => *conditions,
         Reply::Refused { reason } => return Err(format!("it refuses: {}", short(reason))),
         _ => return Err("it does not answer a hello with a welcome".to_owned()),

@@ -1,6 +1,6 @@
 //! What workers have reported, added up: histograms, not averages.
 
-use crate::book::{Second, Tally};
+use crate::book::Tally;
 use crate::usage::Usage;
 
 use super::message::{Implausible, Reply, plausible, ranges_of, texts};
@@ -33,7 +33,7 @@ impl Sum {
             } => {
                 plausible(&second, at, lasted_s.saturating_add(SECONDS_MORE))?;
                 let side = self.side(is_sent);
-                let sum = side.seconds.entry(at).or_insert_with(Second::default);
+                let sum = side.seconds.entry(at).or_default();
                 sum.add(&second);
                 sum.response.pack();
             }

@@ -35,7 +35,8 @@ pub fn connect_over(url: &Url, link: &Link) -> Result<Box<dyn Connect>, DriverEr
             // Beside the broker's own port, not beside the proxy's.
             let beside = upstream.port().checked_add(1);
             let http = beside.map(|port| SocketAddr::new(upstream.ip(), port).to_string());
-            http.into_iter().for_each(|http| defaults.push(("http", http)));
+            http.into_iter()
+                .for_each(|http| defaults.push(("http", http)));
         }
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
         let proxy = Proxy::start(*link, carries, listen, upstream);

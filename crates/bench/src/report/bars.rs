@@ -65,7 +65,12 @@ pub(super) fn draw(
         }
     }
     plot::line(markup, "axis", (left, y.range().0), (right, y.range().0));
-    draw_names(markup, &section.axis_names(), (left, group_width), y.range().0);
+    draw_names(
+        markup,
+        &section.axis_names(),
+        (left, group_width),
+        y.range().0,
+    );
     markup.close();
     true
 }
@@ -113,7 +118,11 @@ impl Bar<'_> {
             .median(figures::rate)
             .zip(self.row.spread(figures::rate));
         let Some((median, (least, most))) = rates else {
-            let text = if self.width < VALUE_WIDTH { "✕" } else { "failed" };
+            let text = if self.width < VALUE_WIDTH {
+                "✕"
+            } else {
+                "failed"
+            };
             plot::text(markup, (middle, bottom - 6.0), "value middle", text);
             return;
         };

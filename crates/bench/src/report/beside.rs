@@ -3,15 +3,15 @@
 use comfy_table::Table;
 
 use super::view::{Group, Section, View};
-use crate::figures;
-use crate::outcome::{Kind, Outcome, Report, Row};
+use crate::figures::{self, Figure};
+use crate::outcome::{Kind, Report, Row};
 use crate::words::{self, NOTHING};
 use crate::{notes, table};
 
 /// A line of a table.
 struct Line {
     name: &'static str,
-    figure: Box<dyn Fn(&Outcome) -> Option<f64>>,
+    figure: Figure,
     text: fn(f64) -> String,
 }
 
@@ -87,26 +87,38 @@ fn group_table(
 fn lines(kind: Kind) -> Vec<Line> {
     let micros = |ns: f64| words::number(ns / 1e3);
     let megabytes = |rate: f64| words::number(rate / 1e6);
-    let line = |name, figure: Box<dyn Fn(&Outcome) -> Option<f64>>, text| Line {
-        name,
-        figure,
-        text,
-    };
+    let line = |name, figure: Figure, text| Line { name, figure, text };
     let mut lines = vec![
         line("messages/s", Box::new(figures::rate), words::number),
         line("MB/s", Box::new(figures::byte_rate), megabytes),
     ];
     // A topic that was filled before has ages, not latencies.
     if kind != Kind::Consume {
-        let shares = [(0.5, "latency p50"), (0.99, "p99"), (0.999, "p99.9"), (1.0, "max")];
-        let times = shares.map(|(share, name)| {
-            line(name, Box::new(figures::response_ns(share)), words::time)
-        });
+        let shares = [
+            (0.5, "latency p50"),
+            (0.99, "p99"),
+            (0.999, "p99.9"),
+            (1.0, "max"),
+        ];
+        let times = shares
+            .map(|(share, name)| line(name, Box::new(figures::response_ns(share)), words::time));
         lines.extend(times);
     }
-    lines.push(line("broker CPU, µs/message", Box::new(figures::broker_cpu_ns), micros));
-    lines.push(line("generator CPU, µs/message", Box::new(figures::client_cpu_ns), micros));
-    lines.push(line("broker memory", Box::new(figures::memory_bytes), words::memory));
+    lines.push(line(
+        "broker CPU, µs/message",
+        Box::new(figures::broker_cpu_ns),
+        micros,
+    ));
+    lines.push(line(
+        "generator CPU, µs/message",
+        Box::new(figures::client_cpu_ns),
+        micros,
+    ));
+    lines.push(line(
+        "broker memory",
+        Box::new(figures::memory_bytes),
+        words::memory,
+    ));
     lines
 }
 
@@ -125,9 +137,9 @@ fn cell(line: &Line, first: &Row, row: &Row) -> (String, bool) {
     let mut overlaps = false;
     let base = first.median(&line.figure).filter(|base| *base > 0.0);
     if let Some(base) = base.filter(|_| !std::ptr::eq(first, row)) {
-        overlaps = spread(first).zip(spread(row)).is_some_and(|(one, two)| {
-            one.0 <= two.1 && two.0 <= one.1
-        });
+        overlaps = spread(first)
+            .zip(spread(row))
+            .is_some_and(|(one, two)| one.0 <= two.1 && two.0 <= one.1);
         let about = if overlaps { "≈ " } else { "" };
         text = format!("{about}×{}  {text}", words::number(median / base));
     }

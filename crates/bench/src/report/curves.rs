@@ -4,7 +4,7 @@ use super::markup::Markup;
 use super::plot::{self, Line, Plot};
 use super::scale::Scale;
 use super::view::{Section, View, shorten};
-use crate::figures;
+use crate::figures::{self, Figure};
 use crate::outcome::Outcome;
 use crate::words;
 
@@ -16,7 +16,7 @@ const LABEL_LETTERS: usize = 13;
 /// One picture: a figure, how it is called, written, and whether its axis is logarithmic.
 struct Curve {
     name: &'static str,
-    figures: Vec<(Box<dyn Fn(&Outcome) -> Option<f64>>, &'static str)>,
+    figures: Vec<(Figure, &'static str)>,
     text: fn(f64) -> String,
     tick: fn(f64) -> String,
     is_log: bool,
@@ -148,7 +148,12 @@ impl Curve {
         let mut rows: Vec<_> = section
             .groups
             .iter()
-            .flat_map(|group| group.rows.iter().map(|(of, row)| (*of, group.variations, *row)))
+            .flat_map(|group| {
+                group
+                    .rows
+                    .iter()
+                    .map(|(of, row)| (*of, group.variations, *row))
+            })
             .filter(|(of, ..)| *of == subject)
             .filter_map(|(_, variations, row)| {
                 let value = variations.first()?.value;

@@ -42,7 +42,10 @@ pub(super) fn draw(page: &mut Markup, view: &View<'_>, section: &Section<'_>) {
             };
             let text = match section.varies.as_slice() {
                 [rest @ .., last] if !rest.is_empty() => {
-                    format!("{text} Along the axis: {last}; below it: {}.", rest.join(", "))
+                    format!(
+                        "{text} Along the axis: {last}; below it: {}.",
+                        rest.join(", ")
+                    )
                 }
                 _ => text.to_owned(),
             };

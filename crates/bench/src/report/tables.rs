@@ -39,7 +39,11 @@ pub(super) fn throughput(page: &mut Markup, view: &View<'_>) {
         let Some(first) = row.runs.first() else {
             continue;
         };
-        page.element("td", &[("class", &"l")], words::promise(first.subject.promise));
+        page.element(
+            "td",
+            &[("class", &"l")],
+            words::promise(first.subject.promise),
+        );
         cell(page, row.runs.len());
         if has_asked {
             cell(

@@ -146,7 +146,10 @@ impl<'r> Section<'r> {
 
     /// The settings that all its measurements share, in a line.
     pub(super) fn settings(&self) -> String {
-        let plans = || self.rows().flat_map(|(_, row)| row.runs.iter().map(|run| &run.plan));
+        let plans = || {
+            self.rows()
+                .flat_map(|(_, row)| row.runs.iter().map(|run| &run.plan))
+        };
         let Some(first) = plans().next() else {
             return String::new();
         };
@@ -167,7 +170,11 @@ impl<'r> Section<'r> {
             name => format!("{name} {value}"),
         });
         let mut words: Vec<_> = words.collect();
-        let runs = self.rows().map(|(_, row)| row.runs.len()).max().unwrap_or(0);
+        let runs = self
+            .rows()
+            .map(|(_, row)| row.runs.len())
+            .max()
+            .unwrap_or(0);
         if runs > 1 {
             words.push(format!("{runs} runs"));
         }

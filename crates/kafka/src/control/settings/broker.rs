@@ -57,7 +57,7 @@ settings! {
     "broker.id", NUMBER, Standard::Of(|kafka, _| kafka.node_id.to_string()),
         "The number of this broker.";
     "cloverleaf.version", Kind::Text, Standard::Is(env!("CARGO_PKG_VERSION")),
-        "The version of Cloverleaf. Apache Kafka has no such setting: by it the two are told apart.";
+        "The version of Cloverleaf, by which it is told from Apache Kafka.";
     "default.replication.factor", NUMBER, Standard::Is("1"),
         "Replicas of topics that are made without a number: there is one broker.";
     "delete.topic.enable", Kind::Bool, Standard::Is("true"),
