@@ -69,6 +69,13 @@ struct Found {
     promise: Option<Promise>,
 }
 
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Publishes,
+    Subscribes,
+}
+
 /// A connection that has introduced itself.
 struct Introduced {
     wire: Wire,
@@ -123,7 +130,7 @@ impl Nsq {
         })
     }
 
-    fn introduce(&self, plan: &Plan) -> Result<Introduced, DriverError> {
+    fn introduce(&self, plan: &Plan, role: Role) -> Result<Introduced, DriverError> {
         let frame_bytes_max = FRAME_BYTES_MAX.max(plan.size_bytes + FRAME_OVERHEAD_BYTES);
         let wire = Wire::connect(self.address, frame_bytes_max);
         let mut wire = wire.map_err(|error| self.url.unreachable(error))?;
@@ -131,9 +138,11 @@ impl Nsq {
             "client_id": "cloverleaf-bench",
             "user_agent": USER_AGENT,
             "feature_negotiation": true,
-            // A connection may wait for long before the measurement begins.
-            "heartbeat_interval": -1,
         });
+        // A connection may wait for long before the measurement begins. SUB wants heartbeats.
+        if role == Role::Publishes {
+            identify["heartbeat_interval"] = json!(-1);
+        }
         for (option, name) in [
             ("output-buffer-timeout", "output_buffer_timeout"),
             ("output-buffer-size", "output_buffer_size"),
@@ -196,7 +205,7 @@ impl Nsq {
     }
 
     fn subscribed(&self, plan: &Plan) -> Result<Introduced, DriverError> {
-        let mut introduced = self.introduce(plan)?;
+        let mut introduced = self.introduce(plan, Role::Subscribes)?;
         let sub = ["SUB", plan.topic.as_str(), self.channel.as_str()];
         command(introduced.wire.out(), &sub);
         self.answer(&mut introduced.wire)?;
@@ -239,7 +248,7 @@ impl Connect for Nsq {
                 what: "NSQ answers every publish: there is no --acks none".to_owned(),
             });
         }
-        let introduced = self.introduce(plan)?;
+        let introduced = self.introduce(plan, Role::Publishes)?;
         *self.found.lock() = Found {
             version: introduced.version,
             promise: self.find_promise(),
@@ -252,7 +261,7 @@ impl Connect for Nsq {
     }
 
     fn producer(&self, plan: &Plan, _: u32) -> Result<Box<dyn Produce>, DriverError> {
-        let introduced = self.introduce(plan)?;
+        let introduced = self.introduce(plan, Role::Publishes)?;
         Ok(Box::new(Producer {
             wire: introduced.wire,
             url: self.url.clone(),
