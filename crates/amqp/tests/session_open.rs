@@ -22,6 +22,14 @@ fn the_server_says_what_it_can() {
     assert_eq!(start.mechanisms, b"PLAIN AMQPLAIN");
     let product = start.server_properties.get("product");
     assert_eq!(product, Some(Value::String(b"RabbitMQ")));
+    for (name, expected) in [
+        ("cloverleaf.durability", "protocol"),
+        ("cloverleaf.durability.persistent", "disk"),
+        ("cloverleaf.durability.transient", "kernel"),
+    ] {
+        let told = start.server_properties.get(name);
+        assert_eq!(told, Some(Value::String(expected.as_bytes())), "{name}");
+    }
     let Some(Value::Table(capabilities)) = start.server_properties.get("capabilities") else {
         panic!("no capabilities");
     };

@@ -75,6 +75,19 @@ pub enum Promise {
     Configured,
 }
 
+impl Promise {
+    /// As Cloverleaf tells its clients, and as a user says it: `none`, `memory`, `kernel`, `disk`.
+    pub fn named(name: &str) -> Option<Promise> {
+        Some(match name {
+            "none" => Promise::None,
+            "memory" => Promise::Memory,
+            "kernel" => Promise::Kernel,
+            "disk" => Promise::Disk,
+            _ => return None,
+        })
+    }
+}
+
 /// A protocol's client: makes connections to one broker. Each connection is used by one thread.
 pub trait Connect: Send + Sync {
     /// Looks whether the broker is there, and makes the topic as the plan wants it.

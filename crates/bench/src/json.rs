@@ -62,6 +62,7 @@ fn outcome(outcome: &Outcome) -> Value {
         "url": outcome.subject.url,
         "versions": versions,
         "durability": words::promise(outcome.subject.promise),
+        "durability_is_claimed": outcome.subject.is_claimed,
         "kind": outcome.kind,
         "settings": settings,
         "started_unix_ms": outcome.started_unix_ms,

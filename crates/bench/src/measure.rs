@@ -91,6 +91,7 @@ impl Target<'_> {
                 url: self.url.clone(),
                 versions: self.connect.versions(),
                 promise: self.connect.promise(plan),
+                is_claimed: false,
             },
             kind,
             plan: plan.clone(),

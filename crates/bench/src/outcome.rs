@@ -32,6 +32,9 @@ pub struct Subject {
     pub versions: Vec<(String, String)>,
     /// What its acknowledgements promise.
     pub promise: Promise,
+    /// The user says so, not the broker.
+    #[serde(default)]
+    pub is_claimed: bool,
 }
 
 /// One measurement.

@@ -31,9 +31,8 @@ pub fn render(report: &Report, width: u16) -> String {
         out.push('\n');
     };
     line(&title(report));
-    for promise in promises(report) {
-        let name = words::promise(promise);
-        line(&format!("  {name}: {}", words::promise_sentence(promise)));
+    for (class, promise) in classes(report) {
+        line(&format!("  {class}: {}", words::promise_sentence(promise)));
     }
     line(&conditions(report));
     line(&settings(report));
@@ -49,26 +48,27 @@ pub fn render(report: &Report, width: u16) -> String {
 
 /// What it is about, with the durability class.
 pub(crate) fn title(report: &Report) -> String {
-    let promises = promises(report);
-    match promises.as_slice() {
+    let classes = classes(report);
+    match classes.as_slice() {
         [] => report.title.clone(),
-        [one] => format!("{} · durability: {}", report.title, words::promise(*one)),
+        [(one, _)] => format!("{} · durability: {one}", report.title),
         several => {
-            let each: Vec<&str> = several.iter().map(|it| words::promise(*it)).collect();
+            let each: Vec<&str> = several.iter().map(|(class, _)| class.as_str()).collect();
             format!("{} · durability differs: {}", report.title, each.join(", "))
         }
     }
 }
 
-/// The durability classes of a report, each once.
-fn promises(report: &Report) -> Vec<Promise> {
-    let mut promises: Vec<Promise> = Vec::new();
+/// The durability classes of a report, each once, with what they mean.
+fn classes(report: &Report) -> Vec<(String, Promise)> {
+    let mut classes: Vec<(String, Promise)> = Vec::new();
     for outcome in report.rows.iter().flat_map(|row| &row.runs) {
-        if !promises.contains(&outcome.subject.promise) {
-            promises.push(outcome.subject.promise);
+        let class = (words::class(&outcome.subject), outcome.subject.promise);
+        if !classes.contains(&class) {
+            classes.push(class);
         }
     }
-    promises
+    classes
 }
 
 /// The machine in one line.
@@ -205,7 +205,7 @@ fn throughput(report: &Report, width: u16) -> String {
         };
         for (at, (name, side)) in sides(first.kind).into_iter().enumerate() {
             let mut cells = begin(row, first, &names);
-            cells.push(words::promise(first.subject.promise).to_owned());
+            cells.push(words::class(&first.subject));
             cells.push(name.to_owned());
             let rate = |outcome: &Outcome| side(outcome).map(Tally::rate);
             cells.push(or_dash(row.median(rate), words::number));
@@ -369,6 +369,7 @@ pub(crate) mod tests {
                 url: format!("nsq://{label}"),
                 versions: vec![("client".to_owned(), "1".to_owned())],
                 promise: Promise::Kernel,
+                is_claimed: false,
             },
             kind: Kind::EndToEnd,
             plan: Plan {
@@ -479,22 +480,22 @@ pub(crate) mod tests {
     #[test]
     fn different_promises_are_not_hidden() {
         let mut disk = outcome("b", 5);
-        disk.subject.promise = Promise::Disk;
+        (disk.subject.promise, disk.subject.is_claimed) = (Promise::Disk, true);
         let rows = [outcome("a", 5), disk].map(|outcome| Row {
             variations: Vec::new(),
             runs: vec![outcome],
         });
         let table = plain(&report(rows.to_vec()));
         assert!(
-            table.starts_with("Test · durability differs: kernel, disk\n"),
+            table.starts_with("Test · durability differs: kernel, disk (claimed)\n"),
             "{table}"
         );
         assert!(
-            table.contains("  disk: Acknowledged once synced"),
+            table.contains("  disk (claimed): Acknowledged once synced"),
             "{table}"
         );
         assert_eq!(
-            cells(&table, &["b", "disk", "published"]).len(),
+            cells(&table, &["b", "disk (claimed)", "published"]).len(),
             1,
             "{table}"
         );

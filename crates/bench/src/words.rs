@@ -3,7 +3,7 @@
 //! A number and its unit are joined by a space that does not break.
 
 use crate::driver::Promise;
-use crate::outcome::{Kind, Outcome, Row, Variation};
+use crate::outcome::{Kind, Outcome, Row, Subject, Variation};
 use crate::payload::PayloadKind;
 use crate::plan::{Acks, Amount, Plan};
 use crate::schedule::Arrivals;
@@ -121,7 +121,13 @@ pub fn rate(messages_per_second: f64) -> String {
     format!("{}/s", number(messages_per_second))
 }
 
-/// The durability class in one word, for titles.
+/// A broker's durability class, for titles: "disk", and "disk (claimed)" where its user says so.
+pub fn class(subject: &Subject) -> String {
+    let claimed = if subject.is_claimed { " (claimed)" } else { "" };
+    format!("{}{claimed}", promise(subject.promise))
+}
+
+/// The durability class in one word.
 pub fn promise(promise: Promise) -> &'static str {
     match promise {
         Promise::None => "no acks",

@@ -137,6 +137,7 @@ fn outcome(broker: Broker, kind: Kind, plan: Plan, dice: &mut Dice) -> Outcome {
                 ("broker".to_owned(), "1.3.0".to_owned()),
             ],
             promise: broker.promise,
+            is_claimed: false,
         },
         kind,
         started_unix_ms: 1_795_322_460_000,

@@ -25,6 +25,25 @@ pub enum DurabilityMode {
 }
 
 impl DurabilityMode {
+    /// As the option `durability` has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Protocol => "protocol",
+            Self::Disk => "disk",
+            Self::Kernel => "kernel",
+        }
+    }
+
+    /// What is told to clients: the name of the class in which a publish is stored for which the
+    /// protocol asks `asked`.
+    pub fn class_name(self, asked: Durability) -> &'static str {
+        match self.class(asked) {
+            Durability::None => "none",
+            Durability::Kernel => "kernel",
+            Durability::Disk => "disk",
+        }
+    }
+
     /// The class in which a publish is stored for which the protocol asks `asked`.
     pub fn class(self, asked: Durability) -> Durability {
         match self {

@@ -11,6 +11,7 @@
 //!                     ◀──    connection.open-ok
 //! ```
 
+use cloverleaf_log::Durability;
 use cloverleaf_session::Now;
 use cloverleaf_telemetry::Identity;
 
@@ -84,6 +85,7 @@ impl Session {
         let capabilities = table_bytes(&capabilities);
         let platform = concat!("Cloverleaf ", env!("CARGO_PKG_VERSION"));
         let text = |text: &'static str| Value::String(text.as_bytes());
+        let mode = self.host.broker().options().durability;
         let properties = table_bytes(&[
             // They were written a line above.
             (
@@ -95,6 +97,16 @@ impl Session {
             ("cluster_name", text("cloverleaf")),
             ("platform", text(platform)),
             ("information", text("Apache-2.0")),
+            // What a confirm promises: of a persistent message in a durable queue, of another.
+            ("cloverleaf.durability", text(mode.name())),
+            (
+                "cloverleaf.durability.persistent",
+                text(mode.class_name(Durability::Disk)),
+            ),
+            (
+                "cloverleaf.durability.transient",
+                text(mode.class_name(Durability::Kernel)),
+            ),
         ]);
         let start = Method::ConnectionStart(method::ConnectionStart {
             version_major: 0,

@@ -15,6 +15,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use crate::driver::Promise;
+
 /// How long connecting, and each answer, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest greeting that is read: RabbitMQ's has about 500 bytes.
@@ -52,6 +54,15 @@ impl Greeting {
     /// Whether it is Cloverleaf, which calls its product as RabbitMQ's clients want it.
     pub(super) fn is_cloverleaf(&self) -> bool {
         self.text("platform").starts_with(CLOVERLEAF)
+    }
+
+    /// What Cloverleaf says of the confirm of a persistent message in a durable queue, or of
+    /// another message.
+    pub(super) fn class(&self, is_persistent: bool) -> Option<Promise> {
+        Promise::named(match is_persistent {
+            true => self.text("cloverleaf.durability.persistent"),
+            false => self.text("cloverleaf.durability.transient"),
+        })
     }
 
     /// Name and version.

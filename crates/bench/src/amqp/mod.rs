@@ -78,6 +78,8 @@ impl QueueKind {
 struct Prepared {
     /// The queue was made by us.
     is_ours: bool,
+    /// The queue is durable and of the kind that the URL names, if it names one.
+    is_as_asked: bool,
     greeting: Greeting,
 }
 
@@ -135,8 +137,9 @@ impl Amqp {
         Err(self.url.unreachable(reason))
     }
 
-    /// Makes the queue; `false`: it was there, and is used as it is.
-    fn make(&self, plan: &Plan) -> Result<bool, DriverError> {
+    /// Makes the queue, or takes one that is there as it is. Says whether it has made it, and
+    /// whether it is durable and of the kind that is wanted.
+    fn make(&self, plan: &Plan) -> Result<(bool, bool), DriverError> {
         let connection = AmqpConnection::open(&self.url, 0)?;
         let channel = connection.channel()?;
         let there = channel.queue_declare(
@@ -148,7 +151,10 @@ impl Amqp {
             FieldTable::default(),
         );
         match connection.wait(there)? {
-            Ok(queue) if queue.message_count() == 0 => return Ok(false),
+            Ok(queue) if queue.message_count() == 0 => {
+                // A broker takes a declaration of what is there only if it is the same.
+                return Ok((false, self.declare(&connection, plan)?.is_ok()));
+            }
             Ok(queue) => {
                 return Err(self.url.refused(format!(
                     "the queue \"{}\" is there already and has {} messages, which consumers of a \
@@ -160,7 +166,18 @@ impl Amqp {
             Err(error) if is_absent(&error) => {}
             Err(error) => return Err(self.url.refused(words(&error))),
         }
-        // The channel is closed by the broker's "not found".
+        let made = self.declare(&connection, plan)?;
+        made.map_err(|error| self.url.refused(words(&error)))?;
+        Ok((true, true))
+    }
+
+    /// Declares a durable queue of the kind that is wanted. On a channel of its own: the broker
+    /// closes that on which it refuses something.
+    fn declare(
+        &self,
+        connection: &AmqpConnection,
+        plan: &Plan,
+    ) -> Result<lapin::Result<lapin::Queue>, DriverError> {
         let channel = connection.channel()?;
         let mut arguments = FieldTable::default();
         if let Some(kind) = self.queue_kind {
@@ -171,18 +188,20 @@ impl Amqp {
             durable: true,
             ..QueueDeclareOptions::default()
         };
-        let made = channel.queue_declare(plan.topic.as_str().into(), options, arguments);
-        let made = connection.wait(made)?;
-        made.map_err(|error| self.url.refused(words(&error)))?;
-        Ok(true)
+        let name = plan.topic.as_str().into();
+        connection.wait(channel.queue_declare(name, options, arguments))
     }
 }
 
 impl Connect for Amqp {
     fn prepare(&self, plan: &Plan) -> Result<(), DriverError> {
         let greeting = self.greet()?;
-        let is_ours = self.make(plan)?;
-        *self.prepared.lock() = Prepared { is_ours, greeting };
+        let (is_ours, is_as_asked) = self.make(plan)?;
+        *self.prepared.lock() = Prepared {
+            is_ours,
+            is_as_asked,
+            greeting,
+        };
         Ok(())
     }
 
@@ -229,8 +248,7 @@ impl Connect for Amqp {
         versions
     }
 
-    /// Cloverleaf confirms a persistent message of a durable queue when it is synced, another one
-    /// when it is written.
+    /// Cloverleaf says itself what a confirm promises: it depends on its option `durability`.
     ///
     /// RabbitMQ 4 confirms a persistent message of a classic queue when it is written to the file,
     /// and does not sync it (`sync/1` of `rabbit_classic_queue_store_v2.erl` flushes its buffer
@@ -239,21 +257,34 @@ impl Connect for Amqp {
     /// is confirmed (<https://www.rabbitmq.com/docs/quorum-queues>, "Data safety"). A queue whose
     /// kind nobody has named is classic, unless its virtual host says something else; so it is
     /// taken as [`Promise::Configured`]. So are other products and versions.
+    ///
+    /// Of a queue that was there, and is not what would have been made, nothing is known.
     fn promise(&self, plan: &Plan) -> Promise {
-        promise(&self.prepared.lock().greeting, plan.acks, self.queue_kind)
+        promise(&self.prepared.lock(), plan.acks, self.queue_kind)
     }
 }
 
-fn promise(greeting: &Greeting, acks: Acks, queue: Option<QueueKind>) -> Promise {
+fn promise(prepared: &Prepared, acks: Acks, queue: Option<QueueKind>) -> Promise {
+    let Prepared {
+        greeting,
+        is_as_asked,
+        ..
+    } = prepared;
     let (product, version) = greeting.product();
     let is_rabbit_4 = product == "RabbitMQ" && version.starts_with("4.");
+    let [persistent, transient] = [true, false].map(|is_persistent| greeting.class(is_persistent));
+    let told = match acks {
+        Acks::None => return Promise::None,
+        Acks::One => transient,
+        // It is the same, whatever the queue is.
+        Acks::All if *is_as_asked || persistent == transient => persistent,
+        Acks::All => None,
+    };
     match (acks, queue) {
-        (Acks::None, _) => Promise::None,
-        (Acks::All, _) if greeting.is_cloverleaf() => Promise::Disk,
-        (Acks::One, _) if greeting.is_cloverleaf() => Promise::Kernel,
-        (_, Some(QueueKind::Quorum)) if is_rabbit_4 => Promise::Disk,
-        (Acks::All, Some(QueueKind::Classic)) if is_rabbit_4 => Promise::Kernel,
-        (Acks::One, Some(QueueKind::Classic)) if is_rabbit_4 => Promise::Memory,
+        _ if greeting.is_cloverleaf() => told.unwrap_or(Promise::Configured),
+        (_, Some(QueueKind::Quorum)) if is_rabbit_4 && *is_as_asked => Promise::Disk,
+        (Acks::All, Some(QueueKind::Classic)) if is_rabbit_4 && *is_as_asked => Promise::Kernel,
+        (Acks::One, Some(QueueKind::Classic)) if is_rabbit_4 && *is_as_asked => Promise::Memory,
         _ => Promise::Configured,
     }
 }
@@ -289,25 +320,55 @@ mod tests {
 
     #[test]
     fn a_promise_is_what_the_broker_does() {
-        let rabbit = Greeting::with(&[("product", "RabbitMQ"), ("version", "4.0.5")]);
-        let old = Greeting::with(&[("product", "RabbitMQ"), ("version", "3.8.1")]);
-        let ours = Greeting::with(&[("product", "RabbitMQ"), ("platform", "Cloverleaf 0.1.0")]);
+        let of = |fields: &[(&str, &str)]| Prepared {
+            is_as_asked: true,
+            greeting: Greeting::with(fields),
+            ..Prepared::default()
+        };
+        let another_queue = |prepared: &Prepared| Prepared {
+            is_as_asked: false,
+            greeting: prepared.greeting.clone(),
+            ..Prepared::default()
+        };
+        let ours = |persistent, transient| {
+            of(&[
+                ("product", "RabbitMQ"),
+                ("platform", "Cloverleaf 0.1.0"),
+                ("cloverleaf.durability.persistent", persistent),
+                ("cloverleaf.durability.transient", transient),
+            ])
+        };
+        let rabbit = of(&[("product", "RabbitMQ"), ("version", "4.0.5")]);
+        let old = of(&[("product", "RabbitMQ"), ("version", "3.8.1")]);
+        let silent = of(&[("product", "RabbitMQ"), ("platform", "Cloverleaf 0.1.0")]);
+        let protocol = ours("disk", "kernel");
         let (classic, quorum) = (Some(QueueKind::Classic), Some(QueueKind::Quorum));
-        for (greeting, acks, queue, expected) in [
-            (&ours, Acks::All, None, Promise::Disk),
-            (&ours, Acks::One, quorum, Promise::Kernel),
-            (&ours, Acks::None, None, Promise::None),
-            (&rabbit, Acks::All, classic, Promise::Kernel),
-            (&rabbit, Acks::One, classic, Promise::Memory),
-            (&rabbit, Acks::One, quorum, Promise::Disk),
-            (&rabbit, Acks::All, None, Promise::Configured),
-            (&old, Acks::All, classic, Promise::Configured),
+        let (one, all) = (Acks::One, Acks::All);
+        for (prepared, acks, queue, expected) in [
+            (&protocol, all, None, Promise::Disk),
+            (&protocol, one, quorum, Promise::Kernel),
+            (&protocol, Acks::None, None, Promise::None),
+            // It may not be durable.
+            (&another_queue(&protocol), all, None, Promise::Configured),
+            (&another_queue(&protocol), one, None, Promise::Kernel),
+            (&ours("kernel", "kernel"), all, None, Promise::Kernel),
+            (
+                &another_queue(&ours("disk", "disk")),
+                all,
+                None,
+                Promise::Disk,
+            ),
+            (&ours("disk", "disk"), one, None, Promise::Disk),
+            (&silent, all, None, Promise::Configured),
+            (&rabbit, all, classic, Promise::Kernel),
+            (&rabbit, one, classic, Promise::Memory),
+            (&rabbit, one, quorum, Promise::Disk),
+            (&another_queue(&rabbit), one, quorum, Promise::Configured),
+            (&rabbit, all, None, Promise::Configured),
+            (&old, all, classic, Promise::Configured),
         ] {
-            assert_eq!(
-                promise(greeting, acks, queue),
-                expected,
-                "{greeting:?} {acks:?}"
-            );
+            let promise = promise(prepared, acks, queue);
+            assert_eq!(promise, expected, "{:?} {acks:?}", prepared.greeting);
         }
     }
 }

@@ -159,6 +159,7 @@ fn open(session: &mut Session<'_>, target: &TargetArgs) -> Result<Vec<Candidate>
             url: url.to_string(),
             versions: Vec::new(),
             promise: Promise::Configured,
+            is_claimed: false,
         };
         candidates.push(Candidate { subject, opened });
     }
@@ -217,6 +218,7 @@ fn measure_in_turns(
                             .versions
                             .clone_from(&outcome.subject.versions);
                         candidate.subject.promise = outcome.subject.promise;
+                        candidate.subject.is_claimed = outcome.subject.is_claimed;
                         row.runs.push(outcome);
                     }
                     Some(Err(error)) => {
@@ -308,6 +310,7 @@ mod tests {
                 url: String::new(),
                 versions: Vec::new(),
                 promise: Promise::Configured,
+                is_claimed: false,
             },
             opened: Ok(Fake { service_ns: 1 }.opened(name)),
         });
@@ -320,6 +323,7 @@ mod tests {
             url: "nsq://127.0.0.1:1".to_owned(),
             versions: vec![("broker".to_owned(), "1".to_owned())],
             promise: Promise::Kernel,
+            is_claimed: false,
         };
         Outcome {
             produced: Some(crate::Tally {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::Duration;
 
-use super::session::{Opened, Promised};
+use super::session::Opened;
 use crate::book::Book;
 use crate::driver::{Connect, Consume, DriverError, Produce, Promise, Stop};
 use crate::feed::{Feed, Message, Next};
@@ -28,7 +28,7 @@ impl Fake {
             reached: Url::embedded(Protocol::Nsq),
             place: BrokerPlace::Elsewhere,
             topic: None,
-            promise: Promised::ByClient,
+            claimed: None,
         }
     }
 }

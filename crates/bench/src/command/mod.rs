@@ -27,7 +27,7 @@ pub use distance::{FleetArgs, LinkArgs};
 pub use embed::{Embed, EmbedOptions, EmbeddedBroker};
 pub use live::LiveLine;
 pub use plans::{Defaults, LATENCY, SIZE_BYTES, THROUGHPUT, Variant};
-pub use session::{Opened, Promised, Session, Task};
+pub use session::{Opened, Session, Task};
 pub use story::StoryArgs;
 pub use sweep::{Over, SweepArgs};
 pub use values::{ArrivalsArg, PayloadArg};

@@ -13,10 +13,11 @@ use crate::driver::{Connect, Promise, Stop};
 use crate::fleet::Fleet;
 use crate::measure::{Progress, Target};
 use crate::outcome::{Kind, Outcome, Report, Row, Variation};
-use crate::plan::{Acks, Plan};
+use crate::plan::Plan;
 use crate::proxy::{Link, connect_over};
 use crate::url::{Protocol, Url};
 use crate::usage::{BrokerPlace, GENERATOR_THREADS};
+use crate::words;
 
 /// One call of `cloverleaf bench`.
 pub struct Session<'s> {
@@ -47,37 +48,8 @@ pub struct Opened {
     pub place: BrokerPlace,
     /// A topic that the user named.
     pub topic: Option<String>,
-    /// Who knows what its acknowledgements promise.
-    pub promise: Promised,
-}
-
-/// Who knows what a broker's acknowledgements promise.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Promised {
-    /// The client.
-    ByClient,
-    /// The user.
-    Always(Promise),
-    /// We: it is a Cloverleaf in this durability mode.
-    Mode(String, Protocol),
-}
-
-impl Promised {
-    /// What they promise under this plan, if the client says `by_client`.
-    pub fn under(&self, plan: &Plan, by_client: Promise) -> Promise {
-        match self {
-            Promised::ByClient => by_client,
-            Promised::Always(promise) => *promise,
-            Promised::Mode(..) if plan.acks == Acks::None => Promise::None,
-            Promised::Mode(mode, protocol) => match (mode.as_str(), protocol) {
-                ("disk", _) => Promise::Disk,
-                ("kernel", _) | (_, Protocol::Nsq) => Promise::Kernel,
-                // What the protocol asks for.
-                _ if plan.acks == Acks::All => Promise::Disk,
-                _ => Promise::Kernel,
-            },
-        }
-    }
+    /// What its acknowledgements promise, if the user says it.
+    pub claimed: Option<Promise>,
 }
 
 /// One row to be measured.
@@ -213,19 +185,10 @@ impl<'s> Session<'s> {
     /// As [`Session::open_all`].
     pub fn open_over(&mut self, url: &Url, link: &Link) -> Result<Opened, BenchError> {
         let label = url.name();
-        let durability = url.option("durability");
-        let promise = match url.is_embedded() {
-            // It is started so; what an acknowledgement means then, this program knows.
-            true => {
-                let options = EmbedOptions::of(url)?;
-                let durability = options.durability.as_deref();
-                let mode = durability.unwrap_or("protocol").to_owned();
-                Promised::Mode(mode, url.protocol)
-            }
-            false => match durability {
-                Some(text) => Promised::Always(parse_promise(text)?),
-                None => Promised::ByClient,
-            },
+        let claimed = match url.option("durability") {
+            // It is started so, and says what that means.
+            Some(_) if url.is_embedded() => None,
+            text => text.map(parse_promise).transpose()?,
         };
         let mut real = url.clone();
         let mut place = None;
@@ -258,7 +221,7 @@ impl<'s> Session<'s> {
             reached: real,
             place,
             topic: None,
-            promise,
+            claimed,
         })
     }
 
@@ -354,8 +317,9 @@ impl<'s> Session<'s> {
         };
         live.end();
         let mut outcome = measured?;
-        let by_client = outcome.subject.promise;
-        outcome.subject.promise = opened.promise.under(&plan, by_client);
+        if let Some(claimed) = opened.claimed {
+            claim(&mut outcome, claimed);
+        }
         Ok(outcome)
     }
 }
@@ -367,16 +331,25 @@ fn parse_pids(text: &str) -> Result<Vec<u32>, BenchError> {
 }
 
 fn parse_promise(text: &str) -> Result<Promise, BenchError> {
-    Ok(match text {
-        "none" => Promise::None,
-        "memory" => Promise::Memory,
-        "kernel" => Promise::Kernel,
-        "disk" => Promise::Disk,
-        _ => {
-            let text = format!("?durability={text} is none of none, memory, kernel, disk");
-            return Err(BenchError::Settings(text));
-        }
+    Promise::named(text).ok_or_else(|| {
+        let text = format!("?durability={text} is none of none, memory, kernel, disk");
+        BenchError::Settings(text)
     })
+}
+
+/// The user's word on what acknowledgements promise; where there are none it means nothing.
+fn claim(outcome: &mut Outcome, claimed: Promise) {
+    let by_client = outcome.subject.promise;
+    if matches!(by_client, Promise::None) || by_client == claimed {
+        return;
+    }
+    outcome.subject.promise = claimed;
+    outcome.subject.is_claimed = true;
+    outcome.remarks.push(format!(
+        "its durability class \"{}\" is what its URL claims; by itself it is \"{}\"",
+        words::promise(claimed),
+        words::promise(by_client)
+    ));
 }
 
 #[cfg(test)]
@@ -454,32 +427,20 @@ mod tests {
     }
 
     #[test]
-    fn promises_are_those_of_the_mode_or_of_the_user() {
-        let plan = |acks| Plan {
-            acks,
-            ..LoadArgs::default().plan(&THROUGHPUT).unwrap()
-        };
-        let mode = |mode: &str, protocol| Promised::Mode(mode.to_owned(), protocol);
-        for (promised, acks, expected) in [
-            (Promised::ByClient, Acks::All, Promise::Configured),
-            (
-                Promised::Always(Promise::Memory),
-                Acks::All,
-                Promise::Memory,
-            ),
-            (mode("protocol", Protocol::Kafka), Acks::None, Promise::None),
-            (
-                mode("protocol", Protocol::Kafka),
-                Acks::One,
-                Promise::Kernel,
-            ),
-            (mode("protocol", Protocol::Amqp), Acks::All, Promise::Disk),
-            (mode("protocol", Protocol::Nsq), Acks::All, Promise::Kernel),
-            (mode("kernel", Protocol::Kafka), Acks::All, Promise::Kernel),
-            (mode("disk", Protocol::Nsq), Acks::One, Promise::Disk),
+    fn what_a_user_claims_is_marked() {
+        for (by_client, claimed, expected, is_claimed) in [
+            (Promise::Configured, Promise::Disk, Promise::Disk, true),
+            (Promise::Kernel, Promise::Memory, Promise::Memory, true),
+            (Promise::Disk, Promise::Disk, Promise::Disk, false),
+            // Nothing is acknowledged.
+            (Promise::None, Promise::Disk, Promise::None, false),
         ] {
-            let promise = promised.under(&plan(acks), Promise::Configured);
-            assert_eq!(promise, expected, "{promised:?} {acks:?}");
+            let mut outcome = crate::table::tests::outcome("a", 1);
+            outcome.subject.promise = by_client;
+            claim(&mut outcome, claimed);
+            let subject = (outcome.subject.promise, outcome.subject.is_claimed);
+            assert_eq!(subject, (expected, is_claimed), "{by_client:?} {claimed:?}");
+            assert_eq!(outcome.remarks.len(), usize::from(is_claimed));
         }
     }
 

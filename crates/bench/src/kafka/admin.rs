@@ -35,9 +35,16 @@ pub(super) struct Broker {
     /// Its version, or that it does not tell.
     pub(super) version: String,
     is_cloverleaf: bool,
+    /// What Cloverleaf says of answers to `acks=1` and to `acks=all`.
+    classes: [Option<Promise>; 2],
     /// `flush.messages` of the topic.
     flush_messages: Option<String>,
+    /// `flush.ms` of the topic.
+    flush_ms: Option<String>,
 }
+
+/// Cloverleaf syncs a topic's messages one by one if its `flush.ms` is shorter than this.
+const FLUSH_MS: u64 = 1_000;
 
 impl Broker {
     fn new(
@@ -52,20 +59,33 @@ impl Broker {
             },
             is_cloverleaf: version.is_some(),
             version: version.unwrap_or_else(|| "(it does not tell its version)".to_owned()),
+            classes: ["1", "all"].map(|acks| {
+                let name = broker.get(&format!("cloverleaf.durability.acks.{acks}"));
+                Promise::named(name?.as_deref()?)
+            }),
             flush_messages: topic.get("flush.messages").cloned().flatten(),
+            flush_ms: topic.get("flush.ms").cloned().flatten(),
         }
     }
 
     pub(super) fn promise(&self, acks: Acks) -> Promise {
+        let [one, all] = self.classes;
         match (acks, self.flush_messages.as_deref()) {
             (Acks::None, _) => Promise::None,
-            (Acks::All, Some(_)) if self.is_cloverleaf => Promise::Disk,
+            _ if self.is_cloverleaf && self.syncs_each() => Promise::Disk,
+            (Acks::One, _) if self.is_cloverleaf => one.unwrap_or(Promise::Configured),
+            (Acks::All, _) if self.is_cloverleaf => all.unwrap_or(Promise::Configured),
             (_, Some("1")) => Promise::Disk,
             (_, Some(NEVER)) => Promise::Kernel,
-            // Cloverleaf syncs each message if there is any bound.
-            (_, Some(_)) if self.is_cloverleaf => Promise::Disk,
             _ => Promise::Configured,
         }
+    }
+
+    /// Whether a Cloverleaf syncs each message of the topic: it does if there is any bound.
+    fn syncs_each(&self) -> bool {
+        let is_short = |ms: &str| ms.parse().is_ok_and(|ms: u64| ms < FLUSH_MS);
+        self.flush_messages.as_deref().is_some_and(|it| it != NEVER)
+            || self.flush_ms.as_deref().is_some_and(is_short)
     }
 }
 
@@ -274,34 +294,55 @@ fn entries(resource: ConfigResource) -> HashMap<String, Option<String>> {
 mod tests {
     use super::*;
 
-    fn broker(version: Option<&str>, flush: Option<&str>) -> Broker {
-        let entry = |name: &str, value: Option<&str>| {
-            let value = value.map(|value| (name.to_owned(), Some(value.to_owned())));
-            value.into_iter().collect()
-        };
-        Broker::new(
-            &entry("cloverleaf.version", version),
-            &entry("flush.messages", flush),
-        )
+    /// Settings by name.
+    fn settings(each: &[(&str, &str)]) -> HashMap<String, Option<String>> {
+        let each = each.iter();
+        each.map(|(name, value)| ((*name).to_owned(), Some((*value).to_owned())))
+            .collect()
+    }
+
+    /// A Cloverleaf that says this of `acks=1` and `acks=all`.
+    fn cloverleaf(one: &str, all: &str, topic: &[(&str, &str)]) -> Broker {
+        let broker = settings(&[
+            ("cloverleaf.version", "0.1.0"),
+            ("cloverleaf.durability.acks.1", one),
+            ("cloverleaf.durability.acks.all", all),
+        ]);
+        Broker::new(&broker, &settings(topic))
     }
 
     #[test]
     fn a_promise_is_what_the_broker_says() {
-        let ours = broker(Some("0.1.0"), Some(NEVER));
-        assert_eq!(ours.promise(Acks::All), Promise::Disk);
-        assert_eq!(ours.promise(Acks::One), Promise::Kernel);
-        assert_eq!(ours.promise(Acks::None), Promise::None);
-        let apache = broker(None, Some(NEVER));
-        assert_eq!(apache.promise(Acks::All), Promise::Kernel);
-        assert_eq!(broker(None, Some("1")).promise(Acks::One), Promise::Disk);
-        assert_eq!(
-            broker(None, Some("9")).promise(Acks::All),
-            Promise::Configured
-        );
-        assert_eq!(broker(None, None).promise(Acks::All), Promise::Configured);
-        assert_eq!(
-            broker(Some("1"), Some("9")).promise(Acks::One),
-            Promise::Disk
-        );
+        let never = [("flush.messages", NEVER), ("flush.ms", NEVER)];
+        let each_ms = [("flush.messages", NEVER), ("flush.ms", "5")];
+        let (one, all) = (Acks::One, Acks::All);
+        use Promise::{Configured, Disk, Kernel};
+        for (broker, acks, expected) in [
+            (cloverleaf("kernel", "disk", &never), all, Disk),
+            (cloverleaf("kernel", "disk", &never), one, Kernel),
+            (
+                cloverleaf("kernel", "disk", &never),
+                Acks::None,
+                Promise::None,
+            ),
+            (cloverleaf("kernel", "kernel", &never), all, Kernel),
+            (cloverleaf("disk", "disk", &never), one, Disk),
+            // What is said of the topic counts more.
+            (cloverleaf("kernel", "kernel", &each_ms), one, Disk),
+            (
+                cloverleaf("kernel", "kernel", &[("flush.messages", "9")]),
+                one,
+                Disk,
+            ),
+            // It says something that nobody knows.
+            (cloverleaf("kernel", "moon", &never), all, Configured),
+        ] {
+            assert_eq!(broker.promise(acks), expected, "{broker:?} {acks:?}");
+        }
+        let another = |topic: &[(&str, &str)]| Broker::new(&HashMap::new(), &settings(topic));
+        assert_eq!(another(&never).promise(all), Kernel);
+        assert_eq!(another(&[("flush.messages", "1")]).promise(one), Disk);
+        assert_eq!(another(&[("flush.messages", "9")]).promise(all), Configured);
+        assert_eq!(another(&[]).promise(all), Configured);
     }
 }

@@ -257,7 +257,7 @@ impl Connect for Kafka {
         versions
     }
 
-    /// Cloverleaf syncs what is sent with `acks=all` before it answers, and has written the rest.
+    /// Cloverleaf says itself what an answer promises: it depends on its option `durability`.
     /// Apache Kafka has written to its files when it answers, whatever `acks` says, and leaves the
     /// sync to the kernel unless `flush.messages` of the topic is 1 (its documentation: "we
     /// recommend using the default flush settings which disable application fsync entirely").
@@ -268,7 +268,8 @@ impl Connect for Kafka {
             .url
             .option("acks")
             .or(self.url.option("request.required.acks"));
-        let acks = match acks {
+        // Our own client sends what the plan says.
+        let acks = match acks.filter(|_| !self.is_raw) {
             Some("0") => Acks::None,
             Some("all" | "-1") => Acks::All,
             Some(_) => Acks::One,

@@ -49,6 +49,8 @@ const OPTIONS: [&str; 6] = [
     "durability",
     "pid",
 ];
+/// Topics whose names end so are gone with the broker's process.
+const EPHEMERAL: &str = "#ephemeral";
 const USER_AGENT: &str = concat!("cloverleaf-bench/", env!("CARGO_PKG_VERSION"));
 /// RDY where a broker does not say how much it takes: nsqd's default.
 const RDY_MAX: u32 = 2_500;
@@ -317,7 +319,10 @@ impl Connect for Nsq {
         versions
     }
 
-    fn promise(&self, _: &Plan) -> Promise {
+    fn promise(&self, plan: &Plan) -> Promise {
+        if plan.topic.ends_with(EPHEMERAL) {
+            return Promise::Memory;
+        }
         self.found.lock().promise.unwrap_or(Promise::Configured)
     }
 }

@@ -61,7 +61,7 @@ fn group_table(
 ) -> (Table, bool) {
     let labels = group.rows.iter().map(|(subject, _)| {
         let subject = view.subjects[*subject];
-        format!("{}\n{}", subject.label, words::promise(subject.promise))
+        format!("{}\n{}", subject.label, words::class(subject))
     });
     let headings = std::iter::once("\ndurability".to_owned()).chain(labels);
     let mut table = table::new_table(headings.collect(), 1, width);

@@ -84,7 +84,7 @@ fn head(page: &mut Markup, report: &Report, view: &View<'_>) {
     for (at, subject) in view.subjects.iter().enumerate() {
         page.open("li", &[("class", &colour(at))]);
         page.element("b", &[], &subject.label);
-        let durability = format!("durability: {}", words::promise(subject.promise));
+        let durability = format!("durability: {}", words::class(subject));
         page.element("small", &[("class", &"promise")], durability);
         page.element("small", &[], words::promise_sentence(subject.promise));
         let versions = subject.versions.iter();

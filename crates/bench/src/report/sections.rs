@@ -125,7 +125,7 @@ fn legend(page: &mut Markup, view: &View<'_>, section: &Section<'_>) {
         if section.rows().any(|(of, _)| of == at) {
             page.open("li", &[("class", &colour(at))]);
             page.element("b", &[], &subject.label);
-            page.text(format!(" ({})", words::promise(subject.promise)));
+            page.text(format!(" ({})", words::class(subject)));
             page.close();
         }
     }

@@ -39,11 +39,7 @@ pub(super) fn throughput(page: &mut Markup, view: &View<'_>) {
         let Some(first) = row.runs.first() else {
             continue;
         };
-        page.element(
-            "td",
-            &[("class", &"l")],
-            words::promise(first.subject.promise),
-        );
+        page.element("td", &[("class", &"l")], words::class(&first.subject));
         cell(page, row.runs.len());
         if has_asked {
             cell(

@@ -2,6 +2,7 @@
 //! configuration of the broker, not through the protocol.
 
 use cloverleaf_broker::BrokerOptions;
+use cloverleaf_log::Durability;
 
 use crate::options::KafkaOptions;
 
@@ -56,6 +57,16 @@ settings! {
         "Whether asking for a topic or publishing to it makes it.";
     "broker.id", NUMBER, Standard::Of(|kafka, _| kafka.node_id.to_string()),
         "The number of this broker.";
+    "cloverleaf.durability", Kind::Text,
+        Standard::Of(|_, broker| broker.durability.name().to_owned()),
+        "The mode of the option durability, for topics of which flush.messages and flush.ms say \
+         nothing else.";
+    "cloverleaf.durability.acks.1", Kind::Text,
+        Standard::Of(|_, broker| broker.durability.class_name(Durability::Kernel).to_owned()),
+        "What an answer to acks=1 promises: kernel (written) or disk (synced).";
+    "cloverleaf.durability.acks.all", Kind::Text,
+        Standard::Of(|_, broker| broker.durability.class_name(Durability::Disk).to_owned()),
+        "What an answer to acks=all promises: kernel (written) or disk (synced).";
     "cloverleaf.version", Kind::Text, Standard::Is(env!("CARGO_PKG_VERSION")),
         "The version of Cloverleaf, by which it is told from Apache Kafka.";
     "default.replication.factor", NUMBER, Standard::Is("1"),
@@ -106,10 +117,30 @@ settings! {
 
 #[cfg(test)]
 mod tests {
+    use cloverleaf_broker::DurabilityMode;
+
     use super::*;
 
     #[test]
     fn names_are_in_order() {
         assert!(BROKER_SETTINGS.is_sorted_by(|a, b| a.name < b.name));
+    }
+
+    #[test]
+    fn answers_are_as_durable_as_the_mode_says() {
+        for (mode, expected) in [
+            (DurabilityMode::Protocol, ["protocol", "kernel", "disk"]),
+            (DurabilityMode::Kernel, ["kernel", "kernel", "kernel"]),
+            (DurabilityMode::Disk, ["disk", "disk", "disk"]),
+        ] {
+            let broker = BrokerOptions {
+                durability: mode,
+                ..BrokerOptions::default()
+            };
+            let told = BROKER_SETTINGS.iter();
+            let told = told.filter(|it| it.name.starts_with("cloverleaf.durability"));
+            let told = told.map(|it| it.value.text(&KafkaOptions::default(), &broker));
+            assert_eq!(told.collect::<Vec<_>>(), expected);
+        }
     }
 }

@@ -1,0 +1,218 @@
+//! The durability class in the titles of `cloverleaf bench`: what the real binary really promises.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+
+use cloverleaf_bench::{
+    Acks, Amount, Arrivals, BrokerPlace, Kind, PayloadKind, Plan, Promise, Stop, Target, Url,
+    connect,
+};
+use serde_json::Value;
+
+use support::{BINARY, Broker};
+
+fn plan(topic: &str, acks: Acks) -> Plan {
+    Plan {
+        run: 7,
+        topic: topic.to_owned(),
+        producers: 1,
+        consumers: 1,
+        size_bytes: 100,
+        payload: PayloadKind::Random,
+        amount: Amount::Messages(20),
+        warm_up_s: 0.0,
+        arrivals: Arrivals::Closed,
+        batch_messages: 1,
+        in_flight: 10,
+        acks,
+        partitions: 1,
+        keys: 0,
+        seed: 5,
+    }
+}
+
+/// A broker in this durability mode.
+fn broker(mode: &str) -> (Broker, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(BINARY);
+    command.env("CLOVERLEAF_DURABILITY", mode);
+    (
+        Broker::start_as(command, &folder.path().join("data")),
+        folder,
+    )
+}
+
+/// What is printed behind a word.
+fn address(broker: &Broker, name: &str) -> String {
+    let lines = broker.lines.iter();
+    let mut found = lines.filter_map(|line| line.trim().strip_prefix(name));
+    found.next().unwrap().trim().to_owned()
+}
+
+/// The class that a producer of this kind is titled with.
+fn class(url: &str, topic: &str, acks: Acks) -> Promise {
+    let url: Url = url.parse().unwrap();
+    let client = connect(&url).unwrap();
+    let target = Target {
+        connect: &*client,
+        label: url.name(),
+        url: url.to_string(),
+        place: BrokerPlace::of(&url.addresses().unwrap()),
+        keeps_topic: false,
+    };
+    let plan = plan(topic, acks);
+    let outcome = target.measure(Kind::Produce, &plan, &Stop::default(), |_| {});
+    let outcome = outcome.unwrap();
+    assert!(outcome.is_good(), "{url} {:?}", outcome.cut);
+    outcome.subject.promise
+}
+
+#[test]
+fn a_class_is_that_of_the_brokers_mode() {
+    for (mode, one, all) in [
+        ("protocol", Promise::Kernel, Promise::Disk),
+        ("kernel", Promise::Kernel, Promise::Kernel),
+        ("disk", Promise::Disk, Promise::Disk),
+    ] {
+        let (broker, _folder) = broker(mode);
+        let kafka = format!("kafka://{}", address(&broker, "Kafka"));
+        let amqp = format!("amqp://{}", address(&broker, "AMQP"));
+        for url in [&kafka, &amqp, &format!("{kafka}?client=raw")] {
+            assert_eq!(class(url, "t", Acks::One), one, "{mode} {url}");
+            assert_eq!(class(url, "t", Acks::All), all, "{mode} {url}");
+            assert_eq!(class(url, "t", Acks::None), Promise::None, "{mode} {url}");
+        }
+        // What the URL says counts more than the plan.
+        let by_url = |acks: &str| class(&format!("{kafka}?acks={acks}"), "t", Acks::One);
+        assert_eq!((by_url("0"), by_url("all")), (Promise::None, all), "{mode}");
+        let nsq = format!("nsq://{}?http={}", broker.nsq_tcp(), broker.nsq_http());
+        assert_eq!(class(&nsq, "t2", Acks::All), one, "{mode} {nsq}");
+        assert_eq!(class(&nsq, "t2#ephemeral", Acks::All), Promise::Memory);
+        // A topic that wants to be synced is, whatever the mode.
+        let synced = format!("{kafka}?topic.flush.messages=1");
+        assert_eq!(class(&synced, "synced", Acks::One), Promise::Disk, "{mode}");
+    }
+}
+
+#[test]
+fn a_queue_that_was_there_is_not_taken_for_another() {
+    let (broker, _folder) = broker("protocol");
+    let there = address(&broker, "AMQP");
+    for (name, is_durable) in [("durable", true), ("one", false), ("all", false)] {
+        declare(&there, name, is_durable);
+    }
+    let url = format!("amqp://{there}");
+    assert_eq!(class(&url, "durable", Acks::All), Promise::Disk);
+    assert_eq!(class(&url, "all", Acks::All), Promise::Configured);
+    assert_eq!(class(&url, "one", Acks::One), Promise::Kernel);
+}
+
+/// A queue, declared on a connection that ends then.
+fn declare(address: &str, name: &str, is_durable: bool) {
+    let short = |text: &str| {
+        let size = u8::try_from(text.len()).unwrap();
+        [&[size], text.as_bytes()].concat()
+    };
+    let login = b"\0guest\0guest";
+    let start_ok = [
+        // No properties of the client.
+        &[0; 4],
+        &short("PLAIN")[..],
+        &u32::try_from(login.len()).unwrap().to_be_bytes(),
+        login,
+        &short("en_US"),
+    ];
+    // Frames of 4,096 bytes, no heartbeats.
+    let tune_ok = [0, 8, 0, 0, 16, 0, 0, 0];
+    let open = [&short("/")[..], &[0, 0]].concat();
+    let durable = [u8::from(is_durable) << 1];
+    let declare = [&[0, 0], &short(name)[..], &durable, &[0; 4]].concat();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"AMQP\0\0\x09\x01").unwrap();
+    hear(&mut stream, [10, 10]);
+    say(&mut stream, 0, [10, 11], &start_ok.concat());
+    hear(&mut stream, [10, 30]);
+    say(&mut stream, 0, [10, 31], &tune_ok);
+    say(&mut stream, 0, [10, 40], &open);
+    hear(&mut stream, [10, 41]);
+    say(&mut stream, 1, [20, 10], &[0]);
+    hear(&mut stream, [20, 11]);
+    say(&mut stream, 1, [50, 10], &declare);
+    hear(&mut stream, [50, 11]);
+}
+
+/// Sends a method, which is named by its class and its number in that.
+fn say(stream: &mut TcpStream, channel: u8, [class, method]: [u8; 2], arguments: &[u8]) {
+    let payload = [&[0, class, 0, method], arguments].concat();
+    let size = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let frame = [&[1, 0, channel], &size[..], &payload, b"\xce"].concat();
+    stream.write_all(&frame).unwrap();
+}
+
+/// Waits for a method.
+fn hear(stream: &mut TcpStream, [class, method]: [u8; 2]) {
+    let mut head = [0; 7];
+    stream.read_exact(&mut head).unwrap();
+    let size = u32::from_be_bytes([head[3], head[4], head[5], head[6]]);
+    let mut payload = vec![0; size as usize + 1];
+    stream.read_exact(&mut payload).unwrap();
+    assert_eq!(payload[..4], [0, class, 0, method]);
+}
+
+/// The title of a producer, and its only run.
+fn titled(url: &str, more: &[&str]) -> (String, Value) {
+    let run = |format: &str| {
+        let args = [
+            "bench",
+            "producer",
+            "--count=20",
+            "--warm-up=0",
+            format,
+            url,
+        ];
+        let output = Command::new(BINARY).args(args).args(more).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{url} {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let table = run("--quiet");
+    let mut report: Value = serde_json::from_str(&run("--json")).unwrap();
+    let title = table.lines().next().unwrap().to_owned();
+    (title, report["rows"][0]["runs"][0].take())
+}
+
+#[test]
+fn titles_of_embedded_brokers_know_what_their_urls_say() {
+    for (url, acks, expected) in [
+        ("embedded:kafka?acks=0", "one", "no acks"),
+        ("embedded:kafka?acks=all", "one", "disk"),
+        ("embedded:kafka?durability=kernel", "all", "kernel"),
+        ("embedded:amqp?durability=kernel", "all", "kernel"),
+        ("embedded:amqp?durability=disk", "one", "disk"),
+        ("embedded:nsq?durability=disk", "one", "disk"),
+        ("embedded:nsq", "all", "kernel"),
+    ] {
+        let (title, run) = titled(&format!("--url={url}"), &["--acks", acks]);
+        let expected_title = format!("Publishing · durability: {expected}");
+        assert_eq!(title, expected_title, "{url}");
+        assert_eq!(run["durability"], expected, "{url}");
+        assert_eq!(run["durability_is_claimed"], false, "{url}");
+    }
+}
+
+#[test]
+fn what_a_user_claims_is_marked_and_needs_answers() {
+    let (broker, _folder) = broker("protocol");
+    let there = address(&broker, "AMQP");
+    let url = format!("--url=amqp://{there}?durability=disk");
+    let (title, run) = titled(&url, &["--acks=one"]);
+    assert_eq!(title, "Publishing · durability: disk (claimed)");
+    assert_eq!(run["durability_is_claimed"], true);
+    let (title, _) = titled(&url, &["--acks=none"]);
+    assert_eq!(title, "Publishing · durability: no acks");
+}
