@@ -36,6 +36,7 @@ mod plan;
 mod proxy;
 mod report;
 mod schedule;
+mod secrets;
 mod sides;
 mod slots;
 pub mod stories;

@@ -35,6 +35,9 @@ pub fn render(report: &Report, width: u16) -> String {
         line(&format!("  {class}: {}", words::promise_sentence(promise)));
     }
     line(&conditions(report));
+    for place in places(report) {
+        line(&place);
+    }
     line(&settings(report));
     line(&throughput(report, width));
     if let Some(latency) = latency(report, width) {
@@ -69,6 +72,19 @@ fn classes(report: &Report) -> Vec<(String, Promise)> {
         }
     }
     classes
+}
+
+/// Where brokers are that are called otherwise, and the options of their clients.
+fn places(report: &Report) -> Vec<String> {
+    let mut places: Vec<String> = Vec::new();
+    for outcome in report.rows.iter().flat_map(|row| &row.runs) {
+        let subject = &outcome.subject;
+        let place = format!("{}: {}", subject.label, subject.url);
+        if subject.label != subject.url && !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    places
 }
 
 /// The machine in one line.

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The label is the broker's name in tables. Options are the client's; what each client
-//! understands stands in its own module. `%41` in users, passwords and paths is `A`.
+//! understands stands in its own module. `%41` in users, passwords, paths and options is `A`: an `@`
+//! of a path or an option is written `%40`, a `/` or `?` of a password `%2F` and `%3F`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::driver::{Connect, DriverError};
 use crate::nsq::Nsq;
+use crate::secrets::{self, HIDDEN, is_secret};
 
 /// What is spoken there.
 #[derive(
@@ -62,7 +64,7 @@ impl Protocol {
 }
 
 /// Where a broker is, and how to reach it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Url {
     /// What is spoken there.
     pub protocol: Protocol,
@@ -91,9 +93,17 @@ pub enum UrlError {
     /// The protocol is none of ours.
     #[error("\"{0}\" is none of nsq, kafka, amqp, nats")]
     Protocol(String),
-    /// The port is no number.
+    /// There is no such host.
     #[error("\"{0}\" is no host or host:port")]
     Host(String),
+    /// The port is no number. It may be a password to which no host was added.
+    #[error("the port of \"{0}\" is no number up to 65535: write host:port or user:password@host")]
+    Port(String),
+    /// It cannot be told where the password ends.
+    #[error(
+        "there is an @ behind the host: write %40 for it, and in a password %2F for / and %3F for ?"
+    )]
+    At,
 }
 
 impl Url {
@@ -135,18 +145,61 @@ impl Url {
         self.options.remove(name);
     }
 
-    /// An option that stands alone or says yes: `?raw`, `?raw=true`.
-    pub fn has(&self, name: &str) -> bool {
-        let value = self.option(name);
-        value.is_some_and(|value| matches!(value, "" | "true" | "yes" | "1"))
-    }
-
-    /// How the broker is called in tables.
+    /// How the broker is called in tables: its name, or else where it is and all options that
+    /// change what is measured.
     pub fn name(&self) -> String {
         match &self.label {
             Some(label) => label.clone(),
-            None => self.to_string(),
+            None => {
+                let is_told = |name: &str| !["http", "pid"].contains(&name);
+                format!("{self}{}", self.options_text(is_told))
+            }
         }
+    }
+
+    /// With all options, but without a secret: a condition of each measurement.
+    pub fn shown(&self) -> String {
+        format!("{self}{}", self.options_text(|_| true))
+    }
+
+    /// As it may have been written, without a secret.
+    pub(crate) fn written(&self) -> String {
+        let label = self.label.as_ref().map(|label| format!("{label}="));
+        let place = match (&self.user, &self.password) {
+            (Some(user), Some(_)) => {
+                let login = format!("//{user}@");
+                self.to_string()
+                    .replacen(&login, &format!("//{user}:{HIDDEN}@"), 1)
+            }
+            _ => self.to_string(),
+        };
+        let options = self.options_text(|_| true);
+        format!("{}{place}{options}", label.unwrap_or_default())
+    }
+
+    /// Options with these names as `?a=b&c`; empty without any.
+    fn options_text(&self, is_told: impl Fn(&str) -> bool) -> String {
+        let told = self.options.iter().filter(|(name, _)| is_told(name));
+        let each = told.map(|(name, value)| match value.as_str() {
+            "" => encoded(name),
+            _ if is_secret(name) => format!("{}={HIDDEN}", encoded(name)),
+            value => format!("{}={}", encoded(name), encoded(value)),
+        });
+        let each: Vec<String> = each.collect();
+        match each.is_empty() {
+            true => String::new(),
+            false => format!("?{}", each.join("&")),
+        }
+    }
+
+    /// A sentence without this URL's secrets.
+    pub(crate) fn hidden(&self, text: impl fmt::Display) -> String {
+        let options = self.options.iter().filter(|(name, _)| is_secret(name));
+        let values = options.map(|(_, value)| value.as_str());
+        // Who is called as the password is may be named.
+        let password = self.password.as_deref();
+        let password = password.filter(|it| Some(*it) != self.user.as_deref());
+        secrets::without(&text.to_string(), values.chain(password))
     }
 
     /// The first host with its port, as `host:port`.
@@ -183,7 +236,7 @@ impl Url {
     pub fn unreachable(&self, reason: impl fmt::Display) -> DriverError {
         DriverError::Connect {
             url: self.to_string(),
-            reason: reason.to_string(),
+            reason: self.hidden(reason),
         }
     }
 
@@ -191,7 +244,7 @@ impl Url {
     pub fn refused(&self, reason: impl fmt::Display) -> DriverError {
         DriverError::Refused {
             url: self.to_string(),
-            reason: reason.to_string(),
+            reason: self.hidden(reason),
         }
     }
 
@@ -199,7 +252,7 @@ impl Url {
     pub fn gone(&self, reason: impl fmt::Display) -> DriverError {
         DriverError::Gone {
             url: self.to_string(),
-            reason: reason.to_string(),
+            reason: self.hidden(reason),
         }
     }
 }
@@ -232,7 +285,7 @@ impl FromStr for Url {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Url, UrlError> {
-        let no_protocol = || UrlError::NoProtocol(text.to_owned());
+        let no_protocol = || UrlError::NoProtocol(secrets::mask(text));
         let (before, after) = text.split_once(':').ok_or_else(no_protocol)?;
         let (label, before) = match before.split_once('=') {
             Some((label, protocol)) => (Some(label.to_owned()), protocol),
@@ -253,6 +306,11 @@ impl FromStr for Url {
         }
         let rest = rest.strip_prefix("//").ok_or_else(no_protocol)?;
         let protocol = parse_protocol(before)?;
+        let behind = after.trim_start_matches('/').find(['/', '?']);
+        let behind = behind.and_then(|at| after.trim_start_matches('/').get(at..));
+        if behind.is_some_and(|behind| behind.contains('@')) {
+            return Err(UrlError::At);
+        }
         let (authority, path) = match rest.split_once('/') {
             Some((authority, path)) => (authority, Some(decoded(path))),
             None => (rest, None),
@@ -279,7 +337,14 @@ impl FromStr for Url {
     }
 }
 
-/// Without password: it is printed and written into reports.
+/// Without a secret.
+impl fmt::Debug for Url {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.written())
+    }
+}
+
+/// Without password and options: errors are about it.
 impl fmt::Display for Url {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = self.protocol.name();
@@ -307,7 +372,10 @@ fn parse_host(text: &str, protocol: Protocol) -> Result<(String, u16), UrlError>
     let wrong = || UrlError::Host(text.to_owned());
     // A colon within brackets is one of IPv6.
     let (host, port) = match text.rsplit_once(':') {
-        Some((host, port)) if !port.contains(']') => (host, port.parse().map_err(|_| wrong())?),
+        Some((host, port)) if !port.contains(']') => match port.parse() {
+            Ok(port) => (host, port),
+            Err(_) => return Err(UrlError::Port(host.to_owned())),
+        },
         _ => (text, protocol.port()),
     };
     let is_plain = !host.contains(':') || (host.starts_with('[') && host.ends_with(']'));
@@ -323,6 +391,20 @@ fn parse_options(text: &str) -> BTreeMap<String, String> {
     pairs
         .map(|(name, value)| (decoded(name), decoded(value)))
         .collect()
+}
+
+/// An option's name or value, with `%26` for what would end it.
+fn encoded(text: &str) -> String {
+    let each = text.chars().map(|letter| match letter {
+        '%' | '&' | '@' | '#' => format!("%{:02X}", u32::from(letter)),
+        letter if letter.is_whitespace() || letter.is_control() => {
+            let mut bytes = [0; 4];
+            let bytes = letter.encode_utf8(&mut bytes).bytes();
+            bytes.map(|byte| format!("%{byte:02X}")).collect()
+        }
+        letter => letter.to_string(),
+    });
+    each.collect()
 }
 
 /// With `%41` as `A`; what is no such code stays as it is.
@@ -372,7 +454,7 @@ mod tests {
         assert_eq!(url.user.as_deref(), Some("me"));
         assert_eq!(url.password.as_deref(), Some("a:b"));
         assert_eq!(url.path.as_deref(), Some("/prod"));
-        assert!(url.has("raw") && !url.has("other"));
+        assert_eq!((url.option("raw"), url.option("other")), (Some(""), None));
         assert_eq!(url.option("pid"), Some("7"));
         assert_eq!(url.to_string(), "amqp://me@one:1,two:5672//prod");
     }
@@ -389,11 +471,10 @@ mod tests {
             assert_eq!((url.user, url.label), (None, None));
         }
         let url: Url = "ours=embedded:kafka?x".parse().unwrap();
-        assert!(url.is_embedded() && url.has("x"));
-        assert_eq!(
-            (url.name(), url.to_string()),
-            ("ours".into(), "embedded:kafka".into())
-        );
+        assert!(url.is_embedded());
+        assert_eq!(url.name(), "ours");
+        assert_eq!(url.to_string(), "embedded:kafka");
+        assert_eq!(url.shown(), "embedded:kafka?x");
         let address = "nsq://127.0.0.1:1,[::1]:2"
             .parse::<Url>()
             .unwrap()
@@ -408,7 +489,7 @@ mod tests {
             ("nsq", "does not say what is spoken"),
             ("http://a", "\"http\" is none of nsq"),
             ("embedded:mqtt", "\"mqtt\" is none of nsq"),
-            ("nsq://a:b", "\"a:b\" is no host"),
+            ("nsq://a:b", "the port of \"a\" is no number"),
             ("nsq://", "\"\" is no host"),
             ("nsq://::1", "is no host"),
         ] {
@@ -420,11 +501,60 @@ mod tests {
         assert!(error.contains("NATS cannot be measured yet"), "{error}");
     }
 
+    #[test]
+    fn options_are_shown_and_secrets_are_not() {
+        let text = "kafka://me:t0ps@h:1?linger.ms=0&sasl.password=t0p2&pid=7&client.id=a%26b%40c";
+        let url: Url = text.parse().unwrap();
+        let options = "client.id=a%26b%40c&linger.ms=0";
+        let password = "sasl.password=***";
+        assert_eq!(url.name(), format!("kafka://me@h:1?{options}&{password}"));
+        let shown = format!("kafka://me@h:1?{options}&pid=7&{password}");
+        assert_eq!(url.shown(), shown);
+        let written = shown.replace("me@", "me:***@");
+        assert_eq!(
+            (url.written(), format!("{url:?}")),
+            (written.clone(), written)
+        );
+        let again: Url = url.shown().parse().unwrap();
+        assert_eq!(again.option("client.id"), Some("a&b@c"));
+        let error = url.refused("no t0p2 and no t0ps for me").to_string();
+        assert_eq!(error, "kafka://me@h:1 refuses: no *** and no *** for me");
+        let guest: Url = "amqp://guest:guest@h".parse().unwrap();
+        let error = guest.refused("user 'guest' may not").to_string();
+        assert!(error.ends_with("user 'guest' may not"), "{error}");
+    }
+
+    #[test]
+    fn errors_show_no_password() {
+        for text in [
+            "amqp:me:t0ps3cret@h",
+            "me:t0ps3cret@h",
+            "amqp://me:t0p/s3cret@h",
+            "amqp://me:12/t0ps3cret@h",
+            "amqp://me:12?t0ps3cret@h",
+            "amqp://me:12?t0ps3cret=1@h",
+            "amqp://me:t0ps3cret",
+            "amqp://me:t0ps3cret@",
+            "amqp://me:t0ps3cret@h:port",
+            "http://me:t0ps3cret@h",
+        ] {
+            let error = text.parse::<Url>().unwrap_err().to_string();
+            assert!(!error.contains("s3cret"), "{text}: {error}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_text_is_looked_at(text: String) {
-            let _ = text.parse::<Url>();
-            let _ = decoded(&text);
+            if let Ok(url) = text.parse::<Url>() {
+                let _ = (url.name(), url.shown(), url.written());
+            }
+            let _ = (decoded(&text), encoded(&text), secrets::mask(&text));
+        }
+
+        #[test]
+        fn what_is_encoded_can_be_decoded(text: String) {
+            prop_assert_eq!(decoded(&encoded(&text)), text);
         }
     }
 }

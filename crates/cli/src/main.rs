@@ -15,12 +15,16 @@ mod topic;
 use std::io::Write;
 use std::process::ExitCode;
 
+use clap::error::ContextValue;
 use clap::{ArgMatches, FromArgMatches};
-use cloverleaf_bench::command::BenchCommand;
+use cloverleaf_bench::command::{BenchCommand, without_secret};
 
 fn main() -> ExitCode {
     allocator::give_back_soon();
-    let matches = args::command().get_matches();
+    let matches = match args::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => without_secrets(error).exit(),
+    };
     match run(&matches) {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
@@ -56,6 +60,18 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         _ => std::io::stdout().write_all(cloverleaf_server::options_markdown().as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is wrong with the command line may be a URL with a password, which is not repeated.
+fn without_secrets(mut error: clap::Error) -> clap::Error {
+    let texts = error.context().filter_map(|(kind, value)| match value {
+        ContextValue::String(text) => Some((kind, without_secret(text))),
+        _ => None,
+    });
+    for (kind, text) in texts.collect::<Vec<_>>() {
+        error.insert(kind, ContextValue::String(text));
+    }
+    error
 }
 
 /// `cloverleaf … | head` is no error.

@@ -156,7 +156,7 @@ fn open(session: &mut Session<'_>, target: &TargetArgs) -> Result<Vec<Candidate>
         };
         let subject = Subject {
             label,
-            url: url.to_string(),
+            url: url.shown(),
             versions: Vec::new(),
             promise: Promise::Configured,
             is_claimed: false,

@@ -17,7 +17,7 @@ use crate::plan::Plan;
 use crate::proxy::{Link, connect_over};
 use crate::url::{Protocol, Url};
 use crate::usage::{BrokerPlace, GENERATOR_THREADS};
-use crate::words;
+use crate::{secrets, words};
 
 /// One call of `cloverleaf bench`.
 pub struct Session<'s> {
@@ -74,7 +74,7 @@ impl<'s> Session<'s> {
         Session {
             embed,
             stop,
-            command,
+            command: secrets::command(&command),
             embedded: Vec::new(),
             link: Link::default(),
             fleet: None,
@@ -303,7 +303,7 @@ impl<'s> Session<'s> {
         let target = Target {
             connect: &*opened.connect,
             label: opened.label.clone(),
-            url: opened.url.to_string(),
+            url: opened.url.shown(),
             place: opened.place.clone(),
             keeps_topic: opened.topic.is_some(),
         };

@@ -186,7 +186,10 @@ impl Kafka {
 
     fn unsupported(&self, error: &KafkaError) -> DriverError {
         DriverError::Unsupported {
-            what: format!("librdkafka does not take what {} says: {error}", self.url),
+            what: self.url.hidden(format!(
+                "librdkafka does not take what {} says: {error}",
+                self.url
+            )),
         }
     }
 }

@@ -115,7 +115,7 @@ fn many(
                     let target = Target {
                         connect: &*opened.connect,
                         label: opened.label.clone(),
-                        url: opened.url.to_string(),
+                        url: opened.url.shown(),
                         place: opened.place.clone(),
                         keeps_topic: false,
                     };
