@@ -11,6 +11,7 @@ use crate::check::{Ranges, Seen};
 use crate::clock::Clock;
 use crate::feed::Message;
 use crate::histogram::Histogram;
+use crate::meanwhile::Meanwhile;
 use crate::payload::Stamp;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -60,9 +61,18 @@ pub struct Tally {
     /// How much later than intended messages were handed to the client though nothing was waited
     /// for: what the generator itself has done wrong. Only in an open loop.
     pub lag: Histogram,
-    /// The first and the last time at which something was acknowledged or came, in nanoseconds of
-    /// the measurement's clock.
+    /// The time that a rate is about, in nanoseconds of the measurement's clock: from the end of
+    /// the warm-up until the last message was acknowledged or came. Of producers with a plan that
+    /// says how long they send, it is as long as that at least ([`crate::Plan::least_s`]).
+    /// `None`: there is no message.
     pub span_ns: Option<(u64, u64)>,
+    /// Of consumers: what they did while producers sent. `None`: nobody sent, or not for long.
+    #[serde(default)]
+    pub meanwhile: Option<Meanwhile>,
+    /// How much of its time the busiest of these connections' threads was on a processor: near 1,
+    /// it had no time to wait for the broker, and is what the measurement measures. What a client
+    /// library does in threads of its own is not in it.
+    pub busy: f64,
     /// By second from the beginning of the measurement.
     pub seconds: BTreeMap<u32, Second>,
     /// What was acknowledged, by producer; the warm-up too.
@@ -88,6 +98,7 @@ impl Tally {
         self.response.add(&other.response);
         self.service.add(&other.service);
         self.lag.add(&other.lag);
+        self.busy = self.busy.max(other.busy);
         self.span_ns = match (self.span_ns, other.span_ns) {
             (Some(mine), Some(theirs)) => Some((mine.0.min(theirs.0), mine.1.max(theirs.1))),
             (mine, theirs) => mine.or(theirs),
@@ -103,17 +114,43 @@ impl Tally {
         self.seen.add(&other.seen);
     }
 
-    /// Seconds from the first to the last message.
+    /// Seconds from the end of the warm-up to the last message ([`Tally::span_ns`]).
     pub fn span_s(&self) -> f64 {
         let span = self.span_ns.map_or(0, |(first, last)| last - first);
         span as f64 / 1e9
     }
 
+    /// The same without the time that even the fastest message needs, as over a distance: how long
+    /// the broker took to take them.
+    pub(crate) fn taken_s(&self) -> f64 {
+        (self.span_s() - self.service.min_ns() as f64 / 1e9).max(0.0)
+    }
+
     /// Messages per second.
+    ///
+    /// Time begins with the end of the warm-up, not with the first answer: what a broker needs for
+    /// that one is part of it. It ends with the last message. So it contains the time in which the
+    /// last ones are on their way, which is a round trip too much of a measurement, and the one at
+    /// its beginning is not left out: N messages one after the other are N round trips. Consumers
+    /// who work at the same time as producers have the rate of that time, without what they did
+    /// when these had ended ([`Meanwhile`]).
     pub fn rate(&self) -> f64 {
-        match self.span_s() {
-            0.0 => 0.0,
-            seconds => self.messages as f64 / seconds,
+        match (&self.meanwhile, self.span_s()) {
+            (Some(meanwhile), _) => meanwhile.rate(),
+            (None, 0.0) => 0.0,
+            (None, seconds) => self.messages as f64 / seconds,
+        }
+    }
+
+    /// Bytes per second.
+    pub fn byte_rate(&self) -> f64 {
+        self.rate() * self.bytes as f64 / self.messages.max(1) as f64
+    }
+
+    /// It has lasted so many seconds at least, though the last message came earlier.
+    pub(crate) fn lasted(&mut self, seconds: f64) {
+        if let Some((from, to)) = &mut self.span_ns {
+            *to = (*to).max(from.saturating_add((seconds * 1e9) as u64));
         }
     }
 
@@ -173,6 +210,8 @@ pub struct Book {
     clock: Clock,
     run: u32,
     measured_from_ns: u64,
+    /// A message that came counts if it came after the warm-up, whenever it was sent.
+    is_by_arrival: bool,
     tally: Tally,
     producer: u32,
     acked: Ranges,
@@ -192,6 +231,7 @@ impl Book {
             clock,
             run,
             measured_from_ns,
+            is_by_arrival: false,
             tally: Tally::default(),
             producer: number,
             acked: Ranges::default(),
@@ -199,6 +239,14 @@ impl Book {
             second: Second::default(),
             counter: live.counter(),
             live,
+        }
+    }
+
+    /// The same for messages that were put in before: those count that come after the warm-up.
+    pub fn by_arrival(self) -> Book {
+        Book {
+            is_by_arrival: true,
+            ..self
         }
     }
 
@@ -263,7 +311,11 @@ impl Book {
             self.step(1);
         }
         let intended_ns = self.clock.from_unix_ns(stamp.intended_unix_ns);
-        if intended_ns >= self.measured_from_ns {
+        let counts_from_ns = match self.is_by_arrival {
+            true => now_ns,
+            false => intended_ns,
+        };
+        if counts_from_ns >= self.measured_from_ns {
             let response_ns = now_ns.saturating_sub(intended_ns);
             let lag_ns = u64::from(stamp.lag_us) * 1_000;
             let service_ns = response_ns.saturating_sub(lag_ns);
@@ -294,8 +346,7 @@ impl Book {
         self.second.messages += messages;
         self.second.bytes += bytes as u64 * messages;
         self.second.response.record_n(response_ns, messages);
-        let first = self.tally.span_ns.map_or(now_ns, |(first, _)| first);
-        self.tally.span_ns = Some((first, now_ns));
+        self.tally.span_ns = Some((self.measured_from_ns, now_ns.max(self.measured_from_ns)));
     }
 
     /// Begins a new second if it is time.
@@ -344,6 +395,67 @@ mod tests {
             key: None,
             is_measured: intended_ns >= SECOND_NS,
         }
+    }
+
+    #[test]
+    fn a_rate_is_that_of_the_time_since_the_warm_up() {
+        let book = || Book::new(Clock::new(), 1, 3, SECOND_NS, Live::default());
+        // One answer for all of them, after half a second.
+        let mut one = book();
+        one.acked_many(
+            &message(0, SECOND_NS, SECOND_NS),
+            200,
+            100,
+            SECOND_NS * 3 / 2,
+        );
+        let mut tally = one.finish();
+        assert_eq!((tally.span_s(), tally.rate()), (0.5, 400.0));
+        assert_eq!(tally.byte_rate(), 40_000.0);
+        assert!(
+            tally.taken_s() < 0.001,
+            "a second answer would come as soon"
+        );
+        // It was to be sent for a second.
+        tally.lasted(1.0);
+        assert_eq!((tally.span_s(), tally.rate()), (1.0, 200.0));
+        // Ten round trips of a tenth of a second are a second.
+        let mut trips = book();
+        for number in 0..10 {
+            let sent_ns = SECOND_NS + number * SECOND_NS / 10;
+            trips.acked(
+                &message(number, sent_ns, sent_ns),
+                100,
+                sent_ns + SECOND_NS / 10,
+            );
+        }
+        assert_eq!(trips.finish().rate(), 10.0);
+        // What consumers did afterwards is not how fast they were meanwhile.
+        tally.meanwhile = Some(Meanwhile {
+            messages: 50,
+            seconds: 0.5,
+            ..Meanwhile::default()
+        });
+        assert_eq!(tally.rate(), 100.0);
+    }
+
+    #[test]
+    fn what_was_put_in_before_counts_when_it_comes_after_the_warm_up() {
+        let clock = Clock::new();
+        let mut book = Book::new(clock, 1, 0, SECOND_NS, Live::default()).by_arrival();
+        let mut message = [0; 40];
+        for sequence in 0..3 {
+            let stamp = Stamp {
+                run: 1,
+                producer: 0,
+                sequence,
+                intended_unix_ns: 5,
+                lag_us: 0,
+            };
+            stamp.write(&mut message);
+            book.came(&message, None, (sequence + 1) * SECOND_NS / 2);
+        }
+        let tally = book.finish();
+        assert_eq!((tally.messages, tally.rate()), (2, 4.0));
     }
 
     #[test]

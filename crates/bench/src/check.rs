@@ -147,6 +147,11 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// Whether nothing has come.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.numbers.is_empty()
+    }
+
     /// A message came. `stream` names what keeps its order (a partition, a queue); `None`: nothing
     /// promises any, or the broker says itself that the message comes again. `false`: it has come
     /// before.

@@ -16,9 +16,7 @@ pub fn rate(outcome: &Outcome) -> Option<f64> {
 
 /// Bytes per second.
 pub fn byte_rate(outcome: &Outcome) -> Option<f64> {
-    let tally = measured(outcome)?;
-    let seconds = tally.span_s();
-    (seconds > 0.0).then(|| tally.bytes as f64 / seconds)
+    measured(outcome).map(Tally::byte_rate)
 }
 
 /// Response time at this share in nanoseconds.

@@ -96,9 +96,11 @@ fn side(tally: &Tally, has_latency: bool) -> Value {
         "foreign": tally.foreign,
         "seconds_measured": tally.span_s(),
         "messages_per_s": tally.rate(),
+        "while_producers_sent": tally.meanwhile,
         "response_us": has_latency.then(|| times(&tally.response)),
         "service_us": has_latency.then(|| times(&tally.service)),
         "generator_lag_us": times(&tally.lag),
+        "busiest_thread": tally.busy,
         "seconds": seconds.collect::<Vec<_>>(),
     })
 }
@@ -147,7 +149,7 @@ mod tests {
         );
         assert_eq!(run["settings"]["payload"], "file");
         assert_eq!(run["produced"]["messages_per_s"], 1_000.0);
-        assert_eq!(run["client_cpu_us_per_message"], 2.0);
+        assert_eq!(run["client_cpu_us_per_message"], 200.0);
         let p99 = run["consumed"]["response_us"]["p99"]
             .as_f64()
             .unwrap_or(0.0);

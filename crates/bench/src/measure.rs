@@ -6,6 +6,7 @@ use crate::book::{Live, Second, Tally};
 use crate::check::Ranges;
 use crate::clock::Clock;
 use crate::driver::{Connect, DriverError, Stop};
+use crate::meanwhile::Overlap;
 use crate::outcome::{Kind, Outcome, Subject};
 use crate::plan::{Amount, Plan};
 use crate::schedule::Arrivals;
@@ -82,6 +83,12 @@ impl Target<'_> {
             } else {
                 plan.consumers
             },
+            // All that was put in is measured if messages are counted: none is put in for a
+            // warm-up.
+            warm_up_s: match (kind, plan.amount) {
+                (Kind::Consume, Amount::Messages(_)) => 0.0,
+                _ => plan.warm_up_s,
+            },
             ..plan.clone()
         };
         self.connect.prepare(plan)?;
@@ -140,14 +147,15 @@ impl Target<'_> {
             in_flight: FILL_IN_FLIGHT,
             amount: match plan.amount {
                 Amount::Messages(messages) => Amount::Messages(messages),
-                // Whatever the consumers can do in that time, producers do not do less.
+                // How fast consumers are is not known before. Where they are faster than producers,
+                // the topic is empty before the time is over, and the notes say so.
                 Amount::Seconds(seconds) => Amount::Seconds(plan.warm_up_s + seconds),
             },
             ..plan.clone()
         };
         let part = Part::whole(&plan, true, false);
         let mut connections = Connections::open(self.connect, &plan, &part)?;
-        let times = Times::new(Clock::new(), 0, &plan, true);
+        let times = Times::new(Clock::new(), 0, &plan, false);
         let (produced, consumed) = (Live::default(), Live::default());
         let live = (&produced, &consumed);
         let until_done = |standing: &Standing| standing.producers_are_done;
@@ -177,13 +185,15 @@ impl Target<'_> {
         let mut meter = Meter::begin(&self.place);
         let (mut is_warm, mut is_whole) = (false, true);
         let mut ending = Ending::new(plan, sides.consumes, sides.put_in(), start_ns);
+        let mut overlap = Overlap::new(times.measured_from_ns, plan.warm_up_s > 0.0);
         let live = (&produced, &consumed);
         let (sent, came) = connections.run(plan, times, stop, live, |standing| {
-            if !is_warm && standing.now_ns >= times.measured_from_ns() {
+            if !is_warm && standing.now_ns >= times.measured_from_ns {
                 is_warm = true;
                 meter = Meter::begin(&self.place);
             }
             meter.look();
+            overlap.look(standing);
             watch.show(standing.now_ns);
             let ended = ending.look(standing, stop.is_set());
             is_whole = ended.unwrap_or(is_whole);
@@ -193,7 +203,8 @@ impl Target<'_> {
         outcome.usage = meter.end();
         let errors = sent.errors.iter().chain(&came.errors);
         outcome.cut = errors.map(ToString::to_string).next();
-        sides.settle(outcome, sent.tally, came.tally, is_whole);
+        let tallies = (sent.tally, came.tally);
+        sides.settle(outcome, tallies, &overlap, is_whole, stop);
         Ok(())
     }
 }
@@ -215,7 +226,27 @@ impl Sides<'_> {
     }
 
     /// Puts down what both sides have done. `is_whole`: everything could come.
-    pub(crate) fn settle(&self, outcome: &mut Outcome, sent: Tally, came: Tally, is_whole: bool) {
+    pub(crate) fn settle(
+        &self,
+        outcome: &mut Outcome,
+        (mut sent, mut came): (Tally, Tally),
+        overlap: &Overlap,
+        is_whole: bool,
+        stop: &Stop,
+    ) {
+        let has_ended = outcome.cut.is_none() && !stop.is_set();
+        if let Some(seconds) = outcome.plan.least_s().filter(|_| has_ended) {
+            sent.lasted(seconds);
+        }
+        if self.filled.is_some() && has_ended && came.messages == 0 && !came.seen.is_empty() {
+            let empty = "the topic was empty before the warm-up was over; take a longer \
+                         --duration or a shorter --warm-up";
+            outcome.cut = Some(empty.to_owned());
+        }
+        if self.produces && self.consumes {
+            let last_ns = came.span_ns.map(|(_, last)| last);
+            came.meanwhile = last_ns.and_then(|last_ns| overlap.end(last_ns));
+        }
         let sent = self.produces.then_some(sent);
         let came = self.consumes.then_some(came);
         if let Some(came) = &came {
@@ -249,7 +280,7 @@ impl<'w, F: FnMut(&Progress)> Watch<'w, F> {
         progress: &'w mut F,
     ) -> Watch<'w, F> {
         Watch {
-            measured_from_ns: times.measured_from_ns(),
+            measured_from_ns: times.measured_from_ns,
             shown: 0,
             produced,
             consumed,

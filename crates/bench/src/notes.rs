@@ -1,5 +1,6 @@
 //! What a table does not say by itself, in sentences.
 
+use crate::book::Tally;
 use crate::outcome::{ASKED_RATE, Kind, Outcome, Report};
 use crate::plan::Amount;
 use crate::schedule::Arrivals;
@@ -7,6 +8,12 @@ use crate::words;
 
 /// A generator that is later than this is told of.
 const LAG_NS: u64 = 1_000_000;
+/// Messages that had not come are told of when they are more than this share of what came.
+const BACKLOG: f64 = 0.05;
+/// A thread, or all cores, that worked for more than this share of the time had no time to spare.
+const BUSY: f64 = 0.9;
+/// In measurements of fewer seconds nothing is said of it.
+const BUSY_MIN_S: f64 = 0.5;
 /// A rate below this share of what was asked for was not reached.
 const REACHED: f64 = 0.95;
 
@@ -84,6 +91,9 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
             ));
         }
     }
+    notes.extend(of_backlog(outcome));
+    notes.extend(of_busy(outcome));
+    notes.extend(of_empty(outcome));
     if let Some(produced) = &outcome.produced {
         let lag_ns = produced.lag.quantile_ns(0.99);
         if lag_ns > LAG_NS {
@@ -117,15 +127,84 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
     notes
 }
 
+/// Whether the generator may be what was measured.
+fn of_busy(outcome: &Outcome) -> Option<String> {
+    // A moment says nothing of a thread.
+    if outcome.usage.wall_s < BUSY_MIN_S {
+        return None;
+    }
+    let label = &outcome.subject.label;
+    let busy = |tally: &Option<Tally>| tally.as_ref().map_or(0.0, |it| it.busy) > BUSY;
+    let who = match (busy(&outcome.produced), busy(&outcome.consumed)) {
+        (true, true) => "a producer and a consumer",
+        (true, false) => "a producer",
+        (false, true) => "a consumer",
+        (false, false) => {
+            let cores = outcome.usage.cores_busy.filter(|share| *share > BUSY);
+            return cores.map(|_| {
+                format!(
+                    "{label}: all cores of this machine were busy, so that threads of the \
+                     generator, and of a broker here, waited for a processor: rates would be \
+                     higher, and latencies lower, with more cores."
+                )
+            });
+        }
+    };
+    Some(format!(
+        "{label}: {who} of the generator used a whole core nearly all the time: the generator may \
+         be the limit, and what waits for it is in the latencies. Take more connections if there \
+         are cores to spare, or more machines."
+    ))
+}
+
+/// What was left when producers had ended.
+fn of_backlog(outcome: &Outcome) -> Option<String> {
+    let consumed = outcome.consumed.as_ref()?;
+    let meanwhile = consumed.meanwhile.as_ref()?;
+    let waited_s = meanwhile.backlog as f64 / meanwhile.rate();
+    (waited_s > meanwhile.seconds * BACKLOG).then(|| {
+        format!(
+            "{}: consumers were slower than producers: when these had ended, {} messages had not \
+             come, which took another {}. The rate of consumers is that of the time before; \
+             latency contains the waiting, and such a load does not last.",
+            outcome.subject.label,
+            words::count(meanwhile.backlog),
+            words::time(meanwhile.drain_s * 1e9)
+        )
+    })
+}
+
+/// Whether consumers had nothing left before their time was over.
+fn of_empty(outcome: &Outcome) -> Option<String> {
+    let consumed = outcome.consumed.as_ref()?;
+    let Amount::Seconds(seconds) = outcome.plan.amount else {
+        return None;
+    };
+    let has_all = outcome.findings.is_some_and(|found| found.unread == 0);
+    let is_short = consumed.span_s() < seconds * REACHED;
+    let is_empty = outcome.kind == Kind::Consume && outcome.cut.is_none() && has_all && is_short;
+    is_empty.then(|| {
+        format!(
+            "{}: the topic was empty after {} of {}, because consumers are faster than who fills \
+             it; the rate is that of this time.",
+            outcome.subject.label,
+            words::time(consumed.span_s() * 1e9),
+            words::time(seconds * 1e9)
+        )
+    })
+}
+
 /// Whether an open loop's rate was reached.
 fn of_rate(outcome: &Outcome) -> Option<String> {
-    let rate = outcome.produced.as_ref()?.rate();
+    let produced = outcome.produced.as_ref()?;
+    let rate = produced.rate();
     let wanted = match outcome.plan.arrivals {
         Arrivals::Constant { rate } | Arrivals::Poisson { rate } => rate,
         Arrivals::Closed | Arrivals::Bursts { .. } | Arrivals::Ramp { .. } => return None,
     };
     let is_long = !matches!(outcome.plan.amount, Amount::Messages(few) if (few as f64) < wanted);
-    let is_missed = is_long && outcome.cut.is_none() && rate < wanted * REACHED;
+    let taken = produced.messages as f64 / produced.taken_s();
+    let is_missed = is_long && outcome.cut.is_none() && taken < wanted * REACHED;
     is_missed.then(|| {
         format!(
             "{}: of {} messages per second only {} were acknowledged: more than it bears under \
@@ -141,6 +220,7 @@ fn of_rate(outcome: &Outcome) -> Option<String> {
 mod tests {
     use super::*;
     use crate::check::Findings;
+    use crate::meanwhile::Meanwhile;
     use crate::outcome::Row;
     use crate::table::tests::{outcome, report};
 
@@ -187,6 +267,80 @@ mod tests {
         ] {
             assert_eq!(notes.matches(part).count(), 1, "{part} in\n{notes}");
         }
+    }
+
+    #[test]
+    fn a_generator_without_time_to_spare_is_told() {
+        let changed = |change: fn(&mut Outcome)| {
+            let mut run = outcome("a", 5);
+            run.usage.cores_busy = Some(0.5);
+            change(&mut run);
+            notes(run)
+        };
+        assert_eq!(changed(|_| ()), "");
+        let busy = |tally: &mut Option<Tally>| tally.iter_mut().for_each(|it| it.busy = 0.97);
+        let told = changed(|run| run.usage.cores_busy = Some(0.97));
+        assert!(
+            told.contains("a: all cores of this machine were busy"),
+            "{told}"
+        );
+        let one = |run: &mut Outcome| {
+            run.consumed.iter_mut().for_each(|it| it.busy = 0.97);
+            run.usage.cores_busy = Some(1.0);
+        };
+        let told = changed(one);
+        assert!(
+            told.contains("a: a consumer of the generator used"),
+            "{told}"
+        );
+        let mut both = outcome("a", 5);
+        busy(&mut both.produced);
+        busy(&mut both.consumed);
+        assert!(notes(both.clone()).contains("a producer and a consumer of the generator"));
+        both.usage.wall_s = 0.1;
+        assert_eq!(notes(both), "", "a moment says nothing");
+    }
+
+    #[test]
+    fn what_consumers_did_not_get_in_time_is_told() {
+        let mut slow = outcome("a", 5);
+        let meanwhile = Meanwhile {
+            messages: 400,
+            seconds: 1.0,
+            backlog: 600,
+            drain_s: 1.5,
+        };
+        slow.consumed
+            .iter_mut()
+            .for_each(|it| it.meanwhile = Some(meanwhile));
+        let told = notes(slow.clone());
+        assert!(
+            told.contains("600 messages had not come, which took another 1.50 s"),
+            "{told}"
+        );
+        let few = Meanwhile {
+            backlog: 10,
+            ..meanwhile
+        };
+        slow.consumed
+            .iter_mut()
+            .for_each(|it| it.meanwhile = Some(few));
+        assert_eq!(notes(slow), "");
+    }
+
+    #[test]
+    fn a_topic_that_was_empty_before_the_time_was_over_is_told() {
+        let mut run = outcome("a", 5);
+        run.kind = Kind::Consume;
+        run.produced = None;
+        run.plan.amount = Amount::Seconds(4.0);
+        let told = notes(run.clone());
+        assert!(
+            told.contains("the topic was empty after 1.00 s of 4.00 s"),
+            "{told}"
+        );
+        run.plan.amount = Amount::Messages(1_000);
+        assert_eq!(notes(run), "");
     }
 
     #[test]

@@ -9,6 +9,10 @@ use crate::driver::Promise;
 use crate::plan::Plan;
 use crate::usage::Usage;
 
+/// CPU seconds of a side below which nothing is said of its cost per message: reading the clocks of
+/// all threads takes a part of a millisecond, and so does what is waked for it.
+const CPU_MIN_S: f64 = 0.02;
+
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -69,19 +73,21 @@ impl Outcome {
         self.consumed.as_ref().or(self.produced.as_ref())
     }
 
-    /// CPU time of the generator per message, in microseconds.
+    /// CPU time of the generator per message, in microseconds; `None`: too little to say.
     pub fn client_us(&self) -> Option<f64> {
         self.per_message(self.usage.client_cpu_s)
     }
 
-    /// CPU time of the broker per message, in microseconds; `None`: it cannot be seen.
+    /// CPU time of the broker per message, in microseconds; `None`: it cannot be seen, or is too
+    /// little to say.
     pub fn broker_us(&self) -> Option<f64> {
         self.per_message(self.usage.broker_cpu_s?)
     }
 
+    /// `None` too if it was so little that looking at it costs as much.
     fn per_message(&self, seconds: f64) -> Option<f64> {
         let messages = self.main()?.messages;
-        (messages > 0).then(|| seconds * 1e6 / messages as f64)
+        (messages > 0 && seconds >= CPU_MIN_S).then(|| seconds * 1e6 / messages as f64)
     }
 
     /// Whether something was measured, the broker has kept its promises, and nothing was cut short.

@@ -73,6 +73,19 @@ impl Plan {
         Some(messages / producers + more)
     }
 
+    /// Seconds that producers send at least, the warm-up apart: those that were asked for, or those
+    /// in which so many messages are due. `None`: as fast as it goes, or at random times.
+    pub fn least_s(&self) -> Option<f64> {
+        match (self.amount, self.arrivals) {
+            (Amount::Seconds(seconds), _) => Some(seconds),
+            (
+                Amount::Messages(messages),
+                Arrivals::Constant { rate } | Arrivals::Bursts { rate, .. },
+            ) => Some(messages as f64 / rate),
+            (Amount::Messages(_), _) => None,
+        }
+    }
+
     /// Seconds after which producers end, warm-up included, if time is counted.
     pub fn end_s(&self) -> Option<f64> {
         match self.amount {

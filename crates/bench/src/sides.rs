@@ -3,14 +3,17 @@
 
 use std::num::NonZeroU64;
 use std::ops::Range;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::book::{Book, Live, Tally};
 use crate::clock::Clock;
+use crate::cpu_clock;
 use crate::driver::{Connect, Consume, DriverError, Produce, Stop};
 use crate::feed::Feed;
+use crate::meanwhile::Mark;
 use crate::plan::{Amount, Plan};
 use crate::usage::GENERATOR_THREADS;
 
@@ -42,27 +45,35 @@ pub(crate) struct Times {
     pub(crate) clock: Clock,
     /// The first message.
     pub(crate) start_ns: u64,
-    /// What was to be sent before this does not count.
-    pub(crate) book_from_ns: u64,
+    /// The end of the warm-up: what was to be sent before does not count.
+    pub(crate) measured_from_ns: u64,
+    /// What is consumed was put in before: what comes before the end of the warm-up does not count.
+    pub(crate) is_filled: bool,
 }
 
 impl Times {
-    /// A measurement that begins then. `filled`: what is consumed was put in before, and counts.
-    pub(crate) fn new(clock: Clock, start_ns: u64, plan: &Plan, filled: bool) -> Times {
-        let warm_up_ns = (plan.warm_up_s * 1e9) as u64;
+    /// A measurement that begins then.
+    pub(crate) fn new(clock: Clock, start_ns: u64, plan: &Plan, is_filled: bool) -> Times {
         Times {
             clock,
             start_ns,
-            book_from_ns: match filled {
-                true => 0,
-                false => start_ns + warm_up_ns,
-            },
+            measured_from_ns: start_ns + (plan.warm_up_s * 1e9) as u64,
+            is_filled,
         }
     }
 
-    /// When seconds begin to be shown.
-    pub(crate) fn measured_from_ns(&self) -> u64 {
-        self.book_from_ns.max(self.start_ns)
+    /// From now until then, if that is still to come.
+    fn until(&self, ns: u64) -> Duration {
+        Duration::from_nanos(ns.saturating_sub(self.clock.now_ns()))
+    }
+
+    /// How long to wait until the measurement is looked at again: not beyond the end of the
+    /// warm-up, so that costs are counted from exactly then on.
+    pub(crate) fn next_look(&self, most: Duration) -> Duration {
+        match self.until(self.measured_from_ns) {
+            Duration::ZERO => most,
+            left => most.min(left),
+        }
     }
 }
 
@@ -77,6 +88,8 @@ pub(crate) struct Standing {
     pub(crate) came: u64,
     pub(crate) producers_are_done: bool,
     pub(crate) consumers_are_gone: bool,
+    /// The moment at which producers were done, where it is known.
+    pub(crate) sent: Option<Mark>,
 }
 
 /// Decides when a measurement is over: once producers are done, and consumers have all there is,
@@ -180,22 +193,36 @@ impl Connections {
         mut look: impl FnMut(&Standing) -> bool,
     ) -> (Side, Side) {
         let book = |number, live: &Live| {
-            Book::new(
-                times.clock,
-                plan.run,
-                number,
-                times.book_from_ns,
-                live.clone(),
-            )
+            let from_ns = times.measured_from_ns;
+            let book = Book::new(times.clock, plan.run, number, from_ns, live.clone());
+            match times.is_filled {
+                true => book.by_arrival(),
+                false => book,
+            }
         };
-        let (consumers_stop, left) = (Stop::default(), AtomicUsize::new(self.producers.len()));
+        let mark = || Mark {
+            at_ns: times.clock.now_ns(),
+            stored: produced.count() + produced.failures(),
+            came: consumed.count(),
+        };
+        let consumers_stop = Stop::default();
+        let (left, sent_at) = (AtomicUsize::new(self.producers.len()), OnceLock::new());
+        // Who is the last to end says when that was.
+        let done = || {
+            let now = mark();
+            if left.fetch_sub(1, Ordering::AcqRel) == 1 {
+                let _ = sent_at.set(now);
+            }
+        };
+        let done = &done;
         thread::scope(|scope| {
             let consumers: Vec<_> = self
                 .consumers
                 .iter_mut()
                 .map(|(number, consumer)| {
                     let book = book(*number, consumed);
-                    spawn_consumer(scope, *number, consumer, book, &consumers_stop)
+                    let stop = &consumers_stop;
+                    spawn_consumer(scope, (*number, times), consumer, book, stop)
                 })
                 .collect();
             let producers: Vec<_> = self
@@ -204,15 +231,17 @@ impl Connections {
                 .map(|(number, producer)| {
                     let book = book(*number, produced);
                     let feed = Feed::new(plan, *number, times.clock, times.start_ns);
-                    spawn_producer(scope, (*number, &left), producer, feed, book, stop)
+                    spawn_producer(scope, (*number, done), producer, feed, book, stop)
                 })
                 .collect();
             loop {
-                thread::sleep(LOOK);
+                thread::sleep(times.next_look(LOOK));
+                let now = mark();
                 let is_over = look(&Standing {
-                    now_ns: times.clock.now_ns(),
-                    stored: produced.count() + produced.failures(),
-                    came: consumed.count(),
+                    now_ns: now.at_ns,
+                    stored: now.stored,
+                    came: now.came,
+                    sent: sent_at.get().copied(),
                     producers_are_done: left.load(Ordering::Acquire) == 0,
                     consumers_are_gone: consumers.iter().all(ScopedJoinHandle::is_finished),
                 });
@@ -237,7 +266,7 @@ type Joined = (Tally, Result<(), DriverError>);
 
 fn spawn_producer<'s, 'e>(
     scope: &'s Scope<'s, 'e>,
-    (number, left): (u32, &'s AtomicUsize),
+    (number, done): (u32, &'s (impl Fn() + Sync)),
     producer: &'s mut Box<dyn Produce>,
     mut feed: Feed,
     mut book: Book,
@@ -247,16 +276,20 @@ fn spawn_producer<'s, 'e>(
         scope,
         format!("{GENERATOR_THREADS}out-{number}"),
         move || {
-            let result = producer.run(&mut feed, &mut book, stop);
-            left.fetch_sub(1, Ordering::AcqRel);
-            (book.finish(), result)
+            let (result, busy) = watched(|| producer.run(&mut feed, &mut book, stop));
+            done();
+            let sent = Tally {
+                busy,
+                ..book.finish()
+            };
+            (sent, result)
         },
     )
 }
 
 fn spawn_consumer<'s, 'e>(
     scope: &'s Scope<'s, 'e>,
-    number: u32,
+    (number, times): (u32, Times),
     consumer: &'s mut Box<dyn Consume>,
     mut book: Book,
     stop: &'s Stop,
@@ -265,10 +298,26 @@ fn spawn_consumer<'s, 'e>(
         scope,
         format!("{GENERATOR_THREADS}in-{number}"),
         move || {
-            let result = consumer.run(&mut book, stop);
-            (book.finish(), result)
+            if times.is_filled {
+                // What came before the beginning would have cost nothing.
+                thread::sleep(times.until(times.start_ns));
+            }
+            let (result, busy) = watched(|| consumer.run(&mut book, stop));
+            let came = Tally {
+                busy,
+                ..book.finish()
+            };
+            (came, result)
         },
     )
+}
+
+/// Works, and says how much of the time this thread was on a processor.
+fn watched<R>(work: impl FnOnce() -> R) -> (R, f64) {
+    let (begun, before_s) = (Instant::now(), cpu_clock::of_this_thread());
+    let result = work();
+    let (cpu_s, wall_s) = (cpu_clock::of_this_thread() - before_s, begun.elapsed());
+    (result, cpu_s / wall_s.as_secs_f64().max(1e-9))
 }
 
 #[expect(
@@ -324,6 +373,20 @@ mod tests {
             keys: 0,
             seed: 1,
         }
+    }
+
+    #[test]
+    fn the_end_of_the_warm_up_is_looked_at_when_it_is() {
+        let plan = plan(Amount::Seconds(1.0));
+        let clock = Clock::new();
+        let times = Times::new(clock, clock.now_ns() + 60 * SECOND, &plan, false);
+        assert_eq!(times.next_look(LOOK), LOOK);
+        let times = Times::new(clock, 0, &plan, true);
+        let left = times.next_look(Duration::MAX);
+        assert!(left <= Duration::from_secs(1), "{left:?}");
+        let begun = Clock::new().another(clock.to_unix_ns(0) - 5 * SECOND, 0);
+        let times = Times::new(begun, 0, &plan, true);
+        assert_eq!(times.next_look(LOOK), LOOK, "it was before");
     }
 
     #[test]

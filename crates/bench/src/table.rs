@@ -231,10 +231,7 @@ fn throughput(report: &Report, width: u16) -> String {
                     format!("{} … {}", words::number(least), words::number(most))
                 }));
             }
-            let bytes = row.median(|outcome| {
-                let tally = side(outcome)?;
-                Some(tally.rate() * tally.bytes as f64 / (tally.messages.max(1)) as f64)
-            });
+            let bytes = row.median(|outcome| side(outcome).map(Tally::byte_rate));
             cells.push(or_dash(bytes, words::byte_rate));
             let errors: u64 = row
                 .runs
@@ -259,7 +256,7 @@ fn throughput(report: &Report, width: u16) -> String {
 }
 
 fn costs(row: &Row) -> [String; 3] {
-    let micros = |value: Option<f64>| or_dash(value, |value| format!("{value:.3}"));
+    let micros = |value: Option<f64>| or_dash(value, words::number);
     [
         micros(row.median(Outcome::client_us)),
         micros(row.median(Outcome::broker_us)),
@@ -411,8 +408,8 @@ pub(crate) mod tests {
             findings: Some(Findings::default()),
             usage: Usage {
                 wall_s: 1.0,
-                client_cpu_s: 0.002,
-                broker_cpu_s: Some(0.004),
+                client_cpu_s: 0.2,
+                broker_cpu_s: Some(0.4),
                 broker_rss_bytes: Some(64 << 20),
                 ..Usage::default()
             },
@@ -467,7 +464,7 @@ pub(crate) mod tests {
             "0.100 MB/s",
         ];
         assert_eq!(published[0][..7], rates, "{table}");
-        let costs = ["2.000", "4.000", "64.0 MiB", "0", "0", "0", "0"];
+        let costs = ["200", "400", "64.0 MiB", "0", "0", "0", "0"];
         assert_eq!(published[0][7..], costs, "{table}");
         let response = cells(&table, &["delivered, response time"]);
         let expected = ["a", "1,024", "delivered, response time", "100 ms", "150 ms"];

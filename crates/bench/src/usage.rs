@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cpu_clock;
 use crate::proxy::PROXY_THREADS;
 
 /// Costs.
@@ -20,9 +21,16 @@ pub struct Usage {
     pub proxy_cpu_s: f64,
     /// CPU seconds of the broker; `None`: it cannot be seen from here.
     pub broker_cpu_s: Option<f64>,
+    /// The share of all cores of this machine that worked, whoever for; `None`: the system does not
+    /// say, or it was too short.
+    #[serde(default)]
+    pub cores_busy: Option<f64>,
     /// The most memory that the broker had resident when it was looked at, in bytes.
     pub broker_rss_bytes: Option<u64>,
 }
+
+/// The system's ticks, of all cores, below which nothing is said of how busy they were.
+const CORES_TICKS_MIN: u64 = 50;
 
 /// Where the broker runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +76,7 @@ pub struct Meter {
     proxy_s: f64,
     broker_s: Option<f64>,
     rss_bytes: Option<u64>,
+    cores: Option<(u64, u64)>,
 }
 
 impl Meter {
@@ -81,6 +90,7 @@ impl Meter {
             proxy_s,
             broker_s,
             rss_bytes: None,
+            cores: cores(),
         };
         meter.look();
         meter
@@ -94,6 +104,13 @@ impl Meter {
         }
     }
 
+    fn cores_busy(&self) -> Option<f64> {
+        let ((busy, all), (busy_before, all_before)) = (cores()?, self.cores?);
+        let all = all.saturating_sub(all_before);
+        let share = busy.saturating_sub(busy_before) as f64 / all as f64;
+        (all >= CORES_TICKS_MIN).then_some(share)
+    }
+
     /// The costs since the beginning.
     pub fn end(mut self) -> Usage {
         self.look();
@@ -105,6 +122,7 @@ impl Meter {
             broker_cpu_s: broker_s
                 .zip(self.broker_s)
                 .map(|(end, begin)| (end - begin).max(0.0)),
+            cores_busy: self.cores_busy(),
             broker_rss_bytes: self.rss_bytes,
         }
     }
@@ -112,14 +130,12 @@ impl Meter {
 
 /// CPU seconds of the generator, of the proxy and of the broker so far.
 fn cpu_s(place: &BrokerPlace) -> (f64, f64, Option<f64>) {
-    let process_s = cpu_of("/proc/self/stat").unwrap_or(0.0);
+    let process_s = cpu_clock::of_process(std::process::id()).unwrap_or(0.0);
     let proxy_s = cpu_of_threads(|name| name == PROXY_THREADS);
     let (broker_s, within_s) = match place {
         BrokerPlace::Elsewhere => (None, 0.0),
         BrokerPlace::Processes(processes) => {
-            let each = processes
-                .iter()
-                .map(|it| cpu_of(&format!("/proc/{it}/stat")));
+            let each = processes.iter().map(|it| cpu_clock::of_process(*it));
             (each.sum::<Option<f64>>(), 0.0)
         }
         BrokerPlace::Threads(ours) => {
@@ -140,20 +156,23 @@ fn cpu_of_threads(is_it: impl Fn(&str) -> bool) -> f64 {
         let name = fs::read_to_string(format!("/proc/self/task/{thread}/comm"));
         name.is_ok_and(|name| is_it(name.trim_end()))
     });
-    threads
-        .filter_map(|it| cpu_of(&format!("/proc/self/task/{it}/stat")))
-        .sum()
+    threads.filter_map(cpu_clock::of_thread).sum()
 }
 
-/// User and system time, from a file as `/proc/PID/stat`.
-fn cpu_of(path: &str) -> Option<f64> {
-    let stat = fs::read_to_string(path).ok()?;
-    // The name stands in parentheses and may hold anything.
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let mut fields = fields.split_whitespace().skip(11);
-    let mut ticks = || fields.next()?.parse::<u64>().ok();
-    let all = ticks()? + ticks()?;
-    Some(all as f64 / rustix::param::clock_ticks_per_second() as f64)
+/// What the machine's cores have done so far, from the first line of `/proc/stat`: ticks in which
+/// they worked, and all. `None`: it does not say.
+fn cores() -> Option<(u64, u64)> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Option<Vec<u64>> = fields
+        .split_whitespace()
+        .map(|it| it.parse().ok())
+        .collect();
+    // user, nice, system, idle, waiting for a disk, interrupts, and what others took from us;
+    // guests behind that are in the first two.
+    let ticks = ticks.filter(|ticks| ticks.len() >= 8)?;
+    let all: u64 = ticks[..8].iter().sum();
+    Some((all.saturating_sub(ticks[3] + ticks[4]), all))
 }
 
 fn rss_bytes(process: u32) -> Option<u64> {
@@ -217,10 +236,12 @@ mod tests {
     #[test]
     fn work_of_this_process_is_seen() {
         let meter = Meter::begin(&BrokerPlace::Elsewhere);
-        let before = cpu_of("/proc/self/stat").unwrap();
-        while cpu_of("/proc/self/stat").unwrap() < before + 0.05 {}
+        let before = cpu_clock::of_this_thread();
+        while cpu_clock::of_this_thread() < before + 0.05 {}
         let usage = meter.end();
-        assert!(usage.client_cpu_s >= 0.04, "{usage:?}");
+        assert!(usage.client_cpu_s >= 0.05, "{usage:?}");
+        let busy = usage.cores_busy.unwrap_or_default();
+        assert!((0.0..=1.0).contains(&busy), "{usage:?}");
         assert_eq!((usage.broker_cpu_s, usage.broker_rss_bytes), (None, None));
     }
 
@@ -241,8 +262,7 @@ mod tests {
             .unwrap();
         let place = BrokerPlace::Processes(vec![child.id()]);
         let meter = Meter::begin(&place);
-        let path = format!("/proc/{}/stat", child.id());
-        while cpu_of(&path).unwrap() < 0.1 {}
+        while cpu_clock::of_process(child.id()).unwrap() < 0.1 {}
         let usage = meter.end();
         child.kill().unwrap();
         child.wait().unwrap();

@@ -26,6 +26,8 @@ struct Faults {
     dies_at: Option<u64>,
     /// From so many milliseconds on it answers nothing for so many.
     stall_ms: Option<(u64, u64)>,
+    /// Its consumer needs so many milliseconds for each message, for so many from the first on.
+    slow_ms: Option<(u64, u64)>,
     /// The user has enough then.
     stop_at: Option<(u64, Stop)>,
 }
@@ -63,7 +65,10 @@ impl Connect for Fake {
     fn consumer(&self, _: &Plan, _: u32) -> Result<Box<dyn Consume>, DriverError> {
         let mut pipe = self.pipe.lock().unwrap();
         let receiver = pipe.as_mut().unwrap().1.take();
-        Ok(Box::new(FakeConsumer(receiver.expect("one consumer"))))
+        Ok(Box::new(FakeConsumer {
+            messages: receiver.expect("one consumer"),
+            slow_ms: self.faults.slow_ms,
+        }))
     }
 
     fn clean_up(&self, _: &Plan) -> Result<(), DriverError> {
@@ -150,14 +155,25 @@ impl Produce for FakeProducer {
     }
 }
 
-struct FakeConsumer(Receiver<Vec<u8>>);
+struct FakeConsumer {
+    messages: Receiver<Vec<u8>>,
+    slow_ms: Option<(u64, u64)>,
+}
 
 impl Consume for FakeConsumer {
     fn run(&mut self, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
         let clock = book.clock();
+        let mut begun_ns = None;
         while !stop.is_set() {
-            match self.0.recv_timeout(Duration::from_millis(10)) {
+            match self.messages.recv_timeout(Duration::from_millis(10)) {
                 Ok(body) => {
+                    let now_ns = clock.now_ns();
+                    let since_ns = now_ns - *begun_ns.get_or_insert(now_ns);
+                    if let Some((each_ms, for_ms)) = self.slow_ms
+                        && since_ns < for_ms * MS
+                    {
+                        pass(each_ms * MS);
+                    }
                     book.came(&body, Some(0), clock.now_ns());
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -187,6 +203,10 @@ fn plan(amount: Amount) -> Plan {
         keys: 0,
         seed: 1,
     }
+}
+
+fn plan_of_seconds(seconds: f64) -> Plan {
+    plan(Amount::Seconds(seconds))
 }
 
 fn measure(fake: &Fake, kind: Kind, plan: &Plan, stop: &Stop) -> Result<Outcome, DriverError> {
@@ -340,6 +360,98 @@ fn consuming_takes_out_what_was_put_in() {
     let outcome = measure(&fake, Kind::Consume, &plan, &Stop::default()).unwrap();
     assert!(outcome.produced.is_none() && outcome.is_good());
     assert_eq!(outcome.consumed.unwrap().messages, 3_000);
+}
+
+#[test]
+fn a_consumer_warms_up() {
+    // It has a thousand messages per second at most, and half a second.
+    let fake = with(Faults {
+        slow_ms: Some((1, 60_000)),
+        ..Faults::default()
+    });
+    let plan = Plan {
+        warm_up_s: 0.3,
+        ..plan(Amount::Seconds(0.2))
+    };
+    let outcome = measure(&fake, Kind::Consume, &plan, &Stop::default()).unwrap();
+    assert_eq!(outcome.cut, None);
+    let consumed = outcome.consumed.unwrap();
+    assert!(
+        (1..=300).contains(&consumed.messages),
+        "{}",
+        consumed.messages
+    );
+    assert!(
+        (100.0..=1_010.0).contains(&consumed.rate()),
+        "{}",
+        consumed.rate()
+    );
+}
+
+#[test]
+fn a_topic_that_is_empty_too_soon_is_told() {
+    let plan = Plan {
+        warm_up_s: 30.0,
+        ..plan(Amount::Messages(10))
+    };
+    let outcome = measure(&Fake::default(), Kind::Consume, &plan, &Stop::default()).unwrap();
+    assert_eq!(outcome.plan.warm_up_s, 0.0, "all that was put in counts");
+    assert_eq!(outcome.consumed.unwrap().messages, 10);
+    // Producers need a fifth of a second for what the consumer has in a moment.
+    let fake = with(Faults {
+        stall_ms: Some((0, 199)),
+        ..Faults::default()
+    });
+    let plan = Plan {
+        warm_up_s: 0.199,
+        ..plan_of_seconds(0.001)
+    };
+    let outcome = measure(&fake, Kind::Consume, &plan, &Stop::default()).unwrap();
+    let cut = outcome.cut.unwrap_or_default();
+    assert!(cut.contains("empty before the warm-up was over"), "{cut}");
+}
+
+#[test]
+fn consumers_have_the_rate_of_the_time_in_which_producers_send() {
+    // Two hundred messages per second while a thousand are sent, and then all the rest at once.
+    let fake = with(Faults {
+        slow_ms: Some((5, 800)),
+        ..Faults::default()
+    });
+    let plan = Plan {
+        arrivals: Arrivals::Constant { rate: 1_000.0 },
+        ..plan(Amount::Seconds(0.5))
+    };
+    let outcome = measure(&fake, Kind::EndToEnd, &plan, &Stop::default()).unwrap();
+    assert!(outcome.is_good(), "{:?}", outcome.cut);
+    let consumed = outcome.consumed.unwrap();
+    let meanwhile = consumed.meanwhile.unwrap();
+    assert_eq!(consumed.messages, 500);
+    assert!(consumed.rate() < 210.0, "{meanwhile:?}");
+    assert!((350..500).contains(&meanwhile.backlog), "{meanwhile:?}");
+    assert!(meanwhile.drain_s < 5.0, "{meanwhile:?}");
+    let produced = outcome.produced.unwrap();
+    assert!(produced.meanwhile.is_none() && produced.rate() > 250.0);
+}
+
+#[test]
+fn what_a_broker_needs_for_its_first_answer_is_part_of_the_time() {
+    let fake = with(Faults {
+        stall_ms: Some((0, 400)),
+        ..Faults::default()
+    });
+    let plan = plan(Amount::Messages(100));
+    let outcome = measure(&fake, Kind::Produce, &plan, &Stop::default()).unwrap();
+    let rate = outcome.produced.unwrap().rate();
+    assert!((10.0..=250.0).contains(&rate), "{rate}");
+    // And what was asked for is the time also if the last answer came before its end.
+    let plan = Plan {
+        arrivals: Arrivals::Constant { rate: 10.0 },
+        ..plan_of_seconds(0.3)
+    };
+    let outcome = measure(&Fake::default(), Kind::Produce, &plan, &Stop::default()).unwrap();
+    let rate = outcome.produced.unwrap().rate();
+    assert!(rate <= 10.0, "{rate}");
 }
 
 #[test]

@@ -150,6 +150,7 @@ fn outcome(broker: Broker, kind: Kind, plan: Plan, dice: &mut Dice) -> Outcome {
             client_cpu_s: 0.3e-6 * rate * 10.0,
             broker_cpu_s: Some(broker.cpu_us * 1e-6 * rate * 10.0),
             broker_rss_bytes: Some((broker.typical_ns * 300.0) as u64),
+            ..Usage::default()
         },
         cut: None,
         remarks: Vec::new(),

@@ -116,6 +116,8 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/server/src/signals.rs",
     // How long the allocator keeps what is free.
     "crates/cli/src/allocator.rs",
+    // The CPU time of a process and of another thread.
+    "crates/bench/src/cpu_clock.rs",
     // librdkafka is a C library.
     "crates/bench/src/kafka/native.rs",
     // An allocator that counts is an unsafe trait.

@@ -351,7 +351,7 @@ fn probe(outcome: &Outcome, asked: f64) -> Option<Probe> {
         Amount::Messages(messages) => messages as f64 / asked,
     };
     let done = tally.messages as f64 / sent.max(1.0);
-    let in_time = seconds / tally.span_s().max(seconds);
+    let in_time = seconds / tally.taken_s().max(seconds);
     Some(Probe {
         asked,
         achieved: asked * (done * in_time).min(1.0),

@@ -13,6 +13,7 @@ use super::shown::Shown;
 use super::sum::Sum;
 use crate::clock::Clock;
 use crate::driver::{DriverError, Stop};
+use crate::meanwhile::Overlap;
 use crate::measure::{Progress, Sides, Target};
 use crate::outcome::{Kind, Outcome};
 use crate::plan::Plan;
@@ -185,9 +186,10 @@ impl Fleet {
         let mut meter = Meter::begin(&target.place);
         let mut is_warm = false;
         let mut ending = Ending::new(plan, sides.consumes, sides.put_in(), run_up_ns);
+        let mut overlap = Overlap::new(times.measured_from_ns, plan.warm_up_s > 0.0);
         let mut is_stopping = false;
         let is_whole = loop {
-            let until = Instant::now() + LOOK;
+            let until = Instant::now() + times.next_look(LOOK);
             while let Some((worker, reply)) = self.next(until) {
                 match reply {
                     Reply::Standing(place) => self.workers[worker].place = place,
@@ -204,12 +206,12 @@ impl Fleet {
                 }
             }
             let now_ns = times.clock.now_ns();
-            if !is_warm && now_ns >= times.measured_from_ns() {
+            if !is_warm && now_ns >= times.measured_from_ns {
                 is_warm = true;
                 meter = Meter::begin(&target.place);
             }
             meter.look();
-            let passed_s = (now_ns.saturating_sub(times.measured_from_ns()) / 1_000_000_000) as u32;
+            let passed_s = (now_ns.saturating_sub(times.measured_from_ns) / 1_000_000_000) as u32;
             shown.show(passed_s.saturating_sub(SHOW_AFTER_S), progress);
             let is_gone = self.lose_the_silent();
             if (is_gone || stop.is_set()) && !is_stopping {
@@ -218,6 +220,7 @@ impl Fleet {
                 self.say_all(&Request::Abort);
             }
             let standing = self.standing(now_ns);
+            overlap.look(&standing);
             if let Some(is_whole) = ending.look(&standing, is_stopping) {
                 break is_whole;
             }
@@ -232,7 +235,7 @@ impl Fleet {
         let gone = self.first_gone();
         let error = gone.as_ref().map(ToString::to_string);
         outcome.cut = error.or(sum.errors.into_iter().next());
-        sides.settle(outcome, sum.sent, sum.came, is_whole);
+        sides.settle(outcome, (sum.sent, sum.came), &overlap, is_whole, stop);
         if gone.is_some() {
             // What it has acknowledged or got, nobody knows.
             outcome.findings = None;

@@ -181,6 +181,7 @@ pub(super) struct Figures {
     response: Histogram,
     service: Histogram,
     lag: Histogram,
+    busy: f64,
     span_ns: Option<(u64, u64)>,
     duplicates: u64,
     out_of_order: u64,
@@ -204,6 +205,7 @@ impl Figures {
             response: tally.response.clone(),
             service: tally.service.clone(),
             lag: tally.lag.clone(),
+            busy: tally.busy,
             span_ns: tally.span_ns,
             duplicates,
             out_of_order,
@@ -222,7 +224,8 @@ impl Figures {
             self.out_of_order,
         ];
         let span = self.span_ns.is_none_or(|(first, last)| first <= last);
-        if !span || counts.iter().any(|count| *count > COUNT_MAX) {
+        let busy = (0.0..1e9).contains(&self.busy);
+        if !span || !busy || counts.iter().any(|count| *count > COUNT_MAX) {
             return Err(Implausible);
         }
         sum.seen.add_faults(self.duplicates, self.out_of_order);
@@ -236,6 +239,7 @@ impl Figures {
             response: self.response,
             service: self.service,
             lag: self.lag,
+            busy: self.busy,
             span_ns: self.span_ns,
             ..Tally::default()
         });

@@ -308,7 +308,7 @@ fn measure(
     let mut watch = Watch::new(&times, &produced, &consumed, &mut keep);
     let live = (&produced, &consumed);
     let (sent, came) = connections.run(&job.plan, times, &abort, live, |standing: &Standing| {
-        if !is_warm && standing.now_ns >= times.measured_from_ns() {
+        if !is_warm && standing.now_ns >= times.measured_from_ns {
             is_warm = true;
             meter = Meter::begin(&BrokerPlace::Elsewhere);
         }

@@ -1,0 +1,144 @@
+//! What consumers get while producers send, and what is left when these end.
+
+use serde::{Deserialize, Serialize};
+
+use crate::sides::Standing;
+
+/// Producers that were done within this time, in seconds, say nothing of how fast consumers are
+/// meanwhile.
+const SENT_MIN_S: f64 = 0.1;
+
+/// What consumers did while producers sent, apart from what they did afterwards.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Meanwhile {
+    /// Messages that came from the end of the warm-up until producers were done. Those of the
+    /// warm-up that came late count too: they are work as well.
+    pub messages: u64,
+    /// Seconds from the end of the warm-up until producers were done.
+    pub seconds: f64,
+    /// Messages that had not come then.
+    pub backlog: u64,
+    /// Seconds from then until the last one came, with producers idle.
+    pub drain_s: f64,
+}
+
+impl Meanwhile {
+    /// Messages per second.
+    pub fn rate(&self) -> f64 {
+        self.messages as f64 / self.seconds
+    }
+}
+
+/// When something was so, and how much had been stored and had come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) at_ns: u64,
+    pub(crate) stored: u64,
+    pub(crate) came: u64,
+}
+
+/// Looks at both sides until the producers are done.
+#[derive(Debug, Default)]
+pub(crate) struct Overlap {
+    measured_from_ns: u64,
+    begun: Option<Mark>,
+    ended: Option<Mark>,
+}
+
+impl Overlap {
+    /// Of a measurement whose warm-up ends then. Without a warm-up nothing comes before.
+    pub(crate) fn new(measured_from_ns: u64, has_warm_up: bool) -> Overlap {
+        let begin = Mark {
+            at_ns: measured_from_ns,
+            ..Mark::default()
+        };
+        Overlap {
+            measured_from_ns,
+            begun: (!has_warm_up).then_some(begin),
+            ended: None,
+        }
+    }
+
+    /// Takes note of where it stands.
+    pub(crate) fn look(&mut self, standing: &Standing) {
+        let now = Mark {
+            at_ns: standing.now_ns,
+            stored: standing.stored,
+            came: standing.came,
+        };
+        if now.at_ns >= self.measured_from_ns {
+            self.begun.get_or_insert(now);
+        }
+        if standing.producers_are_done {
+            self.ended.get_or_insert(standing.sent.unwrap_or(now));
+        }
+    }
+
+    /// What was found, when the last message came at `last_ns`. `None`: producers were done too
+    /// soon to say.
+    pub(crate) fn end(&self, last_ns: u64) -> Option<Meanwhile> {
+        let (begun, ended) = (self.begun?, self.ended?);
+        let seconds = ended.at_ns.saturating_sub(begun.at_ns) as f64 / 1e9;
+        let found = Meanwhile {
+            messages: ended.came.saturating_sub(begun.came),
+            seconds,
+            backlog: ended.stored.saturating_sub(ended.came),
+            drain_s: last_ns.saturating_sub(ended.at_ns) as f64 / 1e9,
+        };
+        (seconds >= SENT_MIN_S).then_some(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn standing(now_ns: u64, stored: u64, came: u64) -> Standing {
+        Standing {
+            now_ns,
+            stored,
+            came,
+            ..Standing::default()
+        }
+    }
+
+    #[test]
+    fn what_comes_afterwards_is_apart() {
+        let mut overlap = Overlap::new(SECOND, true);
+        overlap.look(&standing(SECOND / 2, 900, 300));
+        overlap.look(&standing(SECOND, 2_000, 800));
+        overlap.look(&standing(5 * SECOND, 10_000, 4_000));
+        // They were done when nobody looked.
+        overlap.look(&Standing {
+            producers_are_done: true,
+            sent: Some(Mark {
+                at_ns: 11 * SECOND,
+                stored: 22_000,
+                came: 8_800,
+            }),
+            ..standing(11 * SECOND + 7, 22_000, 8_810)
+        });
+        overlap.look(&standing(20 * SECOND, 22_000, 16_000));
+        let found = overlap.end(27 * SECOND).unwrap_or_default();
+        let expected = Meanwhile {
+            messages: 8_000,
+            seconds: 10.0,
+            backlog: 13_200,
+            drain_s: 16.0,
+        };
+        assert_eq!((found, found.rate()), (expected, 800.0));
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_moment() {
+        let mut overlap = Overlap::new(SECOND, false);
+        let done = |now_ns| Standing {
+            producers_are_done: true,
+            ..standing(now_ns, 10, 5)
+        };
+        overlap.look(&done(SECOND + SECOND / 50));
+        assert_eq!(overlap.end(2 * SECOND), None);
+    }
+}
