@@ -108,6 +108,16 @@ pub trait Connect: Send + Sync {
     /// It cannot be made.
     fn consumer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Consume>, DriverError>;
 
+    /// Where each partition ended before the first message of ours, once it is prepared. Empty: the
+    /// protocol keeps by itself what a consumer has not seen.
+    fn starts(&self) -> Vec<i64> {
+        Vec::new()
+    }
+
+    /// Consumers begin there: another process has prepared the topic and found these
+    /// [`Connect::starts`].
+    fn begin_at(&self, _starts: Vec<i64>) {}
+
     /// Removes what [`Connect::prepare`] has made.
     ///
     /// # Errors

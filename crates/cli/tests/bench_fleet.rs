@@ -105,6 +105,41 @@ fn two_workers_measure_one_plan() {
     assert_eq!(report["rows"][0]["runs"][0]["consumed"]["messages"], 3_000);
 }
 
+/// What the coordinator has put in comes to the workers, whoever keeps what was consumed.
+#[test]
+fn workers_empty_what_was_filled_with_any_protocol() {
+    let workers = [Worker::start(&[]), Worker::start(&[])];
+    let addresses = format!("--workers={},{}", workers[0].address, workers[1].address);
+    for url in [
+        "embedded:kafka",
+        "embedded:kafka?client=raw",
+        "embedded:amqp",
+    ] {
+        let args = [
+            "consumer",
+            "--count=3000",
+            "--consumers=2",
+            "--partitions=3",
+            "--warm-up=0",
+            &format!("--url={url}"),
+            &addresses,
+            "--json",
+            "--quiet",
+        ];
+        let is_amqp = url.contains("amqp");
+        let args = args
+            .iter()
+            .filter(|it| !(is_amqp && it.contains("partitions")));
+        let output = bench(&args.copied().collect::<Vec<_>>());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{url} {errors}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let run = &report["rows"][0]["runs"][0];
+        assert_eq!(run["consumed"]["messages"], 3_000, "{url} {run:#}");
+        assert_eq!(run["findings"]["lost"], 0, "{url} {run:#}");
+    }
+}
+
 #[test]
 fn a_worker_works_for_nobody_without_its_token() {
     let worker = Worker::start(&["--token=right"]);

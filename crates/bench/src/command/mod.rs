@@ -145,7 +145,7 @@ const WORKER_EXAMPLES: &str = "\
 Examples:
   CLOVERLEAF_BENCH_TOKEN=secret cloverleaf bench worker --listen 0.0.0.0:4190   on one, two, three
   CLOVERLEAF_BENCH_TOKEN=secret cloverleaf bench end-to-end --url nsq://broker:4150 \\
-      --workers one:4190,two:4190,three:4190 --producers 9 --consumers 72       anywhere";
+      --workers one,two,three --producers 9 --consumers 72       anywhere";
 
 /// Why nothing could be measured, in a sentence for the user.
 #[derive(Debug, thiserror::Error)]

@@ -111,7 +111,8 @@ impl Fleet {
         mut progress: impl FnMut(&Progress),
     ) -> Result<Outcome, DriverError> {
         target.measure_by(kind, plan, stop, |plan, sides, outcome| {
-            let jobs = jobs(self.workers.len(), plan, sides, url, link);
+            let starts = target.connect.starts();
+            let jobs = jobs(self.workers.len(), plan, sides, (url, link, &starts));
             self.prepare(jobs)?;
             self.run(target, plan, sides, outcome, stop, &mut progress)
         })
@@ -416,7 +417,12 @@ impl Drop for Fleet {
 }
 
 /// Shares connections out evenly. Numbers are those of the whole plan, so that each is unique.
-fn jobs(workers: usize, plan: &Plan, sides: &Sides<'_>, url: &Url, link: &Link) -> Vec<Job> {
+fn jobs(
+    workers: usize,
+    plan: &Plan,
+    sides: &Sides<'_>,
+    (url, link, starts): (&Url, &Link, &[i64]),
+) -> Vec<Job> {
     let cut = |all: u32, is_meant: bool, number: usize| {
         let all = if is_meant { u64::from(all) } else { 0 };
         let at = |number: usize| (all * number as u64 / workers.max(1) as u64) as u32;
@@ -426,6 +432,7 @@ fn jobs(workers: usize, plan: &Plan, sides: &Sides<'_>, url: &Url, link: &Link) 
         url: url.clone(),
         link: *link,
         is_filled: sides.filled.is_some(),
+        starts: starts.to_vec(),
         plan: plan.clone(),
         producers: cut(plan.producers, sides.produces, number),
         consumers: cut(plan.consumers, sides.consumes, number),
@@ -477,7 +484,8 @@ mod tests {
             };
             let url: Url = "nsq://a".parse().unwrap();
             let plan = plan(producers, consumers);
-            let jobs = jobs(workers, &plan, &sides, &url, &Link::default());
+            let place = (&url, &Link::default(), &[5, 7][..]);
+            let jobs = jobs(workers, &plan, &sides, place);
             prop_assert_eq!(jobs.len(), workers);
             let all = |cut: fn(&Job) -> (u32, u32)| -> Vec<u32> {
                 jobs.iter().map(cut).flat_map(|(first, end)| first..end).collect()
@@ -488,7 +496,7 @@ mod tests {
             let sizes = jobs.iter().map(|job| job.producers.1 - job.producers.0);
             let (least, most) = (sizes.clone().min().unwrap(), sizes.max().unwrap());
             prop_assert!(most - least <= 1, "evenly");
-            prop_assert!(jobs.iter().all(|job| job.check().is_ok()));
+            prop_assert!(jobs.iter().all(|job| job.check().is_ok() && job.starts == [5, 7]));
         }
     }
 
@@ -500,7 +508,8 @@ mod tests {
             filled: None,
         };
         let url: Url = "nsq://a".parse().unwrap();
-        let job = jobs(1, &plan(2, 2), &sides, &url, &Link::default()).remove(0);
+        let place = (&url, &Link::default(), &[][..]);
+        let job = jobs(1, &plan(2, 2), &sides, place).remove(0);
         assert_eq!(job.check(), Ok(()));
         let changed = |change: fn(&mut Job)| {
             let mut job = job.clone();
@@ -511,9 +520,20 @@ mod tests {
         assert!(changed(|job| job.plan.size_bytes = 1).is_err());
         assert!(changed(|job| job.producers = (0, 3)).is_err());
         assert!(changed(|job| job.consumers = (2, 1)).is_err());
+        assert!(changed(|job| job.starts = vec![-1]).is_err());
+        assert!(changed(|job| job.starts = vec![0; 100_001]).is_err());
         assert!(changed(|job| job.plan.warm_up_s = f64::NAN).is_err());
         assert!(changed(|job| job.plan.amount = Amount::Seconds(1e30)).is_err());
         assert!(changed(|job| job.plan.arrivals = Arrivals::Constant { rate: 0.0 }).is_err());
+        let ramp = |from, to| {
+            let mut job = job.clone();
+            let seconds = 1.0;
+            job.plan.arrivals = Arrivals::Ramp { from, to, seconds };
+            job.check()
+        };
+        assert_eq!((ramp(0.0, 5e3), ramp(5e3, 0.0)), (Ok(()), Ok(())));
+        assert!(ramp(0.0, 0.0).is_err() && ramp(f64::NAN, 5e3).is_err());
+        assert!(ramp(-1.0, 5e3).is_err() && ramp(0.0, 1e30).is_err());
         let many = |job: &mut Job| {
             job.plan.producers = u32::MAX;
             job.producers = (0, u32::MAX);

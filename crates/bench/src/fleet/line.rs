@@ -2,14 +2,20 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use socket2::{SockRef, TcpKeepalive};
 
 use super::frame::{FrameError, Frames, encode};
 
+/// A peer that says nothing is asked by the system whether it is there: after so long, so often,
+/// and then as many times before it is gone.
+const ASK_AFTER: Duration = Duration::from_secs(30);
+const ASK_INTERVAL: Duration = Duration::from_secs(10);
+const ASK_RETRIES: u32 = 6;
 /// Who takes nothing for so long is gone.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 const READ_BYTES: usize = 64 << 10;
@@ -63,15 +69,23 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// What is said next; waits for it at most so long, if a time is given.
+    /// What is said next; all of it has to come within this time, if one is given.
     pub(super) fn hear<T: DeserializeOwned>(
         &mut self,
         patience: Option<Duration>,
     ) -> Result<T, LineError> {
-        self.stream.set_read_timeout(patience)?;
+        let until = patience.map(|patience| Instant::now() + patience);
+        self.stream.set_read_timeout(None)?;
         loop {
             if let Some(said) = self.frames.next()? {
                 return Ok(said);
+            }
+            if let Some(until) = until {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(LineError::Silent);
+                }
+                self.stream.set_read_timeout(Some(left))?;
             }
             match self.stream.read(&mut self.buffer) {
                 Ok(0) => return Err(LineError::Closed),
@@ -91,6 +105,11 @@ impl Listener {
 /// Both halves of a socket; at most `most` bytes are listened to at once.
 pub(super) fn halves(stream: TcpStream, most: usize) -> Result<(Speaker, Listener), LineError> {
     stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(ASK_AFTER)
+        .with_interval(ASK_INTERVAL)
+        .with_retries(ASK_RETRIES);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let listener = Listener {
         stream: stream.try_clone()?,
@@ -98,4 +117,54 @@ pub(super) fn halves(stream: TcpStream, most: usize) -> Result<(Speaker, Listene
         buffer: vec![0; READ_BYTES],
     };
     Ok((Speaker(Mutex::new(stream)), listener))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Both ends of a connection.
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (near, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn who_speaks_slowly_has_no_more_time() {
+        let (near, mut far) = pair();
+        let (_speaker, mut listener) = halves(near, 64 << 20).unwrap();
+        far.set_nodelay(true).unwrap();
+        // Each byte comes soon; all of them would take very long.
+        let slow = thread::spawn(move || {
+            far.write_all(&(64u32 << 20).to_be_bytes()).unwrap();
+            while far.write_all(b" ").is_ok() {}
+        });
+        let begun = Instant::now();
+        let heard = listener.hear::<String>(Some(Duration::from_millis(100)));
+        assert!(matches!(heard, Err(LineError::Silent)), "{heard:?}");
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        drop((listener, _speaker));
+        slow.join().unwrap();
+    }
+
+    #[test]
+    fn a_long_silence_is_no_end_and_a_lost_machine_is() {
+        let (near, mut far) = pair();
+        let (speaker, mut listener) = halves(near, 1 << 10).unwrap();
+        let heard = listener.hear::<String>(Some(Duration::from_millis(10)));
+        assert!(matches!(heard, Err(LineError::Silent)), "{heard:?}");
+        far.write_all(&encode(&"here").unwrap()).unwrap();
+        assert_eq!(listener.hear::<String>(None).unwrap(), "here");
+        assert_eq!(listener.stream.read_timeout().unwrap(), None);
+        let socket = speaker.0.lock();
+        let socket = SockRef::from(&*socket);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), ASK_AFTER);
+    }
 }

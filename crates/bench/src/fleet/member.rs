@@ -77,9 +77,23 @@ pub(super) fn join(
     })
 }
 
+/// Where a worker listens if nobody says otherwise.
+const PORT: u16 = 4190;
+
+/// A worker's address with its port.
+fn with_port(address: &str) -> String {
+    let is_plain = |host: &str| !host.contains(':') || host.ends_with(']');
+    match address.rsplit_once(':') {
+        Some((host, port)) if is_plain(host) && !port.contains(']') => address.to_owned(),
+        // An address of IPv6.
+        Some(_) if !address.starts_with('[') => format!("[{address}]:{PORT}"),
+        _ => format!("{address}:{PORT}"),
+    }
+}
+
 fn reach(address: &str) -> std::io::Result<TcpStream> {
     let mut refusal = std::io::Error::other("its name has no address");
-    for address in address.to_socket_addrs()? {
+    for address in with_port(address).to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, PATIENCE) {
             Ok(stream) => return Ok(stream),
             Err(error) => refusal = error,
@@ -99,6 +113,25 @@ fn listen(worker: usize, mut listener: Listener, clock: Clock, events: &SyncSend
         };
         if events.send(event).is_err() || is_over {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_without_a_port_listens_on_the_usual_one() {
+        for (address, expected) in [
+            ("one", "one:4190"),
+            ("one:5", "one:5"),
+            ("10.0.0.1", "10.0.0.1:4190"),
+            ("[::1]", "[::1]:4190"),
+            ("[::1]:5", "[::1]:5"),
+            ("::1", "[::1]:4190"),
+        ] {
+            assert_eq!(with_port(address), expected);
         }
     }
 }

@@ -15,12 +15,14 @@ use crate::url::Url;
 use crate::usage::Usage;
 
 /// Of this conversation; both sides have to have the same.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 /// Connections of one side on all machines together.
 const CONNECTIONS_MAX: u32 = 100_000;
 const SIZE_BYTES_MAX: usize = 1 << 30;
-/// A week.
-const SECONDS_MAX: f64 = 604_800.0;
+/// As many as the command line takes: thirty days.
+const SECONDS_MAX: f64 = 2_592_000.0;
+/// As many partitions as the command line takes.
+const PARTITIONS_MAX: usize = 100_000;
 const RATE_MAX: f64 = 1e9;
 /// No count of anything that was measured is as high.
 const COUNT_MAX: u64 = 1 << 53;
@@ -121,6 +123,8 @@ pub(super) struct Job {
     pub(super) link: Link,
     /// What is consumed was put in before.
     pub(super) is_filled: bool,
+    /// Where each partition ended before the first message, if the protocol has such.
+    pub(super) starts: Vec<i64>,
     pub(super) plan: Plan,
     /// Numbers of the first one and behind the last one.
     pub(super) producers: (u32, u32),
@@ -155,12 +159,18 @@ impl Job {
             Amount::Messages(messages) => messages <= COUNT_MAX,
             Amount::Seconds(seconds) => time(seconds),
         };
+        if self.starts.len() > PARTITIONS_MAX || self.starts.iter().any(|start| *start < 0) {
+            return Err("partitions cannot begin there".to_owned());
+        }
         let rate = |rate: f64| rate > 0.0 && rate <= RATE_MAX;
         let arrivals = match plan.arrivals {
             Arrivals::Closed => true,
             Arrivals::Constant { rate: it } | Arrivals::Poisson { rate: it } => rate(it),
             Arrivals::Bursts { rate: it, .. } => rate(it),
-            Arrivals::Ramp { from, to, seconds } => rate(from) && rate(to) && time(seconds),
+            // One of both ends may be a standstill.
+            Arrivals::Ramp { from, to, seconds } => {
+                from >= 0.0 && to >= 0.0 && rate(from.max(to)) && time(seconds)
+            }
         };
         match amount && arrivals && time(plan.warm_up_s) {
             true => Ok(()),

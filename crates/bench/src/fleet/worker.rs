@@ -25,8 +25,6 @@ use crate::usage::{BrokerPlace, GENERATOR_THREADS, Meter};
 
 /// Who connects has to say its token within this.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
-/// A coordinator asks for something at least so often.
-const PATIENCE: Duration = Duration::from_secs(3_600);
 /// How often it is looked whether the worker should end.
 const LOOK: Timespec = Timespec {
     tv_sec: 0,
@@ -184,7 +182,8 @@ fn serve(
     worked
 }
 
-/// Reads until the conversation ends. What time it is is said at once.
+/// Reads until the conversation ends. What time it is is said at once. A coordinator may be silent
+/// for as long as a measurement lasts; one that is gone is noticed by the system.
 fn read_on(
     mut listener: Listener,
     speaker: &Speaker,
@@ -192,7 +191,7 @@ fn read_on(
     mut pass: impl FnMut(Result<Request, LineError>) -> bool,
 ) {
     loop {
-        match listener.hear::<Request>(Some(PATIENCE)) {
+        match listener.hear::<Request>(None) {
             Ok(Request::Time { number }) => {
                 let unix_ns = clock.to_unix_ns(clock.now_ns());
                 // Who does not hear it is gone, and the next read says so.
@@ -283,6 +282,7 @@ type Ready = (Box<Job>, Box<dyn Connect>, Connections);
 fn prepare(job: &Job) -> Result<(Connections, Box<dyn Connect>), String> {
     job.check()?;
     let client = connect_over(&job.url, &job.link).map_err(|error| error.to_string())?;
+    client.begin_at(job.starts.clone());
     let connections = Connections::open(&*client, &job.plan, &job.part());
     Ok((connections.map_err(|error| error.to_string())?, client))
 }

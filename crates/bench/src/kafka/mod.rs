@@ -238,6 +238,14 @@ impl Connect for Kafka {
         Ok(Box::new(consumer))
     }
 
+    fn starts(&self) -> Vec<i64> {
+        self.prepared.lock().starts.clone()
+    }
+
+    fn begin_at(&self, starts: Vec<i64>) {
+        self.prepared.lock().starts = starts;
+    }
+
     fn clean_up(&self, plan: &Plan) -> Result<(), DriverError> {
         match std::mem::take(&mut *self.prepared.lock()).is_ours {
             true => self.remove(plan),

@@ -118,6 +118,14 @@ impl Connect for Distant {
         Ok(Box::new(DistantConsume(inner, self.names.clone())))
     }
 
+    fn starts(&self) -> Vec<i64> {
+        self.inner.starts()
+    }
+
+    fn begin_at(&self, starts: Vec<i64>) {
+        self.inner.begin_at(starts);
+    }
+
     fn clean_up(&self, plan: &Plan) -> Result<(), DriverError> {
         self.inner
             .clean_up(plan)
