@@ -9,6 +9,64 @@ use crate::outcome::{Outcome, Row};
 /// One of them, with what it needs to know.
 pub type Figure = Box<dyn Fn(&Outcome) -> Option<f64>>;
 
+/// Some times of a measurement, if it has such.
+pub type Times = fn(&Outcome) -> Option<&Histogram>;
+
+/// So many messages have to lie beyond a percentile, or it is one of them by chance.
+const BEYOND_MIN: f64 = 10.0;
+
+/// A figure of all runs of a row.
+pub enum Summary {
+    /// The median of the runs.
+    Median(Figure),
+    /// These times of all runs together, at this share, in nanoseconds; 1: the longest of all.
+    Share(Times, f64),
+}
+
+impl Summary {
+    /// The median of the runs.
+    pub fn median(figure: impl Fn(&Outcome) -> Option<f64> + 'static) -> Summary {
+        Summary::Median(Box::new(figure))
+    }
+
+    /// The figure. `None`: no run has it, or too few messages say it ([`share_ns`]).
+    pub fn of(&self, row: &Row) -> Option<f64> {
+        match self {
+            Summary::Median(figure) => row.median(figure),
+            Summary::Share(times, share) => share_ns(&together(row, times), *share),
+        }
+    }
+
+    /// The least and the greatest of the single runs, where there are several.
+    pub fn spread(&self, row: &Row) -> Option<(f64, f64)> {
+        let of_run = |run: &Outcome| match self {
+            Summary::Median(figure) => figure(run),
+            Summary::Share(times, share) => share_ns(times(run)?, *share),
+        };
+        let several = row.counted().filter_map(of_run).count() > 1;
+        row.spread(of_run).filter(|_| several)
+    }
+}
+
+/// The time at this share in nanoseconds; 1: the longest. `None`: fewer than ten messages lie
+/// beyond it, so that it is the longest, or next to it, whatever its name.
+pub fn share_ns(times: &Histogram, share: f64) -> Option<f64> {
+    let beyond = times.len() as f64 * (1.0 - share);
+    // 1 - 0.99 is a little more than 0.01, and others less.
+    let is_known = share >= 1.0 || beyond >= BEYOND_MIN - 1e-6;
+    (is_known && !times.is_empty()).then(|| times.quantile_ns(share) as f64)
+}
+
+/// Response times of the side that a title speaks of.
+pub fn response(outcome: &Outcome) -> Option<&Histogram> {
+    measured(outcome).map(|tally| &tally.response)
+}
+
+/// Service times of the side that a title speaks of.
+pub fn service(outcome: &Outcome) -> Option<&Histogram> {
+    measured(outcome).map(|tally| &tally.service)
+}
+
 /// Messages per second.
 pub fn rate(outcome: &Outcome) -> Option<f64> {
     measured(outcome).map(Tally::rate)
@@ -19,18 +77,11 @@ pub fn byte_rate(outcome: &Outcome) -> Option<f64> {
     measured(outcome).map(Tally::byte_rate)
 }
 
-/// Response time at this share in nanoseconds.
-pub fn response_ns(share: f64) -> impl Fn(&Outcome) -> Option<f64> {
-    move |outcome| Some(measured(outcome)?.response.quantile_ns(share) as f64)
-}
-
-/// How late the generator was at this share, in nanoseconds; in an open loop.
-pub fn lag_ns(share: f64) -> impl Fn(&Outcome) -> Option<f64> {
-    move |outcome| {
-        let lag = &outcome.produced.as_ref()?.lag;
-        let is_open = crate::words::asked(&outcome.plan.arrivals).is_some();
-        (is_open && !lag.is_empty()).then(|| lag.quantile_ns(share) as f64)
-    }
+/// How late the generator was; in an open loop.
+pub fn lag(outcome: &Outcome) -> Option<&Histogram> {
+    let lag = &outcome.produced.as_ref()?.lag;
+    let is_open = crate::words::asked(&outcome.plan.arrivals).is_some();
+    (is_open && !lag.is_empty()).then_some(lag)
 }
 
 /// CPU time of the generator per message, in nanoseconds.
@@ -53,11 +104,11 @@ pub fn measured(outcome: &Outcome) -> Option<&Tally> {
     outcome.main().filter(|tally| tally.messages > 0)
 }
 
-/// The times of all runs of a row together.
-pub fn together<'r>(row: &'r Row, times: impl Fn(&'r Tally) -> &'r Histogram) -> Histogram {
+/// The times of all runs of a row that count, added up.
+pub fn together(row: &Row, times: &Times) -> Histogram {
     let mut all = Histogram::new();
-    for tally in row.runs.iter().filter_map(measured) {
-        all.add(times(tally));
+    for run in row.counted().filter_map(times) {
+        all.add(run);
     }
     all
 }
@@ -65,7 +116,7 @@ pub fn together<'r>(row: &'r Row, times: impl Fn(&'r Tally) -> &'r Histogram) ->
 /// The run whose rate is the row's median: what stands for all where only one can be drawn.
 pub fn typical(row: &Row) -> Option<&Outcome> {
     let median = row.median(rate)?;
-    row.runs.iter().find(|run| rate(run) == Some(median))
+    row.counted().find(|run| rate(run) == Some(median))
 }
 
 /// Why runs of a row ended before their time, each reason once.
@@ -78,4 +129,91 @@ pub fn cuts(row: &Row) -> Vec<&str> {
     cuts.sort_unstable();
     cuts.dedup();
     cuts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::outcome;
+
+    /// A run whose messages took these milliseconds, each so many times.
+    fn run(times: &[(u64, u64)]) -> Outcome {
+        let mut run = outcome("a", 1);
+        if let Some(tally) = &mut run.consumed {
+            tally.response = Histogram::new();
+            for (ms, count) in times {
+                tally.response.record_n(ms * 1_000_000, *count);
+            }
+        }
+        run
+    }
+
+    fn row(runs: Vec<Outcome>) -> Row {
+        Row {
+            variations: Vec::new(),
+            runs,
+        }
+    }
+
+    fn ms(ns: Option<f64>) -> Option<u64> {
+        ns.map(|ns| (ns / 1e6).round() as u64)
+    }
+
+    #[test]
+    fn percentiles_and_the_longest_are_those_of_all_runs() {
+        let row = row(vec![
+            run(&[(1, 1_000)]),
+            run(&[(1, 998), (2, 2)]),
+            run(&[(1, 900), (5, 100)]),
+        ]);
+        let max = Summary::Share(response, 1.0);
+        assert_eq!(ms(max.of(&row)), Some(5), "not the median of the longest");
+        assert_eq!(
+            max.spread(&row)
+                .map(|(least, most)| (ms(Some(least)), ms(Some(most)))),
+            Some((Some(1), Some(5)))
+        );
+        // One in thirty took long: no run alone has that.
+        let p95 = |row: &Row| ms(Summary::Share(response, 0.95).of(row));
+        let p99 = |row: &Row| ms(Summary::Share(response, 0.99).of(row));
+        assert_eq!((p95(&row), p99(&row)), (Some(1), Some(5)));
+    }
+
+    #[test]
+    fn a_percentile_needs_ten_messages_beyond_it() {
+        let p99 = |count| {
+            ms(share_ns(
+                &together(&row(vec![run(&[(1, count)])]), &(response as Times)),
+                0.99,
+            ))
+        };
+        assert_eq!((p99(999), p99(1_000)), (None, Some(1)));
+        let few = row(vec![run(&[(3, 1)])]);
+        assert_eq!(ms(Summary::Share(response, 1.0).of(&few)), Some(3));
+        assert_eq!(Summary::Share(response, 0.5).of(&few), None);
+        assert_eq!(Summary::Share(response, 1.0).of(&row(vec![run(&[])])), None);
+        // Two runs with half of what it takes are enough together, and no spread.
+        let two = row(vec![run(&[(1, 500)]), run(&[(1, 500)])]);
+        let p99 = Summary::Share(response, 0.99);
+        assert_eq!((ms(p99.of(&two)), p99.spread(&two)), (Some(1), None));
+    }
+
+    #[test]
+    fn runs_that_were_cut_short_count_only_if_there_are_no_others() {
+        let cut = |messages| {
+            let mut cut = run(&[(90, 1_000)]);
+            cut.cut = Some("it went away".to_owned());
+            if let Some(tally) = &mut cut.consumed {
+                tally.messages = messages;
+            }
+            cut
+        };
+        let good = row(vec![cut(10), run(&[(1, 1_000)]), cut(0)]);
+        assert_eq!(
+            (good.median(rate), good.spread(rate)),
+            (Some(1_000.0), Some((1_000.0, 1_000.0)))
+        );
+        assert_eq!(ms(Summary::Share(response, 1.0).of(&good)), Some(1));
+        assert_eq!(row(vec![cut(10), cut(0)]).median(rate), Some(10.0));
+    }
 }

@@ -9,8 +9,8 @@ use crate::histogram::Histogram;
 use crate::outcome::{Kind, Outcome, Report, Row};
 use crate::payload::PayloadKind;
 use crate::plan::Plan;
-use crate::table::QUANTILES;
-use crate::{notes, words};
+use crate::table::{QUANTILES, latencies};
+use crate::{figures, notes, words};
 
 /// The report as JSON, indented.
 pub fn text(report: &Report) -> String {
@@ -30,14 +30,17 @@ pub fn value(report: &Report) -> Value {
 }
 
 fn row(row: &Row) -> Value {
-    let rate = |outcome: &Outcome| outcome.main().map(Tally::rate);
+    let latencies = row.runs.first().map(latencies).unwrap_or_default();
+    let latencies = latencies.into_iter();
+    let latencies = latencies.map(|(name, of)| (name, times(&figures::together(row, &of))));
     let variations = row.variations.iter();
     let variations = variations.map(|it| (it.name.clone(), json!(it.value)));
     json!({
         "label": row.runs.first().map(|outcome| &outcome.subject.label),
         "variations": variations.collect::<Map<String, Value>>(),
-        "messages_per_s": row.median(rate),
-        "messages_per_s_spread": row.spread(rate),
+        "messages_per_s": row.median(figures::rate),
+        "messages_per_s_spread": row.spread(figures::rate),
+        "latency_us": latencies.collect::<Map<String, Value>>(),
         "runs": row.runs.iter().map(outcome).collect::<Vec<_>>(),
     })
 }
@@ -105,15 +108,18 @@ fn side(tally: &Tally, has_latency: bool) -> Value {
     })
 }
 
-/// `null` where nothing was counted.
+/// `null` where nothing was counted, or too little for a percentile.
 fn times(histogram: &Histogram) -> Value {
     if histogram.is_empty() {
         return Value::Null;
     }
     let us = |ns: u64| ns as f64 / 1e3;
-    let quantiles = QUANTILES.into_iter();
-    let mut all: Map<String, Value> = quantiles
-        .map(|(name, quantile)| (name.to_owned(), json!(us(histogram.quantile_ns(quantile)))))
+    let shares = QUANTILES.into_iter();
+    let mut all: Map<String, Value> = shares
+        .map(|(name, share)| {
+            let ns = figures::share_ns(histogram, share);
+            (name.to_owned(), json!(ns.map(|ns| ns / 1e3)))
+        })
         .collect();
     all.insert("min".to_owned(), json!(us(histogram.min_ns())));
     all.insert("mean".to_owned(), json!(histogram.mean_ns() / 1e3));

@@ -146,20 +146,29 @@ impl Report {
 }
 
 impl Row {
-    /// The median of a value over the runs, the lower of two middle ones; `None`: no run has it.
+    /// The runs whose figures count: not those that ended before their time, if there are others.
+    pub fn counted(&self) -> impl Iterator<Item = &Outcome> {
+        let is_whole = |run: &Outcome| run.cut.is_none();
+        let has_whole = self.runs.iter().any(is_whole);
+        let counts = move |run: &&Outcome| is_whole(run) || !has_whole;
+        self.runs.iter().filter(counts)
+    }
+
+    /// The median of a value over the runs that count, the lower of two middle ones; `None`: none
+    /// of them has it.
     pub fn median(&self, value: impl Fn(&Outcome) -> Option<f64>) -> Option<f64> {
         let values = self.sorted(value);
         values.get(values.len().saturating_sub(1) / 2).copied()
     }
 
-    /// The least and the greatest value over the runs.
+    /// The least and the greatest value over the runs that count.
     pub fn spread(&self, value: impl Fn(&Outcome) -> Option<f64>) -> Option<(f64, f64)> {
         let values = self.sorted(value);
         Some((*values.first()?, *values.last()?))
     }
 
     fn sorted(&self, value: impl Fn(&Outcome) -> Option<f64>) -> Vec<f64> {
-        let mut values: Vec<f64> = self.runs.iter().filter_map(value).collect();
+        let mut values: Vec<f64> = self.counted().filter_map(value).collect();
         values.sort_by(f64::total_cmp);
         values
     }

@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 
 use crate::book::Tally;
 use crate::driver::Promise;
-use crate::histogram::Histogram;
+use crate::figures::{Summary, Times};
 use crate::outcome::{Kind, Outcome, Report, Row};
 use crate::plan::Acks;
 use crate::schedule::Arrivals;
@@ -223,7 +223,12 @@ fn throughput(report: &Report, width: u16) -> String {
             let mut cells = begin(row, first, &names);
             cells.push(words::class(&first.subject));
             cells.push(name.to_owned());
-            let rate = |outcome: &Outcome| side(outcome).map(Tally::rate);
+            // A run without messages has no rate.
+            let some = move |outcome: &Outcome| {
+                let tally = side(outcome).filter(|tally| tally.messages > 0)?;
+                Some((tally.rate(), tally.byte_rate()))
+            };
+            let rate = |outcome: &Outcome| some(outcome).map(|(rate, _)| rate);
             cells.push(or_dash(row.median(rate), words::number));
             if several {
                 let spread = row.spread(rate);
@@ -231,7 +236,7 @@ fn throughput(report: &Report, width: u16) -> String {
                     format!("{} … {}", words::number(least), words::number(most))
                 }));
             }
-            let bytes = row.median(|outcome| side(outcome).map(Tally::byte_rate));
+            let bytes = row.median(|outcome| some(outcome).map(|(_, bytes)| bytes));
             cells.push(or_dash(bytes, words::byte_rate));
             let errors: u64 = row
                 .runs
@@ -298,26 +303,24 @@ fn latency(report: &Report, width: u16) -> Option<String> {
         let Some(first) = row.runs.first() else {
             continue;
         };
-        for (name, histogram) in latencies(first) {
+        for (name, times) in latencies(first) {
             let mut cells = begin(row, first, &names);
             cells.push(name);
-            let value = |quantile: f64| {
-                row.median(|outcome| {
-                    let times = histogram(outcome).filter(|times| !times.is_empty())?;
-                    Some(times.quantile_ns(quantile) as f64)
-                })
-            };
-            let quantiles = QUANTILES.map(|(_, quantile)| value(quantile));
-            let shown = quantiles.into_iter().chain([value(1.0)]);
-            cells.extend(shown.map(|ns| or_dash(ns, words::time)));
+            let shares = QUANTILES.into_iter().map(|(_, share)| share).chain([1.0]);
+            cells.extend(shares.map(|share| {
+                let times = Summary::Share(times, share);
+                let mut text = or_dash(times.of(row), words::time);
+                if let Some((least, most)) = times.spread(row) {
+                    text.push_str(&format!("\n{} – {}", words::time(least), words::time(most)));
+                }
+                text
+            }));
             table.add_row(cells);
             has_any = true;
         }
     }
     has_any.then(|| table.to_string())
 }
-
-pub(crate) type Times = fn(&Outcome) -> Option<&Histogram>;
 
 /// The latencies that a measurement of this kind has, with their names. In a closed loop there is
 /// one clock; a topic that was filled before has ages, not latencies.
@@ -442,7 +445,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn rows_show_medians_of_all_runs() {
+    fn rows_show_medians_of_rates_and_times_of_all_runs() {
         let runs = [100, 300, 200].map(|slowest_ms| outcome("a", slowest_ms));
         let row = Row {
             variations: vec![Variation {
@@ -467,9 +470,24 @@ pub(crate) mod tests {
         let costs = ["200", "400", "64.0 MiB", "0", "0", "0", "0"];
         assert_eq!(published[0][7..], costs, "{table}");
         let response = cells(&table, &["delivered, response time"]);
-        let expected = ["a", "1,024", "delivered, response time", "100 ms", "150 ms"];
+        let expected = [
+            "a",
+            "1,024",
+            "delivered, response time",
+            "81.9 ms",
+            "150 ms",
+        ];
         assert_eq!(response[0][..5], expected, "{table}");
-        assert_eq!(response[0].last(), Some(&"200 ms"), "{table}");
+        assert_eq!(
+            response[0].last(),
+            Some(&"300 ms"),
+            "the longest of all: {table}"
+        );
+        assert_eq!(
+            response[0][7..9],
+            ["–", "–"],
+            "a thousandth of 3,000: {table}"
+        );
         assert_eq!(
             cells(&table, &["service time", "1.00 ms"]).len(),
             2,

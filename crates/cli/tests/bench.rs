@@ -44,10 +44,10 @@ fn messages(run: &Value, side: &str) -> u64 {
 
 #[test]
 fn a_producer_is_measured_against_the_embedded_broker() {
-    let run = measured(&["producer", "--count=3000", "--warm-up=0", "--concurrency=2"]);
+    let run = measured(&["producer", "--count=100k", "--warm-up=0", "--concurrency=2"]);
     assert_eq!(
         (messages(&run, "produced"), messages(&run, "consumed")),
-        (3_000, 0)
+        (100_000, 0)
     );
     assert_eq!(run["durability"], "kernel");
     assert_eq!(run["url"], "embedded:nsq");
@@ -253,7 +253,7 @@ fn brokers_stand_side_by_side_and_one_that_fails_does_not_stop_the_others() {
         "ours, safe · durability differs: kernel, disk",
         "Producer · 256 bytes",
         "Consumer · 64 bytes",
-        "latency p50",
+        "service p50",
         "×",
         "0 · 0 · 0",
     ] {

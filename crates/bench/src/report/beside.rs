@@ -3,15 +3,16 @@
 use comfy_table::Table;
 
 use super::view::{Group, Section, View};
-use crate::figures::{self, Figure};
+use crate::figures::{self, Summary, Times};
 use crate::outcome::{Kind, Report, Row};
+use crate::schedule::Arrivals;
 use crate::words::{self, NOTHING};
 use crate::{notes, table};
 
 /// A line of a table.
 struct Line {
-    name: &'static str,
-    figure: Figure,
+    name: String,
+    figure: Summary,
     text: fn(f64) -> String,
 }
 
@@ -66,12 +67,12 @@ fn group_table(
     let headings = std::iter::once("\ndurability".to_owned()).chain(labels);
     let mut table = table::new_table(headings.collect(), 1, width);
     let mut overlaps = false;
-    for line in lines(section.kind) {
-        let has_any = |(_, row): &(usize, &Row)| row.median(&line.figure).is_some();
+    for line in lines(section.kind, is_open(group)) {
+        let has_any = |(_, row): &(usize, &Row)| line.figure.of(row).is_some();
         if !group.rows.iter().any(has_any) {
             continue;
         }
-        let mut cells = vec![line.name.to_owned()];
+        let mut cells = vec![line.name.clone()];
         for (_, row) in &group.rows {
             let (text, overlap) = cell(&line, group.rows[0].1, row);
             cells.push(text);
@@ -84,64 +85,67 @@ fn group_table(
     (table, overlaps)
 }
 
-fn lines(kind: Kind) -> Vec<Line> {
+/// Whether messages had a time at which they were to be sent.
+fn is_open(group: &Group<'_>) -> bool {
+    let mut runs = group.rows.iter().flat_map(|(_, row)| &row.runs);
+    runs.any(|run| run.plan.arrivals != Arrivals::Closed)
+}
+
+fn lines(kind: Kind, is_open: bool) -> Vec<Line> {
     let micros = |ns: f64| words::number(ns / 1e3);
     let megabytes = |rate: f64| words::number(rate / 1e6);
-    let line = |name, figure: Figure, text| Line { name, figure, text };
+    let line = |name: &str, figure, text| Line {
+        name: name.to_owned(),
+        figure,
+        text,
+    };
     let mut lines = vec![
-        line("messages/s", Box::new(figures::rate), words::number),
-        line("MB/s", Box::new(figures::byte_rate), megabytes),
+        line("messages/s", Summary::median(figures::rate), words::number),
+        line("MB/s", Summary::median(figures::byte_rate), megabytes),
     ];
-    // A topic that was filled before has ages, not latencies.
-    if kind != Kind::Consume {
-        let shares = [
-            (0.5, "latency p50"),
-            (0.99, "p99"),
-            (0.999, "p99.9"),
-            (1.0, "max"),
-        ];
-        let times = shares
-            .map(|(share, name)| line(name, Box::new(figures::response_ns(share)), words::time));
-        lines.extend(times);
+    let clocks: [(&str, Times); 2] = [
+        ("response", figures::response),
+        ("service", figures::service),
+    ];
+    let clocks = match (kind, is_open) {
+        // A topic that was filled before has ages, not latencies.
+        (Kind::Consume, _) => &clocks[..0],
+        // Without intended times there is one clock.
+        (Kind::Produce | Kind::EndToEnd, false) => &clocks[1..],
+        (Kind::Produce | Kind::EndToEnd, true) => &clocks[..],
+    };
+    for (clock, times) in clocks {
+        for (name, share) in table::QUANTILES.into_iter().chain([("max", 1.0)]) {
+            let figure = Summary::Share(*times, share);
+            lines.push(line(&format!("{clock} {name}"), figure, words::time));
+        }
     }
-    lines.push(line(
-        "broker CPU, µs/message",
-        Box::new(figures::broker_cpu_ns),
-        micros,
-    ));
-    lines.push(line(
-        "generator CPU, µs/message",
-        Box::new(figures::client_cpu_ns),
-        micros,
-    ));
-    lines.push(line(
-        "broker memory",
-        Box::new(figures::memory_bytes),
-        words::memory,
-    ));
+    let broker = Summary::median(figures::broker_cpu_ns);
+    lines.push(line("broker CPU, µs/message", broker, micros));
+    let client = Summary::median(figures::client_cpu_ns);
+    lines.push(line("generator CPU, µs/message", client, micros));
+    let memory = Summary::median(figures::memory_bytes);
+    lines.push(line("broker memory", memory, words::memory));
     lines
 }
 
-/// The median with its ratio to the first broker's, below it the spread; and whether the spreads
+/// The figure with its ratio to the first broker's, below it the spread; and whether the spreads
 /// of both overlap.
 fn cell(line: &Line, first: &Row, row: &Row) -> (String, bool) {
-    let Some(median) = row.median(&line.figure) else {
+    let Some(value) = line.figure.of(row) else {
         let is_failed = row.median(figures::rate).is_none();
         return (if is_failed { "failed" } else { NOTHING }.to_owned(), false);
     };
-    let mut text = (line.text)(median);
-    let spread = |row: &Row| {
-        let several = row.runs.iter().filter_map(&line.figure).count() > 1;
-        row.spread(&line.figure).filter(|_| several)
-    };
+    let mut text = (line.text)(value);
+    let spread = |row: &Row| line.figure.spread(row);
     let mut overlaps = false;
-    let base = first.median(&line.figure).filter(|base| *base > 0.0);
+    let base = line.figure.of(first).filter(|base| *base > 0.0);
     if let Some(base) = base.filter(|_| !std::ptr::eq(first, row)) {
         overlaps = spread(first)
             .zip(spread(row))
             .is_some_and(|(one, two)| one.0 <= two.1 && two.0 <= one.1);
         let about = if overlaps { "≈ " } else { "" };
-        text = format!("{about}×{}  {text}", words::number(median / base));
+        text = format!("{about}×{}  {text}", words::number(value / base));
     }
     if let Some((least, most)) = spread(row) {
         text.push_str(&format!("\n{} – {}", (line.text)(least), (line.text)(most)));
@@ -159,4 +163,66 @@ fn found(row: &Row) -> String {
     let unordered = all().map(|it| it.out_of_order);
     let sums = [lost.sum(), twice.sum(), unordered.sum()];
     sums.map(words::count).join(" · ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::{outcome, report};
+
+    fn shown(is_open: bool) -> String {
+        let rows = ["one", "two"].map(|label| {
+            let runs = [100, 300, 200].map(|slowest_ms| {
+                let mut run = outcome(label, slowest_ms);
+                if !is_open {
+                    run.plan.arrivals = Arrivals::Closed;
+                }
+                run
+            });
+            Row {
+                variations: Vec::new(),
+                runs: runs.to_vec(),
+            }
+        });
+        side_by_side(&report(rows.to_vec()), 160).replace('\u{a0}', " ")
+    }
+
+    #[test]
+    fn both_latencies_are_named_with_all_percentiles() {
+        let table = shown(true);
+        for line in [
+            "response p50",
+            "response p75",
+            "response p95",
+            "response p99",
+            "response max",
+            "service p50",
+            "service max",
+        ] {
+            let of = |text: &&str| text.trim_start().starts_with(&format!("{line} "));
+            assert_eq!(table.lines().filter(of).count(), 1, "{line} in\n{table}");
+        }
+        // The longest of all runs, and the longest of each.
+        let mut lines = table
+            .lines()
+            .skip_while(|line| !line.contains("response max"));
+        assert!(
+            lines.next().is_some_and(|line| line.contains("300 ms")),
+            "{table}"
+        );
+        let spread = "100 ms – 300 ms";
+        assert!(
+            lines.next().is_some_and(|line| line.contains(spread)),
+            "{table}"
+        );
+        assert!(
+            !table.contains("p99.9"),
+            "there are 3,000 messages:\n{table}"
+        );
+        let table = shown(false);
+        assert!(
+            table.contains("service p50") && !table.contains("response p"),
+            "{table}"
+        );
+    }
 }

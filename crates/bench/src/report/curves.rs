@@ -4,7 +4,7 @@ use super::markup::Markup;
 use super::plot::{self, Line, Plot};
 use super::scale::Scale;
 use super::view::{Section, View, shorten};
-use crate::figures::{self, Figure};
+use crate::figures::{self, Summary};
 use crate::outcome::Outcome;
 use crate::words;
 
@@ -16,7 +16,7 @@ const LABEL_LETTERS: usize = 13;
 /// One picture: a figure, how it is called, written, and whether its axis is logarithmic.
 struct Curve {
     name: &'static str,
-    figures: Vec<(Figure, &'static str)>,
+    figures: Vec<(Summary, &'static str)>,
     text: fn(f64) -> String,
     tick: fn(f64) -> String,
     is_log: bool,
@@ -32,7 +32,7 @@ pub(super) fn draw(
     let curves = [
         Curve {
             name: "messages per second, achieved",
-            figures: vec![(Box::new(figures::rate), "rate")],
+            figures: vec![(Summary::median(figures::rate), "rate")],
             text: words::rate,
             tick: words::tick,
             is_log: false,
@@ -40,8 +40,8 @@ pub(super) fn draw(
         Curve {
             name: "response time, p99 solid, p50 dashed",
             figures: vec![
-                (Box::new(figures::response_ns(0.99)), "p99"),
-                (Box::new(figures::response_ns(0.5)), "p50"),
+                (Summary::Share(figures::response, 0.99), "p99"),
+                (Summary::Share(figures::response, 0.5), "p50"),
             ],
             text: words::time,
             tick: words::time_tick,
@@ -49,21 +49,21 @@ pub(super) fn draw(
         },
         Curve {
             name: "CPU time of the broker per message",
-            figures: vec![(Box::new(figures::broker_cpu_ns), "CPU time")],
+            figures: vec![(Summary::median(figures::broker_cpu_ns), "CPU time")],
             text: words::time,
             tick: words::time_tick,
             is_log: false,
         },
         Curve {
             name: "CPU time of the generator per message",
-            figures: vec![(Box::new(figures::client_cpu_ns), "CPU time")],
+            figures: vec![(Summary::median(figures::client_cpu_ns), "CPU time")],
             text: words::time,
             tick: words::time_tick,
             is_log: false,
         },
         Curve {
             name: "memory of the broker, MiB",
-            figures: vec![(Box::new(mebibytes), "memory")],
+            figures: vec![(Summary::median(mebibytes), "memory")],
             text: |mebibytes| words::memory(mebibytes * MIB),
             tick: words::tick,
             is_log: false,
@@ -141,7 +141,7 @@ impl Curve {
         view: &View<'_>,
         section: &Section<'_>,
         subject: usize,
-        figure: &dyn Fn(&Outcome) -> Option<f64>,
+        figure: &Summary,
         what: &str,
         label: Option<String>,
     ) -> Line {
@@ -157,7 +157,8 @@ impl Curve {
             .filter(|(of, ..)| *of == subject)
             .filter_map(|(_, variations, row)| {
                 let value = variations.first()?.value;
-                Some((value, row.median(figure)?, row.spread(figure)?))
+                let (of, spread) = (figure.of(row)?, figure.spread(row));
+                Some((value, of, spread.unwrap_or((of, of))))
             })
             .collect();
         rows.sort_by(|(one, ..), (two, ..)| one.total_cmp(two));

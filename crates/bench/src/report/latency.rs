@@ -4,7 +4,7 @@ use super::markup::Markup;
 use super::plot::{self, Line, Plot};
 use super::scale::{MARKS, Scale, nines_of};
 use super::view::{Group, View};
-use crate::figures;
+use crate::figures::{self, Times};
 use crate::histogram::Histogram;
 use crate::outcome::Kind;
 use crate::words;
@@ -25,12 +25,9 @@ pub(super) fn draw(
         .rows
         .iter()
         .map(|(subject, row)| {
-            let response = figures::together(row, |tally| &tally.response);
-            (
-                *subject,
-                response,
-                figures::together(row, |tally| &tally.service),
-            )
+            let response = figures::together(row, &(figures::response as Times));
+            let service = figures::together(row, &(figures::service as Times));
+            (*subject, response, service)
         })
         .filter(|(_, response, _)| !response.is_empty())
         .collect();

@@ -3,7 +3,7 @@
 use super::markup::Markup;
 use super::view::{Group, Section, View, colour};
 use super::{bars, costs, curves, latency, series};
-use crate::figures;
+use crate::figures::{self, Summary};
 use crate::outcome::{Kind, Row};
 use crate::words;
 
@@ -150,15 +150,15 @@ fn tiles(page: &mut Markup, row: &Row) {
         tiles.extend([
             (
                 "latency, median",
-                row.median(figures::response_ns(0.5)).map(time),
+                Summary::Share(figures::response, 0.5).of(row).map(time),
             ),
             (
                 "latency, p99",
-                row.median(figures::response_ns(0.99)).map(time),
+                Summary::Share(figures::response, 0.99).of(row).map(time),
             ),
             (
                 "latency, p99.9",
-                row.median(figures::response_ns(0.999)).map(time),
+                Summary::Share(figures::response, 0.999).of(row).map(time),
             ),
         ]);
     }
@@ -191,7 +191,8 @@ fn tiles(page: &mut Markup, row: &Row) {
 fn growth(page: &mut Markup, view: &View<'_>, section: &Section<'_>) {
     page.element("h3", &[], "How it grows");
     if section.has_several_runs() {
-        let text = "Medians of the runs; strokes go from the least to the greatest.";
+        let text = "Medians of the runs, and times of all of them together; strokes go from the least \
+                    run to the greatest.";
         page.element("p", &[("class", &"lead")], text);
     }
     page.open("div", &[("class", &"pair")]);

@@ -2,7 +2,7 @@
 
 use super::markup::Markup;
 use super::view::{View, colour};
-use crate::figures;
+use crate::figures::{self, Summary, Times};
 use crate::outcome::{Outcome, Report, Row};
 use crate::table;
 use crate::words::{self, NOTHING};
@@ -106,7 +106,8 @@ pub(super) fn latency(page: &mut Markup, view: &View<'_>) {
     if !has_any {
         return;
     }
-    let text = "Medians of the runs for each percentile.";
+    let text = "All runs together; in small the least and the greatest of the single runs. A dash: \
+                fewer than ten messages took longer.";
     page.element("p", &[("class", &"lead")], text);
     begin(page, &headings, 3);
     for (subject, row, what) in rows(view) {
@@ -114,14 +115,11 @@ pub(super) fn latency(page: &mut Markup, view: &View<'_>) {
             continue;
         };
         for (name, times) in table::latencies(first) {
-            latency_line(page, (subject, row, &what), &name, |run, share| {
-                let times = times(run).filter(|times| !times.is_empty())?;
-                Some(times.quantile_ns(share) as f64)
-            });
+            latency_line(page, (subject, row, &what), &name, times);
         }
-        if row.median(figures::lag_ns(0.99)).is_some() {
-            let lag = |run: &Outcome, share| figures::lag_ns(share)(run);
-            latency_line(page, (subject, row, &what), "the generator's own lag", lag);
+        if row.counted().any(|run| figures::lag(run).is_some()) {
+            let name = "the generator's own lag";
+            latency_line(page, (subject, row, &what), name, figures::lag);
         }
     }
     end(page);
@@ -131,17 +129,22 @@ fn latency_line(
     page: &mut Markup,
     (subject, row, what): (usize, &Row, &str),
     name: &str,
-    time: impl Fn(&Outcome, f64) -> Option<f64>,
+    times: Times,
 ) {
     page.open("tr", &[("class", &colour(subject))]);
     names(page, row, what);
     page.element("td", &[("class", &"l")], name);
     let shares = table::QUANTILES.into_iter().map(|(_, share)| share);
     for share in shares.chain([1.0]) {
-        cell(
-            page,
-            or_nothing(row.median(|run| time(run, share)), words::time),
-        );
+        let times = Summary::Share(times, share);
+        page.open("td", &[]);
+        page.text(or_nothing(times.of(row), words::time));
+        if let Some((least, most)) = times.spread(row) {
+            let text = format!("{} – {}", words::time(least), words::time(most));
+            page.leaf("br", &[]);
+            page.element("small", &[], text);
+        }
+        page.close();
     }
     page.close();
 }
