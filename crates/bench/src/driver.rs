@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +89,9 @@ impl Promise {
     }
 }
 
+/// A broker may stand still so long, to collect its garbage or to move its files, and lose nothing.
+const QUIET: Duration = Duration::from_secs(30);
+
 /// A protocol's client: makes connections to one broker. Each connection is used by one thread.
 pub trait Connect: Send + Sync {
     /// Looks whether the broker is there, and makes the topic as the plan wants it.
@@ -117,6 +121,12 @@ pub trait Connect: Send + Sync {
     /// Consumers begin there: another process has prepared the topic and found these
     /// [`Connect::starts`].
     fn begin_at(&self, _starts: Vec<i64>) {}
+
+    /// Consumers that get nothing for so long, though messages are missing, get nothing more: what
+    /// is missing then is lost.
+    fn quiet(&self, _plan: &Plan) -> Duration {
+        QUIET
+    }
 
     /// Removes what [`Connect::prepare`] has made.
     ///

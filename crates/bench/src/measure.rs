@@ -1,6 +1,6 @@
 //! One measurement from its first connection to its last message.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::book::{Live, Second, Tally};
 use crate::check::Ranges;
@@ -12,6 +12,7 @@ use crate::plan::{Amount, Plan};
 use crate::schedule::Arrivals;
 use crate::sides::{Connections, Ending, Part, Standing, Times};
 use crate::usage::{BrokerPlace, Meter, Usage};
+use crate::words;
 
 /// Between connecting and the first message, so that all threads are there.
 const RUN_UP_NS: u64 = 50_000_000;
@@ -184,7 +185,8 @@ impl Target<'_> {
         let mut watch = Watch::new(&times, &produced, &consumed, progress);
         let mut meter = Meter::begin(&self.place);
         let (mut is_warm, mut is_whole) = (false, true);
-        let mut ending = Ending::new(plan, sides.consumes, sides.put_in(), start_ns);
+        let quiet = self.connect.quiet(plan);
+        let mut ending = Ending::new(plan, sides.consumes, sides.put_in(), (start_ns, quiet));
         let mut overlap = Overlap::new(times.measured_from_ns, plan.warm_up_s > 0.0);
         let live = (&produced, &consumed);
         let (sent, came) = connections.run(plan, times, stop, live, |standing| {
@@ -205,7 +207,18 @@ impl Target<'_> {
         outcome.cut = errors.map(ToString::to_string).next();
         let tallies = (sent.tally, came.tally);
         sides.settle(outcome, tallies, &overlap, is_whole, stop);
+        say_how_long(outcome, quiet);
         Ok(())
+    }
+}
+
+/// How long was waited for what is called lost.
+pub(crate) fn say_how_long(outcome: &mut Outcome, quiet: Duration) {
+    if outcome.findings.is_some_and(|findings| findings.lost > 0) {
+        outcome.remarks.push(format!(
+            "what is called lost had not come when nothing had come for {} s",
+            words::number(quiet.as_secs_f64())
+        ));
     }
 }
 

@@ -96,7 +96,7 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
     notes.extend(of_empty(outcome));
     if let Some(produced) = &outcome.produced {
         let lag_ns = produced.lag.quantile_ns(0.99);
-        if lag_ns > LAG_NS {
+        if is_late(produced) {
             notes.push(format!(
                 "{label}: the generator itself was late: one message in a hundred was sent {} or \
                  more after its time though nothing had to be waited for. Response times contain \
@@ -207,13 +207,33 @@ fn of_rate(outcome: &Outcome) -> Option<String> {
     let is_missed = is_long && outcome.cut.is_none() && taken < wanted * REACHED;
     is_missed.then(|| {
         format!(
-            "{}: of {} messages per second only {} were acknowledged: more than it bears under \
-             these settings, so latency grew with time and says little.",
+            "{}: of {} messages per second only {} were acknowledged: {}, so latency grew with \
+             time and says little.",
             outcome.subject.label,
             words::number(wanted),
-            words::number(rate)
+            words::number(rate),
+            match is_generators(outcome) {
+                true => {
+                    "more than it bears under these settings, or than the generator or this \
+                     machine can do, as other notes say"
+                }
+                false => "more than it bears under these settings",
+            }
         )
     })
+}
+
+/// Whether it may be the generator that was too slow, not the broker.
+fn is_generators(outcome: &Outcome) -> bool {
+    let sides = [&outcome.produced, &outcome.consumed];
+    let is_busy = sides.into_iter().flatten().any(|tally| tally.busy > BUSY);
+    let is_late = outcome.produced.as_ref().is_some_and(is_late);
+    let cores = outcome.usage.cores_busy.is_some_and(|share| share > BUSY);
+    is_busy || is_late || cores
+}
+
+fn is_late(produced: &Tally) -> bool {
+    produced.lag.quantile_ns(0.99) > LAG_NS
 }
 
 #[cfg(test)]
@@ -348,8 +368,27 @@ mod tests {
         let mut slow = outcome("a", 5);
         slow.plan.arrivals = Arrivals::Poisson { rate: 2_000.0 };
         let told = notes(slow.clone());
-        let expected = "a: of 2,000 messages per second only 1,000 were acknowledged";
+        let expected = "a: of 2,000 messages per second only 1,000 were acknowledged: more than \
+                        it bears under these settings, so";
         assert!(told.contains(expected), "{told}");
+        // It may be the generator's fault.
+        let changes: [fn(&mut Outcome); 3] = [
+            |it| it.produced.iter_mut().for_each(|it| it.busy = 0.99),
+            |it| it.usage.cores_busy = Some(0.99),
+            |it| {
+                let produced = it.produced.iter_mut();
+                produced.for_each(|it| (0..30).for_each(|_| it.lag.record(2_500_000)));
+            },
+        ];
+        for change in changes {
+            let mut limited = slow.clone();
+            change(&mut limited);
+            let told = notes(limited);
+            assert!(
+                told.contains("or than the generator or this machine can do"),
+                "{told}"
+            );
+        }
         slow.plan.amount = Amount::Messages(1_000);
         assert_eq!(notes(slow), "", "half a second says nothing about a rate");
     }

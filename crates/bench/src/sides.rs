@@ -19,8 +19,6 @@ use crate::usage::GENERATOR_THREADS;
 
 /// How often a measurement is looked at.
 const LOOK: Duration = Duration::from_millis(50);
-/// Consumers that got nothing for so long get nothing more: what is missing then is lost.
-const QUIET_NS: u64 = 5_000_000_000;
 
 /// Which connections of a plan are meant. Several machines share one plan, and each has others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -100,13 +98,20 @@ pub(crate) struct Ending {
     /// Messages that were put in before, if that is what is consumed.
     filled: Option<u64>,
     end_ns: u64,
+    quiet_ns: u64,
     came_before: u64,
     quiet_since_ns: u64,
 }
 
 impl Ending {
-    /// Of a measurement that begins at `start_ns`.
-    pub(crate) fn new(plan: &Plan, consumes: bool, filled: Option<u64>, start_ns: u64) -> Ending {
+    /// Of a measurement that begins at `start_ns`. Consumers that get nothing for `quiet` get
+    /// nothing more.
+    pub(crate) fn new(
+        plan: &Plan,
+        consumes: bool,
+        filled: Option<u64>,
+        (start_ns, quiet): (u64, Duration),
+    ) -> Ending {
         let end_s = match plan.amount {
             // Producers see to their end themselves.
             Amount::Seconds(_) if filled.is_some() => plan.end_s(),
@@ -116,6 +121,7 @@ impl Ending {
             consumes,
             filled,
             end_ns: end_s.map_or(u64::MAX, |seconds| start_ns + (seconds * 1e9) as u64),
+            quiet_ns: u64::try_from(quiet.as_nanos()).unwrap_or(u64::MAX),
             came_before: 0,
             quiet_since_ns: 0,
         }
@@ -127,12 +133,12 @@ impl Ending {
         if standing.came != self.came_before || self.quiet_since_ns == 0 {
             (self.came_before, self.quiet_since_ns) = (standing.came, now_ns);
         }
-        let is_quiet = now_ns.saturating_sub(self.quiet_since_ns) > QUIET_NS;
+        let is_quiet = now_ns.saturating_sub(self.quiet_since_ns) > self.quiet_ns;
         let has_come = standing.came >= self.filled.unwrap_or(standing.stored);
         let has_all = !self.consumes || has_come || is_quiet;
         if !standing.producers_are_done {
             // Not quiet because of the consumers.
-            let earliest_ns = now_ns.saturating_sub(QUIET_NS / 2);
+            let earliest_ns = now_ns.saturating_sub(self.quiet_ns / 2);
             self.quiet_since_ns = self.quiet_since_ns.max(earliest_ns);
             return None;
         }
@@ -354,6 +360,7 @@ mod tests {
     use crate::schedule::Arrivals;
 
     const SECOND: u64 = 1_000_000_000;
+    const QUIET: Duration = Duration::from_secs(20);
 
     fn plan(amount: Amount) -> Plan {
         Plan {
@@ -391,7 +398,7 @@ mod tests {
 
     #[test]
     fn it_is_over_when_everything_has_come_or_nothing_comes() {
-        let mut ending = Ending::new(&plan(Amount::Messages(5)), true, None, 0);
+        let mut ending = Ending::new(&plan(Amount::Messages(5)), true, None, (0, QUIET));
         let mut standing = Standing {
             now_ns: 60 * SECOND,
             stored: 4,
@@ -402,7 +409,9 @@ mod tests {
         (standing.producers_are_done, standing.stored) = (true, 5);
         assert_eq!(ending.look(&standing, false), None, "one is to come");
         assert_eq!(ending.look(&standing, true), Some(false));
-        standing.now_ns += 6 * SECOND;
+        standing.now_ns += 19 * SECOND;
+        assert_eq!(ending.look(&standing, false), None, "it may still come");
+        standing.now_ns += 2 * SECOND;
         assert_eq!(ending.look(&standing, false), Some(true), "and is lost");
         (standing.came, standing.now_ns) = (5, standing.now_ns + 1);
         assert_eq!(ending.look(&standing, false), Some(true));
@@ -410,7 +419,7 @@ mod tests {
 
     #[test]
     fn who_empties_a_topic_may_run_out_of_time() {
-        let mut ending = Ending::new(&plan(Amount::Seconds(2.0)), true, Some(9), SECOND);
+        let mut ending = Ending::new(&plan(Amount::Seconds(2.0)), true, Some(9), (SECOND, QUIET));
         let mut standing = Standing {
             now_ns: SECOND,
             came: 4,

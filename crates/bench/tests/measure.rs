@@ -71,6 +71,10 @@ impl Connect for Fake {
         }))
     }
 
+    fn quiet(&self, _: &Plan) -> Duration {
+        Duration::from_secs(1)
+    }
+
     fn clean_up(&self, _: &Plan) -> Result<(), DriverError> {
         self.cleaned.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -258,6 +262,8 @@ fn loss_duplicates_and_disorder_are_found() {
     let plan = plan(Amount::Messages(100));
     let outcome = measure(&fake, Kind::EndToEnd, &plan, &Stop::default()).unwrap();
     let findings = outcome.findings.unwrap();
+    let told = outcome.remarks.join(" ");
+    assert!(told.contains("nothing had come for 1.00 s"), "{told}");
     assert_eq!(
         (findings.lost, findings.duplicates, findings.out_of_order),
         (1, 1, 1)

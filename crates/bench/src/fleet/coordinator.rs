@@ -14,7 +14,7 @@ use super::sum::Sum;
 use crate::clock::Clock;
 use crate::driver::{DriverError, Stop};
 use crate::meanwhile::Overlap;
-use crate::measure::{Progress, Sides, Target};
+use crate::measure::{Progress, Sides, Target, say_how_long};
 use crate::outcome::{Kind, Outcome};
 use crate::plan::Plan;
 use crate::proxy::Link;
@@ -114,7 +114,9 @@ impl Fleet {
             let starts = target.connect.starts();
             let jobs = jobs(self.workers.len(), plan, sides, (url, link, &starts));
             self.prepare(jobs)?;
-            self.run(target, plan, sides, outcome, stop, &mut progress)
+            let by_link = link.quiet(plan.size_bytes, plan.consumers);
+            let quiet = target.connect.quiet(plan).max(by_link);
+            self.run(target, (plan, quiet), sides, outcome, stop, &mut progress)
         })
     }
 
@@ -154,7 +156,7 @@ impl Fleet {
     fn run(
         &mut self,
         target: &Target<'_>,
-        plan: &Plan,
+        (plan, quiet): (&Plan, Duration),
         sides: &Sides<'_>,
         outcome: &mut Outcome,
         stop: &Stop,
@@ -186,7 +188,7 @@ impl Fleet {
         let mut shown = Shown::default();
         let mut meter = Meter::begin(&target.place);
         let mut is_warm = false;
-        let mut ending = Ending::new(plan, sides.consumes, sides.put_in(), run_up_ns);
+        let mut ending = Ending::new(plan, sides.consumes, sides.put_in(), (run_up_ns, quiet));
         let mut overlap = Overlap::new(times.measured_from_ns, plan.warm_up_s > 0.0);
         let mut is_stopping = false;
         let is_whole = loop {
@@ -237,6 +239,7 @@ impl Fleet {
         let error = gone.as_ref().map(ToString::to_string);
         outcome.cut = error.or(sum.errors.into_iter().next());
         sides.settle(outcome, (sum.sent, sum.came), &overlap, is_whole, stop);
+        say_how_long(outcome, quiet);
         if gone.is_some() {
             // What it has acknowledged or got, nobody knows.
             outcome.findings = None;

@@ -51,6 +51,7 @@ pub fn connect_over(url: &Url, link: &Link) -> Result<Box<dyn Connect>, DriverEr
     let (near, url) = (near.to_string(), url.to_string());
     Ok(Box::new(Distant {
         inner,
+        link: *link,
         names: Names { near, url },
         _proxies: proxies,
     }))
@@ -71,6 +72,7 @@ fn answering(url: &Url) -> Result<SocketAddr, DriverError> {
 /// The client, and what carries it.
 struct Distant {
     inner: Box<dyn Connect>,
+    link: Link,
     names: Names,
     // Behind the client, so that they end after it.
     _proxies: Vec<Proxy>,
@@ -124,6 +126,11 @@ impl Connect for Distant {
 
     fn begin_at(&self, starts: Vec<i64>) {
         self.inner.begin_at(starts);
+    }
+
+    fn quiet(&self, plan: &Plan) -> Duration {
+        let by_link = self.link.quiet(plan.size_bytes, plan.consumers);
+        self.inner.quiet(plan).max(by_link)
     }
 
     fn clean_up(&self, plan: &Plan) -> Result<(), DriverError> {

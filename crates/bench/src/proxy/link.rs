@@ -27,7 +27,25 @@ const ROOM_BYTES_MAX: u64 = 64 << 20;
 const PIECE_BYTES_MIN: u64 = 1_448;
 const PIECE_BYTES_MAX: u64 = 64 << 10;
 
+/// Round trips after which an answer is there: a connection is made, a leader looked for, and asked.
+const QUIET_ROUND_TRIPS: u32 = 20;
+/// What a consumer may wait for counts so often.
+const QUIET_ANSWERS: u128 = 5;
+/// A broker may send so much before a client understands a part of it: a part of Kafka's Fetch.
+const ANSWER_BYTES: usize = 1 << 20;
+
 impl Link {
+    /// How long nothing may come over it though something is on its way to this many consumers,
+    /// who share what goes through.
+    pub(crate) fn quiet(&self, size_bytes: usize, consumers: u32) -> Duration {
+        let round_trips = (self.rtt + 2 * self.jitter).saturating_mul(QUIET_ROUND_TRIPS);
+        let bytes = size_bytes.max(ANSWER_BYTES) as u128 * u128::from(consumers.max(1));
+        let ns = self.bits_per_s().map_or(0, |bits| {
+            QUIET_ANSWERS * bytes * 8 * 1_000_000_000 / u128::from(bits)
+        });
+        round_trips + Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
     /// Whether it changes nothing.
     pub fn is_none(&self) -> bool {
         *self == Link::default()
@@ -163,6 +181,22 @@ mod tests {
         for text in ["1.5Gbit", "100Mbit", "64kbit", "7bit"] {
             assert_eq!(text.parse::<Bandwidth>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn who_is_far_away_may_be_quiet_for_longer() {
+        let far = Link {
+            rtt: Duration::from_secs(2),
+            ..Link::default()
+        };
+        assert_eq!(far.quiet(100, 1), Duration::from_secs(40));
+        let thin = Link {
+            bandwidth: Bandwidth::from_bits_per_s(1 << 20),
+            ..Link::default()
+        };
+        assert_eq!(thin.quiet(1 << 20, 1), Duration::from_secs(40));
+        assert_eq!(thin.quiet(1 << 22, 3), Duration::from_secs(3 * 160));
+        assert_eq!(Link::default().quiet(1 << 30, 9), Duration::ZERO);
     }
 
     #[test]
