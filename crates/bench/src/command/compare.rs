@@ -312,7 +312,7 @@ mod tests {
                 promise: Promise::Configured,
                 is_claimed: false,
             },
-            opened: Ok(Fake { service_ns: 1 }.opened(name)),
+            opened: Ok(Fake::default().opened(name)),
         });
         each.collect()
     }

@@ -1,6 +1,8 @@
 //! A simulated broker for tests: one server that needs the same time for each message.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -13,9 +15,13 @@ use crate::url::{Protocol, Url};
 use crate::usage::BrokerPlace;
 
 /// A broker that acknowledges a message each so many nanoseconds at most.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Fake {
     pub(super) service_ns: u64,
+    /// It goes away in the middle of these measurements, 0 the first.
+    pub(super) breaks: Vec<u32>,
+    /// Measurements so far.
+    pub(super) measured: Arc<AtomicU32>,
 }
 
 impl Fake {
@@ -39,7 +45,9 @@ impl Connect for Fake {
     }
 
     fn producer(&self, plan: &Plan, _number: u32) -> Result<Box<dyn Produce>, DriverError> {
+        let number = self.measured.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(Server {
+            breaks: self.breaks.contains(&number),
             service_ns: self.service_ns,
             in_flight: match plan.in_flight {
                 0 => usize::MAX,
@@ -69,6 +77,7 @@ impl Connect for Fake {
 }
 
 struct Server {
+    breaks: bool,
     service_ns: u64,
     in_flight: usize,
     /// Messages with the time at which each is done.
@@ -80,6 +89,12 @@ impl Produce for Server {
         let clock = feed.clock();
         let bytes = feed.size_bytes();
         let (mut free_ns, mut is_done) = (0, false);
+        if self.breaks {
+            return Err(DriverError::Gone {
+                url: "fake".to_owned(),
+                reason: "connection reset".to_owned(),
+            });
+        }
         while !(is_done && self.waiting.is_empty()) {
             let now_ns = clock.now_ns();
             while let Some((message, _)) = self.waiting.front().filter(|(_, at)| *at <= now_ns) {

@@ -56,8 +56,9 @@ impl Knee {
 }
 
 /// Searches from the rate `start` up to `limit`. A rate that looks bad is measured once more, and
-/// is bad if it is again: one pause of the machine makes no knee. `measure` gives `None` when it is
-/// to end. `Ok(None)`: that, or no rate is low enough.
+/// is bad if it is again: one pause of the machine makes no knee. The low load, to which all others
+/// are compared, is measured twice in any case. `measure` gives `None` when it is to end.
+/// `Ok(None)`: that, or no rate is low enough.
 ///
 /// # Errors
 /// Those of `measure`.
@@ -66,15 +67,26 @@ pub(super) fn search<E>(
     limit: f64,
     mut measure: impl FnMut(f64) -> Result<Option<Probe>, E>,
 ) -> Result<Option<Knee>, E> {
+    // The better of one or two measurements: what was done once can be done.
+    let mut best_of = |rate: f64, is_enough: &dyn Fn(&Probe) -> bool| {
+        let Some(probe) = measure(rate)? else {
+            return Ok(None);
+        };
+        if is_enough(&probe) {
+            return Ok(Some(probe));
+        }
+        let again = measure(rate)?;
+        Ok(again.map(|again| better(probe, again)))
+    };
     // First a rate that is reached at all.
     let mut rate = start.min(limit);
     let mut bad = None;
     let mut reached = None;
     for _ in 0..HALVES_MAX {
-        let Some(probe) = measure(rate)? else {
+        let Some(probe) = best_of(rate, &Probe::is_reached)? else {
             return Ok(None);
         };
-        if probe.achieved >= probe.asked * REACHED {
+        if probe.is_reached() {
             reached = Some(probe);
             break;
         }
@@ -89,14 +101,24 @@ pub(super) fn search<E>(
         good: reached,
         bad,
     };
-    // One that was only just reached is no low load.
-    if knee.bad.is_some() {
-        let Some(low) = measure(rate * LOW)? else {
-            return Ok(None);
-        };
-        knee.low = low;
-        if let Some(bend) = bend(&low, &reached) {
-            (knee.good, knee.bad) = (low, Some((reached, bend)));
+    // A pause in the measurement to which all others are compared would let them be as late.
+    match knee.bad {
+        None => {
+            let Some(again) = best_of(rate, &|_| true)? else {
+                return Ok(None);
+            };
+            knee.low = better(reached, again);
+            knee.good = knee.low;
+        }
+        // One that was only just reached is no low load.
+        Some(_) => {
+            let Some(low) = best_of(rate * LOW, &|_| false)? else {
+                return Ok(None);
+            };
+            knee.low = low;
+            if let Some(bend) = bend(&low, &reached) {
+                (knee.good, knee.bad) = (low, Some((reached, bend)));
+            }
         }
     }
     let low = knee.low;
@@ -109,18 +131,9 @@ pub(super) fn search<E>(
             None if good >= limit => break,
             None => (good * 2.0).min(limit),
         };
-        let Some(mut probe) = measure(rate)? else {
+        let Some(probe) = best_of(rate, &|probe| bend(&low, probe).is_none())? else {
             return Ok(None);
         };
-        if bend(&low, &probe).is_some() {
-            let Some(again) = measure(rate)? else {
-                return Ok(None);
-            };
-            // The better one counts: what was done once can be done.
-            if bend(&low, &again).is_none() || again.p99_ns < probe.p99_ns {
-                probe = again;
-            }
-        }
         match bend(&low, &probe) {
             None => knee.good = probe,
             Some(bend) => knee.bad = Some((probe, bend)),
@@ -129,9 +142,36 @@ pub(super) fn search<E>(
     Ok(Some(knee))
 }
 
+impl Probe {
+    /// Of a measurement that ended before its time.
+    pub(super) fn of_nothing(asked: f64) -> Probe {
+        Probe {
+            asked,
+            achieved: 0.0,
+            p99_ns: f64::INFINITY,
+        }
+    }
+
+    /// Whether what was asked was done.
+    fn is_reached(&self) -> bool {
+        self.achieved >= self.asked * REACHED
+    }
+}
+
+/// The better one of two at the same rate: that which was reached, and was sooner.
+fn better(one: Probe, two: Probe) -> Probe {
+    match (one.is_reached(), two.is_reached()) {
+        (true, false) => one,
+        (false, true) => two,
+        (true, true) if one.p99_ns <= two.p99_ns => one,
+        (false, false) if one.achieved >= two.achieved => one,
+        _ => two,
+    }
+}
+
 /// How a rate is at the knee or above it; `None`: it is below.
 fn bend(low: &Probe, probe: &Probe) -> Option<Bend> {
-    if probe.achieved < probe.asked * REACHED {
+    if !probe.is_reached() {
         return Some(Bend::Short);
     }
     let late = (low.p99_ns * GROWTH_MAX).max(GOOD_NS);
@@ -207,6 +247,39 @@ mod tests {
             probe
         });
         assert!(knee.unwrap().rate() > 80_000.0, "{knee:?}");
+    }
+
+    #[test]
+    fn a_pause_at_the_low_load_or_at_the_start_changes_nothing() {
+        for paused in [1, 2] {
+            let mut number = 0;
+            let knee = found(100.0, 1e7, |rate| {
+                number += 1;
+                let mut probe = queue(5_000.0, rate);
+                if number == paused {
+                    // It would be the measure of all others.
+                    (probe.p99_ns, probe.achieved) = (1e9, probe.achieved * 0.5);
+                }
+                probe
+            });
+            let rate = knee.unwrap().rate();
+            assert!(
+                (4_510.0..4_510.0 * 1.06).contains(&rate),
+                "{paused}: {knee:?}"
+            );
+        }
+        // The pause only made it late.
+        let mut number = 0;
+        let knee = found(100.0, 1e7, |rate| {
+            number += 1;
+            let mut probe = queue(5_000.0, rate);
+            probe.p99_ns += if number == 1 { 2e7 } else { 0.0 };
+            probe
+        });
+        assert!(
+            (4_510.0..4_510.0 * 1.06).contains(&knee.unwrap().rate()),
+            "{knee:?}"
+        );
     }
 
     #[test]

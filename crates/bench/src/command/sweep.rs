@@ -251,8 +251,10 @@ fn knee_of(
     report: &mut Report,
 ) -> Result<(), BenchError> {
     let mut outcomes: Vec<(f64, Outcome)> = Vec::new();
+    let stop = session.stop().clone();
+    let mut was_cut = false;
     let measure = |rate: f64| {
-        if session.stop().is_set() {
+        if stop.is_set() {
             return Ok(None);
         }
         let task = Task {
@@ -264,9 +266,14 @@ fn knee_of(
         let what = format!("{} · {}", opened.label, words::rate(rate));
         let live = LiveLine::new(what, kind, &task.plan, args.load.output.quiet);
         let outcome = session.measure(&task, &live)?;
-        let probe = probe(&outcome, rate).filter(|_| outcome.cut.is_none());
+        let (probe, is_cut) = (probe(&outcome, rate), outcome.cut.is_some());
         outcomes.push((rate, outcome));
-        Ok(probe)
+        // What goes wrong once is a bad rate, and measured again; twice, and it is the broker.
+        let is_broken = std::mem::replace(&mut was_cut, is_cut) && is_cut;
+        Ok(match is_cut {
+            true => (!is_broken && !stop.is_set()).then_some(Probe::of_nothing(rate)),
+            false => probe,
+        })
     };
     let found = search(args.start, args.limit, measure);
     add_rows(outcomes, report);
@@ -418,6 +425,7 @@ mod tests {
         // 2,000 messages per second at most.
         let opened = Fake {
             service_ns: 500_000,
+            ..Fake::default()
         }
         .opened("fake");
         let mut session = Session::new(&no_broker, Stop::default(), Vec::new());
@@ -447,6 +455,31 @@ mod tests {
         let asked = |at: usize| words::asked(&shares[at].runs[0].plan.arrivals).unwrap();
         assert!(asked(0) < 1_200.0 && asked(0) < asked(1) && asked(1) < asked(2));
         assert_eq!(report.failure, None);
+    }
+
+    #[test]
+    fn what_is_cut_short_once_ends_no_search() {
+        let knee = |breaks: Vec<u32>| {
+            let opened = Fake {
+                service_ns: 500_000,
+                breaks,
+                ..Fake::default()
+            }
+            .opened("fake");
+            let mut session = Session::new(&no_broker, Stop::default(), Vec::new());
+            let args = args("--start 200 --limit 400 --duration 200ms --warm-up 0 --runs 1 -q");
+            let plan = args.rate_plan().unwrap();
+            let mut report = session.report("test");
+            let found = (&opened, Kind::Produce, &plan);
+            knee_of(&mut session, &args, found, &mut report).unwrap();
+            report.notes.last().unwrap().clone()
+        };
+        for once in [0, 2] {
+            let note = knee(vec![once]);
+            assert!(note.contains("no knee up to"), "{once}: {note}");
+        }
+        let note = knee(vec![2, 3]);
+        assert!(note.contains("no knee was found"), "{note}");
     }
 
     #[test]

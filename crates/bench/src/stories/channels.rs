@@ -9,13 +9,14 @@ use super::seed::channels::{
     PUBLISHED, SECONDS, SIZE_BYTES, TOPICS,
 };
 use crate::book::Tally;
+use crate::check::Ranges;
 use crate::command::{BenchError, Opened};
 use crate::driver::DriverError;
 use crate::measure::Target;
 use crate::outcome::{Kind, Outcome};
 use crate::plan::{Amount, Plan};
 use crate::url::Protocol;
-use crate::usage::GENERATOR_THREADS;
+use crate::usage::{GENERATOR_THREADS, Meter, Usage};
 use crate::words;
 
 /// Of a short one.
@@ -82,13 +83,32 @@ pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     Ok(())
 }
 
+/// What all topics together have done.
+struct Played {
+    outcomes: Vec<Outcome>,
+    /// From before the first connection to behind the last one.
+    usage: Usage,
+}
+
+impl Played {
+    /// CPU microseconds per message. All messages are counted that were acknowledged, those of the
+    /// warm-ups too, as their costs are: topics do not end at one moment, so that no time is there
+    /// in which the process works for the measured ones alone.
+    fn each_us(&self, seconds: Option<f64>) -> Option<f64> {
+        let sides = self.outcomes.iter().filter_map(|it| it.produced.as_ref());
+        let acked = sides.flat_map(|produced| produced.acked.values());
+        let messages: u64 = acked.map(Ranges::len).sum();
+        (messages > 0).then_some(seconds? * 1e6 / messages as f64)
+    }
+}
+
 /// All topics at one time.
 fn many(
     play: &mut Play<'_, '_>,
     opened: &Opened,
     kind: Kind,
     amount: Amount,
-) -> Result<Vec<Outcome>, BenchError> {
+) -> Result<Played, BenchError> {
     let plans: Vec<Plan> = (0..TOPICS)
         .map(|_| {
             let run = play.session.next_run();
@@ -107,6 +127,8 @@ fn many(
         })
         .collect();
     let stop = play.session.stop();
+    // One for all: each of them would count the whole process, but only for its own time.
+    let meter = Meter::begin(&opened.place);
     let results: Vec<Result<Outcome, DriverError>> = thread::scope(|scope| {
         let threads: Vec<_> = plans
             .iter()
@@ -136,40 +158,67 @@ fn many(
         });
         joined.collect()
     });
+    let usage = meter.end();
     let outcomes = results.into_iter().collect::<Result<Vec<_>, _>>()?;
     for outcome in &outcomes {
         play.look_at(outcome);
     }
-    Ok(outcomes)
+    Ok(Played { outcomes, usage })
 }
 
-fn row(clients: &str, outcomes: &[Outcome], theirs: String, one: String) -> Vec<String> {
+fn row(clients: &str, played: &Played, theirs: String, one: String) -> Vec<String> {
     // Topics have clocks of their own, but begin together: rates are added, times are not.
     let rate = |side: fn(&Outcome) -> Option<&Tally>| {
-        let rates: Vec<f64> = outcomes.iter().filter_map(side).map(Tally::rate).collect();
+        let sides = played.outcomes.iter().filter_map(side);
+        let rates: Vec<f64> = sides.map(Tally::rate).collect();
         match rates.is_empty() {
             true => words::NOTHING.to_owned(),
             false => words::rate(rates.iter().sum()),
         }
     };
-    // Each of them has measured the whole process.
-    let first = outcomes.first();
-    let messages: u64 = outcomes
-        .iter()
-        .filter_map(Outcome::main)
-        .map(|it| it.messages)
-        .sum();
-    let each = |seconds: Option<f64>| match seconds.filter(|_| messages > 0) {
-        Some(seconds) => words::number(seconds * 1e6 / messages as f64),
-        None => words::NOTHING.to_owned(),
+    let each = |seconds| {
+        let each_us = played.each_us(seconds);
+        each_us.map_or_else(|| words::NOTHING.to_owned(), words::number)
     };
     vec![
         clients.to_owned(),
         rate(|outcome| outcome.produced.as_ref()),
         rate(|outcome| outcome.consumed.as_ref()),
-        each(first.map(|it| it.usage.client_cpu_s)),
-        each(first.and_then(|it| it.usage.broker_cpu_s)),
+        each(Some(played.usage.client_cpu_s)),
+        each(played.usage.broker_cpu_s),
         theirs,
         one,
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::outcome;
+
+    #[test]
+    fn costs_are_those_of_all_topics_by_the_messages_of_all() {
+        let topic = |messages: u64| {
+            let mut topic = outcome("a", 5);
+            // It was over before the others, and has seen less of what the process does.
+            topic.usage.broker_cpu_s = Some(0.001);
+            let mut acked = Ranges::default();
+            acked.insert_range(0, messages);
+            if let Some(produced) = &mut topic.produced {
+                produced.acked.insert(0, acked);
+            }
+            topic
+        };
+        let played = Played {
+            outcomes: vec![topic(1_000), topic(2_000), topic(5_000)],
+            usage: Usage {
+                client_cpu_s: 0.008,
+                broker_cpu_s: Some(0.016),
+                ..Usage::default()
+            },
+        };
+        let row = row("3", &played, String::new(), String::new());
+        assert_eq!(row[3..5], ["1.00", "2.00"]);
+        assert_eq!(played.each_us(None), None);
+    }
 }
