@@ -13,6 +13,7 @@ use crate::feed::Message;
 use crate::histogram::Histogram;
 use crate::meanwhile::Meanwhile;
 use crate::payload::Stamp;
+use crate::times::WarmUpEnd;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -210,8 +211,8 @@ pub struct Book {
     clock: Clock,
     run: u32,
     measured_from_ns: u64,
-    /// A message that came counts if it came after the warm-up, whenever it was sent.
-    is_by_arrival: bool,
+    /// A message that came counts if it came after this, whenever it was sent.
+    by_arrival: Option<WarmUpEnd>,
     tally: Tally,
     producer: u32,
     acked: Ranges,
@@ -231,7 +232,7 @@ impl Book {
             clock,
             run,
             measured_from_ns,
-            is_by_arrival: false,
+            by_arrival: None,
             tally: Tally::default(),
             producer: number,
             acked: Ranges::default(),
@@ -243,9 +244,9 @@ impl Book {
     }
 
     /// The same for messages that were put in before: those count that come after the warm-up.
-    pub fn by_arrival(self) -> Book {
+    pub fn by_arrival(self, warm_up_end: WarmUpEnd) -> Book {
         Book {
-            is_by_arrival: true,
+            by_arrival: Some(warm_up_end),
             ..self
         }
     }
@@ -311,9 +312,12 @@ impl Book {
             self.step(1);
         }
         let intended_ns = self.clock.from_unix_ns(stamp.intended_unix_ns);
-        let counts_from_ns = match self.is_by_arrival {
-            true => now_ns,
-            false => intended_ns,
+        let counts_from_ns = match &self.by_arrival {
+            Some(warm_up_end) => {
+                self.measured_from_ns = warm_up_end.ns();
+                now_ns
+            }
+            None => intended_ns,
         };
         if counts_from_ns >= self.measured_from_ns {
             let response_ns = now_ns.saturating_sub(intended_ns);
@@ -441,7 +445,10 @@ mod tests {
     #[test]
     fn what_was_put_in_before_counts_when_it_comes_after_the_warm_up() {
         let clock = Clock::new();
-        let mut book = Book::new(clock, 1, 0, SECOND_NS, Live::default()).by_arrival();
+        let warm_up_end = WarmUpEnd::default();
+        warm_up_end.set_ns(SECOND_NS);
+        let book = Book::new(clock, 1, 0, 0, Live::default());
+        let mut book = book.by_arrival(warm_up_end);
         let mut message = [0; 40];
         for sequence in 0..3 {
             let stamp = Stamp {

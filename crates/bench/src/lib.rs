@@ -43,6 +43,7 @@ mod sides;
 mod slots;
 pub mod stories;
 mod table;
+mod times;
 mod url;
 mod usage;
 mod wait;
@@ -68,5 +69,6 @@ pub use proxy::{Bandwidth, BandwidthError, Carries, Link, PROXY_THREADS, Proxy, 
 pub use report::{page, side_by_side};
 pub use schedule::{Arrivals, Schedule};
 pub use table::render;
+pub use times::WarmUpEnd;
 pub use url::{Protocol, Url, UrlError, connect};
 pub use usage::{BrokerPlace, GENERATOR_THREADS, Meter, Usage};

@@ -10,7 +10,8 @@ use crate::meanwhile::Overlap;
 use crate::outcome::{Kind, Outcome, Subject};
 use crate::plan::{Amount, Plan};
 use crate::schedule::Arrivals;
-use crate::sides::{Connections, Ending, Part, Standing, Times};
+use crate::sides::{Connections, Ending, Part, Standing};
+use crate::times::Times;
 use crate::usage::{BrokerPlace, Meter, Usage};
 use crate::words;
 
@@ -160,7 +161,7 @@ impl Target<'_> {
         let (produced, consumed) = (Live::default(), Live::default());
         let live = (&produced, &consumed);
         let until_done = |standing: &Standing| standing.producers_are_done;
-        let (mut sent, _) = connections.run(&plan, times, stop, live, until_done);
+        let (mut sent, _) = connections.run(&plan, &times, stop, live, until_done);
         match sent.errors.pop() {
             Some(error) => Err(error),
             None => Ok(sent.tally),
@@ -181,16 +182,18 @@ impl Target<'_> {
         let clock = Clock::new();
         let start_ns = clock.now_ns() + RUN_UP_NS;
         let times = Times::new(clock, start_ns, plan, sides.filled.is_some());
+        let times = times.with_messages(sides.put_in(), plan);
+        let planned_ns = times.measured_from_ns();
         let (produced, consumed) = (Live::default(), Live::default());
         let mut watch = Watch::new(&times, &produced, &consumed, progress);
         let mut meter = Meter::begin(&self.place);
         let (mut is_warm, mut is_whole) = (false, true);
         let quiet = self.connect.quiet(plan);
         let mut ending = Ending::new(plan, sides.consumes, sides.put_in(), (start_ns, quiet));
-        let mut overlap = Overlap::new(times.measured_from_ns, plan.warm_up_s > 0.0);
+        let mut overlap = Overlap::new(times.measured_from_ns(), plan.warm_up_s > 0.0);
         let live = (&produced, &consumed);
-        let (sent, came) = connections.run(plan, times, stop, live, |standing| {
-            if !is_warm && standing.now_ns >= times.measured_from_ns {
+        let (sent, came) = connections.run(plan, &times, stop, live, |standing| {
+            if !is_warm && standing.now_ns >= times.measured_from_ns() {
                 is_warm = true;
                 meter = Meter::begin(&self.place);
             }
@@ -203,6 +206,15 @@ impl Target<'_> {
         });
         watch.show(u64::MAX);
         outcome.usage = meter.end();
+        let early_ns = planned_ns - times.measured_from_ns();
+        if early_ns > 0 {
+            outcome.remarks.push(format!(
+                "the warm-up ended after {} of {}, because consumers had its share of the \
+                 messages; they are faster than who fills the topic",
+                words::time(plan.warm_up_s * 1e9 - early_ns as f64),
+                words::time(plan.warm_up_s * 1e9)
+            ));
+        }
         let errors = sent.errors.iter().chain(&came.errors);
         outcome.cut = errors.map(ToString::to_string).next();
         let tallies = (sent.tally, came.tally);
@@ -293,7 +305,7 @@ impl<'w, F: FnMut(&Progress)> Watch<'w, F> {
         progress: &'w mut F,
     ) -> Watch<'w, F> {
         Watch {
-            measured_from_ns: times.measured_from_ns,
+            measured_from_ns: times.measured_from_ns(),
             shown: 0,
             produced,
             consumed,
@@ -326,5 +338,39 @@ impl<'w, F: FnMut(&Progress)> Watch<'w, F> {
             });
         }
         self.shown = before;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::outcome;
+
+    #[test]
+    fn a_topic_that_was_empty_within_the_warm_up_is_told() {
+        let filled = Tally::default();
+        let sides = Sides {
+            produces: false,
+            consumes: true,
+            filled: Some(&filled),
+        };
+        let settled = |came: Tally| {
+            let mut run = outcome("a", 1);
+            let tallies = (Tally::default(), came);
+            sides.settle(
+                &mut run,
+                tallies,
+                &Overlap::default(),
+                true,
+                &Stop::default(),
+            );
+            run.cut.unwrap_or_default()
+        };
+        assert_eq!(settled(Tally::default()), "", "what does not come is lost");
+        let mut came = Tally::default();
+        came.seen.came(0, 0, None);
+        assert!(settled(came.clone()).contains("empty before the warm-up was over"));
+        came.messages = 1;
+        assert_eq!(settled(came), "");
     }
 }

@@ -9,12 +9,12 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::book::{Book, Live, Tally};
-use crate::clock::Clock;
 use crate::cpu_clock;
 use crate::driver::{Connect, Consume, DriverError, Produce, Stop};
 use crate::feed::Feed;
 use crate::meanwhile::Mark;
 use crate::plan::{Amount, Plan};
+use crate::times::Times;
 use crate::usage::GENERATOR_THREADS;
 
 /// How often a measurement is looked at.
@@ -33,44 +33,6 @@ impl Part {
         Part {
             producers: 0..if produces { plan.producers } else { 0 },
             consumers: 0..if consumes { plan.consumers } else { 0 },
-        }
-    }
-}
-
-/// Since when something is done, by one clock.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Times {
-    pub(crate) clock: Clock,
-    /// The first message.
-    pub(crate) start_ns: u64,
-    /// The end of the warm-up: what was to be sent before does not count.
-    pub(crate) measured_from_ns: u64,
-    /// What is consumed was put in before: what comes before the end of the warm-up does not count.
-    pub(crate) is_filled: bool,
-}
-
-impl Times {
-    /// A measurement that begins then.
-    pub(crate) fn new(clock: Clock, start_ns: u64, plan: &Plan, is_filled: bool) -> Times {
-        Times {
-            clock,
-            start_ns,
-            measured_from_ns: start_ns + (plan.warm_up_s * 1e9) as u64,
-            is_filled,
-        }
-    }
-
-    /// From now until then, if that is still to come.
-    fn until(&self, ns: u64) -> Duration {
-        Duration::from_nanos(ns.saturating_sub(self.clock.now_ns()))
-    }
-
-    /// How long to wait until the measurement is looked at again: not beyond the end of the
-    /// warm-up, so that costs are counted from exactly then on.
-    pub(crate) fn next_look(&self, most: Duration) -> Duration {
-        match self.until(self.measured_from_ns) {
-            Duration::ZERO => most,
-            left => most.min(left),
         }
     }
 }
@@ -193,16 +155,16 @@ impl Connections {
     pub(crate) fn run(
         &mut self,
         plan: &Plan,
-        times: Times,
+        times: &Times,
         stop: &Stop,
         (produced, consumed): (&Live, &Live),
         mut look: impl FnMut(&Standing) -> bool,
     ) -> (Side, Side) {
         let book = |number, live: &Live| {
-            let from_ns = times.measured_from_ns;
+            let from_ns = times.measured_from_ns();
             let book = Book::new(times.clock, plan.run, number, from_ns, live.clone());
             match times.is_filled {
-                true => book.by_arrival(),
+                true => book.by_arrival(times.warm_up_end.clone()),
                 false => book,
             }
         };
@@ -243,6 +205,7 @@ impl Connections {
             loop {
                 thread::sleep(times.next_look(LOOK));
                 let now = mark();
+                times.look(&now);
                 let is_over = look(&Standing {
                     now_ns: now.at_ns,
                     stored: now.stored,
@@ -295,7 +258,7 @@ fn spawn_producer<'s, 'e>(
 
 fn spawn_consumer<'s, 'e>(
     scope: &'s Scope<'s, 'e>,
-    (number, times): (u32, Times),
+    (number, times): (u32, &'s Times),
     consumer: &'s mut Box<dyn Consume>,
     mut book: Book,
     stop: &'s Stop,
@@ -380,20 +343,6 @@ mod tests {
             keys: 0,
             seed: 1,
         }
-    }
-
-    #[test]
-    fn the_end_of_the_warm_up_is_looked_at_when_it_is() {
-        let plan = plan(Amount::Seconds(1.0));
-        let clock = Clock::new();
-        let times = Times::new(clock, clock.now_ns() + 60 * SECOND, &plan, false);
-        assert_eq!(times.next_look(LOOK), LOOK);
-        let times = Times::new(clock, 0, &plan, true);
-        let left = times.next_look(Duration::MAX);
-        assert!(left <= Duration::from_secs(1), "{left:?}");
-        let begun = Clock::new().another(clock.to_unix_ns(0) - 5 * SECOND, 0);
-        let times = Times::new(begun, 0, &plan, true);
-        assert_eq!(times.next_look(LOOK), LOOK, "it was before");
     }
 
     #[test]

@@ -18,7 +18,8 @@ use crate::measure::{Progress, Sides, Target, say_how_long};
 use crate::outcome::{Kind, Outcome};
 use crate::plan::Plan;
 use crate::proxy::Link;
-use crate::sides::{Ending, Standing, Times};
+use crate::sides::{Ending, Standing};
+use crate::times::Times;
 use crate::url::Url;
 use crate::usage::Meter;
 
@@ -189,7 +190,7 @@ impl Fleet {
         let mut meter = Meter::begin(&target.place);
         let mut is_warm = false;
         let mut ending = Ending::new(plan, sides.consumes, sides.put_in(), (run_up_ns, quiet));
-        let mut overlap = Overlap::new(times.measured_from_ns, plan.warm_up_s > 0.0);
+        let mut overlap = Overlap::new(times.measured_from_ns(), plan.warm_up_s > 0.0);
         let mut is_stopping = false;
         let is_whole = loop {
             let until = Instant::now() + times.next_look(LOOK);
@@ -209,12 +210,12 @@ impl Fleet {
                 }
             }
             let now_ns = times.clock.now_ns();
-            if !is_warm && now_ns >= times.measured_from_ns {
+            if !is_warm && now_ns >= times.measured_from_ns() {
                 is_warm = true;
                 meter = Meter::begin(&target.place);
             }
             meter.look();
-            let passed_s = (now_ns.saturating_sub(times.measured_from_ns) / 1_000_000_000) as u32;
+            let passed_s = (now_ns.saturating_sub(times.measured_from_ns()) / 1_000_000_000) as u32;
             shown.show(passed_s.saturating_sub(SHOW_AFTER_S), progress);
             let is_gone = self.lose_the_silent();
             if (is_gone || stop.is_set()) && !is_stopping {

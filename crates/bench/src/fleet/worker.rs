@@ -20,7 +20,8 @@ use crate::conditions::Conditions;
 use crate::driver::{Connect, Stop};
 use crate::measure::{Progress, Watch};
 use crate::proxy::connect_over;
-use crate::sides::{Connections, Standing, Times};
+use crate::sides::{Connections, Standing};
+use crate::times::Times;
 use crate::usage::{BrokerPlace, GENERATOR_THREADS, Meter};
 
 /// Who connects has to say its token within this.
@@ -307,8 +308,8 @@ fn measure(
     let mut keep = |progress: &Progress| seconds.borrow_mut().push(progress.clone());
     let mut watch = Watch::new(&times, &produced, &consumed, &mut keep);
     let live = (&produced, &consumed);
-    let (sent, came) = connections.run(&job.plan, times, &abort, live, |standing: &Standing| {
-        if !is_warm && standing.now_ns >= times.measured_from_ns {
+    let (sent, came) = connections.run(&job.plan, &times, &abort, live, |standing: &Standing| {
+        if !is_warm && standing.now_ns >= times.measured_from_ns() {
             is_warm = true;
             meter = Meter::begin(&BrokerPlace::Elsewhere);
         }
