@@ -1,7 +1,7 @@
 //! What a table does not say by itself, in sentences.
 
 use crate::book::Tally;
-use crate::outcome::{ASKED_RATE, Kind, Outcome, Report};
+use crate::outcome::{ASKED_RATE, Kind, Outcome, Report, Row};
 use crate::plan::Amount;
 use crate::schedule::Arrivals;
 use crate::words;
@@ -26,6 +26,8 @@ pub(crate) fn of(report: &Report) -> Vec<String> {
                 notes.push(note);
             }
         }
+        notes.extend(of_backlog(row));
+        notes.extend(of_empty(row));
         // A search for the knee goes beyond it.
         let is_search = row.variations.iter().any(|it| it.name == ASKED_RATE);
         let missed = row.runs.iter().filter_map(of_rate).filter(|_| !is_search);
@@ -91,9 +93,7 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
             ));
         }
     }
-    notes.extend(of_backlog(outcome));
     notes.extend(of_busy(outcome));
-    notes.extend(of_empty(outcome));
     if let Some(produced) = &outcome.produced {
         let lag_ns = produced.lag.quantile_ns(0.99);
         if is_late(produced) {
@@ -143,9 +143,9 @@ fn of_busy(outcome: &Outcome) -> Option<String> {
             let cores = outcome.usage.cores_busy.filter(|share| *share > BUSY);
             return cores.map(|_| {
                 format!(
-                    "{label}: all cores of this machine were busy, so that threads of the \
-                     generator, and of a broker here, waited for a processor: rates would be \
-                     higher, and latencies lower, with more cores."
+                    "{label}: all cores of the generator's machine were busy, so that its threads, \
+                     and those of a broker there, waited for a processor: rates would be higher, \
+                     and latencies lower, with more cores."
                 )
             });
         }
@@ -157,15 +157,17 @@ fn of_busy(outcome: &Outcome) -> Option<String> {
     ))
 }
 
-/// What was left when producers had ended.
-fn of_backlog(outcome: &Outcome) -> Option<String> {
+/// What was left when producers had ended: of the run that left most.
+fn of_backlog(row: &Row) -> Option<String> {
+    let left = |run: &Outcome| run.consumed.as_ref()?.meanwhile.map(|it| it.backlog);
+    let outcome = row.counted().max_by_key(|run| left(run))?;
     let consumed = outcome.consumed.as_ref()?;
     let meanwhile = consumed.meanwhile.as_ref()?;
     let waited_s = meanwhile.backlog as f64 / meanwhile.rate();
     (waited_s > meanwhile.seconds * BACKLOG).then(|| {
         format!(
-            "{}: consumers were slower than producers: when these had ended, {} messages had not \
-             come, which took another {}. The rate of consumers is that of the time before; \
+            "{}: consumers were slower than producers: when these had ended, up to {} messages had \
+             not come, which took another {}. The rate of consumers is that of the time before; \
              latency contains the waiting, and such a load does not last.",
             outcome.subject.label,
             words::count(meanwhile.backlog),
@@ -174,8 +176,10 @@ fn of_backlog(outcome: &Outcome) -> Option<String> {
     })
 }
 
-/// Whether consumers had nothing left before their time was over.
-fn of_empty(outcome: &Outcome) -> Option<String> {
+/// Whether consumers had nothing left before their time was over: of the run that was over first.
+fn of_empty(row: &Row) -> Option<String> {
+    let span_ns = |run: &Outcome| Some((run.consumed.as_ref()?.span_s() * 1e9) as u64);
+    let outcome = row.counted().min_by_key(|run| span_ns(run))?;
     let consumed = outcome.consumed.as_ref()?;
     let Amount::Seconds(seconds) = outcome.plan.amount else {
         return None;
@@ -241,7 +245,6 @@ mod tests {
     use super::*;
     use crate::check::Findings;
     use crate::meanwhile::Meanwhile;
-    use crate::outcome::Row;
     use crate::table::tests::{outcome, report};
 
     fn notes(outcome: Outcome) -> String {
@@ -301,7 +304,7 @@ mod tests {
         let busy = |tally: &mut Option<Tally>| tally.iter_mut().for_each(|it| it.busy = 0.97);
         let told = changed(|run| run.usage.cores_busy = Some(0.97));
         assert!(
-            told.contains("a: all cores of this machine were busy"),
+            told.contains("a: all cores of the generator's machine were busy"),
             "{told}"
         );
         let one = |run: &mut Outcome| {
@@ -335,7 +338,7 @@ mod tests {
             .for_each(|it| it.meanwhile = Some(meanwhile));
         let told = notes(slow.clone());
         assert!(
-            told.contains("600 messages had not come, which took another 1.50 s"),
+            told.contains("up to 600 messages had not come, which took another 1.50 s"),
             "{told}"
         );
         let few = Meanwhile {

@@ -21,8 +21,8 @@ pub struct Usage {
     pub proxy_cpu_s: f64,
     /// CPU seconds of the broker; `None`: it cannot be seen from here.
     pub broker_cpu_s: Option<f64>,
-    /// The share of all cores of this machine that worked, whoever for; `None`: the system does not
-    /// say, or it was too short.
+    /// The share of all cores of the generator's machine that worked, whoever for; of several
+    /// machines, of that which was busiest. `None`: the system does not say, or it was too short.
     #[serde(default)]
     pub cores_busy: Option<f64>,
     /// The most memory that the broker had resident when it was looked at, in bytes.

@@ -427,7 +427,7 @@ fn a_warm_up_ends_with_its_share_of_a_topic_that_would_be_empty_too_soon() {
         consumed.messages
     );
     assert!(
-        outcome.remarks[0].contains("the warm-up ended after"),
+        outcome.remarks[0].contains("the warm-up ended early"),
         "{:?}",
         outcome.remarks
     );

@@ -236,6 +236,7 @@ impl Fleet {
         shown.show(u32::MAX, progress);
         outcome.usage.client_cpu_s = sum.client_cpu_s;
         outcome.usage.proxy_cpu_s = sum.proxy_cpu_s;
+        outcome.usage.cores_busy = sum.cores_busy;
         let gone = self.first_gone();
         let error = gone.as_ref().map(ToString::to_string);
         outcome.cut = error.or(sum.errors.into_iter().next());

@@ -18,6 +18,8 @@ pub(super) struct Sum {
     pub(super) errors: Vec<String>,
     pub(super) client_cpu_s: f64,
     pub(super) proxy_cpu_s: f64,
+    /// Of the worker whose cores were busiest.
+    pub(super) cores_busy: Option<f64>,
     /// Ranges so far, of all workers.
     ranges: usize,
 }
@@ -73,12 +75,20 @@ impl Sum {
     }
 
     fn add_usage(&mut self, usage: &Usage) -> Result<(), Implausible> {
-        let cpu = [usage.client_cpu_s, usage.proxy_cpu_s];
+        let cpu = [
+            usage.client_cpu_s,
+            usage.proxy_cpu_s,
+            usage.cores_busy.unwrap_or(0.0),
+        ];
         if !cpu.iter().all(|seconds| (0.0..1e9).contains(seconds)) {
             return Err(Implausible);
         }
         self.client_cpu_s += usage.client_cpu_s;
         self.proxy_cpu_s += usage.proxy_cpu_s;
+        self.cores_busy = match (self.cores_busy, usage.cores_busy) {
+            (Some(one), Some(two)) => Some(one.max(two)),
+            (one, two) => one.or(two),
+        };
         Ok(())
     }
 
@@ -152,6 +162,7 @@ mod tests {
     fn add(sum: &mut Sum, sent: Side, came: Side) {
         let usage = Usage {
             client_cpu_s: 0.5,
+            cores_busy: Some(came.tally.messages as f64 / 10.0),
             ..Usage::default()
         };
         let mut frames = Frames::new(REPLY_BYTES_MAX);
@@ -200,7 +211,7 @@ mod tests {
                 .collect()
         };
         assert_eq!(seconds(&sum.sent), seconds(&expected));
-        assert_eq!(sum.client_cpu_s, 1.0);
+        assert_eq!((sum.client_cpu_s, sum.cores_busy), (1.0, Some(0.3)));
         // Number 2 has come to both.
         let acked = std::collections::BTreeMap::from([(7, ranges_of(&[(0, 6)]).unwrap())]);
         let findings = sum.came.seen.compare(&acked);
