@@ -55,6 +55,10 @@ pub struct Tally {
     pub error_texts: Vec<String>,
     /// Messages that came and are not of this measurement.
     pub foreign: u64,
+    /// Messages that came before they were to be sent, by the clocks of two machines: their
+    /// latencies count as none.
+    #[serde(default)]
+    pub early: u64,
     /// From the intended time to the acknowledgement, or to the consumer.
     pub response: Histogram,
     /// From the actual time.
@@ -93,6 +97,7 @@ impl Tally {
         self.bytes += other.bytes;
         self.errors += other.errors;
         self.foreign += other.foreign;
+        self.early += other.early;
         for text in &other.error_texts {
             self.note(text);
         }
@@ -320,6 +325,7 @@ impl Book {
             None => intended_ns,
         };
         if counts_from_ns >= self.measured_from_ns {
+            self.tally.early += u64::from(now_ns < intended_ns);
             let response_ns = now_ns.saturating_sub(intended_ns);
             let lag_ns = u64::from(stamp.lag_us) * 1_000;
             let service_ns = response_ns.saturating_sub(lag_ns);

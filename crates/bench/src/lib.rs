@@ -28,6 +28,7 @@ mod histogram;
 mod json;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod listeners;
 mod meanwhile;
 mod measure;
 mod notes;

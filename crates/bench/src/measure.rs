@@ -98,7 +98,7 @@ impl Target<'_> {
             subject: Subject {
                 label: self.label.clone(),
                 url: self.url.clone(),
-                versions: self.connect.versions(),
+                versions: self.versions(),
                 promise: self.connect.promise(plan),
                 is_claimed: false,
             },
@@ -138,6 +138,14 @@ impl Target<'_> {
             .remarks
             .extend(cleaned.err().map(|error| error.to_string()));
         Ok(outcome)
+    }
+
+    /// Client and broker, and whose costs are taken for the broker's.
+    fn versions(&self) -> Vec<(String, String)> {
+        let mut versions = self.connect.versions();
+        let process = self.place.names();
+        versions.extend(process.map(|names| ("broker process".to_owned(), names)));
+        versions
     }
 
     /// Puts in what will be consumed, as fast as it goes.

@@ -116,6 +116,13 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
         for error in &tally.error_texts {
             notes.push(format!("{label} says: {error}"));
         }
+        if tally.early > 0 {
+            notes.push(format!(
+                "{label}: {} messages came before they were sent, by the clocks of their machines: \
+                 latencies are wrong by more than that, and these count as none.",
+                words::count(tally.early)
+            ));
+        }
         if tally.foreign > 0 {
             notes.push(format!(
                 "{label}: {} messages of other programs or earlier measurements came and were not \
@@ -275,6 +282,7 @@ mod tests {
             (0..30).for_each(|_| produced.lag.record(2_500_000));
             produced.error_texts = vec!["no room".to_owned()];
             produced.foreign = 7;
+            produced.early = 8;
         }
         let notes = notes(bad);
         for part in [
@@ -286,6 +294,7 @@ mod tests {
             "the generator itself was late: one message in a hundred was sent 2.50 ms or more",
             "a says: no room",
             "a: 7 messages of other programs",
+            "a: 8 messages came before they were sent",
             "a: its topic stays.",
         ] {
             assert_eq!(notes.matches(part).count(), 1, "{part} in\n{notes}");

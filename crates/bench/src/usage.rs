@@ -1,12 +1,12 @@
 //! What a measurement costs: CPU time and memory of this program, and of a broker on this machine.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::cpu_clock;
+use crate::listeners::{self, numbers_in};
 use crate::proxy::PROXY_THREADS;
 
 /// Costs.
@@ -52,20 +52,33 @@ const LIBRARY_THREADS: [&str; 2] = ["rdk:", "lapin-"];
 impl BrokerPlace {
     /// The processes that listen on these addresses of this machine.
     pub fn of(addresses: &[SocketAddr]) -> BrokerPlace {
-        let ports: BTreeSet<u16> = addresses
-            .iter()
-            .filter(|address| address.ip().is_loopback() || address.ip().is_unspecified())
-            .map(SocketAddr::port)
-            .collect();
-        let sockets = listening(&ports);
-        let processes = numbers_in("/proc").filter(|process| owns_one(*process, &sockets));
-        let processes: Vec<u32> = processes.collect();
+        let processes = listeners::of(addresses);
         match processes.is_empty() {
             true => BrokerPlace::Elsewhere,
             false => BrokerPlace::Processes(processes),
         }
     }
+
+    /// The processes whose costs are taken for the broker's, by name and number; `None`: none are
+    /// looked at.
+    pub fn names(&self) -> Option<String> {
+        let BrokerPlace::Processes(processes) = self else {
+            return None;
+        };
+        let named = |process: &u32| format!("{} {process}", listeners::name(*process));
+        let names: Vec<String> = processes.iter().take(NAMES_MAX).map(named).collect();
+        let more = processes.len().saturating_sub(NAMES_MAX);
+        let more = if more > 0 {
+            format!(" and {more} more")
+        } else {
+            String::new()
+        };
+        Some(format!("{}{more}", names.join(", ")))
+    }
 }
+
+/// So many processes are named.
+const NAMES_MAX: usize = 4;
 
 /// Measures costs from its beginning on.
 #[derive(Debug)]
@@ -181,55 +194,9 @@ fn rss_bytes(process: u32) -> Option<u64> {
     Some(pages * rustix::param::page_size() as u64)
 }
 
-/// Names of the sockets that listen on one of these ports, as they stand in `/proc/PID/fd`.
-fn listening(ports: &BTreeSet<u16>) -> BTreeSet<String> {
-    const LISTENS: &str = "0A";
-    let mut sockets = BTreeSet::new();
-    for path in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        let table = fs::read_to_string(path).unwrap_or_default();
-        for line in table.lines().skip(1) {
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            let (Some(local), Some(state), Some(inode)) =
-                (fields.get(1), fields.get(3), fields.get(9))
-            else {
-                continue;
-            };
-            let port = local
-                .rsplit_once(':')
-                .map(|(_, port)| u16::from_str_radix(port, 16));
-            let is_it = port.is_some_and(|port| port.is_ok_and(|port| ports.contains(&port)));
-            if *state == LISTENS && is_it {
-                sockets.insert(format!("socket:[{inode}]"));
-            }
-        }
-    }
-    sockets
-}
-
-fn owns_one(process: u32, sockets: &BTreeSet<String>) -> bool {
-    if sockets.is_empty() || process == std::process::id() {
-        return false;
-    }
-    let Ok(files) = fs::read_dir(format!("/proc/{process}/fd")) else {
-        return false;
-    };
-    let mut targets = files
-        .flatten()
-        .filter_map(|file| fs::read_link(file.path()).ok());
-    targets.any(|target| target.to_str().is_some_and(|name| sockets.contains(name)))
-}
-
-/// Entries of a folder that are numbers.
-fn numbers_in(folder: &str) -> impl Iterator<Item = u32> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-
-    use std::net::TcpListener;
 
     use super::*;
 
@@ -246,15 +213,6 @@ mod tests {
     }
 
     #[test]
-    fn a_listening_socket_is_found_but_its_owner_is_not_us() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let sockets = listening(&BTreeSet::from([address.port()]));
-        assert_eq!(sockets.len(), 1, "{sockets:?}");
-        assert_eq!(BrokerPlace::of(&[address]), BrokerPlace::Elsewhere);
-    }
-
-    #[test]
     fn a_child_is_measured() {
         let mut child = std::process::Command::new("sh")
             .args(["-c", "while :; do :; done"])
@@ -264,8 +222,10 @@ mod tests {
         let meter = Meter::begin(&place);
         while cpu_clock::of_process(child.id()).unwrap() < 0.1 {}
         let usage = meter.end();
+        let names = place.names();
         child.kill().unwrap();
         child.wait().unwrap();
+        assert_eq!(names, Some(format!("sh {}", child.id())));
         assert!(usage.broker_cpu_s.unwrap() > 0.05, "{usage:?}");
         assert!(usage.broker_rss_bytes.unwrap() > 100_000, "{usage:?}");
     }

@@ -89,6 +89,7 @@ fn two_workers_measure_one_plan() {
     );
     let notes = report["notes"].to_string();
     assert_eq!(notes.matches("its clock is").count(), 2, "{notes}");
+    assert_eq!(notes.matches("may be wrong by").count(), 1, "{notes}");
     // Once more with the same workers, and a topic that is filled before.
     let output = bench(&[
         "consumer",

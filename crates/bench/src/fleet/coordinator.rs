@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::FleetError;
 use super::member::{Event, Member, PATIENCE, join};
 use super::message::{Job, Place, Reply, Request, short};
-use super::offset::{Offset, Round};
+use super::offset::{self, Offset, Round};
 use super::shown::Shown;
 use super::sum::Sum;
 use crate::clock::Clock;
@@ -242,11 +242,22 @@ impl Fleet {
         outcome.cut = error.or(sum.errors.into_iter().next());
         sides.settle(outcome, (sum.sent, sum.came), &overlap, is_whole, stop);
         say_how_long(outcome, quiet);
+        outcome.remarks.extend(self.clock_error());
         if gone.is_some() {
             // What it has acknowledged or got, nobody knows.
             outcome.findings = None;
         }
         Ok(())
+    }
+
+    /// Compares all clocks again. How wrong a latency between two machines may have been.
+    fn clock_error(&mut self) -> Option<String> {
+        let before: Vec<Offset> = self.workers.iter().map(|it| it.offset).collect();
+        for worker in 0..self.workers.len() {
+            self.compare_clock(worker);
+        }
+        let after = self.workers.iter().map(|it| it.offset);
+        offset::error_of(&before.into_iter().zip(after).collect::<Vec<_>>())
     }
 
     /// All reports together.

@@ -11,6 +11,8 @@
 
 use std::fmt;
 
+use crate::words;
+
 /// One question and its answer, all in nanoseconds since 1970.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Round {
@@ -60,6 +62,25 @@ impl fmt::Display for Offset {
     }
 }
 
+/// By how much a latency from one of these machines to another may be wrong, by what was known of
+/// each clock before and after a measurement. `None`: there is one machine.
+pub(super) fn error_of(clocks: &[(Offset, Offset)]) -> Option<String> {
+    let drift_ns = |(before, after): &(Offset, Offset)| before.ahead_ns.abs_diff(after.ahead_ns);
+    let error_ns = |clock: &(Offset, Offset)| clock.0.round_ns / 2 + drift_ns(clock);
+    let mut errors: Vec<u64> = clocks.iter().map(error_ns).collect();
+    errors.sort_unstable_by(|one, two| two.cmp(one));
+    let [one, two, ..] = errors.as_slice() else {
+        return None;
+    };
+    let drift_ns = clocks.iter().map(drift_ns).max().unwrap_or(0);
+    Some(format!(
+        "a latency between two workers may be wrong by {} by their clocks, which were compared \
+         before and after and went apart by {} at most meanwhile",
+        words::time(one.saturating_add(*two) as f64),
+        words::time(drift_ns as f64)
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -87,6 +108,18 @@ mod tests {
             let error_ns = found.round_ns / 2 + 1;
             prop_assert!(found.ahead_ns.abs_diff(ahead_ns) <= error_ns, "{found:?}");
         }
+    }
+
+    #[test]
+    fn errors_of_two_clocks_add_up_and_drift_is_seen() {
+        let clock = |ahead_ns, round_ns| Offset { ahead_ns, round_ns };
+        let still = (clock(5_000_000, 20_000), clock(5_000_000, 30_000));
+        assert_eq!(error_of(&[still]), None, "it has one clock");
+        let drifts = (clock(-100_000, 40_000), clock(200_000, 40_000));
+        let told = error_of(&[still, still, drifts]).unwrap_or_default();
+        let told = told.replace('\u{a0}', " ");
+        assert!(told.contains("wrong by 330 µs"), "{told}");
+        assert!(told.contains("apart by 300 µs"), "{told}");
     }
 
     #[test]
