@@ -81,6 +81,12 @@ impl StoryArgs {
         let mut play = Play::new(session, self.seed, (self.urls.clone(), link), how);
         self.seed.play(&mut play)?;
         let mut story = play.end();
+        if session.stop().is_set() {
+            story.is_good = false;
+            let note = "CUT SHORT: the story was stopped before its end; what is missing in its \
+                        tables was not measured.";
+            story.notes.push(note.to_owned());
+        }
         let report = session.report("");
         let here = &report.conditions;
         story.notes.push(format!(
@@ -89,5 +95,37 @@ impl StoryArgs {
         ));
         story.notes.extend(report.notes);
         Ok(story)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::command::{EmbedOptions, EmbeddedBroker};
+    use crate::driver::Stop;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        story: StoryArgs,
+    }
+
+    fn no_broker(_: &EmbedOptions) -> Result<EmbeddedBroker, String> {
+        Err("not here".to_owned())
+    }
+
+    #[test]
+    fn a_story_that_is_stopped_says_so() {
+        let stop = Stop::default();
+        stop.set();
+        let mut session = Session::new(&no_broker, stop, Vec::new());
+        let line = Line::try_parse_from(["story", "001", "-q", "--url=nsq://127.0.0.1:1"]);
+        let story = line.unwrap().story.play(&mut session).unwrap();
+        assert!(!story.is_good, "the exit status is 1");
+        assert!(story.notes[0].starts_with("CUT SHORT"), "{:?}", story.notes);
     }
 }

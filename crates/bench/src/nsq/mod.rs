@@ -20,7 +20,7 @@ mod producer;
 mod sink;
 mod wire;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -113,9 +113,9 @@ impl Nsq {
         let address = address.ok_or_else(|| url.unreachable("the name has no address"))?;
         let http = match url.option("http") {
             Some(text) => {
-                let parsed = text.parse().ok();
-                Some(parsed.ok_or_else(|| DriverError::Unsupported {
-                    what: format!("?http={text} is no address: write ?http=127.0.0.1:4151"),
+                let mut found = text.to_socket_addrs().ok().into_iter().flatten();
+                Some(found.next().ok_or_else(|| DriverError::Unsupported {
+                    what: format!("?http={text} is no address: write ?http=localhost:4151"),
                 })?)
             }
             None => address
@@ -324,5 +324,31 @@ impl Connect for Nsq {
             return Promise::Memory;
         }
         self.found.lock().promise.unwrap_or(Promise::Configured)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_http_api_may_have_a_name() {
+        let nsq = |url: &str| Nsq::new(&url.parse().unwrap());
+        let named = nsq("nsq://127.0.0.1:1?http=localhost:4151").unwrap();
+        assert!(
+            named
+                .http
+                .is_some_and(|it| it.ip().is_loopback() && it.port() == 4151)
+        );
+        let beside = nsq("nsq://127.0.0.1:4150").unwrap();
+        assert_eq!(beside.http, Some(SocketAddr::from(([127, 0, 0, 1], 4151))));
+        for wrong in ["localhost", "localhost:x", ":"] {
+            let error = nsq(&format!("nsq://127.0.0.1:1?http={wrong}"))
+                .err()
+                .unwrap();
+            assert!(error.to_string().contains("is no address"), "{error}");
+        }
     }
 }
