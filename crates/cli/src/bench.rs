@@ -7,7 +7,7 @@ use std::path::Path;
 use std::{fs, process, thread};
 
 use cloverleaf_bench::command::{BenchCommand, EmbedOptions, EmbeddedBroker, Session};
-use cloverleaf_bench::{GENERATOR_THREADS, Stop};
+use cloverleaf_bench::{GENERATOR_THREADS, Stop, allow_networks};
 use cloverleaf_server::{Config, Server, Signals, Sources};
 use tempfile::TempDir;
 
@@ -27,6 +27,10 @@ const ADDRESSES: [&str; 6] = [
 
 /// Measures. `false`: something was lost, out of order or cut short.
 pub(crate) fn run(command: &BenchCommand) -> anyhow::Result<bool> {
+    if command.wants_networks() {
+        // Where it is refused, making one says so, or nobody needs it.
+        let _ = allow_networks();
+    }
     let stop = Stop::default();
     let signals = Signals::listen(|| process::exit(EXIT_IMPATIENT))?;
     let told = stop.clone();

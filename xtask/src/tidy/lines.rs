@@ -120,6 +120,8 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/bench/src/cpu_clock.rs",
     // librdkafka is a C library.
     "crates/bench/src/kafka/native.rs",
+    // Namespaces, TUN devices and TCP_INFO.
+    "crates/bench/src/network/kernel.rs",
     // An allocator that counts is an unsafe trait.
     "crates/kafka/tests/memory.rs",
 ];

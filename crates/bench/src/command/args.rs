@@ -50,6 +50,13 @@ impl TargetArgs {
             false => self.urls.clone(),
         }
     }
+
+    /// Whether the kernel may have to make the distance.
+    pub(super) fn may_be_kernel(&self) -> bool {
+        let has_workers = !self.fleet.workers.is_empty();
+        let link = &self.link;
+        link.may_be_kernel(&link.link(), &self.urls(), has_workers)
+    }
 }
 
 /// What messages are like, and how many.

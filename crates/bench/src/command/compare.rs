@@ -6,8 +6,9 @@ use clap::{Args, ValueEnum};
 
 use super::args::LoadArgs;
 use super::live::LiveLine;
+use super::opened::Opened;
 use super::plans::{Defaults, LATENCY, THROUGHPUT};
-use super::session::{Opened, Session, Task};
+use super::session::{Session, Task};
 use super::{BenchError, TargetArgs};
 use crate::driver::{DriverError, Promise};
 use crate::outcome::{Kind, Outcome, Report, Row, Subject, Variation};

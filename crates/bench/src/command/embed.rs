@@ -19,11 +19,11 @@ pub struct EmbeddedBroker {
     /// A sentence that belongs to its figures.
     pub remark: Option<String>,
     /// Ends it when dropped.
-    pub guard: Box<dyn Any>,
+    pub guard: Box<dyn Any + Send>,
 }
 
 /// Starts a broker in this process, or says why it cannot.
-pub type Embed<'e> = dyn Fn(&EmbedOptions) -> Result<EmbeddedBroker, String> + 'e;
+pub type Embed<'e> = dyn Fn(&EmbedOptions) -> Result<EmbeddedBroker, String> + Sync + 'e;
 
 /// How a broker in this process is started: by the options of a URL such as
 /// `embedded:nsq?durability=disk&quick-ack=false`.

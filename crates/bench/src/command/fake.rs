@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::session::Opened;
+use super::opened::Opened;
 use crate::book::Book;
 use crate::driver::{Connect, Consume, DriverError, Produce, Promise, Stop};
 use crate::feed::{Feed, Message, Next};
@@ -33,6 +33,7 @@ impl Fake {
             url: Url::embedded(Protocol::Nsq),
             reached: Url::embedded(Protocol::Nsq),
             place: BrokerPlace::Elsewhere,
+            network: None,
             topic: None,
             claimed: None,
         }

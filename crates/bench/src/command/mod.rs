@@ -8,6 +8,7 @@ mod embed;
 mod fake;
 mod knee;
 mod live;
+mod opened;
 mod output;
 mod plans;
 mod session;
@@ -23,11 +24,12 @@ use clap::{Args, Subcommand};
 
 pub use args::{ClientArgs, LoadArgs, MessageArgs, OutputArgs, PaceArgs, TargetArgs};
 pub use compare::{CompareArgs, What};
-pub use distance::{FleetArgs, LinkArgs};
+pub use distance::{FleetArgs, LinkArgs, RttBy};
 pub use embed::{Embed, EmbedOptions, EmbeddedBroker};
 pub use live::LiveLine;
+pub use opened::Opened;
 pub use plans::{Defaults, LATENCY, SIZE_BYTES, THROUGHPUT, Variant};
-pub use session::{Opened, Session, Task};
+pub use session::{Session, Task};
 pub use story::StoryArgs;
 pub use sweep::{Over, SweepArgs};
 pub use values::{ArrivalsArg, PayloadArg};
@@ -185,6 +187,21 @@ impl BenchError {
 }
 
 impl BenchCommand {
+    /// Whether it may want networks of the kernel's: then
+    /// [`allow_networks`](crate::allow_networks) has to be called before there are threads.
+    pub fn wants_networks(&self) -> bool {
+        match self {
+            BenchCommand::Producer(load)
+            | BenchCommand::Consumer(load)
+            | BenchCommand::EndToEnd(load)
+            | BenchCommand::Latency(load) => load.target.may_be_kernel(),
+            BenchCommand::Compare(args) => args.load.target.may_be_kernel(),
+            BenchCommand::Sweep(args) => args.load.target.may_be_kernel(),
+            BenchCommand::Story(args) => args.may_be_kernel(),
+            BenchCommand::Worker(_) | BenchCommand::Sink(_) => false,
+        }
+    }
+
     /// Measures and prints. `false`: something was lost, out of order or cut short.
     ///
     /// # Errors

@@ -5,13 +5,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::BenchError;
 use super::args::{OutputArgs, TargetArgs};
-use super::distance::FleetArgs;
+use super::distance::{Distance, FleetArgs, RttBy, why_proxy};
 use super::embed::{Embed, EmbedOptions, EmbeddedBroker, QUICK_ACK};
 use super::live::LiveLine;
+use super::opened::{Opened, parse_pids, parse_promise};
 use crate::conditions::Conditions;
-use crate::driver::{Connect, Promise, Stop};
+use crate::driver::{Promise, Stop};
 use crate::fleet::Fleet;
 use crate::measure::{Progress, Target};
+use crate::network::{Network, connect_across};
 use crate::outcome::{Kind, Outcome, Report, Row, Variation};
 use crate::plan::Plan;
 use crate::proxy::{Link, connect_over};
@@ -24,32 +26,15 @@ pub struct Session<'s> {
     embed: &'s Embed<'s>,
     stop: Stop,
     command: Vec<String>,
-    /// The brokers in this process by their options.
-    embedded: Vec<(EmbedOptions, EmbeddedBroker)>,
+    /// The brokers in this process by their options, and whether they are in the network. They end
+    /// before that does.
+    embedded: Vec<((EmbedOptions, bool), EmbeddedBroker)>,
     /// How far away brokers are.
-    link: Link,
+    distance: Distance,
     /// Other machines that measure.
     fleet: Option<Fleet>,
     /// Of the last measurement.
     run: u32,
-}
-
-/// A broker that can be measured.
-pub struct Opened {
-    /// Its client.
-    pub connect: Box<dyn Connect>,
-    /// As it is called in tables.
-    pub label: String,
-    /// Where it is, as the user has said it.
-    pub url: Url,
-    /// Where it is: the same, but for an embedded one, which has an address here.
-    pub reached: Url,
-    /// Where its processes are.
-    pub place: BrokerPlace,
-    /// A topic that the user named.
-    pub topic: Option<String>,
-    /// What its acknowledgements promise, if the user says it.
-    pub claimed: Option<Promise>,
 }
 
 /// One row to be measured.
@@ -76,7 +61,7 @@ impl<'s> Session<'s> {
             stop,
             command: secrets::command(&command),
             embedded: Vec::new(),
-            link: Link::default(),
+            distance: Distance::default(),
             fleet: None,
             run: seed ^ std::process::id().rotate_left(16),
         }
@@ -102,12 +87,7 @@ impl<'s> Session<'s> {
             .filter_map(|(_, broker)| broker.remark.clone());
         let mut notes: Vec<String> = remarks.collect();
         notes.dedup();
-        if !self.link.is_none() {
-            notes.push(format!(
-                "Over a distance: {}, by a proxy in this program, whose CPU time is counted apart.",
-                self.link
-            ));
-        }
+        notes.extend(self.distance.note());
         notes.extend(self.fleet.iter().flat_map(Fleet::notes));
         if !conditions.is_release {
             notes.push(
@@ -153,17 +133,48 @@ impl<'s> Session<'s> {
         Ok(all)
     }
 
-    /// Takes over how far away brokers are, and who measures: workers are connected.
+    /// Makes the distance that brokers are away, and takes over who measures: workers are
+    /// connected.
     ///
     /// # Errors
-    /// A worker is not there, or refuses.
+    /// A worker is not there, or refuses; or the kernel cannot make the distance.
     pub fn settle(&mut self, target: &TargetArgs) -> Result<(), BenchError> {
-        self.link = target.link.link();
         let FleetArgs { workers, token } = &target.fleet;
+        let why_proxy = why_proxy(&target.urls(), !workers.is_empty());
+        self.distance = Distance::make(target.link.link(), target.link.rtt_by, why_proxy)?;
         if !workers.is_empty() && self.fleet.is_none() {
             self.fleet = Some(Fleet::connect(workers, token.as_deref())?);
         }
         Ok(())
+    }
+
+    /// Makes the distance of a story whose brokers these are; none: embedded ones.
+    ///
+    /// # Errors
+    /// The kernel was to make it, and cannot.
+    pub(super) fn go_far(
+        &mut self,
+        link: Link,
+        by: RttBy,
+        urls: &[Url],
+        passes_proxy: bool,
+    ) -> Result<(), BenchError> {
+        let distance = Distance::make(link, by, why_proxy(urls, false))?;
+        self.distance = match passes_proxy {
+            true => distance.without_proxy(),
+            false => distance,
+        };
+        Ok(())
+    }
+
+    /// How far away brokers are.
+    pub fn link(&self) -> &Link {
+        self.distance.link()
+    }
+
+    /// Whether the kernel makes the distance.
+    pub fn has_network(&self) -> bool {
+        self.distance.network().is_some()
     }
 
     /// A client for one broker. It starts the embedded one if that is meant.
@@ -174,7 +185,7 @@ impl<'s> Session<'s> {
         let link = match &self.fleet {
             // The distance is the workers'; from here topics are made and filled.
             Some(_) => Link::default(),
-            None => self.link,
+            None => *self.link(),
         };
         self.open_over(url, &link)
     }
@@ -192,8 +203,10 @@ impl<'s> Session<'s> {
         };
         let mut real = url.clone();
         let mut place = None;
+        let network = self.distance.network().filter(|_| url.is_embedded());
+        let network = network.filter(|_| link == self.link()).cloned();
         if url.is_embedded() {
-            let broker = self.embedded(EmbedOptions::of(url)?)?;
+            let broker = self.embedded(EmbedOptions::of(url)?, network.as_deref())?;
             real.remove(QUICK_ACK);
             let address = match url.protocol {
                 Protocol::Nsq => broker.nsq,
@@ -208,7 +221,10 @@ impl<'s> Session<'s> {
             }
             place = Some(BrokerPlace::Threads(GENERATOR_THREADS.to_owned()));
         }
-        let connect = connect_over(&real, link)?;
+        let connect = match &network {
+            Some(network) => connect_across(&real, network)?,
+            None => connect_over(&real, link)?,
+        };
         let place = match (place, url.option("pid")) {
             (_, Some(pids)) => BrokerPlace::Processes(parse_pids(pids)?),
             (Some(place), None) => place,
@@ -220,18 +236,31 @@ impl<'s> Session<'s> {
             url: url.clone(),
             reached: real,
             place,
+            network,
             topic: None,
             claimed,
         })
     }
 
-    fn embedded(&mut self, options: EmbedOptions) -> Result<&EmbeddedBroker, BenchError> {
+    fn embedded(
+        &mut self,
+        options: EmbedOptions,
+        network: Option<&Network>,
+    ) -> Result<&EmbeddedBroker, BenchError> {
+        let wanted = (options, network.is_some());
         let mut known = self.embedded.iter();
-        let at = match known.position(|(of, _)| *of == options) {
+        let at = match known.position(|(of, _)| *of == wanted) {
             Some(at) => at,
             None => {
-                let broker = (self.embed)(&options).map_err(BenchError::Embedded)?;
-                self.embedded.push((options, broker));
+                let start = || (self.embed)(&wanted.0);
+                let broker = match network {
+                    // Its threads and sockets are made there.
+                    Some(network) => network.at_broker(start),
+                    None => Ok(start()),
+                };
+                let broker = broker.unwrap_or_else(|error| Err(error.to_string()));
+                self.embedded
+                    .push((wanted, broker.map_err(BenchError::Embedded)?));
                 self.embedded.len() - 1
             }
         };
@@ -310,7 +339,7 @@ impl<'s> Session<'s> {
         let show = |second: &Progress| live.show(second);
         let measured = match &mut self.fleet {
             Some(fleet) => {
-                let place = (&opened.reached, &self.link);
+                let place = (&opened.reached, self.distance.link());
                 fleet.measure(&target, place, task.kind, &plan, &self.stop, show)
             }
             None => target.measure(task.kind, &plan, &self.stop, show),
@@ -322,19 +351,6 @@ impl<'s> Session<'s> {
         }
         Ok(outcome)
     }
-}
-
-fn parse_pids(text: &str) -> Result<Vec<u32>, BenchError> {
-    let pids = text.split(',').map(str::parse::<u32>);
-    let pids: Result<Vec<u32>, _> = pids.collect();
-    pids.map_err(|_| BenchError::Settings(format!("?pid={text} is no number of a process")))
-}
-
-fn parse_promise(text: &str) -> Result<Promise, BenchError> {
-    Promise::named(text).ok_or_else(|| {
-        let text = format!("?durability={text} is none of none, memory, kernel, disk");
-        BenchError::Settings(text)
-    })
 }
 
 /// The user's word on what acknowledgements promise; where there are none it means nothing.

@@ -64,15 +64,29 @@ impl StoryArgs {
         Ok(story.is_good)
     }
 
+    /// The distance.
+    fn link(&self) -> Link {
+        let link = self.link.link();
+        match self.seed == StoryName::Producers && link.rtt.is_zero() {
+            true => Link { rtt: RTT, ..link },
+            false => link,
+        }
+    }
+
+    /// Whether the kernel may have to make the distance.
+    pub(super) fn may_be_kernel(&self) -> bool {
+        self.link.may_be_kernel(&self.link(), &self.urls, false)
+    }
+
     /// Plays it.
     ///
     /// # Errors
     /// It cannot be played.
     pub fn play(&self, session: &mut Session<'_>) -> Result<Story, BenchError> {
-        let mut link = self.link.link();
-        if self.seed == StoryName::Producers && link.rtt.is_zero() {
-            link = Link { rtt: RTT, ..link };
-        }
+        // Of some the clients are no drivers, and connect by themselves.
+        let passes_proxy = matches!(self.seed, StoryName::Nagle | StoryName::Pipelines);
+        session.go_far(self.link(), self.link.rtt_by, &self.urls, passes_proxy)?;
+        let link = *session.link();
         let how = How {
             is_full: self.full,
             seconds: self.duration,

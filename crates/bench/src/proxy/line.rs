@@ -160,7 +160,7 @@ impl Bucket {
 
 /// What all connections of one direction share.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(crate) struct Way {
     one_way_ns: u64,
     jitter_ns: u64,
     bucket: Option<Bucket>,
@@ -178,7 +178,7 @@ impl Way {
     }
 
     /// When bytes that are sent now arrive.
-    pub(super) fn due_ns(&mut self, bytes: usize, now_ns: u64) -> u64 {
+    pub(crate) fn due_ns(&mut self, bytes: usize, now_ns: u64) -> u64 {
         let left_ns = match &mut self.bucket {
             Some(bucket) => bucket.left_ns(bytes, now_ns),
             None => now_ns,

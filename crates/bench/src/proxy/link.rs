@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::line::Way;
+
 /// A distance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
@@ -55,20 +57,25 @@ impl Link {
         nanoseconds(self.rtt)
     }
 
-    pub(super) fn one_way_ns(&self) -> u64 {
+    fn one_way_ns(&self) -> u64 {
         self.rtt_ns() / 2
     }
 
-    pub(super) fn jitter_ns(&self) -> u64 {
+    fn jitter_ns(&self) -> u64 {
         nanoseconds(self.jitter)
     }
 
-    pub(super) fn bits_per_s(&self) -> Option<u64> {
+    fn bits_per_s(&self) -> Option<u64> {
         self.bandwidth.map(|bandwidth| bandwidth.0)
     }
 
+    /// One direction of it.
+    pub(crate) fn way(&self) -> Way {
+        Way::new(self.one_way_ns(), self.jitter_ns(), self.bits_per_s())
+    }
+
     /// What is on its way each way on one connection at most: twice what the distance holds.
-    pub(super) fn room_bytes(&self) -> usize {
+    pub(crate) fn room_bytes(&self) -> usize {
         let bits_per_s = self.bits_per_s().unwrap_or(FASTEST_BITS_PER_S).min(1 << 40);
         let delay_ns = u128::from(self.one_way_ns() + self.jitter_ns());
         let holds = u128::from(bits_per_s) / 8 * delay_ns / 1_000_000_000;

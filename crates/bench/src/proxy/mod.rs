@@ -8,7 +8,8 @@
 //!
 //! What it is not: packets. The kernel on each side talks to the proxy at once, so nothing is lost
 //! and sent again, no window grows from small, and Nagle's algorithm and delayed acknowledgements
-//! see no distance. Where that matters, the distance has to be in the network.
+//! see no distance. Where that matters, the distance has to be in the network: see
+//! [`Network`](crate::network::Network).
 //!
 //! One thread, named [`PROXY_THREADS`]; its cost is no broker's and no client's.
 
@@ -29,6 +30,7 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, eventfd};
 
 pub use distant::connect_over;
+pub(crate) use line::Way;
 pub use link::{Bandwidth, BandwidthError, Link};
 
 use doors::Door;

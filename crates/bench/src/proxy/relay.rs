@@ -14,7 +14,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use super::Link;
 use super::doors::{DOOR, Door, Doors};
 use super::kafka::Exchange;
-use super::line::Way;
 use super::pair::{After, Pair, Ways};
 use crate::clock::Clock;
 
@@ -59,10 +58,9 @@ impl Relay {
             epoll::EventData::new_u64(WAKE),
             epoll::EventFlags::IN,
         )?;
-        let way = || Way::new(link.one_way_ns(), link.jitter_ns(), link.bits_per_s());
         let ways = Ways {
-            up: way(),
-            down: way(),
+            up: link.way(),
+            down: link.way(),
             piece_bytes: link.piece_bytes().min(BUFFER_BYTES),
         };
         let mut doors = Doors::default();

@@ -77,7 +77,8 @@ pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
                 work,
             };
             let queue = format!("cloverleaf-bench-{:08x}", play.session.next_run());
-            let played = pipeline.play(&opened.reached, &queue, play.session.stop())?;
+            let stop = play.session.stop();
+            let played = opened.at_client(|| pipeline.play(&opened.reached, &queue, stop))??;
             table.add(vec![
                 case.what.to_owned(),
                 case.messages.to_string(),

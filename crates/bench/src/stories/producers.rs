@@ -37,10 +37,7 @@ pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     }
     windows(play, &all)?;
     connections(play, &all)?;
-    play.note(format!(
-        "The distance is the delay proxy of this program ({link}): a delay, not packets. The \
-         seed's producers ran at a home, over the Internet."
-    ));
+    play.note("The seed's producers ran at a home, over the Internet.".to_owned());
     Ok(())
 }
 

@@ -1,0 +1,193 @@
+//! What is told to the kernel's network over a routing socket, see rtnetlink(7): as much as two
+//! ends of a line need, so that no program has to be there for it.
+//!
+//! ```text
+//! message    length u32 · what u16 · flags u16 · number u32 · 0 u32 · head · attributes
+//! attribute  length u16 · what u16 · value · zeros, up to a multiple of four
+//! ```
+//!
+//! Numbers are in the machine's order, addresses in the network's.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netdevice, recv, send,
+    socket_with,
+};
+
+const HEAD_BYTES: usize = 16;
+const ANSWER_BYTES: usize = 4096;
+const IPV4: u8 = libc::AF_INET as u8;
+/// The loopback device has the same number in each network.
+const LOOPBACK: u32 = 1;
+/// `IFLA_INET_CONF` of linux/if_link.h.
+const SETTINGS: u16 = 1;
+/// `IPV4_DEVCONF_RP_FILTER` of linux/ip.h: whether packets from unlikely senders are dropped.
+const RP_FILTER: u16 = 8;
+/// `IPV4_DEVCONF_ROUTE_LOCALNET` of linux/ip.h: whether 127.0.0.1 may come and go there.
+const ROUTE_LOCALNET: u16 = 26;
+
+/// A device's number.
+pub(super) fn index_of(device: &str) -> io::Result<u32> {
+    let socket = socket_with(
+        AddressFamily::INET,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    Ok(netdevice::name_to_index(socket, device)?)
+}
+
+/// Switches the loopback device on, which is off in a new network, with this address alone: by
+/// itself it would take all of 127.0.0.0/8.
+pub(super) fn loopback_up(address: Ipv4Addr) -> io::Result<()> {
+    add_address(LOOPBACK, address)?;
+    Message::link(LOOPBACK).ask()
+}
+
+/// Switches a device on, over which 127.0.0.1 may be reached, with packets of so many bytes, of
+/// which so many may wait to be read.
+pub(super) fn device_up(index: u32, packet_bytes: u32, packets_max: u32) -> io::Result<()> {
+    let mut message = Message::link(index);
+    message.attribute(libc::IFLA_MTU, &packet_bytes.to_ne_bytes());
+    message.attribute(libc::IFLA_TXQLEN, &packets_max.to_ne_bytes());
+    message.nested(libc::IFLA_AF_SPEC, |families| {
+        families.nested(libc::AF_INET as u16, |ipv4| {
+            ipv4.nested(SETTINGS, |settings| {
+                settings.attribute(RP_FILTER, &0u32.to_ne_bytes());
+                settings.attribute(ROUTE_LOCALNET, &1u32.to_ne_bytes());
+            });
+        });
+    });
+    message.ask()
+}
+
+/// Gives a device its address.
+pub(super) fn add_address(index: u32, address: Ipv4Addr) -> io::Result<()> {
+    let [a, b, c, d] = index.to_ne_bytes();
+    // All bits of the address are the device's: nobody else is in its net.
+    let head = [IPV4, 32, 0, libc::RT_SCOPE_UNIVERSE, a, b, c, d];
+    let mut message = Message::new(libc::RTM_NEWADDR, &head);
+    message.attribute(libc::IFA_LOCAL, &address.octets());
+    message.ask()
+}
+
+/// Has what goes to an address go out there, from the address `source` if that is said.
+pub(super) fn add_route(to: Ipv4Addr, index: u32, source: Option<Ipv4Addr>) -> io::Result<()> {
+    let (table, by) = (libc::RT_TABLE_MAIN, libc::RTPROT_BOOT);
+    let (scope, kind) = (libc::RT_SCOPE_LINK, libc::RTN_UNICAST);
+    let head = [IPV4, 32, 0, 0, table, by, scope, kind, 0, 0, 0, 0];
+    let mut message = Message::new(libc::RTM_NEWROUTE, &head);
+    message.attribute(libc::RTA_DST, &to.octets());
+    message.attribute(libc::RTA_OIF, &index.to_ne_bytes());
+    if let Some(source) = source {
+        message.attribute(libc::RTA_PREFSRC, &source.octets());
+    }
+    message.ask()
+}
+
+/// One thing that is to be so.
+struct Message(Vec<u8>);
+
+impl Message {
+    fn new(what: u16, head: &[u8]) -> Message {
+        let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE;
+        let mut bytes = vec![0; HEAD_BYTES];
+        bytes[4..6].copy_from_slice(&what.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&(flags as u16).to_ne_bytes());
+        bytes.extend(head);
+        Message(bytes)
+    }
+
+    /// A device that is to be on.
+    fn link(index: u32) -> Message {
+        let up = (libc::IFF_UP as u32).to_ne_bytes();
+        let index = index.to_ne_bytes();
+        // No family, no kind; then which flags, and which of them are meant.
+        Message::new(libc::RTM_NEWLINK, &[[0; 4], index, up, up].concat())
+    }
+
+    fn attribute(&mut self, what: u16, value: &[u8]) {
+        self.nested(what, |inside| inside.0.extend(value));
+    }
+
+    fn nested(&mut self, what: u16, fill: impl FnOnce(&mut Message)) {
+        let begin = self.0.len();
+        self.0.extend([0; 2]);
+        self.0.extend(what.to_ne_bytes());
+        fill(self);
+        let length = (self.0.len() - begin) as u16;
+        self.0[begin..begin + 2].copy_from_slice(&length.to_ne_bytes());
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+    }
+
+    /// Asks the network that this thread is in, and waits for the answer.
+    fn ask(mut self) -> io::Result<()> {
+        let length = self.0.len() as u32;
+        self.0[..4].copy_from_slice(&length.to_ne_bytes());
+        let (family, kind) = (AddressFamily::NETLINK, SocketType::RAW);
+        // No protocol is that of routing.
+        let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+        send(&socket, &self.0, SendFlags::empty())?;
+        let mut answer = [0; ANSWER_BYTES];
+        let (_, bytes) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
+        outcome(&answer[..bytes.min(ANSWER_BYTES)])
+    }
+}
+
+/// What an answer says: it is an error's, whose number is 0 if there is none.
+fn outcome(answer: &[u8]) -> io::Result<()> {
+    let what = answer.get(4..6).and_then(|it| it.try_into().ok());
+    let error = answer.get(HEAD_BYTES..HEAD_BYTES + 4);
+    let error = error.and_then(|it| it.try_into().ok());
+    match (what.map(u16::from_ne_bytes), error.map(i32::from_ne_bytes)) {
+        (Some(what), Some(0)) if i32::from(what) == libc::NLMSG_ERROR => Ok(()),
+        (Some(what), Some(error)) if i32::from(what) == libc::NLMSG_ERROR => {
+            Err(io::Error::from_raw_os_error(error.saturating_neg()))
+        }
+        _ => Err(io::Error::other("the kernel's answer is none")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn attributes_have_their_length_and_stand_on_multiples_of_four() {
+        let mut message = Message::new(7, &[9; 4]);
+        message.nested(1, |outer| {
+            outer.attribute(2, b"abc");
+            outer.attribute(3, b"");
+        });
+        let words = |words: &[u16]| -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+        };
+        let expected = [
+            words(&[16, 1]),
+            words(&[7, 2]),
+            b"abc\0".to_vec(),
+            words(&[4, 3]),
+        ];
+        assert_eq!(message.0[HEAD_BYTES + 4..], expected.concat());
+        assert_eq!(message.0[4..6], 7u16.to_ne_bytes());
+    }
+
+    #[test]
+    fn an_answer_is_an_error_or_none() {
+        let answer = |what: u16, error: i32| {
+            let mut bytes = vec![0; HEAD_BYTES];
+            bytes[4..6].copy_from_slice(&what.to_ne_bytes());
+            bytes.extend(error.to_ne_bytes());
+            outcome(&bytes)
+        };
+        assert!(answer(2, 0).is_ok());
+        let refused = answer(2, -libc::EPERM).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        assert!(answer(3, 0).is_err());
+        assert!(outcome(&[0; 19]).is_err());
+    }
+}

@@ -1,0 +1,236 @@
+//! A network of two sides, as connections of the standard library see it.
+
+#![allow(clippy::unwrap_used)]
+
+mod network_support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cloverleaf_bench::{
+    Acks, Amount, Arrivals, BrokerPlace, Link, Meter, Network, PROXY_THREADS, PayloadKind, Plan,
+    connect_across,
+};
+use network_support::{IN_PROCESS, is_forbidden};
+
+/// What a test sees of this process is its own.
+fn alone() -> Option<MutexGuard<'static, ()>> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    (!is_forbidden(IN_PROCESS)).then_some(alone)
+}
+
+fn link(rtt_ms: u64) -> Link {
+    Link {
+        rtt: Duration::from_millis(rtt_ms),
+        ..Link::default()
+    }
+}
+
+/// A listener on the broker's side, and a connection to it from the client's.
+fn connected(network: &Network) -> (TcpListener, TcpStream, TcpStream) {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let listener = network
+        .at_broker(|| TcpListener::bind(any))
+        .unwrap()
+        .unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = network.at_client(|| TcpStream::connect(address));
+    let (broker, _) = listener.accept().unwrap();
+    (listener, client.unwrap().unwrap(), broker)
+}
+
+/// How long one byte takes there and back, sorted.
+fn round_trips(client: &mut TcpStream, mut broker: TcpStream, times: usize) -> Vec<Duration> {
+    client.set_nodelay(true).unwrap();
+    broker.set_nodelay(true).unwrap();
+    let echo = thread::spawn(move || {
+        let mut byte = [0];
+        while broker.read(&mut byte).unwrap() > 0 {
+            broker.write_all(&byte).unwrap();
+        }
+    });
+    let mut all: Vec<Duration> = (0..times)
+        .map(|_| {
+            let begun = Instant::now();
+            client.write_all(b"x").unwrap();
+            client.read_exact(&mut [0]).unwrap();
+            begun.elapsed()
+        })
+        .collect();
+    client.shutdown(Shutdown::Write).unwrap();
+    echo.join().unwrap();
+    all.sort();
+    all
+}
+
+/// Waits until it is so, but not for long.
+fn comes_true(is_so: impl Fn() -> bool) -> bool {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !is_so() {
+        if Instant::now() > end {
+            return false;
+        }
+        thread::yield_now();
+    }
+    true
+}
+
+/// Descriptors of namespaces and devices that this process has open.
+fn open_files() -> Vec<String> {
+    let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let files =
+        files.filter_map(|file| Some(fs::read_link(file.path()).ok()?.display().to_string()));
+    files
+        .filter(|file| file.starts_with("net:") || file == "/dev/net/tun")
+        .collect()
+}
+
+/// Threads that carry, and threads that are in another network than this process.
+fn threads_left() -> usize {
+    let ours = fs::read_link("/proc/self/ns/net").unwrap();
+    let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+    let is_left = |task: &fs::DirEntry| {
+        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        let network = fs::read_link(task.path().join("ns/net"));
+        name.trim_end() == PROXY_THREADS || network.is_ok_and(|network| network != ours)
+    };
+    tasks.filter(is_left).count()
+}
+
+#[test]
+fn tcp_sees_the_round_trip() {
+    let Some(_alone) = alone() else { return };
+    let (least, most) = (Duration::from_millis(20), Duration::from_millis(40));
+    let network = Network::open(&link(20)).unwrap();
+    assert!(
+        (least..most).contains(&network.rtt()),
+        "TCP_INFO: {:?}",
+        network.rtt()
+    );
+    let (_listener, mut client, broker) = connected(&network);
+    let times = round_trips(&mut client, broker, 21);
+    assert!(times[0] >= least && times[10] < most, "{times:?}");
+}
+
+#[test]
+fn jitter_only_delays() {
+    let Some(_alone) = alone() else { return };
+    let jitter = Duration::from_millis(10);
+    let network = Network::open(&Link { jitter, ..link(10) }).unwrap();
+    let (_listener, mut client, broker) = connected(&network);
+    let times = round_trips(&mut client, broker, 41);
+    assert!(times[0] >= Duration::from_millis(10), "{times:?}");
+    let median = times[20];
+    let expected = Duration::from_millis(13)..Duration::from_millis(35);
+    assert!(expected.contains(&median), "{times:?}");
+}
+
+#[test]
+fn much_comes_through_whole_and_its_cost_is_told_apart() {
+    let Some(_alone) = alone() else { return };
+    let network = Network::open(&link(2)).unwrap();
+    let (_listener, mut client, mut broker) = connected(&network);
+    let meter = Meter::begin(&BrokerPlace::Elsewhere);
+    let piece: Vec<u8> = (0..1 << 20).map(|at| (at % 251) as u8).collect();
+    let sent = piece.clone();
+    let writer = thread::spawn(move || {
+        for _ in 0..256 {
+            client.write_all(&sent).unwrap();
+        }
+    });
+    let mut got = vec![0; piece.len()];
+    for _ in 0..256 {
+        broker.read_exact(&mut got).unwrap();
+        assert!(got == piece);
+    }
+    writer.join().unwrap();
+    assert_eq!(broker.read(&mut got).unwrap(), 0);
+    let usage = meter.end();
+    assert!(usage.proxy_cpu_s > 0.0, "{usage:?}");
+}
+
+#[test]
+fn a_narrow_line_is_as_slow_as_it_says() {
+    let Some(_alone) = alone() else { return };
+    let bandwidth = "40Mbit".parse().ok();
+    let network = Network::open(&Link {
+        bandwidth,
+        ..link(4)
+    })
+    .unwrap();
+    let (_listener, mut client, mut broker) = connected(&network);
+    let begun = Instant::now();
+    let writer = thread::spawn(move || client.write_all(&vec![7; 2_000_000]).unwrap());
+    let mut got = Vec::new();
+    broker.read_to_end(&mut got).unwrap();
+    let took = begun.elapsed();
+    writer.join().unwrap();
+    assert!(got == vec![7; 2_000_000]);
+    // Five megabytes per second, but for what the bucket holds.
+    assert!(took > Duration::from_millis(380), "{took:?}");
+}
+
+#[test]
+fn nothing_is_left_of_it() {
+    let Some(_alone) = alone() else { return };
+    assert_eq!((open_files(), threads_left()), (Vec::new(), 0));
+    let network = Network::open(&link(10)).unwrap();
+    assert_eq!((open_files().len(), threads_left()), (4, 1));
+    let (listener, mut client, broker) = connected(&network);
+    let address = listener.local_addr().unwrap();
+    // Nobody else has this address and port.
+    TcpListener::bind(address).unwrap();
+    drop(network);
+    assert_eq!(open_files(), Vec::<String>::new());
+    assert!(comes_true(|| threads_left() == 0));
+    // What is sent goes nowhere, and nobody is the worse for it.
+    client.write_all(b"x").unwrap();
+    drop((listener, client, broker));
+}
+
+#[test]
+fn several_know_nothing_of_each_other() {
+    let Some(_alone) = alone() else { return };
+    let networks = [5, 50].map(|ms| Network::open(&link(ms)).unwrap());
+    let medians = networks.each_ref().map(|network| {
+        let (_listener, mut client, broker) = connected(network);
+        round_trips(&mut client, broker, 5)[2]
+    });
+    assert!(medians[0] < Duration::from_millis(40), "{medians:?}");
+    assert!(medians[1] >= Duration::from_millis(50), "{medians:?}");
+}
+
+#[test]
+fn nobody_there_is_said_with_the_brokers_name() {
+    let Some(_alone) = alone() else { return };
+    let network = Arc::new(Network::open(&link(2)).unwrap());
+    let url = "nsq://127.0.0.1:4150".parse().unwrap();
+    let client = connect_across(&url, &network).unwrap();
+    let plan = Plan {
+        run: 1,
+        topic: "t".to_owned(),
+        producers: 1,
+        consumers: 1,
+        size_bytes: 100,
+        payload: PayloadKind::Random,
+        amount: Amount::Messages(1),
+        warm_up_s: 0.0,
+        arrivals: Arrivals::Closed,
+        batch_messages: 1,
+        in_flight: 1,
+        acks: Acks::One,
+        partitions: 1,
+        keys: 0,
+        seed: 1,
+    };
+    let error = client.prepare(&plan).err().unwrap().to_string();
+    assert!(
+        error.starts_with("cannot connect to nsq://127.0.0.1:4150"),
+        "{error}"
+    );
+}

@@ -1,0 +1,342 @@
+//! `cloverleaf bench` over a real round trip, and what it says where there is none.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../../bench/tests/network_support/mod.rs"]
+mod network_support;
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use cloverleaf_bench::{Link, Network};
+use cloverleaf_server::{Config, Server, Sources};
+use network_support::{IN_PROCESS, IN_PROGRAM, is_forbidden};
+use serde_json::Value;
+use support::BINARY;
+
+const SYNCHRONOUS: [&str; 5] = [
+    "producer",
+    "--in-flight=1",
+    "--batch-size=1",
+    "--count=40",
+    "--warm-up=0",
+];
+/// Of the note that the kernel makes the distance, and that the proxy does.
+const BY_KERNEL: &str = "made of packets by the kernel";
+const BY_PROXY: &str = "by a proxy in this program";
+
+fn report(mut command: Command, args: &[&str]) -> Value {
+    let output = command
+        .args(["bench"])
+        .args(args)
+        .args(["--quiet", "--json"])
+        .output();
+    let output = output.unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {errors}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn notes(report: &Value) -> String {
+    report["notes"].to_string().replace('\u{a0}', " ")
+}
+
+/// Each message waits for one round trip, and the notes say who makes it.
+fn is_far(report: &Value, rtt_ms: f64, by: &str) {
+    let run = &report["rows"][0]["runs"][0];
+    let p50_ms = run["produced"]["service_us"]["p50"].as_f64().unwrap() / 1e3;
+    assert!(
+        (rtt_ms..2.0 * rtt_ms).contains(&p50_ms),
+        "{p50_ms} ms: {report:#}"
+    );
+    assert!(notes(report).contains(by), "{report:#}");
+}
+
+fn over_the_kernel(protocol: &str) {
+    if is_forbidden(IN_PROGRAM) {
+        return;
+    }
+    let far = [
+        "--rtt=30ms",
+        "--rtt-by=kernel",
+        &format!("--protocol={protocol}"),
+    ];
+    let report = report(Command::new(BINARY), &[&SYNCHRONOUS[..], &far].concat());
+    is_far(&report, 30.0, BY_KERNEL);
+}
+
+#[test]
+fn a_producer_of_nsq_waits_for_a_round_trip() {
+    over_the_kernel("nsq");
+}
+
+#[test]
+#[cfg(feature = "bench-kafka")]
+fn a_producer_of_kafka_waits_for_a_round_trip() {
+    over_the_kernel("kafka");
+}
+
+#[test]
+fn a_producer_of_amqp_waits_for_a_round_trip() {
+    over_the_kernel("amqp");
+}
+
+#[test]
+fn consumers_are_as_far_away() {
+    if is_forbidden(IN_PROGRAM) {
+        return;
+    }
+    let args = [
+        "end-to-end",
+        "--rtt=30ms",
+        "--rate=50",
+        "--duration=1s",
+        "--warm-up=0",
+    ];
+    let report = report(Command::new(BINARY), &args);
+    let run = &report["rows"][0]["runs"][0];
+    let p50_ms = run["consumed"]["response_us"]["p50"].as_f64().unwrap() / 1e3;
+    // There by one half of it, and back by the other.
+    assert!((30.0..60.0).contains(&p50_ms), "{report:#}");
+    // Where nothing is said it is the kernel, if it can be.
+    assert!(notes(&report).contains(BY_KERNEL), "{report:#}");
+}
+
+#[test]
+fn who_is_not_root_has_a_network_too() {
+    let [folder, devices] = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let nobody = fs::metadata("/proc/self").unwrap().uid() == 0;
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(devices.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // Root becomes nobody, and lets that one use devices, as most systems let everybody.
+    let tun = devices.path().join("tun").display().to_string();
+    let script = format!(
+        "rm -f {tun} && mknod -m 666 {tun} c 10 200 && mount --bind {tun} /dev/net/tun && \
+         exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$0\" \"$@\""
+    );
+    let becomes = ["--mount", "sh", "-c", &script];
+    let own_users = ["unshare", "--map-root-user", "--net"];
+    let forbidden = match nobody {
+        true => is_forbidden(&[&[&becomes[..], &own_users].concat()]),
+        false => is_forbidden(&IN_PROGRAM[1..]),
+    };
+    if forbidden {
+        return;
+    }
+    let mut command = Command::new(if nobody { "unshare" } else { BINARY });
+    if nobody {
+        command.args(becomes).arg(BINARY);
+    }
+    command.env("TMPDIR", folder.path());
+    let args = [&SYNCHRONOUS[..], &["--rtt=30ms", "--rtt-by=kernel"]].concat();
+    is_far(&report(command, &args), 30.0, BY_KERNEL);
+    let left = fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(left, 0, "the broker's folder is gone");
+}
+
+/// A shell that takes something away and becomes the program.
+fn robbed(how: &str) -> Option<Command> {
+    let mut command = Command::new("unshare");
+    let script = format!("{how} && exec \"$0\" \"$@\"");
+    let robbed = ["--map-root-user", "--mount", "sh", "-c", &script];
+    command.args(robbed).arg(BINARY);
+    (!is_forbidden(&[&robbed])).then_some(command)
+}
+
+/// `auto` falls back to the proxy and says why; `kernel` does not.
+fn falls_back(how: &str, reason: &str) {
+    let Some(command) = robbed(how) else { return };
+    let args = [&SYNCHRONOUS[..], &["--rtt=30ms"]].concat();
+    let report = report(command, &args);
+    is_far(&report, 30.0, BY_PROXY);
+    assert!(notes(&report).contains(reason), "{report:#}");
+    let args = [&SYNCHRONOUS[..], &["--rtt=30ms", "--rtt-by=kernel"]].concat();
+    let output = robbed(how)
+        .unwrap()
+        .arg("bench")
+        .args(args)
+        .output()
+        .unwrap();
+    let errors = said(&output);
+    assert!(
+        errors.contains("no --rtt-by kernel") && errors.contains(reason),
+        "{errors}"
+    );
+}
+
+fn said(output: &Output) -> String {
+    assert!(!output.status.success());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn where_namespaces_are_forbidden_it_is_the_proxy() {
+    falls_back(
+        "echo 0 > /proc/sys/user/max_net_namespaces",
+        "lets it make no network namespace",
+    );
+}
+
+#[test]
+fn where_there_are_no_devices_it_is_the_proxy() {
+    falls_back("mount --bind /dev/null /dev/net/tun", "/dev/net/tun");
+}
+
+#[test]
+fn a_proxy_may_be_chosen() {
+    let args = [&SYNCHRONOUS[..], &["--rtt=30ms", "--rtt-by=proxy"]].concat();
+    let report = report(Command::new(BINARY), &args);
+    is_far(&report, 30.0, BY_PROXY);
+    assert!(!notes(&report).contains("Not by the kernel"), "{report:#}");
+}
+
+#[test]
+fn brokers_elsewhere_are_behind_the_proxy() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = support::Broker::start(folder.path());
+    let url = format!(
+        "--url=nsq://{}?http={}",
+        broker.nsq_tcp(),
+        broker.nsq_http()
+    );
+    let args = [&SYNCHRONOUS[..], &[&url, "--rtt=30ms"]].concat();
+    let report = report(Command::new(BINARY), &args);
+    is_far(&report, 30.0, BY_PROXY);
+    assert!(
+        notes(&report).contains("that is for embedded brokers"),
+        "{report:#}"
+    );
+    let mut command = Command::new(BINARY);
+    let output = command
+        .arg("bench")
+        .args(args)
+        .arg("--rtt-by=kernel")
+        .output();
+    let errors = said(&output.unwrap());
+    assert!(
+        errors.contains("no --rtt-by kernel: that is for embedded brokers"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn story_000_is_played_over_packets() {
+    if is_forbidden(IN_PROGRAM) {
+        return;
+    }
+    let args = [
+        "story",
+        "000",
+        "--duration=300ms",
+        "--rtt=20ms",
+        "--url=embedded:nsq",
+    ];
+    let story = report(Command::new(BINARY), &args);
+    assert!(notes(&story).contains(BY_KERNEL), "{story:#}");
+}
+
+#[test]
+fn story_001_nagle_waits_for_the_acknowledgement_of_a_broker_far_away() {
+    if is_forbidden(IN_PROGRAM) {
+        return;
+    }
+    let args = ["story", "001", "--rtt=10ms", "--rtt-by=kernel"];
+    let story = report(Command::new(BINARY), &args);
+    let table = &story["tables"][0];
+    // With quick acknowledgements: two pieces with Nagle's algorithm, without it, and one piece.
+    let median_ms = |row: usize| {
+        let cell = table["rows"][row][3].as_str().unwrap();
+        let (number, unit) = cell.split_once('\u{a0}').unwrap();
+        assert_eq!(unit, "ms", "{table:#}");
+        number.parse::<f64>().unwrap()
+    };
+    assert!(median_ms(3) >= 20.0 && median_ms(3) < 40.0, "{table:#}");
+    assert!(median_ms(4) >= 10.0 && median_ms(4) < 20.0, "{table:#}");
+    assert!(median_ms(5) >= 10.0 && median_ms(5) < 20.0, "{table:#}");
+    assert!(notes(&story).contains(BY_KERNEL), "{story:#}");
+}
+
+#[test]
+fn clients_that_would_pass_the_proxy_have_no_distance_and_it_is_said() {
+    let args = ["story", "001", "--rtt=500ms", "--rtt-by=proxy"];
+    let begun = Instant::now();
+    let story = report(Command::new(BINARY), &args);
+    assert!(
+        begun.elapsed() < Duration::from_secs(60),
+        "it was over the distance"
+    );
+    assert!(
+        notes(&story).contains("Without the distance (round trip 500ms)"),
+        "{story:#}"
+    );
+}
+
+fn embedded(folder: &std::path::Path) -> Server {
+    let mut flags = BTreeMap::new();
+    for part in [
+        "admin",
+        "nsq-tcp",
+        "nsq-http",
+        "nsq-lookup-http",
+        "kafka",
+        "amqp",
+    ] {
+        flags.insert(format!("{part}-address"), vec!["127.0.0.1:0".to_owned()]);
+    }
+    flags.insert("data-dir".to_owned(), vec![folder.display().to_string()]);
+    let sources = Sources {
+        flags,
+        ..Sources::default()
+    };
+    Server::start(Config::load(&sources).unwrap()).unwrap()
+}
+
+/// The broker's own telemetry asks the kernel for each connection.
+#[test]
+fn the_broker_sees_how_far_away_its_client_is() {
+    if is_forbidden(IN_PROCESS) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let rtt = Duration::from_millis(30);
+    let network = Network::open(&Link {
+        rtt,
+        ..Link::default()
+    });
+    let network = network.unwrap();
+    let server = network.at_broker(|| embedded(folder.path())).unwrap();
+    let addresses = server.addresses();
+    let (nsq, admin) = (addresses.nsq_tcp.unwrap(), addresses.admin.unwrap());
+    let mut client = network
+        .at_client(|| TcpStream::connect(nsq))
+        .unwrap()
+        .unwrap();
+    client.write_all(b"  V2").unwrap();
+    for _ in 0..5 {
+        client.write_all(b"PUB t\n\0\0\0\x01x").unwrap();
+        // The frame of an OK.
+        client.read_exact(&mut [0; 10]).unwrap();
+    }
+    let mut admin = network
+        .at_broker(|| TcpStream::connect(admin))
+        .unwrap()
+        .unwrap();
+    let request = "GET /debug/connections HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    admin.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    admin.read_to_string(&mut answer).unwrap();
+    let rtt_us = answer.split("\"rtt_us\":").skip(1).map(|rest| {
+        let digits = rest.split(|it: char| !it.is_ascii_digit()).next().unwrap();
+        digits.parse::<u64>().unwrap()
+    });
+    let far: Vec<u64> = rtt_us.filter(|us| (30_000..60_000).contains(us)).collect();
+    assert_eq!(far.len(), 1, "{answer}");
+    drop(client);
+    server.shutdown();
+}
