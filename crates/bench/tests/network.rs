@@ -205,13 +205,8 @@ fn several_know_nothing_of_each_other() {
     assert!(medians[1] >= Duration::from_millis(50), "{medians:?}");
 }
 
-#[test]
-fn nobody_there_is_said_with_the_brokers_name() {
-    let Some(_alone) = alone() else { return };
-    let network = Arc::new(Network::open(&link(2)).unwrap());
-    let url = "nsq://127.0.0.1:4150".parse().unwrap();
-    let client = connect_across(&url, &network).unwrap();
-    let plan = Plan {
+fn plan() -> Plan {
+    Plan {
         run: 1,
         topic: "t".to_owned(),
         producers: 1,
@@ -227,10 +222,31 @@ fn nobody_there_is_said_with_the_brokers_name() {
         partitions: 1,
         keys: 0,
         seed: 1,
-    };
-    let error = client.prepare(&plan).err().unwrap().to_string();
+    }
+}
+
+#[test]
+fn nobody_there_is_said_with_the_brokers_name() {
+    let Some(_alone) = alone() else { return };
+    let network = Arc::new(Network::open(&link(2)).unwrap());
+    let url = "nsq://127.0.0.1:4150".parse().unwrap();
+    let client = connect_across(&url, &network).unwrap();
+    let error = client.prepare(&plan()).err().unwrap().to_string();
     assert!(
         error.starts_with("cannot connect to nsq://127.0.0.1:4150"),
         "{error}"
     );
+}
+
+#[test]
+fn consumers_are_waited_for_as_long_as_a_narrow_line_takes() {
+    let Some(_alone) = alone() else { return };
+    let bandwidth = "64kbit".parse().ok();
+    let url = "nsq://127.0.0.1:4150".parse().unwrap();
+    let narrow = Network::open(&Link {
+        bandwidth,
+        ..link(2)
+    });
+    let client = connect_across(&url, &Arc::new(narrow.unwrap())).unwrap();
+    assert!(client.quiet(&plan()) > Duration::from_secs(60));
 }

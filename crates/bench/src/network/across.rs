@@ -1,6 +1,7 @@
 //! A client on its side of a network.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Network;
 use crate::driver::{Connect, Consume, DriverError, Produce, Promise};
@@ -57,6 +58,11 @@ impl Connect for Across {
 
     fn begin_at(&self, starts: Vec<i64>) {
         self.inner.begin_at(starts);
+    }
+
+    fn quiet(&self, plan: &Plan) -> Duration {
+        let by_link = self.network.link.quiet(plan.size_bytes, plan.consumers);
+        self.inner.quiet(plan).max(by_link)
     }
 
     fn clean_up(&self, plan: &Plan) -> Result<(), DriverError> {

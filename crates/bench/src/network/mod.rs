@@ -82,6 +82,7 @@ pub struct Network {
     _relay: Relay,
     client: Namespace,
     broker: Namespace,
+    link: Link,
     rtt: Duration,
 }
 
@@ -121,6 +122,7 @@ impl Network {
             _relay: relay,
             client,
             broker,
+            link: *link,
             rtt: Duration::ZERO,
         };
         let round_trip = link.rtt.saturating_add(link.jitter.saturating_mul(2));
