@@ -5,9 +5,9 @@
 //! [label=]embedded:protocol[?option…]
 //! ```
 //!
-//! The label is the broker's name in tables. Options are the client's; what each client
-//! understands stands in its own module. `%41` in users, passwords, paths and options is `A`: an `@`
-//! of a path or an option is written `%40`, a `/` or `?` of a password `%2F` and `%3F`.
+//! The label is the broker's name in tables; it has no colon. Options are the client's; what each
+//! client understands stands in its own module. `%41` in users, passwords, paths and options is `A`:
+//! an `@` of a path or an option is written `%40`, a `/` or `?` of a password `%2F` and `%3F`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -51,6 +51,26 @@ impl Protocol {
             Protocol::Amqp => "amqp",
             Protocol::Nats => "nats",
         }
+    }
+
+    /// As people write it.
+    pub fn title(self) -> &'static str {
+        match self {
+            Protocol::Nsq => "NSQ",
+            Protocol::Kafka => "Kafka",
+            Protocol::Amqp => "AMQP",
+            Protocol::Nats => "NATS",
+        }
+    }
+
+    /// Whether a topic has partitions there, which a plan may number.
+    pub fn has_partitions(self) -> bool {
+        self == Protocol::Kafka
+    }
+
+    /// Whether messages have keys there.
+    pub fn has_keys(self) -> bool {
+        self == Protocol::Kafka
     }
 
     fn port(self) -> u16 {
@@ -287,7 +307,7 @@ impl FromStr for Url {
     fn from_str(text: &str) -> Result<Url, UrlError> {
         let no_protocol = || UrlError::NoProtocol(secrets::mask(text));
         let (before, after) = text.split_once(':').ok_or_else(no_protocol)?;
-        let (label, before) = match before.split_once('=') {
+        let (label, before) = match before.rsplit_once('=') {
             Some((label, protocol)) => (Some(label.to_owned()), protocol),
             None => (None, before),
         };
@@ -470,6 +490,8 @@ mod tests {
             assert_eq!(url.host(), host);
             assert_eq!((url.user, url.label), (None, None));
         }
+        let url: Url = "ours, durability=disk=embedded:nsq".parse().unwrap();
+        assert_eq!(url.name(), "ours, durability=disk");
         let url: Url = "ours=embedded:kafka?x".parse().unwrap();
         assert!(url.is_embedded());
         assert_eq!(url.name(), "ours");

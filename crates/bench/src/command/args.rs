@@ -24,12 +24,9 @@ pub struct TargetArgs {
     /// The topic, or the queue. It stays; without this each measurement makes one and removes it
     #[arg(long, value_name = "NAME")]
     pub topic: Option<String>,
-    /// Partitions of the topic, where the protocol has some
-    #[arg(
-        long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u32).range(1..=100_000)
-    )]
-    pub partitions: u32,
+    /// Partitions of the topic; Kafka has some [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub partitions: Option<u32>,
     /// The broker's process, to measure its CPU time and memory [default: who listens there, if
     /// it is on this machine]
     #[arg(long, value_name = "PID", value_delimiter = ',')]
@@ -70,7 +67,7 @@ pub struct MessageArgs {
     /// What is in them: random (incompressible), compressible (log lines) or file:PATH
     #[arg(long, value_name = "KIND", default_value = "random", value_parser = values::payload)]
     pub payload: Option<PayloadArg>,
-    /// So many different keys; without this messages have none
+    /// So many different keys; without this messages have none. Kafka's messages can have some
     #[arg(long, value_name = "N", value_parser = values::count)]
     pub keys: Option<u64>,
     /// Measure so many messages, of all connections together: 500000, 500k, 1M

@@ -67,10 +67,13 @@ struct Load {
 /// Measures, prints, writes. `false`: something was lost, out of order, cut short or failed.
 pub(super) fn run(session: &mut Session<'_>, args: &CompareArgs) -> Result<bool, BenchError> {
     let loads = loads(args)?;
+    let urls = urls(&args.load.target)?;
+    let strangers = args.load.strangers(&urls)?;
     session.settle(&args.load.target)?;
-    let mut candidates = open(session, &args.load.target)?;
+    let mut candidates = open(session, &urls, args.load.target.topic.as_deref())?;
     let labels = candidates.iter().map(|it| it.subject.label.as_str());
     let mut report = session.report(&labels.collect::<Vec<_>>().join(", "));
+    report.notes.extend(strangers);
     let runs = args.load.pace.runs.unwrap_or(RUNS);
     let is_quiet = args.load.output.quiet;
     let mut measure = |opened: &Opened, load: &Load, round: u32| {
@@ -121,7 +124,7 @@ fn loads(args: &CompareArgs) -> Result<Vec<Load>, BenchError> {
 }
 
 /// All brokers that are named; none: the embedded one by each of its protocols.
-fn open(session: &mut Session<'_>, target: &TargetArgs) -> Result<Vec<Candidate>, BenchError> {
+fn urls(target: &TargetArgs) -> Result<Vec<Url>, BenchError> {
     let urls = match target.urls.is_empty() && target.protocol.is_none() {
         true => [Protocol::Nsq, Protocol::Kafka, Protocol::Amqp]
             .map(Url::embedded)
@@ -139,8 +142,17 @@ fn open(session: &mut Session<'_>, target: &TargetArgs) -> Result<Vec<Candidate>
             "--broker-pid is for one broker; with several write nsq://host:4150?pid=1234",
         ));
     }
+    Ok(urls)
+}
+
+/// Clients for them.
+fn open(
+    session: &mut Session<'_>,
+    urls: &[Url],
+    topic: Option<&str>,
+) -> Result<Vec<Candidate>, BenchError> {
     let mut candidates: Vec<Candidate> = Vec::new();
-    for url in &urls {
+    for url in urls {
         let mut label = url.name();
         if candidates.iter().any(|other| other.subject.label == label) {
             label = format!("{label} ({})", candidates.len() + 1);
@@ -148,7 +160,7 @@ fn open(session: &mut Session<'_>, target: &TargetArgs) -> Result<Vec<Candidate>
         let opened = match session.open(url) {
             Ok(opened) => Ok(Opened {
                 label: label.clone(),
-                topic: target.topic.clone(),
+                topic: topic.map(str::to_owned),
                 ..opened
             }),
             Err(BenchError::Driver(error)) => Err(error.to_string()),
@@ -451,13 +463,14 @@ mod tests {
     fn one_broker_is_no_comparison() {
         let mut session = Session::new(&no_broker, Stop::default(), Vec::new());
         let one = args("--url nsq://127.0.0.1:1");
-        let error = open(&mut session, &one.load.target).err().unwrap();
+        let error = urls(&one.load.target).unwrap_err();
         assert!(
             error.to_string().contains("two brokers at least"),
             "{error}"
         );
         let same = args("--url a=nsq://127.0.0.1:1 --url a=nats://127.0.0.1:1");
-        let same = open(&mut session, &same.load.target).unwrap();
+        let same = urls(&same.load.target).unwrap();
+        let same = open(&mut session, &same, None).unwrap();
         assert_eq!(same[1].subject.label, "a (2)");
         assert!(same[1].opened.as_ref().err().unwrap().contains("NATS"));
     }

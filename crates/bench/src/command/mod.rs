@@ -6,6 +6,7 @@ mod distance;
 mod embed;
 #[cfg(test)]
 mod fake;
+mod fit;
 mod knee;
 mod live;
 mod opened;
@@ -245,6 +246,7 @@ fn measure(
     defaults: &Defaults,
 ) -> Result<bool, BenchError> {
     let variants = load.plans(defaults)?;
+    let strangers = load.strangers(&load.target.urls())?;
     let opened = session.open_all(&load.target)?;
     let tasks: Vec<Task<'_>> = opened
         .iter()
@@ -258,6 +260,7 @@ fn measure(
         })
         .collect();
     let mut report: Report = session.report(title);
+    report.notes.extend(strangers);
     session.measure_all(
         &tasks,
         load.pace.runs.unwrap_or(1),

@@ -111,7 +111,7 @@ impl LoadArgs {
             },
             in_flight,
             acks: clients.acks.unwrap_or(Acks::One),
-            partitions: self.target.partitions.max(1),
+            partitions: self.target.partitions.unwrap_or(1),
             keys: messages.keys.unwrap_or(0),
             seed: self.pace.seed,
         })

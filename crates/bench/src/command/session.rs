@@ -7,6 +7,7 @@ use super::BenchError;
 use super::args::{OutputArgs, TargetArgs};
 use super::distance::{Distance, FleetArgs, RttBy, why_proxy};
 use super::embed::{Embed, EmbedOptions, EmbeddedBroker, QUICK_ACK};
+use super::fit::fitting;
 use super::live::LiveLine;
 use super::opened::{Opened, parse_pids, parse_promise};
 use crate::conditions::Conditions;
@@ -327,7 +328,7 @@ impl<'s> Session<'s> {
         let plan = Plan {
             run,
             topic: topic.unwrap_or_else(|| format!("cloverleaf-bench-{run:08x}")),
-            ..task.plan.clone()
+            ..fitting(task.plan.clone(), opened.url.protocol)
         };
         let target = Target {
             connect: &*opened.connect,

@@ -5,6 +5,7 @@ use clap::{Args, ValueEnum};
 use super::BenchError;
 use super::args::LoadArgs;
 use super::compare::What;
+use super::fit::all_have_partitions;
 use super::knee::{Bend, Knee, Probe, search};
 use super::live::LiveLine;
 use super::opened::Opened;
@@ -72,10 +73,11 @@ pub struct SweepArgs {
 /// Measures, prints, writes. `false`: something was lost, out of order or cut short.
 pub(super) fn run(session: &mut Session<'_>, args: &SweepArgs) -> Result<bool, BenchError> {
     let kind = args.kind()?;
+    let strangers = args.strangers()?;
     let opened = session.open_all(&args.load.target)?;
     let names: Vec<&str> = opened.iter().map(|it| it.label.as_str()).collect();
     let names = names.join(", ");
-    let report = match args.over {
+    let mut report = match args.over {
         Over::Rate => {
             let mut report = session.report(&format!("Where it bends: {names}"));
             let plan = args.rate_plan()?;
@@ -104,6 +106,7 @@ pub(super) fn run(session: &mut Session<'_>, args: &SweepArgs) -> Result<bool, B
             report
         }
     };
+    report.notes.extend(strangers);
     args.load.output.finish(&report)
 }
 
@@ -162,6 +165,15 @@ impl SweepArgs {
             )),
             _ => Ok(kind),
         }
+    }
+
+    /// Sentences about options that do not concern some of the brokers.
+    fn strangers(&self) -> Result<Vec<String>, BenchError> {
+        let urls = self.load.target.urls();
+        if self.over == Over::Partitions {
+            all_have_partitions(&urls)?;
+        }
+        self.load.strangers(&urls)
     }
 
     /// The plan whose rate grows.

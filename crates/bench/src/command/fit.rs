@@ -1,0 +1,174 @@
+//! Options that only some protocols have. Where they would change nothing they are refused, so that
+//! nobody takes equal figures for the result of different settings.
+
+use super::BenchError;
+use super::args::LoadArgs;
+use crate::plan::Plan;
+use crate::url::{Protocol, Url};
+
+/// An option that somebody has given.
+struct Given {
+    /// As it was written.
+    words: String,
+    /// What it is about.
+    what: &'static str,
+    /// Who has that.
+    has: fn(Protocol) -> bool,
+}
+
+impl LoadArgs {
+    fn given(&self) -> Vec<Given> {
+        let partitions = self.target.partitions.map(|number| Given {
+            words: format!("--partitions {number}"),
+            what: "partitions",
+            has: Protocol::has_partitions,
+        });
+        let keys = self.messages.keys.map(|number| Given {
+            words: format!("--keys {number}"),
+            what: "keys",
+            has: Protocol::has_keys,
+        });
+        partitions.into_iter().chain(keys).collect()
+    }
+
+    /// Sentences about options that do not concern some of these brokers.
+    ///
+    /// # Errors
+    /// An option concerns none of them.
+    pub(super) fn strangers(&self, urls: &[Url]) -> Result<Vec<String>, BenchError> {
+        let mut notes = Vec::new();
+        for given in self.given() {
+            let without = urls.iter().filter(|url| !(given.has)(url.protocol));
+            let without: Vec<&Url> = without.collect();
+            if without.len() == urls.len() {
+                return Err(nobody_has(&given.words, given.what, urls));
+            }
+            notes.extend(without.iter().map(|url| {
+                let protocol = url.protocol.title();
+                let Given { words, what, .. } = &given;
+                let name = url.name();
+                format!("{name}: {protocol} has no {what}, so {words} does not concern it.")
+            }));
+        }
+        Ok(notes)
+    }
+}
+
+/// Partitions are to grow, and one of these brokers has none.
+pub(super) fn all_have_partitions(urls: &[Url]) -> Result<(), BenchError> {
+    match urls.iter().find(|url| !url.protocol.has_partitions()) {
+        None => Ok(()),
+        Some(url) => {
+            let only = std::slice::from_ref(url);
+            Err(nobody_has("--over partitions", "partitions", only))
+        }
+    }
+}
+
+fn nobody_has(words: &str, what: &str, urls: &[Url]) -> BenchError {
+    let mut names: Vec<&str> = urls.iter().map(|url| url.protocol.title()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let (names, has) = (
+        names.join(" and "),
+        if names.len() > 1 { "have" } else { "has" },
+    );
+    BenchError::Settings(format!(
+        "{names} {has} no {what}, so {words} would change nothing: leave it out, or measure by \
+         kafka://"
+    ))
+}
+
+/// The plan without what this protocol does not have.
+pub(super) fn fitting(plan: Plan, protocol: Protocol) -> Plan {
+    Plan {
+        partitions: match protocol.has_partitions() {
+            true => plan.partitions,
+            false => 1,
+        },
+        keys: match protocol.has_keys() {
+            true => plan.keys,
+            false => 0,
+        },
+        ..plan
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::command::THROUGHPUT;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        load: LoadArgs,
+    }
+
+    fn load(line: &str) -> LoadArgs {
+        let words = std::iter::once("bench").chain(line.split_whitespace());
+        Line::try_parse_from(words).unwrap().load
+    }
+
+    fn strangers(line: &str) -> Result<String, String> {
+        let load = load(line);
+        let notes = load.strangers(&load.target.urls());
+        notes
+            .map(|notes| notes.join("\n"))
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_concerns_nobody_is_refused() {
+        for (line, expected) in [
+            (
+                "--partitions 1",
+                "NSQ has no partitions, so --partitions 1 would change nothing: leave it out, or \
+                 measure by kafka://",
+            ),
+            (
+                "--keys 5 --url amqp://a --url amqp://b",
+                "AMQP has no keys, so --keys 5 would change nothing: leave it out, or measure by \
+                 kafka://",
+            ),
+            (
+                "--partitions 4 --url nsq://a --url amqp://b",
+                "AMQP and NSQ have no partitions, so --partitions 4 would change nothing: leave it \
+                 out, or measure by kafka://",
+            ),
+        ] {
+            assert_eq!(strangers(line).unwrap_err(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_concerns_others_is_noted() {
+        let line = "--partitions 4 --keys 9 --url a=nsq://a --url kafka://b";
+        let expected = "a: NSQ has no partitions, so --partitions 4 does not concern it.\n\
+                        a: NSQ has no keys, so --keys 9 does not concern it.";
+        assert_eq!(strangers(line).unwrap(), expected);
+        assert_eq!(strangers("--partitions 4 --url kafka://b").unwrap(), "");
+        assert_eq!(strangers("--url nsq://b").unwrap(), "");
+        let plan = load(line).plan(&THROUGHPUT).unwrap();
+        assert_eq!((plan.partitions, plan.keys), (4, 9));
+        let kafka = fitting(plan.clone(), Protocol::Kafka);
+        assert_eq!(kafka, plan);
+        let nsq = fitting(plan, Protocol::Nsq);
+        assert_eq!((nsq.partitions, nsq.keys), (1, 0));
+    }
+
+    #[test]
+    fn partitions_grow_where_there_are_some() {
+        let both = load("--url kafka://a --url nsq://b").target.urls();
+        assert!(all_have_partitions(&both[..1]).is_ok());
+        let error = all_have_partitions(&both).unwrap_err().to_string();
+        assert!(
+            error.starts_with("NSQ has no partitions, so --over"),
+            "{error}"
+        );
+    }
+}
