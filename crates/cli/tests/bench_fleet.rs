@@ -142,6 +142,61 @@ fn workers_empty_what_was_filled_with_any_protocol() {
 }
 
 #[test]
+fn a_worker_does_the_work_of_each_sub_command_with_each_protocol() {
+    let worker = Worker::start(&[]);
+    let workers = format!("--workers={}", worker.address);
+    let every: &[&[&str]] = &[
+        &["producer"],
+        &["consumer"],
+        &["end-to-end"],
+        &["latency", "--rate=2k"],
+        &["compare", "--runs=1", "--url=other=embedded:nsq"],
+        &["sweep", "--over=connections", "--values=1,2"],
+    ];
+    let mut protocols = vec![("nsq", every), ("amqp", &every[1..3])];
+    if cfg!(feature = "bench-kafka") {
+        protocols.push(("kafka", &every[1..3]));
+    }
+    for (protocol, commands) in protocols {
+        let url = format!("--url=embedded:{protocol}");
+        for command in commands {
+            let folder = tempfile::tempdir().unwrap();
+            let page = folder.path().join("a.html");
+            let report = format!("--report={}", page.display());
+            // Several requests: all in one would come at one moment, which is no rate.
+            let more = ["--count=200", "--batch-size=10", "--in-flight=50"];
+            let more = [&more[..], &["--warm-up=0", "--json", "--quiet"]].concat();
+            let output = bench(&[*command, &[&url, &workers, &report], &more].concat());
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{command:?} {url}: {errors}");
+            let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert!(
+                json["notes"].to_string().contains("its clock is"),
+                "{json:#}"
+            );
+            for run in json["rows"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|row| &row["runs"][0])
+            {
+                let side = if run["kind"] == "produce" {
+                    "produced"
+                } else {
+                    "consumed"
+                };
+                assert_eq!(run[side]["messages"], 200, "{command:?}: {run:#}");
+            }
+            let page = std::fs::read_to_string(page).unwrap();
+            assert!(page.contains("its clock is"), "{command:?}");
+            // A topic that is emptied within a second has neither latency nor a course.
+            let has_charts = page.contains("<svg");
+            assert_eq!(has_charts, command[0] != "consumer", "{command:?}");
+        }
+    }
+}
+
+#[test]
 fn a_worker_works_for_nobody_without_its_token() {
     let worker = Worker::start(&["--token=right"]);
     let addresses = format!("--workers={}", worker.address);
