@@ -17,6 +17,9 @@ const BUSY_MIN_S: f64 = 0.5;
 /// A rate below this share of what was asked for was not reached.
 const REACHED: f64 = 0.95;
 
+/// URLs of brokers in this process begin so.
+const EMBEDDED: &str = "embedded:";
+
 /// All sentences that belong to a report, each once.
 pub(crate) fn of(report: &Report) -> Vec<String> {
     let mut notes = report.notes.clone();
@@ -45,6 +48,19 @@ pub(crate) fn of(report: &Report) -> Vec<String> {
                 .to_owned(),
         );
     }
+    if report
+        .rows
+        .iter()
+        .flat_map(|row| &row.runs)
+        .any(hides_memory)
+    {
+        notes.push(
+            "The embedded broker's memory is not shown: it lies in one process with the \
+             generator's, and who has how much of it cannot be told. Its CPU time can, by its \
+             threads. Start `cloverleaf serve` and name it with --url to see both."
+                .to_owned(),
+        );
+    }
     if let Some(failure) = &report.failure {
         notes.push(format!("Rows are missing: {failure}."));
     }
@@ -53,6 +69,13 @@ pub(crate) fn of(report: &Report) -> Vec<String> {
 
 fn is_closed(outcome: &Outcome) -> bool {
     outcome.plan.arrivals == Arrivals::Closed && outcome.kind != Kind::Consume
+}
+
+/// Whether the broker runs in this process.
+fn hides_memory(outcome: &Outcome) -> bool {
+    let usage = &outcome.usage;
+    let is_embedded = outcome.subject.url.starts_with(EMBEDDED);
+    is_embedded && usage.broker_cpu_s.is_some() && usage.broker_rss_bytes.is_none()
 }
 
 fn of_outcome(outcome: &Outcome) -> Vec<String> {
@@ -373,6 +396,16 @@ mod tests {
         );
         run.plan.amount = Amount::Messages(1_000);
         assert_eq!(notes(run), "");
+    }
+
+    #[test]
+    fn why_a_figure_is_missing_is_told() {
+        let mut embedded = outcome("a", 5);
+        embedded.subject.url = "embedded:nsq".to_owned();
+        assert_eq!(notes(embedded.clone()), "", "its process was named");
+        embedded.usage.broker_rss_bytes = None;
+        let told = notes(embedded);
+        assert_eq!(told.matches("memory is not shown").count(), 1, "{told}");
     }
 
     #[test]
