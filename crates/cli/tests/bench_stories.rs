@@ -9,18 +9,21 @@ use std::process::Command;
 use serde_json::Value;
 use support::BINARY;
 
+/// What a story tells: the same in words and as JSON.
 fn played(args: &[&str]) -> Value {
-    let mut command = Command::new(BINARY);
-    let output = command
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("story.json");
+    let output = Command::new(BINARY)
         .args(["bench", "story"])
         .args(args)
-        .args(["--quiet", "--json"])
-        .output();
-    let output = output.unwrap();
+        .arg("--quiet")
+        .arg(format!("--json={}", file.display()))
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    let story: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{args:?}: {error}: {errors}"));
-    assert!(output.status.success(), "{story:#} {errors}");
+    assert!(output.status.success(), "{args:?}: {told} {errors}");
+    let story: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     assert_eq!(story["is_good"], true, "{story:#}");
     assert!(
         story["lesson"]
@@ -31,6 +34,11 @@ fn played(args: &[&str]) -> Value {
     );
     let citations = story.to_string().matches("(line").count();
     assert!(citations > 0, "the seed's figures stand beside: {story:#}");
+    let tables = story["tables"].as_array().unwrap();
+    let titles = tables.iter().map(|table| table["title"].as_str().unwrap());
+    for part in titles.chain(["What to learn: ", "(line", "Here: "]) {
+        assert!(told.contains(part), "{part} in\n{told}");
+    }
     story
 }
 
@@ -125,6 +133,15 @@ fn story_002_has_four_sizes_and_the_seeds_percentiles() {
     assert_eq!(cell(latency, 1, "minimum"), "676 µs");
     assert_eq!(cell(latency, 7, "p99"), "981 µs");
     assert!(number(&cell(latency, 0, "median")) > 0.0);
+}
+
+#[test]
+#[cfg(feature = "bench-kafka")]
+fn story_002_is_played_through_kafka() {
+    let story = played(&["002", "--duration=100ms", "--url=embedded:kafka"]);
+    let latency = &story["tables"][1];
+    assert_eq!(latency["rows"][0][1], "embedded:kafka");
+    assert!(number(&cell(latency, 6, "p99")) > 0.0, "{latency:#}");
 }
 
 #[test]
