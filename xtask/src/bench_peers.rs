@@ -6,10 +6,14 @@
 //!
 //! `cargo xtask bench-peers amqp`: RabbitMQ's PerfTest, pika and aio-pika against us and RabbitMQ.
 //!
+//! With `--bench` each of them is measured by `cloverleaf bench compare`, to lay its figures beside
+//! those of the other programs.
+//!
 //! Raw results are appended to `docs/benchmarks/PEER-DATE.jsonl`, one JSON object per measurement;
 //! `docs/benchmarks/PEER.md` is written anew from the newest of each kind.
 
 mod amqp;
+mod compare;
 mod disk64;
 mod kafka;
 mod latency;
@@ -20,9 +24,11 @@ mod rows;
 mod subject;
 mod throughput;
 
+pub(crate) use self::compare::measured;
 use std::net::SocketAddr;
+
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -46,8 +52,8 @@ pub(crate) struct Args {
     /// Numbers of connections (NSQ), of producers and of consumers (AMQP).
     #[arg(long, value_delimiter = ',', default_value = "1,4")]
     clients: Vec<u32>,
-    /// Seconds of publishing, and of reading (NSQ, AMQP). Fewer than 10 flatter nsqd's memory
-    /// queue.
+    /// Seconds of publishing, and of reading (NSQ, AMQP, --bench). Fewer than 10 flatter nsqd's
+    /// memory queue.
     #[arg(long, default_value_t = 10)]
     seconds: u32,
     /// Only these subjects, by their name (`ours`) or a part of it (`floor`, `memory`, ...).
@@ -57,7 +63,8 @@ pub(crate) struct Args {
     #[arg(long)]
     quick: bool,
     /// What to measure. Kafka: java, rdkafka, sync, sync-tls, end-to-end, end-to-end-tool, cold
-    /// (default: all but cold). AMQP: throughput, latency, paced, confirm (default: all).
+    /// (default: all but cold). AMQP: throughput, latency, paced, confirm (default: all). With
+    /// --bench: throughput, latency (default: both).
     #[arg(long, value_delimiter = ',')]
     kinds: Vec<String>,
     /// What producers ask for (Kafka).
@@ -66,8 +73,9 @@ pub(crate) struct Args {
     /// Numbers of partitions (Kafka).
     #[arg(long, value_delimiter = ',', default_value = "1,8")]
     partitions: Vec<u32>,
-    /// Messages per second of the end-to-end measurement (Kafka).
-    #[arg(long, value_delimiter = ',', default_value = "1000,20000")]
+    /// Messages per second of the end-to-end measurement (Kafka) and of latency (--bench)
+    /// (default: 1000,20000; for AMQP 1000,10000).
+    #[arg(long, value_delimiter = ',')]
     rates: Vec<u32>,
     /// Gigabytes of the cold read (Kafka).
     #[arg(long, default_value_t = 10)]
@@ -88,6 +96,9 @@ pub(crate) struct Args {
     /// From publish to delivery, one message at a time (NSQ).
     #[arg(long, conflicts_with = "disk64")]
     latency: bool,
+    /// By `cloverleaf bench compare`: throughput of several sizes, and latency at fixed rates.
+    #[arg(long, conflicts_with_all = ["disk64", "latency"])]
+    bench: bool,
     /// Where the brokers keep their data, all on this one disk (default: the target folder).
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
@@ -140,6 +151,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
     }
     let clients = Clients::new(workspace);
     match args.peer {
+        peer if args.bench => compare::install(&clients, peer)?,
         Peer::Nsq => clients.install(Tool::Go)?,
         Peer::Kafka => kafka::install(&clients)?,
         Peer::Amqp => amqp::install(&clients)?,
@@ -156,7 +168,8 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
     };
     let bench = Bench {
         clients,
-        binary: if args.only.is_empty() || args.includes_name("ours", &[]) {
+        // It measures, too.
+        binary: if args.bench || args.only.is_empty() || args.includes_name("ours", &[]) {
             workspace.release_binary()?
         } else {
             PathBuf::new()
@@ -165,32 +178,30 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
         results: record::Results::open(&folder, args.peer.name(), machine::describe(&data))?,
         client_tests: workspace.client_tests(),
     };
+    let measured = match args.peer {
+        _ if args.bench => compare::measure(&bench, args),
+        Peer::Nsq => nsq(&bench, args).map(|()| true),
+        Peer::Kafka => kafka::measure(&bench, args).map(|()| true),
+        Peer::Amqp => amqp::measure(&bench, args),
+    };
+    // Also of what was measured before an error.
     let report = folder.join(args.peer.name()).with_extension("md");
     match args.peer {
-        Peer::Nsq => nsq(&bench, args, &report)?,
-        Peer::Kafka => {
-            kafka::measure(&bench, args)?;
-            kafka::write_report(&bench.results, &report)?;
-        }
-        Peer::Amqp => {
-            let measured = amqp::measure(&bench, args);
-            // Also of what was measured before an error.
-            amqp::write_report(&bench.results, &report)?;
-            return measured;
-        }
+        Peer::Nsq => report::write(&bench.results, &report)?,
+        Peer::Kafka => kafka::write_report(&bench.results, &report)?,
+        Peer::Amqp => amqp::write_report(&bench.results, &report)?,
     }
-    Ok(true)
+    measured
 }
 
-fn nsq(bench: &Bench, args: &Args, report: &Path) -> Result<()> {
+fn nsq(bench: &Bench, args: &Args) -> Result<()> {
     if args.disk64 {
-        disk64::measure(bench, args)?;
+        disk64::measure(bench, args)
     } else if args.latency {
-        latency::measure(bench, args)?;
+        latency::measure(bench, args)
     } else {
-        throughput::measure(bench, args)?;
+        throughput::measure(bench, args)
     }
-    report::write(&bench.results, report)
 }
 
 /// The floor and our own clients would measure the compiler's settings: start again, optimised.

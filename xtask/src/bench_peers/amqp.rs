@@ -19,6 +19,7 @@ use super::{Args, Bench, machine};
 use crate::install::{Clients, Tool};
 
 pub(super) use report::write as write_report;
+pub(super) use subject::candidates;
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

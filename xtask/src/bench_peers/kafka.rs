@@ -18,6 +18,7 @@ use super::{Args, Bench, machine};
 use crate::install::{Clients, Tool};
 
 pub(super) use report::write as write_report;
+pub(super) use subject::candidates;
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -51,6 +52,7 @@ const SIZES: &[u32] = &[100, 512, 1024, 5120];
 const SMALL_BYTES: u32 = 100;
 const SYNC_MESSAGES: u64 = 5000;
 const END_TO_END_SECONDS: u64 = 10;
+const RATES: &[u32] = &[1000, 20_000];
 /// What a JVM needs before it shows what it can; the others get the same.
 const WARM_UP_MESSAGES: u64 = 1_000_000;
 
@@ -375,7 +377,7 @@ impl Turns<'_> {
     }
 
     fn end_to_end(&mut self, at: usize, topic: &str, cell: &Cell) -> Result<()> {
-        for rate in self.args.rates.clone() {
+        for rate in self.args.rates_or(RATES) {
             let mut cell = cell.clone();
             cell.messages *= u64::from(rate);
             let more = |record: &mut Record| record.rate_asked = Some(rate);

@@ -1,5 +1,6 @@
 //! Raw results: one JSON object per measurement and line, appended and never changed.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,22 @@ pub(super) struct Record {
     /// As `p99_us`, but with what came before the measured time: the start of the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) whole_p99_us: Option<f64>,
+    /// From when a message was sent, where `p50_us` is from when it was to be sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) service_p50_us: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) service_p99_us: Option<f64>,
+    /// How late the client was by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) lag_p99_us: Option<f64>,
+    /// Messages that were acknowledged and came to nobody.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) lost: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) out_of_order: Option<u64>,
+    /// Of client and broker, as they tell them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) versions: Option<BTreeMap<String, String>>,
     pub(super) machine: Machine,
 }
 
@@ -150,6 +167,12 @@ impl Results {
             confirm_p50_us: None,
             confirm_p99_us: None,
             whole_p99_us: None,
+            service_p50_us: None,
+            service_p99_us: None,
+            lag_p99_us: None,
+            lost: None,
+            out_of_order: None,
+            versions: None,
             machine: self.machine.clone(),
         }
     }
@@ -199,7 +222,7 @@ impl Results {
     /// All records of this peer, oldest first.
     pub(super) fn all(&self) -> Result<Vec<Record>> {
         let mut records = Vec::new();
-        for path in self.files()? {
+        for path in self.files(".jsonl")? {
             let text = std::fs::read_to_string(&path)?;
             for line in text.lines() {
                 let record = serde_json::from_str(line);
@@ -211,23 +234,41 @@ impl Results {
 
     /// The names of the files that hold them, as links.
     pub(super) fn links(&self) -> Result<String> {
-        let files = self.files()?;
-        let names = files.iter().filter_map(|path| path.file_name());
-        let links = names.map(|name| format!("[{0}]({0})", name.to_string_lossy()));
-        Ok(links.collect::<Vec<_>>().join(", "))
+        Ok(links(&self.files(".jsonl")?))
     }
 
-    fn files(&self) -> Result<Vec<PathBuf>> {
+    /// Where all of them are.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The name of a page that `cloverleaf bench` writes today.
+    pub(super) fn page(&self, what: &str) -> String {
+        format!("{}-{}-{what}.html", self.peer, today())
+    }
+
+    /// The names of all such pages, as links.
+    pub(super) fn page_links(&self) -> Result<String> {
+        Ok(links(&self.files(".html")?))
+    }
+
+    fn files(&self, end: &str) -> Result<Vec<PathBuf>> {
         let start = format!("{}-", self.peer);
         let mut files = Vec::new();
         for entry in std::fs::read_dir(&self.folder)? {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if name.starts_with(&start) && name.ends_with(".jsonl") {
+            if name.starts_with(&start) && name.ends_with(end) {
                 files.push(path);
             }
         }
         files.sort();
         Ok(files)
     }
+}
+
+fn links(files: &[PathBuf]) -> String {
+    let names = files.iter().filter_map(|path| path.file_name());
+    let links = names.map(|name| format!("[{0}]({0})", name.to_string_lossy()));
+    links.collect::<Vec<_>>().join(", ")
 }

@@ -7,6 +7,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use super::Peer;
+use super::compare::write_section;
 use super::machine::Machine;
 use super::record::{Record, Results};
 use super::rows::{Row, thousands};
@@ -39,6 +41,7 @@ pub(super) fn write(results: &Results, path: &Path) -> Result<()> {
     if !latency.is_empty() {
         latency_section(&mut text, &latency)?;
     }
+    write_section(&mut text, results, &all, Peer::Nsq)?;
     std::fs::write(path, text)?;
     println!("{}", path.display());
     Ok(())

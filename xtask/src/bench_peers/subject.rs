@@ -105,6 +105,13 @@ impl Running {
         }
     }
 
+    pub(super) fn pid(&mut self) -> u32 {
+        match self {
+            Self::Broker(broker) => broker.process().pid(),
+            Self::Floor(process, _) => process.pid(),
+        }
+    }
+
     pub(super) fn usage(&mut self) -> Result<Usage> {
         match self {
             Self::Broker(broker) => broker.process().usage(),

@@ -63,6 +63,14 @@ impl Args {
             false => self.sizes.clone(),
         }
     }
+
+    /// The rates asked for, or these.
+    pub(super) fn rates_or(&self, defaults: &[u32]) -> Vec<u32> {
+        match self.rates.is_empty() {
+            true => defaults.to_vec(),
+            false => self.rates.clone(),
+        }
+    }
 }
 
 fn one(bench: &Bench, subject: Subject, mut load: Load) -> Result<()> {

@@ -29,7 +29,7 @@ const JVM_OPTIONS: &[&str] = &[
 const PERF_TEST: &str = "com.rabbitmq.perf.PerfTest";
 /// Confirms that PerfTest lets stand out, and messages that its consumers hold.
 const WINDOW: &str = "500";
-const PREFETCH: &str = "200";
+pub(super) const PREFETCH: &str = "200";
 /// PerfTest's own compiler is busy for so long.
 const WARM_UP_SECONDS: u32 = 3;
 /// A client that is not done so long after its time is killed: it hangs on a broker that is gone.

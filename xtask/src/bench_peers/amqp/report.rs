@@ -5,6 +5,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use super::super::Peer;
+use super::super::compare::write_section;
 use super::super::record::{Record, Results};
 use super::super::rows::{Row, newest, thousands};
 use super::targets;
@@ -88,6 +90,7 @@ pub(crate) fn write(results: &Results, path: &Path) -> Result<()> {
         confirm(&mut text, &rows)?;
         targets::write(&mut text, &rows)?;
     }
+    write_section(&mut text, results, &all, Peer::Amqp)?;
     std::fs::write(path, text)?;
     println!("{}", path.display());
     Ok(())

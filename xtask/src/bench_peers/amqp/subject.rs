@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
+use super::super::compare::Candidate;
 use super::super::{Args, Bench};
 use super::Queue;
+use super::programs::PREFETCH;
 use crate::broker::{Broker, Kind, Options};
 use crate::install::rabbitmq::versions;
 use crate::process::{Usage, tree};
@@ -113,4 +115,26 @@ impl Started {
     pub(super) fn forget_peak(&mut self) -> Result<()> {
         tree::forget_peaks(self.broker.process().pid())
     }
+}
+
+/// RabbitMQ and us, running, to be measured by `cloverleaf bench`.
+pub(crate) fn candidates(bench: &Bench, args: &Args, folder: &Path) -> Result<Vec<Candidate>> {
+    let mut all = all(bench, args)?;
+    // The first one is what the others are compared to.
+    all.sort_by_key(Subject::is_ours);
+    let names: Vec<&str> = all.iter().map(Subject::name).collect();
+    let mut candidates = Vec::new();
+    for (at, subject) in all.iter().enumerate() {
+        if !args.includes_name(subject.name(), &names) {
+            continue;
+        }
+        let mut started = Started::new(subject, bench, &folder.join(at.to_string()))?;
+        candidates.push(Candidate {
+            name: subject.name.clone(),
+            url: format!("amqp://guest:guest@{}?prefetch={PREFETCH}", started.amqp()),
+            pid: started.broker.process().pid(),
+            _running: Box::new(started),
+        });
+    }
+    Ok(candidates)
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
+use super::super::Peer;
+use super::super::compare::write_section;
 use super::super::record::{Record, Results};
 use super::super::rows::{Row, newest, thousands};
 use super::subject::Subject;
@@ -82,6 +84,7 @@ pub(crate) fn write(results: &Results, path: &Path) -> Result<()> {
             section(&mut text, title, &rows)?;
         }
     }
+    write_section(&mut text, results, &all, Peer::Kafka)?;
     std::fs::write(path, text)?;
     println!("{}", path.display());
     Ok(())

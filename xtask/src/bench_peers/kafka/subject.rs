@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::super::Bench;
+use super::super::compare::Candidate;
 use super::super::subject::{Running, start_floor};
+use super::super::{Args, Bench};
 use crate::broker::{Kind, Options};
 use crate::process::Usage;
 
@@ -122,4 +123,26 @@ impl Started {
         }
         Ok(())
     }
+}
+
+/// Kafka and us, running, to be measured by `cloverleaf bench`.
+pub(crate) fn candidates(bench: &Bench, args: &Args, folder: &Path) -> Result<Vec<Candidate>> {
+    let names = Subject::ALL.map(Subject::name);
+    let mut candidates = Vec::new();
+    // The first one is what the others are compared to.
+    for subject in [Subject::Kafka, Subject::Ours] {
+        if !args.includes_name(subject.name(), &names) {
+            continue;
+        }
+        let mut started = Started::new(subject, bench, &folder.join(subject.short()))?;
+        let running = started.running.as_mut();
+        let pid = running.context("it is not started")?.pid();
+        candidates.push(Candidate {
+            name: subject.name().to_owned(),
+            url: format!("kafka://{}?client=librdkafka", started.kafka()),
+            pid,
+            _running: Box::new(started),
+        });
+    }
+    Ok(candidates)
 }
