@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The label is the broker's name in tables; it has no colon. Options are the client's; what each
-//! client understands stands in its own module. `%41` in users, passwords, paths and options is `A`:
-//! an `@` of a path or an option is written `%40`, a `/` or `?` of a password `%2F` and `%3F`.
+//! client understands stands in its own module. `%41` in users, passwords, paths and options is
+//! `A`: an `@` of a path or an option is written `%40`, a `/` or `?` of a password `%2F` and `%3F`.
 
 use std::collections::BTreeMap;
 use std::fmt;

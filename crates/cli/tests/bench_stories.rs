@@ -138,7 +138,7 @@ fn story_002_has_four_sizes_and_the_seeds_percentiles() {
 #[test]
 #[cfg(feature = "bench-kafka")]
 fn story_002_is_played_through_kafka() {
-    let story = played(&["002", "--duration=100ms", "--url=embedded:kafka"]);
+    let story = played(&["002", "--duration=300ms", "--url=embedded:kafka"]);
     let latency = &story["tables"][1];
     assert_eq!(latency["rows"][0][1], "embedded:kafka");
     assert!(number(&cell(latency, 6, "p99")) > 0.0, "{latency:#}");

@@ -142,7 +142,7 @@ impl Run {
         record.queue = load.queue.map(str::to_owned);
         record.rate_asked = load.rate;
         record.messages = main.messages;
-        // So that its rate is the one that was printed: without what came when nobody sent any more.
+        // So that its rate is the one that was printed: without what came when nobody sent.
         record.seconds = main.messages as f64 / main.messages_per_s;
         let produced = self.produced.as_ref();
         record.sent = produced
