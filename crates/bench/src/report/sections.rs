@@ -191,8 +191,8 @@ fn tiles(page: &mut Markup, row: &Row) {
 fn growth(page: &mut Markup, view: &View<'_>, section: &Section<'_>) {
     page.element("h3", &[], "How it grows");
     if section.has_several_runs() {
-        let text = "Medians of the runs, and times of all of them together; strokes go from the least \
-                    run to the greatest.";
+        let text = "Medians of the runs, and times of all of them together; strokes go from the \
+                    least run to the greatest.";
         page.element("p", &[("class", &"lead")], text);
     }
     page.open("div", &[("class", &"pair")]);
