@@ -170,7 +170,8 @@ impl Distance {
 #[command(next_help_heading = "Machines")]
 pub struct FleetArgs {
     /// Let these machines make the connections, on each of which `cloverleaf bench worker` runs:
-    /// one,two:4191 (without a port 4190). Connections are shared out among them; this one coordinates
+    /// one,two:4191 (without a port 4190). Connections are shared out among them; this one
+    /// coordinates
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',')]
     pub workers: Vec<String>,
     /// What the workers want to know

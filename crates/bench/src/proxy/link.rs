@@ -29,7 +29,7 @@ const ROOM_BYTES_MAX: u64 = 64 << 20;
 const PIECE_BYTES_MIN: u64 = 1_448;
 const PIECE_BYTES_MAX: u64 = 64 << 10;
 
-/// Round trips after which an answer is there: a connection is made, a leader looked for, and asked.
+/// Round trips after which an answer is there: a connection is made, a leader found, and asked.
 const QUIET_ROUND_TRIPS: u32 = 20;
 /// What a consumer may wait for counts so often.
 const QUIET_ANSWERS: u128 = 5;
