@@ -37,6 +37,10 @@ pub(crate) struct Wire {
     /// What is to be sent, from `sent` on.
     out: Vec<u8>,
     sent: usize,
+    /// The system had no room for more.
+    is_stuck: bool,
+    /// It has taken something since.
+    has_moved: bool,
     /// What has come and is not used: `taken..filled`.
     input: Vec<u8>,
     taken: usize,
@@ -53,6 +57,8 @@ impl Wire {
             stream,
             out: Vec::new(),
             sent: 0,
+            is_stuck: false,
+            has_moved: false,
             input: vec![0; READ_BYTES],
             taken: 0,
             filled: 0,
@@ -80,9 +86,13 @@ impl Wire {
                 rest,
                 SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
             ) {
-                Ok(bytes) => self.sent += bytes,
+                Ok(bytes) => {
+                    self.sent += bytes;
+                    self.has_moved |= std::mem::take(&mut self.is_stuck);
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
+                    self.is_stuck = true;
                     // What is sent makes room, now and then.
                     if self.sent > self.out.len() / 2 {
                         self.out.drain(..self.sent);
@@ -96,6 +106,12 @@ impl Wire {
         self.out.clear();
         self.sent = 0;
         Ok(())
+    }
+
+    /// Whether the peer has taken something, since this was asked last, that there was no room for
+    /// before: it lives, though it may not have answered.
+    pub(crate) fn has_moved(&mut self) -> bool {
+        std::mem::take(&mut self.has_moved)
     }
 
     /// Waits until something came or can be sent, but no longer than so many nanoseconds. `true`:
@@ -128,7 +144,8 @@ impl Wire {
             self.filled -= self.taken;
             self.taken = 0;
             if self.filled == self.input.len() {
-                // A frame that is larger; the codec bounds it.
+                // A frame that is larger; each codec refuses one that is larger than can be, as
+                // soon as it says its size.
                 self.input.resize(self.filled * 2, 0);
             }
         }

@@ -12,12 +12,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::driver::Promise;
+use crate::timed::Timed;
 
-/// How long connecting, and each answer, may take.
+/// How long connecting and the answer together may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest greeting that is read: RabbitMQ's has about 500 bytes.
 const GREETING_BYTES_MAX: u32 = 64 * 1024;
@@ -39,9 +40,7 @@ impl Greeting {
     /// # Errors
     /// Nobody is there, or it does not speak AMQP 0-9-1.
     pub(super) fn of(address: &SocketAddr) -> io::Result<Greeting> {
-        let mut socket = TcpStream::connect_timeout(address, PATIENCE)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        let mut socket = Timed::connect(address, PATIENCE)?;
         socket.write_all(HEADER)?;
         read(&mut socket).map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionReset => other("it has closed the connection"),

@@ -15,6 +15,7 @@ use crate::book::Book;
 use crate::clock::Clock;
 use crate::driver::{DriverError, Produce, Stop};
 use crate::feed::{Feed, Next};
+use crate::pace::{LOOK_NS, Patience, Room, SILENT};
 use crate::plan::{Acks, Plan};
 use crate::slots::Slots;
 use crate::url::Url;
@@ -26,11 +27,6 @@ use super::connection::{AmqpConnection, words};
 /// Delivery modes of AMQP 0-9-1.
 pub(super) const TRANSIENT: u8 = 1;
 pub(super) const PERSISTENT: u8 = 2;
-/// How long to wait at most before stop is looked at.
-const WAIT_MAX: Duration = Duration::from_millis(50);
-/// How long answers are waited for once the last message was sent, and once it is stopped.
-const ANSWERS_MAX_NS: u64 = 30_000_000_000;
-const STOP_MAX_NS: u64 = 5_000_000_000;
 
 /// A producer.
 pub(super) struct AmqpProducer {
@@ -95,7 +91,7 @@ impl AmqpProducer {
         pending: &mut FuturesUnordered<F>,
         context: &mut Context<'_>,
         book: &mut Book,
-        clock: Clock,
+        (clock, patience): (Clock, &mut Patience),
     ) -> Result<(), DriverError> {
         let mut now_ns = 0;
         while let Poll::Ready(Some((slot, answer))) = pending.poll_next_unpin(context) {
@@ -104,6 +100,7 @@ impl AmqpProducer {
             };
             if now_ns == 0 {
                 now_ns = clock.now_ns();
+                patience.moved();
             }
             match answer {
                 Ok(Confirmation::Nack(_)) => {
@@ -135,51 +132,60 @@ impl AmqpProducer {
         let waker = Waker::from(Arc::clone(&waiter));
         let mut context = Context::from_waker(&waker);
         let mut pending = FuturesUnordered::new();
-        // Until when there was no room: what was due before has waited for it.
-        let mut full_until_ns = 0;
-        while !stop.is_set() {
-            if self.slots.is_full() {
-                self.serve(&mut pending, &mut context, book, clock)?;
-                if self.slots.is_full() {
-                    waiter.wait(WAIT_MAX);
-                    full_until_ns = clock.now_ns();
-                    continue;
+        let (mut room, mut patience) = (Room::new(feed.is_open()), Patience::new(clock.now_ns()));
+        let mut is_done = false;
+        loop {
+            is_done |= stop.is_set();
+            let next = match self.slots.is_full() {
+                _ if is_done => Next::Done,
+                true => Next::At(u64::MAX),
+                false => {
+                    let now_ns = clock.now_ns();
+                    room.look(now_ns);
+                    feed.next(now_ns)
                 }
-            }
-            match feed.next(clock.now_ns()) {
+            };
+            let due_ns = match next {
                 Next::Send(message) => {
                     let mut value = Vec::with_capacity(self.size_bytes);
                     feed.push(&message, &mut value);
                     let slot = self.slots.put(message);
                     pending.push(self.publish(value, slot));
-                    book.sent(&message, message.intended_ns < full_until_ns);
-                    self.serve(&mut pending, &mut context, book, clock)?;
+                    book.sent(&message, room.waited(message.intended_ns));
+                    let times = (clock, &mut patience);
+                    self.serve(&mut pending, &mut context, book, times)?;
+                    continue;
                 }
-                Next::At(due_ns) => {
-                    self.serve(&mut pending, &mut context, book, clock)?;
-                    let left_ns = due_ns.saturating_sub(clock.now_ns());
-                    if left_ns > 0 {
-                        waiter.wait(Duration::from_nanos(left_ns).min(WAIT_MAX));
-                    }
+                Next::At(due_ns) => due_ns,
+                Next::Done => {
+                    is_done = true;
+                    u64::MAX
                 }
-                Next::Done => break,
+            };
+            let was_full = self.slots.is_full();
+            let times = (clock, &mut patience);
+            self.serve(&mut pending, &mut context, book, times)?;
+            let now_ns = clock.now_ns();
+            match was_full {
+                true => room.full(now_ns),
+                false => room.caught_up(),
+            }
+            let is_waiting = !self.slots.is_empty();
+            if is_done && !is_waiting {
+                return Ok(());
+            }
+            if patience.is_over(now_ns, is_waiting, stop.is_set()) {
+                return match stop.is_set() {
+                    true => Ok(()),
+                    false => Err(self.url.gone(SILENT)),
+                };
+            }
+            let has_room = was_full && !self.slots.is_full() && !is_done;
+            let left_ns = due_ns.saturating_sub(now_ns).min(LOOK_NS);
+            if left_ns > 0 && !has_room {
+                waiter.wait(Duration::from_nanos(left_ns));
             }
         }
-        let done_ns = clock.now_ns();
-        while !self.slots.is_empty() {
-            self.serve(&mut pending, &mut context, book, clock)?;
-            let waited_ns = clock.now_ns() - done_ns;
-            if stop.is_set() && waited_ns > STOP_MAX_NS {
-                break;
-            }
-            if waited_ns > ANSWERS_MAX_NS {
-                return Err(self.url.gone("answers did not come within 30 seconds"));
-            }
-            if !self.slots.is_empty() {
-                waiter.wait(WAIT_MAX);
-            }
-        }
-        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@ use crate::book::Book;
 use crate::clock::Clock;
 use crate::driver::{DriverError, Produce, Stop};
 use crate::feed::{Feed, Message, Next};
+use crate::pace::{LOOK_NS, Patience, Room, SILENT};
 use crate::plan::Plan;
 use crate::slots::Slots;
 use crate::url::Url;
@@ -25,10 +26,10 @@ const LOOK_AFTER: u32 = 32;
 /// because asking for it each time costs. Their latency is too large by what eight take to send, a
 /// few microseconds.
 const SAME_TIME: u32 = 8;
+/// Larger messages take longer to be copied, and asking costs next to nothing beside that.
+const SAME_TIME_BYTES_MAX: usize = 4 << 10;
 /// How long to wait at most before stop is looked at.
-const WAIT_MAX: Duration = Duration::from_millis(50);
-/// How long answers are waited for once it is stopped.
-const STOP_MAX_NS: u64 = 5_000_000_000;
+const WAIT_MAX: Duration = Duration::from_nanos(LOOK_NS);
 
 /// A producer.
 pub(super) struct KafkaProducer {
@@ -64,9 +65,9 @@ impl KafkaProducer {
     }
 
     /// Takes the reports that have come.
-    fn serve(&mut self, book: &mut Book, clock: Clock) -> Result<(), DriverError> {
-        let (slots, ends) = (&mut self.slots, &mut self.ends);
-        let (size_bytes, mut now_ns) = (self.size_bytes, 0);
+    fn serve(&mut self, book: &mut Book, pace: &mut Pace) -> Result<(), DriverError> {
+        let (slots, ends, clock) = (&mut self.slots, &mut self.ends, pace.clock);
+        let (size_bytes, mut now_ns, mut has_answer) = (self.size_bytes, 0, false);
         self.native.serve(|news| match news {
             News::Report(slot, error) => {
                 let Some(message) = slots.take(slot) else {
@@ -76,12 +77,22 @@ impl KafkaProducer {
                     now_ns = clock.now_ns();
                 }
                 match error {
-                    None => book.acked(&message, size_bytes, now_ns),
-                    Some(code) => book.failed(&message, &code, now_ns),
+                    None => {
+                        has_answer = true;
+                        book.acked(&message, size_bytes, now_ns);
+                    }
+                    Some(code) => {
+                        // What the library itself has given up was not answered.
+                        has_answer |= code != RDKafkaErrorCode::MessageTimedOut;
+                        book.failed(&message, &code, now_ns);
+                    }
                 }
             }
             News::Trouble(trouble) => ends.hear(trouble),
         });
+        if has_answer {
+            pace.patience.moved();
+        }
         self.ends.check(&self.url)
     }
 
@@ -103,83 +114,131 @@ impl KafkaProducer {
         feed: &mut Feed,
         book: &mut Book,
         stop: &Stop,
-        waiter: &Waiter,
+        pace: &mut Pace,
     ) -> Result<(), DriverError> {
         let clock = feed.clock();
         let mut value = Vec::with_capacity(feed.size_bytes());
-        // Until when there was no room: what was due before has waited for it.
-        let (mut full_until_ns, mut unlooked) = (0, 0);
-        let (is_open, mut now_ns) = (feed.is_open(), 0);
+        let same_time = match feed.size_bytes() <= SAME_TIME_BYTES_MAX {
+            true if !feed.is_open() => SAME_TIME,
+            _ => 1,
+        };
+        let (mut unlooked, mut now_ns) = (0, 0);
         while !stop.is_set() {
             if self.slots.is_full() || unlooked >= LOOK_AFTER {
                 unlooked = 0;
-                self.serve(book, clock)?;
+                self.serve(book, pace)?;
                 if self.slots.is_full() {
-                    waiter.wait(WAIT_MAX);
-                    full_until_ns = clock.now_ns();
+                    pace.room.full(clock.now_ns());
+                    if self.wait(WAIT_MAX, stop, pace)? {
+                        return Ok(());
+                    }
                     continue;
                 }
             }
-            if is_open || unlooked.is_multiple_of(SAME_TIME) {
+            if unlooked.is_multiple_of(same_time) {
                 now_ns = clock.now_ns();
+                pace.room.look(now_ns);
             }
             match feed.next(now_ns) {
-                Next::Send(mut message) => {
-                    let refused = loop {
-                        value.clear();
-                        feed.push(&message, &mut value);
-                        match self.send(&message, &value) {
-                            Ok(()) => break None,
-                            Err(RDKafkaErrorCode::QueueFull) => {
-                                waiter.wait(WAIT_MAX);
-                                self.serve(book, clock)?;
-                                full_until_ns = clock.now_ns();
-                                message.sent_ns = full_until_ns;
-                            }
-                            Err(code) => break Some(code),
-                        }
-                    };
-                    book.sent(&message, message.intended_ns < full_until_ns);
-                    if let Some(code) = refused {
-                        book.failed(&message, &code, message.sent_ns);
+                Next::Send(message) => {
+                    if !self.put(message, &mut value, (feed, book), stop, pace)? {
+                        // What it has waited is not the next one's.
+                        unlooked = 0;
+                        continue;
                     }
                     unlooked += 1;
                 }
                 Next::At(due_ns) => {
                     unlooked = 0;
-                    self.serve(book, clock)?;
+                    pace.room.caught_up();
+                    self.serve(book, pace)?;
                     let left_ns = due_ns.saturating_sub(clock.now_ns());
-                    if left_ns > 0 {
-                        waiter.wait(Duration::from_nanos(left_ns).min(WAIT_MAX));
+                    if left_ns > 0 && self.wait(Duration::from_nanos(left_ns), stop, pace)? {
+                        return Ok(());
                     }
                 }
                 Next::Done => break,
             }
         }
-        let mut stopped_ns = None;
-        while !self.slots.is_empty() {
-            self.serve(book, clock)?;
-            if stop.is_set() {
-                let now_ns = clock.now_ns();
-                if now_ns - *stopped_ns.get_or_insert(now_ns) > STOP_MAX_NS {
-                    break;
-                }
-            }
-            if !self.slots.is_empty() {
-                waiter.wait(WAIT_MAX);
-            }
+        self.serve(book, pace)?;
+        while !self.slots.is_empty() && !self.wait(WAIT_MAX, stop, pace)? {
+            self.serve(book, pace)?;
         }
         Ok(())
     }
+
+    /// Sends a message, as soon as the library has room for it. `false`: it had none at once.
+    #[inline]
+    fn put(
+        &mut self,
+        mut message: Message,
+        value: &mut Vec<u8>,
+        (feed, book): (&mut Feed, &mut Book),
+        stop: &Stop,
+        pace: &mut Pace,
+    ) -> Result<bool, DriverError> {
+        let mut had_room = true;
+        let refused = loop {
+            value.clear();
+            feed.push(&message, value);
+            match self.send(&message, value) {
+                Ok(()) => break None,
+                Err(RDKafkaErrorCode::QueueFull) if !stop.is_set() => {
+                    had_room = false;
+                    pace.room.full(pace.clock.now_ns());
+                    if self.wait(WAIT_MAX, stop, pace)? {
+                        break Some(RDKafkaErrorCode::QueueFull);
+                    }
+                    self.serve(book, pace)?;
+                    message.sent_ns = pace.clock.now_ns();
+                    pace.room.look(message.sent_ns);
+                }
+                Err(code) => break Some(code),
+            }
+        };
+        book.sent(&message, !had_room || pace.room.waited(message.intended_ns));
+        if let Some(code) = refused {
+            book.failed(&message, &code, message.sent_ns);
+        }
+        Ok(had_room)
+    }
+
+    /// Waits for reports, but not longer than this. `true`: the user has enough, and nothing more
+    /// is to be waited for.
+    fn wait(&mut self, most: Duration, stop: &Stop, pace: &mut Pace) -> Result<bool, DriverError> {
+        let is_waiting = !self.slots.is_empty();
+        let now_ns = pace.clock.now_ns();
+        if pace.patience.is_over(now_ns, is_waiting, stop.is_set()) {
+            return match stop.is_set() {
+                true => Ok(true),
+                false => Err(self.url.gone(SILENT)),
+            };
+        }
+        pace.waiter.wait(most.min(WAIT_MAX));
+        Ok(false)
+    }
+}
+
+/// What a run waits with.
+struct Pace {
+    clock: Clock,
+    waiter: Arc<Waiter>,
+    patience: Patience,
+    room: Room,
 }
 
 impl Produce for KafkaProducer {
     fn run(&mut self, feed: &mut Feed, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
-        let waiter = Waiter::here();
         let clock = feed.clock();
+        let mut pace = Pace {
+            clock,
+            waiter: Waiter::here(),
+            patience: Patience::new(clock.now_ns()),
+            room: Room::new(feed.is_open()),
+        };
         let native = Arc::clone(&self.native);
-        let _bell = native.bell(&waiter);
-        let result = self.publish(feed, book, stop, &waiter);
+        let _bell = native.bell(&pace.waiter);
+        let result = self.publish(feed, book, stop, &mut pace);
         let now_ns = clock.now_ns();
         for message in self.slots.take_all() {
             book.failed(&message, &"no answer came", now_ns);

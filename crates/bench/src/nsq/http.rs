@@ -1,19 +1,19 @@
 //! The little that is asked of NSQ's HTTP API: one request per connection, answers bounded.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-/// For each step of a request.
+use crate::timed::Timed;
+
+/// For all of a request.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Answers are short.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
 /// The body of an answer with status 200; `None`: another status.
 pub(super) fn request(address: SocketAddr, method: &str, path: &str) -> io::Result<Option<String>> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut stream = Timed::connect(&address, PATIENCE)?;
     // Version 1.0 answers neither in chunks nor keeps the connection.
     let request = format!(
         "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: 0\r\nAccept: */*\r\n\r\n"

@@ -7,14 +7,9 @@ use crate::feed::{Feed, Next};
 use crate::flights::Flights;
 use crate::nsq::codec::{Frame, HEARTBEAT, Publish, command};
 use crate::nsq::wire::{Wire, WireError};
+use crate::pace::{LOOK_NS, Patience, Room, SILENT};
 use crate::url::Url;
 
-/// How often a producer that has nothing to do looks whether it is stopped.
-const LOOK_NS: u64 = 50_000_000;
-/// An answer that has not come for so long once everything is sent does not come.
-const PATIENCE_NS: u64 = 30_000_000_000;
-/// The same after the user has said that it is enough.
-const STOPPED_PATIENCE_NS: u64 = 2_000_000_000;
 /// More is not written before the system has taken what is.
 const WAITING_BYTES_MAX: usize = 4 << 20;
 /// A publish is cut here: brokers refuse larger ones (nsqd's `max-body-size` is 5 MiB).
@@ -36,10 +31,9 @@ impl Produce for Producer {
             clock: feed.clock(),
             flights: Flights::default(),
             is_done: false,
-            answered_ns: 0,
+            patience: Patience::new(feed.clock().now_ns()),
             refused: None,
-            free_since_ns: 0,
-            was_full: false,
+            room: Room::new(feed.is_open()),
         };
         let url = self.url.clone();
         let result = self.work(&mut work, feed, book, stop);
@@ -53,7 +47,7 @@ impl Produce for Producer {
         match unanswered {
             0 => Ok(()),
             _ if stop.is_set() => Ok(()),
-            _ => Err(url.gone("answers did not come within 30 seconds")),
+            _ => Err(url.gone(SILENT)),
         }
     }
 }
@@ -64,13 +58,10 @@ struct Work {
     flights: Flights,
     /// Nothing more is to be sent.
     is_done: bool,
-    /// When the last answer came, or the last message was sent.
-    answered_ns: u64,
+    patience: Patience,
     /// The words of the last refusal.
     refused: Option<String>,
-    /// Since when there is room; what was due before that has waited for the broker.
-    free_since_ns: u64,
-    was_full: bool,
+    room: Room,
 }
 
 impl Producer {
@@ -89,15 +80,14 @@ impl Producer {
             };
             work.is_done |= stop.is_set();
             self.wire.send()?;
-            if work.is_done {
-                let patience_ns = match stop.is_set() {
-                    true => STOPPED_PATIENCE_NS,
-                    false => PATIENCE_NS,
-                };
-                let is_over = now_ns.saturating_sub(work.answered_ns) > patience_ns;
-                if work.flights.is_empty() || is_over {
-                    return Ok(());
-                }
+            if self.wire.has_moved() {
+                work.patience.moved();
+            }
+            let is_waiting = !work.flights.is_empty();
+            if work.is_done && !is_waiting
+                || work.patience.is_over(now_ns, is_waiting, stop.is_set())
+            {
+                return Ok(());
             }
             let most_ns = match due_ns {
                 u64::MAX => LOOK_NS,
@@ -111,7 +101,13 @@ impl Producer {
     }
 
     /// Writes what is due and has room. Returns when the next message is due.
-    fn publish(&mut self, work: &mut Work, feed: &mut Feed, book: &mut Book, now_ns: u64) -> u64 {
+    fn publish(
+        &mut self,
+        work: &mut Work,
+        feed: &mut Feed,
+        book: &mut Book,
+        mut now_ns: u64,
+    ) -> u64 {
         let bytes = feed.size_bytes();
         let fitting = u32::try_from(BODY_BYTES_MAX / (bytes + 4)).unwrap_or(u32::MAX);
         let batch = self.batch_messages.min(fitting).max(1);
@@ -121,15 +117,19 @@ impl Producer {
                 false => 0,
             };
             if room == 0 {
-                work.was_full = true;
+                work.room.full(work.clock.now_ns());
                 return u64::MAX;
             }
-            if std::mem::take(&mut work.was_full) {
-                work.free_since_ns = now_ns;
+            if work.room.is_behind() {
+                now_ns = work.clock.now_ns();
             }
+            work.room.look(now_ns);
             let mut message = match feed.next(now_ns) {
                 Next::Send(message) => message,
-                Next::At(due_ns) => return due_ns,
+                Next::At(due_ns) => {
+                    work.room.caught_up();
+                    return due_ns;
+                }
                 Next::Done => {
                     work.is_done = true;
                     return u64::MAX;
@@ -142,7 +142,7 @@ impl Producer {
             for count in 1.. {
                 publish.message(out, bytes);
                 feed.push(&message, out);
-                let waited = message.intended_ns < work.free_since_ns;
+                let waited = work.room.waited(message.intended_ns);
                 book.sent(&message, waited);
                 work.flights.push(&message);
                 if count == most {
@@ -151,6 +151,7 @@ impl Producer {
                 match feed.next(now_ns) {
                     Next::Send(next) => message = next,
                     Next::At(at_ns) => {
+                        work.room.caught_up();
                         due_ns = at_ns;
                         break;
                     }
@@ -163,7 +164,6 @@ impl Producer {
             }
             publish.end(out);
             work.flights.end_request();
-            work.answered_ns = now_ns;
             if due_ns > 0 {
                 return due_ns;
             }
@@ -176,11 +176,11 @@ impl Producer {
         self.wire.frames(|frame, out| match frame {
             Frame::Response(HEARTBEAT) => command(out, &["NOP"]),
             Frame::Response(_) => {
-                work.answered_ns = now_ns;
+                work.patience.moved();
                 work.flights.acked(book, bytes, now_ns);
             }
             Frame::Error(words) => {
-                work.answered_ns = now_ns;
+                work.patience.moved();
                 let words = String::from_utf8_lossy(words).into_owned();
                 work.flights.failed(book, &words, now_ns);
                 work.refused = Some(words);

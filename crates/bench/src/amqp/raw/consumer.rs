@@ -15,11 +15,15 @@ use crate::amqp::consumer::QUEUE;
 /// How often a consumer that gets nothing looks whether it is stopped.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// The largest message that is taken, if those of the plan are not larger: RabbitMQ's own bound.
+const MESSAGE_BYTES_MAX: usize = 16 << 20;
+
 /// A consumer.
 pub(crate) struct RawConsumer {
     connection: RawConnection,
     queue: String,
     arriving: Arriving,
+    message_bytes_max: u64,
     /// The last delivery, and the last one that was acknowledged.
     last: u64,
     acked: u64,
@@ -52,6 +56,7 @@ impl RawConsumer {
             connection,
             queue: plan.topic.clone(),
             arriving: Arriving::default(),
+            message_bytes_max: MESSAGE_BYTES_MAX.max(plan.size_bytes) as u64,
             last: 0,
             acked: 0,
         })
@@ -61,12 +66,18 @@ impl RawConsumer {
     fn take(&mut self, book: &mut Book) -> Result<(), WireError> {
         let now_ns = book.clock().now_ns();
         let (arriving, last) = (&mut self.arriving, &mut self.last);
+        let most = self.message_bytes_max;
         self.connection.read(|frame| {
             match frame {
                 Frame::Deliver {
                     tag,
                     is_redelivered,
                 } => (arriving.tag, arriving.is_redelivered) = (tag, is_redelivered),
+                Frame::Header { body_bytes } if body_bytes > most => {
+                    return Err(WireError::Protocol(format!(
+                        "it announced a message of {body_bytes} bytes"
+                    )));
+                }
                 Frame::Header { body_bytes } => {
                     arriving.left_bytes = body_bytes;
                     arriving.body.clear();

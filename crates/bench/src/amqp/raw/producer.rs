@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::book::Book;
 use crate::driver::{DriverError, Produce, Stop};
 use crate::feed::{Feed, Message, Next};
+use crate::pace::{LOOK_NS, Patience, Room, SILENT};
 use crate::plan::{Acks, Plan};
 use crate::url::Url;
 use crate::wire::WireError;
@@ -14,12 +15,6 @@ use super::codec::{self, FRAME_EXTRA_BYTES, Frame, publish_head, put_body};
 use super::{RawConnection, closing};
 use crate::amqp::producer::{PERSISTENT, TRANSIENT};
 
-/// How often a producer that has nothing to do looks whether it is stopped.
-const LOOK_NS: u64 = 50_000_000;
-/// An answer that has not come for so long once everything is sent does not come.
-const PATIENCE_NS: u64 = 30_000_000_000;
-/// The same after the user has said that it is enough.
-const STOPPED_PATIENCE_NS: u64 = 2_000_000_000;
 /// More is not written before the system has taken what is.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 /// Messages on their way that have no other bound.
@@ -67,31 +62,28 @@ impl RawProducer {
     fn work(&mut self, feed: &mut Feed, book: &mut Book, stop: &Stop) -> Result<(), WireError> {
         let clock = feed.clock();
         let bytes = feed.size_bytes();
-        // What was due before there was room has waited for the broker.
-        let (mut free_since_ns, mut was_full) = (0, false);
-        let (mut is_done, mut moved_ns) = (false, clock.now_ns());
+        let mut room = Room::new(feed.is_open());
+        let (mut is_done, mut patience) = (false, Patience::new(clock.now_ns()));
         loop {
             is_done |= stop.is_set();
             let mut due_ns = u64::MAX;
             while !is_done {
                 let has_room = self.unconfirmed.len() < self.window
                     && self.connection.wire.waiting_bytes() < WAITING_BYTES_MAX;
+                let now_ns = clock.now_ns();
                 if !has_room {
-                    was_full = true;
+                    room.full(now_ns);
                     break;
                 }
-                let now_ns = clock.now_ns();
-                if std::mem::take(&mut was_full) {
-                    free_since_ns = now_ns;
-                }
+                room.look(now_ns);
                 match feed.next(now_ns) {
                     Next::Send(message) => {
                         self.put(&message, feed);
-                        book.sent(&message, message.intended_ns < free_since_ns);
+                        book.sent(&message, room.waited(message.intended_ns));
                         self.unconfirmed.push(message);
-                        moved_ns = now_ns;
                     }
                     Next::At(at_ns) => {
+                        room.caught_up();
                         due_ns = at_ns;
                         break;
                     }
@@ -102,24 +94,22 @@ impl RawProducer {
             let now_ns = clock.now_ns();
             if !self.is_confirmed && self.connection.wire.waiting_bytes() == 0 {
                 // Nobody will answer; the system has them.
+                patience.moved();
                 let all = self.unconfirmed.len() as u64;
                 self.unconfirmed
                     .settle_first(all, |message| book.acked(&message, bytes, now_ns));
             }
-            if is_done {
-                let patience_ns = match stop.is_set() {
-                    true => STOPPED_PATIENCE_NS,
-                    false => PATIENCE_NS,
-                };
-                let is_over = now_ns.saturating_sub(moved_ns) > patience_ns;
-                if self.unconfirmed.is_empty() || is_over {
-                    return Ok(());
-                }
+            if self.connection.wire.has_moved() {
+                patience.moved();
+            }
+            let is_waiting = !self.unconfirmed.is_empty();
+            if is_done && !is_waiting || patience.is_over(now_ns, is_waiting, stop.is_set()) {
+                return Ok(());
             }
             let most_ns = due_ns.saturating_sub(now_ns).min(LOOK_NS);
             if self.connection.exchange(Duration::from_nanos(most_ns))? {
-                moved_ns = clock.now_ns();
-                self.answers(book, bytes, moved_ns)?;
+                patience.moved();
+                self.answers(book, bytes, clock.now_ns())?;
             }
         }
     }
@@ -176,10 +166,7 @@ impl Produce for RawProducer {
         match unanswered {
             0 => Ok(()),
             _ if stop.is_set() => Ok(()),
-            _ => Err(self
-                .connection
-                .url
-                .gone("answers did not come within 30 seconds")),
+            _ => Err(self.connection.url.gone(SILENT)),
         }
     }
 }

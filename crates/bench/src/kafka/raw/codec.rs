@@ -14,6 +14,8 @@
 //! Source: Kafka's protocol guide; Produce version 7, Fetch version 11, which every broker since
 //! Kafka 2.3 has, RecordBatch version 2.
 
+use crate::wire::WireError;
+
 /// A client that is told apart in the broker's logs.
 const CLIENT: &str = "cloverleaf-bench";
 const PRODUCE: (i16, i16) = (0, 7);
@@ -27,6 +29,8 @@ const BATCH_CRC_AT: usize = 17;
 const BATCH_CRC_FROM: usize = 21;
 /// How long the broker may wait for its replicas.
 const TIMEOUT_MS: i32 = 30_000;
+/// Bytes of an answer's number, the least that it has behind its size.
+const NUMBER_BYTES: usize = 4;
 /// The codec in a batch's attributes.
 const CODEC_MASK: i16 = 7;
 
@@ -157,12 +161,12 @@ pub(super) fn put_fetch(
     topic: &str,
     partitions: &[(i32, i64)],
     wait_ms: i32,
-    bytes_max: i32,
+    (bytes_max, partition_bytes_max): (i32, i32),
 ) {
     let start = out.len();
     put_head(out, FETCH, number);
     let count = i32::try_from(partitions.len()).unwrap_or(i32::MAX);
-    for field in [-1, wait_ms, 1, bytes_max.saturating_mul(count)] {
+    for field in [-1, wait_ms, 1, bytes_max] {
         put_i32(out, field);
     }
     // Uncommitted transactions too; no session.
@@ -177,7 +181,7 @@ pub(super) fn put_fetch(
         put_i32(out, -1);
         out.extend_from_slice(&offset.to_be_bytes());
         out.extend_from_slice(&(-1i64).to_be_bytes());
-        put_i32(out, bytes_max);
+        put_i32(out, partition_bytes_max);
     }
     put_i32(out, 0);
     put_string(out, "");
@@ -238,10 +242,22 @@ impl<'b> Reader<'b> {
 
 /// The first answer in these bytes, without size and number, and how many bytes it has with them;
 /// `None`: it is not whole.
-pub(super) fn answer(bytes: &[u8]) -> Option<(&[u8], usize)> {
-    let size = usize::try_from(i32::from_be_bytes(*bytes.first_chunk()?)).unwrap_or(0);
-    let whole = bytes.get(4..4 + size)?;
-    Some((whole.get(4..).unwrap_or_default(), 4 + size))
+///
+/// # Errors
+/// It is said to have more than `most` bytes, or fewer than an answer has.
+pub(super) fn answer(bytes: &[u8], most: usize) -> Result<Option<(&[u8], usize)>, WireError> {
+    let Some(size) = bytes.first_chunk() else {
+        return Ok(None);
+    };
+    let said = i32::from_be_bytes(*size);
+    let size = usize::try_from(said).ok().filter(|size| *size <= most);
+    let Some(size) = size.filter(|size| *size >= NUMBER_BYTES) else {
+        return Err(WireError::Protocol(format!(
+            "it announced an answer of {said} bytes"
+        )));
+    };
+    let whole = bytes.get(4..4 + size);
+    Ok(whole.map(|whole| (&whole[NUMBER_BYTES..], 4 + size)))
 }
 
 /// The error of a Produce answer with one partition, 0: none.
@@ -362,8 +378,9 @@ mod tests {
     #[test]
     fn answers_are_found() {
         let bytes = [&[0, 0, 0, 6, 0, 0, 0, 1, 5, 6][..], &[0, 0]].concat();
-        assert_eq!(answer(&bytes), Some((&[5, 6][..], 10)));
-        assert_eq!(answer(&bytes[..9]), None);
+        assert_eq!(answer(&bytes, 6).unwrap(), Some((&[5, 6][..], 10)));
+        assert_eq!(answer(&bytes[..9], 6).unwrap(), None);
+        assert_eq!(answer(&bytes[..3], 6).unwrap(), None);
         let mut produce = Vec::new();
         put_i32(&mut produce, 1);
         put_string(&mut produce, "t");
@@ -371,6 +388,14 @@ mod tests {
         put_i32(&mut produce, 3);
         produce.extend_from_slice(&7i16.to_be_bytes());
         assert_eq!(produced(&produce), Some(7));
+    }
+
+    #[test]
+    fn a_size_that_cannot_be_is_not_waited_for() {
+        for size in [7, i32::MAX, 3, -1, i32::MIN] {
+            let error = answer(&size.to_be_bytes(), 6).unwrap_err().to_string();
+            assert_eq!(error, format!("it announced an answer of {size} bytes"));
+        }
     }
 
     proptest! {
@@ -387,7 +412,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_looked_at(bytes: Vec<u8>) {
-            let _ = (answer(&bytes), produced(&bytes));
+            let _ = (answer(&bytes, 100), produced(&bytes));
             let _ = fetched(&bytes, |_, _, batches| {
                 let _ = records(batches, 0, |_| {});
             });

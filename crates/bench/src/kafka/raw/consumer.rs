@@ -18,7 +18,12 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How long the broker may wait for messages: librdkafka's default.
 const FETCH_WAIT_MS: i32 = 500;
 /// Most bytes of a partition in an answer, if one message does not have more: librdkafka's default.
-const FETCH_BYTES_MAX: usize = 1 << 20;
+const PARTITION_BYTES_MAX: usize = 1 << 20;
+/// Most bytes of all partitions in an answer, likewise.
+const FETCH_BYTES_MAX: usize = 50 << 20;
+/// What an answer may have beside that: the first batch comes whole whatever was asked for, and
+/// others' may lie in a user's topic.
+const ANSWER_EXTRA_BYTES: usize = 16 << 20;
 
 /// A consumer of some partitions.
 pub(crate) struct RawConsumer {
@@ -26,7 +31,8 @@ pub(crate) struct RawConsumer {
     topic: String,
     /// Partitions, and what is wanted next of each.
     partitions: Vec<(i32, i64)>,
-    bytes_max: i32,
+    /// Most bytes of an answer, and of a partition in it.
+    bytes_max: (i32, i32),
 }
 
 impl RawConsumer {
@@ -37,12 +43,15 @@ impl RawConsumer {
         partitions: Vec<(i32, i64)>,
         metadata: &Metadata,
     ) -> Result<RawConsumer, DriverError> {
-        let bytes_max = FETCH_BYTES_MAX.max(2 * plan.size_bytes);
+        let partition_bytes_max = PARTITION_BYTES_MAX.max(2 * plan.size_bytes);
+        let all = partition_bytes_max.saturating_mul(partitions.len().max(1));
+        let bytes_max = all.min(FETCH_BYTES_MAX.max(partition_bytes_max));
+        let number = |bytes| i32::try_from(bytes).unwrap_or(i32::MAX);
         Ok(RawConsumer {
             connection: RawConnection::open(url, plan, metadata)?,
             topic: plan.topic.clone(),
             partitions,
-            bytes_max: i32::try_from(bytes_max).unwrap_or(i32::MAX),
+            bytes_max: (number(bytes_max), number(partition_bytes_max)),
         })
     }
 
@@ -62,6 +71,7 @@ impl RawConsumer {
 
     fn work(&mut self, book: &mut Book, stop: &Stop) -> Result<(), WireError> {
         let clock = book.clock();
+        let bytes_max = usize::try_from(self.bytes_max.0).unwrap_or(0) + ANSWER_EXTRA_BYTES;
         if !self.partitions.is_empty() {
             self.fetch();
         }
@@ -69,7 +79,7 @@ impl RawConsumer {
             if !self.connection.exchange(LOOK)? {
                 continue;
             }
-            while let Some((body, used)) = answer(self.connection.wire.received()) {
+            while let Some((body, used)) = answer(self.connection.wire.received(), bytes_max)? {
                 let now_ns = clock.now_ns();
                 take(body, &mut self.partitions, book, now_ns)?;
                 self.connection.wire.take(used);

@@ -9,6 +9,7 @@ use crate::book::Book;
 use crate::clock::Clock;
 use crate::driver::{DriverError, Produce, Stop};
 use crate::feed::{Feed, Message, Next};
+use crate::pace::{LOOK_NS, Patience, Room, SILENT};
 use crate::plan::{Acks, Plan};
 use crate::url::Url;
 use crate::wire::WireError;
@@ -16,18 +17,14 @@ use crate::wire::WireError;
 use super::codec::{ProduceRequest, answer, produced};
 use super::{RawConnection, words};
 
-/// How often a producer that has nothing to do looks whether it is stopped.
-const LOOK_NS: u64 = 50_000_000;
-/// An answer that has not come for so long once everything is sent does not come.
-const PATIENCE_NS: u64 = 30_000_000_000;
-/// The same after the user has said that it is enough.
-const STOPPED_PATIENCE_NS: u64 = 2_000_000_000;
 /// More is not written before the system has taken what is.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 /// Messages on their way that have no other bound.
 const HELD_MESSAGES: usize = 100_000;
 /// A batch is cut here: brokers refuse larger ones (`message.max.bytes` is 1 MiB).
 const BATCH_BYTES_MAX: usize = 1_000_000;
+/// Most bytes of an answer to a batch: a topic's name and some numbers.
+const ANSWER_BYTES_MAX: usize = 64 << 10;
 /// What a message weighs beside its value, at most.
 const RECORD_EXTRA_BYTES: usize = 32;
 
@@ -86,10 +83,9 @@ impl RawProducer {
         let clock = feed.clock();
         let bytes = feed.size_bytes();
         let mut work = Work {
-            free_since_ns: 0,
-            was_full: false,
+            room: Room::new(feed.is_open()),
             is_done: false,
-            moved_ns: clock.now_ns(),
+            patience: Patience::new(clock.now_ns()),
         };
         loop {
             work.is_done |= stop.is_set();
@@ -98,25 +94,25 @@ impl RawProducer {
             let now_ns = clock.now_ns();
             if self.acks == 0 && self.connection.wire.waiting_bytes() == 0 {
                 // Nobody will answer; the system has them.
+                work.patience.moved();
                 self.requests.clear();
                 for message in self.messages.drain(..) {
                     book.acked(&message, bytes, now_ns);
                 }
             }
-            if work.is_done {
-                let patience_ns = match stop.is_set() {
-                    true => STOPPED_PATIENCE_NS,
-                    false => PATIENCE_NS,
-                };
-                let is_over = now_ns.saturating_sub(work.moved_ns) > patience_ns;
-                if self.messages.is_empty() || is_over {
-                    return Ok(());
-                }
+            if self.connection.wire.has_moved() {
+                work.patience.moved();
+            }
+            let is_waiting = !self.messages.is_empty();
+            if work.is_done && !is_waiting
+                || work.patience.is_over(now_ns, is_waiting, stop.is_set())
+            {
+                return Ok(());
             }
             let most_ns = due_ns.saturating_sub(now_ns).min(LOOK_NS);
             if self.connection.exchange(Duration::from_nanos(most_ns))? {
-                work.moved_ns = clock.now_ns();
-                self.answers(book, bytes, work.moved_ns)?;
+                work.patience.moved();
+                self.answers(book, bytes, clock.now_ns())?;
             }
         }
     }
@@ -129,23 +125,23 @@ impl RawProducer {
                 true => self.window.saturating_sub(self.messages.len()),
                 false => 0,
             };
+            let now_ns = clock.now_ns();
             if room == 0 {
-                work.was_full = true;
+                work.room.full(now_ns);
                 return u64::MAX;
             }
-            let now_ns = clock.now_ns();
-            if std::mem::take(&mut work.was_full) {
-                work.free_since_ns = now_ns;
-            }
+            work.room.look(now_ns);
             match feed.next(now_ns) {
                 Next::Send(message) => {
-                    work.moved_ns = now_ns;
                     let most = self.batch_messages.min(room);
                     if let Some(due_ns) = self.put(message, most, work, feed, book, clock) {
                         return due_ns;
                     }
                 }
-                Next::At(due_ns) => return due_ns,
+                Next::At(due_ns) => {
+                    work.room.caught_up();
+                    return due_ns;
+                }
                 Next::Done => work.is_done = true,
             }
         }
@@ -173,7 +169,7 @@ impl RawProducer {
         let bytes = feed.size_bytes();
         for count in 1.. {
             request.push(out, bytes, |out| feed.push(&message, out));
-            book.sent(&message, message.intended_ns < work.free_since_ns);
+            book.sent(&message, work.room.waited(message.intended_ns));
             self.messages.push_back(message);
             let next = match count < most {
                 true => feed.next(first.sent_ns),
@@ -185,7 +181,10 @@ impl RawProducer {
                     continue;
                 }
                 Next::At(0) => {}
-                Next::At(at_ns) => due_ns = Some(at_ns),
+                Next::At(at_ns) => {
+                    work.room.caught_up();
+                    due_ns = Some(at_ns);
+                }
                 Next::Done => work.is_done = true,
             }
             self.requests.push_back(count);
@@ -197,7 +196,7 @@ impl RawProducer {
     }
 
     fn answers(&mut self, book: &mut Book, bytes: usize, now_ns: u64) -> Result<(), WireError> {
-        while let Some((body, used)) = answer(self.connection.wire.received()) {
+        while let Some((body, used)) = answer(self.connection.wire.received(), ANSWER_BYTES_MAX)? {
             let code = produced(body);
             self.connection.wire.take(used);
             let code = code.ok_or_else(|| {
@@ -217,13 +216,10 @@ impl RawProducer {
 
 /// Where a run stands.
 struct Work {
-    /// What was due before there was room has waited for the broker.
-    free_since_ns: u64,
-    was_full: bool,
+    room: Room,
     /// Nothing more is to be sent.
     is_done: bool,
-    /// When the last message was sent, or the last answer came.
-    moved_ns: u64,
+    patience: Patience,
 }
 
 impl Produce for RawProducer {
@@ -238,10 +234,7 @@ impl Produce for RawProducer {
         match unanswered {
             0 => Ok(()),
             _ if stop.is_set() => Ok(()),
-            _ => Err(self
-                .connection
-                .url
-                .gone("answers did not come within 30 seconds")),
+            _ => Err(self.connection.url.gone(SILENT)),
         }
     }
 }
