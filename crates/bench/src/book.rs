@@ -51,6 +51,10 @@ pub struct Tally {
     pub bytes: u64,
     /// Messages that were refused, or whose acknowledgement did not come.
     pub errors: u64,
+    /// Those of them for which no answer came until they were given up. They are in the latencies
+    /// with the time until then: without them these would be of the lucky ones alone.
+    #[serde(default)]
+    pub unanswered: u64,
     /// The first errors in words.
     pub error_texts: Vec<String>,
     /// Messages that came and are not of this measurement.
@@ -59,6 +63,9 @@ pub struct Tally {
     /// latencies count as none.
     #[serde(default)]
     pub early: u64,
+    /// Messages of this measurement that came with other bytes than they were sent with.
+    #[serde(default)]
+    pub damaged: u64,
     /// From the intended time to the acknowledgement, or to the consumer.
     pub response: Histogram,
     /// From the actual time.
@@ -98,6 +105,8 @@ impl Tally {
         self.errors += other.errors;
         self.foreign += other.foreign;
         self.early += other.early;
+        self.unanswered += other.unanswered;
+        self.damaged += other.damaged;
         for text in &other.error_texts {
             self.note(text);
         }
@@ -293,7 +302,22 @@ impl Book {
         }
     }
 
-    /// A message was refused, or given up.
+    /// No answer to a message came, and none is waited for any more. If an answer cannot come
+    /// because the connection has ended, it has [`Book::failed`]: then the time until that says
+    /// nothing.
+    pub fn gave_up(&mut self, message: &Message, error: &dyn std::fmt::Display, now_ns: u64) {
+        if message.is_measured {
+            self.turn(now_ns);
+            self.tally.unanswered += 1;
+            let service_ns = now_ns.saturating_sub(message.sent_ns);
+            self.tally.service.record(service_ns);
+            let response_ns = now_ns.saturating_sub(message.intended_ns);
+            self.second.response.record(response_ns);
+        }
+        self.failed(message, error, now_ns);
+    }
+
+    /// A message was refused, or got lost with its connection.
     pub fn failed(&mut self, message: &Message, error: &dyn std::fmt::Display, now_ns: u64) {
         self.live.failures.fetch_add(1, Ordering::Relaxed);
         if message.is_measured {
@@ -305,12 +329,15 @@ impl Book {
     }
 
     /// A message came. `stream` names what keeps its order ([`Seen::came`]). `false`: it is not of
-    /// this measurement.
+    /// this measurement, or was damaged.
     #[inline]
     pub fn came(&mut self, message: &[u8], stream: Option<u32>, now_ns: u64) -> bool {
         let stamp = Stamp::read(message).filter(|stamp| stamp.run == self.run);
         let Some(stamp) = stamp else {
-            self.tally.foreign += 1;
+            match Stamp::was_of(self.run, message) {
+                true => self.tally.damaged += 1,
+                false => self.tally.foreign += 1,
+            }
             return false;
         };
         if self.tally.seen.came(stamp.producer, stamp.sequence, stream) {
@@ -469,6 +496,53 @@ mod tests {
         }
         let tally = book.finish();
         assert_eq!((tally.messages, tally.rate()), (2, 4.0));
+    }
+
+    #[test]
+    fn what_is_not_answered_is_not_left_out_of_latency() {
+        let mut book = Book::new(Clock::new(), 1, 3, SECOND_NS, Live::default());
+        for sequence in 0..98 {
+            let fast = message(sequence, SECOND_NS, SECOND_NS);
+            book.acked(&fast, 100, SECOND_NS + 1_000_000);
+        }
+        let late_ns = 31 * SECOND_NS;
+        // Sent half a second after its time.
+        let never = message(98, SECOND_NS, SECOND_NS * 3 / 2);
+        book.gave_up(&never, &"no answer came", late_ns);
+        // That one was refused soon: no latency of an acknowledgement.
+        let refused = message(99, SECOND_NS, SECOND_NS);
+        book.failed(&refused, &"no", SECOND_NS + 5);
+        book.gave_up(&message(100, 0, 0), &"no answer came", late_ns);
+        let tally = book.finish();
+        assert_eq!((tally.messages, tally.errors, tally.unanswered), (98, 2, 1));
+        assert_eq!((tally.response.len(), tally.service.len()), (99, 99));
+        assert_eq!(tally.response.quantile_ns(0.5) / 1_000_000, 1);
+        assert_eq!(tally.response.max_ns() / 100_000_000, 300);
+        assert_eq!(tally.service.max_ns() / 100_000_000, 295);
+    }
+
+    #[test]
+    fn damaged_messages_are_told_from_other_programs() {
+        let mut book = Book::new(Clock::new(), 7, 0, 0, Live::default());
+        let mut one = [0; 60];
+        let mut stamp = Stamp {
+            run: 7,
+            producer: 0,
+            sequence: 0,
+            intended_unix_ns: 5,
+            lag_us: 0,
+        };
+        stamp.write(&mut one);
+        assert!(book.came(&one, None, 9));
+        assert!(!book.came(&one[..59], None, 9), "its end is missing");
+        one[50] ^= 1;
+        assert!(!book.came(&one, None, 9), "a bit of its body");
+        stamp.run = 6;
+        stamp.write(&mut one);
+        assert!(!book.came(&one, None, 9), "an earlier measurement's");
+        assert!(!book.came(b"hello", None, 9));
+        let tally = book.finish();
+        assert_eq!((tally.messages, tally.damaged, tally.foreign), (1, 2, 2));
     }
 
     #[test]

@@ -139,6 +139,13 @@ pub trait Connect: Send + Sync {
 
     /// What an acknowledgement of this broker promises under this plan.
     fn promise(&self, plan: &Plan) -> Promise;
+
+    /// Why messages of one producer may change their order on the way to the broker, though that
+    /// keeps what it gets; without a full stop. `None`: they may not.
+    fn may_reorder(&self, plan: &Plan) -> Option<String> {
+        let _ = plan;
+        None
+    }
 }
 
 /// A connection that publishes.

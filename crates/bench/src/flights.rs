@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::book::Book;
 use crate::feed::Message;
+use crate::pace::UNANSWERED;
 
 /// Consecutive messages of one request with the same times.
 #[derive(Debug, Clone, Copy)]
@@ -69,14 +70,18 @@ impl Flights {
 
     /// The oldest request was refused.
     pub(crate) fn failed(&mut self, book: &mut Book, error: &str, now_ns: u64) {
-        self.next_request(|flight| fail(book, &flight, error, now_ns));
+        self.next_request(|flight| flight.each(|it| book.failed(it, &error, now_ns)));
     }
 
-    /// No answers come any more. Returns how many messages got none.
-    pub(crate) fn give_up(&mut self, book: &mut Book, error: &str, now_ns: u64) -> u32 {
+    /// No answers come any more; `is_silent`: though they could. Returns how many messages got
+    /// none.
+    pub(crate) fn give_up(&mut self, book: &mut Book, is_silent: bool, now_ns: u64) -> u32 {
         let messages = self.messages;
         for flight in self.flights.drain(..) {
-            fail(book, &flight, error, now_ns);
+            flight.each(|message| match is_silent {
+                true => book.gave_up(message, &UNANSWERED, now_ns),
+                false => book.failed(message, &UNANSWERED, now_ns),
+            });
         }
         self.requests.clear();
         (self.messages, self.begun) = (0, 0);
@@ -92,13 +97,14 @@ impl Flights {
     }
 }
 
-fn fail(book: &mut Book, flight: &Flight, error: &str, now_ns: u64) {
-    for number in 0..u64::from(flight.count) {
-        let message = Message {
-            sequence: flight.first.sequence + number,
-            ..flight.first
-        };
-        book.failed(&message, &error, now_ns);
+impl Flight {
+    fn each(&self, mut each: impl FnMut(&Message)) {
+        for number in 0..u64::from(self.count) {
+            each(&Message {
+                sequence: self.first.sequence + number,
+                ..self.first
+            });
+        }
     }
 }
 
@@ -132,15 +138,17 @@ mod tests {
         assert_eq!((flights.len(), flights.flights.len()), (5, 4));
         flights.acked(&mut book, 10, 6_000_000);
         flights.failed(&mut book, "no", 6_000_000);
-        assert_eq!(flights.give_up(&mut book, "gone", 7_000_000), 1);
+        assert_eq!(flights.give_up(&mut book, true, 7_000_000), 1);
         // An answer to nothing changes nothing.
         flights.acked(&mut book, 10, 8_000_000);
         assert!(flights.is_empty());
         let tally = book.finish();
         assert_eq!((tally.messages, tally.bytes, tally.errors), (3, 30, 2));
-        assert_eq!((tally.response.len(), tally.service.len()), (3, 3));
-        assert_eq!(tally.response.quantile_ns(0.3) / 100_000, 50);
+        // And the one that was given up.
+        assert_eq!((tally.response.len(), tally.service.len()), (4, 4));
+        assert_eq!(tally.unanswered, 1);
+        assert_eq!(tally.response.quantile_ns(0.25) / 100_000, 50);
         assert_eq!(tally.acked[&0].len(), 3);
-        assert_eq!(tally.error_texts, ["no", "gone"]);
+        assert_eq!(tally.error_texts, ["no", UNANSWERED]);
     }
 }

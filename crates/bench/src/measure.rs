@@ -101,6 +101,7 @@ impl Target<'_> {
                 versions: self.versions(),
                 promise: self.connect.promise(plan),
                 is_claimed: false,
+                may_reorder: self.connect.may_reorder(plan),
             },
             kind,
             plan: plan.clone(),

@@ -1,6 +1,7 @@
 //! What a table does not say by itself, in sentences.
 
 use crate::book::Tally;
+use crate::driver::Promise;
 use crate::outcome::{ASKED_RATE, Kind, Outcome, Report, Row};
 use crate::plan::Amount;
 use crate::schedule::Arrivals;
@@ -89,16 +90,26 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
     }
     if let Some(findings) = &outcome.findings {
         if findings.lost > 0 {
-            notes.push(format!(
-                "LOST: {label}: {} messages were acknowledged and came to no consumer.",
-                words::count(findings.lost)
-            ));
+            let lost = words::count(findings.lost);
+            notes.push(match outcome.subject.promise {
+                Promise::None => format!(
+                    "LOST: {label}: {lost} messages were sent and came to no consumer. Nobody \
+                     acknowledges them with these settings, so nothing else was promised."
+                ),
+                _ => format!(
+                    "LOST: {label}: {lost} messages were acknowledged and came to no consumer."
+                ),
+            });
         }
         if findings.out_of_order > 0 {
             notes.push(format!(
-                "OUT OF ORDER: {label}: {} messages came behind a later one where order is \
-                 promised.",
-                words::count(findings.out_of_order)
+                "OUT OF ORDER: {label}: {} messages came behind a later one of the same producer \
+                 {}.",
+                words::count(findings.out_of_order),
+                match &outcome.subject.may_reorder {
+                    None => "where order is promised".to_owned(),
+                    Some(why) => format!("on the same way. The broker need not be at fault: {why}"),
+                }
             ));
         }
         if findings.duplicates > 0 {
@@ -128,6 +139,7 @@ fn of_outcome(outcome: &Outcome) -> Vec<String> {
             ));
         }
     }
+    notes.extend(of_faults(outcome));
     notes.extend(
         outcome
             .remarks
@@ -228,6 +240,38 @@ fn of_empty(row: &Row) -> Option<String> {
     })
 }
 
+/// What was not taken, not answered, or not left as it was.
+fn of_faults(outcome: &Outcome) -> Vec<String> {
+    let label = &outcome.subject.label;
+    let mut notes = Vec::new();
+    let sides = [&outcome.produced, &outcome.consumed];
+    for tally in sides.into_iter().flatten() {
+        let refused = tally.errors.saturating_sub(tally.unanswered);
+        if refused > 0 {
+            notes.push(format!(
+                "ERRORS: {label}: {} messages were refused, or lost their connection before they \
+                 were acknowledged. Latencies are those of the others.",
+                words::count(refused)
+            ));
+        }
+        if tally.unanswered > 0 {
+            notes.push(format!(
+                "NO ANSWER: {label}: {} messages were not acknowledged until they were given up. \
+                 They stand in the latencies with the time until then; in truth it is longer.",
+                words::count(tally.unanswered)
+            ));
+        }
+        if tally.damaged > 0 {
+            notes.push(format!(
+                "DAMAGED: {label}: {} messages came with other bytes than they were sent with. If \
+                 they were acknowledged, they are among those that came to no consumer.",
+                words::count(tally.damaged)
+            ));
+        }
+    }
+    notes
+}
+
 /// Whether an open loop's rate was reached.
 fn of_rate(outcome: &Outcome) -> Option<String> {
     let produced = outcome.produced.as_ref()?;
@@ -306,12 +350,20 @@ mod tests {
             produced.error_texts = vec!["no room".to_owned()];
             produced.foreign = 7;
             produced.early = 8;
+            (produced.errors, produced.unanswered) = (9, 4);
+        }
+        if let Some(consumed) = &mut bad.consumed {
+            consumed.damaged = 6;
         }
         let notes = notes(bad);
         for part in [
             "CUT SHORT: a: it went away",
             "LOST: a: 1,234 messages",
-            "OUT OF ORDER: a: 3 messages",
+            "OUT OF ORDER: a: 3 messages came behind a later one of the same producer where order \
+             is promised.",
+            "ERRORS: a: 5 messages were refused",
+            "NO ANSWER: a: 4 messages were not acknowledged",
+            "DAMAGED: a: 6 messages came with other bytes",
             "2 messages came more than once",
             "4 messages had not been consumed",
             "the generator itself was late: one message in a hundred was sent 2.50 ms or more",
@@ -406,6 +458,28 @@ mod tests {
         embedded.usage.broker_rss_bytes = None;
         let told = notes(embedded);
         assert_eq!(told.matches("memory is not shown").count(), 1, "{told}");
+    }
+
+    #[test]
+    fn nobody_is_blamed_for_what_was_not_promised() {
+        let mut bad = outcome("a", 5);
+        bad.findings = Some(Findings {
+            lost: 7,
+            out_of_order: 3,
+            ..Findings::default()
+        });
+        bad.subject.promise = Promise::None;
+        bad.subject.may_reorder = Some("its client sends again".to_owned());
+        assert!(!bad.is_good(), "it is told, and by the exit status");
+        let notes = notes(bad);
+        for part in [
+            "LOST: a: 7 messages were sent and came to no consumer. Nobody acknowledges",
+            "OUT OF ORDER: a: 3 messages",
+            "The broker need not be at fault: its client sends again.",
+        ] {
+            assert!(notes.contains(part), "{part} in\n{notes}");
+        }
+        assert!(!notes.contains("were acknowledged and") && !notes.contains("order is promised"));
     }
 
     #[test]

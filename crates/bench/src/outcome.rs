@@ -39,6 +39,9 @@ pub struct Subject {
     /// The user says so, not the broker.
     #[serde(default)]
     pub is_claimed: bool,
+    /// Why order may break before messages are at the broker ([`crate::Connect::may_reorder`]).
+    #[serde(default)]
+    pub may_reorder: Option<String>,
 }
 
 /// One measurement.
@@ -90,11 +93,14 @@ impl Outcome {
         (messages > 0 && seconds >= CPU_MIN_S).then(|| seconds * 1e6 / messages as f64)
     }
 
-    /// Whether something was measured, the broker has kept its promises, and nothing was cut short.
+    /// Whether something was measured, nothing was refused, unanswered, lost, damaged or out of
+    /// order, and nothing was cut short.
     pub fn is_good(&self) -> bool {
         let is_broken = self.findings.is_some_and(|findings| findings.is_broken());
         let has_any = self.main().is_some_and(|tally| tally.messages > 0);
-        has_any && self.cut.is_none() && !is_broken
+        let mut sides = [&self.produced, &self.consumed].into_iter().flatten();
+        let has_faults = sides.any(|tally| tally.errors > 0 || tally.damaged > 0);
+        has_any && self.cut.is_none() && !is_broken && !has_faults
     }
 }
 

@@ -18,6 +18,8 @@ const STEP_MAX_NS: u64 = 2 * LOOK_NS;
 /// A generator that sends what has piled up looks at the clock more often than this, whatever the
 /// size of a request; if it does not, it has paused itself.
 const PAUSE_NS: u64 = 5_000_000;
+/// What is said of a message that is waited for no more.
+pub(crate) const UNANSWERED: &str = "no answer came";
 /// What is said of a broker that is waited for no more.
 pub(crate) const SILENT: &str = "it has answered nothing for 30 seconds";
 

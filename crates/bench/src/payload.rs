@@ -1,4 +1,12 @@
 //! What is in a message: a stamp by which it is known again, and bytes behind it.
+//!
+//! ```text
+//! stamp: magic (u32) | run (u32) | producer (u32) | sequence (u64) | intended time (u64)
+//!        | lag (u32) | check (u32)
+//! ```
+//!
+//! The check covers the fields and the size of the message; of every 64th message of a producer it
+//! covers all bytes behind the stamp too. Doing that with each would cost more than sending it.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,8 +14,10 @@ use crate::schedule::Random;
 
 /// Bytes of a [`Stamp`]: the smallest message that can be checked.
 pub const STAMP_BYTES: usize = 36;
-/// Tells our messages from others'.
-const MAGIC: u32 = 0x4356_4c42;
+/// Tells our messages from others'. Another layout of stamps has another one.
+const MAGIC: u32 = 0x4356_4c43;
+/// All bytes of every message whose sequence is a multiple of this are checked.
+const BODY_CHECK_EVERY: u64 = 64;
 /// Bytes from which random bodies are cut: more than one message, so that they differ.
 const RANDOM_BYTES: usize = 1 << 20;
 
@@ -27,7 +37,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Puts it at the beginning of a message.
+    /// Puts it at the beginning of a message, which is complete but for it.
     ///
     /// # Panics
     /// The message is shorter than [`STAMP_BYTES`].
@@ -39,10 +49,12 @@ impl Stamp {
         message[12..20].copy_from_slice(&self.sequence.to_be_bytes());
         message[20..28].copy_from_slice(&self.intended_unix_ns.to_be_bytes());
         message[28..32].copy_from_slice(&self.lag_us.to_be_bytes());
-        message[32..STAMP_BYTES].copy_from_slice(&self.check().to_be_bytes());
+        let check = self.check(message);
+        message[32..STAMP_BYTES].copy_from_slice(&check.to_be_bytes());
     }
 
-    /// Reads it from the beginning of a message; `None`: it is not ours, or was damaged.
+    /// Reads it from the beginning of a message; `None`: it is not ours, or something in the
+    /// message was damaged, cut off or added.
     #[inline]
     pub fn read(message: &[u8]) -> Option<Stamp> {
         let head: &[u8; STAMP_BYTES] = message.first_chunk()?;
@@ -56,11 +68,27 @@ impl Stamp {
             intended_unix_ns: long(20),
             lag_us: number(28),
         };
-        (number(0) == MAGIC && number(32) == stamp.check()).then_some(stamp)
+        (number(0) == MAGIC && number(32) == stamp.check(message)).then_some(stamp)
     }
 
-    /// Mixes all fields.
-    fn check(&self) -> u32 {
+    /// Whether a message that [`Stamp::read`] does not take was one of this measurement.
+    pub(crate) fn was_of(run: u32, message: &[u8]) -> bool {
+        let begins = [MAGIC.to_be_bytes(), run.to_be_bytes()];
+        message.starts_with(begins.as_flattened())
+    }
+
+    /// Mixes all fields with the message's size, and with its bytes if it is its turn.
+    #[inline]
+    fn check(&self, message: &[u8]) -> u32 {
+        let body = match self.sequence.is_multiple_of(BODY_CHECK_EVERY) {
+            true => crc32c::crc32c(&message[STAMP_BYTES..]),
+            false => 0,
+        };
+        self.mixed() ^ body ^ message.len() as u32
+    }
+
+    #[inline]
+    fn mixed(&self) -> u32 {
         let fields = u64::from(self.run) << 32 | u64::from(self.producer);
         let times = self.intended_unix_ns.rotate_left(41) ^ u64::from(self.lag_us).rotate_left(53);
         let mut mixed = fields ^ self.sequence.rotate_left(17) ^ times;
@@ -193,6 +221,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_cut_off_added_or_changed_is_seen() {
+        let mut stamp = Stamp {
+            run: 9,
+            producer: 2,
+            sequence: 640,
+            intended_unix_ns: 4,
+            lag_us: 5,
+        };
+        let mut message = vec![7; 200];
+        stamp.write(&mut message);
+        assert_eq!(Stamp::read(&message), Some(stamp));
+        let longer = [&message[..], &[7]].concat();
+        for other in [&message[..199], &message[..STAMP_BYTES], &longer] {
+            assert_eq!(Stamp::read(other), None);
+            assert!(Stamp::was_of(9, other) && !Stamp::was_of(8, other));
+        }
+        message[150] ^= 1;
+        assert_eq!(Stamp::read(&message), None);
+        assert!(Stamp::was_of(9, &message));
+        // Not every message's bytes are looked at.
+        stamp.sequence += 1;
+        stamp.write(&mut message);
+        message[150] ^= 1;
+        assert_eq!(Stamp::read(&message), Some(stamp));
+        assert!(!Stamp::was_of(9, b"another program's"));
     }
 
     proptest! {

@@ -20,6 +20,11 @@ use crate::usage::GENERATOR_THREADS;
 /// How often a measurement is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Several consumers that together got as many messages as there are may have got one twice and
+/// miss another. Whether more comes is waited for this part of the time after which what is missing
+/// is lost: for a second, unless the link is slow.
+const SETTLE_SHARE: u64 = 30;
+
 /// Which connections of a plan are meant. Several machines share one plan, and each has others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Part {
@@ -57,6 +62,7 @@ pub(crate) struct Standing {
 #[derive(Debug)]
 pub(crate) struct Ending {
     consumes: bool,
+    has_several: bool,
     /// Messages that were put in before, if that is what is consumed.
     filled: Option<u64>,
     end_ns: u64,
@@ -81,6 +87,7 @@ impl Ending {
         };
         Ending {
             consumes,
+            has_several: plan.consumers > 1,
             filled,
             end_ns: end_s.map_or(u64::MAX, |seconds| start_ns + (seconds * 1e9) as u64),
             quiet_ns: u64::try_from(quiet.as_nanos()).unwrap_or(u64::MAX),
@@ -95,8 +102,10 @@ impl Ending {
         if standing.came != self.came_before || self.quiet_since_ns == 0 {
             (self.came_before, self.quiet_since_ns) = (standing.came, now_ns);
         }
-        let is_quiet = now_ns.saturating_sub(self.quiet_since_ns) > self.quiet_ns;
-        let has_come = standing.came >= self.filled.unwrap_or(standing.stored);
+        let quiet_ns = now_ns.saturating_sub(self.quiet_since_ns);
+        let is_quiet = quiet_ns > self.quiet_ns;
+        let is_settled = !self.has_several || quiet_ns > self.quiet_ns / SETTLE_SHARE;
+        let has_come = is_settled && standing.came >= self.filled.unwrap_or(standing.stored);
         let has_all = !self.consumes || has_come || is_quiet;
         if !standing.producers_are_done {
             // Not quiet because of the consumers.
@@ -363,6 +372,30 @@ mod tests {
         standing.now_ns += 2 * SECOND;
         assert_eq!(ending.look(&standing, false), Some(true), "and is lost");
         (standing.came, standing.now_ns) = (5, standing.now_ns + 1);
+        assert_eq!(ending.look(&standing, false), Some(true));
+    }
+
+    #[test]
+    fn what_came_twice_does_not_stand_for_what_is_to_come() {
+        let plan = Plan {
+            consumers: 2,
+            ..plan(Amount::Messages(5))
+        };
+        let mut ending = Ending::new(&plan, true, None, (0, QUIET));
+        let mut standing = Standing {
+            now_ns: 60 * SECOND,
+            stored: 5,
+            // One of them at both consumers.
+            came: 5,
+            producers_are_done: true,
+            ..Standing::default()
+        };
+        assert_eq!(ending.look(&standing, false), None);
+        standing.now_ns += SECOND / 2;
+        assert_eq!(ending.look(&standing, false), None);
+        (standing.came, standing.now_ns) = (6, standing.now_ns + SECOND);
+        assert_eq!(ending.look(&standing, false), None, "it was on its way");
+        standing.now_ns += 2 * SECOND;
         assert_eq!(ending.look(&standing, false), Some(true));
     }
 

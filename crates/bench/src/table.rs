@@ -6,7 +6,6 @@ use crate::book::Tally;
 use crate::driver::Promise;
 use crate::figures::{Summary, Times};
 use crate::outcome::{Kind, Outcome, Report, Row};
-use crate::plan::Acks;
 use crate::schedule::Arrivals;
 use crate::{notes, words};
 
@@ -341,10 +340,12 @@ pub(crate) fn latencies(outcome: &Outcome) -> Vec<(String, Times)> {
             .map(|(clock, histogram)| (format!("{what}, {clock} time"), *histogram))
             .collect::<Vec<_>>()
     };
-    let has_acks = outcome.plan.acks != Acks::None;
+    // Where nobody acknowledges there is only the time that the system takes to take a message.
+    let has_acks = outcome.subject.promise != Promise::None;
     match outcome.kind {
         Kind::Consume => Vec::new(),
-        Kind::Produce => clocks("acknowledged", publish),
+        Kind::Produce if has_acks => clocks("acknowledged", publish),
+        Kind::Produce => Vec::new(),
         Kind::EndToEnd if has_acks => {
             let mut both = clocks("acknowledged", publish);
             both.extend(clocks("delivered", deliver));
@@ -362,7 +363,7 @@ pub(crate) mod tests {
     use crate::check::Findings;
     use crate::outcome::{Subject, Variation};
     use crate::payload::PayloadKind;
-    use crate::plan::{Amount, Plan};
+    use crate::plan::{Acks, Amount, Plan};
     use crate::usage::Usage;
 
     /// A run of 1,000 messages in a second, the slowest of which took so many milliseconds.
@@ -386,6 +387,7 @@ pub(crate) mod tests {
                 versions: vec![("client".to_owned(), "1".to_owned())],
                 promise: Promise::Kernel,
                 is_claimed: false,
+                may_reorder: None,
             },
             kind: Kind::EndToEnd,
             plan: Plan {

@@ -138,6 +138,7 @@ fn outcome(broker: Broker, kind: Kind, plan: Plan, dice: &mut Dice) -> Outcome {
             ],
             promise: broker.promise,
             is_claimed: false,
+            may_reorder: None,
         },
         kind,
         started_unix_ms: 1_795_322_460_000,

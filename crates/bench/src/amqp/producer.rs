@@ -15,7 +15,7 @@ use crate::book::Book;
 use crate::clock::Clock;
 use crate::driver::{DriverError, Produce, Stop};
 use crate::feed::{Feed, Next};
-use crate::pace::{LOOK_NS, Patience, Room, SILENT};
+use crate::pace::{LOOK_NS, Patience, Room, SILENT, UNANSWERED};
 use crate::plan::{Acks, Plan};
 use crate::slots::Slots;
 use crate::url::Url;
@@ -175,10 +175,7 @@ impl AmqpProducer {
                 return Ok(());
             }
             if patience.is_over(now_ns, is_waiting, stop.is_set()) {
-                return match stop.is_set() {
-                    true => Ok(()),
-                    false => Err(self.url.gone(SILENT)),
-                };
+                return Ok(());
             }
             let has_room = was_full && !self.slots.is_full() && !is_done;
             let left_ns = due_ns.saturating_sub(now_ns).min(LOOK_NS);
@@ -196,9 +193,16 @@ impl Produce for AmqpProducer {
     fn run(&mut self, feed: &mut Feed, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
         let result = self.publish_all(feed, book, stop);
         let now_ns = feed.clock().now_ns();
-        for message in self.slots.take_all() {
-            book.failed(&message, &"no answer came", now_ns);
+        let unanswered = self.slots.take_all();
+        for message in &unanswered {
+            match result {
+                Ok(()) => book.gave_up(message, &UNANSWERED, now_ns),
+                Err(_) => book.failed(message, &UNANSWERED, now_ns),
+            }
         }
-        result
+        match unanswered.is_empty() || stop.is_set() {
+            true => result,
+            false => result.and(Err(self.url.gone(SILENT))),
+        }
     }
 }

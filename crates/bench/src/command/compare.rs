@@ -173,6 +173,7 @@ fn open(
             versions: Vec::new(),
             promise: Promise::Configured,
             is_claimed: false,
+            may_reorder: None,
         };
         candidates.push(Candidate { subject, opened });
     }
@@ -324,6 +325,7 @@ mod tests {
                 versions: Vec::new(),
                 promise: Promise::Configured,
                 is_claimed: false,
+                may_reorder: None,
             },
             opened: Ok(Fake::default().opened(name)),
         });
@@ -337,6 +339,7 @@ mod tests {
             versions: vec![("broker".to_owned(), "1".to_owned())],
             promise: Promise::Kernel,
             is_claimed: false,
+            may_reorder: None,
         };
         Outcome {
             produced: Some(crate::Tally {

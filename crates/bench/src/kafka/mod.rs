@@ -89,6 +89,9 @@ impl Kafka {
                 return Err(DriverError::Unsupported { what });
             }
         };
+        if is_raw {
+            raw::check(url)?;
+        }
         let kafka = Kafka {
             url: url.clone(),
             is_raw,
@@ -268,6 +271,23 @@ impl Connect for Kafka {
         versions
     }
 
+    /// As most users have it, librdkafka is not idempotent and has many requests on their way: one
+    /// that is sent again, after a change of the leader for instance, comes behind the next one.
+    /// The raw client sends nothing again.
+    fn may_reorder(&self, plan: &Plan) -> Option<String> {
+        let config = self.producer_config(plan);
+        let is = |name, value| config.get(name) == Some(value);
+        let keeps_order = self.is_raw
+            || is("enable.idempotence", "true")
+            || is("max.in.flight", "1")
+            || is("max.in.flight.requests.per.connection", "1")
+            || is("retries", "0")
+            || is("message.send.max.retries", "0");
+        let why = "librdkafka changes the order when it sends a request again, unless the URL has \
+                   enable.idempotence=true";
+        (!keeps_order).then(|| why.to_owned())
+    }
+
     /// Cloverleaf says itself what an answer promises: it depends on its option `durability`.
     /// Apache Kafka has written to its files when it answers, whatever `acks` says, and leaves the
     /// sync to the kernel unless `flush.messages` of the topic is 1 (its documentation: "we
@@ -291,5 +311,64 @@ impl Connect for Kafka {
             (Some(broker), acks) => broker.promise(acks),
             (None, _) => Promise::Configured,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::payload::PayloadKind;
+    use crate::plan::Amount;
+    use crate::schedule::Arrivals;
+
+    fn plan() -> Plan {
+        Plan {
+            run: 1,
+            topic: "t".to_owned(),
+            producers: 1,
+            consumers: 1,
+            size_bytes: 100,
+            payload: PayloadKind::Random,
+            amount: Amount::Messages(5),
+            warm_up_s: 0.0,
+            arrivals: Arrivals::Closed,
+            batch_messages: 1,
+            in_flight: 1,
+            acks: Acks::All,
+            partitions: 1,
+            keys: 0,
+            seed: 1,
+        }
+    }
+
+    #[test]
+    fn order_is_the_brokers_only_where_the_client_keeps_it() {
+        for (url, keeps_order) in [
+            ("kafka://a", false),
+            ("kafka://a?linger.ms=0&enable.idempotence=false", false),
+            ("kafka://a?enable.idempotence=true", true),
+            ("kafka://a?max.in.flight=1", true),
+            ("kafka://a?retries=0", true),
+            ("kafka://a?client=raw", true),
+        ] {
+            let kafka = Kafka::new(&url.parse().unwrap()).unwrap();
+            assert_eq!(kafka.may_reorder(&plan()).is_none(), keeps_order, "{url}");
+        }
+    }
+
+    #[test]
+    fn the_raw_client_refuses_what_it_does_not_do() {
+        for (url, part) in [
+            ("kafka://a?client=raw&acks=0", "does not do what acks= says"),
+            ("kafka://a?client=raw&linger.ms=5", "linger.ms"),
+            ("kafka://me:secret@a?client=raw", "does not log in"),
+        ] {
+            let error = Kafka::new(&url.parse().unwrap()).err().unwrap().to_string();
+            assert!(error.contains(part) && !error.contains("secret"), "{error}");
+        }
+        let own = "kafka://a?client=raw&topic.flush.messages=1&replication=1&durability=disk";
+        assert!(Kafka::new(&own.parse().unwrap()).is_ok());
     }
 }

@@ -10,7 +10,7 @@ use crate::book::Book;
 use crate::clock::Clock;
 use crate::driver::{DriverError, Produce, Stop};
 use crate::feed::{Feed, Message, Next};
-use crate::pace::{LOOK_NS, Patience, Room, SILENT};
+use crate::pace::{LOOK_NS, Patience, Room, SILENT, UNANSWERED};
 use crate::plan::Plan;
 use crate::slots::Slots;
 use crate::url::Url;
@@ -83,8 +83,11 @@ impl KafkaProducer {
                     }
                     Some(code) => {
                         // What the library itself has given up was not answered.
+                        match code == RDKafkaErrorCode::MessageTimedOut {
+                            true => book.gave_up(&message, &code, now_ns),
+                            false => book.failed(&message, &code, now_ns),
+                        }
                         has_answer |= code != RDKafkaErrorCode::MessageTimedOut;
-                        book.failed(&message, &code, now_ns);
                     }
                 }
             }
@@ -129,7 +132,7 @@ impl KafkaProducer {
                 self.serve(book, pace)?;
                 if self.slots.is_full() {
                     pace.room.full(clock.now_ns());
-                    if self.wait(WAIT_MAX, stop, pace)? {
+                    if self.wait(WAIT_MAX, stop, pace) {
                         return Ok(());
                     }
                     continue;
@@ -153,7 +156,7 @@ impl KafkaProducer {
                     pace.room.caught_up();
                     self.serve(book, pace)?;
                     let left_ns = due_ns.saturating_sub(clock.now_ns());
-                    if left_ns > 0 && self.wait(Duration::from_nanos(left_ns), stop, pace)? {
+                    if left_ns > 0 && self.wait(Duration::from_nanos(left_ns), stop, pace) {
                         return Ok(());
                     }
                 }
@@ -161,7 +164,7 @@ impl KafkaProducer {
             }
         }
         self.serve(book, pace)?;
-        while !self.slots.is_empty() && !self.wait(WAIT_MAX, stop, pace)? {
+        while !self.slots.is_empty() && !self.wait(WAIT_MAX, stop, pace) {
             self.serve(book, pace)?;
         }
         Ok(())
@@ -186,7 +189,7 @@ impl KafkaProducer {
                 Err(RDKafkaErrorCode::QueueFull) if !stop.is_set() => {
                     had_room = false;
                     pace.room.full(pace.clock.now_ns());
-                    if self.wait(WAIT_MAX, stop, pace)? {
+                    if self.wait(WAIT_MAX, stop, pace) {
                         break Some(RDKafkaErrorCode::QueueFull);
                     }
                     self.serve(book, pace)?;
@@ -203,19 +206,15 @@ impl KafkaProducer {
         Ok(had_room)
     }
 
-    /// Waits for reports, but not longer than this. `true`: the user has enough, and nothing more
-    /// is to be waited for.
-    fn wait(&mut self, most: Duration, stop: &Stop, pace: &mut Pace) -> Result<bool, DriverError> {
+    /// Waits for reports, but not longer than this. `true`: none are to be waited for any more.
+    fn wait(&mut self, most: Duration, stop: &Stop, pace: &mut Pace) -> bool {
         let is_waiting = !self.slots.is_empty();
         let now_ns = pace.clock.now_ns();
         if pace.patience.is_over(now_ns, is_waiting, stop.is_set()) {
-            return match stop.is_set() {
-                true => Ok(true),
-                false => Err(self.url.gone(SILENT)),
-            };
+            return true;
         }
         pace.waiter.wait(most.min(WAIT_MAX));
-        Ok(false)
+        false
     }
 }
 
@@ -240,9 +239,16 @@ impl Produce for KafkaProducer {
         let _bell = native.bell(&pace.waiter);
         let result = self.publish(feed, book, stop, &mut pace);
         let now_ns = clock.now_ns();
-        for message in self.slots.take_all() {
-            book.failed(&message, &"no answer came", now_ns);
+        let unanswered = self.slots.take_all();
+        for message in &unanswered {
+            match result {
+                Ok(()) => book.gave_up(message, &UNANSWERED, now_ns),
+                Err(_) => book.failed(message, &UNANSWERED, now_ns),
+            }
         }
-        result
+        match unanswered.is_empty() || stop.is_set() {
+            true => result,
+            false => result.and(Err(self.url.gone(SILENT))),
+        }
     }
 }

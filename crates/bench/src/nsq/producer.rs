@@ -38,7 +38,7 @@ impl Produce for Producer {
         let url = self.url.clone();
         let result = self.work(&mut work, feed, book, stop);
         let now_ns = work.clock.now_ns();
-        let unanswered = work.flights.give_up(book, "it was not answered", now_ns);
+        let unanswered = work.flights.give_up(book, result.is_ok(), now_ns);
         result.map_err(|error| match work.refused {
             // A broker that refuses closes the connection; its words say more.
             Some(refused) => url.refused(refused),

@@ -146,6 +146,10 @@ impl Connect for Distant {
     fn promise(&self, plan: &Plan) -> Promise {
         self.inner.promise(plan)
     }
+
+    fn may_reorder(&self, plan: &Plan) -> Option<String> {
+        self.inner.may_reorder(plan)
+    }
 }
 
 struct DistantProduce(Box<dyn Produce>, Names);

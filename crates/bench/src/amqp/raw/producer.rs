@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::book::Book;
 use crate::driver::{DriverError, Produce, Stop};
 use crate::feed::{Feed, Message, Next};
-use crate::pace::{LOOK_NS, Patience, Room, SILENT};
+use crate::pace::{LOOK_NS, Patience, Room, SILENT, UNANSWERED};
 use crate::plan::{Acks, Plan};
 use crate::url::Url;
 use crate::wire::WireError;
@@ -159,9 +159,11 @@ impl Produce for RawProducer {
         let result = self.work(feed, book, stop);
         let now_ns = feed.clock().now_ns();
         let unanswered = self.unconfirmed.len();
-        self.unconfirmed.settle_first(u64::MAX, |message| {
-            book.failed(&message, &"no answer came", now_ns);
-        });
+        self.unconfirmed
+            .settle_first(u64::MAX, |message| match result {
+                Ok(()) => book.gave_up(&message, &UNANSWERED, now_ns),
+                Err(_) => book.failed(&message, &UNANSWERED, now_ns),
+            });
         result.map_err(|error| self.connection.error(error))?;
         match unanswered {
             0 => Ok(()),

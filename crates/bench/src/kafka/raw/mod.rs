@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rdkafka::metadata::Metadata;
 
+use super::{OWN_OPTIONS, TOPIC_OPTION};
 use crate::driver::DriverError;
 use crate::plan::Plan;
 use crate::url::Url;
@@ -19,6 +20,27 @@ use crate::wire::{Wire, WireError};
 
 pub(super) use consumer::RawConsumer;
 pub(super) use producer::RawProducer;
+
+/// Looks whether a URL asks for something that only librdkafka does. The library is still asked for
+/// the topic and its leader, but no message goes through it.
+///
+/// # Errors
+/// It does.
+pub(super) fn check(url: &Url) -> Result<(), DriverError> {
+    let unsupported = |what: String| Err(DriverError::Unsupported { what });
+    if url.user.is_some() {
+        return unsupported("?client=raw does not log in; librdkafka does".to_owned());
+    }
+    let mut names = url.option_names();
+    let is_known = |name: &str| OWN_OPTIONS.contains(&name) || name.starts_with(TOPIC_OPTION);
+    match names.find(|name| !is_known(name)) {
+        Some(name) => unsupported(format!(
+            "?client=raw does not do what {name}= says; librdkafka does. --acks and --batch-size \
+             concern both"
+        )),
+        None => Ok(()),
+    }
+}
 
 /// A connection to the leader.
 struct RawConnection {

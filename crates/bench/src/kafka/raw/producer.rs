@@ -9,7 +9,7 @@ use crate::book::Book;
 use crate::clock::Clock;
 use crate::driver::{DriverError, Produce, Stop};
 use crate::feed::{Feed, Message, Next};
-use crate::pace::{LOOK_NS, Patience, Room, SILENT};
+use crate::pace::{LOOK_NS, Patience, Room, SILENT, UNANSWERED};
 use crate::plan::{Acks, Plan};
 use crate::url::Url;
 use crate::wire::WireError;
@@ -228,7 +228,10 @@ impl Produce for RawProducer {
         let now_ns = feed.clock().now_ns();
         let unanswered = self.messages.len();
         for message in self.messages.drain(..) {
-            book.failed(&message, &"no answer came", now_ns);
+            match result {
+                Ok(()) => book.gave_up(&message, &UNANSWERED, now_ns),
+                Err(_) => book.failed(&message, &UNANSWERED, now_ns),
+            }
         }
         result.map_err(|error| self.connection.error(error))?;
         match unanswered {
