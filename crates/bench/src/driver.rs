@@ -140,6 +140,11 @@ pub trait Connect: Send + Sync {
     /// What an acknowledgement of this broker promises under this plan.
     fn promise(&self, plan: &Plan) -> Promise;
 
+    /// What else was noticed since this was asked last, in the middle of a sentence each.
+    fn remarks(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Why messages of one producer may change their order on the way to the broker, though that
     /// keeps what it gets; without a full stop. `None`: they may not.
     fn may_reorder(&self, plan: &Plan) -> Option<String> {

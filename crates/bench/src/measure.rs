@@ -125,6 +125,7 @@ impl Target<'_> {
                 work(plan, &Sides { filled, ..sides }, &mut outcome)
             }),
         };
+        outcome.remarks.extend(self.connect.remarks());
         // What a failed measurement has made goes too.
         let cleaned = match self.keeps_topic {
             true => Ok(()),

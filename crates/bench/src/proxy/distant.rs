@@ -7,11 +7,16 @@ use super::{Carries, Link, Proxy};
 use crate::book::Book;
 use crate::driver::{Connect, Consume, DriverError, Produce, Promise, Stop};
 use crate::feed::Feed;
+use crate::histogram::Histogram;
 use crate::plan::Plan;
 use crate::url::{Protocol, Url, connect};
+use crate::words;
 
 /// How long the proxy waits for the broker to answer at all.
 const REACH: Duration = Duration::from_secs(5);
+
+/// A distance that is longer than it should be by more than this is told of.
+const LATE_NS: u64 = 1_000_000;
 
 /// A client for the broker there, over this distance.
 ///
@@ -53,7 +58,7 @@ pub fn connect_over(url: &Url, link: &Link) -> Result<Box<dyn Connect>, DriverEr
         inner,
         link: *link,
         names: Names { near, url },
-        _proxies: proxies,
+        proxies,
     }))
 }
 
@@ -75,7 +80,7 @@ struct Distant {
     link: Link,
     names: Names,
     // Behind the client, so that they end after it.
-    _proxies: Vec<Proxy>,
+    proxies: Vec<Proxy>,
 }
 
 /// Errors name the broker, not the proxy.
@@ -103,9 +108,37 @@ impl Names {
 
 impl Connect for Distant {
     fn prepare(&self, plan: &Plan) -> Result<(), DriverError> {
-        self.inner
-            .prepare(plan)
-            .map_err(|error| self.names.told(error))
+        let prepared = self.inner.prepare(plan);
+        prepared.map_err(|error| self.names.told(error))?;
+        if self.proxies.iter().any(Proxy::is_passed_by) {
+            return Err(DriverError::Unsupported {
+                what: format!(
+                    "{} tells an address that cannot be put at a distance, so clients would be \
+                     near it",
+                    self.names.url
+                ),
+            });
+        }
+        // What was late before does not count.
+        let _ = self.remarks();
+        Ok(())
+    }
+
+    fn remarks(&self) -> Vec<String> {
+        let mut late = Histogram::default();
+        self.proxies
+            .iter()
+            .for_each(|proxy| late.add(&proxy.take_late()));
+        let late_ns = late.quantile_ns(0.99);
+        let mut remarks = self.inner.remarks();
+        if late_ns > LATE_NS {
+            remarks.push(format!(
+                "the distance was longer than it was to be, because the proxy had too little CPU \
+                 time: what was due was sent on {} later or more once in a hundred times",
+                words::time(late_ns as f64)
+            ));
+        }
+        remarks
     }
 
     fn producer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Produce>, DriverError> {

@@ -27,12 +27,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 pub use distant::connect_over;
 pub(crate) use line::Way;
 pub use link::{Bandwidth, BandwidthError, Link};
 
+use crate::histogram::Histogram;
 use doors::Door;
 use relay::Relay;
 
@@ -48,12 +50,22 @@ pub enum Carries {
     Kafka,
 }
 
+/// What the proxy has seen of itself.
+#[derive(Debug, Default)]
+pub(super) struct SelfSeen {
+    /// How much later than it should the thread looked at what was due.
+    late: Mutex<Histogram>,
+    /// A broker has told an address for which no door could be made.
+    is_passed_by: AtomicBool,
+}
+
 /// A proxy that works until it is dropped. Connections that it carries are reset then.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
     wake: Arc<OwnedFd>,
     ended: Arc<AtomicBool>,
+    seen: Arc<SelfSeen>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -74,14 +86,27 @@ impl Proxy {
         let ended = Arc::new(AtomicBool::new(false));
         let door = Door { listener, upstream };
         let is_kafka = carries == Carries::Kafka;
-        let relay = Relay::new(link, door, is_kafka, (&wake, ended.clone()))?;
+        let seen = Arc::new(SelfSeen::default());
+        let relay = Relay::new(link, door, is_kafka, (&wake, ended.clone(), seen.clone()))?;
         let thread = std::thread::Builder::new().name(PROXY_THREADS.to_owned());
         Ok(Proxy {
             address,
             wake,
             ended,
+            seen,
             thread: Some(thread.spawn(move || relay.run())?),
         })
+    }
+
+    /// How much later than it should it has looked at what was due, since this was asked last: so
+    /// much longer was the distance than it was to be.
+    pub(super) fn take_late(&self) -> Histogram {
+        std::mem::take(&mut *self.seen.late.lock())
+    }
+
+    /// Whether clients may reach a broker without it: no door could be made for it.
+    pub(super) fn is_passed_by(&self) -> bool {
+        self.seen.is_passed_by.load(Ordering::Acquire)
     }
 
     /// Where clients connect to.

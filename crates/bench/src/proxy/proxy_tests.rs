@@ -281,6 +281,46 @@ fn a_kafka_client_stays_on_the_proxy() {
     assert!(!ports.contains(&told[1].1), "{told:?}");
     TcpStream::connect(("127.0.0.1", told[1].1)).unwrap();
     other.accept().unwrap();
+    assert!(!proxy.is_passed_by());
+}
+
+#[test]
+fn an_address_that_cannot_be_put_at_a_distance_is_seen() {
+    let broker = TcpListener::bind("127.0.0.1:0").unwrap();
+    let upstream = broker.local_addr().unwrap();
+    thread::spawn(move || {
+        let (mut stream, _) = broker.accept().unwrap();
+        stream.read_exact(&mut [0; 12]).unwrap();
+        // No name has a space in it.
+        let mut body = vec![0, 0, 0, 9, 0, 0, 0, 1, 0, 0, 0, 1, 0, 9];
+        body.extend(b"not there");
+        body.extend(9_092i32.to_be_bytes());
+        stream
+            .write_all(&(body.len() as i32).to_be_bytes())
+            .unwrap();
+        stream.write_all(&body).unwrap();
+    });
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let proxy = Proxy::start(link(2, 0, None), Carries::Kafka, listen, upstream).unwrap();
+    let mut stream = client(&proxy);
+    stream
+        .write_all(&[0, 0, 0, 8, 0, 3, 0, 0, 0, 0, 0, 9])
+        .unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert!(proxy.is_passed_by());
+}
+
+#[test]
+fn the_proxy_knows_how_late_it_is() {
+    let proxy = proxy(link(4, 0, None), echo);
+    let mut stream = client(&proxy);
+    for _ in 0..3 {
+        round(&mut stream);
+    }
+    let late = proxy.take_late();
+    assert!(late.len() >= 6, "{} pieces were on their way", late.len());
+    assert!(proxy.take_late().is_empty(), "it was taken");
 }
 
 proptest! {
