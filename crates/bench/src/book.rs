@@ -346,7 +346,7 @@ impl Book {
         let intended_ns = self.clock.from_unix_ns(stamp.intended_unix_ns);
         let counts_from_ns = match &self.by_arrival {
             Some(warm_up_end) => {
-                self.measured_from_ns = warm_up_end.ns();
+                self.measured_from_ns = warm_up_end.came(now_ns);
                 now_ns
             }
             None => intended_ns,
@@ -478,10 +478,8 @@ mod tests {
     #[test]
     fn what_was_put_in_before_counts_when_it_comes_after_the_warm_up() {
         let clock = Clock::new();
-        let warm_up_end = WarmUpEnd::default();
-        warm_up_end.set_ns(SECOND_NS);
         let book = Book::new(clock, 1, 0, 0, Live::default());
-        let mut book = book.by_arrival(warm_up_end);
+        let mut book = book.by_arrival(WarmUpEnd::at(SECOND_NS));
         let mut message = [0; 40];
         for sequence in 0..3 {
             let stamp = Stamp {

@@ -214,7 +214,6 @@ impl Connections {
             loop {
                 thread::sleep(times.next_look(LOOK));
                 let now = mark();
-                times.look(&now);
                 let is_over = look(&Standing {
                     now_ns: now.at_ns,
                     stored: now.stored,

@@ -5,25 +5,66 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::meanwhile::Mark;
 use crate::plan::{Amount, Plan};
 
 /// How often a topic that is emptied is looked at during the warm-up, which may end at any moment.
 const LOOK_AT_FILLED: Duration = Duration::from_millis(2);
 
 /// The end of a warm-up, which several threads look at.
-#[derive(Debug, Clone, Default)]
-pub struct WarmUpEnd(Arc<AtomicU64>);
+#[derive(Debug, Clone)]
+pub struct WarmUpEnd(Arc<End>);
+
+#[derive(Debug)]
+struct End {
+    /// When it is, in nanoseconds of the measurement's clock.
+    ns: AtomicU64,
+    /// It is also when so many messages more have come; `u64::MAX`: however many come.
+    messages_left: AtomicU64,
+}
 
 impl WarmUpEnd {
+    /// It is then.
+    pub(crate) fn at(ns: u64) -> WarmUpEnd {
+        WarmUpEnd(Arc::new(End {
+            ns: AtomicU64::new(ns),
+            messages_left: AtomicU64::new(u64::MAX),
+        }))
+    }
+
     /// When it is, in nanoseconds of the measurement's clock.
     #[inline]
     pub(crate) fn ns(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.ns.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_ns(&self, ns: u64) {
-        self.0.store(ns, Ordering::Relaxed);
+    /// It is also when so many messages have come.
+    fn or_after(&self, messages: u64) {
+        self.0.messages_left.store(messages, Ordering::Relaxed);
+    }
+
+    /// A message has come. Says when the warm-up ends: at `now_ns` with the last of its messages.
+    #[inline]
+    pub(crate) fn came(&self, now_ns: u64) -> u64 {
+        let end_ns = self.ns();
+        match now_ns < end_ns {
+            true => self.came_within(now_ns, end_ns),
+            false => end_ns,
+        }
+    }
+
+    #[cold]
+    fn came_within(&self, now_ns: u64, end_ns: u64) -> u64 {
+        let End { ns, messages_left } = &*self.0;
+        if messages_left.load(Ordering::Relaxed) == u64::MAX {
+            return end_ns;
+        }
+        match messages_left.fetch_sub(1, Ordering::Relaxed) {
+            0 | 1 => {
+                ns.store(now_ns, Ordering::Relaxed);
+                now_ns
+            }
+            _ => end_ns,
+        }
     }
 }
 
@@ -38,21 +79,16 @@ pub(crate) struct Times {
     pub(crate) warm_up_end: WarmUpEnd,
     /// What is consumed was put in before.
     pub(crate) is_filled: bool,
-    /// So many messages are the warm-up of a topic that was filled, however soon they come.
-    warm_up_messages: Option<u64>,
 }
 
 impl Times {
     /// A measurement that begins then.
     pub(crate) fn new(clock: Clock, start_ns: u64, plan: &Plan, is_filled: bool) -> Times {
-        let warm_up_end = WarmUpEnd::default();
-        warm_up_end.set_ns(start_ns + (plan.warm_up_s * 1e9) as u64);
         Times {
             clock,
             start_ns,
-            warm_up_end,
+            warm_up_end: WarmUpEnd::at(start_ns + (plan.warm_up_s * 1e9) as u64),
             is_filled,
-            warm_up_messages: None,
         }
     }
 
@@ -63,10 +99,10 @@ impl Times {
             Amount::Seconds(seconds) => plan.warm_up_s / (plan.warm_up_s + seconds),
             Amount::Messages(_) => 0.0,
         };
-        Times {
-            warm_up_messages: put_in.map(|put_in| (put_in as f64 * share) as u64),
-            ..self
+        if let Some(put_in) = put_in {
+            self.warm_up_end.or_after((put_in as f64 * share) as u64);
         }
+        self
     }
 
     /// When it begins to count.
@@ -83,22 +119,10 @@ impl Times {
     /// warm-up, so that costs are counted from exactly then on.
     pub(crate) fn next_look(&self, most: Duration) -> Duration {
         let left = self.until(self.measured_from_ns());
-        match self.warm_up_messages {
+        match self.is_filled {
             _ if left.is_zero() => most,
-            Some(_) => left.min(LOOK_AT_FILLED),
-            None => left.min(most),
-        }
-    }
-
-    /// Ends the warm-up if its messages have come before its time.
-    pub(crate) fn look(&self, now: &Mark) {
-        let is_warm = now.at_ns >= self.measured_from_ns();
-        if !is_warm
-            && self
-                .warm_up_messages
-                .is_some_and(|messages| now.came >= messages)
-        {
-            self.warm_up_end.set_ns(now.at_ns.max(self.start_ns));
+            true => left.min(LOOK_AT_FILLED),
+            false => left.min(most),
         }
     }
 }
@@ -136,23 +160,19 @@ mod tests {
     #[test]
     fn a_warm_up_has_no_more_than_its_share_of_the_messages() {
         let plan = plan(1.0, 3.0);
-        let now = |at_ns, came| Mark {
-            at_ns,
-            came,
-            ..Mark::default()
-        };
         let times = Times::new(Clock::new(), SECOND, &plan, true).with_messages(Some(400), &plan);
-        times.look(&now(SECOND + 5, 99));
-        assert_eq!(times.measured_from_ns(), 2 * SECOND);
-        times.look(&now(SECOND + 9, 100));
-        assert_eq!(times.measured_from_ns(), SECOND + 9);
-        times.look(&now(SECOND + 90, 300));
-        assert_eq!(times.measured_from_ns(), SECOND + 9, "once");
+        let end = &times.warm_up_end;
+        (0..99).for_each(|more| assert_eq!(end.came(SECOND + more), 2 * SECOND));
+        assert_eq!(end.came(SECOND + 700), SECOND + 700, "the hundredth");
+        assert_eq!(end.came(SECOND + 800), SECOND + 700, "once");
+        assert_eq!(times.measured_from_ns(), SECOND + 700);
         let slow = Times::new(Clock::new(), SECOND, &plan, true).with_messages(Some(400), &plan);
-        slow.look(&now(2 * SECOND, 300));
-        assert_eq!(slow.measured_from_ns(), 2 * SECOND);
+        assert_eq!(
+            slow.warm_up_end.came(2 * SECOND),
+            2 * SECOND,
+            "its time was over before"
+        );
         let other = Times::new(Clock::new(), SECOND, &plan, false).with_messages(None, &plan);
-        other.look(&now(SECOND + 9, 300));
-        assert_eq!(other.measured_from_ns(), 2 * SECOND);
+        (0..500).for_each(|_| assert_eq!(other.warm_up_end.came(SECOND), 2 * SECOND));
     }
 }
