@@ -128,14 +128,6 @@ impl Histogram {
         self.look(Inner::mean).unwrap_or(0.0)
     }
 
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        match &mut self.state {
-            State::Open(inner) => inner.reset(),
-            State::Empty | State::Packed(_) => self.state = State::Empty,
-        }
-    }
-
     /// HdrHistogram's own encoding (V2), to be added up elsewhere.
     pub fn to_bytes(&self) -> Vec<u8> {
         if let State::Packed(bytes) = &self.state {
@@ -259,8 +251,6 @@ mod tests {
         open.add(&packed);
         open.add(&Histogram::new());
         assert_eq!(open.len(), 1_000);
-        packed.clear();
-        assert!(packed.is_empty());
     }
 
     #[test]

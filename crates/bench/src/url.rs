@@ -73,6 +73,11 @@ impl Protocol {
         self == Protocol::Kafka
     }
 
+    /// Whether one request can publish several messages there.
+    pub fn has_batches(self) -> bool {
+        matches!(self, Protocol::Nsq | Protocol::Kafka)
+    }
+
     fn port(self) -> u16 {
         match self {
             Protocol::Nsq => 4150,

@@ -31,12 +31,28 @@ impl LoadArgs {
         partitions.into_iter().chain(keys).collect()
     }
 
+    /// A sentence about the size of batches for each broker to which messages go one by one.
+    fn without_batches(&self, urls: &[Url]) -> Vec<String> {
+        let Some(number) = self.clients.batch_size.filter(|number| *number > 1) else {
+            return Vec::new();
+        };
+        let without = urls.iter().filter(|url| !url.protocol.has_batches());
+        let sentence = |url: &Url| {
+            let (name, protocol) = (url.name(), url.protocol.title());
+            format!(
+                "{name}: {protocol} publishes one message at a time, so --batch-size {number} does \
+                 not concern it."
+            )
+        };
+        without.map(sentence).collect()
+    }
+
     /// Sentences about options that do not concern some of these brokers.
     ///
     /// # Errors
     /// An option concerns none of them.
     pub(super) fn strangers(&self, urls: &[Url]) -> Result<Vec<String>, BenchError> {
-        let mut notes = Vec::new();
+        let mut notes = self.without_batches(urls);
         for given in self.given() {
             let without = urls.iter().filter(|url| !(given.has)(url.protocol));
             let without: Vec<&Url> = without.collect();
@@ -89,6 +105,10 @@ pub(super) fn fitting(plan: Plan, protocol: Protocol) -> Plan {
         keys: match protocol.has_keys() {
             true => plan.keys,
             false => 0,
+        },
+        batch_messages: match protocol.has_batches() {
+            true => plan.batch_messages,
+            false => 1,
         },
         ..plan
     }
@@ -152,6 +172,11 @@ mod tests {
                         a: NSQ has no keys, so --keys 9 does not concern it.";
         assert_eq!(strangers(line).unwrap(), expected);
         assert_eq!(strangers("--partitions 4 --url kafka://b").unwrap(), "");
+        let batches = "--batch-size 5 --url nsq://a --url b=amqp://b";
+        let expected = "b: AMQP publishes one message at a time, so --batch-size 5 does not \
+                        concern it.";
+        assert_eq!(strangers(batches).unwrap(), expected);
+        assert_eq!(strangers("--batch-size 1 --url amqp://b").unwrap(), "");
         assert_eq!(strangers("--url nsq://b").unwrap(), "");
         let plan = load(line).plan(&THROUGHPUT).unwrap();
         assert_eq!((plan.partitions, plan.keys), (4, 9));
@@ -159,6 +184,9 @@ mod tests {
         assert_eq!(kafka, plan);
         let nsq = fitting(plan, Protocol::Nsq);
         assert_eq!((nsq.partitions, nsq.keys), (1, 0));
+        assert!(nsq.batch_messages > 1);
+        let amqp = fitting(kafka, Protocol::Amqp);
+        assert_eq!(amqp.batch_messages, 1);
     }
 
     #[test]

@@ -40,12 +40,13 @@ impl Link {
     /// How long nothing may come over it though something is on its way to this many consumers,
     /// who share what goes through.
     pub(crate) fn quiet(&self, size_bytes: usize, consumers: u32) -> Duration {
-        let round_trips = (self.rtt + 2 * self.jitter).saturating_mul(QUIET_ROUND_TRIPS);
+        let round_trips = self.rtt.saturating_add(self.jitter.saturating_mul(2));
+        let round_trips = round_trips.saturating_mul(QUIET_ROUND_TRIPS);
         let bytes = size_bytes.max(ANSWER_BYTES) as u128 * u128::from(consumers.max(1));
         let ns = self.bits_per_s().map_or(0, |bits| {
             QUIET_ANSWERS * bytes * 8 * 1_000_000_000 / u128::from(bits)
         });
-        round_trips + Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+        round_trips.saturating_add(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
     }
 
     /// Whether it changes nothing.
