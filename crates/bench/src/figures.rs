@@ -4,7 +4,7 @@
 
 use crate::book::Tally;
 use crate::histogram::Histogram;
-use crate::outcome::{Outcome, Row};
+use crate::outcome::{Kind, Outcome, Row};
 
 /// One of them, with what it needs to know.
 pub type Figure = Box<dyn Fn(&Outcome) -> Option<f64>>;
@@ -59,12 +59,19 @@ pub fn share_ns(times: &Histogram, share: f64) -> Option<f64> {
 
 /// Response times of the side that a title speaks of.
 pub fn response(outcome: &Outcome) -> Option<&Histogram> {
-    measured(outcome).map(|tally| &tally.response)
+    timed(outcome).map(|tally| &tally.response)
 }
 
 /// Service times of the side that a title speaks of.
 pub fn service(outcome: &Outcome) -> Option<&Histogram> {
-    measured(outcome).map(|tally| &tally.service)
+    timed(outcome).map(|tally| &tally.service)
+}
+
+/// A publisher that nobody answers has no latency: there is only the time that the system takes to
+/// take a message.
+fn timed(outcome: &Outcome) -> Option<&Tally> {
+    let has_times = outcome.kind != Kind::Produce || outcome.has_acks();
+    measured(outcome).filter(|_| has_times)
 }
 
 /// Messages per second.
@@ -157,6 +164,17 @@ mod tests {
 
     fn ms(ns: Option<f64>) -> Option<u64> {
         ns.map(|ns| (ns / 1e6).round() as u64)
+    }
+
+    #[test]
+    fn who_is_not_answered_has_no_latency() {
+        let mut run = outcome("a", 1);
+        run.kind = Kind::Produce;
+        run.produced = run.consumed.take();
+        assert!(response(&run).is_some() && service(&run).is_some());
+        run.subject.promise = crate::driver::Promise::None;
+        assert!(response(&run).is_none() && service(&run).is_none());
+        assert!(rate(&run).is_some());
     }
 
     #[test]

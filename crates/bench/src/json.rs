@@ -69,7 +69,7 @@ fn outcome(outcome: &Outcome) -> Value {
         "kind": outcome.kind,
         "settings": settings,
         "started_unix_ms": outcome.started_unix_ms,
-        "produced": outcome.produced.as_ref().map(|tally| side(tally, true)),
+        "produced": outcome.produced.as_ref().map(|it| side(it, outcome.has_acks())),
         // The age of what was put in before is no latency.
         "consumed": outcome.consumed.as_ref().map(|it| side(it, outcome.kind != Kind::Consume)),
         "findings": outcome.findings,

@@ -85,7 +85,8 @@ impl Overlap {
             backlog: ended.stored.saturating_sub(ended.came),
             drain_s: last_ns.saturating_sub(ended.at_ns) as f64 / 1e9,
         };
-        (seconds >= SENT_MIN_S).then_some(found)
+        // Where all came afterwards there is no such rate.
+        (seconds >= SENT_MIN_S && found.messages > 0).then_some(found)
     }
 }
 

@@ -172,10 +172,23 @@ impl Target<'_> {
         let live = (&produced, &consumed);
         let until_done = |standing: &Standing| standing.producers_are_done;
         let (mut sent, _) = connections.run(&plan, &times, stop, live, until_done);
-        match sent.errors.pop() {
-            Some(error) => Err(error),
-            None => Ok(sent.tally),
+        if let Some(error) = sent.errors.pop() {
+            return Err(error);
         }
+        let tally = sent.tally;
+        if tally.errors > 0 && !stop.is_set() {
+            // What consumers find would be less than what was to be measured.
+            let words = tally.error_texts.first();
+            return Err(DriverError::Refused {
+                url: self.url.clone(),
+                reason: format!(
+                    "{} messages could not be put in for consumers, the first because {}",
+                    tally.errors,
+                    words.map_or("of nothing that it says", String::as_str)
+                ),
+            });
+        }
+        Ok(tally)
     }
 
     /// Measures with connections of this process.

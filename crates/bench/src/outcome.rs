@@ -93,6 +93,11 @@ impl Outcome {
         (messages > 0 && seconds >= CPU_MIN_S).then(|| seconds * 1e6 / messages as f64)
     }
 
+    /// Whether messages were acknowledged at all under this plan.
+    pub fn has_acks(&self) -> bool {
+        self.subject.promise != Promise::None
+    }
+
     /// Whether something was measured, nothing was refused, unanswered, lost, damaged or out of
     /// order, and nothing was cut short.
     pub fn is_good(&self) -> bool {

@@ -340,8 +340,7 @@ pub(crate) fn latencies(outcome: &Outcome) -> Vec<(String, Times)> {
             .map(|(clock, histogram)| (format!("{what}, {clock} time"), *histogram))
             .collect::<Vec<_>>()
     };
-    // Where nobody acknowledges there is only the time that the system takes to take a message.
-    let has_acks = outcome.subject.promise != Promise::None;
+    let has_acks = outcome.has_acks();
     match outcome.kind {
         Kind::Consume => Vec::new(),
         Kind::Produce if has_acks => clocks("acknowledged", publish),

@@ -284,6 +284,22 @@ fn loss_duplicates_and_disorder_are_found() {
 }
 
 #[test]
+fn a_topic_that_cannot_be_filled_is_not_measured() {
+    let fake = with(Faults {
+        refuse: Some(40),
+        ..Faults::default()
+    });
+    let plan = plan(Amount::Messages(100));
+    let error = measure(&fake, Kind::Consume, &plan, &Stop::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "fake refuses: 1 messages could not be put in for consumers, the first because the disk is \
+         full"
+    );
+    assert_eq!(fake.cleaned.load(Ordering::Relaxed), 1);
+}
+
+#[test]
 fn what_was_measured_before_the_broker_died_is_kept_and_marked() {
     let fake = with(Faults {
         dies_at: Some(500),

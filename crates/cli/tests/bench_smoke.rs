@@ -437,4 +437,10 @@ fn a_sink_answers_and_does_nothing_else() {
     let url = format!("--url=nsq://{address}");
     let output = Output::of(&["producer", &url, "--count=5000"]);
     assert_eq!(messages(output.runs().next().unwrap(), "produced"), 5_000);
+    let pid = sink.0.id().to_string();
+    Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+    assert!(
+        sink.0.wait().unwrap().success(),
+        "it ends when it is told to"
+    );
 }

@@ -20,6 +20,8 @@ mod worker;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
@@ -150,6 +152,9 @@ Examples:
   CLOVERLEAF_BENCH_TOKEN=secret cloverleaf bench end-to-end --url nsq://broker:4150 \\
       --workers one,two,three --producers 9 --consumers 72       anywhere";
 
+/// How often the sink looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// Why nothing could be measured, in a sentence for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
@@ -230,8 +235,15 @@ impl BenchCommand {
                 let failed = |error| BenchError::file((args.listen.to_string().into(), error));
                 let sink = Sink::bind(args.listen).map_err(failed)?;
                 println!("sink {}", sink.address().map_err(failed)?);
-                sink.run().map_err(failed)?;
-                Ok(true)
+                let listening = thread::spawn(move || sink.run());
+                while !session.stop().is_set() && !listening.is_finished() {
+                    thread::park_timeout(LOOK);
+                }
+                // One that is told to end need not wait for its connections.
+                match listening.is_finished().then(|| listening.join()) {
+                    Some(Ok(ended)) => ended.map(|()| true).map_err(failed),
+                    _ => Ok(true),
+                }
             }
         }
     }

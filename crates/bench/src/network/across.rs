@@ -76,4 +76,12 @@ impl Connect for Across {
     fn promise(&self, plan: &Plan) -> Promise {
         self.inner.promise(plan)
     }
+
+    fn remarks(&self) -> Vec<String> {
+        self.inner.remarks()
+    }
+
+    fn may_reorder(&self, plan: &Plan) -> Option<String> {
+        self.inner.may_reorder(plan)
+    }
 }

@@ -9,10 +9,13 @@ use super::super::record::{Record, Results};
 use super::loads::Load;
 
 /// Notes that begin so tell of something that went wrong.
-const BAD_NOTES: [&str; 5] = [
+const BAD_NOTES: [&str; 8] = [
     "CUT SHORT",
     "FAILED",
     "LOST",
+    "ERRORS",
+    "NO ANSWER",
+    "DAMAGED",
     "OUT OF ORDER",
     "Rows are missing",
 ];
@@ -142,6 +145,9 @@ impl Run {
         record.queue = load.queue.map(str::to_owned);
         record.rate_asked = load.rate;
         record.messages = main.messages;
+        if main.messages_per_s <= 0.0 {
+            bail!("it has no rate");
+        }
         // So that its rate is the one that was printed: without what came when nobody sent.
         record.seconds = main.messages as f64 / main.messages_per_s;
         let produced = self.produced.as_ref();
