@@ -1,6 +1,7 @@
 //! The two sides of a measurement, or a part of them: their connections, and the threads that work
 //! with these until somebody says that it is over.
 
+use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -208,7 +209,12 @@ impl Connections {
                 .map(|(number, producer)| {
                     let book = book(*number, produced);
                     let feed = Feed::new(plan, *number, times.clock, times.start_ns);
-                    spawn_producer(scope, (*number, done), producer, feed, book, stop)
+                    let thread = spawn_producer(scope, (*number, done), producer, feed, book, stop);
+                    // One that has not begun has ended.
+                    if thread.is_err() {
+                        done();
+                    }
+                    thread
                 })
                 .collect();
             loop {
@@ -220,7 +226,7 @@ impl Connections {
                     came: now.came,
                     sent: sent_at.get().copied(),
                     producers_are_done: left.load(Ordering::Acquire) == 0,
-                    consumers_are_gone: consumers.iter().all(ScopedJoinHandle::is_finished),
+                    consumers_are_gone: consumers.iter().all(is_finished),
                 });
                 if is_over {
                     break;
@@ -248,7 +254,7 @@ fn spawn_producer<'s, 'e>(
     mut feed: Feed,
     mut book: Book,
     stop: &'s Stop,
-) -> ScopedJoinHandle<'s, Joined> {
+) -> Spawned<'s> {
     spawn(
         scope,
         format!("{GENERATOR_THREADS}out-{number}"),
@@ -270,7 +276,7 @@ fn spawn_consumer<'s, 'e>(
     consumer: &'s mut Box<dyn Consume>,
     mut book: Book,
     stop: &'s Stop,
-) -> ScopedJoinHandle<'s, Joined> {
+) -> Spawned<'s> {
     spawn(
         scope,
         format!("{GENERATOR_THREADS}in-{number}"),
@@ -297,35 +303,51 @@ fn watched<R>(work: impl FnOnce() -> R) -> (R, f64) {
     (result, cpu_s / wall_s.as_secs_f64().max(1e-9))
 }
 
-#[expect(
-    clippy::expect_used,
-    reason = "without threads there is nothing to be measured"
-)]
+/// A thread, or why the system gives none: there may be more connections than it has threads for.
+type Spawned<'s> = io::Result<ScopedJoinHandle<'s, Joined>>;
+
 fn spawn<'s, 'e>(
     scope: &'s Scope<'s, 'e>,
     name: String,
     work: impl FnOnce() -> Joined + Send + 's,
-) -> ScopedJoinHandle<'s, Joined> {
+) -> Spawned<'s> {
     let work = move || {
         // A thread that sleeps until a message is due wakes when it is, not up to 50 µs later.
         // Where the system does not let it, the generator's lag shows it.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         work()
     };
-    let spawned = thread::Builder::new().name(name).spawn_scoped(scope, work);
-    spawned.expect("the system gives threads")
+    thread::Builder::new().name(name).spawn_scoped(scope, work)
 }
 
-fn join(thread: ScopedJoinHandle<'_, Joined>) -> Joined {
-    match thread.join() {
-        Ok(joined) => joined,
-        Err(panic) => std::panic::resume_unwind(panic),
+fn is_finished(thread: &Spawned<'_>) -> bool {
+    thread.as_ref().map_or(true, ScopedJoinHandle::is_finished)
+}
+
+fn join(thread: Spawned<'_>) -> Joined {
+    match thread.map(ScopedJoinHandle::join) {
+        Ok(Ok(joined)) => joined,
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(error) => {
+            let what = format!("the system gives no thread for another connection: {error}");
+            (Tally::default(), Err(DriverError::Unsupported { what }))
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_had_is_a_connection_that_failed() {
+        let none = || Err(io::Error::from(io::ErrorKind::WouldBlock));
+        assert!(is_finished(&none()));
+        let (tally, result) = join(none());
+        assert_eq!(tally.sent, 0);
+        let error = result.map_err(|error| error.to_string());
+        assert!(error.is_err_and(|text| text.starts_with("the system gives no thread")));
+    }
     use crate::payload::PayloadKind;
     use crate::plan::Acks;
     use crate::schedule::Arrivals;

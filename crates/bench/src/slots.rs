@@ -1,6 +1,10 @@
 //! Messages that a client library has, and that are not acknowledged.
 
+use crate::book::Book;
+use crate::driver::{DriverError, Stop};
 use crate::feed::Message;
+use crate::pace::{SILENT, UNANSWERED};
+use crate::url::Url;
 
 /// Messages by slot: a library remembers that number for each, and tells it with the answer.
 #[derive(Debug)]
@@ -59,6 +63,28 @@ impl Slots {
     pub(crate) fn take_all(&mut self) -> Vec<Message> {
         self.free.clear();
         self.slots.drain(..).flatten().collect()
+    }
+
+    /// The end of a producer that ended with `result`: writes down what was not answered. A broker
+    /// that has left something unanswered, though nobody has told it to stop, is told of.
+    pub(crate) fn settle(
+        &mut self,
+        book: &mut Book,
+        url: &Url,
+        stop: &Stop,
+        (result, now_ns): (Result<(), DriverError>, u64),
+    ) -> Result<(), DriverError> {
+        let unanswered = self.take_all();
+        for message in &unanswered {
+            match result {
+                Ok(()) => book.gave_up(message, &UNANSWERED, now_ns),
+                Err(_) => book.failed(message, &UNANSWERED, now_ns),
+            }
+        }
+        match unanswered.is_empty() || stop.is_set() {
+            true => result,
+            false => result.and(Err(url.gone(SILENT))),
+        }
     }
 }
 

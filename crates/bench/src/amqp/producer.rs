@@ -15,7 +15,7 @@ use crate::book::Book;
 use crate::clock::Clock;
 use crate::driver::{DriverError, Produce, Stop};
 use crate::feed::{Feed, Next};
-use crate::pace::{LOOK_NS, Patience, Room, SILENT, UNANSWERED};
+use crate::pace::{LOOK_NS, Patience, Room};
 use crate::plan::{Acks, Plan};
 use crate::slots::Slots;
 use crate::url::Url;
@@ -193,16 +193,6 @@ impl Produce for AmqpProducer {
     fn run(&mut self, feed: &mut Feed, book: &mut Book, stop: &Stop) -> Result<(), DriverError> {
         let result = self.publish_all(feed, book, stop);
         let now_ns = feed.clock().now_ns();
-        let unanswered = self.slots.take_all();
-        for message in &unanswered {
-            match result {
-                Ok(()) => book.gave_up(message, &UNANSWERED, now_ns),
-                Err(_) => book.failed(message, &UNANSWERED, now_ns),
-            }
-        }
-        match unanswered.is_empty() || stop.is_set() {
-            true => result,
-            false => result.and(Err(self.url.gone(SILENT))),
-        }
+        self.slots.settle(book, &self.url, stop, (result, now_ns))
     }
 }

@@ -10,7 +10,7 @@ use crate::book::Book;
 use crate::clock::Clock;
 use crate::driver::{DriverError, Produce, Stop};
 use crate::feed::{Feed, Message, Next};
-use crate::pace::{LOOK_NS, Patience, Room, SILENT, UNANSWERED};
+use crate::pace::{LOOK_NS, Patience, Room};
 use crate::plan::Plan;
 use crate::slots::Slots;
 use crate::url::Url;
@@ -239,16 +239,6 @@ impl Produce for KafkaProducer {
         let _bell = native.bell(&pace.waiter);
         let result = self.publish(feed, book, stop, &mut pace);
         let now_ns = clock.now_ns();
-        let unanswered = self.slots.take_all();
-        for message in &unanswered {
-            match result {
-                Ok(()) => book.gave_up(message, &UNANSWERED, now_ns),
-                Err(_) => book.failed(message, &UNANSWERED, now_ns),
-            }
-        }
-        match unanswered.is_empty() || stop.is_set() {
-            true => result,
-            false => result.and(Err(self.url.gone(SILENT))),
-        }
+        self.slots.settle(book, &self.url, stop, (result, now_ns))
     }
 }
