@@ -39,6 +39,7 @@ mod pace;
 mod payload;
 mod plan;
 mod proxy;
+mod reader;
 mod report;
 mod schedule;
 mod secrets;

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::driver::Promise;
+use crate::reader::Reader;
 use crate::timed::Timed;
 
 /// How long connecting and the answer together may take.
@@ -115,10 +116,10 @@ fn read(input: &mut impl Read) -> io::Result<Greeting> {
 
 /// The greeting in the payload of a method frame.
 fn parse(payload: &[u8]) -> Option<Greeting> {
-    let mut bytes = Bytes(payload.strip_prefix(&START)?);
+    let mut bytes = Reader(payload.strip_prefix(&START)?);
     bytes.take(2)?;
     let size = bytes.number(4)?;
-    let mut table = Bytes(bytes.take(size)?);
+    let mut table = Reader(bytes.take(size)?);
     let mut texts = BTreeMap::new();
     while !table.0.is_empty() {
         let name_size = table.number(1)?;
@@ -132,15 +133,7 @@ fn parse(payload: &[u8]) -> Option<Greeting> {
     Some(Greeting { texts })
 }
 
-struct Bytes<'b>(&'b [u8]);
-
-impl<'b> Bytes<'b> {
-    fn take(&mut self, size: usize) -> Option<&'b [u8]> {
-        let (taken, rest) = self.0.split_at_checked(size)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
+impl<'b> Reader<'b> {
     fn number(&mut self, size: usize) -> Option<usize> {
         let bytes = self.take(size)?.iter();
         Some(bytes.fold(0, |number, byte| number << 8 | usize::from(*byte)))

@@ -10,6 +10,7 @@
 //!
 //! Source: AMQP 0-9-1, sections 2.3.5 and 4.2.
 
+use crate::reader::Reader;
 use crate::wire::WireError;
 
 /// Bytes of a frame beside its payload.
@@ -135,38 +136,8 @@ fn header(payload: &[u8]) -> Option<Frame<'_>> {
     })
 }
 
-/// Reads arguments.
-pub(super) struct Reader<'b>(pub(super) &'b [u8]);
-
 impl<'b> Reader<'b> {
-    fn take(&mut self, size: usize) -> Option<&'b [u8]> {
-        let (taken, rest) = self.0.split_at_checked(size)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*taken)
-    }
-
-    pub(super) fn u8(&mut self) -> Option<u8> {
-        self.array().map(u8::from_be_bytes)
-    }
-
-    pub(super) fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_be_bytes)
-    }
-
-    pub(super) fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_be_bytes)
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_be_bytes)
-    }
-
+    /// A short string.
     pub(super) fn short(&mut self) -> Option<&'b [u8]> {
         let size = self.u8()?;
         self.take(usize::from(size))

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use crate::driver::DriverError;
 use crate::plan::Plan;
+use crate::reader::Reader;
 use crate::url::Url;
 use crate::wire::{PATIENCE, Wire, WireError};
 
-use codec::{CHANNEL, Frame, Name, Reader, frame, put_long, put_method, put_short};
+use codec::{CHANNEL, Frame, Name, frame, put_long, put_method, put_short};
 
 pub(super) use consumer::RawConsumer;
 pub(super) use producer::RawProducer;

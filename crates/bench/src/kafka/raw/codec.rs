@@ -14,6 +14,7 @@
 //! Source: Kafka's protocol guide; Produce version 7, Fetch version 11, which every broker since
 //! Kafka 2.3 has, RecordBatch version 2.
 
+use crate::reader::Reader;
 use crate::wire::WireError;
 
 /// A client that is told apart in the broker's logs.
@@ -188,34 +189,7 @@ pub(super) fn put_fetch(
     set_size(out, start);
 }
 
-/// Reads fields.
-struct Reader<'b>(&'b [u8]);
-
 impl<'b> Reader<'b> {
-    fn take(&mut self, size: usize) -> Option<&'b [u8]> {
-        let (taken, rest) = self.0.split_at_checked(size)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*taken)
-    }
-
-    fn i16(&mut self) -> Option<i16> {
-        self.array().map(i16::from_be_bytes)
-    }
-
-    fn i32(&mut self) -> Option<i32> {
-        self.array().map(i32::from_be_bytes)
-    }
-
-    fn i64(&mut self) -> Option<i64> {
-        self.array().map(i64::from_be_bytes)
-    }
-
     fn string(&mut self) -> Option<&'b [u8]> {
         let size = self.i16()?;
         self.take(usize::try_from(size).unwrap_or(0))
