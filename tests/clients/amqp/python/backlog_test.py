@@ -28,17 +28,6 @@ def delivery_bytes(title):
     return sum(map(len, pieces))
 
 
-def skip(wire, size):
-    """Reads so many bytes and forgets them."""
-    room = bytearray(1 << 20)
-    size -= len(wire.read)
-    wire.read = b""
-    while size > 0:
-        taken = wire.stream.recv_into(room, min(size, len(room)))
-        assert taken > 0, "the broker has closed"
-        size -= taken
-
-
 @check
 def everything_is_held_by_one_and_half_of_it_comes_back():
     title = name("backlog")
@@ -54,7 +43,7 @@ def everything_is_held_by_one_and_half_of_it_comes_back():
         wire = Wire()
         wire.send(raw.basic_consume(1, title, TAG, bits=0))
         wire.expect((60, 21))
-        skip(wire, delivery_bytes(title) * TOTAL)
+        wire.skip(delivery_bytes(title) * TOTAL)
         same(count(on, title), 0, "ready")
 
         # Others go on beside it.

@@ -320,10 +320,11 @@ def a_consumer_that_never_acknowledges():
     title, total = name("queue"), 200_000
     with channel() as on:
         on.queue_declare(title, durable=True)
-        for _ in range(total // 1000):
-            publish(on, title, *[b"x" * 100] * 1000)
-        wait_for(lambda: count(on, title) == total, "all are there", 60)
         wire = Wire()
+        thousand = raw.message(1, title, b"x" * 100) * 1000
+        for _ in range(total // 1000):
+            wire.send(thousand)
+        wait_for(lambda: count(on, title) == total, "all are there", 30)
         wire.send(raw.basic_consume(1, title, "greedy", bits=0))
         got = 0
         while got < total:

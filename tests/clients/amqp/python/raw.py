@@ -77,6 +77,7 @@ class Wire:
         self.stream = socket.create_connection(address(), 20)
         self.stream.settimeout(CLOSE_S_MAX)
         self.read = b""
+        self.taken = 0
         if opened:
             self.send(HEADER)
             self.expect((10, 10))
@@ -97,7 +98,7 @@ class Wire:
             pass
 
     def take(self, size):
-        while len(self.read) < size:
+        while len(self.read) - self.taken < size:
             try:
                 piece = self.stream.recv(1 << 16)
             except ConnectionResetError:
@@ -106,9 +107,20 @@ class Wire:
                 raise AssertionError(f"the broker neither answers nor closes in {CLOSE_S_MAX} s")
             if not piece:
                 return None
-            self.read += piece
-        taken, self.read = self.read[:size], self.read[size:]
-        return taken
+            self.read, self.taken = self.read[self.taken:] + piece, 0
+        start, self.taken = self.taken, self.taken + size
+        return self.read[start:self.taken]
+
+    def skip(self, size):
+        """Reads so many bytes and forgets them."""
+        size -= len(self.read) - self.taken
+        assert size >= 0, f"{-size} bytes more were read before"
+        self.read, self.taken = b"", 0
+        room = bytearray(1 << 20)
+        while size > 0:
+            read = self.stream.recv_into(room, min(size, len(room)))
+            assert read > 0, "the broker has closed"
+            size -= read
 
     def frame(self):
         """Kind, channel and payload of the next frame; None when the broker has closed."""
