@@ -56,6 +56,55 @@ fn prefetch_bounds_what_is_unacknowledged() {
 }
 
 #[test]
+fn telemetry_sees_what_a_consumer_holds() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    publish_all(&mut peer, &["1", "2", "3"]);
+    peer.prefetch(2, false);
+    peer.consume("q", "c", false);
+    assert_eq!(peer.deliveries().len(), 2);
+    let seen = |peer: &Peer<'_>| peer.session.probe().snapshot(|_| None);
+    let gauges = seen(&peer).gauges;
+    assert_eq!((gauges.credit_granted, gauges.credit_used), (2, 2));
+    assert!(gauges.holding_since_us > 0 && gauges.no_credit_since_us > 0);
+    world.advance(40);
+    peer.ack(1, false);
+    assert_eq!(peer.deliveries().len(), 1);
+    // Nothing waits behind the third.
+    let now = seen(&peer);
+    assert_eq!((now.gauges.credit_used, now.gauges.no_credit_since_us), (2, 0));
+    assert!((40_000..45_000).contains(&now.counters.no_credit_us), "{now:?}");
+    world.advance(20);
+    peer.ack(3, true);
+    let end = seen(&peer);
+    assert_eq!((end.gauges.credit_used, end.gauges.holding_since_us), (0, 0));
+    assert!((60_000..65_000).contains(&end.counters.holding_us), "{end:?}");
+    assert_eq!(end.counters.channels_opened, 1);
+}
+
+#[test]
+fn what_goes_back_with_its_channel_is_held_no_more() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    publish_all(&mut peer, &["1", "2", "3"]);
+    peer.consume("q", "c", false);
+    assert_eq!(peer.deliveries().len(), 3);
+    peer.nack(1, false, false);
+    assert_eq!(peer.session.probe().snapshot(|_| None).gauges.credit_used, 2);
+    let close = method::ChannelClose {
+        reply_code: 200,
+        reply_text: "",
+        class_id: 0,
+        method_id: 0,
+    };
+    peer.method(1, Method::ChannelClose(close));
+    let gauges = peer.session.probe().snapshot(|_| None).gauges;
+    assert_eq!((gauges.credit_used, gauges.holding_since_us), (0, 0));
+}
+
+#[test]
 fn a_limit_of_the_channel_is_shared_by_its_consumers() {
     let world = World::default();
     let mut peer = world.channel();

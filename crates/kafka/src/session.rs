@@ -249,6 +249,9 @@ impl Session {
         let (tally, totals) = (&mut self.tally, carried.totals);
         tally.totals.messages += totals.messages;
         tally.totals.bytes += totals.bytes;
+        if tally.totals.first_record_ms.is_none() {
+            tally.totals.first_record_ms = totals.first_record_ms;
+        }
         tally.calls += totals.calls;
         if carried.acks != Acks::None {
             tally.produces += 1;
@@ -358,14 +361,23 @@ impl Session {
         let first_us = self.partial_since_us.unwrap_or(now.us);
         let tally = std::mem::take(&mut self.tally);
         let Totals {
-            messages, bytes, ..
+            messages,
+            bytes,
+            first_record_ms,
+            ..
         } = tally.totals;
         let produces = tally.produces + tally.silent;
         self.probe
             .requests(produces, messages, bytes, first_us, now.us);
-        self.probe.requests(tally.others, 0, 0, first_us, now.us);
         // Nobody waits for the answer to these.
         self.probe.unanswered(tally.silent);
+        self.probe.requests(tally.others, 0, 0, first_us, now.us);
+        if let Some(first_ms) = first_record_ms {
+            // No time of a client's is too strange to be subtracted.
+            let unix_us = i64::try_from(now.unix_us).unwrap_or(i64::MAX);
+            let age_us = unix_us.saturating_sub(first_ms.saturating_mul(1000));
+            self.probe.record_age(age_us);
+        }
         if consumed > 0 {
             self.partial_since_us = None;
         }

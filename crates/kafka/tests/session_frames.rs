@@ -318,6 +318,13 @@ fn telemetry_counts_requests_messages_and_answers() {
         (4, 3, 3)
     );
     assert_eq!((counters.messages_in, counters.messages_out), (6, 6));
+    assert_eq!(counters.requests_silent, 1);
+    // The records bear the world's time.
+    let ages = &seen.histograms.record_age_us;
+    assert_eq!((ages.count(), counters.records_ahead), (3, 0));
+    assert!(ages.max() < 1_000_000, "{}", ages.max());
+    // Those that want an answer, but for the one that came while another was being served.
+    assert_eq!(seen.histograms.service_us.count(), 3);
     assert_eq!(seen.gauges.requests_in_flight, 0);
 }
 

@@ -283,7 +283,7 @@ impl Consuming {
         // Messages that timed out are in nobody's hand any more.
         self.with_client = self.with_client.min(in_flight);
         client.in_flight_count.set(in_flight.into());
-        probe.credit_used(in_flight.into());
+        probe.credit_used(in_flight.into(), now.us);
         if in_flight < self.ready || self.ready == 0 {
             return probe.no_credit_ends(now.us);
         }

@@ -394,6 +394,8 @@ fn telemetry_sees_what_happens() {
     assert_eq!(snapshot.gauges.requests_in_flight, 0);
     assert_eq!(snapshot.histograms.ack_latency_us.count(), 2);
     assert!(snapshot.histograms.ack_latency_us.mean() >= 2900.0);
+    assert_eq!(snapshot.counters.holding_us, 3_000);
+    assert_eq!(snapshot.gauges.holding_since_us, 0);
 }
 
 #[test]

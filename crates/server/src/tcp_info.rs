@@ -20,6 +20,11 @@ pub(crate) fn tcp_info(descriptor: i32) -> Option<TcpInfo> {
     };
     (result == 0).then_some(TcpInfo {
         rtt_us: info.tcpi_rtt,
+        // All ones: no sample yet. The server's own view of its first round trip is in it.
+        min_rtt_us: match info.tcpi_min_rtt {
+            u32::MAX => 0,
+            min_rtt_us => min_rtt_us,
+        },
         rttvar_us: info.tcpi_rttvar,
         rcv_rtt_us: info.tcpi_rcv_rtt,
         retransmits: info.tcpi_total_retrans,
@@ -47,6 +52,7 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let info = tcp_info(client.as_raw_fd()).unwrap();
         assert!(info.rtt_us > 0 && info.mss_bytes > 0, "{info:?}");
+        assert!(info.min_rtt_us > 0 && info.min_rtt_us <= info.rtt_us, "{info:?}");
         assert_eq!(tcp_info(std::io::stdin().as_raw_fd()), None);
         assert_eq!(tcp_info(-1), None);
     }

@@ -96,4 +96,12 @@ counters! {
     errors,
     /// Microseconds during which messages waited and the client had given no credit.
     no_credit_us,
+    /// Microseconds during which the client had messages in flight.
+    holding_us,
+    /// Channels opened within connections.
+    channels_opened,
+    /// Requests that want no answer.
+    requests_silent,
+    /// Publishing requests whose first record bears a time later than the broker's.
+    records_ahead,
 }

@@ -165,6 +165,31 @@ impl HistogramSnapshot {
         whole.map(|(_, count)| count).sum()
     }
 
+    /// The counts by bucket, ascending, of the buckets that are not empty. With them, the sum and
+    /// the largest value a snapshot can be put together again.
+    pub fn buckets(&self) -> &[(u16, u64)] {
+        &self.buckets
+    }
+
+    /// Puts a snapshot together from counts by bucket.
+    ///
+    /// `None` when they are not ascending, or name a bucket that does not exist.
+    pub fn from_buckets(buckets: Vec<(u16, u64)>, sum: u64, max: u64) -> Option<Self> {
+        let ascending = buckets.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        let known = |(bucket, _): &(u16, u64)| usize::from(*bucket) < BUCKETS;
+        (ascending && buckets.iter().all(known)).then_some(Self { buckets, sum, max })
+    }
+
+    /// How many values lie in buckets whose middle is between `low` and `high`, both included.
+    pub fn count_between(&self, low: u64, high: u64) -> u64 {
+        let within = |bucket: u16| {
+            let (first, last) = bounds_of(usize::from(bucket));
+            (low..=high).contains(&(first + (last - first) / 2))
+        };
+        let counts = self.buckets.iter().filter(|(bucket, _)| within(*bucket));
+        counts.map(|(_, count)| count).sum()
+    }
+
     /// Adds the counts of another snapshot to this one.
     pub fn merge(&mut self, other: &HistogramSnapshot) {
         let mut merged = Vec::with_capacity(self.buckets.len() + other.buckets.len());
@@ -280,6 +305,20 @@ mod tests {
             let limit = (1u64 << bits) - 1;
             let exact = values.iter().filter(|value| **value <= limit).count() as u64;
             prop_assert_eq!(of(&values).count_at_most(limit), exact);
+        }
+    }
+
+    #[test]
+    fn a_snapshot_is_put_together_from_its_buckets() {
+        let whole = of(&[3, 500, 501, 70_000]);
+        let (sum, max) = (whole.sum(), whole.max());
+        let again = HistogramSnapshot::from_buckets(whole.buckets().to_vec(), sum, max);
+        assert_eq!(again, Some(whole.clone()));
+        assert_eq!(whole.count_between(400, 600), 2);
+        assert_eq!(whole.count_between(4, 400), 0);
+        let wrong = [vec![(5, 1), (5, 1)], vec![(u16::MAX, 1)]];
+        for buckets in wrong {
+            assert_eq!(HistogramSnapshot::from_buckets(buckets, 0, 0), None);
         }
     }
 

@@ -85,12 +85,18 @@ pub struct Recorder {
     last_answer_us: Cell,
     last_ack_us: Cell,
     no_credit_since_us: Cell,
+    holding_since_us: Cell,
+    /// Answers up to and with that of the request whose service is measured; 0 when none is.
+    timed_answers: Cell,
+    timed_since_us: Cell,
     requests_in_flight: Cell,
     requests_in_flight_max: Cell,
     credit_granted: Cell,
     credit_used: Cell,
     request_gap_us: Histogram,
     request_receive_us: Histogram,
+    service_us: Histogram,
+    record_age_us: Histogram,
     request_messages: Histogram,
     request_bytes: Histogram,
     ack_latency_us: Histogram,
@@ -110,12 +116,17 @@ impl Recorder {
             last_answer_us: Cell::default(),
             last_ack_us: Cell::default(),
             no_credit_since_us: Cell::default(),
+            holding_since_us: Cell::default(),
+            timed_answers: Cell::default(),
+            timed_since_us: Cell::default(),
             requests_in_flight: Cell::default(),
             requests_in_flight_max: Cell::default(),
             credit_granted: Cell::default(),
             credit_used: Cell::default(),
             request_gap_us: Histogram::new(),
             request_receive_us: Histogram::new(),
+            service_us: Histogram::new(),
+            record_age_us: Histogram::new(),
             request_messages: Histogram::new(),
             request_bytes: Histogram::new(),
             ack_latency_us: Histogram::new(),
@@ -221,6 +232,12 @@ impl Recorder {
         if in_flight == 0 && answered_us > 0 {
             self.request_gap_us
                 .record(first_byte_us.saturating_sub(answered_us));
+            // A gap lies behind an answer, and behind each only once.
+            self.last_answer_us.set(0);
+        }
+        if self.timed_answers.get() == 0 {
+            self.timed_answers.set(in_flight + count);
+            self.timed_since_us.set(last_byte_us);
         }
         self.requests_in_flight.set(in_flight + count);
         if in_flight + count > self.requests_in_flight_max.get() {
@@ -236,15 +253,48 @@ impl Recorder {
             self.requests_in_flight
                 .set(self.requests_in_flight.get().saturating_sub(count));
             self.last_answer_us.set(now_us);
+            let timed = self.timed_answers.get();
+            if timed > 0 {
+                if timed <= count {
+                    let since_us = self.timed_since_us.get();
+                    self.service_us.record(now_us.saturating_sub(since_us));
+                }
+                self.timed_answers.set(timed.saturating_sub(count));
+            }
         }
     }
 
-    /// `count` of the requests that were told of want no answer: they are not in flight.
+    /// `count` of the requests that were told of last want no answer: they are not in flight.
     #[inline]
     pub fn unanswered(&self, count: u64) {
         if ENABLED && count > 0 {
-            self.requests_in_flight
-                .set(self.requests_in_flight.get().saturating_sub(count));
+            self.counters.requests_silent.add(count);
+            let in_flight = self.requests_in_flight.get();
+            if self.timed_answers.get() == in_flight {
+                // It may be one of these.
+                self.timed_answers.set(0);
+            }
+            self.requests_in_flight.set(in_flight.saturating_sub(count));
+        }
+    }
+
+    /// The publishing requests of a socket read came this long after the time that the first
+    /// record of the first of them bears; negative when that time is still to come.
+    #[inline]
+    pub fn record_age(&self, age_us: i64) {
+        if !ENABLED {
+            return;
+        }
+        match u64::try_from(age_us) {
+            Ok(age_us) => self.record_age_us.record(age_us),
+            Err(_) => self.counters.records_ahead.add(1),
+        }
+    }
+
+    /// The client opened a channel within its connection.
+    pub fn channel_opened(&self) {
+        if ENABLED {
+            self.counters.channels_opened.add(1);
         }
     }
 
@@ -342,9 +392,17 @@ impl Recorder {
 
     /// How many messages the client has in flight now.
     #[inline]
-    pub fn credit_used(&self, messages: u64) {
-        if ENABLED {
-            self.credit_used.set(messages);
+    pub fn credit_used(&self, messages: u64, now_us: u64) {
+        if !ENABLED {
+            return;
+        }
+        self.credit_used.set(messages);
+        let since_us = self.holding_since_us.get();
+        if messages > 0 && since_us == 0 {
+            self.holding_since_us.set(now_us.max(1));
+        } else if messages == 0 && since_us > 0 {
+            self.counters.holding_us.add(now_us.saturating_sub(since_us));
+            self.holding_since_us.set(0);
         }
     }
 
@@ -391,10 +449,13 @@ impl Recorder {
                 credit_granted: self.credit_granted.get(),
                 credit_used: self.credit_used.get(),
                 no_credit_since_us: self.no_credit_since_us.get(),
+                holding_since_us: self.holding_since_us.get(),
             },
             histograms: Histograms {
                 request_gap_us: self.request_gap_us.snapshot(),
                 request_receive_us: self.request_receive_us.snapshot(),
+                service_us: self.service_us.snapshot(),
+                record_age_us: self.record_age_us.snapshot(),
                 request_messages: self.request_messages.snapshot(),
                 request_bytes: self.request_bytes.snapshot(),
                 ack_latency_us: self.ack_latency_us.snapshot(),
@@ -419,7 +480,7 @@ mod tests {
 
     #[test]
     fn an_idle_connection_costs_little() {
-        assert!(size_of::<Recorder>() < 1536, "{}", size_of::<Recorder>());
+        assert!(size_of::<Recorder>() < 1728, "{}", size_of::<Recorder>());
     }
 
     #[test]
@@ -437,6 +498,67 @@ mod tests {
         assert_eq!(seen.gauges.requests_in_flight_max, 2);
         assert_eq!(seen.gauges.requests_in_flight, 1);
         assert_eq!((seen.counters.publishes, seen.counters.messages_in), (4, 4));
+    }
+
+    #[test]
+    fn a_gap_lies_behind_an_answer_only_once() {
+        let probe = recorder();
+        probe.request(1, 100, 1_000, 1_000);
+        probe.answered(1, 2_000);
+        for at_us in [2_500, 9_000] {
+            probe.request(1, 100, at_us, at_us);
+            probe.unanswered(1);
+        }
+        let seen = snapshot(&probe);
+        assert_eq!(seen.histograms.request_gap_us.count(), 1);
+        assert_eq!(seen.histograms.request_gap_us.max(), 500);
+        assert_eq!(seen.counters.requests_silent, 2);
+    }
+
+    #[test]
+    fn service_is_measured_for_one_request_at_a_time() {
+        let probe = recorder();
+        let services = || snapshot(&probe).histograms.service_us;
+        probe.request(1, 100, 900, 1_000);
+        // Not measured: the first is still being served.
+        probe.request(1, 100, 1_200, 1_200);
+        probe.answered(1, 1_500);
+        assert_eq!((services().count(), services().sum()), (1, 500));
+        probe.answered(1, 1_700);
+        assert_eq!(services().count(), 1);
+        // Two of one read, answered one after the other: that of the second counts.
+        probe.requests(2, 2, 200, 2_000, 2_000);
+        probe.answered(1, 2_300);
+        probe.answered(1, 2_400);
+        assert_eq!((services().count(), services().sum()), (2, 900));
+        // Nobody waits for these.
+        probe.requests(2, 2, 200, 3_000, 3_000);
+        probe.unanswered(2);
+        probe.request(1, 100, 9_000, 9_000);
+        probe.answered(1, 9_010);
+        assert_eq!((services().count(), services().sum()), (3, 910));
+    }
+
+    #[test]
+    fn records_from_the_future_are_counted_apart() {
+        let probe = recorder();
+        probe.record_age(5_500);
+        probe.record_age(-3_000);
+        let seen = snapshot(&probe);
+        assert_eq!(seen.histograms.record_age_us.sum(), 5_500);
+        assert_eq!(seen.counters.records_ahead, 1);
+    }
+
+    #[test]
+    fn time_with_messages_in_flight_accumulates() {
+        let probe = recorder();
+        probe.credit_used(3, 100);
+        probe.credit_used(1, 200);
+        assert_eq!(snapshot(&probe).gauges.holding_since_us, 100);
+        probe.credit_used(0, 450);
+        probe.credit_used(0, 900);
+        let seen = snapshot(&probe);
+        assert_eq!((seen.counters.holding_us, seen.gauges.holding_since_us), (350, 0));
     }
 
     #[test]

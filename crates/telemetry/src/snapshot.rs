@@ -19,6 +19,8 @@ pub struct Gauges {
     pub credit_used: u64,
     /// Since when messages wait while the client has no credit; 0 when that is not so.
     pub no_credit_since_us: u64,
+    /// Since when the client has messages in flight; 0 when it has none.
+    pub holding_since_us: u64,
 }
 
 macro_rules! histograms {
@@ -48,6 +50,10 @@ histograms! {
     request_gap_us,
     /// Microseconds between the first and the last byte of a request.
     request_receive_us,
+    /// Microseconds from the last byte of a request to its answer, for one request at a time.
+    service_us,
+    /// Microseconds from the time that a request's first record bears to its arrival.
+    record_age_us,
     /// Messages per publishing request.
     request_messages,
     /// Bytes per publishing request.

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct TcpInfo {
     /// Smoothed round-trip time, in microseconds.
     pub rtt_us: u32,
+    /// The least round-trip time of the last minutes, in microseconds; 0 where the kernel does not
+    /// say. A peer that acknowledges late, because it has nothing to send, raises the smoothed one.
+    pub min_rtt_us: u32,
     /// Mean deviation of the round-trip time, in microseconds.
     pub rttvar_us: u32,
     /// The receiver's own estimate of the round-trip time, in microseconds.

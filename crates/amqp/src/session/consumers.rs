@@ -9,6 +9,10 @@ use super::ready::{Ready, Signal};
 use super::settling::Run;
 use crate::host::Queue;
 
+/// How long what is known of a backlog is good enough for the telemetry: asking takes the queue's
+/// lock.
+const BACKLOG_KNOWN_US: u64 = 10_000;
+
 /// A consumer of a channel, or what its `basic.get` takes from.
 pub(super) struct Consuming {
     /// Tells it from others that had its slot before, of which deliveries may still be known.
@@ -43,6 +47,12 @@ pub(super) struct Consumers {
     free: Vec<u32>,
     incarnations: u64,
     credit: u64,
+    /// Deliveries that are not settled, of all consumers.
+    unacked: u64,
+    /// Whether messages waited for a consumer when that was looked at last.
+    backlog: bool,
+    /// When to look again.
+    backlog_check_us: u64,
     pub(super) ready: Arc<Ready>,
 }
 
@@ -77,6 +87,7 @@ impl Consumers {
     pub(super) fn remove(&mut self, slot: u32) -> Option<Consuming> {
         let consuming = self.slots.get_mut(slot as usize)?.take()?;
         self.credit -= consuming.credit();
+        self.unacked = self.unacked.saturating_sub(consuming.unacked);
         self.free.push(slot);
         Some(consuming)
     }
@@ -97,6 +108,35 @@ impl Consumers {
     /// How many messages may be on their way to the client, all together.
     pub(super) fn credit(&self) -> u64 {
         self.credit
+    }
+
+    /// Deliveries were written that have to be settled.
+    pub(super) fn delivered(&mut self, count: u64) {
+        self.unacked += count;
+    }
+
+    /// Deliveries were settled.
+    pub(super) fn settled(&mut self, count: u64) {
+        self.unacked = self.unacked.saturating_sub(count);
+    }
+
+    /// How many deliveries are not settled.
+    pub(super) fn unacked(&self) -> u64 {
+        self.unacked
+    }
+
+    /// Whether the client has used up all its credit while messages wait in the queue of this slot.
+    pub(super) fn is_short(&mut self, slot: u32, now_us: u64) -> bool {
+        if self.credit == 0 || self.unacked < self.credit {
+            return false;
+        }
+        if now_us >= self.backlog_check_us {
+            let consuming = self.get_mut(slot);
+            let waits = consuming.is_some_and(|consuming| consuming.queue.counts().0 > 0);
+            self.backlog = waits;
+            self.backlog_check_us = now_us + BACKLOG_KNOWN_US;
+        }
+        self.backlog
     }
 }
 

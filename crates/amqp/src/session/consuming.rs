@@ -390,6 +390,7 @@ impl Session {
                 consuming.unacked += 1;
                 let run = run_of(&delivery, tag, get.slot, consuming.incarnation);
                 channel.unacked.push(run);
+                self.consumers.delivered(1);
             }
         }
         false
@@ -398,6 +399,17 @@ impl Session {
     /// Tells the telemetry how much may be on its way to this client.
     fn tell_credit(&self) {
         self.probe.credit_granted(self.consumers.credit());
+        self.probe.credit_used(self.consumers.unacked(), self.now.us);
+    }
+
+    /// Tells the telemetry how much is with this client, after a change at one consumer.
+    pub(super) fn tell_in_flight(&mut self, slot: u32) {
+        let now_us = self.now.us;
+        self.probe.credit_used(self.consumers.unacked(), now_us);
+        match self.consumers.is_short(slot, now_us) {
+            true => self.probe.no_credit_begins(now_us),
+            false => self.probe.no_credit_ends(now_us),
+        }
     }
 }
 

@@ -25,6 +25,7 @@ impl Session {
         let mut slots = std::mem::take(&mut self.ready_slots);
         self.consumers.ready.take(cx, &mut slots);
         let (mut messages, mut again, mut done) = (0, 0, 0);
+        let (mut held, mut last_slot) = (0, None);
         while let Some(slot) = slots.get(done) {
             let Some(consuming) = self.consumers.get_mut(*slot) else {
                 done += 1;
@@ -35,6 +36,7 @@ impl Session {
                 continue;
             };
             let frame_bytes_max = self.negotiated.frame_bytes_max;
+            last_slot = Some(*slot);
             let mut round = Round {
                 out: &mut *out,
                 slot: *slot,
@@ -42,6 +44,7 @@ impl Session {
                 bytes_max: OUTPUT_BYTES_MAX,
                 messages: &mut messages,
                 again: &mut again,
+                held: &mut held,
             };
             match round.deliver(consuming, channel) {
                 Delivered::Full => break,
@@ -49,10 +52,12 @@ impl Session {
                 Delivered::Ended => {
                     done += 1;
                     let slot = *slot;
+                    self.consumers.delivered(std::mem::take(&mut held));
                     self.queue_gone(slot, out);
                 }
             }
         }
+        self.consumers.delivered(held);
         slots.drain(..done);
         if !slots.is_empty() {
             // Whoever has a backlog lets the others have a turn.
@@ -64,6 +69,9 @@ impl Session {
         self.ready_slots = slots;
         if messages > 0 {
             self.probe.delivered(messages, again);
+        }
+        if let Some(slot) = last_slot {
+            self.tell_in_flight(slot);
         }
     }
 
@@ -95,6 +103,7 @@ impl Session {
             bytes_max: usize::MAX,
             messages: &mut messages,
             again: &mut again,
+            held: &mut 0,
         };
         while consuming.runs_done < consuming.runs.len() {
             round.write_run(consuming, channel);
@@ -142,6 +151,8 @@ struct Round<'r> {
     bytes_max: usize,
     messages: &'r mut u64,
     again: &'r mut u64,
+    /// Messages that the client has to settle.
+    held: &'r mut u64,
 }
 
 impl Round<'_> {
@@ -226,6 +237,7 @@ impl Round<'_> {
         *self.again += u64::from(sent) * u64::from(delivery.redelivered);
         if !consuming.no_ack && sent > 0 {
             consuming.unacked += u64::from(sent);
+            *self.held += u64::from(sent);
             channel.unacked.push(Run {
                 count: sent,
                 ..run_of(delivery, first_tag, self.slot, consuming.incarnation)

@@ -55,6 +55,7 @@ impl Session {
                     return Err((Exception::new(ReplyCode::NotAllowed, text), id));
                 }
                 self.incarnations += 1;
+                self.probe.channel_opened();
                 self.channels
                     .insert(number, Channel::new(self.incarnations));
                 let ok = Method::ChannelOpenOk(method::ChannelOpenOk::default());

@@ -194,6 +194,8 @@ impl Session {
                 Settle::Reject => consuming.consumer.reject_ranges(&ranges),
                 Settle::Ack | Settle::Requeue => consuming.consumer.nack_ranges(&ranges),
             }
+            self.consumers.settled(count);
+            self.tell_in_flight(slot);
             self.remove_if_done(slot);
         }
     }
@@ -212,6 +214,7 @@ impl Session {
             Some(last) if follows(last, &range) => last.count += range.count,
             _ => consuming.acks.push(range),
         }
+        self.consumers.settled(run.count.into());
     }
 
     /// Tells the broker of the acknowledgements of this read.
@@ -247,6 +250,7 @@ impl Session {
                 consuming.acks = Vec::new();
             }
             probe.acks(in_order, out_of_order, us);
+            self.tell_in_flight(slot);
             self.remove_if_done(slot);
         }
     }

@@ -38,6 +38,8 @@ use batch::Records;
 pub(crate) struct Totals {
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
+    /// The time that the first record of the first batch bears.
+    pub(crate) first_record_ms: Option<i64>,
     /// Look-ups and appends, for the cost.
     pub(crate) calls: usize,
 }
@@ -284,6 +286,7 @@ impl Sent<'_> {
             return Err(Refusal::new(ErrorCode::InvalidTxnState, Some(text)));
         }
         let (messages, bytes) = (u64::from(batch.count()), batch.bytes().len() as u64);
+        totals.first_record_ms.get_or_insert(batch.base_timestamp_ms());
         totals.calls += 1;
         let published = topic
             .publish_to(partition, batch, acks.durability())
