@@ -328,6 +328,7 @@ impl Session {
             library: name.clone(),
             version: version.clone(),
             client_id: client_id.unwrap_or_default().to_owned(),
+            ..Identity::default()
         });
         self.peer.software = Some((name, version));
     }

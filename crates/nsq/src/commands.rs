@@ -405,5 +405,6 @@ fn telemetry_identity(identify: &Identify) -> Identity {
         library: library.to_owned(),
         version: version.to_owned(),
         client_id: identify.client_id.clone(),
+        ..Identity::default()
     }
 }

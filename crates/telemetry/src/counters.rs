@@ -49,6 +49,19 @@ macro_rules! counters {
                 $(self.$name += other.$name;)+
             }
 
+            /// How many counters there are.
+            pub const COUNT: usize = [$(stringify!($name)),+].len();
+
+            /// The values in the order of definition.
+            pub fn to_array(&self) -> [u64; Self::COUNT] {
+                [$(self.$name,)+]
+            }
+
+            /// From values in the order of definition.
+            pub fn from_array([$($name,)+]: [u64; Self::COUNT]) -> Self {
+                Self { $($name,)+ }
+            }
+
             /// Name, help text and value of each counter, in the order of definition.
             pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
                 [$((stringify!($name), concat!($($help),+).trim(), self.$name),)+].into_iter()

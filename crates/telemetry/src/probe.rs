@@ -25,6 +25,9 @@ pub struct Identity {
     pub version: String,
     /// The name that the client gave itself; empty when none.
     pub client_id: String,
+    /// What the client says that it runs on; empty when it does not.
+    #[serde(default)]
+    pub platform: String,
 }
 
 /// Most bytes of each text of an [`Identity`]: it is kept for closed connections too.
@@ -158,8 +161,9 @@ impl Recorder {
             library,
             version,
             client_id,
+            platform,
         } = &mut identity;
-        for text in [library, version, client_id] {
+        for text in [library, version, client_id, platform] {
             text.truncate(text.floor_char_boundary(IDENTITY_TEXT_BYTES_MAX));
             text.shrink_to_fit();
         }

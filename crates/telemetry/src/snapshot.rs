@@ -35,6 +35,19 @@ macro_rules! histograms {
                 $(self.$name.merge(&other.$name);)+
             }
 
+            /// How many histograms there are.
+            pub const COUNT: usize = [$(stringify!($name)),+].len();
+
+            /// All of them, in the order of definition.
+            pub fn to_array(&self) -> [&HistogramSnapshot; Self::COUNT] {
+                [$(&self.$name,)+]
+            }
+
+            /// From histograms in the order of definition.
+            pub fn from_array([$($name,)+]: [HistogramSnapshot; Self::COUNT]) -> Self {
+                Self { $($name,)+ }
+            }
+
             /// Name, help text and values of each histogram.
             pub(crate) fn each(
                 &self,

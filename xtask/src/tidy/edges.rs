@@ -12,6 +12,7 @@ use crate::workspace::{Workspace, output};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("cloverleaf-telemetry", &[]),
     ("cloverleaf-log", &[]),
+    ("cloverleaf-doctor", &["cloverleaf-telemetry"]),
     (
         "cloverleaf-broker",
         &["cloverleaf-log", "cloverleaf-telemetry"],
@@ -51,6 +52,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "cloverleaf-broker",
             "cloverleaf-session",
             "cloverleaf-telemetry",
+            "cloverleaf-doctor",
             "cloverleaf-kafka",
             "cloverleaf-amqp",
             "cloverleaf-nsq",
@@ -65,6 +67,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "cloverleaf-broker",
             "cloverleaf-log",
             "cloverleaf-nsq",
+            "cloverleaf-doctor",
         ],
     ),
     ("xtask", &[]),
@@ -73,6 +76,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
 /// These know bytes and no socket: everything in them can be run by a test without a network.
 const SANS_IO: &[&str] = &[
     "cloverleaf-telemetry",
+    "cloverleaf-doctor",
     "cloverleaf-log",
     "cloverleaf-broker",
     "cloverleaf-session",

@@ -218,8 +218,13 @@ impl Session {
         };
         self.probe.identify(Identity {
             library: text("product"),
-            version: text("version"),
+            // Some say the one, some the other.
+            version: match text("version") {
+                version if version.is_empty() => text("product_version"),
+                version => version,
+            },
             client_id: text("connection_name"),
+            platform: text("platform"),
         });
         let users = &self.options.users;
         match users.authenticate(start.mechanism, start.response, self.peer.ip()) {

@@ -1,0 +1,253 @@
+//! What to change, in the client's own library and version.
+//!
+//! The advice is data: a file for each family of client libraries, in `advice/` beside this
+//! crate's sources, built in; `advice/README.md` says what stands in them. A rule says what is
+//! wrong and with which numbers; this finds the settings for it.
+
+mod file;
+mod fill;
+
+use serde::{Deserialize, Serialize};
+
+use crate::rules::Variables;
+use crate::version::Version;
+use crate::{Client, Rule};
+use file::{ClientEntry, Entry, Family};
+use fill::Filled;
+
+pub use file::AdviceError;
+
+mod embedded {
+    include!(concat!(env!("OUT_DIR"), "/advice_files.rs"));
+}
+
+/// Whether a client sends or receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Side {
+    /// It publishes.
+    Producer,
+    /// It consumes.
+    Consumer,
+}
+
+/// What sort of change it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A value that is configured.
+    Setting,
+    /// How the program calls the library.
+    Call,
+    /// How many of something there are.
+    Design,
+    /// A property of the topic or queue.
+    Broker,
+}
+
+/// How a change goes with the one before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum How {
+    /// It is the change.
+    #[default]
+    Do,
+    /// It is needed, too.
+    With,
+    /// It may be done instead.
+    Or,
+}
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The client that it is written for.
+    pub client: String,
+    /// The setting or call, as the library names it.
+    pub setting: String,
+    /// What sort of change it is.
+    pub kind: Kind,
+    /// How it goes with the change before it.
+    pub how: How,
+    /// What to set.
+    pub value: Option<String>,
+    /// The value's unit.
+    pub unit: Option<String>,
+    /// What it is in the client's version if nobody sets it, where that is known.
+    pub default: Option<String>,
+    /// That is the value to be set: the program has set it otherwise.
+    pub is_default: bool,
+    /// The change in words.
+    pub say: String,
+    /// The same as lines of code, each for one library.
+    pub code: Vec<String>,
+    /// What it costs.
+    pub cost: String,
+    /// Where this can be read.
+    pub sources: Vec<String>,
+}
+
+/// What there is to say about a rule and a client.
+#[derive(Debug, Default)]
+pub(crate) struct Advised {
+    pub(crate) changes: Vec<Change>,
+    /// Why this library cannot have it.
+    pub(crate) immune: Option<String>,
+}
+
+/// All advice.
+#[derive(Debug, Clone, Default)]
+pub struct Advice {
+    /// In the order of their files' names.
+    families: Vec<(String, Family)>,
+}
+
+impl Advice {
+    /// The advice that is built in.
+    ///
+    /// # Errors
+    /// One of the files is wrong, which the tests of this crate would have said.
+    pub fn embedded() -> Result<Advice, AdviceError> {
+        let mut advice = Advice::default();
+        for (name, text) in embedded::FILES {
+            advice.add(name, text)?;
+        }
+        Ok(advice)
+    }
+
+    /// Adds a file of somebody's own, or replaces the one of the same family.
+    ///
+    /// # Errors
+    /// It says what is wrong with it, and nothing is changed.
+    pub fn add(&mut self, name: &str, text: &str) -> Result<(), AdviceError> {
+        let family = Family::read(name, text)?;
+        self.families.retain(|(_, it)| it.family != family.family);
+        self.families.push((name.to_owned(), family));
+        self.families.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(())
+    }
+
+    /// The name of the client's library, as its people write it, if the advice knows it.
+    pub fn library_name(&self, client: &Client) -> Option<&str> {
+        let (_, entry) = self.recognise(client)?;
+        Some(&entry.name)
+    }
+
+    /// The family and the client in it that fit most.
+    fn recognise(&self, client: &Client) -> Option<(&Family, &ClientEntry)> {
+        let mut best: Option<(usize, &Family, &ClientEntry)> = None;
+        for (_, family) in &self.families {
+            if family.protocol != client.protocol {
+                continue;
+            }
+            for entry in &family.client {
+                let Some(keys) = entry.matches(client) else {
+                    continue;
+                };
+                if best.is_none_or(|(most, ..)| keys > most) {
+                    best = Some((keys, family, entry));
+                }
+            }
+        }
+        best.map(|(_, family, entry)| (family, entry))
+    }
+
+    /// What there is to say about a rule at a client.
+    pub(crate) fn of(
+        &self,
+        rule: Rule,
+        side: Side,
+        client: &Client,
+        variables: &Variables,
+        place: &Option<(String, String)>,
+    ) -> Advised {
+        let fill = Filled::new(variables, place.as_ref());
+        let mut advised = Advised::default();
+        if let Some((family, entry)) = self.recognise(client) {
+            let version = entry.version_of(client);
+            let case = Case {
+                rule,
+                side,
+                entry: Some(entry),
+                version: version.as_ref(),
+            };
+            let immune = family.immune.iter().find(|immune| case.fits_immune(immune));
+            advised.immune = immune.map(|immune| immune.why.clone());
+            let fitting = family.advice.iter().filter(|it| case.fits(it));
+            advised.changes = fitting.map(|it| case.change(it, &entry.name, &fill)).collect();
+        }
+        if advised.changes.is_empty() {
+            let case = Case {
+                rule,
+                side,
+                entry: None,
+                version: None,
+            };
+            let mut general = self.families.iter().map(|(_, family)| family);
+            let general = general.find(|it| it.general && it.protocol == client.protocol);
+            if let Some(family) = general {
+                let fitting = family.advice.iter().filter(|it| case.fits(it));
+                advised.changes = fitting.map(|it| case.change(it, &family.name, &fill)).collect();
+            }
+        }
+        advised
+    }
+}
+
+/// A rule at a client, as far as advice is concerned.
+struct Case<'a> {
+    rule: Rule,
+    side: Side,
+    entry: Option<&'a ClientEntry>,
+    version: Option<&'a Version>,
+}
+
+impl Case<'_> {
+    fn is_for(&self, clients: &[String]) -> bool {
+        clients.is_empty() || self.entry.is_some_and(|entry| clients.contains(&entry.id))
+    }
+
+    fn fits(&self, advice: &Entry) -> bool {
+        advice.rule == self.rule
+            && advice.side.is_none_or(|side| side == self.side)
+            && self.is_for(&advice.clients)
+            && advice.range().is_none_or(|range| range.has(self.version))
+    }
+
+    fn fits_immune(&self, immune: &file::Immune) -> bool {
+        immune.rule == self.rule
+            && immune.side.is_none_or(|side| side == self.side)
+            && self.is_for(&immune.clients)
+            && immune.range().is_none_or(|range| range.has(self.version))
+    }
+
+    fn change(&self, advice: &Entry, client: &str, fill: &Filled<'_>) -> Change {
+        let value = advice.value.as_ref().map(|value| {
+            let value = fill.fill(value, None);
+            advice.bounded(value)
+        });
+        let default = advice.default_of(self.version);
+        let is_default = value.is_some() && value == default;
+        let ids = self.entry.iter().flat_map(|entry| entry.ids());
+        let code = ids.filter_map(|id| advice.code.get(id));
+        let mut code: Vec<String> = code.map(|it| fill.fill(it, value.as_deref())).collect();
+        code.dedup();
+        Change {
+            client: client.to_owned(),
+            setting: fill.fill(&advice.setting, None),
+            kind: advice.kind,
+            how: advice.how,
+            unit: advice.unit.clone(),
+            default,
+            is_default,
+            say: fill.fill(&advice.say, value.as_deref()),
+            code,
+            cost: fill.fill(&advice.cost, value.as_deref()),
+            sources: advice.sources.clone(),
+            value,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

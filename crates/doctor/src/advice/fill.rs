@@ -1,0 +1,92 @@
+//! Variables in texts of advice.
+
+use crate::rules::Variables;
+
+/// Names that may stand in braces, beside `value`. `advice/README.md` says what they are.
+pub(super) const NAMES: &[&str] = &[
+    "in_flight",
+    "credit",
+    "consumers",
+    "linger_ms",
+    "batch_bytes",
+    "batch_messages",
+    "deadline_s",
+    "deadline_ms",
+    "partitions",
+    "connections",
+    "topic",
+    "subscription",
+];
+
+/// The values of one finding.
+pub(super) struct Filled<'a> {
+    variables: &'a Variables,
+    place: Option<&'a (String, String)>,
+}
+
+impl<'a> Filled<'a> {
+    pub(super) fn new(
+        variables: &'a Variables,
+        place: Option<&'a (String, String)>,
+    ) -> Filled<'a> {
+        Filled { variables, place }
+    }
+
+    /// A text with its variables filled in; what has no value is written in capitals.
+    pub(super) fn fill(&self, text: &str, value: Option<&str>) -> String {
+        let mut filled = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some((start, name)) = next_name(rest) {
+            filled.push_str(&rest[..start]);
+            match name {
+                "value" if value.is_some() => filled.push_str(value.unwrap_or_default()),
+                name => filled.push_str(&self.value_of(name)),
+            }
+            rest = &rest[start + name.len() + 2..];
+        }
+        filled + rest
+    }
+
+    fn value_of(&self, name: &str) -> String {
+        let place = |of: fn(&(String, String)) -> &String| self.place.map(of).cloned();
+        let known = match name {
+            "topic" => place(|it| &it.0),
+            "subscription" => place(|it| &it.1),
+            name => self.variables.get(name).map(|value| format!("{value:.0}")),
+        };
+        known.unwrap_or_else(|| name.to_uppercase())
+    }
+}
+
+/// The first `{lower_case_word}` of a text: where it is, and the word. Other braces are code.
+pub(super) fn next_name(text: &str) -> Option<(usize, &str)> {
+    let mut from = 0;
+    while let Some(start) = text[from..].find('{').map(|at| from + at) {
+        let word = &text[start + 1..];
+        let end = word.find(|it: char| !(it.is_ascii_lowercase() || it == '_'));
+        if let Some(end) = end
+            && end > 0
+            && word[end..].starts_with('}')
+        {
+            return Some((start, &word[..end]));
+        }
+        from = start + 1;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_filled_in_and_braces_of_code_are_left_alone() {
+        let variables = Variables::from([("in_flight", 10.4)]);
+        let place = ("orders".to_owned(), "billing".to_owned());
+        let fill = Filled::new(&variables, Some(&place));
+        let text = "{'a': {in_flight}, {Linger: {value}}, {} {topic}/{subscription} {credit} {";
+        let filled = fill.fill(text, Some("5"));
+        assert_eq!(filled, "{'a': 10, {Linger: 5}, {} orders/billing CREDIT {");
+        assert_eq!(next_name("{ a } {A} {a1}"), None);
+    }
+}

@@ -1,0 +1,375 @@
+//! Cases: a sign that holds for a while becomes one, and one whose sign has not been seen for a
+//! while ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::rules::Sign;
+use crate::{Client, Rule, causes};
+
+/// Steps for which a sign has to hold: one may be chance.
+const HELD_MIN: u32 = 3;
+
+/// Steps without a sign after which a case has ended: what comes and goes is one case.
+const MISSED_MAX: u32 = 5;
+
+/// Cases that are kept, of those that cost most.
+const CASES_MAX: usize = 1024;
+
+/// How long a case that has ended is remembered.
+const REMEMBERED_US: u64 = 3_600_000_000;
+
+/// Ended cases that are kept.
+const ENDED_MAX: usize = 256;
+
+/// A rule about a client, at a place.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CaseKey {
+    pub(crate) client: Client,
+    pub(crate) rule: Rule,
+    pub(crate) place: Option<(String, String)>,
+}
+
+impl CaseKey {
+    /// The same whenever the same is found, in this run of the broker or another.
+    pub(crate) fn id(&self) -> String {
+        let Client {
+            address,
+            protocol,
+            library,
+            version,
+            client_id,
+            platform: _,
+        } = &self.client;
+        let (topic, name) = self.place.clone().unwrap_or_default();
+        let address = address.to_string();
+        let parts = [
+            address.as_str(),
+            protocol.name(),
+            library,
+            version,
+            client_id,
+            &topic,
+            &name,
+        ];
+        // FNV-1a, which never changes as a library's hash may.
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        for part in parts {
+            for byte in part.bytes().chain([0xff]) {
+                hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+            }
+        }
+        format!("{}-{:08x}", self.rule, (hash >> 32) as u32 ^ hash as u32)
+    }
+}
+
+/// A sign that was seen, and for how long.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub(crate) sign: Sign,
+    pub(crate) connections: u64,
+    held: u32,
+    missed: u32,
+    /// It was told, and is one.
+    is_open: bool,
+    /// It was one, and has ended.
+    is_ended: bool,
+    pub(crate) first_unix_us: u64,
+    pub(crate) last_unix_us: u64,
+    pub(crate) last_us: u64,
+}
+
+impl Case {
+    pub(crate) fn is_active(&self) -> bool {
+        self.is_open && !self.is_ended
+    }
+
+    pub(crate) fn was_open(&self) -> bool {
+        self.is_open
+    }
+}
+
+/// Signs of one step, the strongest of each.
+#[derive(Debug, Default)]
+pub(crate) struct Signs {
+    seen: BTreeMap<CaseKey, (Sign, u64)>,
+}
+
+impl Signs {
+    /// Adds what was seen at one connection of a client.
+    pub(crate) fn add(&mut self, client: &Client, sign: Sign) {
+        let key = CaseKey {
+            client: client.clone(),
+            rule: sign.rule,
+            place: sign.place.clone(),
+        };
+        match self.seen.get_mut(&key) {
+            Some((strongest, connections)) => {
+                *connections += 1;
+                if sign.prediction.gain > strongest.prediction.gain {
+                    *strongest = sign;
+                }
+            }
+            None => {
+                self.seen.insert(key, (sign, 1));
+            }
+        }
+    }
+
+    /// Leaves out what is only a symptom, of something seen now or of an open case.
+    fn without_symptoms(mut self, open: &Cases) -> (Signs, BTreeSet<CaseKey>) {
+        let mut by_client: BTreeMap<&Client, BTreeSet<Rule>> = BTreeMap::new();
+        for key in self.seen.keys() {
+            by_client.entry(&key.client).or_default().insert(key.rule);
+        }
+        for (key, case) in &open.known {
+            if case.is_active()
+                && let Some(rules) = by_client.get_mut(&key.client)
+            {
+                rules.insert(key.rule);
+            }
+        }
+        let mut symptoms = BTreeSet::new();
+        for (client, rules) in by_client {
+            for rule in causes::hidden(&rules) {
+                symptoms.insert((client.clone(), rule));
+            }
+        }
+        let is_symptom =
+            |key: &CaseKey| symptoms.contains(&(key.client.clone(), key.rule));
+        let known = open.known.keys().filter(|key| is_symptom(key)).cloned();
+        let dropped = known.collect();
+        self.seen.retain(|key, _| !is_symptom(key));
+        (self, dropped)
+    }
+}
+
+/// All cases.
+#[derive(Debug, Default)]
+pub(crate) struct Cases {
+    known: BTreeMap<CaseKey, Case>,
+    /// How many of each rule there ever were.
+    totals: BTreeMap<Rule, u64>,
+}
+
+impl Cases {
+    /// Takes the signs of a step. Returns the keys of the cases that are new.
+    pub(crate) fn step(&mut self, signs: Signs, now_us: u64, unix_us: u64) -> Vec<CaseKey> {
+        let (signs, symptoms) = signs.without_symptoms(self);
+        // They are not over, they never were.
+        self.known.retain(|key, _| !symptoms.contains(key));
+        let mut new = Vec::new();
+        for (key, case) in &mut self.known {
+            if !signs.seen.contains_key(key) {
+                case.held = 0;
+                case.missed = case.missed.saturating_add(1);
+                case.is_ended |= case.is_open && case.missed > MISSED_MAX;
+            }
+        }
+        for (key, (sign, connections)) in signs.seen {
+            let case = self.known.entry(key.clone()).or_insert_with(|| Case {
+                sign: sign.clone(),
+                connections,
+                held: 0,
+                missed: 0,
+                is_open: false,
+                is_ended: false,
+                first_unix_us: unix_us,
+                last_unix_us: unix_us,
+                last_us: now_us,
+            });
+            case.sign = sign;
+            case.connections = connections;
+            case.held = case.held.saturating_add(1);
+            case.missed = 0;
+            case.last_unix_us = unix_us;
+            case.last_us = now_us;
+            let is_certain = case.sign.is_settled || case.held >= HELD_MIN;
+            if is_certain && !case.is_open {
+                case.is_open = true;
+                new.push(key.clone());
+                *self.totals.entry(key.rule).or_default() += 1;
+            } else if is_certain && case.is_ended {
+                // The same as before: nobody needs to be told again.
+                case.is_ended = false;
+            }
+        }
+        self.forget(now_us);
+        new.retain(|key| self.known.contains_key(key));
+        new
+    }
+
+    fn forget(&mut self, now_us: u64) {
+        let oldest_us = now_us.saturating_sub(REMEMBERED_US);
+        self.known
+            .retain(|_, case| case.missed == 0 || (case.is_open && case.last_us >= oldest_us));
+        let ended: Vec<u64> = self.of(|case| case.is_ended).map(|it| it.last_us).collect();
+        if ended.len() > ENDED_MAX {
+            let mut times = ended;
+            times.sort_unstable();
+            let kept_from_us = times[times.len() - ENDED_MAX];
+            self.known
+                .retain(|_, case| !case.is_ended || case.last_us >= kept_from_us);
+        }
+        if self.known.len() > CASES_MAX {
+            let mut gains: Vec<f64> = self.of(|_| true).map(|it| it.sign.prediction.gain).collect();
+            gains.sort_by(|a, b| b.total_cmp(a));
+            let least = gains[CASES_MAX - 1];
+            let mut room = CASES_MAX;
+            self.known.retain(|_, case| {
+                let is_kept = case.sign.prediction.gain >= least && room > 0;
+                room -= usize::from(is_kept);
+                is_kept
+            });
+        }
+    }
+
+    fn of(&self, is: impl Fn(&Case) -> bool) -> impl Iterator<Item = &Case> {
+        self.known.values().filter(move |case| is(case))
+    }
+
+    /// All that are kept.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&CaseKey, &Case)> {
+        self.known.iter()
+    }
+
+    /// One of them.
+    pub(crate) fn get(&self, key: &CaseKey) -> Option<&Case> {
+        self.known.get(key)
+    }
+
+    /// How many of a rule there ever were.
+    pub(crate) fn total(&self, rule: Rule) -> u64 {
+        self.totals.get(&rule).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use cloverleaf_telemetry::{Identity, Protocol};
+
+    use super::*;
+    use crate::advice::Side;
+    use crate::finding::{Confidence, Measure, Prediction};
+
+    fn client(port: u16, library: &str) -> Client {
+        let identity = Identity {
+            library: library.to_owned(),
+            ..Identity::default()
+        };
+        let peer = std::net::SocketAddr::from(([10, 0, 0, 1], port));
+        Client::of(Protocol::Nsq, peer, &identity)
+    }
+
+    fn sign(rule: Rule, gain: f64) -> Sign {
+        let measure = Measure::ConnectionMessagesPerSecond;
+        Sign {
+            rule,
+            side: Side::Producer,
+            confidence: Confidence::High,
+            cause: String::new(),
+            evidence: Vec::new(),
+            window_us: 1,
+            prediction: Prediction::of_rate(measure, 1.0, gain, String::new()),
+            unseen: Vec::new(),
+            variables: Default::default(),
+            place: None,
+            is_settled: false,
+        }
+    }
+
+    fn step(cases: &mut Cases, at: u64, rules: &[Rule]) -> Vec<Rule> {
+        let mut signs = Signs::default();
+        for rule in rules {
+            signs.add(&client(1, "x"), sign(*rule, 3.0));
+        }
+        let new = cases.step(signs, at * 1_000_000, at);
+        new.into_iter().map(|key| key.rule).collect()
+    }
+
+    fn active(cases: &Cases) -> Vec<Rule> {
+        let active = cases.all().filter(|(_, case)| case.is_active());
+        active.map(|(key, _)| key.rule).collect()
+    }
+
+    #[test]
+    fn a_case_needs_time_to_begin_and_to_end() {
+        use Rule::SyncProduce as Sync;
+        let mut cases = Cases::default();
+        // Now and then is no case.
+        for at in 0..10 {
+            let rules: &[Rule] = if at % 3 < 2 { &[Sync] } else { &[] };
+            assert!(step(&mut cases, at, rules).is_empty());
+        }
+        assert!(step(&mut cases, 10, &[]).is_empty());
+        let new: Vec<_> = (11..14).map(|at| step(&mut cases, at, &[Sync])).collect();
+        assert_eq!(new, [vec![], vec![], vec![Sync]]);
+        for at in 14..19 {
+            step(&mut cases, at, &[]);
+            assert_eq!(active(&cases), [Sync]);
+        }
+        step(&mut cases, 19, &[]);
+        assert!(active(&cases).is_empty());
+        // It comes back: it is the same, and nobody is told twice.
+        for at in 20..25 {
+            assert!(step(&mut cases, at, &[Sync]).is_empty());
+        }
+        assert_eq!(active(&cases), [Sync]);
+        assert_eq!(cases.total(Sync), 1);
+        let case = cases.all().next().unwrap().1;
+        assert_eq!((case.first_unix_us, case.last_unix_us), (11, 24));
+    }
+
+    #[test]
+    fn a_cause_that_is_found_later_takes_its_symptom_away() {
+        use Rule::{Nagle, SyncProduce};
+        let mut cases = Cases::default();
+        (0..3).for_each(|at| drop(step(&mut cases, at, &[SyncProduce])));
+        assert_eq!(active(&cases), [SyncProduce]);
+        (3..6).for_each(|at| drop(step(&mut cases, at, &[SyncProduce, Nagle])));
+        assert_eq!(active(&cases), [Nagle]);
+        // While the cause is not seen for a moment, its symptom is not shown instead.
+        (6..10).for_each(|at| drop(step(&mut cases, at, &[SyncProduce])));
+        assert_eq!(active(&cases), [Nagle]);
+    }
+
+    #[test]
+    fn connections_of_one_client_are_one_case_and_two_clients_are_two() {
+        let mut cases = Cases::default();
+        for at in 0..3 {
+            let mut signs = Signs::default();
+            for (port, gain) in [(1, 2.0), (2, 9.0), (3, 4.0)] {
+                signs.add(&client(port, "x"), sign(Rule::Linger, gain));
+            }
+            signs.add(&client(4, "y"), sign(Rule::Linger, 2.0));
+            cases.step(signs, at, at);
+        }
+        let all: Vec<_> = cases.all().collect();
+        assert_eq!(all.len(), 2);
+        assert_eq!((all[0].1.connections, all[0].1.sign.prediction.gain), (3, 9.0));
+        assert_ne!(all[0].0.id(), all[1].0.id());
+        assert_eq!(all[0].0.id(), "linger-15f3f04a");
+    }
+
+    #[test]
+    fn cases_are_bounded_and_the_worst_are_kept() {
+        let mut cases = Cases::default();
+        for at in 0..4 {
+            let mut signs = Signs::default();
+            for number in 0..3000 {
+                let name = format!("{number}");
+                signs.add(&client(1, &name), sign(Rule::Linger, 2.0 + f64::from(number)));
+            }
+            cases.step(signs, at, at);
+        }
+        assert_eq!(cases.all().count(), CASES_MAX);
+        let least = cases.all().map(|(_, case)| case.sign.prediction.gain);
+        assert_eq!(least.fold(f64::MAX, f64::min), 2.0 + 3000.0 - CASES_MAX as f64);
+        (4..12).for_each(|at| drop(cases.step(Signs::default(), at, at)));
+        assert_eq!(cases.all().count(), ENDED_MAX.max(CASES_MAX));
+        let later = REMEMBERED_US + 100;
+        cases.step(Signs::default(), later, later);
+        assert_eq!(cases.all().count(), 0);
+    }
+}

@@ -1,0 +1,314 @@
+//! The doctor: looks once a second, and tells what it found.
+
+use std::collections::{BTreeMap, HashMap};
+
+use cloverleaf_telemetry::{ConnectionSnapshot, Gauges};
+use serde::{Deserialize, Serialize};
+
+use crate::advice::Advice;
+use crate::case::{Case, CaseKey, Cases, Signs};
+use crate::finding::{Confidence, Finding, Severity};
+use crate::queues::{QueueHistory, Queues};
+use crate::rules::{self, ClosedConnections, Crew, Patient, Rule, SHORT_US};
+use crate::window::{History, STEP_US};
+use crate::{Client, Observation};
+
+/// All histories together: beyond it each is shortened to its share. Ten thousand busy connections
+/// have 6 KB each, which is the last minute.
+const HISTORY_BYTES_MAX: usize = 64 << 20;
+
+/// Findings in an answer; how many more there are is said.
+const FINDINGS_MAX: usize = 200;
+
+/// Connections of one client at one queue that are looked at together.
+const CREW_MAX: usize = 64;
+
+/// Times beyond this are no times.
+const TIME_US_MAX: u64 = u64::MAX / 4;
+
+/// Which findings are wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Query {
+    /// Also those that have ended, if they were seen within this time before the last look, in
+    /// microseconds.
+    pub since_us: Option<u64>,
+    /// Only those about clients whose address, library or name has this in it.
+    pub client: Option<String>,
+}
+
+/// What the doctor has to say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// When it looked last, in microseconds since 1970; 0 before its first look.
+    pub unix_us: u64,
+    /// For how long it has been looking, in microseconds.
+    pub watched_us: u64,
+    /// Connections that it sees.
+    pub connections: u64,
+    /// The findings: active ones first, of these the ones that cost most.
+    pub findings: Vec<Finding>,
+    /// How many more there are.
+    pub more: u64,
+}
+
+/// How many findings a rule has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleCount {
+    /// The rule.
+    pub rule: Rule,
+    /// Findings that are active.
+    pub active: u64,
+    /// Findings that ever appeared. Only grows.
+    pub appeared: u64,
+}
+
+/// Keeps what it has seen of all connections, and what it makes of it.
+///
+/// It is shown an [`Observation`] once a second ([`Doctor::observe`]); asking it
+/// ([`Doctor::report`]) costs next to nothing and changes nothing.
+#[derive(Debug)]
+pub struct Doctor {
+    advice: Advice,
+    since_us: Option<u64>,
+    seen_us: u64,
+    seen_unix_us: u64,
+    step_us: u64,
+    connections: u64,
+    histories: HashMap<u64, History>,
+    queues: Queues,
+    closed: ClosedConnections,
+    cases: Cases,
+}
+
+impl Doctor {
+    /// A doctor that has seen nothing yet.
+    pub fn new(advice: Advice) -> Doctor {
+        Doctor {
+            advice,
+            since_us: None,
+            seen_us: 0,
+            seen_unix_us: 0,
+            step_us: 0,
+            connections: 0,
+            histories: HashMap::new(),
+            queues: Queues::default(),
+            closed: ClosedConnections::default(),
+            cases: Cases::default(),
+        }
+    }
+
+    /// Looks. Returns the findings that appear with this look, for a line in the log each: one
+    /// that ends and comes back is not told again for an hour.
+    ///
+    /// Observations may come at any rate; one that is older than the last is left out.
+    pub fn observe(&mut self, observation: &Observation) -> Vec<Finding> {
+        let now_us = observation.taken_us;
+        let is_late = self.since_us.is_some() && now_us <= self.seen_us;
+        if is_late || now_us > TIME_US_MAX {
+            return Vec::new();
+        }
+        self.seen_us = now_us;
+        self.seen_unix_us = observation.unix_us;
+        self.connections = observation.snapshot.connections.len() as u64;
+        self.queues.look(&observation.queues, now_us);
+        self.closed.look(&observation.snapshot);
+        let is_first = self.since_us.is_none();
+        let since_us = *self.since_us.get_or_insert(now_us);
+        // A look that comes a little early is as good.
+        if !is_first && now_us < self.step_us + STEP_US - STEP_US / 10 {
+            return Vec::new();
+        }
+        self.step_us = now_us;
+        self.step_histories(&observation.snapshot.connections, now_us, since_us);
+        let signs = self.signs(&observation.snapshot.connections, now_us);
+        let new = self.cases.step(signs, now_us, observation.unix_us);
+        let cases = new.iter().filter_map(|key| Some((key, self.cases.get(key)?)));
+        cases.map(|(key, case)| self.finding(key, case)).collect()
+    }
+
+    fn step_histories(&mut self, seen: &[ConnectionSnapshot], now_us: u64, since_us: u64) {
+        let share = HISTORY_BYTES_MAX / seen.len().max(1);
+        let mut histories = HashMap::with_capacity(seen.len());
+        for connection in seen {
+            let client = Client::of(connection.protocol, connection.peer, &connection.identity);
+            let mut history = match self.histories.remove(&connection.id) {
+                Some(history) => history,
+                None => History::new(connection, client.clone(), since_us),
+            };
+            if history.client != client {
+                history.client = client;
+            }
+            history.step(connection, now_us);
+            history.shrink(share);
+            histories.insert(connection.id, history);
+        }
+        self.histories = histories;
+    }
+
+    fn signs(&self, seen: &[ConnectionSnapshot], now_us: u64) -> Signs {
+        let by_connection = self.queues.by_connection();
+        let patients = seen.iter().filter_map(|connection| {
+            let history = self.histories.get(&connection.id)?;
+            let queue = by_connection.get(&connection.id).copied();
+            if history.is_blank() || (queue.is_none() && !history.is_active(now_us)) {
+                return None;
+            }
+            let patient = patient(connection, history, queue.flatten(), now_us);
+            Some((connection.id, patient))
+        });
+        let patients: BTreeMap<u64, Patient<'_>> = patients.collect();
+        let mut signs = Signs::default();
+        for patient in patients.values() {
+            for sign in patient.signs() {
+                signs.add(patient.client(), sign);
+            }
+            let abandoned = self.closed.abandoned(patient.client());
+            if let Some(sign) = rules::see_too_many_in_flight(patient, abandoned) {
+                signs.add(patient.client(), sign);
+            }
+        }
+        for history in self.queues.all() {
+            for crew in crews(history, &patients) {
+                if let (Some(sign), Some((first, _))) = (crew.see(), crew.members.first()) {
+                    signs.add(first.client(), sign);
+                }
+            }
+            if let Some((connection, sign)) = rules::see_partitions(history)
+                && let Some(owner) = self.histories.get(&connection)
+            {
+                signs.add(&owner.client, sign);
+            }
+        }
+        for (client, sign) in rules::connections(&self.closed, now_us) {
+            signs.add(&client, sign);
+        }
+        signs
+    }
+
+    /// What is found at present.
+    pub fn report(&self, query: &Query) -> Report {
+        let is_wanted = |key: &CaseKey, case: &Case| {
+            let is_recent = query.since_us.is_some_and(|since_us| {
+                case.was_open() && case.last_us >= self.seen_us.saturating_sub(since_us)
+            });
+            let client = query.client.as_deref();
+            (case.is_active() || is_recent) && client.is_none_or(|it| key.client.matches(it))
+        };
+        let mut cases: Vec<(&CaseKey, &Case)> = self
+            .cases
+            .all()
+            .filter(|(key, case)| is_wanted(key, case))
+            .collect();
+        cases.sort_by(|(a_key, a), (b_key, b)| {
+            let gain = |case: &Case| case.sign.prediction.gain;
+            b.is_active()
+                .cmp(&a.is_active())
+                .then(gain(b).total_cmp(&gain(a)))
+                .then(a_key.cmp(b_key))
+        });
+        let more = cases.len().saturating_sub(FINDINGS_MAX) as u64;
+        cases.truncate(FINDINGS_MAX);
+        let findings = cases.iter().map(|(key, case)| self.finding(key, case));
+        Report {
+            unix_us: self.seen_unix_us,
+            watched_us: self.seen_us - self.since_us.unwrap_or(self.seen_us),
+            connections: self.connections,
+            findings: findings.collect(),
+            more,
+        }
+    }
+
+    /// How many findings each rule has, for metrics. All rules are in it.
+    pub fn counts(&self) -> Vec<RuleCount> {
+        let active = |rule| {
+            let of_rule = |(key, case): &(&CaseKey, &Case)| key.rule == rule && case.is_active();
+            self.cases.all().filter(of_rule).count() as u64
+        };
+        let count = |rule| RuleCount {
+            rule,
+            active: active(rule),
+            appeared: self.cases.total(rule),
+        };
+        Rule::ALL.into_iter().map(count).collect()
+    }
+
+    /// How much memory the histories take, in bytes.
+    pub fn history_bytes(&self) -> usize {
+        self.histories.values().map(History::len_bytes).sum()
+    }
+
+    fn finding(&self, key: &CaseKey, case: &Case) -> Finding {
+        let sign = &case.sign;
+        let mut unseen = sign.unseen.clone();
+        let mut confidence = sign.confidence;
+        let place = key.place.clone();
+        let advised = self.advice.of(key.rule, sign.side, &key.client, &sign.variables, &place);
+        if let Some(why) = advised.immune {
+            confidence = Confidence::Medium;
+            unseen.push(why);
+        }
+        let (topic, subscription) = place.unzip();
+        Finding {
+            id: key.id(),
+            rule: key.rule,
+            severity: Severity::of_gain(sign.prediction.gain),
+            confidence,
+            client: key.client.clone(),
+            connections: case.connections,
+            topic,
+            subscription,
+            cause: sign.cause.clone(),
+            evidence: sign.evidence.clone(),
+            window_us: sign.window_us,
+            prediction: sign.prediction.clone(),
+            changes: advised.changes,
+            unseen,
+            first_seen_unix_us: case.first_unix_us,
+            last_seen_unix_us: case.last_unix_us,
+            is_active: case.is_active(),
+        }
+    }
+}
+
+fn patient<'a>(
+    connection: &'a ConnectionSnapshot,
+    history: &'a History,
+    queue: Option<&'a QueueHistory>,
+    now_us: u64,
+) -> Patient<'a> {
+    let gauges: &Gauges = &connection.gauges;
+    Patient {
+        id: connection.id,
+        protocol: connection.protocol,
+        history,
+        gauges,
+        now_us,
+        short: history.window(now_us, SHORT_US),
+        queue,
+    }
+}
+
+/// The consumers of a queue, by client.
+fn crews<'a, 'p>(
+    queue: &'a QueueHistory,
+    patients: &'a BTreeMap<u64, Patient<'p>>,
+) -> Vec<Crew<'a, 'p>> {
+    let mut consumers: BTreeMap<u64, u64> = BTreeMap::new();
+    for consumer in &queue.queue.consumers {
+        *consumers.entry(consumer.connection).or_default() += 1;
+    }
+    let mut by_client: BTreeMap<&Client, Vec<(&Patient<'p>, u64)>> = BTreeMap::new();
+    for (connection, count) in consumers {
+        // One that consumes from several queues tells nothing about this one.
+        if let Some(patient) = patients.get(&connection)
+            && patient.queue.is_some()
+        {
+            let members = by_client.entry(patient.client()).or_default();
+            if members.len() < CREW_MAX {
+                members.push((patient, count));
+            }
+        }
+    }
+    let crews = by_client.into_values();
+    crews.map(|members| Crew { queue, members }).collect()
+}

@@ -1,0 +1,169 @@
+//! What the doctor says.
+
+use serde::{Deserialize, Serialize};
+
+use crate::advice::Change;
+use crate::{Client, Rule};
+
+/// How much it costs: the gain to expect of the change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Less than twice as much.
+    Low,
+    /// At least twice as much.
+    Medium,
+    /// At least five times as much.
+    High,
+}
+
+impl Severity {
+    /// Of a gain to expect.
+    pub(crate) fn of_gain(gain: f64) -> Severity {
+        match gain {
+            gain if gain >= 5.0 => Severity::High,
+            gain if gain >= 2.0 => Severity::Medium,
+            _ => Severity::Low,
+        }
+    }
+
+    /// The name, lower case. Stable.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Low => "low",
+            Severity::Medium => "medium",
+            Severity::High => "high",
+        }
+    }
+}
+
+/// How sure it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Confidence {
+    /// Another cause looks the same from here; the finding says which.
+    Medium,
+    /// Nothing else known looks like this.
+    High,
+}
+
+impl Confidence {
+    /// The name, lower case. Stable.
+    pub fn name(self) -> &'static str {
+        match self {
+            Confidence::Medium => "medium",
+            Confidence::High => "high",
+        }
+    }
+}
+
+/// A measured number.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Fact {
+    /// What was measured: `gap`, `rtt`, … Stable within a rule.
+    pub name: String,
+    /// The value, in the unit of the name's ending, or a plain number.
+    pub value: f64,
+    /// The sentence to print.
+    pub text: String,
+}
+
+impl Fact {
+    pub(crate) fn new(name: &str, value: f64, text: String) -> Fact {
+        Fact {
+            name: name.to_owned(),
+            value,
+            text,
+        }
+    }
+}
+
+/// What is predicted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    /// Messages per second, on one connection.
+    ConnectionMessagesPerSecond,
+    /// Messages per second, of the whole subscription or group.
+    SubscriptionMessagesPerSecond,
+    /// Microseconds that a request or message takes.
+    LatencyUs,
+}
+
+/// What the change brings, by the numbers that were measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// What it is about.
+    pub measure: Measure,
+    /// Its value in the window.
+    pub now: f64,
+    /// Its value after the change.
+    pub after: f64,
+    /// How many times better.
+    pub gain: f64,
+    /// How that was reckoned.
+    pub arithmetic: String,
+}
+
+impl Prediction {
+    /// Of a rate, which should rise.
+    pub(crate) fn of_rate(measure: Measure, now: f64, after: f64, arithmetic: String) -> Self {
+        Prediction {
+            measure,
+            now,
+            after,
+            gain: after / now,
+            arithmetic,
+        }
+    }
+
+    /// Of a time, which should fall.
+    pub(crate) fn of_time(now_us: f64, after_us: f64, arithmetic: String) -> Prediction {
+        Prediction {
+            measure: Measure::LatencyUs,
+            now: now_us,
+            after: after_us,
+            gain: now_us / after_us,
+            arithmetic,
+        }
+    }
+}
+
+/// One cause of slowness, of one client.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finding {
+    /// The same for the same rule, client and subscription, whenever it is found.
+    pub id: String,
+    /// Which rule found it.
+    pub rule: Rule,
+    /// How much it costs.
+    pub severity: Severity,
+    /// How sure it is.
+    pub confidence: Confidence,
+    /// Who it is about.
+    pub client: Client,
+    /// How many of its connections show it.
+    pub connections: u64,
+    /// The topic, where it is known.
+    pub topic: Option<String>,
+    /// The subscription or group, where it is about one.
+    pub subscription: Option<String>,
+    /// The cause, in one sentence.
+    pub cause: String,
+    /// What was measured, on the connection that shows it most.
+    pub evidence: Vec<Fact>,
+    /// How long the window was that it was measured in, in microseconds.
+    pub window_us: u64,
+    /// What the change brings.
+    pub prediction: Prediction,
+    /// What to change, best first.
+    pub changes: Vec<Change>,
+    /// What speaks against it, and what cannot be seen from here.
+    pub unseen: Vec<String>,
+    /// When it was seen first, in microseconds since 1970.
+    pub first_seen_unix_us: u64,
+    /// When it was seen last.
+    pub last_seen_unix_us: u64,
+    /// Whether it still is.
+    pub is_active: bool,
+}

@@ -1,0 +1,40 @@
+//! Why is this client slow?
+//!
+//! The broker sees each client's bytes arrive, so it can tell what the client cannot see of
+//! itself. Once a second the [`Doctor`] is shown an [`Observation`]; it keeps how each connection's
+//! telemetry changed , lets the rules look at that , and tells what they
+//! found as [`Finding`]s, with numbers, a prediction and the setting to change ([`Advice`]).
+//!
+//! ```text
+//! Observation ──► history per connection ──► signs, one per rule and connection
+//!                                                 │ by client, causes hide symptoms
+//!                                                 ▼
+//!                 advice/*.toml ──► Finding ◄── cases: a sign that holds for a while
+//! ```
+//!
+//! What it is not: it knows nothing of protocols beyond the tag, opens no socket, has no clock
+//! (times are part of the observation) and changes nothing. It is pure and deterministic: the
+//! same observations give the same findings. Its memory is bounded, whatever clients do.
+
+mod advice;
+mod case;
+mod causes;
+mod client;
+mod doctor;
+mod finding;
+mod observation;
+mod pack;
+mod queues;
+mod rules;
+mod text;
+mod units;
+mod version;
+mod window;
+
+pub use advice::{Advice, AdviceError, Change, How, Kind, Side};
+pub use client::Client;
+pub use doctor::{Doctor, Query, Report, RuleCount};
+pub use finding::{Confidence, Fact, Finding, Measure, Prediction, Severity};
+pub use observation::{Consumer, Observation, Partition, Queue};
+pub use rules::Rule;
+pub use text::{findings_text, one_line};

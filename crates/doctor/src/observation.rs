@@ -1,0 +1,61 @@
+//! What the doctor is shown: telemetry of all connections, and what waits in the queues.
+
+use cloverleaf_telemetry::{Protocol, Snapshot};
+use serde::{Deserialize, Serialize};
+
+/// The broker at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observation {
+    /// When it was made, on the broker's monotonic clock, in microseconds.
+    pub taken_us: u64,
+    /// The same by the calendar, in microseconds since 1970. It may jump.
+    pub unix_us: u64,
+    /// All connections.
+    pub snapshot: Snapshot,
+    /// What consumers take messages from, as far as it has consumers.
+    pub queues: Vec<Queue>,
+}
+
+/// A subscription (NSQ channel, AMQP queue) or a Kafka consumer group's view of a topic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queue {
+    /// The topic.
+    pub topic: String,
+    /// The subscription's or group's name.
+    pub name: String,
+    /// What its consumers speak.
+    pub protocol: Protocol,
+    /// Messages that wait and are with no consumer; for a group its lag.
+    pub backlog: u64,
+    /// How long a consumer may take for a message before it goes to another, in microseconds;
+    /// `None` when there is no limit.
+    pub deadline_us: Option<u64>,
+    /// Who takes messages from it.
+    pub consumers: Vec<Consumer>,
+    /// Its partitions, where consumers have some each (Kafka groups); else empty.
+    pub partitions: Vec<Partition>,
+}
+
+/// A consumer of a queue, or a member of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Consumer {
+    /// Its connection's number. Several consumers of a connection have one entry each.
+    pub connection: u64,
+    /// Messages that it is willing to have in flight; `u64::MAX` without a limit.
+    pub credit: u64,
+    /// Messages that it has.
+    pub in_flight: u64,
+}
+
+/// A partition of a topic, as a group sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Partition {
+    /// Its number.
+    pub partition: u32,
+    /// Messages that were ever published to it.
+    pub published: u64,
+    /// Messages that the group has not committed.
+    pub lag: u64,
+    /// The connection of the member that has it.
+    pub connection: Option<u64>,
+}

@@ -1,0 +1,234 @@
+//! Queues over the last half minute: whether messages waited, and who had nothing to do.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::observation::{Partition, Queue};
+
+/// Looks that are kept of a queue.
+const LOOKS_MAX: usize = 32;
+
+/// Older looks say nothing about now.
+const LOOK_AGE_US_MAX: u64 = 40_000_000;
+
+/// Fewer looks than this prove nothing.
+const LOOKS_MIN: usize = 3;
+
+/// Queues that are watched at most; those with most consumers come first.
+const QUEUES_MAX: usize = 4096;
+
+/// Partitions of a queue that are looked at.
+const PARTITIONS_MAX: usize = 1024;
+
+/// How far apart the two looks at partitions are at least.
+const MARK_US: u64 = 8_000_000;
+
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    taken_us: u64,
+    waits: bool,
+    /// A consumer has nothing and would take something, while another one has several.
+    idles: bool,
+}
+
+/// What partitions were at a time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Mark {
+    pub(crate) taken_us: u64,
+    pub(crate) partitions: Vec<Partition>,
+}
+
+/// One queue.
+#[derive(Debug)]
+pub(crate) struct QueueHistory {
+    /// As it was seen last.
+    pub(crate) queue: Queue,
+    looks: VecDeque<Look>,
+    marks: [Mark; 2],
+}
+
+impl QueueHistory {
+    fn new(queue: Queue) -> QueueHistory {
+        QueueHistory {
+            queue,
+            looks: VecDeque::new(),
+            marks: Default::default(),
+        }
+    }
+
+    fn look(&mut self, seen: &Queue, taken_us: u64) {
+        let mut has_several = false;
+        let mut has_none = false;
+        for consumer in &seen.consumers {
+            has_several |= consumer.in_flight >= 2;
+            has_none |= consumer.in_flight == 0 && consumer.credit > 0;
+        }
+        if self.looks.len() == LOOKS_MAX {
+            self.looks.pop_front();
+        }
+        self.looks.push_back(Look {
+            taken_us,
+            waits: seen.backlog > 0,
+            idles: has_several && has_none,
+        });
+        let oldest_us = taken_us.saturating_sub(LOOK_AGE_US_MAX);
+        self.looks.retain(|look| look.taken_us >= oldest_us);
+        if !seen.partitions.is_empty() && taken_us >= self.marks[1].taken_us + MARK_US {
+            self.marks.swap(0, 1);
+            let count = seen.partitions.len().min(PARTITIONS_MAX);
+            self.marks[1] = Mark {
+                taken_us,
+                partitions: seen.partitions[..count].to_vec(),
+            };
+        }
+        self.queue.clone_from(seen);
+        self.queue.partitions.truncate(PARTITIONS_MAX);
+    }
+
+    /// Topic and subscription.
+    pub(crate) fn place(&self) -> (String, String) {
+        (self.queue.topic.clone(), self.queue.name.clone())
+    }
+
+    /// Share of the looks at which messages waited; 0 while there are too few.
+    pub(crate) fn waiting_share(&self) -> f64 {
+        self.share(|look| look.waits)
+    }
+
+    /// Share of the looks at which a consumer had nothing and another one several.
+    pub(crate) fn idling_share(&self) -> f64 {
+        self.share(|look| look.idles)
+    }
+
+    fn share(&self, is: impl Fn(&Look) -> bool) -> f64 {
+        let count = self.looks.len();
+        if count < LOOKS_MIN {
+            return 0.0;
+        }
+        self.looks.iter().filter(|look| is(look)).count() as f64 / count as f64
+    }
+
+    /// How long ago the older look at the partitions was.
+    pub(crate) fn queue_span_us(&self) -> Option<u64> {
+        let now_us = self.looks.back()?.taken_us;
+        now_us.checked_sub(self.mark()?.taken_us).filter(|span_us| *span_us > 0)
+    }
+
+    /// The older of the two last looks at the partitions, if there are two.
+    pub(crate) fn mark(&self) -> Option<&Mark> {
+        Some(&self.marks[0]).filter(|mark| mark.taken_us > 0)
+    }
+}
+
+/// All queues, and which connection consumes from which.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    known: HashMap<(String, String), QueueHistory>,
+}
+
+impl Queues {
+    /// Looks at all queues, and forgets those that are gone.
+    pub(crate) fn look(&mut self, seen: &[Queue], taken_us: u64) {
+        let mut shown: Vec<&Queue> = seen.iter().filter(|it| !it.consumers.is_empty()).collect();
+        if shown.len() > QUEUES_MAX {
+            shown.sort_by_key(|queue| std::cmp::Reverse(queue.consumers.len()));
+            shown.truncate(QUEUES_MAX);
+        }
+        let mut known = HashMap::with_capacity(shown.len());
+        for queue in shown {
+            let key = (queue.topic.clone(), queue.name.clone());
+            let history = self.known.remove(&key);
+            let mut history = history.unwrap_or_else(|| QueueHistory::new(queue.clone()));
+            history.look(queue, taken_us);
+            known.insert(key, history);
+        }
+        self.known = known;
+    }
+
+    /// Each connection's queue, if it is one only.
+    pub(crate) fn by_connection(&self) -> HashMap<u64, Option<&QueueHistory>> {
+        let mut by_connection: HashMap<u64, Option<&QueueHistory>> = HashMap::new();
+        for history in self.known.values() {
+            for consumer in &history.queue.consumers {
+                by_connection
+                    .entry(consumer.connection)
+                    .and_modify(|known| {
+                        let is_same = known.is_some_and(|known| std::ptr::eq(known, history));
+                        if !is_same {
+                            *known = None;
+                        }
+                    })
+                    .or_insert(Some(history));
+            }
+        }
+        by_connection
+    }
+
+    /// All of them, in order of their names.
+    pub(crate) fn all(&self) -> Vec<&QueueHistory> {
+        let mut all: Vec<&QueueHistory> = self.known.values().collect();
+        all.sort_by(|a, b| {
+            let of = |it: &QueueHistory| (it.queue.topic.clone(), it.queue.name.clone());
+            of(a).cmp(&of(b))
+        });
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use cloverleaf_telemetry::Protocol;
+
+    use super::*;
+    use crate::observation::Consumer;
+
+    fn queue(name: &str, in_flight: &[(u64, u64)], backlog: u64) -> Queue {
+        Queue {
+            topic: "t".to_owned(),
+            name: name.to_owned(),
+            protocol: Protocol::Nsq,
+            backlog,
+            deadline_us: None,
+            consumers: in_flight
+                .iter()
+                .map(|&(connection, in_flight)| Consumer {
+                    connection,
+                    credit: 10,
+                    in_flight,
+                })
+                .collect(),
+            partitions: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn looks_are_counted_and_forgotten() {
+        let mut queues = Queues::default();
+        for second in 1..=60 {
+            let waits = u64::from(second > 45);
+            queues.look(&[queue("a", &[(1, 3), (2, 0)], waits)], second * 1_000_000);
+        }
+        let known = queues.all()[0];
+        assert_eq!(known.idling_share(), 1.0);
+        assert!((known.waiting_share() - 15.0 / 32.0).abs() < 0.01);
+        queues.look(&[queue("b", &[(1, 1), (2, 0)], 9)], 61_000_000);
+        assert_eq!(queues.all().len(), 1);
+        assert_eq!(queues.all()[0].waiting_share(), 0.0, "one look is none");
+    }
+
+    #[test]
+    fn a_connection_with_several_queues_has_none_in_particular() {
+        let mut queues = Queues::default();
+        let seen = [
+            queue("a", &[(1, 0), (1, 0), (2, 0)], 0),
+            queue("b", &[(2, 0)], 0),
+            queue("c", &[], 0),
+        ];
+        queues.look(&seen, 1);
+        let by_connection = queues.by_connection();
+        assert_eq!(by_connection[&1].unwrap().queue.name, "a");
+        assert!(by_connection[&2].is_none());
+        assert_eq!(queues.all().len(), 2, "nobody consumes from the third");
+    }
+}

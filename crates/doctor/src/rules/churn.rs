@@ -1,0 +1,265 @@
+//! churn: a connection for each message, or a channel. Most round trips then are for opening and
+//! closing.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use cloverleaf_telemetry::{Protocol, Snapshot};
+
+use crate::Client;
+use crate::advice::Side;
+use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables, WAIT_US_MIN};
+use crate::units::{number, time};
+
+/// How long closings count.
+const WINDOW_US: u64 = 16_000_000;
+
+/// Connections of one client that were closed within it.
+const CLOSED_MIN: u64 = 20;
+
+/// Messages that a connection has at most, on the mean.
+const MESSAGES_MAX: f64 = 3.0;
+
+/// Clients whose closings are kept; the ones that closed last.
+const CLIENTS_MAX: usize = 2048;
+
+/// TCP's handshake takes a round trip before the first request.
+const CONNECT_ROUND_TRIPS: f64 = 1.0;
+
+/// No connection does more than this: sums stay far from where they overflow.
+const SANE_MAX: u64 = 1 << 40;
+
+/// What closed connections of a client had come to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Closed {
+    at_us: u64,
+    count: u64,
+    requests: u64,
+    publishes: u64,
+    messages: u64,
+    lived_us: u64,
+    abandoned: u64,
+}
+
+impl Closed {
+    fn add(&mut self, other: &Closed) {
+        self.count += other.count;
+        self.requests += other.requests;
+        self.publishes += other.publishes;
+        self.messages += other.messages;
+        self.lived_us += other.lived_us;
+        self.abandoned += other.abandoned;
+    }
+}
+
+/// Connections that were closed lately, by client.
+#[derive(Debug, Default)]
+pub(crate) struct ClosedConnections {
+    seen_to: u64,
+    clients: BTreeMap<Client, VecDeque<Closed>>,
+}
+
+impl ClosedConnections {
+    /// Takes note of those that were closed since the last look.
+    pub(crate) fn look(&mut self, snapshot: &Snapshot) {
+        let now_us = snapshot.taken_us;
+        // They are listed in the order in which they were closed: the last of the last look and
+        // all before it are known. With a first look all are old.
+        let is_first = self.seen_to == 0;
+        let known = snapshot.closed.iter().rposition(|it| it.id == self.seen_to);
+        let new = known.map_or(0, |known| known + 1);
+        self.seen_to = snapshot.closed.last().map_or(u64::MAX, |last| last.id);
+        if is_first {
+            return;
+        }
+        for closed in &snapshot.closed[new..] {
+            let counters = &closed.counters;
+            let client = Client::of(closed.protocol, closed.peer, &closed.identity);
+            let answered = counters.responses.saturating_add(counters.requests_silent);
+            // A consumer that leaves has a fetch open.
+            let abandoned = match counters.publishes {
+                0 => 0,
+                _ => counters.requests.saturating_sub(answered),
+            };
+            let messages = counters.messages_in.saturating_add(counters.messages_out);
+            let lived_us = closed.last_active_us.saturating_sub(closed.opened_us);
+            let one = Closed {
+                at_us: now_us,
+                count: 1,
+                requests: counters.requests.min(SANE_MAX),
+                publishes: counters.publishes.min(SANE_MAX),
+                messages: messages.min(SANE_MAX),
+                lived_us: lived_us.min(SANE_MAX),
+                abandoned: abandoned.min(SANE_MAX),
+            };
+            let of_client = self.clients.entry(client).or_default();
+            match of_client.back_mut() {
+                Some(last) if now_us < last.at_us + 1_000_000 => last.add(&one),
+                _ => of_client.push_back(one),
+            }
+        }
+        let oldest_us = now_us.saturating_sub(LONG_US);
+        self.clients.retain(|_, closed| {
+            closed.retain(|it| it.at_us >= oldest_us);
+            !closed.is_empty()
+        });
+        while self.clients.len() > CLIENTS_MAX {
+            let of_last = |(_, closed): &(&Client, &VecDeque<Closed>)| {
+                closed.back().map_or(0, |last| last.at_us)
+            };
+            let oldest = self.clients.iter().min_by_key(of_last);
+            let Some(oldest) = oldest.map(|(client, _)| client.clone()) else {
+                break;
+            };
+            self.clients.remove(&oldest);
+        }
+    }
+
+    /// Requests that this client left unanswered within the last minute.
+    pub(crate) fn abandoned(&self, client: &Client) -> u64 {
+        let closed = self.clients.get(client);
+        closed.map_or(0, |closed| closed.iter().map(|it| it.abandoned).sum())
+    }
+
+    fn of_window(&self, now_us: u64) -> impl Iterator<Item = (&Client, Closed)> {
+        let oldest_us = now_us.saturating_sub(WINDOW_US);
+        self.clients.iter().map(move |(client, closed)| {
+            let mut sum = Closed::default();
+            closed
+                .iter()
+                .filter(|it| it.at_us >= oldest_us)
+                .for_each(|it| sum.add(it));
+            (client, sum)
+        })
+    }
+}
+
+/// Clients that open a connection for every message or few.
+pub(crate) fn connections(closed: &ClosedConnections, now_us: u64) -> Vec<(Client, Sign)> {
+    let seen = closed.of_window(now_us);
+    let seen = seen.filter_map(|(client, sum)| Some((client.clone(), connection_sign(sum)?)));
+    seen.collect()
+}
+
+fn connection_sign(sum: Closed) -> Option<Sign> {
+    let count = sum.count as f64;
+    let messages = sum.messages as f64 / count.max(1.0);
+    let lived_us = sum.lived_us as f64 / count.max(1.0);
+    // Port scanners and health checks bring no messages.
+    if sum.count < CLOSED_MIN || sum.messages == 0 || messages > MESSAGES_MAX {
+        return None;
+    }
+    let work = sum.publishes.max(1).min(sum.requests.max(1)) as f64;
+    let round_trips = sum.requests as f64 / count + CONNECT_ROUND_TRIPS;
+    let gain = round_trips / (work / count).max(1.0);
+    let rate = sum.messages as f64 * 1e6 / WINDOW_US as f64;
+    if gain < GAIN_MIN || lived_us < WAIT_US_MIN {
+        return None;
+    }
+    let arithmetic = format!(
+        "now {} round trips per connection with {} messages, opening it included; on a connection \
+         that stays open {}",
+        number(round_trips),
+        number(messages),
+        number(round_trips / gain)
+    );
+    let measure = Measure::ConnectionMessagesPerSecond;
+    let prediction = Prediction::of_rate(measure, rate, rate * gain, arithmetic);
+    let evidence = vec![
+        Fact::new(
+            "closed",
+            count,
+            format!("{} connections were opened and closed", number(count)),
+        ),
+        Fact::new(
+            "messages_per_connection",
+            messages,
+            format!("{} messages on each of them", number(messages)),
+        ),
+        Fact::new(
+            "lived_us",
+            lived_us,
+            format!("{} from its opening to its last request", time(lived_us)),
+        ),
+    ];
+    let side = match sum.publishes {
+        0 => Side::Consumer,
+        _ => Side::Producer,
+    };
+    let cause = "The program opens a connection for each message and closes it again.";
+    Some(sign(cause, side, evidence, prediction, WINDOW_US))
+}
+
+/// A connection on which channels come and go.
+pub(crate) fn channels(patient: &Patient<'_>) -> Option<Sign> {
+    let counters = &patient.short.flow.counters;
+    let channels = counters.channels_opened;
+    let messages = counters.messages_in + counters.messages_out;
+    let work = counters.publishes.max(counters.messages_out);
+    let rtt_us = patient.rtt_us()?;
+    if patient.protocol != Protocol::Amqp
+        || channels < EVENTS_MIN
+        || messages == 0
+        || messages as f64 > MESSAGES_MAX * channels as f64
+    {
+        return None;
+    }
+    let round_trips = counters.requests as f64 / channels as f64;
+    let gain = counters.requests as f64 / work.max(1) as f64;
+    let rate = patient.short.per_second(messages);
+    if gain < GAIN_MIN || rtt_us * (gain - 1.0) < WAIT_US_MIN {
+        return None;
+    }
+    let arithmetic = format!(
+        "now {} requests per channel with {} messages; on a channel that stays open {}",
+        number(round_trips),
+        number(messages as f64 / channels as f64),
+        number(round_trips / gain)
+    );
+    let measure = Measure::ConnectionMessagesPerSecond;
+    let prediction = Prediction::of_rate(measure, rate, rate * gain, arithmetic);
+    let evidence = vec![
+        Fact::new(
+            "channels_opened",
+            channels as f64,
+            format!("{} channels were opened on one connection", number(channels as f64)),
+        ),
+        Fact::new(
+            "messages_per_channel",
+            messages as f64 / channels as f64,
+            format!("{} messages on each", number(messages as f64 / channels as f64)),
+        ),
+        Fact::new("rtt_us", rtt_us, format!("a round trip takes {}", time(rtt_us))),
+    ];
+    let side = match counters.publishes {
+        0 => Side::Consumer,
+        _ => Side::Producer,
+    };
+    let cause = "The program opens a channel for each message and closes it again.";
+    let span_us = patient.short.span_us;
+    Some(sign(cause, side, evidence, prediction, span_us))
+}
+
+fn sign(
+    cause: &str,
+    side: Side,
+    evidence: Vec<Fact>,
+    prediction: Prediction,
+    window_us: u64,
+) -> Sign {
+    Sign {
+        rule: Rule::Churn,
+        side,
+        confidence: Confidence::High,
+        cause: cause.to_owned(),
+        evidence,
+        window_us,
+        prediction,
+        unseen: vec![
+            "whether several programs share this address, each with one connection".to_owned(),
+        ],
+        variables: Variables::new(),
+        place: None,
+        is_settled: false,
+    }
+}

@@ -1,0 +1,114 @@
+//! fetch-rhythm: messages are fetched by the clock, while more of them wait.
+//!
+//! A consumer that works on what it fetched before it fetches again has a rhythm, too. What tells
+//! the two apart is what a fetch brings: work on more messages takes longer, a timer does not.
+
+use crate::advice::Side;
+use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables};
+use crate::units::{number, percent, time};
+
+/// Share of the looks at which messages waited.
+const WAITING_MIN: f64 = 0.9;
+
+/// Shorter pauses are no timer's.
+const PAUSE_US_MIN: f64 = 50_000.0;
+
+/// A pause is this many times longer than a fetch takes.
+const PAUSE_FACTOR_MIN: f64 = 10.0;
+
+/// Steps that are compared.
+const STEPS: usize = 7;
+const STEPS_MIN: usize = 4;
+
+/// How much the pauses of different steps differ at most, and what the fetches bring at least.
+const PAUSE_SPREAD_MAX: f64 = 1.02;
+const MESSAGES_SPREAD_MIN: f64 = 1.15;
+
+pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
+    let queue = patient.queue?;
+    if queue.waiting_share() < WAITING_MIN {
+        return None;
+    }
+    let rtt_us = patient.rtt_us().unwrap_or_default();
+    let flow = &patient.short.flow;
+    let (counters, histograms) = (&flow.counters, &flow.histograms);
+    if counters.publishes > 0 || counters.acks > 0 {
+        return None;
+    }
+    let pause_us = histograms.request_gap_us.mean();
+    let fetch_us = rtt_us + histograms.service_us.mean();
+    if pause_us < PAUSE_US_MIN || pause_us < PAUSE_FACTOR_MIN * fetch_us {
+        return None;
+    }
+    let steps: Vec<(f64, f64)> = patient
+        .history
+        .steps(STEPS)
+        .iter()
+        .filter(|step| step.flow.histograms.request_gap_us.count() > 0)
+        .map(|step| {
+            let fetches = step.flow.histograms.request_gap_us.count();
+            let messages = step.flow.counters.messages_out as f64 / fetches as f64;
+            (step.flow.histograms.request_gap_us.mean(), messages)
+        })
+        .collect();
+    let spread = |of: fn(&(f64, f64)) -> f64| {
+        let least = steps.iter().map(of).fold(f64::INFINITY, f64::min);
+        steps.iter().map(of).fold(0.0, f64::max) / least.max(1e-9)
+    };
+    let (pauses, messages) = (spread(|it| it.0), spread(|it| it.1));
+    if steps.len() < STEPS_MIN || pauses > PAUSE_SPREAD_MAX || messages < MESSAGES_SPREAD_MIN {
+        return None;
+    }
+    let per_fetch = counters.messages_out as f64 / histograms.request_gap_us.count().max(1) as f64;
+    let rate = patient.short.per_second(counters.messages_out);
+    let after = per_fetch * 1e6 / fetch_us.max(1_000.0);
+    let arithmetic = format!(
+        "now {} messages per {} = {}/s; a fetch itself takes {}: up to {}/s",
+        number(per_fetch),
+        time(pause_us + fetch_us),
+        number(rate),
+        time(fetch_us),
+        number(after)
+    );
+    let measure = Measure::ConnectionMessagesPerSecond;
+    let prediction = Prediction::of_rate(measure, rate, after, arithmetic);
+    if prediction.gain < GAIN_MIN {
+        return None;
+    }
+    let evidence = vec![
+        Fact::new(
+            "gap_us",
+            pause_us,
+            format!(
+                "{} from an answer to the next fetch, the same within 2 %, whether it brought many \
+                 messages or few",
+                time(pause_us)
+            ),
+        ),
+        Fact::new(
+            "messages_spread",
+            messages,
+            format!("a fetch brings {} messages, at times {messages:.1} times as many as at others",
+                number(per_fetch)),
+        ),
+        Fact::new(
+            "waiting_share",
+            queue.waiting_share(),
+            format!("messages waited in {} of the looks", percent(queue.waiting_share())),
+        ),
+    ];
+    Some(Sign {
+        rule: Rule::FetchRhythm,
+        side: Side::Consumer,
+        confidence: Confidence::Medium,
+        cause: "The consumer fetches by the clock, while messages wait.".to_owned(),
+        evidence,
+        window_us: patient.short.span_us,
+        prediction,
+        unseen: vec!["what the program does between two fetches".to_owned()],
+        variables: Variables::new(),
+        place: patient.place(),
+        is_settled: false,
+    })
+}

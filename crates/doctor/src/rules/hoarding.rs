@@ -1,0 +1,319 @@
+//! hoarding: messages lie in a consumer's hands while others, in it or beside it, could work on
+//! them.
+//!
+//! ```text
+//! two connections of one client, a message each, delivered at the same time:
+//!   A  ├── job ──┤ ack                       latencies J and 2 J: nobody worked on B's message
+//!   B  ├───────────┼── job ──┤ ack           while A's was worked on
+//! ```
+//!
+//! Seen in two ways. *Others idle*: a consumer has several messages and works on them one by one,
+//! while another consumer of the queue has none and would take some. *Waves*: the consumers of one
+//! client together acknowledge in waves, after J, 2 J, 3 J, although none of them had to wait for
+//! messages. A single worker with a prefetch also takes J, 2 J, 3 J: it is its own limit. It is
+//! told from the others by its connection's work: one job at a time for as long as it has any.
+
+use cloverleaf_telemetry::HistogramSnapshot;
+
+use crate::advice::Side;
+use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::queues::QueueHistory;
+use crate::rules::{GAIN_MIN, LONG_US, Patient, Rule, SHORT_US, Sign, Variables, WAIT_US_MIN};
+use crate::units::{number, percent, time};
+use crate::window::Window;
+
+/// Jobs that must have been done: some take a minute each.
+const JOBS_MIN: u64 = 5;
+
+/// Windows that are tried, until one has enough jobs.
+const WINDOWS_US: [u64; 4] = [SHORT_US, LONG_US, 300_000_000, 600_000_000];
+
+/// Share of the looks at which somebody idles beside somebody who has several.
+const IDLING_MIN: f64 = 0.8;
+
+/// Share of the acknowledgements in the order of delivery: one by one, that is.
+const IN_ORDER_MIN: f64 = 0.95;
+
+/// Share of the latencies up to 3 J that are close to J, 2 J or 3 J.
+const WAVES_MIN: f64 = 0.85;
+
+/// Share of the latencies beyond the first wave.
+const LATER_MIN: f64 = 0.25;
+
+/// Jobs at a time for each consumer that has any: one worker has 1.
+const SERIAL_MAX: f64 = 0.8;
+const PARALLEL_MIN: f64 = 1.5;
+
+/// The consumers of one client on one queue.
+pub(crate) struct Crew<'a, 'p> {
+    pub(crate) queue: &'a QueueHistory,
+    /// Its connections, each with how many consumers it has there.
+    pub(crate) members: Vec<(&'a Patient<'p>, u64)>,
+}
+
+impl Crew<'_, '_> {
+    /// What this rule sees of them.
+    pub(crate) fn see(&self) -> Option<Sign> {
+        self.see_idle_others().or_else(|| self.see_waves())
+    }
+
+    fn see_idle_others(&self) -> Option<Sign> {
+        if self.queue.idling_share() < IDLING_MIN {
+            return None;
+        }
+        let consumers = &self.queue.queue.consumers;
+        let idle = consumers.iter().filter(|it| it.in_flight == 0 && it.credit > 0);
+        let idle = idle.count() as f64;
+        let worst = self.members.iter().map(|(patient, _)| *patient);
+        let worst = worst.max_by_key(|patient| patient.gauges.credit_used)?;
+        let work = Work::of(&[(worst, 1)])?;
+        let counters = &work.window.flow.counters;
+        let in_order = counters.acks_in_order as f64 / counters.acks.max(1) as f64;
+        let (latencies, held) = (&work.latencies, work.held());
+        // One by one: of what came together the last had to wait for all the others.
+        let is_serial = (latencies.quantile(0.1) as f64) < 0.6 * latencies.quantile(0.9) as f64;
+        if idle < 1.0 || in_order < IN_ORDER_MIN || held < 2.0 || !is_serial {
+            return None;
+        }
+        let spacing_us = work.busy_us / work.acks.max(1.0);
+        let workers = (1.0 + idle).min(held);
+        let rate = work.acks * 1e6 / work.busy_us;
+        let after = rate * workers;
+        let arithmetic = format!(
+            "now 1 message per {} = {}/s; {} consumers instead of one = {}/s",
+            time(spacing_us),
+            number(rate),
+            number(workers),
+            number(after)
+        );
+        let measure = Measure::SubscriptionMessagesPerSecond;
+        let prediction = Prediction::of_rate(measure, rate, after, arithmetic);
+        if prediction.gain < GAIN_MIN || spacing_us < WAIT_US_MIN {
+            return None;
+        }
+        let evidence = vec![
+            Fact::new(
+                "held",
+                held,
+                format!("the consumer has {} messages at a time on the mean", number(held)),
+            ),
+            Fact::new(
+                "ack_gap_us",
+                spacing_us,
+                format!(
+                    "it acknowledges them one by one, in order, every {}",
+                    time(spacing_us)
+                ),
+            ),
+            Fact::new(
+                "idle_consumers",
+                idle,
+                format!(
+                    "{} other consumers have nothing and would take some, in {} of the looks",
+                    number(idle),
+                    percent(self.queue.idling_share())
+                ),
+            ),
+        ];
+        let cause = "One consumer has messages that it works on one by one, while others have \
+                     nothing to do.";
+        Some(self.sign(cause, evidence, prediction, work.window.span_us, Variables::from([
+            ("credit", 1.0),
+            ("consumers", consumers.len() as f64),
+        ])))
+    }
+
+    fn see_waves(&self) -> Option<Sign> {
+        let consumers: u64 = self.members.iter().map(|(_, consumers)| consumers).sum();
+        if consumers < 2 || self.queue.waiting_share() > 0.2 {
+            // With a backlog the prefetch is always full, and a pool of workers always busy.
+            return None;
+        }
+        let work = Work::of(&self.members)?;
+        let job_us = work.job_us();
+        let per_consumer = work.acks * job_us / work.consumer_busy_us;
+        let hidden = per_consumer <= SERIAL_MAX;
+        let pooled = per_consumer >= PARALLEL_MIN;
+        let (waves, later) = work.waves(job_us);
+        if job_us < WAIT_US_MIN
+            || work.members < 2 && consumers < 2
+            || !(hidden || pooled)
+            || waves < WAVES_MIN
+            || later < LATER_MIN
+        {
+            return None;
+        }
+        let last = (work.latencies.quantile(0.9) as f64 / job_us).round().max(1.0);
+        let rate = work.acks * 1e6 / work.busy_us;
+        let at_a_time = work.acks * job_us / work.busy_us;
+        let arithmetic = format!(
+            "now {} jobs of {} at a time = {}/s; all that it has at once, in 1 wave instead of {} \
+             = {}/s",
+            number(at_a_time),
+            time(job_us),
+            number(rate),
+            number(last),
+            number(rate * last)
+        );
+        let measure = Measure::SubscriptionMessagesPerSecond;
+        let prediction = Prediction::of_rate(measure, rate, rate * last, arithmetic);
+        if prediction.gain < GAIN_MIN {
+            return None;
+        }
+        let evidence = vec![
+            Fact::new(
+                "concurrency",
+                at_a_time,
+                format!(
+                    "{} jobs at a time, though the client has up to {} messages on {} consumers",
+                    number(at_a_time),
+                    number(at_a_time * last),
+                    consumers
+                ),
+            ),
+            Fact::new(
+                "ack_latency_us",
+                job_us,
+                format!(
+                    "acknowledgements come in waves: after {}, and {} of them after {} times that",
+                    time(job_us),
+                    percent(later),
+                    match last as u64 {
+                        2 => "2".to_owned(),
+                        last => format!("2 to {last}"),
+                    }
+                ),
+            ),
+            Fact::new(
+                "acks",
+                work.acks,
+                format!("{} messages were acknowledged", number(work.acks)),
+            ),
+        ];
+        let cause = "The client's consumers take messages from each other that then wait for one \
+                     worker, while its other workers have nothing to do.";
+        Some(self.sign(cause, evidence, prediction, work.window.span_us, Variables::from([
+            ("credit", 1.0),
+            ("consumers", consumers as f64),
+        ])))
+    }
+
+    fn sign(
+        &self,
+        cause: &str,
+        evidence: Vec<Fact>,
+        prediction: Prediction,
+        window_us: u64,
+        variables: Variables,
+    ) -> Sign {
+        Sign {
+            rule: Rule::Hoarding,
+            side: Side::Consumer,
+            confidence: Confidence::Medium,
+            cause: cause.to_owned(),
+            evidence,
+            window_us,
+            prediction,
+            unseen: vec![
+                "how many workers the client has: a single one that is shared by all its \
+                 connections looks the same"
+                    .to_owned(),
+            ],
+            variables,
+            place: Some(self.queue.place()),
+            is_settled: true,
+        }
+    }
+}
+
+/// What consumers did in the shortest window that has enough jobs.
+struct Work {
+    /// Of the first of them.
+    window: Window,
+    members: usize,
+    latencies: HistogramSnapshot,
+    acks: f64,
+    /// Sum of the latencies.
+    held_us: f64,
+    /// How long one of them had messages.
+    busy_us: f64,
+    /// The same, for all consumers together.
+    consumer_busy_us: f64,
+    rtt_us: f64,
+}
+
+impl Work {
+    fn of(members: &[(&Patient<'_>, u64)]) -> Option<Work> {
+        WINDOWS_US.iter().find_map(|length_us| {
+            let work = Work::within(members, *length_us)?;
+            (work.acks as u64 >= JOBS_MIN && work.busy_us > 0.0).then_some(work)
+        })
+    }
+
+    fn within(members: &[(&Patient<'_>, u64)], length_us: u64) -> Option<Work> {
+        let mut all: Option<Work> = None;
+        for (patient, consumers) in members {
+            let window = patient.history.window(patient.now_us, length_us);
+            let acks = window.flow.counters.acks as f64;
+            if acks == 0.0 {
+                continue;
+            }
+            let busy_us = busy_us(patient, &window);
+            let latencies = &window.flow.histograms.ack_latency_us;
+            let rtt_us = patient.rtt_us().unwrap_or_default();
+            let work = all.get_or_insert_with(|| Work {
+                window: window.clone(),
+                members: 0,
+                latencies: HistogramSnapshot::default(),
+                acks: 0.0,
+                held_us: 0.0,
+                busy_us: 0.0,
+                consumer_busy_us: 0.0,
+                rtt_us: 0.0,
+            });
+            work.members += 1;
+            work.latencies.merge(latencies);
+            work.acks += acks;
+            work.held_us += latencies.sum() as f64;
+            work.busy_us = work.busy_us.max(busy_us);
+            work.consumer_busy_us += busy_us * *consumers as f64;
+            work.rtt_us = work.rtt_us.max(rtt_us);
+        }
+        all
+    }
+
+    /// Messages with the client at a time, on the mean while it has any.
+    fn held(&self) -> f64 {
+        self.held_us / self.busy_us.max(1.0)
+    }
+
+    /// How long a job takes that does not have to wait.
+    fn job_us(&self) -> f64 {
+        (self.latencies.quantile(0.1) as f64 - self.rtt_us).max(0.0)
+    }
+
+    /// The share of the latencies up to three jobs that are close to one, two or three; and the
+    /// share of all that are beyond the first.
+    fn waves(&self, job_us: f64) -> (f64, f64) {
+        let near = |times: f64| {
+            let (low, high) = (times - 0.25, times + 0.25);
+            let bound = |times: f64| (times * job_us + self.rtt_us) as u64;
+            self.latencies.count_between(bound(low), bound(high))
+        };
+        let close = near(1.0) + near(2.0) + near(3.0);
+        let limit = (3.25 * job_us + self.rtt_us) as u64;
+        let up_to = self.latencies.count_between(0, limit).max(1);
+        let first = (1.6 * job_us + self.rtt_us) as u64;
+        let later = self.latencies.count_between(first, u64::MAX);
+        (close as f64 / up_to as f64, later as f64 / self.acks)
+    }
+}
+
+/// How long the client had messages in the window.
+fn busy_us(patient: &Patient<'_>, window: &Window) -> f64 {
+    let mut busy_us = window.flow.counters.holding_us;
+    if patient.gauges.holding_since_us > 0 {
+        busy_us += patient.now_us.saturating_sub(patient.gauges.holding_since_us);
+    }
+    busy_us.min(window.span_us) as f64
+}

@@ -1,0 +1,225 @@
+//! The rules: each looks at a connection or a queue and says what it sees, with numbers.
+//!
+//! A rule is silent unless the cost is real: a wait of [`WAIT_US_MIN`] per request, and a gain of
+//! [`GAIN_MIN`] to expect. It says nothing of a client that is idle, steady, bursty, or bound by
+//! its own work. Rules know nothing of each other; which of them hides which stands in `causes`.
+
+mod ack_deadline;
+mod churn;
+mod fetch_rhythm;
+mod hoarding;
+mod linger;
+mod nagle;
+mod one_connection;
+mod partitions;
+mod rounds;
+mod sync_produce;
+mod tiny_batches;
+mod too_many_in_flight;
+mod window_too_small;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use cloverleaf_telemetry::{Gauges, Protocol};
+use serde::{Deserialize, Serialize};
+
+use crate::Client;
+use crate::advice::Side;
+use crate::finding::{Confidence, Fact, Prediction};
+use crate::queues::QueueHistory;
+use crate::window::{History, Window};
+
+pub(crate) use churn::{ClosedConnections, channels, connections};
+pub(crate) use hoarding::Crew;
+
+/// Below this wait per request nothing is said, in microseconds.
+pub(crate) const WAIT_US_MIN: f64 = 1_000.0;
+
+/// Below this gain nothing is said.
+pub(crate) const GAIN_MIN: f64 = 1.3;
+
+/// The window of rules about what clients do many times a second.
+pub(crate) const SHORT_US: u64 = 6_000_000;
+
+/// The window of rules about what happens now and then.
+pub(crate) const LONG_US: u64 = 60_000_000;
+
+/// Events in a window that make a rule believe what it sees.
+pub(crate) const EVENTS_MIN: u64 = 10;
+
+/// A pathology. The names are stable: they stand in scripts, pages and advice.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rule {
+    /// A producer that waits for each answer before it sends the next request.
+    SyncProduce,
+    /// Messages lie in one consumer's hands while others could work on them.
+    Hoarding,
+    /// Consumers may have so few messages that they wait for the network.
+    WindowTooSmall,
+    /// A producer that waits for company that never comes.
+    Linger,
+    /// Nagle's algorithm holds the end of each request back.
+    Nagle,
+    /// Work takes longer than a message may be held.
+    AckDeadline,
+    /// Fewer partitions than consumers, or one that has most of the messages.
+    Partitions,
+    /// One connection's requests in flight are at their limit.
+    OneConnection,
+    /// So many requests in flight that they time out in the queue.
+    TooManyInFlight,
+    /// Many requests with next to nothing in them.
+    TinyBatches,
+    /// A connection or a channel for every message.
+    Churn,
+    /// Messages are fetched by the clock, not when they come.
+    FetchRhythm,
+}
+
+impl Rule {
+    /// All rules, most valuable first.
+    pub const ALL: [Rule; 12] = [
+        Rule::SyncProduce,
+        Rule::Hoarding,
+        Rule::WindowTooSmall,
+        Rule::Linger,
+        Rule::Nagle,
+        Rule::AckDeadline,
+        Rule::Partitions,
+        Rule::OneConnection,
+        Rule::TooManyInFlight,
+        Rule::TinyBatches,
+        Rule::Churn,
+        Rule::FetchRhythm,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rule::SyncProduce => "sync-produce",
+            Rule::Hoarding => "hoarding",
+            Rule::WindowTooSmall => "window-too-small",
+            Rule::Linger => "linger",
+            Rule::Nagle => "nagle",
+            Rule::AckDeadline => "ack-deadline",
+            Rule::Partitions => "partitions",
+            Rule::OneConnection => "one-connection",
+            Rule::TooManyInFlight => "too-many-in-flight",
+            Rule::TinyBatches => "tiny-batches",
+            Rule::Churn => "churn",
+            Rule::FetchRhythm => "fetch-rhythm",
+        }
+    }
+
+    /// The rule of that name.
+    pub fn named(name: &str) -> Option<Rule> {
+        Rule::ALL.into_iter().find(|rule| rule.name() == name)
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Numbers that advice may name, by the names in `advice/README.md`.
+pub(crate) type Variables = BTreeMap<&'static str, f64>;
+
+/// What a rule sees in one place, at one step.
+#[derive(Debug, Clone)]
+pub(crate) struct Sign {
+    pub(crate) rule: Rule,
+    pub(crate) side: Side,
+    pub(crate) confidence: Confidence,
+    pub(crate) cause: String,
+    pub(crate) evidence: Vec<Fact>,
+    pub(crate) window_us: u64,
+    pub(crate) prediction: Prediction,
+    pub(crate) unseen: Vec<String>,
+    pub(crate) variables: Variables,
+    /// Topic and subscription, where it is about one.
+    pub(crate) place: Option<(String, String)>,
+    /// Whether the window has what it takes at once, so that it need not hold for several steps:
+    /// slow jobs do not come again so soon.
+    pub(crate) is_settled: bool,
+}
+
+/// A connection that rules look at.
+pub(crate) struct Patient<'a> {
+    pub(crate) id: u64,
+    pub(crate) protocol: Protocol,
+    pub(crate) history: &'a History,
+    pub(crate) gauges: &'a Gauges,
+    pub(crate) now_us: u64,
+    /// The last seconds.
+    pub(crate) short: Window,
+    /// What it consumes from, if that is one queue only.
+    pub(crate) queue: Option<&'a QueueHistory>,
+}
+
+impl Patient<'_> {
+    pub(crate) fn client(&self) -> &Client {
+        &self.history.client
+    }
+
+    /// The round trip to the client, in microseconds, if the kernel told one.
+    pub(crate) fn rtt_us(&self) -> Option<f64> {
+        (self.history.rtt_us > 0).then_some(f64::from(self.history.rtt_us))
+    }
+
+    /// Topic and subscription, if it consumes from one.
+    pub(crate) fn place(&self) -> Option<(String, String)> {
+        self.queue.map(QueueHistory::place)
+    }
+
+    /// What the rules about single connections see.
+    pub(crate) fn signs(&self) -> Vec<Sign> {
+        let mut signs = Vec::new();
+        let counters = &self.short.flow.counters;
+        if counters.publishes > 0 {
+            let rounds = rounds::Rounds::of(self);
+            signs.extend(rounds.as_ref().and_then(|it| sync_produce::see(self, it)));
+            signs.extend(rounds.as_ref().and_then(|it| linger::see(self, it)));
+            signs.extend(rounds.as_ref().and_then(|it| nagle::see_produce(self, it)));
+            signs.extend(one_connection::see(self, rounds.as_ref()));
+            signs.extend(tiny_batches::see(self));
+        }
+        if counters.acks > 0 {
+            signs.extend(window_too_small::see(self));
+            signs.extend(nagle::see_consume(self));
+        }
+        if counters.deliveries > 0 || counters.timeouts > 0 || counters.acks_late > 0 {
+            signs.extend(ack_deadline::see(self));
+        }
+        if counters.messages_out > 0 && counters.requests > counters.publishes {
+            signs.extend(fetch_rhythm::see(self));
+        }
+        if counters.channels_opened > 0 {
+            signs.extend(channels(self));
+        }
+        signs
+    }
+}
+
+pub(crate) use partitions::see as see_partitions;
+pub(crate) use too_many_in_flight::see as see_too_many_in_flight;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_the_ones_that_are_written() {
+        for rule in Rule::ALL {
+            assert_eq!(Rule::named(rule.name()), Some(rule));
+            let json = serde_json::to_value(rule).ok();
+            assert_eq!(json, Some(rule.name().into()));
+        }
+        assert_eq!(Rule::named("hope"), None);
+    }
+}

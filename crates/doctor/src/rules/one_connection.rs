@@ -1,0 +1,187 @@
+//! one-connection: the requests in flight on a connection are at their limit, and so its rate is
+//! that limit for each round trip, whatever the program could send.
+//!
+//! The broker cannot see how many requests are on the network. It sees one of two things: requests
+//! come in bunches of always the same number, a round trip after the answers to the last bunch; or
+//! records grow old in the client before they are sent, while the connection carries a few
+//! requests per round trip.
+
+use crate::advice::Side;
+use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::rules::rounds::Rounds;
+use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
+use crate::units::{number, time};
+
+/// In flight from here on it is no single request, and up to there hardly a limit.
+const IN_FLIGHT_MIN: f64 = 1.8;
+const IN_FLIGHT_MAX: f64 = 32.0;
+
+/// How much the bunches of different steps may differ.
+const BUNCH_SPREAD_MAX: f64 = 1.25;
+
+/// Who does this much beside waiting has a rhythm of its own.
+const THINK_SHARE_MAX: f64 = 0.5;
+
+/// Records that are so many round trips old, and at least this, wait for their turn.
+const AGE_ROUND_TRIPS_MIN: f64 = 4.0;
+const AGE_US_MIN: f64 = 50_000.0;
+
+/// How many times as many requests in flight are advised, or connections.
+const FACTOR: f64 = 4.0;
+
+pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign> {
+    rounds
+        .and_then(|rounds| see_bunches(patient, rounds))
+        .or_else(|| see_old_records(patient))
+}
+
+fn see_bunches(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
+    let (wait_us, think_us) = (rounds.wait_us(), rounds.think_us());
+    if !(IN_FLIGHT_MIN..=IN_FLIGHT_MAX).contains(&rounds.requests)
+        || wait_us < WAIT_US_MIN
+        || think_us > THINK_SHARE_MAX * wait_us
+        || !is_constant(patient)
+    {
+        return None;
+    }
+    let cycle_us = rounds.cycle_us();
+    let factor = FACTOR.min(cycle_us / think_us.max(1.0));
+    let evidence = vec![Fact::new(
+        "in_flight",
+        rounds.requests,
+        format!(
+            "{} requests at a time, always about as many, and the next ones {} after the answers",
+            number(rounds.requests),
+            time(rounds.gap_us)
+        ),
+    )];
+    Case {
+        in_flight: rounds.requests,
+        rate: rounds.rate(),
+        cycle_us,
+        factor,
+        evidence,
+        confidence: Confidence::Medium,
+    }
+    .sign(patient, rounds.rtt_us)
+}
+
+/// Whether each step had the same number of requests per round.
+fn is_constant(patient: &Patient<'_>) -> bool {
+    let per_round: Vec<f64> = patient
+        .history
+        .steps(3)
+        .iter()
+        .filter(|step| step.flow.histograms.request_gap_us.count() > 0)
+        .map(|step| {
+            let rounds = step.flow.histograms.request_gap_us.count();
+            step.flow.counters.publishes as f64 / rounds as f64
+        })
+        .collect();
+    let least = per_round.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = per_round.iter().copied().fold(0.0, f64::max);
+    per_round.len() >= 2 && most <= BUNCH_SPREAD_MAX * least
+}
+
+fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
+    let flow = &patient.short.flow;
+    let (ages, publishes) = (&flow.histograms.record_age_us, flow.counters.publishes);
+    let rtt_us = patient.rtt_us()?;
+    let service_us = flow.histograms.service_us.mean();
+    let cycle_us = rtt_us + service_us;
+    let age_us = ages.quantile(0.5) as f64;
+    let requests = patient.short.per_second(publishes);
+    let in_flight = requests * cycle_us / 1e6;
+    let is_old = ages.count() >= EVENTS_MIN
+        && age_us >= (AGE_ROUND_TRIPS_MIN * cycle_us).max(AGE_US_MIN)
+        // A time that the program stamps, of yesterday or of another clock, is just as old for
+        // each; records that wait for their turn wait longer and less long.
+        && ages.quantile(0.95) >= ages.quantile(0.05) + ages.quantile(0.5) / 10
+        && ages.quantile(0.5) < 120_000_000;
+    if !is_old
+        || flow.counters.requests_silent > 0
+        || cycle_us < WAIT_US_MIN
+        || !(IN_FLIGHT_MIN..=IN_FLIGHT_MAX).contains(&in_flight)
+    {
+        return None;
+    }
+    let evidence = vec![
+        Fact::new(
+            "record_age_us",
+            age_us,
+            format!("a record is {} old when it arrives: it waits in the client", time(age_us)),
+        ),
+        Fact::new(
+            "in_flight",
+            in_flight,
+            format!(
+                "{} requests/s, each {} on its way: {} in flight",
+                number(requests),
+                time(cycle_us),
+                number(in_flight)
+            ),
+        ),
+    ];
+    Case {
+        in_flight,
+        rate: patient.short.per_second(flow.counters.messages_in),
+        cycle_us,
+        factor: FACTOR,
+        evidence,
+        confidence: Confidence::Medium,
+    }
+    .sign(patient, rtt_us)
+}
+
+struct Case {
+    in_flight: f64,
+    rate: f64,
+    cycle_us: f64,
+    factor: f64,
+    evidence: Vec<Fact>,
+    confidence: Confidence,
+}
+
+impl Case {
+    fn sign(mut self, patient: &Patient<'_>, rtt_us: f64) -> Option<Sign> {
+        let wanted = (self.in_flight * self.factor).ceil();
+        let after = self.rate * wanted / self.in_flight;
+        let arithmetic = format!(
+            "now {} requests per {} = {} messages/s; with {} per {} = {}/s",
+            number(self.in_flight),
+            time(self.cycle_us),
+            number(self.rate),
+            number(wanted),
+            time(self.cycle_us),
+            number(after)
+        );
+        let measure = Measure::ConnectionMessagesPerSecond;
+        let prediction = Prediction::of_rate(measure, self.rate, after, arithmetic);
+        if prediction.gain < GAIN_MIN {
+            return None;
+        }
+        let text = format!("a round trip takes {}", time(rtt_us));
+        self.evidence.push(Fact::new("rtt_us", rtt_us, text));
+        Some(Sign {
+            rule: Rule::OneConnection,
+            side: Side::Producer,
+            confidence: self.confidence,
+            cause: "The connection has as many requests in flight as it may, and waits a round \
+                    trip for each lot of them."
+                .to_owned(),
+            evidence: self.evidence,
+            window_us: patient.short.span_us,
+            prediction,
+            unseen: vec![
+                "how much more the program would send, and how much the network carries"
+                    .to_owned(),
+            ],
+            variables: Variables::from([
+                ("in_flight", wanted),
+                ("connections", self.factor.ceil()),
+            ]),
+            place: None,
+            is_settled: false,
+        })
+    }
+}

@@ -1,0 +1,203 @@
+//! partitions: a group has fewer partitions than members, or one partition has most of the
+//! messages, while the lag grows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::advice::Side;
+use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::observation::Partition;
+use crate::queues::QueueHistory;
+use crate::rules::{GAIN_MIN, Rule, Sign, Variables};
+use crate::units::{number, percent, time};
+
+/// One partition that takes this share of the messages is the limit of all.
+const SKEW_MIN: f64 = 0.8;
+
+/// A lag that grew by less than this share of what was published stands still.
+const GROWTH_SHARE_MIN: f64 = 0.05;
+
+/// Messages that were consumed between two looks, so that there is a rate.
+const CONSUMED_MIN: f64 = 10.0;
+
+/// What came and went in one partition.
+struct Flow {
+    partition: Partition,
+    published: f64,
+    consumed: f64,
+    /// Negative when the lag shrank.
+    grown: f64,
+}
+
+/// What is seen of a group, and the connection of the member that it is about.
+pub(crate) fn see(history: &QueueHistory) -> Option<(u64, Sign)> {
+    let flows = flows(history)?;
+    let span_us = history.queue_span_us()?;
+    let consumed: f64 = flows.iter().map(|flow| flow.consumed).sum();
+    let published: f64 = flows.iter().map(|flow| flow.published).sum();
+    let grown: f64 = flows.iter().map(|flow| flow.grown).sum();
+    if consumed < CONSUMED_MIN || grown <= GROWTH_SHARE_MIN * published {
+        return None;
+    }
+    let seen = Seen {
+        members: members(history),
+        rate: consumed * 1e6 / span_us as f64,
+        wanted: published * 1e6 / span_us as f64,
+        lag: flows.iter().map(|flow| flow.partition.lag as f64).sum(),
+        grown,
+        span_us,
+    };
+    see_skew(history, &flows, &seen).or_else(|| see_few(history, &flows, &seen))
+}
+
+struct Seen {
+    members: u64,
+    rate: f64,
+    /// What comes in per second.
+    wanted: f64,
+    lag: f64,
+    grown: f64,
+    span_us: u64,
+}
+
+fn members(history: &QueueHistory) -> u64 {
+    let connections = history.queue.consumers.iter().map(|it| it.connection);
+    connections.collect::<BTreeSet<u64>>().len() as u64
+}
+
+/// Fewer partitions than members: somebody has none.
+fn see_few(history: &QueueHistory, flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
+    let partitions = flows.len() as u64;
+    if seen.members <= partitions {
+        return None;
+    }
+    let after = (seen.rate * seen.members as f64 / partitions as f64).min(seen.wanted);
+    let arithmetic = format!(
+        "now {partitions} of {} consumers work = {}/s; all of them = {}/s, and {}/s come",
+        seen.members,
+        number(seen.rate),
+        number(seen.rate * seen.members as f64 / partitions as f64),
+        number(seen.wanted)
+    );
+    let prediction = predict(seen, after, arithmetic)?;
+    let evidence = vec![
+        Fact::new(
+            "partitions",
+            partitions as f64,
+            format!("{partitions} partitions for {} consumers", seen.members),
+        ),
+        lag_fact(seen),
+    ];
+    let cause = "The topic has fewer partitions than the group has consumers, so some of these \
+                 have nothing to do while messages wait.";
+    let connection = flows.iter().find_map(|flow| flow.partition.connection)?;
+    let variables = Variables::from([
+        ("partitions", seen.members as f64),
+        ("consumers", seen.members as f64),
+    ]);
+    Some((connection, sign(history, seen, cause, evidence, prediction, variables)))
+}
+
+/// One partition has most of the messages.
+fn see_skew(history: &QueueHistory, flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
+    let hot = flows.iter().max_by(|a, b| a.published.total_cmp(&b.published))?;
+    let published: f64 = flows.iter().map(|flow| flow.published).sum();
+    let share = hot.published / published.max(1.0);
+    let partitions = flows.len() as u64;
+    // The others have to keep up, or it is not this partition alone.
+    let others = seen.grown - hot.grown;
+    if partitions < 2 || seen.members < 2 || share < SKEW_MIN || hot.grown <= others.max(0.0) * 4.0 {
+        return None;
+    }
+    let hot_rate = hot.consumed * 1e6 / seen.span_us as f64;
+    let workers = seen.members.min(partitions) as f64;
+    let after = (hot_rate * workers).min(seen.wanted);
+    let arithmetic = format!(
+        "now one consumer does {}/s of {}/s; {} like it = {}/s, and {}/s come",
+        number(hot_rate),
+        number(seen.rate),
+        number(workers),
+        number(hot_rate * workers),
+        number(seen.wanted)
+    );
+    let prediction = predict(seen, after, arithmetic)?;
+    let evidence = vec![
+        Fact::new(
+            "share",
+            share,
+            format!(
+                "partition {} takes {} of the messages of {partitions} partitions",
+                hot.partition.partition,
+                percent(share)
+            ),
+        ),
+        lag_fact(seen),
+    ];
+    let cause = "Most messages go to one partition, so one consumer does most of the work while \
+                 messages wait.";
+    let variables = Variables::from([
+        ("partitions", partitions as f64),
+        ("consumers", seen.members as f64),
+    ]);
+    let connection = hot.partition.connection?;
+    Some((connection, sign(history, seen, cause, evidence, prediction, variables)))
+}
+
+fn lag_fact(seen: &Seen) -> Fact {
+    Fact::new(
+        "lag",
+        seen.lag,
+        format!(
+            "{} messages wait, {} more than {} before",
+            number(seen.lag),
+            number(seen.grown),
+            time(seen.span_us as f64)
+        ),
+    )
+}
+
+fn predict(seen: &Seen, after: f64, arithmetic: String) -> Option<Prediction> {
+    let measure = Measure::SubscriptionMessagesPerSecond;
+    let prediction = Prediction::of_rate(measure, seen.rate, after, arithmetic);
+    (prediction.gain >= GAIN_MIN).then_some(prediction)
+}
+
+fn sign(
+    history: &QueueHistory,
+    seen: &Seen,
+    cause: &str,
+    evidence: Vec<Fact>,
+    prediction: Prediction,
+    variables: Variables,
+) -> Sign {
+    Sign {
+        rule: Rule::Partitions,
+        side: Side::Consumer,
+        confidence: Confidence::High,
+        cause: cause.to_owned(),
+        evidence,
+        window_us: seen.span_us,
+        prediction,
+        unseen: vec!["whether messages of different partitions may be worked on in any order"
+            .to_owned()],
+        variables,
+        place: Some(history.place()),
+        is_settled: false,
+    }
+}
+
+fn flows(history: &QueueHistory) -> Option<Vec<Flow>> {
+    let before = &history.mark()?.partitions;
+    let before: BTreeMap<u32, &Partition> = before.iter().map(|it| (it.partition, it)).collect();
+    let flow = |partition: &Partition| {
+        let old = before.get(&partition.partition)?;
+        let published = partition.published.checked_sub(old.published)? as f64;
+        let grown = partition.lag as f64 - old.lag as f64;
+        Some(Flow {
+            partition: *partition,
+            published,
+            consumed: (published - grown).max(0.0),
+            grown,
+        })
+    };
+    history.queue.partitions.iter().map(flow).collect()
+}

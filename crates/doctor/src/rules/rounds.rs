@@ -1,0 +1,93 @@
+//! A producer that waits for answers: what its time is made of.
+//!
+//! ```text
+//! broker   ──answer─┐                    ┌─first byte … last byte──┐ answer
+//!                   │◄────── gap ───────►│◄────── receive ────────►│◄ service ►│
+//! client            └─► think, send ─────┘
+//!                   gap = round trip + what the client does meanwhile (think)
+//! ```
+//!
+//! A round begins with a publishing request that came while nothing was in flight. In-flight
+//! requests as the broker counts them do not show whether a client waits: where the service is
+//! short, each of a pipelining client's requests finds the one before it answered. What shows it
+//! is that no request ever comes sooner after an answer than a round trip.
+
+use crate::rules::{EVENTS_MIN, Patient};
+
+/// The round trip that the kernel tells is this far from the truth.
+const RTT_SLACK: f64 = 0.8;
+
+/// Share of the publishing requests on a connection that only publishes. The others are metadata
+/// and heartbeats.
+const PUBLISHING_SHARE_MIN: f64 = 0.9;
+
+/// Means over the window, times in microseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rounds {
+    pub(crate) count: u64,
+    /// Publishing requests per round.
+    pub(crate) requests: f64,
+    /// Messages per publishing request.
+    pub(crate) messages: f64,
+    pub(crate) gap_us: f64,
+    pub(crate) receive_us: f64,
+    pub(crate) service_us: f64,
+    pub(crate) rtt_us: f64,
+    /// The largest number of requests that was ever in flight.
+    pub(crate) in_flight_max: u64,
+}
+
+impl Rounds {
+    /// The rounds of a connection, if every request of it waits for an answer.
+    pub(crate) fn of(patient: &Patient<'_>) -> Option<Rounds> {
+        let flow = &patient.short.flow;
+        let (counters, histograms) = (&flow.counters, &flow.histograms);
+        let gaps = &histograms.request_gap_us;
+        let count = gaps.count();
+        let rtt_us = patient.rtt_us()?;
+        let publishes = counters.publishes as f64;
+        if count < EVENTS_MIN
+            || counters.requests_silent > 0
+            || publishes < PUBLISHING_SHARE_MIN * counters.requests as f64
+            || (gaps.quantile(0.05) as f64) < RTT_SLACK * rtt_us
+        {
+            return None;
+        }
+        Some(Rounds {
+            count,
+            requests: publishes / count as f64,
+            messages: counters.messages_in as f64 / publishes,
+            gap_us: gaps.mean(),
+            receive_us: histograms.request_receive_us.mean(),
+            service_us: histograms.service_us.mean(),
+            rtt_us,
+            in_flight_max: patient.gauges.requests_in_flight_max,
+        })
+    }
+
+    /// Whether there is never more than one request on its way.
+    pub(crate) fn is_one_by_one(&self) -> bool {
+        // A few requests of other kinds come in between.
+        self.requests < 1.05
+    }
+
+    /// From a request to the next.
+    pub(crate) fn cycle_us(&self) -> f64 {
+        self.gap_us + self.receive_us + self.service_us
+    }
+
+    /// What of it the network and the broker take.
+    pub(crate) fn wait_us(&self) -> f64 {
+        self.rtt_us + self.service_us
+    }
+
+    /// What of it the client takes: its own work, a timer, a library that collects.
+    pub(crate) fn think_us(&self) -> f64 {
+        (self.gap_us - self.rtt_us).max(0.0)
+    }
+
+    /// Messages per second.
+    pub(crate) fn rate(&self) -> f64 {
+        self.requests * self.messages * 1e6 / self.cycle_us().max(1.0)
+    }
+}

@@ -1,0 +1,97 @@
+//! sync-produce: a request is sent when the one before it is answered, and so most of the time
+//! passes on the way.
+
+use crate::advice::Side;
+use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::rules::rounds::Rounds;
+use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
+use crate::units::{number, percent, time};
+
+/// How many requests in flight are advised at most: enough for ten times the rate, few enough
+/// that nobody has to think about memory and time-outs.
+const IN_FLIGHT_ADVISED: f64 = 10.0;
+
+/// Who does this much beside waiting has a rhythm of its own: work, a timer, a lingering library.
+const THINK_SHARE_MAX: f64 = 0.5;
+
+/// No client takes less for a request, in microseconds.
+const THINK_US_MIN: f64 = 20.0;
+
+pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
+    let (wait_us, think_us) = (rounds.wait_us(), rounds.think_us());
+    if !rounds.is_one_by_one() || wait_us < WAIT_US_MIN || think_us > THINK_SHARE_MAX * wait_us {
+        return None;
+    }
+    let cycle_us = rounds.cycle_us();
+    let own_us = think_us.max(THINK_US_MIN);
+    let in_flight = (cycle_us / own_us).ceil().clamp(2.0, IN_FLIGHT_ADVISED);
+    let after = rounds.messages * (in_flight * 1e6 / cycle_us).min(1e6 / own_us);
+    let arithmetic = format!(
+        "now 1 request per {cycle} = {rate} messages/s; with {in_flight} in flight {in_flight} per \
+         {cycle}, but no more than 1 per {own}, which the client takes itself = {after}/s",
+        cycle = time(cycle_us),
+        rate = number(rounds.rate()),
+        own = time(own_us),
+        after = number(after),
+    );
+    let measure = Measure::ConnectionMessagesPerSecond;
+    let prediction = Prediction::of_rate(measure, rounds.rate(), after, arithmetic);
+    if prediction.gain < GAIN_MIN {
+        return None;
+    }
+    let share = wait_us / cycle_us;
+    let evidence = vec![
+        Fact::new(
+            "in_flight",
+            rounds.requests,
+            format!("{} requests, each sent after the answer to the last", rounds.count),
+        ),
+        Fact::new(
+            "gap_us",
+            rounds.gap_us,
+            format!(
+                "{} from an answer to the next request, of which the round trip takes {}",
+                time(rounds.gap_us),
+                time(rounds.rtt_us)
+            ),
+        ),
+        Fact::new(
+            "service_us",
+            rounds.service_us,
+            format!("{} to serve a request", time(rounds.service_us)),
+        ),
+        Fact::new(
+            "waiting_share",
+            share,
+            format!("{} of the producer's time is waiting", percent(share)),
+        ),
+    ];
+    let mut unseen = vec![
+        "whether each message has to be stored before the next may be sent".to_owned(),
+    ];
+    if patient.short.flow.counters.records_ahead > 0 {
+        unseen.push(
+            "whether its library collects messages first: its clock is ahead of the broker's"
+                .to_owned(),
+        );
+    }
+    let confidence = match rounds.in_flight_max {
+        // Metadata and heartbeats come in between.
+        0..=3 => Confidence::High,
+        _ => Confidence::Medium,
+    };
+    Some(Sign {
+        rule: Rule::SyncProduce,
+        side: Side::Producer,
+        confidence,
+        cause: "The producer waits for the answer to each request before it sends the next."
+            .to_owned(),
+        evidence,
+        window_us: patient.short.span_us,
+        prediction,
+        unseen,
+        variables: Variables::from([("in_flight", in_flight)]),
+        place: None,
+        is_settled: false,
+    })
+}

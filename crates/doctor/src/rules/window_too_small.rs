@@ -1,0 +1,100 @@
+//! window-too-small: the consumer may have so few messages at a time that each of them is on its
+//! way longer than it is worked on.
+//!
+//! A consumer that works on what it has for longer than the round trip takes is its own limit:
+//! whether more messages at a time would help it, only it knows.
+
+use crate::advice::Side;
+use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::rules::nagle::window_share;
+use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
+use crate::units::{number, percent, time};
+
+/// Share of the time in which all credit is used up while messages wait.
+const USED_UP_MIN: f64 = 0.9;
+
+/// Of the time that a message is with the client, the round trip takes the rest at least.
+const WORK_SHARE_MAX: f64 = 0.5;
+
+/// How many times more credit is advised, if the client's own work allows it.
+const CREDIT_FACTOR: f64 = 10.0;
+
+/// No client takes less for a message, in microseconds.
+const WORK_US_MIN: f64 = 20.0;
+
+pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
+    let flow = &patient.short.flow;
+    let (acks, latencies) = (flow.counters.acks, &flow.histograms.ack_latency_us);
+    let credit = patient.gauges.credit_granted as f64;
+    let rtt_us = patient.rtt_us()?;
+    let used_up = window_share(patient);
+    let latency_us = latencies.mean();
+    if acks < EVENTS_MIN
+        || credit < 1.0
+        || used_up < USED_UP_MIN
+        || rtt_us < WAIT_US_MIN
+        || latency_us * (1.0 - WORK_SHARE_MAX) > rtt_us
+    {
+        return None;
+    }
+    // Messages that come together are worked on one after the other: the mean one waits for half
+    // of the others. A client that works on them side by side is faster than this.
+    let work_us = (2.0 * (latency_us - rtt_us).max(0.0) / (credit + 1.0)).max(WORK_US_MIN);
+    let rate = patient.short.per_second(acks);
+    // Credit and latency have to explain the rate, or something else limits it.
+    let explained = credit * 1e6 / latency_us.max(1.0);
+    if !(0.6..=1.6).contains(&(rate / explained)) {
+        return None;
+    }
+    let wanted = (credit * CREDIT_FACTOR).min((latency_us / work_us).ceil().max(credit + 1.0));
+    let after = (wanted * rate / credit).min(1e6 / work_us).max(rate);
+    let arithmetic = format!(
+        "now {credit} messages per {latency} = {rate}/s; with {wanted} per {latency}, but no more \
+         than 1 per {work}, which the client takes itself = {after}/s",
+        latency = time(latency_us),
+        rate = number(rate),
+        work = time(work_us),
+        after = number(after),
+    );
+    let measure = Measure::ConnectionMessagesPerSecond;
+    let prediction = Prediction::of_rate(measure, rate, after, arithmetic);
+    if prediction.gain < GAIN_MIN {
+        return None;
+    }
+    let evidence = vec![
+        Fact::new(
+            "credit",
+            credit,
+            format!("it takes {} messages at a time at most", number(credit)),
+        ),
+        Fact::new(
+            "no_credit_share",
+            used_up,
+            format!("{} of the time it had them all while others waited", percent(used_up)),
+        ),
+        Fact::new(
+            "ack_latency_us",
+            latency_us,
+            format!(
+                "{} from delivery to acknowledgement, of which the round trip takes {}",
+                time(latency_us),
+                time(rtt_us)
+            ),
+        ),
+    ];
+    Some(Sign {
+        rule: Rule::WindowTooSmall,
+        side: Side::Consumer,
+        confidence: Confidence::High,
+        cause: "The consumer may have so few messages at a time that it waits for the network \
+                most of the time."
+            .to_owned(),
+        evidence,
+        window_us: patient.short.span_us,
+        prediction,
+        unseen: vec!["how much memory more messages take at the consumer".to_owned()],
+        variables: Variables::from([("credit", wanted)]),
+        place: patient.place(),
+        is_settled: false,
+    })
+}

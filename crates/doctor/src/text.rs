@@ -1,0 +1,246 @@
+//! Findings for people: a screen each, as wide as the terminal is.
+
+use crate::advice::{Change, How};
+use crate::client::printable;
+use crate::finding::{Finding, Measure, Severity};
+use crate::units::{number, time, times};
+use crate::{Confidence, Report};
+
+/// Columns of the words on the left.
+const LABEL_COLUMNS: usize = 8;
+
+/// Lines are never shorter than this, however narrow the terminal.
+const WIDTH_MIN: usize = 40;
+
+/// Changes beyond these are in the JSON only: the first is the one to try.
+const CHANGES_SHOWN: usize = 4;
+
+const BOLD: &str = "1";
+const DIM: &str = "2";
+
+/// A finding in one line, for a log.
+pub fn one_line(finding: &Finding) -> String {
+    let mut line = format!("{}: {}: {}", finding.rule, finding.client, finding.cause);
+    if let Some(change) = finding.changes.first() {
+        line.push_str(&format!(" Change {}", setting(change)));
+        line.push_str(&format!(": {} to expect.", gain(finding)));
+    } else {
+        line.push_str(&format!(" {} to gain.", gain(finding)));
+    }
+    printable(&line, 1000)
+}
+
+/// All findings of a report, `width` columns wide; with colours or without.
+pub fn findings_text(report: &Report, width: usize, with_colours: bool) -> String {
+    let mut page = Page {
+        text: String::new(),
+        width: width.max(WIDTH_MIN),
+        with_colours,
+    };
+    let watched = time(report.watched_us as f64);
+    let connections = number(report.connections as f64);
+    if report.findings.is_empty() {
+        let text = format!("No findings: {connections} connections, watched for {watched}.");
+        page.paragraph("", &text);
+        return page.text;
+    }
+    for finding in &report.findings {
+        page.finding(finding);
+        page.text.push('\n');
+    }
+    let count = report.findings.len() as u64 + report.more;
+    let noun = if count == 1 { "finding" } else { "findings" };
+    let more = match report.more {
+        0 => String::new(),
+        more => format!(", {more} of them not shown"),
+    };
+    let text = format!(
+        "{count} {noun}{more}; {connections} connections, watched for {watched}."
+    );
+    page.paragraph("", &text);
+    page.text
+}
+
+struct Page {
+    text: String,
+    width: usize,
+    with_colours: bool,
+}
+
+impl Page {
+    fn finding(&mut self, finding: &Finding) {
+        self.head(finding);
+        self.paragraph("", &finding.cause);
+        self.text.push('\n');
+        let place = match (&finding.topic, &finding.subscription) {
+            (Some(topic), Some(name)) if topic != name => Some(format!("{topic}, {name}")),
+            (Some(topic), _) => Some(topic.clone()),
+            _ => None,
+        };
+        if let Some(place) = place {
+            self.paragraph("at", &printable(&place, 200));
+        }
+        let mut label = "seen";
+        for fact in &finding.evidence {
+            self.paragraph(label, &format!("{},", fact.text));
+            label = "";
+        }
+        let window = format!("within {}", time(finding.window_us as f64));
+        let window = match finding.connections {
+            1 => format!("{window}."),
+            count => format!("{window}, on the worst of {count} connections."),
+        };
+        self.paragraph(label, &window);
+        self.paragraph("gain", &format!("{}.", prediction(finding)));
+        self.paragraph("", &capitalized(&format!("{}.", finding.prediction.arithmetic)));
+        for (at, change) in finding.changes.iter().take(CHANGES_SHOWN).enumerate() {
+            self.change(change, at == 0);
+        }
+        if finding.changes.is_empty() {
+            self.paragraph("change", "No advice for this client; see the page of the rule.");
+        }
+        let mut label = "unseen";
+        for unseen in &finding.unseen {
+            self.paragraph(label, &capitalized(&format!("{unseen}.")));
+            label = "";
+        }
+        let explain = format!("cloverleaf doctor explain {}", finding.rule);
+        self.paragraph("more", &format!("{explain}   ({})", finding.id));
+    }
+
+    fn head(&mut self, finding: &Finding) {
+        let colour = match finding.severity {
+            Severity::High => "1;31",
+            Severity::Medium => "1;33",
+            Severity::Low => "1;36",
+        };
+        let rule = finding.rule.name().to_uppercase();
+        self.coloured(colour, &rule);
+        let sure = match finding.confidence {
+            Confidence::High => "",
+            Confidence::Medium => ", likely",
+        };
+        let ended = if finding.is_active { "" } else { ", over" };
+        let rest = format!("  {}{sure}{ended}  {}", times_of(finding), finding.client);
+        let room = self.width.saturating_sub(rule.len());
+        self.text.push_str(&printable(&rest, room.saturating_sub(1)));
+        self.text.push('\n');
+    }
+
+    fn change(&mut self, change: &Change, is_first: bool) {
+        let label = match change.how {
+            _ if is_first => "change",
+            How::Do => "then",
+            How::With => "with",
+            How::Or => "or",
+        };
+        let mut head = setting(change);
+        if change.is_default {
+            head.push_str("   (the default of this version: the program sets it otherwise)");
+        } else if let Some(default) = &change.default {
+            head.push_str(&format!("   (default in this version: {default})"));
+        }
+        self.emphasized(label, &head);
+        self.paragraph("", &change.say);
+        for code in &change.code {
+            self.code(code);
+        }
+        self.paragraph("", &format!("Costs: {}", change.cost));
+    }
+
+    /// Lines of code are not broken: they are there to be copied.
+    fn code(&mut self, code: &str) {
+        self.indent("");
+        self.text.push_str("    ");
+        self.text.push_str(&printable(code, 1000));
+        self.text.push('\n');
+    }
+
+    fn paragraph(&mut self, label: &str, text: &str) {
+        self.wrapped(label, text, None);
+    }
+
+    fn emphasized(&mut self, label: &str, text: &str) {
+        self.wrapped(label, text, Some(BOLD));
+    }
+
+    fn wrapped(&mut self, label: &str, text: &str, colour: Option<&str>) {
+        let room = self.width - LABEL_COLUMNS - 2;
+        let mut label = label;
+        let mut line = String::new();
+        let mut flush = |page: &mut Page, line: &mut String| {
+            page.indent(label);
+            label = "";
+            match colour {
+                Some(colour) => page.coloured(colour, line),
+                None => page.text.push_str(line),
+            }
+            page.text.push('\n');
+            line.clear();
+        };
+        for word in text.split(' ') {
+            let columns = line.chars().count() + 1 + word.chars().count();
+            if !line.is_empty() && columns > room {
+                flush(self, &mut line);
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        flush(self, &mut line);
+    }
+
+    fn indent(&mut self, label: &str) {
+        let padding = LABEL_COLUMNS - label.len().min(LABEL_COLUMNS);
+        self.text.push_str("  ");
+        self.coloured(DIM, label);
+        self.text.push_str(&" ".repeat(padding));
+    }
+
+    fn coloured(&mut self, colour: &str, text: &str) {
+        if self.with_colours && !text.is_empty() {
+            self.text.push_str(&format!("\u{1b}[{colour}m{text}\u{1b}[0m"));
+        } else {
+            self.text.push_str(text);
+        }
+    }
+}
+
+fn setting(change: &Change) -> String {
+    let unit = change.unit.as_deref().unwrap_or_default();
+    match &change.value {
+        Some(value) => format!("{} = {value} {unit}", change.setting).trim_end().to_owned(),
+        None => change.setting.clone(),
+    }
+}
+
+/// The gain as a factor, as far as there is one.
+fn times_of(finding: &Finding) -> String {
+    times(finding.prediction.gain)
+}
+
+fn gain(finding: &Finding) -> String {
+    let (now, after) = (finding.prediction.now, finding.prediction.after);
+    match finding.prediction.measure {
+        Measure::LatencyUs => format!("{} instead of {}", time(after), time(now)),
+        _ => format!("{} messages/s instead of {}", number(after), number(now)),
+    }
+}
+
+fn prediction(finding: &Finding) -> String {
+    let of = match finding.prediction.measure {
+        Measure::ConnectionMessagesPerSecond => " on this connection",
+        Measure::SubscriptionMessagesPerSecond => " of the subscription while it has work",
+        Measure::LatencyUs => "",
+    };
+    format!("{}: {}{of}", times_of(finding), gain(finding))
+}
+
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    match letters.next() {
+        Some(first) => first.to_uppercase().chain(letters).collect(),
+        None => String::new(),
+    }
+}

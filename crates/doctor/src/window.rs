@@ -1,0 +1,349 @@
+//! How a connection's numbers changed: over the last seconds, the last minute, the last minutes.
+//!
+//! ```text
+//! now                                                                         10 min ago
+//!  ├─2 s─┼─2 s─┼─ … ─┼── 16 s ──┼── 16 s ──┼─ … ─┼──── 64 s ────┼─ … ─┼──── 64 s ────┤
+//!    8 to 15 fine spans  4 to 7 middle ones          at most 9 coarse ones
+//! ```
+//!
+//! A span holds what came within it, packed; times in which nothing came have none. Spans are
+//! put together as they grow old, so that a minute of a busy connection takes about 5 KB, and
+//! beyond its share of the memory a connection's history is shorter.
+
+use std::collections::VecDeque;
+
+use cloverleaf_telemetry::ConnectionSnapshot;
+
+use crate::Client;
+use crate::pack::{Flow, Pack};
+
+/// Length of a fine span: short enough that a finding needs no more than seconds.
+pub(crate) const STEP_US: u64 = 2_000_000;
+
+const MERGED: usize = 8;
+const FINE_MAX: usize = 2 * MERGED;
+const MIDDLE_MERGED: usize = 4;
+const MIDDLE_MAX: usize = 2 * MIDDLE_MERGED;
+const COARSE_MAX: usize = 9;
+
+/// Older spans are not kept, even if nothing came after them.
+const KEPT_US: u64 = 660_000_000;
+
+#[derive(Debug)]
+struct Span {
+    from_us: u64,
+    to_us: u64,
+    pack: Pack,
+}
+
+impl Span {
+    fn len_bytes(&self) -> usize {
+        size_of::<Span>() + self.pack.len_bytes()
+    }
+
+    fn together(spans: impl Iterator<Item = Span>) -> Option<Span> {
+        let spans: Vec<Span> = spans.collect();
+        let flow = Pack::sum(spans.iter().map(|span| &span.pack));
+        Some(Span {
+            from_us: spans.first()?.from_us,
+            to_us: spans.last()?.to_us,
+            pack: Pack::of(&flow.counters, &flow.histograms),
+        })
+    }
+}
+
+/// What came within a time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Window {
+    /// How long the time is.
+    pub(crate) span_us: u64,
+    /// What came.
+    pub(crate) flow: Flow,
+}
+
+impl Window {
+    /// So many events as a rate per second.
+    pub(crate) fn per_second(&self, count: u64) -> f64 {
+        count as f64 * 1e6 / self.span_us.max(1) as f64
+    }
+}
+
+/// A connection over the last minutes.
+#[derive(Debug)]
+pub(crate) struct History {
+    /// Who it belongs to.
+    pub(crate) client: Client,
+    /// Since when it is known.
+    since_us: u64,
+    totals: Pack,
+    totals_us: u64,
+    fine: VecDeque<Span>,
+    middle: VecDeque<Span>,
+    coarse: VecDeque<Span>,
+    /// The least round trip that the kernel told, 0 while it told none.
+    pub(crate) rtt_us: u32,
+    /// Smallest smoothed round trip, and the present one.
+    pub(crate) srtt_us: u32,
+}
+
+impl History {
+    /// A connection that is seen for the first time. If it was opened after `known_since_us`, all
+    /// that it ever did is known.
+    pub(crate) fn new(seen: &ConnectionSnapshot, client: Client, known_since_us: u64) -> History {
+        let is_new = seen.opened_us >= known_since_us;
+        let mut history = History {
+            client,
+            since_us: seen.opened_us,
+            totals: Pack::default(),
+            totals_us: seen.opened_us,
+            fine: VecDeque::new(),
+            middle: VecDeque::new(),
+            coarse: VecDeque::new(),
+            rtt_us: 0,
+            srtt_us: 0,
+        };
+        if !is_new {
+            history.since_us = known_since_us;
+            history.totals_us = known_since_us;
+            history.totals = Pack::of(&seen.counters, &seen.histograms);
+        }
+        history
+    }
+
+    /// Takes what came since the last step, which ends now.
+    pub(crate) fn step(&mut self, seen: &ConnectionSnapshot, now_us: u64) {
+        if let Some(tcp) = seen.tcp {
+            let least = match tcp.min_rtt_us {
+                0 => tcp.rtt_us,
+                min_rtt_us => min_rtt_us,
+            };
+            self.rtt_us = match self.rtt_us {
+                0 => least,
+                known if least > 0 => known.min(least),
+                known => known,
+            };
+            self.srtt_us = tcp.rtt_us;
+        }
+        let totals = Pack::of(&seen.counters, &seen.histograms);
+        match totals.since(&self.totals) {
+            Some(pack) if pack.is_empty() => {}
+            Some(pack) => self.push(Span {
+                from_us: self.totals_us.min(now_us),
+                to_us: now_us,
+                pack,
+            }),
+            // Numbers that fall are not this connection's: it begins anew.
+            None => {
+                self.fine.clear();
+                self.middle.clear();
+                self.coarse.clear();
+                self.since_us = now_us;
+            }
+        }
+        self.totals = totals;
+        self.totals_us = now_us;
+        let oldest_us = now_us.saturating_sub(KEPT_US);
+        for spans in [&mut self.coarse, &mut self.middle, &mut self.fine] {
+            while spans.front().is_some_and(|span| span.to_us < oldest_us) {
+                spans.pop_front();
+            }
+        }
+    }
+
+    fn push(&mut self, span: Span) {
+        self.fine.push_back(span);
+        if self.fine.len() >= FINE_MAX {
+            let merged = Span::together(self.fine.drain(..MERGED));
+            self.middle.extend(merged);
+        }
+        if self.middle.len() >= MIDDLE_MAX {
+            let merged = Span::together(self.middle.drain(..MIDDLE_MERGED));
+            self.coarse.extend(merged);
+        }
+        if self.coarse.len() > COARSE_MAX {
+            self.coarse.pop_front();
+        }
+    }
+
+    /// Forgets the oldest until it takes at most so many bytes.
+    pub(crate) fn shrink(&mut self, bytes_max: usize) {
+        let mut bytes = self.len_bytes();
+        while bytes > bytes_max {
+            let oldest = self
+                .coarse
+                .pop_front()
+                .or_else(|| self.middle.pop_front())
+                .or_else(|| self.fine.pop_front());
+            let Some(oldest) = oldest else { return };
+            self.since_us = self.since_us.max(oldest.to_us);
+            bytes -= oldest.len_bytes();
+        }
+    }
+
+    /// How much memory it takes.
+    pub(crate) fn len_bytes(&self) -> usize {
+        let spans = self.spans().map(Span::len_bytes).sum::<usize>();
+        size_of::<History>() + self.totals.len_bytes() + spans
+    }
+
+    /// Whether anything came in the last step.
+    pub(crate) fn is_active(&self, now_us: u64) -> bool {
+        self.fine.back().is_some_and(|span| span.to_us == now_us)
+    }
+
+    /// Whether anything came at all.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.fine.is_empty() && self.middle.is_empty() && self.coarse.is_empty()
+    }
+
+    /// What came in the last `length_us`, or since it is known if that is less.
+    pub(crate) fn window(&self, now_us: u64, length_us: u64) -> Window {
+        // Steps are not exact.
+        let reach_us = now_us.saturating_sub(length_us + STEP_US / 2);
+        let mut start_us = self.since_us.max(now_us.saturating_sub(length_us));
+        let mut oldest_us = now_us;
+        let mut within = Vec::new();
+        for span in self.spans().rev() {
+            if span.from_us < reach_us && span.to_us < now_us {
+                start_us = start_us.max(span.to_us);
+                break;
+            }
+            oldest_us = span.from_us;
+            within.push(&span.pack);
+        }
+        Window {
+            span_us: now_us.saturating_sub(start_us.min(oldest_us)),
+            flow: Pack::sum(within.into_iter()),
+        }
+    }
+
+    /// What came in each of the last fine spans, oldest first, with its length.
+    pub(crate) fn steps(&self, count: usize) -> Vec<Window> {
+        let skip = self.fine.len().saturating_sub(count);
+        let one = |span: &Span| Window {
+            span_us: span.to_us - span.from_us,
+            flow: Pack::sum(std::iter::once(&span.pack)),
+        };
+        self.fine.iter().skip(skip).map(one).collect()
+    }
+
+    fn spans(&self) -> impl DoubleEndedIterator<Item = &Span> {
+        self.coarse.iter().chain(&self.middle).chain(&self.fine)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use cloverleaf_telemetry::{Protocol, Registry};
+
+    use super::*;
+
+    const S: u64 = 1_000_000;
+
+    struct Seen {
+        registry: Registry,
+        probe: cloverleaf_telemetry::Probe,
+    }
+
+    impl Seen {
+        fn new(opened_us: u64) -> Seen {
+            let registry = Registry::new();
+            let peer = std::net::SocketAddr::from(([10, 0, 0, 1], 1));
+            let probe = registry.open(Protocol::Nsq, peer, opened_us);
+            Seen { registry, probe }
+        }
+
+        fn now(&self, now_us: u64) -> ConnectionSnapshot {
+            self.registry.snapshot(now_us, |_| None).connections[0].clone()
+        }
+
+        fn history(&self, known_since_us: u64) -> History {
+            let seen = self.now(0);
+            let client = Client::of(seen.protocol, seen.peer, &seen.identity);
+            History::new(&seen, client, known_since_us)
+        }
+    }
+
+    #[test]
+    fn windows_of_all_lengths_hold_what_came_within_them() {
+        let seen = Seen::new(0);
+        let mut history = seen.history(0);
+        for second in 1..=600 {
+            seen.probe.read(100, second * S);
+            if second % 2 == 0 {
+                history.step(&seen.now(second * S), second * S);
+            }
+        }
+        let now_us = 600 * S;
+        for (seconds, slack) in [(6, 0), (16, 0), (60, 16), (300, 64)] {
+            let window = history.window(now_us, seconds * S);
+            let reads = window.flow.counters.reads;
+            assert_eq!(reads, window.span_us / S, "every second one, over {seconds} s");
+            assert!((seconds - slack..=seconds).contains(&reads), "{reads} of {seconds}");
+        }
+        assert!(history.len_bytes() < 2048, "{}", history.len_bytes());
+    }
+
+    #[test]
+    fn times_in_which_nothing_came_are_part_of_a_window() {
+        let seen = Seen::new(0);
+        let mut history = seen.history(0);
+        seen.probe.read(1, S);
+        history.step(&seen.now(2 * S), 2 * S);
+        for second in [4, 6, 8, 10, 12, 14] {
+            history.step(&seen.now(second * S), second * S);
+        }
+        assert!(!history.is_active(14 * S) && !history.is_blank());
+        let window = history.window(14 * S, 60 * S);
+        assert_eq!((window.span_us, window.flow.counters.reads), (14 * S, 1));
+        let window = history.window(14 * S, 6 * S);
+        assert_eq!((window.span_us, window.flow.counters.reads), (6 * S, 0));
+    }
+
+    #[test]
+    fn what_came_before_the_doctor_did_is_not_in_a_window() {
+        let seen = Seen::new(0);
+        seen.probe.read(1, S);
+        let mut history = seen.history(100 * S);
+        seen.probe.read(1, 101 * S);
+        history.step(&seen.now(102 * S), 102 * S);
+        let window = history.window(102 * S, 60 * S);
+        assert_eq!((window.span_us, window.flow.counters.reads), (2 * S, 1));
+    }
+
+    #[test]
+    fn numbers_that_fall_begin_a_new_history() {
+        let seen = Seen::new(0);
+        let mut history = seen.history(0);
+        seen.probe.read(1, S);
+        history.step(&seen.now(2 * S), 2 * S);
+        let other = Seen::new(0);
+        history.step(&other.now(4 * S), 4 * S);
+        assert!(history.is_blank());
+        other.probe.read(1, 5 * S);
+        history.step(&other.now(6 * S), 6 * S);
+        let window = history.window(6 * S, 60 * S);
+        assert_eq!((window.span_us, window.flow.counters.reads), (2 * S, 1));
+    }
+
+    #[test]
+    fn a_history_that_takes_too_much_is_shortened() {
+        let seen = Seen::new(0);
+        let mut history = seen.history(0);
+        for step in 1..100 {
+            seen.probe.read(100, step);
+            history.step(&seen.now(step * STEP_US), step * STEP_US);
+        }
+        let before = history.len_bytes();
+        history.shrink(before / 2);
+        assert!(history.len_bytes() <= before / 2);
+        let now_us = 99 * STEP_US;
+        let window = history.window(now_us, 600 * S);
+        assert_eq!(window.flow.counters.reads, window.span_us / STEP_US);
+        history.shrink(0);
+        assert!(history.is_blank());
+        assert_eq!(history.window(now_us, 600 * S).span_us, 0);
+    }
+}
