@@ -278,7 +278,6 @@ fn patient<'a>(
 ) -> Patient<'a> {
     let gauges: &Gauges = &connection.gauges;
     Patient {
-        id: connection.id,
         protocol: connection.protocol,
         history,
         gauges,

@@ -151,7 +151,6 @@ pub(crate) struct Sign {
 
 /// A connection that rules look at.
 pub(crate) struct Patient<'a> {
-    pub(crate) id: u64,
     pub(crate) protocol: Protocol,
     pub(crate) history: &'a History,
     pub(crate) gauges: &'a Gauges,
