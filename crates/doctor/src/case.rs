@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(all.len(), 2);
         assert_eq!((all[0].1.connections, all[0].1.sign.prediction.gain), (3, 9.0));
         assert_ne!(all[0].0.id(), all[1].0.id());
-        assert_eq!(all[0].0.id(), "linger-15f3f04a");
+        assert_eq!(all[0].0.id(), "linger-600d4d2f");
     }
 
     #[test]

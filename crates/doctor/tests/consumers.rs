@@ -227,11 +227,8 @@ mod healthy {
         for burst in [1, 2, 4, 8, 16] {
             processes(4, 10, |_| 2 * S, burst);
             processes(4, 1, |_| 700 * MS, burst);
-            let mut dice = Dice(burst).next();
-            processes(4, 5, move |number| {
-                dice = dice.wrapping_add(number * 31);
-                300 * MS + Dice(dice ^ number).next() % (2 * S)
-            }, burst);
+            let varying = move |number| 300 * MS + Dice(burst ^ (number << 8)).next() % (2 * S);
+            processes(4, 5, varying, burst);
         }
     }
 

@@ -199,11 +199,8 @@ fn records_that_grow_old_in_the_client_are_a_connection_at_its_limit() {
     // They wait between 200 and 600 ms for their turn.
     let mut dice = common::Dice(7);
     one.linger_us = 0;
-    let mut ages = Box::new(move || dice.between(200 * MS, 600 * MS));
-    let probe = world.connect(&who);
-    drop(probe);
     one.record_clock_us = None;
-    let age = move |probe: &cloverleaf_telemetry::Probe| probe.record_age(ages() as i64);
+    let age = move || dice.between(200 * MS, 600 * MS) as i64;
     world.add(Aging { one, age: Box::new(age), seen: 0 });
     world.run(15);
     let finding = world.only(Rule::OneConnection);
@@ -213,7 +210,7 @@ fn records_that_grow_old_in_the_client_are_a_connection_at_its_limit() {
 /// A producer whose records waited before it sent them.
 struct Aging {
     one: Producer,
-    age: Box<dyn FnMut(&cloverleaf_telemetry::Probe)>,
+    age: Box<dyn FnMut() -> i64>,
     seen: u64,
 }
 
@@ -222,7 +219,8 @@ impl common::Model for Aging {
         self.one.run(to_us);
         let publishes = self.one.probe.snapshot(|_| None).counters.publishes;
         for _ in self.seen..publishes {
-            (self.age)(&self.one.probe);
+            let age_us = (self.age)();
+            self.one.probe.record_age(age_us);
         }
         self.seen = publishes;
     }

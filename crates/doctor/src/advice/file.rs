@@ -257,8 +257,10 @@ impl Entry {
         if self.setting.is_empty() || self.say.is_empty() || self.cost.is_empty() {
             return Err("setting, say and cost must not be empty".to_owned());
         }
-        if self.sources.is_empty() || self.sources.iter().any(|it| !it.starts_with("http")) {
-            return Err("sources are addresses, and one is needed".to_owned());
+        // What is ours stands in our own files.
+        let is_source = |it: &String| it.starts_with("http") || it.starts_with("docs/");
+        if self.sources.is_empty() || !self.sources.iter().all(is_source) {
+            return Err("sources are addresses or files of ours, and one is needed".to_owned());
         }
         if self.unit.as_ref().is_some_and(|it| !UNITS.contains(&it.as_str())) {
             return Err(format!("the unit is one of {UNITS:?}"));

@@ -1,6 +1,6 @@
 //! A made-up world: clients that publish and consume in virtual time, and a doctor that looks once
 //! a second. What they do is told to real probes, as the broker's sessions would.
-#![allow(dead_code, clippy::unwrap_used, clippy::panic)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
 pub mod consumers;
 pub mod producers;
