@@ -183,7 +183,7 @@ impl Cases {
             case.missed = 0;
             case.last_unix_us = unix_us;
             case.last_us = now_us;
-            let is_certain = case.sign.is_settled || case.held >= HELD_MIN;
+            let is_certain = case.held >= HELD_MIN;
             if is_certain && !case.is_open {
                 case.is_open = true;
                 new.push(key.clone());
@@ -275,7 +275,6 @@ mod tests {
             unseen: Vec::new(),
             variables: Default::default(),
             place: None,
-            is_settled: false,
         }
     }
 

@@ -114,6 +114,11 @@ impl Doctor {
         self.closed.look(&observation.snapshot);
         let is_first = self.since_us.is_none();
         let since_us = *self.since_us.get_or_insert(now_us);
+        for connection in &observation.snapshot.connections {
+            if let Some(history) = self.histories.get_mut(&connection.id) {
+                history.look(connection, now_us);
+            }
+        }
         // A look that comes a little early is as good.
         if !is_first && now_us < self.step_us + STEP_US - STEP_US / 10 {
             return Vec::new();

@@ -20,6 +20,9 @@ use crate::pack::{Flow, Pack};
 /// Length of a fine span: short enough that a finding needs no more than seconds.
 pub(crate) const STEP_US: u64 = 2_000_000;
 
+/// Looks at which acknowledgements had come that are kept: enough for jobs of many seconds.
+const ACK_LOOKS_MAX: usize = 16;
+
 const MERGED: usize = 8;
 const FINE_MAX: usize = 2 * MERGED;
 const MIDDLE_MERGED: usize = 4;
@@ -68,6 +71,13 @@ impl Window {
     }
 }
 
+/// Times that are counted when they end, and what of them has passed.
+#[derive(Debug, Default)]
+struct GoingOn {
+    holding_us: u64,
+    no_credit_us: u64,
+}
+
 /// A connection over the last minutes.
 #[derive(Debug)]
 pub(crate) struct History {
@@ -80,6 +90,11 @@ pub(crate) struct History {
     fine: VecDeque<Span>,
     middle: VecDeque<Span>,
     coarse: VecDeque<Span>,
+    /// When acknowledgements were seen to have come lately.
+    acks_us: VecDeque<u64>,
+    acks: u64,
+    /// Times that go on, as they were at the last step.
+    going_on: GoingOn,
     /// The least round trip that the kernel told, 0 while it told none.
     pub(crate) rtt_us: u32,
     /// Smallest smoothed round trip, and the present one.
@@ -96,6 +111,9 @@ impl History {
             since_us: seen.opened_us,
             totals: Pack::default(),
             totals_us: seen.opened_us,
+            acks_us: VecDeque::new(),
+            acks: seen.counters.acks,
+            going_on: GoingOn::default(),
             fine: VecDeque::new(),
             middle: VecDeque::new(),
             coarse: VecDeque::new(),
@@ -105,9 +123,26 @@ impl History {
         if !is_new {
             history.since_us = known_since_us;
             history.totals_us = known_since_us;
-            history.totals = Pack::of(&seen.counters, &seen.histograms);
+            history.totals = history.totals_of(seen, known_since_us);
         }
         history
+    }
+
+    /// Takes note of what is worth to be known more exactly than a step is long.
+    pub(crate) fn look(&mut self, seen: &ConnectionSnapshot, now_us: u64) {
+        if seen.counters.acks != self.acks {
+            self.acks = seen.counters.acks;
+            if self.acks_us.len() == ACK_LOOKS_MAX {
+                self.acks_us.pop_front();
+            }
+            self.acks_us.push_back(now_us);
+        }
+    }
+
+    /// The looks since then at which acknowledgements had come.
+    pub(crate) fn acks_since(&self, from_us: u64) -> impl Iterator<Item = u64> {
+        let looks = self.acks_us.iter().copied();
+        looks.filter(move |at_us| *at_us >= from_us)
     }
 
     /// Takes what came since the last step, which ends now.
@@ -124,7 +159,7 @@ impl History {
             };
             self.srtt_us = tcp.rtt_us;
         }
-        let totals = Pack::of(&seen.counters, &seen.histograms);
+        let totals = self.totals_of(seen, now_us);
         match totals.since(&self.totals) {
             Some(pack) if pack.is_empty() => {}
             Some(pack) => self.push(Span {
@@ -134,6 +169,7 @@ impl History {
             }),
             // Numbers that fall are not this connection's: it begins anew.
             None => {
+                self.going_on = GoingOn::default();
                 self.fine.clear();
                 self.middle.clear();
                 self.coarse.clear();
@@ -148,6 +184,24 @@ impl History {
                 spans.pop_front();
             }
         }
+    }
+
+    /// Everything until now, what has not ended yet included.
+    fn totals_of(&mut self, seen: &ConnectionSnapshot, now_us: u64) -> Pack {
+        let mut counters = seen.counters;
+        let until_now = |ended_us: u64, since_us: u64| match since_us {
+            0 => ended_us,
+            since_us => ended_us.saturating_add(now_us.saturating_sub(since_us)),
+        };
+        let gauges = &seen.gauges;
+        // The two numbers of each are not read in one instant, so that it may seem to fall.
+        let GoingOn { holding_us, no_credit_us } = &mut self.going_on;
+        let now = until_now(counters.holding_us, gauges.holding_since_us);
+        *holding_us = now.max(*holding_us);
+        let now = until_now(counters.no_credit_us, gauges.no_credit_since_us);
+        *no_credit_us = now.max(*no_credit_us);
+        (counters.holding_us, counters.no_credit_us) = (*holding_us, *no_credit_us);
+        Pack::of(&counters, &seen.histograms)
     }
 
     fn push(&mut self, span: Span) {

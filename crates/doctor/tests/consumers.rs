@@ -81,7 +81,7 @@ fn seed_003_two_messages_wait_for_one_worker() {
 
 #[test]
 fn waves_of_a_pool_are_hoarding_as_well() {
-    let mut world = shared(5, 10, 3 * S, 20);
+    let mut world = shared(5, 10, 4 * S, 20);
     world.run(60);
     let finding = world.only(Rule::Hoarding);
     about(fact(&finding, "concurrency"), 5.0, 1.3);

@@ -5,7 +5,7 @@ mod common;
 
 use cloverleaf_doctor::{Confidence, Rule, Severity};
 use cloverleaf_telemetry::Protocol;
-use common::producers::Producer;
+use common::producers::{Producer, jitter};
 use common::{MS, S, Who, World, about, fact};
 
 const PYTHON: &str = "confluent-kafka-python";
@@ -79,12 +79,12 @@ fn waiting_for_the_disk_counts_as_well_as_waiting_for_the_network() {
 fn a_producer_with_its_own_work_between_is_told_how_much_that_leaves() {
     let mut world = World::new();
     let mut one = producer(&mut world, &python());
-    one.think_us = Box::new(|_| 4 * MS);
+    one.think_us = jitter(3 * MS);
     world.add(one);
     world.run(15);
     let finding = world.only(Rule::SyncProduce);
-    // Its own 4 ms are the limit: 250 messages a second.
-    about(finding.prediction.after, 250.0, 1.05);
+    // Its own 3 ms are the limit: 333 messages a second.
+    about(finding.prediction.after, 333.0, 1.05);
     assert_eq!(finding.severity, Severity::Medium);
 }
 
@@ -275,7 +275,7 @@ struct Crowded {
 
 impl common::Model for Crowded {
     fn run(&mut self, to_us: u64) {
-        self.backlog_us = (to_us - self.from_us).min(5 * S) / 10;
+        self.backlog_us = (to_us - self.from_us).clamp(3 * S, 8 * S) / 10 - 300 * MS;
         self.one.service_us = MS + self.backlog_us;
         self.one.run(to_us);
     }
@@ -294,7 +294,7 @@ mod healthy {
 
     #[test]
     fn steady_by_a_timer() {
-        for period_us in [MS, 3 * MS, 9 * MS, 20 * MS, 100 * MS, S] {
+        for period_us in [MS, 3 * MS, 9 * MS, 10 * MS, 12 * MS, 20 * MS, 100 * MS, S] {
             for clock_us in [0, -5 * S as i64, 300 * MS as i64] {
                 let mut world = World::new();
                 let mut one = producer(&mut world, &python());
@@ -336,11 +336,10 @@ mod healthy {
 
     #[test]
     fn bound_by_its_own_work() {
-        for think_us in [8 * MS, 30 * MS, 300 * MS] {
+        for think_us in [5 * MS, 30 * MS, 300 * MS] {
             let mut world = World::new();
             let mut one = producer(&mut world, &python());
-            let mut dice = common::Dice(think_us);
-            one.think_us = Box::new(move |_| dice.between(think_us * 4 / 5, think_us * 6 / 5));
+            one.think_us = jitter(think_us);
             world.add(one);
             world.run(60);
             world.silent();

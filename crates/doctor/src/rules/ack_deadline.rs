@@ -92,6 +92,5 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         ],
         variables,
         place: patient.place(),
-        is_settled: true,
     })
 }

@@ -260,6 +260,5 @@ fn sign(
         ],
         variables: Variables::new(),
         place: None,
-        is_settled: false,
     }
 }

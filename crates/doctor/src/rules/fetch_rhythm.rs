@@ -109,6 +109,5 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         unseen: vec!["what the program does between two fetches".to_owned()],
         variables: Variables::new(),
         place: patient.place(),
-        is_settled: false,
     })
 }

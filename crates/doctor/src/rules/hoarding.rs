@@ -25,6 +25,16 @@ use crate::window::Window;
 /// Jobs that must have been done: some take a minute each.
 const JOBS_MIN: u64 = 5;
 
+/// Jobs that take at least this are seen one by one, as the doctor looks once a second.
+const LONG_JOB_US: f64 = 3_000_000.0;
+const LOOK_US: u64 = 1_100_000;
+
+/// Shorter ones that must have been done.
+const SHORT_JOBS_MIN: f64 = 20.0;
+
+/// Jobs of one worker end at least this share of a job's time apart.
+const SPACING_MIN: f64 = 0.8;
+
 /// Windows that are tried, until one has enough jobs.
 const WINDOWS_US: [u64; 4] = [SHORT_US, LONG_US, 300_000_000, 600_000_000];
 
@@ -35,7 +45,7 @@ const IDLING_MIN: f64 = 0.8;
 const IN_ORDER_MIN: f64 = 0.95;
 
 /// Share of the latencies up to 3 J that are close to J, 2 J or 3 J.
-const WAVES_MIN: f64 = 0.85;
+const WAVES_MIN: f64 = 0.9;
 
 /// Share of the latencies beyond the first wave.
 const LATER_MIN: f64 = 0.25;
@@ -43,6 +53,9 @@ const LATER_MIN: f64 = 0.25;
 /// Jobs at a time for each consumer that has any: one worker has 1.
 const SERIAL_MAX: f64 = 0.8;
 const PARALLEL_MIN: f64 = 1.5;
+
+/// Of the window, the client has messages for at most this share.
+const BUSY_SHARE_MAX: f64 = 0.995;
 
 /// The consumers of one client on one queue.
 pub(crate) struct Crew<'a, 'p> {
@@ -70,8 +83,11 @@ impl Crew<'_, '_> {
         let counters = &work.window.flow.counters;
         let in_order = counters.acks_in_order as f64 / counters.acks.max(1) as f64;
         let (latencies, held) = (&work.latencies, work.held());
-        // One by one: of what came together the last had to wait for all the others.
-        let is_serial = (latencies.quantile(0.1) as f64) < 0.6 * latencies.quantile(0.9) as f64;
+        // One by one: of what came together the last had to wait for all the others. So each
+        // waits longer than the one before, in the end as much longer as time passes.
+        let low_us = latencies.quantile(0.1) as f64;
+        let high_us = latencies.quantile(0.9) as f64;
+        let is_serial = low_us < 0.6 * high_us || high_us - low_us > 0.6 * work.busy_us;
         if idle < 1.0 || in_order < IN_ORDER_MIN || held < 2.0 || !is_serial {
             return None;
         }
@@ -133,11 +149,20 @@ impl Crew<'_, '_> {
         let job_us = work.job_us();
         let per_consumer = work.acks * job_us / work.consumer_busy_us;
         let hidden = per_consumer <= SERIAL_MAX;
-        let pooled = per_consumer >= PARALLEL_MIN;
+        // More than half of the acknowledgements come together with others.
+        let pooled = per_consumer >= PARALLEL_MIN && work.ack_gap_us < 0.2 * job_us;
         let (waves, later) = work.waves(job_us);
+        // Short jobs have to show it often. Of long ones few are enough, because it is seen when
+        // they end: one after the other.
+        let is_shown = match job_us < LONG_JOB_US {
+            true => work.acks >= SHORT_JOBS_MIN,
+            false => self.is_spaced(&work, job_us, pooled),
+        };
         if job_us < WAIT_US_MIN
-            || work.members < 2 && consumers < 2
+            // Who always has messages never shows how long one of them takes.
+            || work.busy_us > BUSY_SHARE_MAX * work.window.span_us as f64
             || !(hidden || pooled)
+            || !is_shown
             || waves < WAVES_MIN
             || later < LATER_MIN
         {
@@ -198,6 +223,25 @@ impl Crew<'_, '_> {
         ])))
     }
 
+    /// Whether acknowledgements of all members together are as far apart as jobs are long. Those
+    /// that come together count as one, if `is_pooled`.
+    fn is_spaced(&self, work: &Work, job_us: f64, is_pooled: bool) -> bool {
+        let members = self.members.iter().map(|(patient, _)| patient);
+        let from_us = |patient: &Patient<'_>| patient.now_us.saturating_sub(work.window.span_us);
+        let mut ends_us: Vec<u64> = members
+            .flat_map(|patient| patient.history.acks_since(from_us(patient)))
+            .collect();
+        ends_us.sort_unstable();
+        if is_pooled {
+            ends_us.dedup_by(|next_us, us| *next_us <= *us + 2 * LOOK_US);
+        }
+        let pairs = ends_us.windows(2).map(|pair| pair[1] - pair[0]);
+        let apart_us = (SPACING_MIN * job_us) as u64;
+        let apart = pairs.clone().filter(|gap_us| gap_us + LOOK_US >= apart_us);
+        let count = pairs.len();
+        count >= 2 && apart.count() as f64 >= 0.9 * count as f64
+    }
+
     fn sign(
         &self,
         cause: &str,
@@ -221,7 +265,6 @@ impl Crew<'_, '_> {
             ],
             variables,
             place: Some(self.queue.place()),
-            is_settled: true,
         }
     }
 }
@@ -240,13 +283,18 @@ struct Work {
     /// The same, for all consumers together.
     consumer_busy_us: f64,
     rtt_us: f64,
+    /// The usual time between two acknowledgements of a connection.
+    ack_gap_us: f64,
 }
 
 impl Work {
     fn of(members: &[(&Patient<'_>, u64)]) -> Option<Work> {
         WINDOWS_US.iter().find_map(|length_us| {
             let work = Work::within(members, *length_us)?;
-            (work.acks as u64 >= JOBS_MIN && work.busy_us > 0.0).then_some(work)
+            // A shorter window has seen too little of the longest jobs.
+            let longest_us = work.latencies.quantile(0.9) as f64;
+            let is_long = work.window.span_us as f64 >= longest_us;
+            (work.acks as u64 >= JOBS_MIN && work.busy_us > 0.0 && is_long).then_some(work)
         })
     }
 
@@ -258,7 +306,7 @@ impl Work {
             if acks == 0.0 {
                 continue;
             }
-            let busy_us = busy_us(patient, &window);
+            let busy_us = window.flow.counters.holding_us.min(window.span_us) as f64;
             let latencies = &window.flow.histograms.ack_latency_us;
             let rtt_us = patient.rtt_us().unwrap_or_default();
             let work = all.get_or_insert_with(|| Work {
@@ -270,6 +318,7 @@ impl Work {
                 busy_us: 0.0,
                 consumer_busy_us: 0.0,
                 rtt_us: 0.0,
+                ack_gap_us: 0.0,
             });
             work.members += 1;
             work.latencies.merge(latencies);
@@ -278,6 +327,8 @@ impl Work {
             work.busy_us = work.busy_us.max(busy_us);
             work.consumer_busy_us += busy_us * *consumers as f64;
             work.rtt_us = work.rtt_us.max(rtt_us);
+            let gaps = &window.flow.histograms.ack_gap_us;
+            work.ack_gap_us = work.ack_gap_us.max(gaps.quantile(0.5) as f64);
         }
         all
     }
@@ -303,17 +354,11 @@ impl Work {
         let close = near(1.0) + near(2.0) + near(3.0);
         let limit = (3.25 * job_us + self.rtt_us) as u64;
         let up_to = self.latencies.count_between(0, limit).max(1);
+        if (up_to as f64) < 0.5 * self.acks {
+            return (0.0, 0.0);
+        }
         let first = (1.6 * job_us + self.rtt_us) as u64;
         let later = self.latencies.count_between(first, u64::MAX);
         (close as f64 / up_to as f64, later as f64 / self.acks)
     }
-}
-
-/// How long the client had messages in the window.
-fn busy_us(patient: &Patient<'_>, window: &Window) -> f64 {
-    let mut busy_us = window.flow.counters.holding_us;
-    if patient.gauges.holding_since_us > 0 {
-        busy_us += patient.now_us.saturating_sub(patient.gauges.holding_since_us);
-    }
-    busy_us.min(window.span_us) as f64
 }

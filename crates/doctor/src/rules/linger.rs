@@ -37,8 +37,9 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     let (low_us, high_us) = (gaps.quantile(0.1) as f64, gaps.quantile(0.9) as f64);
     let age_us = ages.quantile(0.5) as f64;
     let think_us = rounds.think_us();
-    // The way here takes half of the round trip.
-    let linger_us = age_us - rounds.rtt_us / 2.0 - AGE_ROUNDING_US;
+    // The way here takes half of the round trip, and then the rest of the request may come late.
+    let way_us = rounds.rtt_us / 2.0 + rounds.receive_us;
+    let linger_us = age_us - way_us - AGE_ROUNDING_US;
     let is_match = (linger_us - think_us).abs() <= (MATCH_SHARE * think_us).max(MATCH_US);
     if !is_match
         || think_us.min(linger_us) < WAIT_US_MIN
@@ -103,6 +104,5 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         ],
         variables: Variables::from([("linger_ms", 0.0)]),
         place: None,
-        is_settled: false,
     })
 }

@@ -144,9 +144,6 @@ pub(crate) struct Sign {
     pub(crate) variables: Variables,
     /// Topic and subscription, where it is about one.
     pub(crate) place: Option<(String, String)>,
-    /// Whether the window has what it takes at once, so that it need not hold for several steps:
-    /// slow jobs do not come again so soon.
-    pub(crate) is_settled: bool,
 }
 
 /// A connection that rules look at.

@@ -91,7 +91,6 @@ pub(crate) fn see_produce(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign
         unseen: vec!["whether a proxy on the way holds the bytes back instead".to_owned()],
         variables: Variables::new(),
         place: None,
-        is_settled: false,
     })
 }
 
@@ -173,17 +172,12 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
         unseen: vec!["whether the program itself acknowledges in groups".to_owned()],
         variables: Variables::new(),
         place: patient.place(),
-        is_settled: false,
     })
 }
 
 /// Share of the window in which all credit was used up while messages waited.
 pub(crate) fn window_share(patient: &Patient<'_>) -> f64 {
-    let mut short_us = patient.short.flow.counters.no_credit_us;
-    if patient.gauges.no_credit_since_us > 0 {
-        // What has not ended yet is not counted yet.
-        short_us += patient.now_us.saturating_sub(patient.gauges.no_credit_since_us);
-    }
+    let short_us = patient.short.flow.counters.no_credit_us;
     (short_us as f64 / patient.short.span_us.max(1) as f64).min(1.0)
 }
 

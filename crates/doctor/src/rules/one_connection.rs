@@ -20,7 +20,7 @@ const IN_FLIGHT_MAX: f64 = 32.0;
 const BUNCH_SPREAD_MAX: f64 = 1.25;
 
 /// Who does this much beside waiting has a rhythm of its own.
-const THINK_SHARE_MAX: f64 = 0.5;
+const THINK_SHARE_MAX: f64 = 0.35;
 
 /// Records that are so many round trips old, and at least this, wait for their turn.
 const AGE_ROUND_TRIPS_MIN: f64 = 4.0;
@@ -181,7 +181,6 @@ impl Case {
                 ("connections", self.factor.ceil()),
             ]),
             place: None,
-            is_settled: false,
         })
     }
 }

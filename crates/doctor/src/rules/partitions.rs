@@ -181,7 +181,6 @@ fn sign(
             .to_owned()],
         variables,
         place: Some(history.place()),
-        is_settled: false,
     }
 }
 

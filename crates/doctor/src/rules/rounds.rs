@@ -14,8 +14,17 @@
 
 use crate::rules::{EVENTS_MIN, Patient};
 
-/// The round trip that the kernel tells is this far from the truth.
-const RTT_SLACK: f64 = 0.8;
+/// How much shorter than the least round trip a gap may look: the middle of a histogram's bucket is
+/// at most a sixteenth off.
+const RTT_SLACK: f64 = 0.92;
+
+/// A clock's steps have the same mean period within this share, and nobody else's have.
+const CLOCK_SPREAD_MAX: f64 = 5e-5;
+
+/// Steps and rounds in each that it takes to tell.
+const CLOCK_STEPS: usize = 6;
+const CLOCK_STEPS_MIN: usize = 3;
+const CLOCK_ROUNDS_MIN: u64 = 100;
 
 /// Share of the publishing requests on a connection that only publishes. The others are metadata
 /// and heartbeats.
@@ -63,6 +72,28 @@ impl Rounds {
             rtt_us,
             in_flight_max: patient.gauges.requests_in_flight_max,
         })
+    }
+
+    /// Whether the requests come by a clock. What is sent by a clock is late at times, but never
+    /// later and later: over a few hundred requests the period is exact, whatever the network and
+    /// the broker do. Who waits for answers adds up all that happens to each of them.
+    pub(crate) fn is_clockwork(patient: &Patient<'_>) -> bool {
+        let mut periods = Vec::new();
+        for step in patient.history.steps(CLOCK_STEPS) {
+            let histograms = &step.flow.histograms;
+            if histograms.request_gap_us.count() >= CLOCK_ROUNDS_MIN {
+                let [gap, receive, service] = [
+                    &histograms.request_gap_us,
+                    &histograms.request_receive_us,
+                    &histograms.service_us,
+                ]
+                .map(|histogram| histogram.mean());
+                periods.push(gap + receive + service);
+            }
+        }
+        let least = periods.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = periods.iter().copied().fold(0.0, f64::max);
+        periods.len() >= CLOCK_STEPS_MIN && most - least <= CLOCK_SPREAD_MAX * least
     }
 
     /// Whether there is never more than one request on its way.

@@ -12,7 +12,7 @@ use crate::units::{number, percent, time};
 const IN_FLIGHT_ADVISED: f64 = 10.0;
 
 /// Who does this much beside waiting has a rhythm of its own: work, a timer, a lingering library.
-const THINK_SHARE_MAX: f64 = 0.5;
+const THINK_SHARE_MAX: f64 = 0.35;
 
 /// No client takes less for a request, in microseconds.
 const THINK_US_MIN: f64 = 20.0;
@@ -20,6 +20,9 @@ const THINK_US_MIN: f64 = 20.0;
 pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     let (wait_us, think_us) = (rounds.wait_us(), rounds.think_us());
     if !rounds.is_one_by_one() || wait_us < WAIT_US_MIN || think_us > THINK_SHARE_MAX * wait_us {
+        return None;
+    }
+    if Rounds::is_clockwork(patient) {
         return None;
     }
     let cycle_us = rounds.cycle_us();
@@ -92,6 +95,5 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         unseen,
         variables: Variables::from([("in_flight", in_flight)]),
         place: None,
-        is_settled: false,
     })
 }

@@ -92,6 +92,5 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
             ("batch_bytes", (message_bytes * MESSAGES_ADVISED).clamp(16_384.0, 1_000_000.0)),
         ]),
         place: None,
-        is_settled: false,
     })
 }

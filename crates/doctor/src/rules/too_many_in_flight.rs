@@ -96,6 +96,5 @@ pub(crate) fn see(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
         unseen: vec!["after how long the client gives a request up".to_owned()],
         variables: Variables::from([("in_flight", needed)]),
         place: None,
-        is_settled: false,
     })
 }

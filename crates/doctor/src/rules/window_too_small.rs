@@ -95,6 +95,5 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         unseen: vec!["how much memory more messages take at the consumer".to_owned()],
         variables: Variables::from([("credit", wanted)]),
         place: patient.place(),
-        is_settled: false,
     })
 }

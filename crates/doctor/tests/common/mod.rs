@@ -166,7 +166,12 @@ impl World {
     /// Nothing was ever found.
     #[track_caller]
     pub fn silent(&self) {
-        assert!(self.appeared.is_empty(), "{:#?}", self.appeared);
+        for (second, finding) in &self.appeared {
+            let seen: Vec<&str> = finding.evidence.iter().map(|it| it.text.as_str()).collect();
+            let rule = finding.rule;
+            let sum = &finding.prediction.arithmetic;
+            panic!("{rule} after {second} s: {seen:#?}, {sum}, {} us", finding.window_us);
+        }
         assert!(self.findings().is_empty());
     }
 }

@@ -5,10 +5,16 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use cloverleaf_telemetry::Probe;
 
-use super::Model;
+use super::{Dice, Model};
 
 /// When the client makes its message number so many at the earliest, or how long it works on it.
 pub type Times = Box<dyn FnMut(u64) -> u64>;
+
+/// About so many microseconds, never quite the same.
+pub fn jitter(us: u64) -> Times {
+    let mut dice = Dice(us);
+    Box::new(move |_| dice.between(us * 3 / 5, us * 7 / 5))
+}
 
 /// A producer: makes a request, sends it, waits for answers as its habits are.
 pub struct Producer {
@@ -55,7 +61,7 @@ impl Producer {
             rtt_us,
             service_us: 100,
             in_flight: 1,
-            think_us: Box::new(|_| 50),
+            think_us: jitter(50),
             due_us: Box::new(|_| 0),
             linger_us: 0,
             hole_us: 0,
