@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
-    let folder = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("advice");
+    let folder =
+        PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default()).join("advice");
     println!("cargo::rerun-if-changed={}", folder.display());
     let mut paths = Vec::new();
     for entry in fs::read_dir(&folder)? {

@@ -73,13 +73,25 @@ fn telemetry_sees_what_a_consumer_holds() {
     assert_eq!(peer.deliveries().len(), 1);
     // Nothing waits behind the third.
     let now = seen(&peer);
-    assert_eq!((now.gauges.credit_used, now.gauges.no_credit_since_us), (2, 0));
-    assert!((40_000..45_000).contains(&now.counters.no_credit_us), "{now:?}");
+    assert_eq!(
+        (now.gauges.credit_used, now.gauges.no_credit_since_us),
+        (2, 0)
+    );
+    assert!(
+        (40_000..45_000).contains(&now.counters.no_credit_us),
+        "{now:?}"
+    );
     world.advance(20);
     peer.ack(3, true);
     let end = seen(&peer);
-    assert_eq!((end.gauges.credit_used, end.gauges.holding_since_us), (0, 0));
-    assert!((60_000..65_000).contains(&end.counters.holding_us), "{end:?}");
+    assert_eq!(
+        (end.gauges.credit_used, end.gauges.holding_since_us),
+        (0, 0)
+    );
+    assert!(
+        (60_000..65_000).contains(&end.counters.holding_us),
+        "{end:?}"
+    );
     assert_eq!(end.counters.channels_opened, 1);
 }
 
@@ -92,7 +104,10 @@ fn what_goes_back_with_its_channel_is_held_no_more() {
     peer.consume("q", "c", false);
     assert_eq!(peer.deliveries().len(), 3);
     peer.nack(1, false, false);
-    assert_eq!(peer.session.probe().snapshot(|_| None).gauges.credit_used, 2);
+    assert_eq!(
+        peer.session.probe().snapshot(|_| None).gauges.credit_used,
+        2
+    );
     let close = method::ChannelClose {
         reply_code: 200,
         reply_text: "",

@@ -174,7 +174,9 @@ impl Advice {
             let immune = family.immune.iter().find(|immune| case.fits_immune(immune));
             advised.immune = immune.map(|immune| immune.why.clone());
             let fitting = family.advice.iter().filter(|it| case.fits(it));
-            advised.changes = fitting.map(|it| case.change(it, &entry.name, &fill)).collect();
+            advised.changes = fitting
+                .map(|it| case.change(it, &entry.name, &fill))
+                .collect();
         }
         if advised.changes.is_empty() {
             let case = Case {
@@ -187,7 +189,9 @@ impl Advice {
             let general = general.find(|it| it.general && it.protocol == client.protocol);
             if let Some(family) = general {
                 let fitting = family.advice.iter().filter(|it| case.fits(it));
-                advised.changes = fitting.map(|it| case.change(it, &family.name, &fill)).collect();
+                advised.changes = fitting
+                    .map(|it| case.change(it, &family.name, &fill))
+                    .collect();
             }
         }
         advised

@@ -134,8 +134,7 @@ impl Signs {
                 symptoms.insert((client.clone(), rule));
             }
         }
-        let is_symptom =
-            |key: &CaseKey| symptoms.contains(&(key.client.clone(), key.rule));
+        let is_symptom = |key: &CaseKey| symptoms.contains(&(key.client.clone(), key.rule));
         let known = open.known.keys().filter(|key| is_symptom(key)).cloned();
         let dropped = known.collect();
         self.seen.retain(|key, _| !is_symptom(key));
@@ -211,7 +210,10 @@ impl Cases {
                 .retain(|_, case| !case.is_ended || case.last_us >= kept_from_us);
         }
         if self.known.len() > CASES_MAX {
-            let mut gains: Vec<f64> = self.of(|_| true).map(|it| it.sign.prediction.gain).collect();
+            let mut gains: Vec<f64> = self
+                .of(|_| true)
+                .map(|it| it.sign.prediction.gain)
+                .collect();
             gains.sort_by(|a, b| b.total_cmp(a));
             let least = gains[CASES_MAX - 1];
             let mut room = CASES_MAX;
@@ -346,7 +348,10 @@ mod tests {
         }
         let all: Vec<_> = cases.all().collect();
         assert_eq!(all.len(), 2);
-        assert_eq!((all[0].1.connections, all[0].1.sign.prediction.gain), (3, 9.0));
+        assert_eq!(
+            (all[0].1.connections, all[0].1.sign.prediction.gain),
+            (3, 9.0)
+        );
         assert_ne!(all[0].0.id(), all[1].0.id());
         assert_eq!(all[0].0.id(), "linger-600d4d2f");
     }
@@ -358,13 +363,19 @@ mod tests {
             let mut signs = Signs::default();
             for number in 0..3000 {
                 let name = format!("{number}");
-                signs.add(&client(1, &name), sign(Rule::Linger, 2.0 + f64::from(number)));
+                signs.add(
+                    &client(1, &name),
+                    sign(Rule::Linger, 2.0 + f64::from(number)),
+                );
             }
             cases.step(signs, at, at);
         }
         assert_eq!(cases.all().count(), CASES_MAX);
         let least = cases.all().map(|(_, case)| case.sign.prediction.gain);
-        assert_eq!(least.fold(f64::MAX, f64::min), 2.0 + 3000.0 - CASES_MAX as f64);
+        assert_eq!(
+            least.fold(f64::MAX, f64::min),
+            2.0 + 3000.0 - CASES_MAX as f64
+        );
         (4..12).for_each(|at| drop(cases.step(Signs::default(), at, at)));
         assert_eq!(cases.all().count(), ENDED_MAX.max(CASES_MAX));
         let later = REMEMBERED_US + 100;

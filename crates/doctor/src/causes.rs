@@ -32,7 +32,10 @@ const HIDES: &[(Rule, &[Rule])] = &[
         &[Rule::SyncProduce, Rule::OneConnection, Rule::TinyBatches],
     ),
     (Rule::SyncProduce, &[Rule::OneConnection, Rule::TinyBatches]),
-    (Rule::TooManyInFlight, &[Rule::OneConnection, Rule::TinyBatches]),
+    (
+        Rule::TooManyInFlight,
+        &[Rule::OneConnection, Rule::TinyBatches],
+    ),
     // What one has too much of times out there, and the others' credit is not the point.
     (Rule::Hoarding, &[Rule::WindowTooSmall, Rule::AckDeadline]),
     (Rule::Partitions, &[Rule::FetchRhythm]),
@@ -61,10 +64,16 @@ mod tests {
         use Rule::*;
         assert_eq!(shown(&[Nagle, SyncProduce]), [Nagle]);
         assert_eq!(shown(&[SyncProduce, Linger]), [Linger]);
-        assert_eq!(shown(&[SyncProduce, WindowTooSmall]), [SyncProduce, WindowTooSmall]);
+        assert_eq!(
+            shown(&[SyncProduce, WindowTooSmall]),
+            [SyncProduce, WindowTooSmall]
+        );
         assert_eq!(shown(&[Hoarding, WindowTooSmall, AckDeadline]), [Hoarding]);
         // Two causes are two findings.
-        assert_eq!(shown(&[Nagle, Linger, SyncProduce, TinyBatches]), [Linger, Nagle]);
+        assert_eq!(
+            shown(&[Nagle, Linger, SyncProduce, TinyBatches]),
+            [Linger, Nagle]
+        );
     }
 
     #[test]

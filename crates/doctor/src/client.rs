@@ -98,7 +98,11 @@ mod tests {
             client_id: client_id.to_owned(),
             ..Identity::default()
         };
-        Client::of(Protocol::Nsq, "[::ffff:10.0.0.7]:81".parse().unwrap(), &identity)
+        Client::of(
+            Protocol::Nsq,
+            "[::ffff:10.0.0.7]:81".parse().unwrap(),
+            &identity,
+        )
     }
 
     #[test]
@@ -115,6 +119,9 @@ mod tests {
     fn what_it_says_does_not_reach_the_terminal_as_a_command() {
         let shown = client("\u{1b}[2Jx\u{202e}", &"y".repeat(100)).to_string();
         assert!(shown.starts_with("?[2Jx? 1.2 \"yyyy"), "{shown}");
-        assert!(shown.contains("y…\"") && shown.chars().count() < 80, "{shown}");
+        assert!(
+            shown.contains("y…\"") && shown.chars().count() < 80,
+            "{shown}"
+        );
     }
 }

@@ -69,6 +69,7 @@ pub struct RuleCount {
 #[derive(Debug)]
 pub struct Doctor {
     advice: Advice,
+    history_bytes_max: usize,
     since_us: Option<u64>,
     seen_us: u64,
     seen_unix_us: u64,
@@ -85,6 +86,7 @@ impl Doctor {
     pub fn new(advice: Advice) -> Doctor {
         Doctor {
             advice,
+            history_bytes_max: HISTORY_BYTES_MAX,
             since_us: None,
             seen_us: 0,
             seen_unix_us: 0,
@@ -94,6 +96,15 @@ impl Doctor {
             queues: Queues::default(),
             closed: ClosedConnections::default(),
             cases: Cases::default(),
+        }
+    }
+
+    /// The same with so many bytes for the histories of all connections together, where 64 MiB are
+    /// too many. With fewer the windows are shorter, and rules about what is slow see less.
+    pub fn with_history_bytes_max(self, bytes: usize) -> Doctor {
+        Doctor {
+            history_bytes_max: bytes,
+            ..self
         }
     }
 
@@ -127,12 +138,14 @@ impl Doctor {
         self.step_histories(&observation.snapshot.connections, now_us, since_us);
         let signs = self.signs(&observation.snapshot.connections, now_us);
         let new = self.cases.step(signs, now_us, observation.unix_us);
-        let cases = new.iter().filter_map(|key| Some((key, self.cases.get(key)?)));
+        let cases = new
+            .iter()
+            .filter_map(|key| Some((key, self.cases.get(key)?)));
         cases.map(|(key, case)| self.finding(key, case)).collect()
     }
 
     fn step_histories(&mut self, seen: &[ConnectionSnapshot], now_us: u64, since_us: u64) {
-        let share = HISTORY_BYTES_MAX / seen.len().max(1);
+        let share = self.history_bytes_max / seen.len().max(1);
         let mut histories = HashMap::with_capacity(seen.len());
         for connection in seen {
             let client = Client::of(connection.protocol, connection.peer, &connection.identity);
@@ -247,7 +260,9 @@ impl Doctor {
         let mut unseen = sign.unseen.clone();
         let mut confidence = sign.confidence;
         let place = key.place.clone();
-        let advised = self.advice.of(key.rule, sign.side, &key.client, &sign.variables, &place);
+        let advised = self
+            .advice
+            .of(key.rule, sign.side, &key.client, &sign.variables, &place);
         if let Some(why) = advised.immune {
             confidence = Confidence::Medium;
             unseen.push(why);

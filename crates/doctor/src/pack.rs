@@ -210,7 +210,11 @@ mod tests {
     fn same(one: &Flow, other: &Flow) -> bool {
         let all = |flow: &Flow| {
             let of = |it: &&HistogramSnapshot| (it.buckets().to_vec(), it.sum());
-            flow.histograms.to_array().iter().map(of).collect::<Vec<_>>()
+            flow.histograms
+                .to_array()
+                .iter()
+                .map(of)
+                .collect::<Vec<_>>()
         };
         one.counters == other.counters && all(one) == all(other)
     }

@@ -110,7 +110,9 @@ impl QueueHistory {
     /// How long ago the older look at the partitions was.
     pub(crate) fn queue_span_us(&self) -> Option<u64> {
         let now_us = self.looks.back()?.taken_us;
-        now_us.checked_sub(self.mark()?.taken_us).filter(|span_us| *span_us > 0)
+        now_us
+            .checked_sub(self.mark()?.taken_us)
+            .filter(|span_us| *span_us > 0)
     }
 
     /// The older of the two last looks at the partitions, if there are two.

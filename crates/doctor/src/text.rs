@@ -38,10 +38,13 @@ pub fn findings_text(report: &Report, width: usize, with_colours: bool) -> Strin
         with_colours,
     };
     let watched = time(report.watched_us as f64);
-    let connections = number(report.connections as f64);
+    let connections = match report.connections {
+        1 => "1 connection".to_owned(),
+        count => format!("{} connections", number(count as f64)),
+    };
     if report.findings.is_empty() {
-        let text = format!("No findings: {connections} connections, watched for {watched}.");
-        page.paragraph("", &text);
+        let text = format!("No findings: {connections}, watched for {watched}.");
+        page.plain(&text);
         return page.text;
     }
     for finding in &report.findings {
@@ -54,10 +57,8 @@ pub fn findings_text(report: &Report, width: usize, with_colours: bool) -> Strin
         0 => String::new(),
         more => format!(", {more} of them not shown"),
     };
-    let text = format!(
-        "{count} {noun}{more}; {connections} connections, watched for {watched}."
-    );
-    page.paragraph("", &text);
+    let text = format!("{count} {noun}{more}; {connections}, watched for {watched}.");
+    page.plain(&text);
     page.text
 }
 
@@ -70,7 +71,7 @@ struct Page {
 impl Page {
     fn finding(&mut self, finding: &Finding) {
         self.head(finding);
-        self.paragraph("", &finding.cause);
+        self.plain(&finding.cause);
         self.text.push('\n');
         let place = match (&finding.topic, &finding.subscription) {
             (Some(topic), Some(name)) if topic != name => Some(format!("{topic}, {name}")),
@@ -92,12 +93,18 @@ impl Page {
         };
         self.paragraph(label, &window);
         self.paragraph("gain", &format!("{}.", prediction(finding)));
-        self.paragraph("", &capitalized(&format!("{}.", finding.prediction.arithmetic)));
+        self.paragraph(
+            "",
+            &capitalized(&format!("{}.", finding.prediction.arithmetic)),
+        );
         for (at, change) in finding.changes.iter().take(CHANGES_SHOWN).enumerate() {
             self.change(change, at == 0);
         }
         if finding.changes.is_empty() {
-            self.paragraph("change", "No advice for this client; see the page of the rule.");
+            self.paragraph(
+                "change",
+                "No advice for this client; see the page of the rule.",
+            );
         }
         let mut label = "unseen";
         for unseen in &finding.unseen {
@@ -123,7 +130,8 @@ impl Page {
         let ended = if finding.is_active { "" } else { ", over" };
         let rest = format!("  {}{sure}{ended}  {}", times_of(finding), finding.client);
         let room = self.width.saturating_sub(rule.len());
-        self.text.push_str(&printable(&rest, room.saturating_sub(1)));
+        self.text
+            .push_str(&printable(&rest, room.saturating_sub(1)));
         self.text.push('\n');
     }
 
@@ -156,39 +164,34 @@ impl Page {
         self.text.push('\n');
     }
 
+    /// Words with nothing on their left.
+    fn plain(&mut self, text: &str) {
+        for line in wrap(text, self.width - 2) {
+            self.text.push_str("  ");
+            self.text.push_str(&line);
+            self.text.push('\n');
+        }
+    }
+
     fn paragraph(&mut self, label: &str, text: &str) {
-        self.wrapped(label, text, None);
+        self.labelled(label, text, None);
     }
 
     fn emphasized(&mut self, label: &str, text: &str) {
-        self.wrapped(label, text, Some(BOLD));
+        self.labelled(label, text, Some(BOLD));
     }
 
-    fn wrapped(&mut self, label: &str, text: &str, colour: Option<&str>) {
-        let room = self.width - LABEL_COLUMNS - 2;
+    fn labelled(&mut self, label: &str, text: &str, colour: Option<&str>) {
         let mut label = label;
-        let mut line = String::new();
-        let mut flush = |page: &mut Page, line: &mut String| {
-            page.indent(label);
+        for line in wrap(text, self.width - LABEL_COLUMNS - 2) {
+            self.indent(label);
             label = "";
             match colour {
-                Some(colour) => page.coloured(colour, line),
-                None => page.text.push_str(line),
+                Some(colour) => self.coloured(colour, &line),
+                None => self.text.push_str(&line),
             }
-            page.text.push('\n');
-            line.clear();
-        };
-        for word in text.split(' ') {
-            let columns = line.chars().count() + 1 + word.chars().count();
-            if !line.is_empty() && columns > room {
-                flush(self, &mut line);
-            }
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
+            self.text.push('\n');
         }
-        flush(self, &mut line);
     }
 
     fn indent(&mut self, label: &str) {
@@ -200,17 +203,38 @@ impl Page {
 
     fn coloured(&mut self, colour: &str, text: &str) {
         if self.with_colours && !text.is_empty() {
-            self.text.push_str(&format!("\u{1b}[{colour}m{text}\u{1b}[0m"));
+            self.text
+                .push_str(&format!("\u{1b}[{colour}m{text}\u{1b}[0m"));
         } else {
             self.text.push_str(text);
         }
     }
 }
 
+/// A text in lines of at most so many columns; a longer word has a line of its own.
+fn wrap(text: &str, columns_max: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let line = lines.last().map_or(0, |line| line.chars().count());
+        if line > 0 && line + 1 + word.chars().count() > columns_max {
+            lines.push(String::new());
+        }
+        if let Some(line) = lines.last_mut() {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
 fn setting(change: &Change) -> String {
     let unit = change.unit.as_deref().unwrap_or_default();
     match &change.value {
-        Some(value) => format!("{} = {value} {unit}", change.setting).trim_end().to_owned(),
+        Some(value) => format!("{} = {value} {unit}", change.setting)
+            .trim_end()
+            .to_owned(),
         None => change.setting.clone(),
     }
 }

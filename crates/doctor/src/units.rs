@@ -35,6 +35,7 @@ pub(crate) fn percent(share: f64) -> String {
 pub(crate) fn bytes(count: f64) -> String {
     match count {
         count if count < 1000.0 => format!("{count:.0} B"),
+        count if count < 19_950.0 => format!("{:.1} KB", count / 1e3),
         count if count < 999_500.0 => format!("{:.0} KB", count / 1e3),
         count => format!("{:.1} MB", count / 1e6),
     }
@@ -78,6 +79,7 @@ mod tests {
         assert_eq!(number(f64::NAN), "-");
         assert_eq!([0.97, 1.0].map(percent), ["97 %", "100 %"]);
         assert_eq!([1.44, 24.8].map(times), ["1.4 x", "25 x"]);
-        assert_eq!([512.0, 16_400.0, 1.5e6].map(bytes), ["512 B", "16 KB", "1.5 MB"]);
+        let sizes = [512.0, 2_219.0, 64_400.0, 1.5e6].map(bytes);
+        assert_eq!(sizes, ["512 B", "2.2 KB", "64 KB", "1.5 MB"]);
     }
 }

@@ -63,7 +63,10 @@ impl Range {
             let (rest, comparison) = signs
                 .iter()
                 .find_map(|(sign, it)| Some((part.strip_prefix(sign)?, *it)))?;
-            let is_plain = rest.trim().chars().all(|it| it.is_ascii_digit() || it == '.');
+            let is_plain = rest
+                .trim()
+                .chars()
+                .all(|it| it.is_ascii_digit() || it == '.');
             Some((comparison, Version::read(rest).filter(|_| is_plain)?))
         };
         text.split(',').map(one).collect::<Option<_>>().map(Range)

@@ -195,7 +195,10 @@ impl History {
         };
         let gauges = &seen.gauges;
         // The two numbers of each are not read in one instant, so that it may seem to fall.
-        let GoingOn { holding_us, no_credit_us } = &mut self.going_on;
+        let GoingOn {
+            holding_us,
+            no_credit_us,
+        } = &mut self.going_on;
         let now = until_now(counters.holding_us, gauges.holding_since_us);
         *holding_us = now.max(*holding_us);
         let now = until_now(counters.no_credit_us, gauges.no_credit_since_us);
@@ -334,8 +337,15 @@ mod tests {
         for (seconds, slack) in [(6, 0), (16, 0), (60, 16), (300, 64)] {
             let window = history.window(now_us, seconds * S);
             let reads = window.flow.counters.reads;
-            assert_eq!(reads, window.span_us / S, "every second one, over {seconds} s");
-            assert!((seconds - slack..=seconds).contains(&reads), "{reads} of {seconds}");
+            assert_eq!(
+                reads,
+                window.span_us / S,
+                "every second one, over {seconds} s"
+            );
+            assert!(
+                (seconds - slack..=seconds).contains(&reads),
+                "{reads} of {seconds}"
+            );
         }
         assert!(history.len_bytes() < 2048, "{}", history.len_bytes());
     }

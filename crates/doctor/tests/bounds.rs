@@ -205,7 +205,9 @@ fn ten_thousand_busy_connections_have_bounded_memory_and_output() {
     for number in 0..10_000u32 {
         // Each a client of its own, and each of them waits for every answer.
         let [_, b, c, d] = number.to_be_bytes();
-        let who = Who::new(Protocol::Nsq, "go-nsq", "1.1.0").at([10, b, c, d]).far(100 * MS);
+        let who = Who::new(Protocol::Nsq, "go-nsq", "1.1.0")
+            .at([10, b, c, d])
+            .far(100 * MS);
         let probe = world.connect(&who);
         world.add(Producer::new(probe, world.now_us, who.rtt_us));
     }
@@ -215,7 +217,11 @@ fn ten_thousand_busy_connections_have_bounded_memory_and_output() {
     let report = world.doctor.report(&Query::default());
     assert_eq!(report.connections, 10_000);
     assert_eq!(report.findings.len(), 200);
-    assert!(report.more > 500 && report.more <= 1024 - 200, "{}", report.more);
+    assert!(
+        report.more > 500 && report.more <= 1024 - 200,
+        "{}",
+        report.more
+    );
     assert!(world.appeared.len() <= 1024, "{}", world.appeared.len());
     let text = findings_text(&report, 100, true);
     assert!(text.len() < 1 << 20, "{}", text.len());
@@ -226,7 +232,9 @@ fn ten_thousand_busy_connections_have_bounded_memory_and_output() {
 #[test]
 fn histories_share_one_memory() {
     let mut dice = Dice(9);
-    let mut doctor = doctor();
+    let bytes_max = 2 << 20;
+    let mut doctor = doctor().with_history_bytes_max(bytes_max);
+    let mut unbounded = Doctor::new(Advice::default());
     // Connections whose numbers are spread as widely as they can be.
     let mut connections: Vec<_> = (0..500).map(|id| connection(&mut dice, id)).collect();
     for second in 1..=40 {
@@ -234,17 +242,20 @@ fn histories_share_one_memory() {
             connection.opened_us = 1;
             grow(&mut dice, connection);
         }
-        doctor.observe(&Observation {
+        let observation = Observation {
             taken_us: second * 2 * S,
             snapshot: Snapshot {
                 connections: connections.clone(),
                 ..Snapshot::default()
             },
             ..Observation::default()
-        });
+        };
+        doctor.observe(&observation);
+        unbounded.observe(&observation);
         let bytes = doctor.history_bytes();
-        assert!(bytes <= 64 << 20, "{bytes}");
+        assert!(bytes <= bytes_max, "{bytes}");
     }
+    assert!(unbounded.history_bytes() > 2 * bytes_max);
 }
 
 #[test]
@@ -305,6 +316,9 @@ fn findings_are_asked_for_by_client_and_time() {
     });
     assert!(report.findings.iter().all(|it| !it.is_active));
     let counts = world.doctor.counts();
-    let sync = counts.iter().find(|it| it.rule == cloverleaf_doctor::Rule::SyncProduce).unwrap();
+    let sync = counts
+        .iter()
+        .find(|it| it.rule == cloverleaf_doctor::Rule::SyncProduce)
+        .unwrap();
     assert_eq!((sync.active, sync.appeared), (0, 2));
 }

@@ -43,7 +43,9 @@ fn a_prefetch_of_one_over_a_long_way_is_too_small() {
         assert_eq!(finding.topic.as_deref(), Some("q"));
         about(finding.prediction.now, rate_with(credit, job_us), 1.05);
         let value = finding.changes[0].value.clone().unwrap_or_default();
-        let wanted: u64 = value.parse().unwrap_or_else(|_| panic!("{:#?}", finding.changes));
+        let wanted: u64 = value
+            .parse()
+            .unwrap_or_else(|_| panic!("{:#?}", finding.changes));
         about(finding.prediction.after, rate_with(wanted, job_us), 1.5);
     }
 }
@@ -55,7 +57,10 @@ fn shared(workers: usize, burst: u64, job_us: u64, jobs: u64) -> World {
         client_id: "internal_jobs",
         ..Who::new(Protocol::Amqp, "RabbitMQ", "3.10.0").far(300)
     };
-    let members = vec![taker(&mut world, &who, 50, 0), taker(&mut world, &who, 50, 0)];
+    let members = vec![
+        taker(&mut world, &who, 50, 0),
+        taker(&mut world, &who, 50, 0),
+    ];
     let start_us = world.now_us;
     let waves = burst.div_ceil(workers as u64);
     let times = (0..jobs).map(move |at| (S + at * (waves * job_us + S), burst));
@@ -237,7 +242,9 @@ mod healthy {
         let mut world = World::new();
         let mut members = Vec::new();
         for number in 0..30u8 {
-            let who = Who::new(Protocol::Nsq, "go-nsq", "1.1.0").at([10, 0, 1, number]).far(2 * MS);
+            let who = Who::new(Protocol::Nsq, "go-nsq", "1.1.0")
+                .at([10, 0, 1, number])
+                .far(2 * MS);
             members.push(taker(&mut world, &who, 50, number as usize));
         }
         let start_us = world.now_us;

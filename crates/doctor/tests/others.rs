@@ -268,7 +268,11 @@ fn acknowledgements_that_nagle_holds_back_are_found() {
         world.run(15);
         let finding = world.only(Rule::Nagle);
         about(fact(&finding, "ack_gap_us"), hole_us as f64, 1.1);
-        assert!(finding.prediction.gain >= 1.3, "{}", finding.prediction.gain);
+        assert!(
+            finding.prediction.gain >= 1.3,
+            "{}",
+            finding.prediction.gain
+        );
     }
 }
 

@@ -45,13 +45,20 @@ fn a_producer_that_waits_for_each_answer_is_found_and_its_gain_is_right() {
     let finding = world.only(Rule::SyncProduce);
     let (second, _) = world.appeared[0];
     assert!(second <= 12, "appeared after {second} s");
-    assert_eq!((finding.severity, finding.confidence), (Severity::High, Confidence::High));
+    assert_eq!(
+        (finding.severity, finding.confidence),
+        (Severity::High, Confidence::High)
+    );
     assert_eq!(finding.client.library, PYTHON);
     assert_eq!(finding.connections, 1);
     about(fact(&finding, "gap_us"), 10_050.0, 1.02);
     about(fact(&finding, "service_us"), 100.0, 1.1);
     about(finding.prediction.now, 1e6 / 10_150.0, 1.02);
-    assert!(finding.changes[0].setting.contains("produce()"), "{:#?}", finding.changes);
+    assert!(
+        finding.changes[0].setting.contains("produce()"),
+        "{:#?}",
+        finding.changes
+    );
     // The lab: the same client with as many in flight as was reckoned with.
     let mut fixed = producer(&mut World::new(), &who);
     fixed.in_flight = 10;
@@ -116,7 +123,10 @@ fn a_library_that_collects_while_the_program_waits_is_found() {
     let finding = world.only(Rule::Linger);
     about(fact(&finding, "record_age_us"), 6_500.0, 1.1);
     let change = &finding.changes[0];
-    assert_eq!((change.setting.as_str(), change.value.as_deref()), ("linger.ms", Some("0")));
+    assert_eq!(
+        (change.setting.as_str(), change.value.as_deref()),
+        ("linger.ms", Some("0"))
+    );
     let fixed = producer(&mut World::new(), &who);
     about(finding.prediction.after, rate_of(fixed), 1.3);
 }
@@ -201,7 +211,11 @@ fn records_that_grow_old_in_the_client_are_a_connection_at_its_limit() {
     one.linger_us = 0;
     one.record_clock_us = None;
     let age = move || dice.between(200 * MS, 600 * MS) as i64;
-    world.add(Aging { one, age: Box::new(age), seen: 0 });
+    world.add(Aging {
+        one,
+        age: Box::new(age),
+        seen: 0,
+    });
     world.run(15);
     let finding = world.only(Rule::OneConnection);
     about(fact(&finding, "record_age_us"), 400_000.0, 1.2);
@@ -259,7 +273,11 @@ fn requests_that_are_given_up_in_a_long_queue_are_too_many() {
     // What waits is served one by one: the first at once, the later ones behind it.
     let start_us = world.now_us;
     one.service_us = MS;
-    world.add(Crowded { one, backlog_us: 0, from_us: start_us });
+    world.add(Crowded {
+        one,
+        backlog_us: 0,
+        from_us: start_us,
+    });
     world.run(20);
     let finding = world.only(Rule::TooManyInFlight);
     assert!(fact(&finding, "in_flight") > 100.0);
@@ -378,7 +396,10 @@ mod healthy {
         one.linger_us = 0;
         one.think_us = Box::new(|_| 5 * MS);
         world.add(one);
-        let mut two = producer(&mut world, &Who::new(Protocol::Nsq, "go-nsq", "1.1.0").far(200));
+        let mut two = producer(
+            &mut world,
+            &Who::new(Protocol::Nsq, "go-nsq", "1.1.0").far(200),
+        );
         two.in_flight = 20;
         two.messages = 200;
         two.bytes = 40_000;

@@ -52,7 +52,10 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let info = tcp_info(client.as_raw_fd()).unwrap();
         assert!(info.rtt_us > 0 && info.mss_bytes > 0, "{info:?}");
-        assert!(info.min_rtt_us > 0 && info.min_rtt_us <= info.rtt_us, "{info:?}");
+        assert!(
+            info.min_rtt_us > 0 && info.min_rtt_us <= info.rtt_us,
+            "{info:?}"
+        );
         assert_eq!(tcp_info(std::io::stdin().as_raw_fd()), None);
         assert_eq!(tcp_info(-1), None);
     }

@@ -405,7 +405,9 @@ impl Recorder {
         if messages > 0 && since_us == 0 {
             self.holding_since_us.set(now_us.max(1));
         } else if messages == 0 && since_us > 0 {
-            self.counters.holding_us.add(now_us.saturating_sub(since_us));
+            self.counters
+                .holding_us
+                .add(now_us.saturating_sub(since_us));
             self.holding_since_us.set(0);
         }
     }
@@ -562,7 +564,10 @@ mod tests {
         probe.credit_used(0, 450);
         probe.credit_used(0, 900);
         let seen = snapshot(&probe);
-        assert_eq!((seen.counters.holding_us, seen.gauges.holding_since_us), (350, 0));
+        assert_eq!(
+            (seen.counters.holding_us, seen.gauges.holding_since_us),
+            (350, 0)
+        );
     }
 
     #[test]

@@ -399,7 +399,8 @@ impl Session {
     /// Tells the telemetry how much may be on its way to this client.
     fn tell_credit(&self) {
         self.probe.credit_granted(self.consumers.credit());
-        self.probe.credit_used(self.consumers.unacked(), self.now.us);
+        self.probe
+            .credit_used(self.consumers.unacked(), self.now.us);
     }
 
     /// Tells the telemetry how much is with this client, after a change at one consumer.

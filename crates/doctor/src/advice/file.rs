@@ -165,9 +165,15 @@ impl ClientEntry {
         let starts = |text: &str, with: &String| text.starts_with(with.as_str());
         let keys = [
             self.library.as_ref().map(|it| *it == client.library),
-            self.library_prefix.as_ref().map(|it| starts(&client.library, it)),
-            self.platform_prefix.as_ref().map(|it| starts(&client.platform, it)),
-            self.client_id_prefix.as_ref().map(|it| starts(&client.client_id, it)),
+            self.library_prefix
+                .as_ref()
+                .map(|it| starts(&client.library, it)),
+            self.platform_prefix
+                .as_ref()
+                .map(|it| starts(&client.platform, it)),
+            self.client_id_prefix
+                .as_ref()
+                .map(|it| starts(&client.client_id, it)),
             self.client_id_suffix
                 .as_ref()
                 .map(|it| client.client_id.ends_with(it.as_str())),
@@ -201,7 +207,11 @@ impl ClientEntry {
         if self.matches(&client).is_none() {
             return Err(format!("client {id:?}: nothing can fit all of its keys"));
         }
-        if self.version.as_ref().is_some_and(|it| Version::read(it).is_none()) {
+        if self
+            .version
+            .as_ref()
+            .is_some_and(|it| Version::read(it).is_none())
+        {
             return Err(format!("client {id:?}: its version is none"));
         }
         Ok(())
@@ -262,14 +272,25 @@ impl Entry {
         if self.sources.is_empty() || !self.sources.iter().all(is_source) {
             return Err("sources are addresses or files of ours, and one is needed".to_owned());
         }
-        if self.unit.as_ref().is_some_and(|it| !UNITS.contains(&it.as_str())) {
+        if self
+            .unit
+            .as_ref()
+            .is_some_and(|it| !UNITS.contains(&it.as_str()))
+        {
             return Err(format!("the unit is one of {UNITS:?}"));
         }
-        if self.at_least.zip(self.at_most).is_some_and(|(low, high)| low > high) {
+        if self
+            .at_least
+            .zip(self.at_most)
+            .is_some_and(|(low, high)| low > high)
+        {
             return Err("at_least is more than at_most".to_owned());
         }
         let texts = [&self.setting, &self.say, &self.cost];
-        let texts = texts.into_iter().chain(&self.value).chain(self.code.values());
+        let texts = texts
+            .into_iter()
+            .chain(&self.value)
+            .chain(self.code.values());
         for text in texts {
             let mut rest = text.as_str();
             while let Some((start, name)) = next_name(rest) {
@@ -293,7 +314,10 @@ impl Immune {
 
 fn check_range(range: Option<&str>) -> Result<(), String> {
     match range.map(Range::read) {
-        Some(None) => Err(format!("{:?} is no range of versions", range.unwrap_or_default())),
+        Some(None) => Err(format!(
+            "{:?} is no range of versions",
+            range.unwrap_or_default()
+        )),
         _ => Ok(()),
     }
 }

@@ -25,10 +25,7 @@ pub(super) struct Filled<'a> {
 }
 
 impl<'a> Filled<'a> {
-    pub(super) fn new(
-        variables: &'a Variables,
-        place: Option<&'a (String, String)>,
-    ) -> Filled<'a> {
+    pub(super) fn new(variables: &'a Variables, place: Option<&'a (String, String)>) -> Filled<'a> {
         Filled { variables, place }
     }
 

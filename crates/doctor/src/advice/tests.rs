@@ -125,8 +125,15 @@ fn the_client_with_more_keys_wins() {
 
 #[test]
 fn unknown_clients_and_versions_get_what_fits_them() {
-    assert_eq!(of(Rule::Nagle, &client("theirs", "1", "")).changes[0].setting, "TCP_NODELAY");
-    assert!(of(Rule::SyncProduce, &client("theirs", "1", "")).changes.is_empty());
+    assert_eq!(
+        of(Rule::Nagle, &client("theirs", "1", "")).changes[0].setting,
+        "TCP_NODELAY"
+    );
+    assert!(
+        of(Rule::SyncProduce, &client("theirs", "1", ""))
+            .changes
+            .is_empty()
+    );
     let unknown = of(Rule::SyncProduce, &client("ours", "", ""));
     assert_eq!(unknown.changes[0].setting, "window");
     assert_eq!(unknown.changes[0].default, None, "of which version?");
@@ -159,16 +166,40 @@ fn what_is_wrong_is_refused_with_words() {
     let wrong = [
         ("rule = \"nagle\"", "rule = \"nagles\"", "unknown variant"),
         ("kind = \"setting\"", "kind = \"hope\"", "unknown variant"),
-        ("unit = \"requests\"", "unit = \"cows\"", "the unit is one of"),
+        (
+            "unit = \"requests\"",
+            "unit = \"cows\"",
+            "the unit is one of",
+        ),
         ("\">=1.0\"", "\"about 1\"", "no range of versions"),
-        ("{in_flight};", "{in_flights};", "{in_flights} is no variable"),
-        ("clients = [\"ours-named\"]", "clients = [\"x\"]", "no client has the id"),
+        (
+            "{in_flight};",
+            "{in_flights};",
+            "{in_flights} is no variable",
+        ),
+        (
+            "clients = [\"ours-named\"]",
+            "clients = [\"x\"]",
+            "no client has the id",
+        ),
         ("ours-wrapper = ", "x = ", "code for \"x\""),
         ("id = \"ours-c\"", "id = \"ours-python\"", "two clients"),
-        ("family = \"ours\"", "family = \"hours\"", "not the file's name"),
+        (
+            "family = \"ours\"",
+            "family = \"hours\"",
+            "not the file's name",
+        ),
         ("cost = \"None.\"", "cost = \"\"", "must not be empty"),
-        ("\"https://example.org/old\"", "\"a friend\"", "sources are addresses"),
-        ("at_most = 5", "at_least = 9\nat_most = 5", "at_least is more"),
+        (
+            "\"https://example.org/old\"",
+            "\"a friend\"",
+            "sources are addresses",
+        ),
+        (
+            "at_most = 5",
+            "at_least = 9\nat_most = 5",
+            "at_least is more",
+        ),
         ("[[immune]]", "[[immune]]\nhope = 1", "unknown field"),
     ];
     for (old, new, what) in wrong {
@@ -198,7 +229,15 @@ fn all_files_that_are_built_in_are_right() {
     for protocol in [Protocol::Kafka, Protocol::Amqp, Protocol::Nsq] {
         let general = advice.families.iter().map(|(_, family)| family);
         let mut general = general.filter(|it| it.general && it.protocol == protocol);
-        assert!(general.next().is_some(), "no general advice for {}", protocol.name());
-        assert!(general.next().is_none(), "two of them for {}", protocol.name());
+        assert!(
+            general.next().is_some(),
+            "no general advice for {}",
+            protocol.name()
+        );
+        assert!(
+            general.next().is_none(),
+            "two of them for {}",
+            protocol.name()
+        );
     }
 }

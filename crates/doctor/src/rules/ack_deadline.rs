@@ -68,7 +68,10 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         evidence.push(Fact::new(
             "redeliveries",
             counters.redeliveries as f64,
-            format!("{} messages came here again", number(counters.redeliveries as f64)),
+            format!(
+                "{} messages came here again",
+                number(counters.redeliveries as f64)
+            ),
         ));
     }
     let mut variables = Variables::new();

@@ -222,14 +222,24 @@ pub(crate) fn channels(patient: &Patient<'_>) -> Option<Sign> {
         Fact::new(
             "channels_opened",
             channels as f64,
-            format!("{} channels were opened on one connection", number(channels as f64)),
+            format!(
+                "{} channels were opened on one connection",
+                number(channels as f64)
+            ),
         ),
         Fact::new(
             "messages_per_channel",
             messages as f64 / channels as f64,
-            format!("{} messages on each", number(messages as f64 / channels as f64)),
+            format!(
+                "{} messages on each",
+                number(messages as f64 / channels as f64)
+            ),
         ),
-        Fact::new("rtt_us", rtt_us, format!("a round trip takes {}", time(rtt_us))),
+        Fact::new(
+            "rtt_us",
+            rtt_us,
+            format!("a round trip takes {}", time(rtt_us)),
+        ),
     ];
     let side = match counters.publishes {
         0 => Side::Consumer,

@@ -89,13 +89,18 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         Fact::new(
             "messages_spread",
             messages,
-            format!("a fetch brings {} messages, at times {messages:.1} times as many as at others",
-                number(per_fetch)),
+            format!(
+                "a fetch brings {} messages, at times {messages:.1} times as many as at others",
+                number(per_fetch)
+            ),
         ),
         Fact::new(
             "waiting_share",
             queue.waiting_share(),
-            format!("messages waited in {} of the looks", percent(queue.waiting_share())),
+            format!(
+                "messages waited in {} of the looks",
+                percent(queue.waiting_share())
+            ),
         ),
     ];
     Some(Sign {

@@ -75,7 +75,9 @@ impl Crew<'_, '_> {
             return None;
         }
         let consumers = &self.queue.queue.consumers;
-        let idle = consumers.iter().filter(|it| it.in_flight == 0 && it.credit > 0);
+        let idle = consumers
+            .iter()
+            .filter(|it| it.in_flight == 0 && it.credit > 0);
         let idle = idle.count() as f64;
         let worst = self.members.iter().map(|(patient, _)| *patient);
         let worst = worst.max_by_key(|patient| patient.gauges.credit_used)?;
@@ -111,7 +113,10 @@ impl Crew<'_, '_> {
             Fact::new(
                 "held",
                 held,
-                format!("the consumer has {} messages at a time on the mean", number(held)),
+                format!(
+                    "the consumer has {} messages at a time on the mean",
+                    number(held)
+                ),
             ),
             Fact::new(
                 "ack_gap_us",
@@ -133,10 +138,13 @@ impl Crew<'_, '_> {
         ];
         let cause = "One consumer has messages that it works on one by one, while others have \
                      nothing to do.";
-        Some(self.sign(cause, evidence, prediction, work.window.span_us, Variables::from([
-            ("credit", 1.0),
-            ("consumers", consumers.len() as f64),
-        ])))
+        Some(self.sign(
+            cause,
+            evidence,
+            prediction,
+            work.window.span_us,
+            Variables::from([("credit", 1.0), ("consumers", consumers.len() as f64)]),
+        ))
     }
 
     fn see_waves(&self) -> Option<Sign> {
@@ -168,7 +176,9 @@ impl Crew<'_, '_> {
         {
             return None;
         }
-        let last = (work.latencies.quantile(0.9) as f64 / job_us).round().max(1.0);
+        let last = (work.latencies.quantile(0.9) as f64 / job_us)
+            .round()
+            .max(1.0);
         let rate = work.acks * 1e6 / work.busy_us;
         let at_a_time = work.acks * job_us / work.busy_us;
         let arithmetic = format!(
@@ -217,10 +227,13 @@ impl Crew<'_, '_> {
         ];
         let cause = "The client's consumers take messages from each other that then wait for one \
                      worker, while its other workers have nothing to do.";
-        Some(self.sign(cause, evidence, prediction, work.window.span_us, Variables::from([
-            ("credit", 1.0),
-            ("consumers", consumers as f64),
-        ])))
+        Some(self.sign(
+            cause,
+            evidence,
+            prediction,
+            work.window.span_us,
+            Variables::from([("credit", 1.0), ("consumers", consumers as f64)]),
+        ))
     }
 
     /// Whether acknowledgements of all members together are as far apart as jobs are long. Those

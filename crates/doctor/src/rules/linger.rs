@@ -83,7 +83,10 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         Fact::new(
             "messages_per_request",
             rounds.messages,
-            format!("{} messages per request: no others come", number(rounds.messages)),
+            format!(
+                "{} messages per request: no others come",
+                number(rounds.messages)
+            ),
         ),
     ];
     Some(Sign {

@@ -49,9 +49,7 @@ pub(crate) const LONG_US: u64 = 60_000_000;
 pub(crate) const EVENTS_MIN: u64 = 10;
 
 /// A pathology. The names are stable: they stand in scripts, pages and advice.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
     /// A producer that waits for each answer before it sends the next request.

@@ -60,7 +60,10 @@ pub(crate) fn see_produce(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign
         Fact::new(
             "receive_us",
             waited_us,
-            format!("{} from the first byte of a request to its last", time(waited_us)),
+            format!(
+                "{} from the first byte of a request to its last",
+                time(waited_us)
+            ),
         ),
         Fact::new(
             "rtt_us",
@@ -151,7 +154,11 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
         Fact::new(
             "ack_latency_us",
             late_us,
-            format!("the first comes after {}, most after {}", time(quick_us), time(late_us)),
+            format!(
+                "the first comes after {}, most after {}",
+                time(quick_us),
+                time(late_us)
+            ),
         ),
         Fact::new(
             "rtt_us",

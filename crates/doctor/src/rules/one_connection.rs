@@ -109,7 +109,10 @@ fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
         Fact::new(
             "record_age_us",
             age_us,
-            format!("a record is {} old when it arrives: it waits in the client", time(age_us)),
+            format!(
+                "a record is {} old when it arrives: it waits in the client",
+                time(age_us)
+            ),
         ),
         Fact::new(
             "in_flight",
@@ -173,8 +176,7 @@ impl Case {
             window_us: patient.short.span_us,
             prediction,
             unseen: vec![
-                "how much more the program would send, and how much the network carries"
-                    .to_owned(),
+                "how much more the program would send, and how much the network carries".to_owned(),
             ],
             variables: Variables::from([
                 ("in_flight", wanted),

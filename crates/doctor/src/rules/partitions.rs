@@ -94,18 +94,24 @@ fn see_few(history: &QueueHistory, flows: &[Flow], seen: &Seen) -> Option<(u64, 
         ("partitions", seen.members as f64),
         ("consumers", seen.members as f64),
     ]);
-    Some((connection, sign(history, seen, cause, evidence, prediction, variables)))
+    Some((
+        connection,
+        sign(history, seen, cause, evidence, prediction, variables),
+    ))
 }
 
 /// One partition has most of the messages.
 fn see_skew(history: &QueueHistory, flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
-    let hot = flows.iter().max_by(|a, b| a.published.total_cmp(&b.published))?;
+    let hot = flows
+        .iter()
+        .max_by(|a, b| a.published.total_cmp(&b.published))?;
     let published: f64 = flows.iter().map(|flow| flow.published).sum();
     let share = hot.published / published.max(1.0);
     let partitions = flows.len() as u64;
     // The others have to keep up, or it is not this partition alone.
     let others = seen.grown - hot.grown;
-    if partitions < 2 || seen.members < 2 || share < SKEW_MIN || hot.grown <= others.max(0.0) * 4.0 {
+    if partitions < 2 || seen.members < 2 || share < SKEW_MIN || hot.grown <= others.max(0.0) * 4.0
+    {
         return None;
     }
     let hot_rate = hot.consumed * 1e6 / seen.span_us as f64;
@@ -139,7 +145,10 @@ fn see_skew(history: &QueueHistory, flows: &[Flow], seen: &Seen) -> Option<(u64,
         ("consumers", seen.members as f64),
     ]);
     let connection = hot.partition.connection?;
-    Some((connection, sign(history, seen, cause, evidence, prediction, variables)))
+    Some((
+        connection,
+        sign(history, seen, cause, evidence, prediction, variables),
+    ))
 }
 
 fn lag_fact(seen: &Seen) -> Fact {
@@ -177,8 +186,9 @@ fn sign(
         evidence,
         window_us: seen.span_us,
         prediction,
-        unseen: vec!["whether messages of different partitions may be worked on in any order"
-            .to_owned()],
+        unseen: vec![
+            "whether messages of different partitions may be worked on in any order".to_owned(),
+        ],
         variables,
         place: Some(history.place()),
     }

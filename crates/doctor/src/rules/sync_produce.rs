@@ -47,7 +47,10 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         Fact::new(
             "in_flight",
             rounds.requests,
-            format!("{} requests, each sent after the answer to the last", rounds.count),
+            format!(
+                "{} requests, each sent after the answer to the last",
+                rounds.count
+            ),
         ),
         Fact::new(
             "gap_us",
@@ -69,9 +72,8 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
             format!("{} of the producer's time is waiting", percent(share)),
         ),
     ];
-    let mut unseen = vec![
-        "whether each message has to be stored before the next may be sent".to_owned(),
-    ];
+    let mut unseen =
+        vec!["whether each message has to be stored before the next may be sent".to_owned()];
     if patient.short.flow.counters.records_ahead > 0 {
         unseen.push(
             "whether its library collects messages first: its clock is ahead of the broker's"

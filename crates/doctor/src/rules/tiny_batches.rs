@@ -62,7 +62,11 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         Fact::new(
             "requests_per_second",
             requests,
-            format!("{} requests/s, {} in a row", number(requests), number(in_a_row)),
+            format!(
+                "{} requests/s, {} in a row",
+                number(requests),
+                number(in_a_row)
+            ),
         ),
         Fact::new(
             "messages_per_request",
@@ -89,7 +93,10 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         variables: Variables::from([
             ("linger_ms", 5.0),
             ("batch_messages", MESSAGES_ADVISED),
-            ("batch_bytes", (message_bytes * MESSAGES_ADVISED).clamp(16_384.0, 1_000_000.0)),
+            (
+                "batch_bytes",
+                (message_bytes * MESSAGES_ADVISED).clamp(16_384.0, 1_000_000.0),
+            ),
         ]),
         place: None,
     })

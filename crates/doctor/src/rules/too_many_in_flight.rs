@@ -80,7 +80,10 @@ pub(crate) fn see(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
         Fact::new(
             "abandoned",
             trouble as f64,
-            format!("{} requests were given up or refused", number(trouble as f64)),
+            format!(
+                "{} requests were given up or refused",
+                number(trouble as f64)
+            ),
         ),
     ];
     Some(Sign {

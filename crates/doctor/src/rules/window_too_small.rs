@@ -70,7 +70,10 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         Fact::new(
             "no_credit_share",
             used_up,
-            format!("{} of the time it had them all while others waited", percent(used_up)),
+            format!(
+                "{} of the time it had them all while others waited",
+                percent(used_up)
+            ),
         ),
         Fact::new(
             "ack_latency_us",

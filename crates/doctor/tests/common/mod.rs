@@ -128,7 +128,11 @@ impl World {
             taken_us: self.now_us,
             unix_us: UNIX_US + self.now_us,
             snapshot: self.registry.snapshot(self.now_us, tcp),
-            queues: self.models.iter().flat_map(|model| model.queues()).collect(),
+            queues: self
+                .models
+                .iter()
+                .flat_map(|model| model.queues())
+                .collect(),
         }
     }
 
@@ -170,7 +174,10 @@ impl World {
             let seen: Vec<&str> = finding.evidence.iter().map(|it| it.text.as_str()).collect();
             let rule = finding.rule;
             let sum = &finding.prediction.arithmetic;
-            panic!("{rule} after {second} s: {seen:#?}, {sum}, {} us", finding.window_us);
+            panic!(
+                "{rule} after {second} s: {seen:#?}, {sum}, {} us",
+                finding.window_us
+            );
         }
         assert!(self.findings().is_empty());
     }
@@ -180,14 +187,19 @@ impl World {
 #[track_caller]
 pub fn about(value: f64, expect: f64, factor: f64) {
     let is_near = value <= expect * factor && value >= expect / factor;
-    assert!(is_near, "{value}, expected {expect} within a factor of {factor}");
+    assert!(
+        is_near,
+        "{value}, expected {expect} within a factor of {factor}"
+    );
 }
 
 /// The value of a finding's fact.
 #[track_caller]
 pub fn fact(finding: &Finding, name: &str) -> f64 {
     let found = finding.evidence.iter().find(|fact| fact.name == name);
-    found.unwrap_or_else(|| panic!("no {name} in {:#?}", finding.evidence)).value
+    found
+        .unwrap_or_else(|| panic!("no {name} in {:#?}", finding.evidence))
+        .value
 }
 
 /// Numbers that look random and are the same in each run.

@@ -49,7 +49,10 @@ pub struct Producer {
 enum Event {
     Head,
     /// The whole request is there, after its head came; so old is its first record.
-    Whole { head_us: u64, age_us: i64 },
+    Whole {
+        head_us: u64,
+        age_us: i64,
+    },
     Answer,
 }
 
@@ -115,7 +118,8 @@ impl Producer {
             }
             Event::Whole { head_us, age_us } => {
                 self.probe.read(self.bytes as usize, at_us);
-                self.probe.request(self.messages, self.bytes, head_us, at_us);
+                self.probe
+                    .request(self.messages, self.bytes, head_us, at_us);
                 if self.is_silent {
                     self.probe.unanswered(1);
                 }

@@ -286,7 +286,9 @@ impl Sent<'_> {
             return Err(Refusal::new(ErrorCode::InvalidTxnState, Some(text)));
         }
         let (messages, bytes) = (u64::from(batch.count()), batch.bytes().len() as u64);
-        totals.first_record_ms.get_or_insert(batch.base_timestamp_ms());
+        totals
+            .first_record_ms
+            .get_or_insert(batch.base_timestamp_ms());
         totals.calls += 1;
         let published = topic
             .publish_to(partition, batch, acks.durability())

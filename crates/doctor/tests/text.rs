@@ -1,0 +1,112 @@
+//! What people and programs read.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use cloverleaf_doctor::{Doctor, Query, findings_text, one_line};
+use cloverleaf_telemetry::Protocol;
+use common::producers::Producer;
+use common::{MS, Who, World};
+
+fn world() -> World {
+    let mut world = World::new();
+    let who = Who {
+        client_id: "billing",
+        ..Who::new(
+            Protocol::Kafka,
+            "confluent-kafka-python",
+            "1.7.0-rdkafka-1.7.0",
+        )
+        .far(MS)
+    };
+    let probe = world.connect(&who);
+    let mut one = Producer::new(probe, world.now_us, who.rtt_us);
+    one.hole_us = 41 * MS;
+    one.bytes = 2219;
+    world.add(one);
+    world.run(15);
+    world
+}
+
+#[test]
+fn a_finding_fits_a_screen_and_names_the_setting() {
+    let report = world().doctor.report(&Query::default());
+    let text = findings_text(&report, 80, false);
+    let expect = r#"NAGLE  37 x  confluent-kafka-python 1.7.0-rdkafka-1.7.0 "billing" at 10.0.0.1
+  The client's kernel sends the rest of each request only after the broker's has
+  acknowledged the beginning (Nagle's algorithm).
+
+  seen    41 ms from the first byte of a request to its last,
+          a round trip takes 1.0 ms; a delayed acknowledgement 40 ms more,
+          100 % of 142 requests come so, though they have 2.2 KB,
+          within 6.0 s.
+  gain    37 x: 870 messages/s instead of 24 on this connection.
+          Now 1 request per 42 ms = 24 messages/s; without 41 ms until its rest
+          comes 1 per 1.1 ms = 870/s.
+  change  socket.nagle.disable = true   (default in this version: false)
+"#;
+    assert!(text.starts_with(expect), "{text}");
+    assert!(text.contains("\n              Producer({'socket.nagle.disable': True, ...})\n"));
+    let end = "\n  more    cloverleaf doctor explain nagle   (nagle-190ceaaa)\n\n  1 finding; \
+               1 connection, watched for 14.0 s.\n";
+    assert!(text.ends_with(end), "{text}");
+    assert!(text.lines().count() <= 24, "{text}");
+}
+
+#[test]
+fn lines_are_as_long_as_the_terminal_is_wide() {
+    let report = world().doctor.report(&Query::default());
+    for width in [1, 40, 60, 80, 132] {
+        for line in findings_text(&report, width, false).lines() {
+            let is_code = line.contains("Producer(");
+            let fits = line.chars().count() <= width.max(40);
+            assert!(is_code || fits, "{width}: {line}");
+        }
+    }
+    let plain = findings_text(&report, 80, false);
+    let coloured = findings_text(&report, 80, true);
+    assert!(!plain.contains('\u{1b}') && coloured.contains("\u{1b}[1;31mNAGLE\u{1b}[0m"));
+}
+
+#[test]
+fn the_log_gets_one_line() {
+    let world = world();
+    let (_, finding) = &world.appeared[0];
+    assert_eq!(
+        one_line(finding),
+        "nagle: confluent-kafka-python 1.7.0-rdkafka-1.7.0 \"billing\" at 10.0.0.1: The client's \
+         kernel sends the rest of each request only after the broker's has acknowledged the \
+         beginning (Nagle's algorithm). Change socket.nagle.disable = true: 870 messages/s instead \
+         of 24 to expect."
+    );
+}
+
+#[test]
+fn json_has_everything_and_can_be_read_back() {
+    let report = world().doctor.report(&Query::default());
+    let json = serde_json::to_value(&report).unwrap();
+    let finding = &json["findings"][0];
+    assert_eq!(finding["rule"], "nagle");
+    assert_eq!(finding["severity"], "high");
+    assert_eq!(finding["changes"][0]["setting"], "socket.nagle.disable");
+    assert_eq!(
+        finding["prediction"]["measure"],
+        "connection_messages_per_second"
+    );
+    let back: cloverleaf_doctor::Report = serde_json::from_value(json).unwrap();
+    assert_eq!(back.findings[0].id, report.findings[0].id);
+}
+
+#[test]
+fn without_findings_it_says_so() {
+    let text = findings_text(&World::new().doctor.report(&Query::default()), 80, true);
+    assert_eq!(text, "  No findings: 0 connections, watched for 0 µs.\n");
+    let doctor = Doctor::new(cloverleaf_doctor::Advice::default());
+    assert!(
+        doctor
+            .counts()
+            .iter()
+            .all(|it| (it.active, it.appeared) == (0, 0))
+    );
+    assert_eq!(doctor.counts().len(), 12);
+}
