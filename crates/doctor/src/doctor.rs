@@ -301,6 +301,7 @@ fn patient<'a>(
         protocol: connection.protocol,
         history,
         gauges,
+        totals: &connection.counters,
         now_us,
         short: history.window(now_us, SHORT_US),
         queue,

@@ -2,8 +2,8 @@
 //!
 //! The broker sees each client's bytes arrive, so it can tell what the client cannot see of
 //! itself. Once a second the [`Doctor`] is shown an [`Observation`]; it keeps how each connection's
-//! telemetry changed , lets the rules look at that , and tells what they
-//! found as [`Finding`]s, with numbers, a prediction and the setting to change ([`Advice`]).
+//! telemetry changed, lets the rules look at that, and tells what they found as [`Finding`]s, with
+//! numbers, a prediction and the setting to change ([`Advice`]).
 //!
 //! ```text
 //! Observation ──► history per connection ──► signs, one per rule and connection
@@ -11,6 +11,11 @@
 //!                                                 ▼
 //!                 advice/*.toml ──► Finding ◄── cases: a sign that holds for a while
 //! ```
+//!
+//! Who drives it calls [`Doctor::observe`] about once a second and writes [`one_line`] of each
+//! finding that it returns into the log; [`Doctor::report`] answers whoever asks, as JSON or as
+//! [`findings_text`]; [`Doctor::counts`] is for metrics. What takes time is `observe`, and that
+//! belongs on a thread that serves no connection.
 //!
 //! What it is not: it knows nothing of protocols beyond the tag, opens no socket, has no clock
 //! (times are part of the observation) and changes nothing. It is pure and deterministic: the

@@ -339,6 +339,26 @@ mod healthy {
     }
 
     #[test]
+    fn steady_by_sleeping_and_near_to_the_round_trip_by_chance() {
+        for sleep_us in [9_500, 10_300, 11_500] {
+            let mut world = World::new();
+            let mut one = producer(&mut world, &python());
+            one.in_flight = 1000;
+            let mut dice = common::Dice(sleep_us);
+            one.think_us = Box::new(move |_| sleep_us + dice.between(50, 250));
+            // One request in fifty is served late, and the next one comes nevertheless.
+            let mut number = 0;
+            one.late_us = Box::new(move |_| {
+                number += 1;
+                if number % 50 == 0 { 4 * MS } else { 0 }
+            });
+            world.add(one);
+            world.run(60);
+            world.silent();
+        }
+    }
+
+    #[test]
     fn bursts() {
         for in_flight in [1, 5, 1000] {
             let mut world = World::new();

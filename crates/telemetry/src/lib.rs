@@ -11,6 +11,7 @@
 
 mod counters;
 mod histogram;
+mod identity;
 mod probe;
 mod prometheus;
 mod protocol;
@@ -20,7 +21,8 @@ mod tcp_info;
 
 pub use counters::Counters;
 pub use histogram::{Histogram, HistogramSnapshot};
-pub use probe::{Identity, Probe, Recorder};
+pub use identity::Identity;
+pub use probe::{Probe, Recorder};
 pub use prometheus::{MetricKind, MetricText, render};
 pub use protocol::Protocol;
 pub use registry::Registry;

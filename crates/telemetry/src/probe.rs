@@ -5,33 +5,15 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 
 use crate::counters::{Cell, CounterCells};
 use crate::histogram::Histogram;
 use crate::registry::Registry;
 use crate::snapshot::{ConnectionSnapshot, Gauges, Histograms};
-use crate::{Protocol, TcpInfo};
+use crate::{Identity, Protocol, TcpInfo};
 
 /// Whether recording is compiled in (cargo feature `probe`).
 const ENABLED: bool = cfg!(feature = "probe");
-
-/// Who is at the other end, as far as it says so itself.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
-    /// Client library, e.g. `go-nsq`; empty when unknown.
-    pub library: String,
-    /// Version of the client library; empty when unknown.
-    pub version: String,
-    /// The name that the client gave itself; empty when none.
-    pub client_id: String,
-    /// What the client says that it runs on; empty when it does not.
-    #[serde(default)]
-    pub platform: String,
-}
-
-/// Most bytes of each text of an [`Identity`]: it is kept for closed connections too.
-const IDENTITY_TEXT_BYTES_MAX: usize = 128;
 
 /// The session's end of a connection's telemetry.
 ///
@@ -156,18 +138,8 @@ impl Recorder {
 
     /// Says who the client is, once it has introduced itself.
     /// Long texts are cut off.
-    pub fn identify(&self, mut identity: Identity) {
-        let Identity {
-            library,
-            version,
-            client_id,
-            platform,
-        } = &mut identity;
-        for text in [library, version, client_id, platform] {
-            text.truncate(text.floor_char_boundary(IDENTITY_TEXT_BYTES_MAX));
-            text.shrink_to_fit();
-        }
-        self.about.lock().identity = identity;
+    pub fn identify(&self, identity: Identity) {
+        self.about.lock().identity = identity.shortened();
     }
 
     /// Names the connection's file descriptor, so that the kernel's view of it can be fetched.

@@ -15,6 +15,10 @@ const LATE_MIN: u64 = 3;
 const DEADLINE_FACTOR: f64 = 3.0;
 
 pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
+    if patient.totals.acks_late < LATE_MIN {
+        // Mostly so, and cheaper than to look at a whole minute.
+        return None;
+    }
     let window = patient.history.window(patient.now_us, LONG_US);
     let counters = &window.flow.counters;
     let (late, timeouts) = (counters.acks_late, counters.timeouts);

@@ -21,7 +21,7 @@ mod window_too_small;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use cloverleaf_telemetry::{Gauges, Protocol};
+use cloverleaf_telemetry::{Counters, Gauges, Protocol};
 use serde::{Deserialize, Serialize};
 
 use crate::Client;
@@ -149,6 +149,8 @@ pub(crate) struct Patient<'a> {
     pub(crate) protocol: Protocol,
     pub(crate) history: &'a History,
     pub(crate) gauges: &'a Gauges,
+    /// Since it was opened.
+    pub(crate) totals: &'a Counters,
     pub(crate) now_us: u64,
     /// The last seconds.
     pub(crate) short: Window,

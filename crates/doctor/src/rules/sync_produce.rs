@@ -14,6 +14,9 @@ const IN_FLIGHT_ADVISED: f64 = 10.0;
 /// Who does this much beside waiting has a rhythm of its own: work, a timer, a lingering library.
 const THINK_SHARE_MAX: f64 = 0.35;
 
+/// Times of records are whole milliseconds.
+const AGE_SLACK_US: f64 = 2_000.0;
+
 /// No client takes less for a request, in microseconds.
 const THINK_US_MIN: f64 = 20.0;
 
@@ -80,7 +83,19 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
                 .to_owned(),
         );
     }
+    // Whoever waits makes a record when the answer to the last is there, not before.
+    let oldest_us = think_us + rounds.rtt_us / 2.0 + rounds.receive_us + AGE_SLACK_US;
+    let ages = &patient.short.flow.histograms.record_age_us;
+    let is_older = !ages.is_empty() && ages.quantile(0.5) as f64 > oldest_us;
+    if is_older {
+        unseen.push(
+            "whether the clocks agree: the records look as if they were made before the answer \
+             to the last came, and then the producer does not wait"
+                .to_owned(),
+        );
+    }
     let confidence = match rounds.in_flight_max {
+        _ if is_older => Confidence::Medium,
         // Metadata and heartbeats come in between.
         0..=3 => Confidence::High,
         _ => Confidence::Medium,

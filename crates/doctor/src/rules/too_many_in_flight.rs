@@ -26,21 +26,22 @@ const ROOM: f64 = 2.0;
 
 /// What is seen of a connection whose client has left `abandoned` requests unanswered lately.
 pub(crate) fn see(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
-    let window = patient.history.window(patient.now_us, LONG_US);
-    let counters = &window.flow.counters;
-    let trouble = abandoned + counters.errors;
     let services = &patient.short.flow.histograms.service_us;
     let rtt_us = patient.rtt_us().unwrap_or_default();
     let publishes = patient.short.flow.counters.publishes;
     let service_us = services.mean();
     let rate = patient.short.per_second(publishes);
     let in_flight = rate * service_us / 1e6;
-    if trouble < TROUBLE_MIN
-        || services.count() < EVENTS_MIN / 2
+    if services.count() < EVENTS_MIN / 2
         || publishes < EVENTS_MIN
         || service_us < SERVICE_US_MIN
         || in_flight < IN_FLIGHT_MIN
     {
+        return None;
+    }
+    let window = patient.history.window(patient.now_us, LONG_US);
+    let trouble = abandoned + window.flow.counters.errors;
+    if trouble < TROUBLE_MIN {
         return None;
     }
     // What a request takes that finds nobody before it.

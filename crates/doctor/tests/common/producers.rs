@@ -22,6 +22,8 @@ pub struct Producer {
     pub start_us: u64,
     pub rtt_us: u64,
     pub service_us: u64,
+    /// How much later a request is answered than that.
+    pub late_us: Times,
     /// Requests that it has on the way at most.
     pub in_flight: usize,
     /// What it does before each request, once it may send.
@@ -63,6 +65,7 @@ impl Producer {
             start_us,
             rtt_us,
             service_us: 100,
+            late_us: Box::new(|_| 0),
             in_flight: 1,
             think_us: jitter(50),
             due_us: Box::new(|_| 0),
@@ -95,7 +98,8 @@ impl Producer {
         self.last_sent_us = sent_us;
         let head_us = sent_us + half_us;
         let whole_us = head_us + self.hole_us;
-        let answer_us = (whole_us + self.service_us).max(self.last_answer_us);
+        let served_us = whole_us + self.service_us + (self.late_us)(number);
+        let answer_us = served_us.max(self.last_answer_us);
         self.last_answer_us = answer_us;
         let age_us = (whole_us - made_us) as i64 + self.record_clock_us.unwrap_or_default();
         // Records bear whole milliseconds.
