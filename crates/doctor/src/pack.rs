@@ -191,11 +191,10 @@ mod tests {
         let recorded = recorded.snapshot();
         let kept = recorded.buckets().to_vec();
         let whole = HistogramSnapshot::from_buckets(kept, recorded.sum(), u64::MAX).unwrap();
-        let mut histograms = Histograms::default();
-        histograms.service_us = whole.clone();
-        histograms.ack_gap_us = match whole.is_empty() {
-            true => HistogramSnapshot::from_buckets(Vec::new(), 0, u64::MAX).unwrap(),
-            false => whole,
+        let histograms = Histograms {
+            service_us: whole.clone(),
+            ack_gap_us: whole,
+            ..Histograms::default()
         };
         Flow {
             counters: Counters::from_array(array),

@@ -97,8 +97,6 @@ pub(crate) struct History {
     going_on: GoingOn,
     /// The least round trip that the kernel told, 0 while it told none.
     pub(crate) rtt_us: u32,
-    /// Smallest smoothed round trip, and the present one.
-    pub(crate) srtt_us: u32,
 }
 
 impl History {
@@ -118,7 +116,6 @@ impl History {
             middle: VecDeque::new(),
             coarse: VecDeque::new(),
             rtt_us: 0,
-            srtt_us: 0,
         };
         if !is_new {
             history.since_us = known_since_us;
@@ -157,7 +154,6 @@ impl History {
                 known if least > 0 => known.min(least),
                 known => known,
             };
-            self.srtt_us = tcp.rtt_us;
         }
         let totals = self.totals_of(seen, now_us);
         match totals.since(&self.totals) {

@@ -25,16 +25,16 @@ fn doctor() -> Doctor {
 
 /// A number of any size; small ones are as likely as large ones.
 fn number(dice: &mut Dice) -> u64 {
-    let bits = dice.next() % 65;
+    let bits = dice.roll() % 65;
     match bits {
         0 => 0,
-        bits => dice.next() >> (64 - bits),
+        bits => dice.roll() >> (64 - bits),
     }
 }
 
 fn histogram(dice: &mut Dice) -> HistogramSnapshot {
-    let mut buckets: Vec<(u16, u64)> = (0..dice.next() % 12)
-        .map(|_| ((dice.next() % 496) as u16, number(dice) % (1 << 50)))
+    let mut buckets: Vec<(u16, u64)> = (0..dice.roll() % 12)
+        .map(|_| ((dice.roll() % 496) as u16, number(dice) % (1 << 50)))
         .collect();
     buckets.sort_unstable();
     buckets.dedup_by_key(|it| it.0);
@@ -44,7 +44,7 @@ fn histogram(dice: &mut Dice) -> HistogramSnapshot {
 
 fn identity(dice: &mut Dice) -> Identity {
     let names = ["", "go-nsq", "librdkafka", "RabbitMQ", "\u{1b}[2J", "ä\n\0"];
-    let mut name = || names[(dice.next() % names.len() as u64) as usize].to_owned();
+    let mut name = || names[(dice.roll() % names.len() as u64) as usize].to_owned();
     Identity {
         library: name(),
         version: name(),
@@ -58,11 +58,11 @@ fn counters(dice: &mut Dice) -> Counters {
 }
 
 fn peer(dice: &mut Dice) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, (dice.next() % 4) as u8], dice.next() as u16))
+    SocketAddr::from(([10, 0, 0, (dice.roll() % 4) as u8], dice.roll() as u16))
 }
 
 fn protocol(dice: &mut Dice) -> Protocol {
-    Protocol::ALL[(dice.next() % 5) as usize]
+    Protocol::ALL[(dice.roll() % 5) as usize]
 }
 
 fn connection(dice: &mut Dice, id: u64) -> ConnectionSnapshot {
@@ -85,7 +85,7 @@ fn connection(dice: &mut Dice, id: u64) -> ConnectionSnapshot {
         counters: counters(dice),
         gauges,
         histograms: Histograms::from_array(std::array::from_fn(|_| histogram(dice))),
-        tcp: (!dice.next().is_multiple_of(3)).then(|| TcpInfo {
+        tcp: (!dice.roll().is_multiple_of(3)).then(|| TcpInfo {
             rtt_us: number(dice) as u32,
             min_rtt_us: number(dice) as u32,
             ..TcpInfo::default()
@@ -95,7 +95,7 @@ fn connection(dice: &mut Dice, id: u64) -> ConnectionSnapshot {
 
 fn closed(dice: &mut Dice) -> ClosedConnection {
     ClosedConnection {
-        id: dice.next() % 50,
+        id: dice.roll() % 50,
         protocol: protocol(dice),
         peer: peer(dice),
         identity: identity(dice),
@@ -107,24 +107,24 @@ fn closed(dice: &mut Dice) -> ClosedConnection {
 
 fn queue(dice: &mut Dice) -> Queue {
     let consumer = |dice: &mut Dice| Consumer {
-        connection: dice.next() % 10,
+        connection: dice.roll() % 10,
         credit: number(dice),
         in_flight: number(dice),
     };
     let partition = |dice: &mut Dice| Partition {
-        partition: (dice.next() % 5) as u32,
+        partition: (dice.roll() % 5) as u32,
         published: number(dice),
         lag: number(dice),
-        connection: Some(dice.next() % 10),
+        connection: Some(dice.roll() % 10),
     };
     Queue {
-        topic: ["a", "b"][(dice.next() % 2) as usize].to_owned(),
-        name: ["c", "d"][(dice.next() % 2) as usize].to_owned(),
+        topic: ["a", "b"][(dice.roll() % 2) as usize].to_owned(),
+        name: ["c", "d"][(dice.roll() % 2) as usize].to_owned(),
         protocol: protocol(dice),
         backlog: number(dice),
         deadline_us: Some(number(dice)),
-        consumers: (0..dice.next() % 5).map(|_| consumer(dice)).collect(),
-        partitions: (0..dice.next() % 5).map(|_| partition(dice)).collect(),
+        consumers: (0..dice.roll() % 5).map(|_| consumer(dice)).collect(),
+        partitions: (0..dice.roll() % 5).map(|_| partition(dice)).collect(),
     }
 }
 
@@ -136,7 +136,7 @@ fn grow(dice: &mut Dice, connection: &mut ConnectionSnapshot) {
     let mut more = connection.histograms.clone();
     more = Histograms::from_array(more.to_array().map(|known| {
         let mut known = known.clone();
-        let bucket = (dice.next() % 200) as u16;
+        let bucket = (dice.roll() % 200) as u16;
         let count = number(dice) % (1 << 20);
         let value = count << (bucket / 8).saturating_sub(1);
         known.merge(&HistogramSnapshot::from_buckets(vec![(bucket, count)], value, value).unwrap());
@@ -159,10 +159,10 @@ proptest! {
                 grow(&mut dice, connection);
             }
             if is_wild {
-                let at = (dice.next() % 6) as usize;
+                let at = (dice.roll() % 6) as usize;
                 connections[at] = connection(&mut dice, at as u64);
             }
-            taken_us = match dice.next() % 20 {
+            taken_us = match dice.roll() % 20 {
                 0 => number(&mut dice),
                 1 => taken_us.saturating_sub(5 * S),
                 _ => taken_us.saturating_add(dice.between(S / 2, 3 * S)),
@@ -174,9 +174,9 @@ proptest! {
                     taken_us,
                     totals: Vec::new(),
                     connections: connections.clone(),
-                    closed: (0..dice.next() % 40).map(|_| closed(&mut dice)).collect(),
+                    closed: (0..dice.roll() % 40).map(|_| closed(&mut dice)).collect(),
                 },
-                queues: (0..dice.next() % 4).map(|_| queue(&mut dice)).collect(),
+                queues: (0..dice.roll() % 4).map(|_| queue(&mut dice)).collect(),
             };
             let new = one.observe(&observation);
             for finding in &new {

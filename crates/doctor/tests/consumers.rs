@@ -122,7 +122,6 @@ fn work_that_takes_longer_than_the_deadline_is_found() {
     let probe = world.connect(&who);
     probe.credit_granted(5);
     for second in 0..60 {
-        world.now_us += 0;
         if second % 2 == 0 {
             probe.delivered(1, u64::from(second > 10));
             probe.timed_out(1);
@@ -232,7 +231,7 @@ mod healthy {
         for burst in [1, 2, 4, 8, 16] {
             processes(4, 10, |_| 2 * S, burst);
             processes(4, 1, |_| 700 * MS, burst);
-            let varying = move |number| 300 * MS + Dice(burst ^ (number << 8)).next() % (2 * S);
+            let varying = move |number| 300 * MS + Dice(burst ^ (number << 8)).roll() % (2 * S);
             processes(4, 5, varying, burst);
         }
     }

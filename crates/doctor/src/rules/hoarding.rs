@@ -286,7 +286,6 @@ impl Crew<'_, '_> {
 struct Work {
     /// Of the first of them.
     window: Window,
-    members: usize,
     latencies: HistogramSnapshot,
     acks: f64,
     /// Sum of the latencies.
@@ -324,7 +323,6 @@ impl Work {
             let rtt_us = patient.rtt_us().unwrap_or_default();
             let work = all.get_or_insert_with(|| Work {
                 window: window.clone(),
-                members: 0,
                 latencies: HistogramSnapshot::default(),
                 acks: 0.0,
                 held_us: 0.0,
@@ -333,7 +331,6 @@ impl Work {
                 rtt_us: 0.0,
                 ack_gap_us: 0.0,
             });
-            work.members += 1;
             work.latencies.merge(latencies);
             work.acks += acks;
             work.held_us += latencies.sum() as f64;

@@ -170,7 +170,7 @@ impl World {
     /// Nothing was ever found.
     #[track_caller]
     pub fn silent(&self) {
-        for (second, finding) in &self.appeared {
+        if let Some((second, finding)) = self.appeared.first() {
             let seen: Vec<&str> = finding.evidence.iter().map(|it| it.text.as_str()).collect();
             let rule = finding.rule;
             let sum = &finding.prediction.arithmetic;
@@ -206,7 +206,7 @@ pub fn fact(finding: &Finding, name: &str) -> f64 {
 pub struct Dice(pub u64);
 
 impl Dice {
-    pub fn next(&mut self) -> u64 {
+    pub fn roll(&mut self) -> u64 {
         // SplitMix64.
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -217,6 +217,6 @@ impl Dice {
 
     /// From `low` to below `high`.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.next() % (high - low).max(1)
+        low + self.roll() % (high - low).max(1)
     }
 }
