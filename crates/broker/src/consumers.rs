@@ -168,6 +168,23 @@ impl Consumers {
         all.filter(|consumer| consumer.counts)
     }
 
+    /// The same, each with whether it would get the next message, if it had room: neither is
+    /// another one active in its stead, nor is there one of a higher priority.
+    pub(crate) fn iter_served(&self) -> impl Iterator<Item = (&ConsumerState, bool)> {
+        let active = self.line.as_ref().map(|line| line.active);
+        let highest = self.iter_counted().map(|it| it.options.priority).max();
+        let all = (0u32..).zip(&self.slots);
+        let all = all.filter_map(|(slot, consumer)| Some((slot, consumer.as_ref()?)));
+        let counted = all.filter(|(_, consumer)| consumer.counts);
+        counted.map(move |(slot, consumer)| {
+            let is_served = match active {
+                Some(active) => active == Some(slot),
+                None => Some(consumer.options.priority) == highest,
+            };
+            (consumer, is_served)
+        })
+    }
+
     pub(crate) fn slots(&self) -> &[Option<ConsumerState>] {
         &self.slots
     }

@@ -74,7 +74,9 @@ pub use options::{
 };
 pub use publish::{PublishError, Published, Room};
 pub use shared_window::SharedWindow;
-pub use stats::{ConsumerStats, SubscriptionCounts, SubscriptionStats};
+pub use stats::{
+    ConsumerLook, ConsumerStats, SubscriptionCounts, SubscriptionLook, SubscriptionStats,
+};
 pub use subscription::Subscription;
 pub use topic::Topic;
 pub use unwritten::Unwritten;

@@ -325,4 +325,6 @@ pub struct ConsumerOptions {
     pub pull: bool,
     /// Shown in statistics.
     pub label: String,
+    /// The number of its connection, as telemetry has it; 0: it has none.
+    pub connection: u64,
 }

@@ -64,7 +64,53 @@ pub struct SubscriptionCounts {
     pub consumers: u32,
 }
 
+/// One consumer as the doctor looks at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConsumerLook {
+    /// The number of its connection, as telemetry has it; 0: it has none.
+    pub connection: u64,
+    /// Messages that it may have in flight at present, `u32::MAX` without a limit. While it waits
+    /// for its turn, behind a single active consumer or one of a higher priority: those it has.
+    pub credit: u32,
+    /// Messages in flight to it.
+    pub in_flight: u32,
+    /// How long it may take for a message, in milliseconds; `None` without a limit.
+    pub ack_wait_ms: Option<u64>,
+}
+
+/// A subscription as the doctor looks at it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SubscriptionLook {
+    /// Messages that wait for a consumer, requeued ones included; not those in flight or delayed.
+    pub depth: u64,
+    /// The consumers, without those that only pull or have retired.
+    pub consumers: Vec<ConsumerLook>,
+}
+
 impl Subscription {
+    /// Who consumes from it, and whether messages wait. Asked for once a second, of all: under
+    /// the lock one list is made and nothing else.
+    pub fn look(&self) -> SubscriptionLook {
+        let state = self.state.lock();
+        let mut consumers = Vec::with_capacity(state.consumers.counted());
+        for (consumer, is_served) in state.consumers.iter_served() {
+            let room = match is_served {
+                true => u32::try_from(consumer.room()).unwrap_or(u32::MAX),
+                false => 0,
+            };
+            consumers.push(ConsumerLook {
+                connection: consumer.options.connection,
+                credit: consumer.in_flight.saturating_add(room),
+                in_flight: consumer.in_flight,
+                ack_wait_ms: consumer.options.ack_wait_ms,
+            });
+        }
+        SubscriptionLook {
+            depth: state.depth(),
+            consumers,
+        }
+    }
+
     /// Its most important numbers: they cost no allocation.
     pub fn counts(&self) -> SubscriptionCounts {
         let state = self.state.lock();

@@ -350,6 +350,7 @@ impl Session {
                 ack_wait_ms: Some(self.negotiated.msg_timeout_ms),
                 ack_wait_max_ms: Some(self.options.msg_timeout_ms_max),
                 label: self.client.id().to_string(),
+                connection: self.probe.id(),
                 ..ConsumerOptions::default()
             };
             tries -= 1;

@@ -4,6 +4,7 @@
 //! GET    /metrics                                   Prometheus text
 //! GET    /healthz                                   200 ok, or 503 with the reason
 //! GET    /debug/connections                         telemetry snapshot
+//! GET    /api/doctor?since=SECONDS&client=TEXT      what slows clients down
 //! GET    /api/topics                                list
 //! POST   /api/topics                                create
 //! GET    /api/topics/TOPIC                          describe
@@ -37,7 +38,9 @@ use axum::{Json, Router};
 
 use crate::admin_types::Problem;
 use crate::context::ServerContext;
-use crate::{admin_amqp, admin_kafka, admin_messages, admin_metrics, admin_topics, web_pages};
+use crate::{
+    admin_amqp, admin_doctor, admin_kafka, admin_messages, admin_metrics, admin_topics, web_pages,
+};
 
 /// Handlers get the broker.
 pub(crate) type Context = State<Arc<ServerContext>>;
@@ -49,6 +52,7 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
         .route("/metrics", get(metrics))
         .route("/healthz", get(health))
         .route("/debug/connections", get(connections))
+        .route("/api/doctor", get(admin_doctor::report))
         .route(
             "/api/topics",
             get(admin_topics::list).post(admin_topics::create),
@@ -119,8 +123,8 @@ async fn refuse_web_pages(request: Request, next: Next) -> Response {
 
 async fn unknown() -> Refused {
     Refused::not_found(
-        "no such path; see /metrics, /healthz, /debug/connections, /api/topics, /api/groups, \
-         /api/clients, /api/amqp/queues, /api/amqp/exchanges, /api/amqp/bindings",
+        "no such path; see /metrics, /healthz, /debug/connections, /api/doctor, /api/topics, \
+         /api/groups, /api/clients, /api/amqp/queues, /api/amqp/exchanges, /api/amqp/bindings",
     )
 }
 

@@ -6,6 +6,7 @@ use cloverleaf_telemetry::MetricKind::{Counter, Gauge};
 use cloverleaf_telemetry::{MetricKind, MetricText, render};
 
 use crate::admin_metrics_amqp;
+use crate::admin_metrics_doctor;
 use crate::admin_metrics_kafka;
 use crate::context::ServerContext;
 use crate::tcp_info::tcp_info;
@@ -25,6 +26,7 @@ pub(crate) fn page(context: &ServerContext) -> String {
     topics(&mut text, context, series_max);
     admin_metrics_kafka::add(&mut text, context, series_max);
     admin_metrics_amqp::add(&mut text, context);
+    admin_metrics_doctor::add(&mut text, context);
     text.finish()
 }
 

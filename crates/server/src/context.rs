@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::config::Config;
+use crate::doctor::Practice;
 use crate::half_received::HalfReceived;
 use crate::health::Health;
 use crate::nsq_auth_http::ClientTls;
@@ -83,6 +84,8 @@ pub struct ServerContext {
     /// Memory for what connections have received in part.
     pub(crate) half_received: Arc<HalfReceived>,
     pub(crate) health: Health,
+    /// What the doctor knows of the clients.
+    pub(crate) practice: Practice,
     pub(crate) started: Instant,
     /// TLS towards NSQ's auth services.
     pub(crate) auth_tls: ClientTls,

@@ -15,14 +15,16 @@
 //! Threads: one per core that serves connections (`cores`), the acceptor that hands them out
 //! (`listener`), one for all HTTP interfaces, one for what Kafka clients ask of the disk
 //! (`kafka_worker`), the router of AMQP's dead letters and delayed messages (`amqp_router`), the
-//! broker's housekeeping, and the log's own.
+//! doctor (`doctor`), the broker's housekeeping, and the log's own.
 
 mod admin;
 mod admin_amqp;
+mod admin_doctor;
 mod admin_kafka;
 mod admin_messages;
 mod admin_metrics;
 mod admin_metrics_amqp;
+mod admin_metrics_doctor;
 mod admin_metrics_kafka;
 mod admin_topics;
 pub mod admin_types;
@@ -43,6 +45,9 @@ mod connection_io;
 mod connection_output;
 mod context;
 mod cores;
+mod doctor;
+mod doctor_advice;
+mod doctor_queues;
 mod file_limit;
 mod half_received;
 mod health;
@@ -80,6 +85,7 @@ pub use config_check::OutOfRange;
 pub use config_docs::options_markdown;
 pub use config_load::{ConfigError, Sources};
 pub use context::{Addresses, CoreContext, ServerContext};
+pub use doctor_advice::AdviceFolderError;
 pub use listener::BindError;
 pub use options::{AmqpConfig, GeneralConfig, KafkaConfig, NsqConfig, OPTIONS, OptionDef};
 pub use server::{Server, StartError};

@@ -66,6 +66,7 @@ fn context() -> Arc<ServerContext> {
         started_ms: 0,
         half_received: HalfReceived::new(1 << 20, 1_000_000),
         health: Health::default(),
+        practice: crate::doctor::Practice::new(cloverleaf_doctor::Advice::default()),
         started: std::time::Instant::now(),
         auth_tls: nsq_auth_http::ClientTls::default(),
         draining: watch::Sender::new(false),

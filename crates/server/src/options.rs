@@ -189,6 +189,10 @@ options! {
         drain_timeout: Duration = "10s", "";
         /// How many connections and how many topics /metrics shows one by one, busiest first.
         metrics_series_max: u32 = "100", "";
+        /// Folder with advice of your own for the doctor: a TOML file for each family of client
+        /// libraries, read at the start after the ones that are built in. One with the same family
+        /// takes the place of ours. crates/doctor/advice/README.md says what stands in them.
+        doctor_advice_dir: Option<PathBuf> = "", "";
         /// Which log lines are written to standard error.
         log_level: LogLevel = "info", "nsqd --log-level";
     }

@@ -7,6 +7,7 @@ use std::{io, mem};
 
 use cloverleaf_amqp::host::VirtualHost;
 use cloverleaf_broker::{Broker, BrokerOptions, Clock as _, DurabilityMode, SystemClock};
+use cloverleaf_doctor::{Advice, Query, Report};
 use cloverleaf_kafka::KafkaContext;
 use cloverleaf_log::{Log, LogClock, LogOptions, RealDisk};
 use cloverleaf_nsq::http_config::RuntimeOptions;
@@ -23,6 +24,8 @@ use crate::config_value::{
     ClientAuthPolicy, DurabilityMode as ConfiguredDurability, TlsRequired, bytes, ms,
 };
 use crate::context::{Addresses, Noise, ServerContext};
+use crate::doctor::{DoctorThread, Practice};
+use crate::doctor_advice::{self, AdviceFolderError};
 use crate::file_limit::ConnectionLimits;
 use crate::half_received::HalfReceived;
 use crate::health::{Health, Vital};
@@ -45,6 +48,9 @@ pub enum StartError {
     /// It would listen where strangers can come.
     #[error(transparent)]
     AnonymousRemote(#[from] AnonymousRemote),
+    /// The doctor's advice of one's own cannot be used.
+    #[error(transparent)]
+    Advice(#[from] AdviceFolderError),
     /// TLS cannot be offered as configured.
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -73,6 +79,7 @@ pub struct Server {
     control: KafkaWorker,
     lookups: KafkaWorker,
     router: AmqpRouter,
+    doctor: DoctorThread,
     housekeeping: Option<JoinHandle<()>>,
 }
 
@@ -96,6 +103,7 @@ impl Server {
             kafka: tls::kafka_config(&config.kafka)?,
             amqp: tls::amqp_config(&config.amqp)?,
         };
+        let advice = doctor_advice::load(config.general.doctor_advice_dir.as_deref())?;
         let files = file_limit::raise_open_files_max();
         tracing::debug!(files, "open files allowed");
         fit_connections(&mut config, files);
@@ -106,7 +114,7 @@ impl Server {
         let broker = Broker::open(log.clone(), recovery, broker_options(&config), clock);
         let started = broker
             .map_err(StartError::from)
-            .and_then(|broker| Running::start(config, log.clone(), broker, tls));
+            .and_then(|broker| Running::start(config, log.clone(), broker, tls, advice));
         match started {
             Ok(running) => Ok(Server {
                 context: running.context,
@@ -115,6 +123,7 @@ impl Server {
                 control: running.control,
                 lookups: running.lookups,
                 router: running.router,
+                doctor: running.doctor,
                 housekeeping: Some(running.housekeeping),
             }),
             Err(error) => {
@@ -137,6 +146,15 @@ impl Server {
     /// What recovery found at the start, a line each.
     pub fn recovery(&self) -> &[String] {
         &self.recovery
+    }
+
+    /// What slows clients down, as far as the broker sees it. It looks once a second: a finding
+    /// needs some seconds of a client's doing, and one that has ended goes after a few more.
+    ///
+    /// It waits while the doctor makes up its mind, which takes tens of milliseconds where there
+    /// are thousands of connections.
+    pub fn doctor(&self, query: &Query) -> Report {
+        self.context.practice.report(query)
     }
 
     /// Calls `change` when the log level is changed while the broker runs (NSQ's `/config`).
@@ -164,6 +182,7 @@ impl Server {
             return;
         };
         self.context.draining.send_replace(true);
+        self.doctor.stop();
         for thread in mem::take(&mut self.threads) {
             join(thread);
         }
@@ -211,11 +230,18 @@ struct Running {
     control: KafkaWorker,
     lookups: KafkaWorker,
     router: AmqpRouter,
+    doctor: DoctorThread,
     housekeeping: JoinHandle<()>,
 }
 
 impl Running {
-    fn start(config: Config, log: Log, broker: Broker, tls: Tls) -> Result<Running, StartError> {
+    fn start(
+        config: Config,
+        log: Log,
+        broker: Broker,
+        tls: Tls,
+        advice: Advice,
+    ) -> Result<Running, StartError> {
         let (nsq, kafka, amqp) = (&config.nsq, &config.kafka, &config.amqp);
         let listeners = Listeners {
             nsq: bind(&nsq.tcp_address, "nsq.tcp_address")?,
@@ -277,6 +303,7 @@ impl Running {
                 ms(config.general.half_received_timeout).saturating_mul(1000),
             ),
             health: Health::default(),
+            practice: Practice::new(advice),
             started: Instant::now(),
             auth_tls: ClientTls::default(),
             draining: watch::Sender::new(false),
@@ -286,6 +313,7 @@ impl Running {
             config,
         });
         let router = AmqpRouter::start(&context)?;
+        let doctor = DoctorThread::start(&context)?;
         let mut running = Starting {
             context: Arc::clone(&context),
             threads: Vec::new(),
@@ -298,6 +326,7 @@ impl Running {
                 control,
                 lookups,
                 router,
+                doctor,
                 housekeeping,
             }),
             Err(error) => {
@@ -306,6 +335,7 @@ impl Running {
                 drop(control);
                 drop(lookups);
                 drop(router);
+                drop(doctor);
                 context.broker.close();
                 Err(error.into())
             }

@@ -123,6 +123,7 @@ impl Session {
             priority: priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32,
             exclusive: consume.exclusive,
             label: tag.clone(),
+            connection: self.probe.id(),
             shared_window: channel.window.clone().filter(|_| !consume.no_ack),
             auto_ack: consume.no_ack,
             ..ConsumerOptions::default()

@@ -1,0 +1,61 @@
+//! What consumers take messages from, for the doctor: subscriptions with their consumers.
+
+use std::collections::HashMap;
+
+use cloverleaf_broker::{ConsumerLook, Subscription, SubscriptionLook};
+use cloverleaf_doctor::{Consumer, Queue};
+use cloverleaf_telemetry::{ConnectionSnapshot, Protocol};
+
+use crate::context::ServerContext;
+
+/// All subscriptions that have consumers. Each is locked for as long as its consumers are copied.
+pub(crate) fn queues(context: &ServerContext, connections: &[ConnectionSnapshot]) -> Vec<Queue> {
+    let protocols: HashMap<u64, Protocol> =
+        connections.iter().map(|it| (it.id, it.protocol)).collect();
+    let mut queues = Vec::new();
+    for topic in context.broker.topics() {
+        for subscription in topic.subscriptions().iter() {
+            queues.extend(queue(subscription, &protocols));
+        }
+    }
+    queues
+}
+
+fn queue(subscription: &Subscription, protocols: &HashMap<u64, Protocol>) -> Option<Queue> {
+    let SubscriptionLook { depth, consumers } = subscription.look();
+    let mut protocol = None;
+    let mut ack_wait_ms: Option<u64> = None;
+    let mut seen = Vec::with_capacity(consumers.len());
+    for look in consumers {
+        // One without a connection is the broker's own.
+        let Some(known) = protocols.get(&look.connection) else {
+            continue;
+        };
+        protocol.get_or_insert(*known);
+        ack_wait_ms = match (ack_wait_ms, look.ack_wait_ms) {
+            (Some(least), Some(ms)) => Some(least.min(ms)),
+            (least, ms) => least.or(ms),
+        };
+        seen.push(consumer(look));
+    }
+    Some(Queue {
+        topic: subscription.topic_name().to_owned(),
+        name: subscription.name().to_owned(),
+        protocol: protocol?,
+        backlog: depth,
+        deadline_us: ack_wait_ms.map(|ms| ms.saturating_mul(1000)),
+        consumers: seen,
+        partitions: Vec::new(),
+    })
+}
+
+fn consumer(look: ConsumerLook) -> Consumer {
+    Consumer {
+        connection: look.connection,
+        credit: match look.credit {
+            u32::MAX => u64::MAX,
+            credit => u64::from(credit),
+        },
+        in_flight: u64::from(look.in_flight),
+    }
+}

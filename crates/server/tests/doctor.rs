@@ -1,0 +1,195 @@
+//! The doctor of a real broker: what it finds of real connections, and where it tells it.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod nsq_support;
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use cloverleaf_doctor::{Query, Report, Rule};
+use nsq_support::{Answer, Broker, PATIENCE, exchange, start};
+
+/// A consumer that works on one message at a time.
+struct Worker {
+    stream: TcpStream,
+    received: Vec<u8>,
+    messages: VecDeque<Vec<u8>>,
+}
+
+impl Worker {
+    fn start(broker: &Broker, identify: &str, ready: u32) -> Worker {
+        let address = broker.server.addresses().nsq_tcp.unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let size = u32::try_from(identify.len()).unwrap().to_be_bytes();
+        let hello = [b"  V2IDENTIFY\n", &size[..], identify.as_bytes()].concat();
+        stream.write_all(&hello).unwrap();
+        write!(stream, "SUB jobs work\nRDY {ready}\n").unwrap();
+        Worker {
+            stream,
+            received: Vec::new(),
+            messages: VecDeque::new(),
+        }
+    }
+
+    /// Takes what comes until then.
+    fn receive_until(&mut self, until: Instant) {
+        let mut buffer = [0; 65536];
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            self.stream.set_read_timeout(Some(left)).unwrap();
+            match self.stream.read(&mut buffer) {
+                Ok(0) => panic!("the broker has closed the connection"),
+                Ok(count) => self.received.extend_from_slice(&buffer[..count]),
+                Err(error) => {
+                    assert!(matches!(
+                        error.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut
+                    ));
+                    return;
+                }
+            }
+            self.take_frames();
+        }
+    }
+
+    fn take_frames(&mut self) {
+        while self.received.len() >= 4 {
+            let size = u32::from_be_bytes(self.received[..4].try_into().unwrap()) as usize;
+            if self.received.len() < 4 + size {
+                return;
+            }
+            let frame: Vec<u8> = self.received.drain(..4 + size).collect();
+            if frame[7] == 2 {
+                self.messages.push_back(frame[18..34].to_vec());
+            }
+        }
+    }
+
+    /// Works for so long on the oldest message.
+    fn work(&mut self, time: Duration) {
+        self.receive_until(Instant::now() + time);
+        if let Some(id) = self.messages.pop_front() {
+            self.stream
+                .write_all(&[b"FIN ", &id[..], b"\n"].concat())
+                .unwrap();
+        }
+    }
+}
+
+fn publish(broker: &Broker, count: usize) {
+    let bodies = vec!["job"; count].join("\n");
+    let answer = broker.post("/mpub?topic=jobs", bodies.as_bytes());
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+fn admin(broker: &Broker, target: &str) -> Answer {
+    let address = broker.server.addresses().admin.unwrap();
+    let head = format!("GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    exchange(address, &[head.as_bytes()])
+}
+
+fn hoarder() -> &'static str {
+    r#"{"client_id":"billing","user_agent":"go-nsq/1.1.0"}"#
+}
+
+/// One worker has taken 400 messages; another one has come, and gets nothing.
+fn play_hoarding(broker: &Broker) -> (Worker, Worker) {
+    assert_eq!(broker.post("/topic/create?topic=jobs", b"").status, 200);
+    assert_eq!(
+        broker
+            .post("/channel/create?topic=jobs&channel=work", b"")
+            .status,
+        200
+    );
+    let mut hoarder = Worker::start(broker, hoarder(), 400);
+    publish(broker, 400);
+    let deadline = Instant::now() + PATIENCE;
+    while hoarder.messages.len() < 400 {
+        assert!(Instant::now() < deadline, "the messages do not come");
+        hoarder.receive_until(Instant::now() + Duration::from_millis(50));
+    }
+    let idle = Worker::start(
+        broker,
+        r#"{"client_id":"idle","user_agent":"pynsq/0.9.1"}"#,
+        10,
+    );
+    (hoarder, idle)
+}
+
+fn work_until_found(broker: &Broker, hoarder: &mut Worker) -> Report {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        hoarder.work(Duration::from_millis(50));
+        let report = broker.server.doctor(&Query::default());
+        if !report.findings.is_empty() {
+            return report;
+        }
+        assert!(Instant::now() < deadline, "nothing is found: {report:?}");
+    }
+}
+
+#[test]
+fn a_hoarding_consumer_is_found_and_told_wherever_one_asks() {
+    let broker = start(|_| ());
+    let (mut hoarder, _idle) = play_hoarding(&broker);
+    let report = work_until_found(&broker, &mut hoarder);
+    let [finding] = &report.findings[..] else {
+        panic!("one finding is expected: {report:?}");
+    };
+    assert_eq!(finding.rule, Rule::Hoarding);
+    assert_eq!(
+        (
+            finding.client.library.as_str(),
+            finding.client.version.as_str()
+        ),
+        ("go-nsq", "1.1.0")
+    );
+    assert_eq!(finding.client.client_id, "billing");
+    assert_eq!(finding.topic.as_deref(), Some("jobs"));
+    assert_eq!(finding.subscription.as_deref(), Some("work"));
+    assert!(
+        finding
+            .changes
+            .iter()
+            .any(|change| change.setting.contains("MaxInFlight")),
+        "{:?}",
+        finding.changes
+    );
+    assert_eq!(report.connections, 2);
+
+    let told: Report = serde_json::from_str(&admin(&broker, "/api/doctor").body).unwrap();
+    assert_eq!(told.findings[0].id, finding.id);
+    let of_others = admin(&broker, "/api/doctor?client=pynsq&since=60");
+    let of_others: Report = serde_json::from_str(&of_others.body).unwrap();
+    assert_eq!(of_others.findings, []);
+    let metrics = admin(&broker, "/metrics").body;
+    for line in [
+        "cloverleaf_doctor_findings{rule=\"hoarding\"} 1",
+        "cloverleaf_doctor_findings_total{rule=\"hoarding\"} 1",
+        "cloverleaf_doctor_findings{rule=\"nagle\"} 0",
+    ] {
+        assert!(metrics.contains(line), "{line} is missing in\n{metrics}");
+    }
+}
+
+#[test]
+fn questions_that_make_no_sense_are_refused() {
+    let broker = start(|_| ());
+    for query in ["?since=soon", "?since=-1", "?sinse=3"] {
+        let answer = admin(&broker, &format!("/api/doctor{query}"));
+        assert_eq!(answer.status, 400, "{query}: {}", answer.body);
+    }
+    let long = "x".repeat(2000);
+    assert_eq!(
+        admin(&broker, &format!("/api/doctor?client={long}")).status,
+        400
+    );
+    let report: Report = serde_json::from_str(&admin(&broker, "/api/doctor").body).unwrap();
+    assert_eq!(report.findings, []);
+}
