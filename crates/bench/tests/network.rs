@@ -250,3 +250,23 @@ fn consumers_are_waited_for_as_long_as_a_narrow_line_takes() {
     let client = connect_across(&url, &Arc::new(narrow.unwrap())).unwrap();
     assert!(client.quiet(&plan()) > Duration::from_secs(60));
 }
+
+#[test]
+fn a_client_with_a_loopback_of_its_own_reaches_the_broker_at_some_ports_only() {
+    let Some(_alone) = alone() else { return };
+    let network = Network::open_with_loopback(&link(10), &[4150, 9092]).unwrap();
+    let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+    let bind = |port| move || TcpListener::bind(at(port)).unwrap();
+    let far = network.at_broker(bind(9092)).unwrap();
+    let beside = network.at_broker(bind(7000)).unwrap();
+    let own = network.at_client(bind(7000)).unwrap();
+    let connect = |port| network.at_client(|| TcpStream::connect(at(port)).unwrap());
+    let (mut client, mut near) = (connect(9092).unwrap(), connect(7000).unwrap());
+    let (broker, _) = far.accept().unwrap();
+    let (mut own, _) = own.accept().unwrap();
+    assert!(round_trips(&mut client, broker, 5)[0] >= Duration::from_millis(10));
+    near.write_all(b"x").unwrap();
+    own.read_exact(&mut [0]).unwrap();
+    beside.set_nonblocking(true).unwrap();
+    assert!(beside.accept().is_err(), "that port is not the broker's");
+}

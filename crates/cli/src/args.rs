@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Args, Command, Subcommand, ValueHint, value_parser};
 use cloverleaf_bench::command::BenchCommand;
+use cloverleaf_lab::LabArgs;
 use cloverleaf_server::{OPTIONS, OptionDef};
 
 use crate::subscription::SubscriptionCommand;
@@ -92,6 +93,8 @@ pub(crate) fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .after_help(BENCH_EXAMPLES);
+    let lab = LabArgs::augment_args(Command::new("lab"))
+        .about("Slow clients on purpose: what the doctor finds of them, or of a program of yours");
     let options = Command::new("options").about("Print the documentation of all options");
     Command::new("cloverleaf")
         .version(env!("CARGO_PKG_VERSION"))
@@ -104,6 +107,7 @@ pub(crate) fn command() -> Command {
         .subcommand(with_admin(subscription, SUBSCRIPTION_EXAMPLES))
         .subcommand(with_admin(tail, TAIL_EXAMPLES))
         .subcommand(bench)
+        .subcommand(lab)
         .subcommand(options)
 }
 

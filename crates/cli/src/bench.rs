@@ -2,16 +2,14 @@
 //! other is named.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::{fs, process, thread};
 
 use cloverleaf_bench::command::{BenchCommand, EmbedOptions, EmbeddedBroker, Session};
 use cloverleaf_bench::{GENERATOR_THREADS, Stop, allow_networks};
-use cloverleaf_server::{Config, Server, Signals, Sources};
-use tempfile::TempDir;
+use cloverleaf_server::Signals;
 
-use crate::panics;
+use crate::embedded::{Embedded, there};
 
 /// Exit status when a second Ctrl-C does not wait for what is being measured.
 const EXIT_IMPATIENT: i32 = 130;
@@ -56,61 +54,28 @@ pub(crate) fn run(command: &BenchCommand) -> anyhow::Result<bool> {
     })
 }
 
-/// A running broker and its folder, which goes when this does.
-struct Embedded {
-    server: Option<Server>,
-    _folder: TempDir,
-}
-
-impl Drop for Embedded {
-    fn drop(&mut self) {
-        // Before its folder goes.
-        if let Some(server) = self.server.take() {
-            server.shutdown();
-        }
-    }
-}
-
 fn start(options: &EmbedOptions) -> Result<EmbeddedBroker, String> {
     begin(options).map_err(|error| format!("{error:#}"))
 }
 
 fn begin(options: &EmbedOptions) -> anyhow::Result<EmbeddedBroker> {
-    panics::end_with_vital_threads();
-    let folder = tempfile::Builder::new()
-        .prefix("cloverleaf-bench-")
-        .tempdir()?;
-    let data = folder.path().join("data");
     let mut flags: BTreeMap<String, Vec<String>> = ADDRESSES
         .iter()
         .map(|option| ((*option).to_owned(), vec!["127.0.0.1:0".to_owned()]))
         .collect();
-    flags.insert("data-dir".to_owned(), vec![data.display().to_string()]);
     if let Some(mode) = &options.durability {
         flags.insert("durability".to_owned(), vec![mode.clone()]);
     }
     flags.insert("quick-ack".to_owned(), vec![options.quick_ack.to_string()]);
-    let sources = Sources {
-        file: None,
-        // Of this broker nothing is configured but what the command line says.
-        variables: BTreeMap::new(),
-        flags,
-    };
-    let server = Server::start(Config::load(&sources)?)?;
-    let addresses = server.addresses();
-    let there = |address: Option<SocketAddr>| {
-        address.ok_or_else(|| anyhow::anyhow!("it does not listen for one of its protocols"))
-    };
+    let broker = Embedded::start("bench", flags)?;
+    let addresses = broker.server()?.addresses();
     Ok(EmbeddedBroker {
         nsq: there(addresses.nsq_tcp)?,
         nsq_http: there(addresses.nsq_http)?,
         kafka: there(addresses.kafka)?,
         amqp: there(addresses.amqp)?,
-        remark: in_memory(folder.path()),
-        guard: Box::new(Embedded {
-            server: Some(server),
-            _folder: folder,
-        }),
+        remark: in_memory(broker.folder()),
+        guard: Box::new(broker),
     })
 }
 

@@ -4,6 +4,8 @@ mod allocator;
 mod args;
 mod bench;
 mod client;
+mod embedded;
+mod lab;
 mod logging;
 mod panics;
 mod serve;
@@ -18,6 +20,7 @@ use std::process::ExitCode;
 use clap::error::ContextValue;
 use clap::{ArgMatches, FromArgMatches};
 use cloverleaf_bench::command::{BenchCommand, without_secret};
+use cloverleaf_lab::LabArgs;
 
 fn main() -> ExitCode {
     allocator::give_back_soon();
@@ -57,6 +60,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
                 false => ExitCode::FAILURE,
             });
         }
+        Some(("lab", matches)) => return lab::run(&LabArgs::from_arg_matches(matches)?),
         _ => std::io::stdout().write_all(cloverleaf_server::options_markdown().as_bytes())?,
     }
     Ok(ExitCode::SUCCESS)

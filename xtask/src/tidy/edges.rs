@@ -59,10 +59,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("cloverleaf-bench", &[]),
+    ("cloverleaf-lab", &["cloverleaf-bench", "cloverleaf-doctor"]),
     (
         "cloverleaf",
         &[
             "cloverleaf-bench",
+            "cloverleaf-lab",
             "cloverleaf-server",
             "cloverleaf-broker",
             "cloverleaf-log",

@@ -16,10 +16,10 @@ use crate::words;
 #[command(next_help_heading = "Distance")]
 pub struct LinkArgs {
     /// Put the broker so far away: half of it each way
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub rtt: Option<Duration>,
     /// Up to so much longer each way, at random; nothing overtakes
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
     pub jitter: Option<Duration>,
     /// What goes through each way, all connections together: 100Mbit
     #[arg(long, value_name = "RATE")]
@@ -184,7 +184,11 @@ pub struct FleetArgs {
     pub token: Option<String>,
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+/// A time on the command line: `10`, `10s`, `500ms`, `2m`.
+///
+/// # Errors
+/// It is none.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let seconds = values::seconds(text)?;
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }

@@ -27,7 +27,7 @@ use clap::{Args, Subcommand};
 
 pub use args::{ClientArgs, LoadArgs, MessageArgs, OutputArgs, PaceArgs, TargetArgs};
 pub use compare::{CompareArgs, What};
-pub use distance::{FleetArgs, LinkArgs, RttBy};
+pub use distance::{FleetArgs, LinkArgs, RttBy, duration};
 pub use embed::{Embed, EmbedOptions, EmbeddedBroker};
 pub use live::LiveLine;
 pub use opened::Opened;

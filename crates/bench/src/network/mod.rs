@@ -16,8 +16,10 @@
 //! The broker's addresses are the same on both sides, and it takes its clients for local ones, to
 //! whom it may allow more than to others. Clients have to be started inside
 //! ([`Network::at_client`]): connections from elsewhere do not get there, and this process's other
-//! threads see nothing of it. It needs the right to make namespaces, which root has, and others get
-//! where user namespaces are allowed ([`allow_networks`]).
+//! threads see nothing of it. A program of the user's may need a 127.0.0.1 of its own: then only
+//! some ports of it are over there ([`Network::open_with_loopback`]). It needs the right to make
+//! namespaces, which root has, and others get where user namespaces are allowed
+//! ([`allow_networks`]).
 //!
 //! What carries packets is one thread named [`PROXY_THREADS`](crate::proxy::PROXY_THREADS). It does
 //! a part of what the kernel would do for client and broker: their receiving happens when it
@@ -54,6 +56,12 @@ const PACKETS_WAITING_MAX: u32 = 10_000;
 /// A first connection takes no longer than this and some round trips.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PATIENCE_ROUND_TRIPS: u32 = 10;
+
+/// The table of routes to the broker, if only some ports are there.
+const FAR_TABLE: u8 = 100;
+/// It is asked before own addresses are.
+const FAR_PRIORITY: u32 = 5;
+const OWN_PRIORITY: u32 = 10;
 
 /// Why there is no network.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +100,20 @@ impl Network {
     /// # Errors
     /// The machine does not let it.
     pub fn open(link: &Link) -> Result<Network, NetworkError> {
+        Network::make(link, &[])
+    }
+
+    /// The same for a client that needs a loopback device: of 127.0.0.1 these ports alone are the
+    /// broker's, for TCP; the others are its own.
+    ///
+    /// # Errors
+    /// The machine does not let it.
+    pub fn open_with_loopback(link: &Link, ports: &[u16]) -> Result<Network, NetworkError> {
+        Network::make(link, ports)
+    }
+
+    /// Without ports all of them are the broker's.
+    fn make(link: &Link, ports: &[u16]) -> Result<Network, NetworkError> {
         let client = Namespace::new().map_err(NetworkError::Namespace)?;
         let broker = Namespace::new().map_err(NetworkError::Namespace)?;
         // A narrow line carries packets one by one, not 64 KiB at once.
@@ -109,12 +131,22 @@ impl Network {
         let set_up = client.run(|| {
             let index = up()?;
             rtnetlink::add_address(index, CLIENT)?;
-            rtnetlink::add_route(Ipv4Addr::LOCALHOST, index, Some(CLIENT))
+            let to_broker =
+                |table: u8| rtnetlink::add_route(Ipv4Addr::LOCALHOST, index, Some(CLIENT), table);
+            if ports.is_empty() {
+                return to_broker(libc::RT_TABLE_MAIN);
+            }
+            rtnetlink::loopback_up_as_usual()?;
+            to_broker(FAR_TABLE)?;
+            for port in ports {
+                rtnetlink::add_rule_of_port(*port, FAR_TABLE, FAR_PRIORITY)?;
+            }
+            rtnetlink::move_rule_of_own_addresses(OWN_PRIORITY)
         });
         set_up.flatten().map_err(NetworkError::SetUp)?;
         let set_up = broker.run(|| {
             rtnetlink::loopback_up(Ipv4Addr::LOCALHOST)?;
-            rtnetlink::add_route(CLIENT, up()?, None)
+            rtnetlink::add_route(CLIENT, up()?, None, libc::RT_TABLE_MAIN)
         });
         set_up.flatten().map_err(NetworkError::SetUp)?;
         let relay = Relay::start(link, devices).map_err(NetworkError::SetUp)?;
@@ -127,7 +159,9 @@ impl Network {
         };
         let round_trip = link.rtt.saturating_add(link.jitter.saturating_mul(2));
         let most = PATIENCE.saturating_add(round_trip.saturating_mul(PATIENCE_ROUND_TRIPS));
-        network.rtt = network.try_out(most).map_err(NetworkError::Broken)?;
+        network.rtt = network
+            .try_out(most, ports.first().copied())
+            .map_err(NetworkError::Broken)?;
         Ok(network)
     }
 
@@ -154,10 +188,10 @@ impl Network {
     }
 
     /// Makes a connection, and asks its kernel for the round trip.
-    fn try_out(&self, most: Duration) -> io::Result<Duration> {
+    fn try_out(&self, most: Duration, port: Option<u16>) -> io::Result<Duration> {
         let begun = Instant::now();
-        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let listener = self.at_broker(|| TcpListener::bind(any)).flatten()?;
+        let there = SocketAddr::from((Ipv4Addr::LOCALHOST, port.unwrap_or_default()));
+        let listener = self.at_broker(|| TcpListener::bind(there)).flatten()?;
         let address = listener.local_addr()?;
         let connect = || TcpStream::connect_timeout(&address, most);
         let _client = self.at_client(connect).flatten()?;

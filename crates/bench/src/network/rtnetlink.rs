@@ -25,8 +25,18 @@ const LOOPBACK: u32 = 1;
 const SETTINGS: u16 = 1;
 /// `IPV4_DEVCONF_RP_FILTER` of linux/ip.h: whether packets from unlikely senders are dropped.
 const RP_FILTER: u16 = 8;
+/// `IPV4_DEVCONF_ACCEPT_LOCAL` of linux/ip.h: whether packets may come from an own address.
+const ACCEPT_LOCAL: u16 = 23;
 /// `IPV4_DEVCONF_ROUTE_LOCALNET` of linux/ip.h: whether 127.0.0.1 may come and go there.
 const ROUTE_LOCALNET: u16 = 26;
+/// Where a rule of linux/fib_rules.h looks for a route.
+const LOOK_IN_TABLE: u8 = 1;
+/// `FRA_PRIORITY`: the least is asked first.
+const PRIORITY: u16 = 6;
+/// `FRA_IP_PROTO`.
+const IP_PROTOCOL: u16 = 22;
+/// `FRA_DPORT_RANGE`: to which ports.
+const PORTS: u16 = 24;
 
 /// A device's number.
 pub(super) fn index_of(device: &str) -> io::Result<u32> {
@@ -46,6 +56,11 @@ pub(super) fn loopback_up(address: Ipv4Addr) -> io::Result<()> {
     Message::link(LOOPBACK).ask()
 }
 
+/// Switches the loopback device on as every machine has it, with all of 127.0.0.0/8.
+pub(super) fn loopback_up_as_usual() -> io::Result<()> {
+    Message::link(LOOPBACK).ask()
+}
+
 /// Switches a device on, over which 127.0.0.1 may be reached, with packets of so many bytes, of
 /// which so many may wait to be read.
 pub(super) fn device_up(index: u32, packet_bytes: u32, packets_max: u32) -> io::Result<()> {
@@ -56,6 +71,7 @@ pub(super) fn device_up(index: u32, packet_bytes: u32, packets_max: u32) -> io::
         families.nested(libc::AF_INET as u16, |ipv4| {
             ipv4.nested(SETTINGS, |settings| {
                 settings.attribute(RP_FILTER, &0u32.to_ne_bytes());
+                settings.attribute(ACCEPT_LOCAL, &1u32.to_ne_bytes());
                 settings.attribute(ROUTE_LOCALNET, &1u32.to_ne_bytes());
             });
         });
@@ -73,9 +89,15 @@ pub(super) fn add_address(index: u32, address: Ipv4Addr) -> io::Result<()> {
     message.ask()
 }
 
-/// Has what goes to an address go out there, from the address `source` if that is said.
-pub(super) fn add_route(to: Ipv4Addr, index: u32, source: Option<Ipv4Addr>) -> io::Result<()> {
-    let (table, by) = (libc::RT_TABLE_MAIN, libc::RTPROT_BOOT);
+/// Has what goes to an address go out there, from the address `source` if that is said, where this
+/// table of routes is asked.
+pub(super) fn add_route(
+    to: Ipv4Addr,
+    index: u32,
+    source: Option<Ipv4Addr>,
+    table: u8,
+) -> io::Result<()> {
+    let by = libc::RTPROT_BOOT;
     let (scope, kind) = (libc::RT_SCOPE_LINK, libc::RTN_UNICAST);
     let head = [IPV4, 32, 0, 0, table, by, scope, kind, 0, 0, 0, 0];
     let mut message = Message::new(libc::RTM_NEWROUTE, &head);
@@ -85,6 +107,20 @@ pub(super) fn add_route(to: Ipv4Addr, index: u32, source: Option<Ipv4Addr>) -> i
         message.attribute(libc::RTA_PREFSRC, &source.octets());
     }
     message.ask()
+}
+
+/// Has routes of TCP to this port looked for in a table, before those to own addresses are.
+pub(super) fn add_rule_of_port(port: u16, table: u8, priority: u32) -> io::Result<()> {
+    let mut message = Message::rule(libc::RTM_NEWRULE, table, priority);
+    message.attribute(IP_PROTOCOL, &[libc::IPPROTO_TCP as u8]);
+    message.attribute(PORTS, &[port.to_ne_bytes(), port.to_ne_bytes()].concat());
+    message.ask()
+}
+
+/// Has own addresses asked for at this priority. By itself the kernel does it before all else.
+pub(super) fn move_rule_of_own_addresses(priority: u32) -> io::Result<()> {
+    Message::rule(libc::RTM_NEWRULE, libc::RT_TABLE_LOCAL, priority).ask()?;
+    Message::rule(libc::RTM_DELRULE, libc::RT_TABLE_LOCAL, 0).ask()
 }
 
 /// One thing that is to be so.
@@ -106,6 +142,14 @@ impl Message {
         let index = index.to_ne_bytes();
         // No family, no kind; then which flags, and which of them are meant.
         Message::new(libc::RTM_NEWLINK, &[[0; 4], index, up, up].concat())
+    }
+
+    /// A rule that says which table is asked.
+    fn rule(what: u16, table: u8, priority: u32) -> Message {
+        let head = [IPV4, 0, 0, 0, table, 0, 0, LOOK_IN_TABLE, 0, 0, 0, 0];
+        let mut message = Message::new(what, &head);
+        message.attribute(PRIORITY, &priority.to_ne_bytes());
+        message
     }
 
     fn attribute(&mut self, what: u16, value: &[u8]) {

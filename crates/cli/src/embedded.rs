@@ -1,0 +1,73 @@
+//! A broker in this process, on a temporary folder.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use cloverleaf_doctor::{Query, Report};
+use cloverleaf_server::{Config, Server, Sources};
+use tempfile::TempDir;
+
+use crate::panics;
+
+/// A running broker and its folder, which goes when this does.
+pub(crate) struct Embedded {
+    server: Option<Server>,
+    folder: TempDir,
+}
+
+impl Embedded {
+    /// Starts one with these options and no others: of it nothing is configured but what the
+    /// command line says. `name` is what its folder is called.
+    pub(crate) fn start(
+        name: &str,
+        mut flags: BTreeMap<String, Vec<String>>,
+    ) -> anyhow::Result<Embedded> {
+        panics::end_with_vital_threads();
+        let folder = tempfile::Builder::new()
+            .prefix(&format!("cloverleaf-{name}-"))
+            .tempdir()?;
+        let data: PathBuf = folder.path().join("data");
+        flags.insert("data-dir".to_owned(), vec![data.display().to_string()]);
+        let sources = Sources {
+            file: None,
+            variables: BTreeMap::new(),
+            flags,
+        };
+        let server = Server::start(Config::load(&sources)?)?;
+        Ok(Embedded {
+            server: Some(server),
+            folder,
+        })
+    }
+
+    /// The broker.
+    pub(crate) fn server(&self) -> anyhow::Result<&Server> {
+        let server = self.server.as_ref();
+        server.ok_or_else(|| anyhow::anyhow!("the broker has ended"))
+    }
+
+    /// What its doctor says; `None` when it has ended.
+    pub(crate) fn doctor(&self, query: &Query) -> Option<Report> {
+        Some(self.server.as_ref()?.doctor(query))
+    }
+
+    /// Where its data are.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        // Before its folder goes.
+        if let Some(server) = self.server.take() {
+            server.shutdown();
+        }
+    }
+}
+
+/// An address that was asked for.
+pub(crate) fn there(address: Option<SocketAddr>) -> anyhow::Result<SocketAddr> {
+    address.ok_or_else(|| anyhow::anyhow!("it does not listen for one of its protocols"))
+}

@@ -1,0 +1,84 @@
+//! `cloverleaf lab`: the command line of the lab crate, with brokers in this process.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::{process, thread};
+
+use cloverleaf_bench::{GENERATOR_THREADS, Stop, allow_networks};
+use cloverleaf_lab::{Addresses, BrokerOptions, LabArgs, LabBroker, Outcome, Page};
+use cloverleaf_server::Signals;
+
+use crate::embedded::{Embedded, there};
+
+/// Exit status when a second Ctrl-C does not wait for what is being done.
+const EXIT_IMPATIENT: i32 = 130;
+
+/// Does what the arguments say.
+pub(crate) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
+    if args.wants_networks() {
+        // Where it is refused, making one says so, or nobody needs it.
+        let _ = allow_networks();
+    }
+    let stop = Stop::default();
+    let signals = Signals::listen(|| process::exit(EXIT_IMPATIENT))?;
+    let told = stop.clone();
+    let name = format!("{GENERATOR_THREADS}signals");
+    thread::Builder::new().name(name).spawn(move || {
+        signals.wait();
+        told.set();
+    })?;
+    let page = Page {
+        width: 100,
+        with_colours: false,
+    };
+    let outcome = match args.run(&start, &stop, &page) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            eprintln!("cloverleaf: {error}");
+            Outcome::Failed
+        }
+    };
+    Ok(ExitCode::from(match outcome {
+        Outcome::Good => 0,
+        Outcome::Found => 1,
+        Outcome::Failed => 2,
+    }))
+}
+
+fn start(options: &BrokerOptions) -> Result<LabBroker, String> {
+    begin(options).map_err(|error| format!("{error:#}"))
+}
+
+fn begin(options: &BrokerOptions) -> anyhow::Result<LabBroker> {
+    let ports = &options.ports;
+    let mut flags: BTreeMap<String, Vec<String>> = [
+        ("kafka", ports.kafka),
+        ("amqp", ports.amqp),
+        ("nsq-tcp", ports.nsq),
+        ("nsq-http", ports.nsq_http),
+        ("nsq-lookup-http", ports.nsq_lookup),
+        ("admin", ports.admin),
+    ]
+    .into_iter()
+    .map(|(name, port)| (format!("{name}-address"), vec![format!("127.0.0.1:{port}")]))
+    .collect();
+    for (name, value) in &options.settings {
+        flags.insert(name.clone(), vec![value.clone()]);
+    }
+    let broker = Arc::new(Embedded::start("lab", flags)?);
+    let addresses = broker.server()?.addresses();
+    let asked = Arc::clone(&broker);
+    Ok(LabBroker {
+        addresses: Addresses {
+            kafka: there(addresses.kafka)?,
+            amqp: there(addresses.amqp)?,
+            nsq: there(addresses.nsq_tcp)?,
+            nsq_http: there(addresses.nsq_http)?,
+            nsq_lookup: addresses.nsq_lookup_http,
+            admin: there(addresses.admin)?,
+        },
+        doctor: Box::new(move |query| asked.doctor(query)),
+        guard: Box::new(broker),
+    })
+}

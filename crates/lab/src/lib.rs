@@ -1,0 +1,26 @@
+//! A laboratory for slow clients: a broker in this process, as far away as is wished, clients that
+//! do something wrong, and the doctor that should find out what.
+//!
+//! ```text
+//!   client's network                      broker's network
+//!     a program, or a client library  ◄─ round trip ─►  the embedded broker
+//!                                                         └─ its doctor ──► Report
+//! ```
+//!
+//! Two ways to use it. [`RunArgs`] runs a program of the user's own beside a broker that is some
+//! milliseconds away, and tells what the doctor has found at its end.
+//!
+//! What it is not: a benchmark. Rates are those of a client that does something wrong.
+//!
+//! Architecture invariant: this crate knows no crate of the broker but the doctor, whose findings
+//! it checks. The command line hands the broker over ([`StartBroker`]).
+
+mod broker;
+mod command;
+mod place;
+mod run;
+
+pub use broker::{Addresses, AskDoctor, BrokerOptions, LabBroker, Ports, StartBroker};
+pub use command::{LabArgs, LabCommand, Outcome, Page};
+pub use place::LabError;
+pub use run::RunArgs;

@@ -1,0 +1,203 @@
+//! Where a broker and its clients are: how far from each other, and who makes it so.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
+
+use cloverleaf_bench::command::{LinkArgs, RttBy};
+use cloverleaf_bench::{Carries, Link, Network, Proxy, words};
+use cloverleaf_doctor::{Query, Report};
+
+use crate::broker::{Addresses, BrokerOptions, LabBroker, Ports, StartBroker};
+
+/// Why the lab cannot do what it should.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// The kernel was to make the distance.
+    #[error("no --rtt-by kernel: {0}")]
+    NoKernel(String),
+    /// The broker does not start.
+    #[error("the broker does not start: {0}")]
+    Broker(String),
+    /// It has ended.
+    #[error("the broker has ended")]
+    Gone,
+    /// The system does not let it.
+    #[error("{what}: {error}")]
+    System {
+        /// What was to be done.
+        what: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// An option of the broker is not written as `NAME=VALUE`.
+    #[error("--set {0}: write NAME=VALUE, such as quick-ack=false")]
+    Setting(String),
+}
+
+impl LabError {
+    pub(crate) fn system(what: &str, error: io::Error) -> LabError {
+        LabError::System {
+            what: what.to_owned(),
+            error,
+        }
+    }
+}
+
+/// A broker, and the way to it.
+pub(crate) struct Place {
+    // In this order they end: the broker is in the network.
+    broker: LabBroker,
+    reached: Addresses,
+    distance: Distance,
+}
+
+enum Distance {
+    None,
+    Kernel(Network),
+    Proxy {
+        link: Link,
+        because: Option<String>,
+        _proxies: Vec<Proxy>,
+    },
+}
+
+impl Place {
+    /// Starts a broker at this distance, on its usual ports where nobody else has them.
+    pub(crate) fn open(
+        link: &LinkArgs,
+        settings: &[(String, String)],
+        start: &StartBroker<'_>,
+    ) -> Result<Place, LabError> {
+        let (far, by) = (link.link(), link.rtt_by);
+        let options = |ports: Ports| BrokerOptions {
+            ports,
+            settings: settings.iter().cloned().collect(),
+        };
+        let begin = |ports: Ports| start(&options(ports)).map_err(LabError::Broker);
+        if far.is_none() {
+            // Somebody may take one of them at this moment.
+            let broker = begin(Ports::USUAL.without(is_taken));
+            let broker = broker.or_else(|_| begin(Ports::default()))?;
+            return Ok(Place {
+                reached: broker.addresses,
+                broker,
+                distance: Distance::None,
+            });
+        }
+        let network = match by {
+            RttBy::Proxy => Err(None),
+            RttBy::Auto | RttBy::Kernel => {
+                // Programs talk to themselves over 127.0.0.1, too.
+                let network = Network::open_with_loopback(&far, &Ports::USUAL.all());
+                network.map_err(|error| Some(error.to_string()))
+            }
+        };
+        match network {
+            Ok(network) => {
+                // Nobody else is there.
+                let broker = network.at_broker(|| begin(Ports::USUAL));
+                let broker = broker
+                    .map_err(|error| LabError::system("the network cannot be entered", error))??;
+                Ok(Place {
+                    reached: broker.addresses,
+                    broker,
+                    distance: Distance::Kernel(network),
+                })
+            }
+            Err(Some(because)) if by == RttBy::Kernel => Err(LabError::NoKernel(because)),
+            Err(because) => Place::behind_proxies(begin(Ports::default())?, far, because),
+        }
+    }
+
+    fn behind_proxies(
+        broker: LabBroker,
+        link: Link,
+        because: Option<String>,
+    ) -> Result<Place, LabError> {
+        let mut proxies = Vec::new();
+        let usual = Ports::USUAL.without(is_taken);
+        let mut door = |port: u16, carries: Carries, upstream: SocketAddr| {
+            let proxy = Proxy::start(link, carries, at(port), upstream)
+                .map_err(|error| LabError::system("the proxy does not start", error))?;
+            let address = proxy.address();
+            proxies.push(proxy);
+            Ok::<SocketAddr, LabError>(address)
+        };
+        let inner = &broker.addresses;
+        let reached = Addresses {
+            kafka: door(usual.kafka, Carries::Kafka, inner.kafka)?,
+            amqp: door(usual.amqp, Carries::Bytes, inner.amqp)?,
+            nsq: door(usual.nsq, Carries::Bytes, inner.nsq)?,
+            nsq_http: door(usual.nsq_http, Carries::Bytes, inner.nsq_http)?,
+            // It would tell of the broker itself, past the proxy.
+            nsq_lookup: None,
+            admin: inner.admin,
+        };
+        Ok(Place {
+            broker,
+            reached,
+            distance: Distance::Proxy {
+                link,
+                because,
+                _proxies: proxies,
+            },
+        })
+    }
+
+    /// Where clients reach the broker.
+    pub(crate) fn reached(&self) -> &Addresses {
+        &self.reached
+    }
+
+    /// What its doctor says.
+    pub(crate) fn report(&self, query: &Query) -> Result<Report, LabError> {
+        (self.broker.doctor)(query).ok_or(LabError::Gone)
+    }
+
+    /// Does something from where clients are. Threads and processes that it makes are there, too.
+    pub(crate) fn at_client<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        match &self.distance {
+            Distance::Kernel(network) => network.at_client(work),
+            Distance::None | Distance::Proxy { .. } => Ok(work()),
+        }
+    }
+
+    /// The round trip that the kernel sees; `None` where it sees none.
+    pub(crate) fn rtt(&self) -> Option<Duration> {
+        match &self.distance {
+            Distance::Kernel(network) => Some(network.rtt()),
+            Distance::None | Distance::Proxy { .. } => None,
+        }
+    }
+
+    /// How far, and who makes it so.
+    pub(crate) fn note(&self) -> String {
+        match &self.distance {
+            Distance::None => "on this machine, without a distance".to_owned(),
+            Distance::Kernel(network) => format!(
+                "a round trip away that the kernel makes of packets, {} by TCP itself",
+                words::time(network.rtt().as_nanos() as f64)
+            ),
+            Distance::Proxy { link, because, .. } => {
+                let because = match because {
+                    Some(reason) => format!(" Not by the kernel: {reason}."),
+                    None => String::new(),
+                };
+                format!(
+                    "behind a proxy that delays ({link}). TCP does not see that delay, so the \
+                     doctor cannot tell waiting from thinking, and finds less.{because}"
+                )
+            }
+        }
+    }
+}
+
+fn at(port: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// Whether somebody listens there, in the network of this thread.
+fn is_taken(port: u16) -> bool {
+    TcpListener::bind(at(port)).is_err()
+}

@@ -1,0 +1,296 @@
+//! `cloverleaf lab run -- COMMAND…`: a program of the user's own beside a broker that is some
+//! milliseconds away, and what the doctor has seen of it.
+
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use cloverleaf_bench::Stop;
+use cloverleaf_bench::command::{LinkArgs, duration};
+use cloverleaf_doctor::{Query, Report, findings_text};
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde::Serialize;
+
+use crate::broker::StartBroker;
+use crate::command::{Outcome, Page};
+use crate::place::{LabError, Place};
+
+/// How often is looked whether the program has ended.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What a program has to end in when it is told to.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Less than this is too short for most findings.
+const WATCHED_MIN: Duration = Duration::from_secs(15);
+
+/// What to run, and how far from the broker.
+#[derive(Debug, Clone, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    link: LinkArgs,
+    /// End the program after this time, if it has not ended by itself
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+    /// Set an option of the broker, by its name on the command line of `serve`: quick-ack=false
+    #[arg(long, value_name = "NAME=VALUE")]
+    set: Vec<String>,
+    /// Print the doctor's report as JSON, and what the program prints to standard error
+    #[arg(long)]
+    json: bool,
+    /// The program, and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// How the program ended.
+#[derive(Debug, Serialize)]
+struct Run {
+    /// How far the broker was, and who made it so.
+    distance: String,
+    /// The round trip as the kernel saw it, in microseconds; 0 where it saw none.
+    rtt_us: u64,
+    /// How long the program ran, in microseconds.
+    ran_us: u64,
+    /// Its exit status; `None` when a signal ended it.
+    exit_code: Option<i32>,
+    /// The signal that ended it.
+    signal: Option<i32>,
+    /// It was told to end, because the time was over or the user wished it.
+    is_told: bool,
+}
+
+impl Run {
+    fn is_good(&self) -> bool {
+        self.is_told || self.exit_code == Some(0)
+    }
+}
+
+/// The report, with what is known of the run beside it.
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    run: &'a Run,
+}
+
+impl RunArgs {
+    /// Whether it may need networks of the kernel's.
+    pub(crate) fn wants_networks(&self) -> bool {
+        !self.link.link().is_none()
+    }
+
+    /// Runs the program, and prints what the doctor has found.
+    pub(crate) fn run(
+        &self,
+        start: &StartBroker<'_>,
+        stop: &Stop,
+        page: &Page,
+    ) -> Result<Outcome, LabError> {
+        let set = self.set.iter().map(|text| setting(text));
+        let set = set.collect::<Result<Vec<_>, _>>()?;
+        let place = Place::open(&self.link, &set, start)?;
+        let note = place.note();
+        let reached = place.reached();
+        eprintln!("The broker is {note}");
+        eprintln!(
+            "Kafka {}, AMQP {}, NSQ {}, admin {}; see the environment, CLOVERLEAF_*.",
+            reached.kafka, reached.amqp, reached.nsq, reached.admin
+        );
+        let mut program = self.begin(&place)?;
+        let begun = Instant::now();
+        let (status, is_told) = program.wait(self.time, stop)?;
+        // Before the rest of the program is told to end: what it leaves is no finding.
+        let report = place.report(&Query {
+            since_us: Some(u64::MAX),
+            client: None,
+        })?;
+        drop(program);
+        let run = Run {
+            distance: note,
+            rtt_us: place.rtt().map_or(0, |rtt| rtt.as_micros() as u64),
+            ran_us: begun.elapsed().as_micros() as u64,
+            exit_code: status.code(),
+            signal: status.signal(),
+            is_told,
+        };
+        self.print(&report, &run, page)?;
+        Ok(match report.findings.is_empty() {
+            _ if !run.is_good() => Outcome::Failed,
+            false => Outcome::Found,
+            true => Outcome::Good,
+        })
+    }
+
+    fn begin(&self, place: &Place) -> Result<Program, LabError> {
+        let what = format!("{} cannot be run", self.command.join(" "));
+        let failed = |error| LabError::system(&what, error);
+        let (name, args) = match self.command.split_first() {
+            Some(it) => it,
+            None => return Err(failed(io::ErrorKind::InvalidInput.into())),
+        };
+        let mut command = Command::new(name);
+        command
+            .args(args)
+            .envs(place.reached().variables())
+            .stdin(Stdio::null())
+            // So that what it starts can be told to end with it.
+            .process_group(0);
+        if self.json {
+            let errors = io::stderr().as_fd().try_clone_to_owned();
+            command.stdout(errors.map_err(failed)?);
+        }
+        let child = place.at_client(|| command.spawn());
+        let child = child.flatten().map_err(failed)?;
+        Ok(Program {
+            group: Pid::from_child(&child),
+            child,
+        })
+    }
+
+    fn print(&self, report: &Report, run: &Run, page: &Page) -> Result<(), LabError> {
+        let mut out = io::stdout().lock();
+        let text = match self.json {
+            true => {
+                let answer = Answer { report, run };
+                let text = serde_json::to_string_pretty(&answer).map_err(io::Error::other);
+                text.map_err(|error| LabError::system("the report cannot be written", error))?
+            }
+            false => findings_text(report, page.width, page.with_colours),
+        };
+        let written = writeln!(out, "{}", text.trim_end());
+        written.map_err(|error| LabError::system("the report cannot be printed", error))?;
+        if !run.is_good() {
+            eprintln!("The program failed: {}.", ended(run));
+        }
+        if Duration::from_micros(report.watched_us) < WATCHED_MIN && report.findings.is_empty() {
+            eprintln!("It ran for less than 15 seconds: too short for most findings.");
+        }
+        Ok(())
+    }
+}
+
+fn ended(run: &Run) -> String {
+    match (run.exit_code, run.signal) {
+        (Some(code), _) => format!("exit status {code}"),
+        (None, Some(signal)) => format!("ended by signal {signal}"),
+        (None, None) => "its end is not known".to_owned(),
+    }
+}
+
+fn setting(text: &str) -> Result<(String, String), LabError> {
+    let parts = text.split_once('=');
+    let (name, value) = parts.ok_or_else(|| LabError::Setting(text.to_owned()))?;
+    Ok((name.trim_start_matches("--").to_owned(), value.to_owned()))
+}
+
+/// A program that runs, with all that it has started: dropped, none of it does.
+struct Program {
+    child: Child,
+    group: Pid,
+}
+
+impl Program {
+    /// Waits for its end; tells it to end when the time is over or `stop` is set.
+    fn wait(
+        &mut self,
+        time: Option<Duration>,
+        stop: &Stop,
+    ) -> Result<(ExitStatus, bool), LabError> {
+        let begun = Instant::now();
+        let is_over = || stop.is_set() || time.is_some_and(|time| begun.elapsed() >= time);
+        if let Some(status) = self.ended_before(is_over)? {
+            return Ok((status, false));
+        }
+        self.tell(Signal::TERM);
+        let told = Instant::now();
+        if let Some(status) = self.ended_before(|| told.elapsed() >= PATIENCE)? {
+            return Ok((status, true));
+        }
+        self.tell(Signal::KILL);
+        let status = self.child.wait();
+        let status = status.map_err(|error| LabError::system("the program is lost", error))?;
+        Ok((status, true))
+    }
+
+    fn ended_before(&mut self, is_over: impl Fn() -> bool) -> Result<Option<ExitStatus>, LabError> {
+        loop {
+            let status = self.child.try_wait();
+            let status = status.map_err(|error| LabError::system("the program is lost", error))?;
+            if status.is_some() || is_over() {
+                return Ok(status);
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn tell(&self, signal: Signal) {
+        // Nobody may be left of it.
+        let _ = kill_process_group(self.group, signal);
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.tell(Signal::KILL);
+        // It has ended, or ends now.
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn options_of_the_broker_are_names_and_values() {
+        let quick = setting("--quick-ack=false").unwrap();
+        assert_eq!(quick, ("quick-ack".to_owned(), "false".to_owned()));
+        let error = setting("quick-ack").unwrap_err().to_string();
+        assert!(error.contains("write NAME=VALUE"), "{error}");
+    }
+
+    fn program(script: &str) -> Program {
+        let mut command = Command::new("sh");
+        let child = command.args(["-c", script]).process_group(0).spawn();
+        let child = child.unwrap();
+        Program {
+            group: Pid::from_child(&child),
+            child,
+        }
+    }
+
+    #[test]
+    fn a_program_ends_by_itself_or_is_told_to() {
+        let (status, is_told) = program("exit 3").wait(None, &Stop::default()).unwrap();
+        assert_eq!((status.code(), is_told), (Some(3), false));
+        let now = Some(Duration::ZERO);
+        let mut endless = program("while :; do sleep 1; done");
+        let (status, is_told) = endless.wait(now, &Stop::default()).unwrap();
+        assert_eq!((status.signal(), is_told), (Some(15), true));
+        let stop = Stop::default();
+        stop.set();
+        assert!(program("sleep 100").wait(None, &stop).unwrap().1);
+    }
+
+    #[test]
+    fn nothing_that_it_started_is_left() {
+        let mut parent = program("sleep 1000 & exit 0");
+        let group = parent.group;
+        parent.wait(None, &Stop::default()).unwrap();
+        rustix::process::test_kill_process_group(group).unwrap();
+        drop(parent);
+        // A killed process is there until somebody has asked for it, which init does.
+        let begun = Instant::now();
+        while rustix::process::test_kill_process_group(group).is_ok() {
+            assert!(begun.elapsed() < Duration::from_secs(10));
+            thread::yield_now();
+        }
+    }
+}
