@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::consumer::Consumer;
+use crate::consumer::{Consumer, Holding};
 use crate::consumers::ConsumerState;
 use crate::message::{Delivery, MessageRange};
 use crate::options::ConsumerOptions;
@@ -164,6 +164,12 @@ impl Subscription {
         self.state.lock().in_flight_at(slot)
     }
 
+    pub(crate) fn holding_of(&self, slot: u32) -> Holding {
+        let state = self.state.lock();
+        let consumer = state.consumers.get(slot);
+        consumer.map_or_else(Holding::default, ConsumerState::holding)
+    }
+
     pub(crate) fn has_consumers(&self) -> bool {
         self.state.lock().consumers.counted() > 0
     }
@@ -179,6 +185,13 @@ impl State {
     pub(crate) fn settle(&mut self, slot: u32, count: u32) {
         let settle = |consumer: &mut ConsumerState| consumer.settle(count);
         let freed = self.consumers.change(slot, settle).flatten();
+        self.freed(freed);
+    }
+
+    /// Deadlines of a consumer's messages have passed.
+    pub(crate) fn time_out(&mut self, slot: u32, count: u32) {
+        let time_out = |consumer: &mut ConsumerState| consumer.time_out(count);
+        let freed = self.consumers.change(slot, time_out).flatten();
         self.freed(freed);
     }
 

@@ -18,6 +18,15 @@ pub struct Settlement {
     pub attempts: u16,
 }
 
+/// What a consumer holds, and what was taken from it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Holding {
+    /// Messages in flight to it.
+    pub in_flight: u32,
+    /// Messages that it ever held for too long, and that others may have got.
+    pub timed_out: u64,
+}
+
 /// One consumer of a subscription. Dropping it detaches it; what it held is delivered to others.
 #[derive(Debug)]
 pub struct Consumer {
@@ -160,6 +169,11 @@ impl Consumer {
     /// Messages in flight to this consumer.
     pub fn in_flight(&self) -> u32 {
         self.subscription.in_flight_of(self.slot)
+    }
+
+    /// What it holds, and what was taken from it.
+    pub fn holding(&self) -> Holding {
+        self.subscription.holding_of(self.slot)
     }
 }
 

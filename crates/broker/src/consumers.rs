@@ -7,6 +7,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
+use crate::consumer::Holding;
 use crate::options::{ConsumerOptions, Dispatch, SubscriptionOptions};
 use crate::outbox::Outbox;
 use crate::ranking::{Place, Ranking};
@@ -33,6 +34,8 @@ pub(crate) struct ConsumerState {
     /// The place in the order of arrival.
     arrival: u64,
     pub(crate) delivered: u64,
+    /// Messages that were taken from it because it held them for too long.
+    timed_out: u64,
     /// Where it stands in the ranking, if it does.
     pub(crate) place: Option<Place>,
 }
@@ -51,6 +54,7 @@ impl ConsumerState {
             options,
             arrival,
             delivered: 0,
+            timed_out: 0,
             place: None,
         };
         consumer.share(window);
@@ -91,6 +95,20 @@ impl ConsumerState {
         } else {
             u64::from(self.window.saturating_sub(self.in_flight))
         }
+    }
+
+    /// What it holds.
+    pub(crate) fn holding(&self) -> Holding {
+        Holding {
+            in_flight: self.in_flight,
+            timed_out: self.timed_out,
+        }
+    }
+
+    /// Deadlines of messages have passed. Returns the shared window that has new room.
+    pub(crate) fn time_out(&mut self, count: u32) -> Option<Arc<SharedWindow>> {
+        self.timed_out += u64::from(count);
+        self.settle(count)
     }
 
     /// Messages are no longer in flight. Returns the shared window that has new room.

@@ -62,7 +62,7 @@ pub use attaching::AttachError;
 pub use broker::{Broker, CatalogError, NAME_BYTES_MAX, OpenError, PARTITIONS_MAX};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use committed::Committed;
-pub use consumer::{Consumer, Settlement};
+pub use consumer::{Consumer, Holding, Settlement};
 pub use entries::EntryError;
 #[doc(hidden)]
 pub use entries::is_entry;

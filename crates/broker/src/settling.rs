@@ -165,7 +165,7 @@ impl Subscription {
             self.rest_marks(state, now_ms);
             while let Some(expired) = state.ledger.expire(now_ms) {
                 if let Expired::TimedOut { consumer, count } = expired {
-                    state.settle(consumer, count);
+                    state.time_out(consumer, count);
                     self.counters
                         .timed_out
                         .fetch_add(u64::from(count), Ordering::Relaxed);

@@ -168,6 +168,8 @@ fn a_deadline_gives_the_message_to_another_and_an_extension_moves_it() {
     let late = [receive(&first).unwrap(), receive(&second).unwrap()].concat();
     assert_eq!(late.len(), 1);
     assert_eq!(subscription.stats().timed_out, 2);
+    let timed_out = [&first, &second].map(|it| it.holding().timed_out);
+    assert_eq!(timed_out, [2, 0]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use std::task::{Context, Poll, Waker};
 
-use cloverleaf_broker::{Consumer, Delivery, MessageId};
+use cloverleaf_broker::{Consumer, Delivery, Holding, MessageId};
 use cloverleaf_log::RecordCursor;
 use cloverleaf_session::Now;
 use cloverleaf_telemetry::Probe;
@@ -32,6 +32,8 @@ pub(crate) struct Consuming {
     ready: u32,
     /// Messages that were sent and not settled.
     with_client: u32,
+    /// Deadlines that have passed, as far as the probe knows.
+    timed_out: u64,
     last_delivery_us: u64,
     /// Deliveries are held back until [`Consuming::due_us`].
     holds: bool,
@@ -75,6 +77,7 @@ impl Consuming {
             last_fin: None,
             ready: 0,
             with_client: 0,
+            timed_out: 0,
             last_delivery_us: 0,
             holds: false,
             closing: false,
@@ -279,7 +282,12 @@ impl Consuming {
     }
 
     fn tell_in_flight(&mut self, now: Now, client: &ClientHandle, probe: &Probe) {
-        let in_flight = self.consumer.in_flight();
+        let Holding {
+            in_flight,
+            timed_out,
+        } = self.consumer.holding();
+        probe.timed_out(timed_out.saturating_sub(self.timed_out));
+        self.timed_out = timed_out;
         // Messages that timed out are in nobody's hand any more.
         self.with_client = self.with_client.min(in_flight);
         client.in_flight_count.set(in_flight.into());

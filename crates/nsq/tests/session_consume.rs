@@ -118,6 +118,15 @@ fn a_message_that_is_not_finished_in_time_comes_again() {
     let again = consumer.messages();
     assert_eq!((&again[0].id, again[0].attempts), (&first[0].id, 2));
     assert_eq!(world.channel("t", "ch").timed_out, 1);
+    // The doctor is told, and that the work was done nevertheless.
+    let seen = || {
+        let snapshot = world.registry.snapshot(world.now().us, |_| None);
+        snapshot.connections[0].counters
+    };
+    assert_eq!((seen().timeouts, seen().acks_late), (1, 0));
+    consumer.send(&fin(&again[0].id));
+    consumer.send(&fin(&first[0].id));
+    assert_eq!((seen().acks, seen().acks_late), (1, 1));
 }
 
 #[test]
