@@ -241,6 +241,13 @@ impl Broker {
         offsets.iter().map(committed).collect()
     }
 
+    /// How far a group has come, by topic and partition: its committed offsets without their notes.
+    pub fn committed_places(&self, group: &str) -> HashMap<(Uuid, u32), Offset> {
+        let groups = self.shared.committed.groups.lock();
+        let offsets = groups.get(group).into_iter().flatten();
+        offsets.map(|(place, mark)| (*place, mark.offset)).collect()
+    }
+
     /// The committed offset of a group for one partition.
     pub fn committed_offset(&self, group: &str, topic: Uuid, partition: u32) -> Option<Committed> {
         let groups = self.shared.committed.groups.lock();

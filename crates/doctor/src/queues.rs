@@ -72,7 +72,9 @@ impl QueueHistory {
         });
         let oldest_us = taken_us.saturating_sub(LOOK_AGE_US_MAX);
         self.looks.retain(|look| look.taken_us >= oldest_us);
-        if !seen.partitions.is_empty() && taken_us >= self.marks[1].taken_us + MARK_US {
+        let marked_us = self.marks[1].taken_us;
+        let is_due = marked_us == 0 || taken_us >= marked_us.saturating_add(MARK_US);
+        if !seen.partitions.is_empty() && is_due {
             self.marks.swap(0, 1);
             let count = seen.partitions.len().min(PARTITIONS_MAX);
             self.marks[1] = Mark {
@@ -217,6 +219,27 @@ mod tests {
         queues.look(&[queue("b", &[(1, 1), (2, 0)], 9)], 61_000_000);
         assert_eq!(queues.all().len(), 1);
         assert_eq!(queues.all()[0].waiting_share(), 0.0, "one look is none");
+    }
+
+    #[test]
+    fn partitions_are_compared_once_eight_seconds_have_passed() {
+        let mut queues = Queues::default();
+        let mut seen = queue("a", &[(1, 0)], 0);
+        let mut span = |second: u64| {
+            seen.partitions = vec![Partition {
+                partition: 0,
+                published: second,
+                lag: 0,
+                connection: None,
+            }];
+            queues.look(std::slice::from_ref(&seen), second * 1_000_000);
+            queues.all()[0].queue_span_us()
+        };
+        // Of a broker that has just been started, too.
+        let spans: Vec<_> = (1..=18).map(&mut span).collect();
+        assert!(spans[..8].iter().all(Option::is_none), "{spans:?}");
+        assert_eq!(spans[8], Some(8_000_000));
+        assert_eq!(spans[15..17], [Some(15_000_000), Some(8_000_000)]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cloverleaf_broker::Broker;
 
 use crate::control::{ClientMetrics, ProducerIds};
-use crate::fetch::FetchSessions;
+use crate::fetch::{FetchSessions, Readers};
 use crate::groups::Groups;
 use crate::options::KafkaOptions;
 
@@ -29,6 +29,8 @@ pub struct KafkaContext {
     pub client_metrics: ClientMetrics,
     /// The numbers of idempotent producers.
     pub producer_ids: ProducerIds,
+    /// Which connection reads what.
+    pub readers: Arc<Readers>,
     pub(crate) fetch_sessions: Arc<FetchSessions>,
     /// Consumer groups. To be told the time: [`Groups::tick`].
     pub groups: Arc<Groups>,
@@ -45,6 +47,7 @@ impl KafkaContext {
         let groups = Groups::new(broker.clone(), worker.clone(), &options);
         Arc::new(Self {
             fetch_sessions: FetchSessions::new(options.fetch_sessions_max),
+            readers: Arc::default(),
             client_metrics: ClientMetrics::default(),
             producer_ids: ProducerIds::default(),
             groups,

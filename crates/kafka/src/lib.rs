@@ -27,5 +27,6 @@ pub mod wire;
 mod wire_out;
 
 pub use context::{KafkaContext, Worker};
+pub use fetch::{Readers, Reading};
 pub use options::KafkaOptions;
 pub use session::{Session, SessionParts};

@@ -482,6 +482,7 @@ impl cloverleaf_session::Session for Session {
         let env = Env {
             context: &self.context,
             now,
+            connection: self.probe.id(),
             is_ending: self.phase != Phase::Open,
         };
         let mut is_waiting = false;

@@ -24,6 +24,9 @@ const NAME: &str = "doctor";
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// After a look it rests for this many times as long as that took, at least.
+const REST_FACTOR: u32 = 3;
+
 /// How long it rests after a fault, which would come again with the same connections.
 const REST: Duration = Duration::from_secs(60);
 
@@ -120,11 +123,14 @@ fn run(context: &ServerContext, ended: &Receiver<()>) {
     let mut log = FindingsLog::default();
     let mut next = Instant::now();
     loop {
+        let began = Instant::now();
         next = match context.practice.observe_safely(&observation(context)) {
             Some(new) => {
                 log.write(&new, context.now_us());
-                // A look that came late is not made up for.
-                (next + INTERVAL).max(Instant::now())
+                // A look that came late is not made up for, and one that takes long leaves the
+                // machine to others for longer.
+                let now = Instant::now();
+                (next + INTERVAL).max(now + REST_FACTOR * (now - began))
             }
             None => {
                 tracing::error!(

@@ -1,14 +1,17 @@
-//! What consumers take messages from, for the doctor: subscriptions with their consumers.
+//! What consumers take messages from, for the doctor: subscriptions with their consumers,
+//! and Kafka's groups.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use cloverleaf_broker::{ConsumerLook, Subscription, SubscriptionLook};
 use cloverleaf_doctor::{Consumer, Queue};
 use cloverleaf_telemetry::{ConnectionSnapshot, Protocol};
 
 use crate::context::ServerContext;
+use crate::doctor_groups;
 
-/// All subscriptions that have consumers. Each is locked for as long as its consumers are copied.
+/// All subscriptions that have consumers, and Kafka's groups. Each is locked for as long as its
+/// consumers are copied.
 pub(crate) fn queues(context: &ServerContext, connections: &[ConnectionSnapshot]) -> Vec<Queue> {
     let protocols: HashMap<u64, Protocol> =
         connections.iter().map(|it| (it.id, it.protocol)).collect();
@@ -18,7 +21,16 @@ pub(crate) fn queues(context: &ServerContext, connections: &[ConnectionSnapshot]
             queues.extend(queue(subscription, &protocols));
         }
     }
+    // A group and a channel of one topic may have the same name, and who looks at both by it
+    // would take them for one.
+    let known: HashSet<(String, String)> = queues.iter().map(place).collect();
+    let groups = doctor_groups::queues(context, connections);
+    queues.extend(groups.into_iter().filter(|it| !known.contains(&place(it))));
     queues
+}
+
+fn place(queue: &Queue) -> (String, String) {
+    (queue.topic.clone(), queue.name.clone())
 }
 
 fn queue(subscription: &Subscription, protocols: &HashMap<u64, Protocol>) -> Option<Queue> {

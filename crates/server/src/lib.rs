@@ -47,6 +47,7 @@ mod context;
 mod cores;
 mod doctor;
 mod doctor_advice;
+mod doctor_groups;
 mod doctor_queues;
 mod file_limit;
 mod half_received;

@@ -20,8 +20,8 @@ pub struct Identity {
 const TEXT_BYTES_MAX: usize = 128;
 
 impl Identity {
-    /// The same with long texts cut off.
-    pub(crate) fn shortened(mut self) -> Identity {
+    /// The same with long texts cut off, as it is kept.
+    pub fn shortened(mut self) -> Identity {
         let Identity {
             library,
             version,

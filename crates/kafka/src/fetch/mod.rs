@@ -19,6 +19,7 @@ mod answer;
 mod cold;
 mod look;
 mod part;
+mod readers;
 mod records;
 mod request;
 mod sessions;
@@ -29,6 +30,7 @@ use std::task::{Context, Poll};
 use cloverleaf_broker::Watcher;
 use cloverleaf_session::Now;
 
+pub use readers::{Readers, Reading};
 pub(crate) use request::Request;
 pub(crate) use sessions::FetchSessions;
 
@@ -36,6 +38,7 @@ use crate::context::KafkaContext;
 use crate::error_code::ErrorCode;
 use cold::Cold;
 use part::Part;
+use readers::Reader;
 use records::Records;
 use request::{FINAL_EPOCH, INITIAL_EPOCH};
 use sessions::Lease;
@@ -47,6 +50,8 @@ const ZSTD_FROM: i16 = 10;
 pub(crate) struct Env<'a> {
     pub(crate) context: &'a Arc<KafkaContext>,
     pub(crate) now: Now,
+    /// The connection's number.
+    pub(crate) connection: u64,
     /// The connection ends: nothing is waited for.
     pub(crate) is_ending: bool,
 }
@@ -75,6 +80,8 @@ pub(crate) struct Fetching {
     cold: Cold,
     /// Which partitions the answer names.
     named: Vec<u32>,
+    /// What others are told of it.
+    reader: Option<Reader>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -118,6 +125,18 @@ impl Fetching {
         self.stage = Stage::Looking;
         self.counted_bytes = 0;
         self.kind = self.open(env);
+        self.tell_reader(env);
+    }
+
+    fn tell_reader(&mut self, env: &Env<'_>) {
+        let now_us = env.now.us;
+        let reader = self.reader.take();
+        let mut reader =
+            reader.unwrap_or_else(|| Reader::new(&env.context.readers, env.connection));
+        if reader.is_due(now_us) {
+            reader.tell(self.parts_mut(), now_us);
+        }
+        self.reader = Some(reader);
     }
 
     fn open(&mut self, env: &Env<'_>) -> Kind {

@@ -10,6 +10,7 @@
 mod admin;
 mod group;
 mod join;
+mod look;
 mod member;
 mod rebalance;
 pub(crate) mod reply;
@@ -41,6 +42,7 @@ use crate::options::KafkaOptions;
 pub use admin::{GroupView, MemberView};
 pub(crate) use group::At;
 use group::{Group, Limits};
+pub use look::{GroupLook, MemberLook};
 pub(crate) use member::Protocol;
 use reply::{Identity, Join, Joined, Sync, Synced};
 use store::Ticket;

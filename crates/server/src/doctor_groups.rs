@@ -1,0 +1,297 @@
+//! Kafka's consumer groups for the doctor: lag and readers of each partition.
+//!
+//! A member joins on one connection and fetches on another. Which one that is follows from what a
+//! connection reads, its address and the name that its client gives itself. Where several fit, as
+//! with programs on one machine that are all called the same, one of them is taken: to the doctor
+//! they are one client.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use cloverleaf_broker::Topic;
+use cloverleaf_doctor::{Consumer, Partition, Queue};
+use cloverleaf_kafka::Reading;
+use cloverleaf_kafka::groups::{GroupLook, MemberLook};
+use cloverleaf_telemetry::{ConnectionSnapshot, Identity, Protocol};
+use uuid::Uuid;
+
+use crate::context::ServerContext;
+
+/// Topics of a group that are looked at, in order of their names.
+const TOPICS_MAX: usize = 256;
+
+/// Partitions of a topic that are looked at.
+const PARTITIONS_MAX: u32 = 1024;
+
+/// All groups of consumers at rest, by topic.
+pub(crate) fn queues(context: &ServerContext, connections: &[ConnectionSnapshot]) -> Vec<Queue> {
+    let groups = context.kafka.groups.looks();
+    if groups.is_empty() {
+        return Vec::new();
+    }
+    let mut clients = Clients::new(connections, context.kafka.readers.list());
+    let queues = groups
+        .iter()
+        .flat_map(|group| group_queues(context, group, &mut clients));
+    queues.collect()
+}
+
+/// Address and name: what a member and its connections have in common.
+type Who = (IpAddr, String);
+
+/// The connections of Kafka's clients.
+struct Clients {
+    /// Who reads a partition, of those that no member was found for yet.
+    readers: HashMap<(Uuid, u32, Who), Vec<u64>>,
+    /// All connections of a client, of those that no member was found for yet.
+    all: HashMap<Who, Vec<u64>>,
+    offsets: HashMap<(u64, Uuid, u32), u64>,
+    taken: HashSet<u64>,
+}
+
+impl Clients {
+    fn new(connections: &[ConnectionSnapshot], readers: Vec<(u64, Arc<[Reading]>)>) -> Clients {
+        let mut all: HashMap<Who, Vec<u64>> = HashMap::new();
+        let mut names: HashMap<u64, Who> = HashMap::new();
+        // The oldest come last, and are taken first: so the choice is the same with each look.
+        for connection in connections.iter().rev() {
+            if connection.protocol == Protocol::Kafka {
+                let address = connection.peer.ip().to_canonical();
+                let who = (address, connection.identity.client_id.clone());
+                names.insert(connection.id, who.clone());
+                all.entry(who).or_default().push(connection.id);
+            }
+        }
+        let mut by_partition: HashMap<(Uuid, u32, Who), Vec<u64>> = HashMap::new();
+        let mut offsets = HashMap::new();
+        for (connection, readings) in readers {
+            let Some(who) = names.get(&connection) else {
+                continue;
+            };
+            for reading in readings.iter() {
+                let place = (reading.topic, reading.partition, who.clone());
+                by_partition.entry(place).or_default().push(connection);
+                offsets.insert(
+                    (connection, reading.topic, reading.partition),
+                    reading.offset,
+                );
+            }
+        }
+        for connections in by_partition.values_mut() {
+            connections.sort_unstable_by(|a, b| b.cmp(a));
+        }
+        Clients {
+            readers: by_partition,
+            all,
+            offsets,
+            taken: HashSet::new(),
+        }
+    }
+
+    /// The connection on which a member fetches; else another one of its client's.
+    fn of_member(&mut self, who: &Who, given: &[(Uuid, u32)]) -> Option<u64> {
+        let mut found = None;
+        for (topic, partition) in given {
+            let Some(readers) = self.readers.get_mut(&(*topic, *partition, who.clone())) else {
+                continue;
+            };
+            found = last_free(readers, &self.taken);
+            if found.is_some() {
+                break;
+            }
+        }
+        let found = found.or_else(|| last_free(self.all.get_mut(who)?, &self.taken))?;
+        self.taken.insert(found);
+        Some(found)
+    }
+
+    fn offset(&self, connection: u64, topic: Uuid, partition: u32) -> Option<u64> {
+        self.offsets.get(&(connection, topic, partition)).copied()
+    }
+}
+
+/// Takes the last one that is in nobody's hands.
+fn last_free(connections: &mut Vec<u64>, taken: &HashSet<u64>) -> Option<u64> {
+    std::iter::from_fn(|| connections.pop()).find(|connection| !taken.contains(connection))
+}
+
+/// Members of a group that read a topic, each with its connection and its partitions.
+type Readers<'a> = BTreeMap<&'a str, Vec<(u64, &'a [u32])>>;
+
+fn group_queues(context: &ServerContext, group: &GroupLook, clients: &mut Clients) -> Vec<Queue> {
+    let mut topics: HashMap<&str, Option<Arc<Topic>>> = HashMap::new();
+    let mut readers = Readers::new();
+    for member in &group.members {
+        let mut given = Vec::new();
+        for (name, partitions) in &member.partitions {
+            let topic = topics
+                .entry(name)
+                .or_insert_with(|| context.broker.topic(name));
+            if let Some(id) = topic.as_ref().map(|topic| topic.id()) {
+                given.extend(partitions.iter().map(|partition| (id, *partition)));
+            }
+        }
+        let Some(connection) = who(member).and_then(|who| clients.of_member(&who, &given)) else {
+            continue;
+        };
+        for name in member.topics.iter() {
+            readers.entry(name).or_default().push((connection, &[]));
+        }
+        for (name, partitions) in &member.partitions {
+            let of_topic = readers.entry(name).or_default();
+            // It was pushed just before, if it is there.
+            of_topic.pop_if(|(last, _)| *last == connection);
+            of_topic.push((connection, partitions));
+        }
+    }
+    let committed = context.broker.committed_places(&group.name);
+    let queues = readers
+        .iter()
+        .take(TOPICS_MAX)
+        .filter_map(|(name, readers)| {
+            let known = topics.get(name).cloned().flatten();
+            let topic = known.or_else(|| context.broker.topic(name))?;
+            Some(queue(&group.name, &topic, readers, &committed, clients))
+        });
+    queues.collect()
+}
+
+/// Address and name of a member, as telemetry has them.
+fn who(member: &MemberLook) -> Option<Who> {
+    let address: IpAddr = member.host.strip_prefix('/')?.parse().ok()?;
+    let name = Identity {
+        client_id: member.client_id.clone(),
+        ..Identity::default()
+    };
+    Some((address, name.shortened().client_id))
+}
+
+fn queue(
+    group: &str,
+    topic: &Topic,
+    readers: &[(u64, &[u32])],
+    committed: &HashMap<(Uuid, u32), u64>,
+    clients: &Clients,
+) -> Queue {
+    let id = topic.id();
+    let mut owners: HashMap<u32, u64> = HashMap::new();
+    for (connection, partitions) in readers {
+        owners.extend(partitions.iter().map(|partition| (*partition, *connection)));
+    }
+    let mut backlog = 0u64;
+    let mut partitions = Vec::new();
+    for (partition, log) in (0..PARTITIONS_MAX).zip(topic.logs().iter()) {
+        let end = log.written_end();
+        let committed = committed.get(&(id, partition)).copied();
+        let connection = owners.get(&partition).copied();
+        let read = connection.and_then(|it| clients.offset(it, id, partition));
+        // What a client has fetched does not wait here, whether or not it is committed yet.
+        if let Some(from) = committed.max(read) {
+            backlog = backlog.saturating_add(end.saturating_sub(from));
+        }
+        partitions.push(Partition {
+            partition,
+            published: end,
+            // Who has committed nothing yet may want all that there is: taken for it, the lag can
+            // only fall by the first commit, and a lag that falls is no finding.
+            lag: end.saturating_sub(committed.unwrap_or_else(|| log.start_offset())),
+            connection,
+        });
+    }
+    let consumer = |(connection, _): &(u64, &[u32])| Consumer {
+        connection: *connection,
+        credit: u64::MAX,
+        in_flight: 0,
+    };
+    Queue {
+        topic: topic.name().to_owned(),
+        name: group.to_owned(),
+        protocol: Protocol::Kafka,
+        backlog,
+        deadline_us: None,
+        consumers: readers.iter().map(consumer).collect(),
+        partitions,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use cloverleaf_telemetry::{Probe, Registry};
+
+    use super::*;
+
+    const TOPIC: Uuid = Uuid::from_u128(7);
+
+    fn open(registry: &Registry, address: [u8; 4], client_id: &str) -> Probe {
+        let probe = registry.open(Protocol::Kafka, (address, 1).into(), 1);
+        probe.identify(Identity {
+            client_id: client_id.to_owned(),
+            ..Identity::default()
+        });
+        probe
+    }
+
+    fn reads(probe: &Probe, partitions: &[u32]) -> (u64, Arc<[Reading]>) {
+        let reading = |partition: &u32| Reading {
+            topic: TOPIC,
+            partition: *partition,
+            offset: 3,
+        };
+        (probe.id(), partitions.iter().map(reading).collect())
+    }
+
+    fn someone(address: [u8; 4], client_id: &str) -> Who {
+        (address.into(), client_id.to_owned())
+    }
+
+    #[test]
+    fn a_member_is_the_connection_that_reads_its_partitions() {
+        let registry = Registry::new();
+        let here = [10, 0, 0, 1];
+        let names = ["a", "a", "a", "b"];
+        let probes = names.map(|name| open(&registry, here, name));
+        let far = open(&registry, [10, 0, 0, 2], "a");
+        let connections = registry.snapshot(2, |_| None).connections;
+        let readers = vec![
+            reads(&probes[1], &[0, 1]),
+            reads(&probes[2], &[2]),
+            reads(&probes[3], &[0]),
+            reads(&far, &[2]),
+        ];
+        let mut clients = Clients::new(&connections, readers);
+        let a = someone(here, "a");
+        assert_eq!(
+            clients.of_member(&a, &[(TOPIC, 9), (TOPIC, 2)]),
+            Some(probes[2].id())
+        );
+        assert_eq!(clients.of_member(&a, &[(TOPIC, 0)]), Some(probes[1].id()));
+        assert_eq!(clients.offset(probes[1].id(), TOPIC, 1), Some(3));
+        // It reads nothing: the connection that is left.
+        assert_eq!(clients.of_member(&a, &[]), Some(probes[0].id()));
+        assert_eq!(
+            clients.of_member(&a, &[(TOPIC, 2)]),
+            None,
+            "no other is left"
+        );
+        assert_eq!(clients.of_member(&someone(here, "c"), &[(TOPIC, 0)]), None);
+    }
+
+    #[test]
+    fn thousands_of_the_same_name_are_told_apart() {
+        let registry = Registry::new();
+        let here = [10, 0, 0, 1];
+        let probes: Vec<Probe> = (0..10_000).map(|_| open(&registry, here, "a")).collect();
+        let connections = registry.snapshot(2, |_| None).connections;
+        // Half of them read the same partition, as the members of many groups do.
+        let readers = probes.iter().step_by(2).map(|probe| reads(probe, &[0]));
+        let mut clients = Clients::new(&connections, readers.collect());
+        let a = someone(here, "a");
+        let found: HashSet<u64> = (0..10_000)
+            .filter_map(|_| clients.of_member(&a, &[(TOPIC, 0)]))
+            .collect();
+        assert_eq!(found.len(), 10_000);
+    }
+}
