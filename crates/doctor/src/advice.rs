@@ -7,6 +7,7 @@
 mod file;
 mod fill;
 
+use cloverleaf_telemetry::Protocol;
 use serde::{Deserialize, Serialize};
 
 use crate::rules::Variables;
@@ -131,6 +132,15 @@ impl Advice {
     pub fn library_name(&self, client: &Client) -> Option<&str> {
         let (_, entry) = self.recognise(client)?;
         Some(&entry.name)
+    }
+
+    /// Whether this library tells a broker who it is on its first connection only.
+    pub(crate) fn tells_once(&self, protocol: Protocol, library: &str) -> bool {
+        let families = self.families.iter().map(|(_, family)| family);
+        let mut entries = families
+            .filter(|family| family.protocol == protocol)
+            .flat_map(|family| &family.client);
+        entries.any(|it| it.tells_once && it.library.as_deref() == Some(library))
     }
 
     /// The family and the client in it that fit most.

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::advice::Advice;
 use crate::case::{Case, CaseKey, Cases, Signs};
 use crate::finding::{Confidence, Finding, Severity};
+use crate::names::Names;
 use crate::queues::{QueueHistory, Queues};
 use crate::rules::{self, ClosedConnections, Crew, Patient, Rule, SHORT_US};
 use crate::window::{History, STEP_US};
@@ -76,6 +77,7 @@ pub struct Doctor {
     step_us: u64,
     connections: u64,
     histories: HashMap<u64, History>,
+    names: Names,
     queues: Queues,
     closed: ClosedConnections,
     cases: Cases,
@@ -93,6 +95,7 @@ impl Doctor {
             step_us: 0,
             connections: 0,
             histories: HashMap::new(),
+            names: Names::default(),
             queues: Queues::default(),
             closed: ClosedConnections::default(),
             cases: Cases::default(),
@@ -123,6 +126,7 @@ impl Doctor {
         self.connections = observation.snapshot.connections.len() as u64;
         self.queues.look(&observation.queues, now_us);
         self.closed.look(&observation.snapshot);
+        self.names.look(&observation.snapshot, &self.advice);
         let is_first = self.since_us.is_none();
         let since_us = *self.since_us.get_or_insert(now_us);
         for connection in &observation.snapshot.connections {
@@ -148,12 +152,15 @@ impl Doctor {
         let share = self.history_bytes_max / seen.len().max(1);
         let mut histories = HashMap::with_capacity(seen.len());
         for connection in seen {
-            let client = Client::of(connection.protocol, connection.peer, &connection.identity);
+            let client = self.names.client(connection);
             let mut history = match self.histories.remove(&connection.id) {
                 Some(history) => history,
                 None => History::new(connection, client.clone(), since_us),
             };
-            if history.client != client {
+            // Who it is may be forgotten meanwhile, but not by this connection.
+            let is_known =
+                client.library.is_empty() && history.client.client_id == client.client_id;
+            if history.client != client && !is_known {
                 history.client = client;
             }
             history.step(connection, now_us);

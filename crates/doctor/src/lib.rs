@@ -27,6 +27,7 @@ mod causes;
 mod client;
 mod doctor;
 mod finding;
+mod names;
 mod observation;
 mod pack;
 mod queues;

@@ -469,4 +469,16 @@ mod healthy {
         world.run(60);
         world.silent();
     }
+    /// aiokafka: what the program makes while a request is on its way goes with the next one.
+    #[test]
+    fn a_library_with_one_request_in_flight_that_collects_meanwhile() {
+        let mut world = World::new();
+        let mut one = producer(&mut world, &Who::new(Protocol::Kafka, "", ""));
+        one.messages = 2;
+        one.think_us = jitter(2 * MS);
+        one.record_clock_us = Some(6 * MS as i64);
+        world.add(one);
+        world.run(60);
+        world.silent();
+    }
 }

@@ -53,6 +53,8 @@ pub(super) struct ClientEntry {
     #[serde(default)]
     pub(super) also: Vec<String>,
     pub(super) version: Option<String>,
+    #[serde(default)]
+    pub(super) tells_once: bool,
     pub(super) source: Option<String>,
 }
 
@@ -213,6 +215,9 @@ impl ClientEntry {
             .is_some_and(|it| Version::read(it).is_none())
         {
             return Err(format!("client {id:?}: its version is none"));
+        }
+        if self.tells_once && self.library.as_ref().is_none_or(String::is_empty) {
+            return Err(format!("client {id:?}: what it tells once is its library"));
         }
         Ok(())
     }

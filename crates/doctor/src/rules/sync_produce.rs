@@ -17,6 +17,9 @@ const THINK_SHARE_MAX: f64 = 0.35;
 /// Times of records are whole milliseconds.
 const AGE_SLACK_US: f64 = 2_000.0;
 
+/// More messages per request than this are a batch.
+const ONE_MESSAGE_MAX: f64 = 1.2;
+
 /// No client takes less for a request, in microseconds.
 const THINK_US_MIN: f64 = 20.0;
 
@@ -26,6 +29,14 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         return None;
     }
     if Rounds::is_clockwork(patient) {
+        return None;
+    }
+    // Whoever waits makes a record when the answer to the last is there, not before.
+    let oldest_us = think_us + rounds.rtt_us / 2.0 + rounds.receive_us + AGE_SLACK_US;
+    let ages = &patient.short.flow.histograms.record_age_us;
+    let is_older = !ages.is_empty() && ages.quantile(0.5) as f64 > oldest_us;
+    if is_older && rounds.messages > ONE_MESSAGE_MAX {
+        // Its library has one request in flight, and collects what the program makes meanwhile.
         return None;
     }
     let cycle_us = rounds.cycle_us();
@@ -83,10 +94,6 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
                 .to_owned(),
         );
     }
-    // Whoever waits makes a record when the answer to the last is there, not before.
-    let oldest_us = think_us + rounds.rtt_us / 2.0 + rounds.receive_us + AGE_SLACK_US;
-    let ages = &patient.short.flow.histograms.record_age_us;
-    let is_older = !ages.is_empty() && ages.quantile(0.5) as f64 > oldest_us;
     if is_older {
         unseen.push(
             "whether the clocks agree: the records look as if they were made before the answer \
