@@ -164,6 +164,7 @@ impl Doctor {
                 history.client = client;
             }
             history.step(connection, now_us);
+            self.closed.note_rtt(&history.client, history.rtt_us);
             history.shrink(share);
             histories.insert(connection.id, history);
         }

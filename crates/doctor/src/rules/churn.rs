@@ -23,8 +23,18 @@ const MESSAGES_MAX: f64 = 3.0;
 /// Clients whose closings are kept; the ones that closed last.
 const CLIENTS_MAX: usize = 2048;
 
-/// TCP's handshake takes a round trip before the first request.
-const CONNECT_ROUND_TRIPS: f64 = 1.0;
+/// Before the broker sees a connection, TCP's handshake has taken one and a half round trips, and
+/// its end is seen half a round trip later than it was sent.
+const UNSEEN_ROUND_TRIPS: f64 = 2.0;
+
+/// Round trips of a protocol's greeting, which are no requests: for the protocol header, start-ok,
+/// and open in AMQP.
+fn greeting_round_trips(protocol: Protocol) -> f64 {
+    match protocol {
+        Protocol::Amqp => 3.0,
+        Protocol::Kafka | Protocol::Nsq | Protocol::Nats | Protocol::Http => 0.0,
+    }
+}
 
 /// No connection does more than this: sums stay far from where they overflow.
 const SANE_MAX: u64 = 1 << 40;
@@ -56,7 +66,16 @@ impl Closed {
 #[derive(Debug, Default)]
 pub(crate) struct ClosedConnections {
     seen_to: u64,
-    clients: BTreeMap<Client, VecDeque<Closed>>,
+    clients: BTreeMap<Client, OfClient>,
+}
+
+/// A client's closed connections.
+#[derive(Debug, Default)]
+struct OfClient {
+    closed: VecDeque<Closed>,
+    /// The round trip, in microseconds, if one of its connections was open when it was looked for;
+    /// else 0.
+    rtt_us: u32,
 }
 
 impl ClosedConnections {
@@ -93,19 +112,19 @@ impl ClosedConnections {
                 abandoned: abandoned.min(SANE_MAX),
             };
             let of_client = self.clients.entry(client).or_default();
-            match of_client.back_mut() {
+            match of_client.closed.back_mut() {
                 Some(last) if now_us < last.at_us + 1_000_000 => last.add(&one),
-                _ => of_client.push_back(one),
+                _ => of_client.closed.push_back(one),
             }
         }
         let oldest_us = now_us.saturating_sub(LONG_US);
-        self.clients.retain(|_, closed| {
-            closed.retain(|it| it.at_us >= oldest_us);
-            !closed.is_empty()
+        self.clients.retain(|_, of_client| {
+            of_client.closed.retain(|it| it.at_us >= oldest_us);
+            !of_client.closed.is_empty()
         });
         while self.clients.len() > CLIENTS_MAX {
-            let of_last = |(_, closed): &(&Client, &VecDeque<Closed>)| {
-                closed.back().map_or(0, |last| last.at_us)
+            let of_last = |(_, of_client): &(&Client, &OfClient)| {
+                of_client.closed.back().map_or(0, |last| last.at_us)
             };
             let oldest = self.clients.iter().min_by_key(of_last);
             let Some(oldest) = oldest.map(|(client, _)| client.clone()) else {
@@ -115,21 +134,34 @@ impl ClosedConnections {
         }
     }
 
-    /// Requests that this client left unanswered within the last minute.
-    pub(crate) fn abandoned(&self, client: &Client) -> u64 {
-        let closed = self.clients.get(client);
-        closed.map_or(0, |closed| closed.iter().map(|it| it.abandoned).sum())
+    /// A connection of this client is open, and has this round trip, in microseconds.
+    pub(crate) fn note_rtt(&mut self, client: &Client, rtt_us: u32) {
+        if rtt_us > 0
+            && !self.clients.is_empty()
+            && let Some(of_client) = self.clients.get_mut(client)
+        {
+            of_client.rtt_us = match of_client.rtt_us {
+                0 => rtt_us,
+                known => known.min(rtt_us),
+            };
+        }
     }
 
-    fn of_window(&self, now_us: u64) -> impl Iterator<Item = (&Client, Closed)> {
+    /// Requests that this client left unanswered within the last minute.
+    pub(crate) fn abandoned(&self, client: &Client) -> u64 {
+        let closed = self.clients.get(client).map(|it| it.closed.iter());
+        closed.map_or(0, |closed| closed.map(|it| it.abandoned).sum())
+    }
+
+    fn of_window(&self, now_us: u64) -> impl Iterator<Item = (&Client, Closed, u32)> {
         let oldest_us = now_us.saturating_sub(WINDOW_US);
-        self.clients.iter().map(move |(client, closed)| {
+        self.clients.iter().map(move |(client, of_client)| {
             let mut sum = Closed::default();
+            let closed = of_client.closed.iter();
             closed
-                .iter()
                 .filter(|it| it.at_us >= oldest_us)
                 .for_each(|it| sum.add(it));
-            (client, sum)
+            (client, sum, of_client.rtt_us)
         })
     }
 }
@@ -137,11 +169,14 @@ impl ClosedConnections {
 /// Clients that open a connection for every message or few.
 pub(crate) fn connections(closed: &ClosedConnections, now_us: u64) -> Vec<(Client, Sign)> {
     let seen = closed.of_window(now_us);
-    let seen = seen.filter_map(|(client, sum)| Some((client.clone(), connection_sign(sum)?)));
+    let seen = seen.filter_map(|(client, sum, rtt_us)| {
+        let sign = connection_sign(client.protocol, &sum, f64::from(rtt_us))?;
+        Some((client.clone(), sign))
+    });
     seen.collect()
 }
 
-fn connection_sign(sum: Closed) -> Option<Sign> {
+fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign> {
     let count = sum.count as f64;
     let messages = sum.messages as f64 / count.max(1.0);
     let lived_us = sum.lived_us as f64 / count.max(1.0);
@@ -149,22 +184,29 @@ fn connection_sign(sum: Closed) -> Option<Sign> {
     if sum.count < CLOSED_MIN || sum.messages == 0 || messages > MESSAGES_MAX {
         return None;
     }
-    let work = sum.publishes.max(1).min(sum.requests.max(1)) as f64;
-    let round_trips = sum.requests as f64 / count + CONNECT_ROUND_TRIPS;
-    let gain = round_trips / (work / count).max(1.0);
-    let rate = sum.messages as f64 * 1e6 / WINDOW_US as f64;
+    // The last request is seen as it comes.
+    let round_trips = sum.requests as f64 / count - 1.0 + greeting_round_trips(protocol);
+    let rtt_us = match rtt_us > 0.0 {
+        true => rtt_us,
+        false => lived_us / round_trips.max(1.0),
+    };
+    // Several messages on a connection each have their round trip, or have come together.
+    let work = messages.max(1.0);
+    let now_us = (lived_us + UNSEEN_ROUND_TRIPS * rtt_us) / work;
+    let after_us = rtt_us;
+    let gain = now_us / after_us.max(1.0);
     if gain < GAIN_MIN || lived_us < WAIT_US_MIN {
         return None;
     }
     let arithmetic = format!(
-        "now {} round trips per connection with {} messages, opening it included; on a connection \
-         that stays open {}",
-        number(round_trips),
+        "now a connection with {} messages takes {}, of which the broker sees {}; on one that \
+         stays open each takes a round trip of {}",
         number(messages),
-        number(round_trips / gain)
+        time(now_us * work),
+        time(lived_us),
+        time(rtt_us)
     );
-    let measure = Measure::ConnectionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, rate, rate * gain, arithmetic);
+    let prediction = Prediction::of_time(now_us, after_us, arithmetic);
     let evidence = vec![
         Fact::new(
             "closed",
