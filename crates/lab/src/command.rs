@@ -1,11 +1,16 @@
 //! `cloverleaf lab …`: arguments, and what becomes of them.
 
+use std::io::{self, Write};
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 use cloverleaf_bench::Stop;
+use cloverleaf_bench::command::{LinkArgs, duration};
 
 use crate::broker::StartBroker;
 use crate::place::LabError;
 use crate::run::RunArgs;
+use crate::story::{Story, perform};
 
 const RUN_EXAMPLES: &str = "\
 The program finds the broker at the usual ports of 127.0.0.1 where nobody else has them, and by its
@@ -22,9 +27,27 @@ Examples:
 
 /// What `cloverleaf lab` can do.
 #[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 pub struct LabArgs {
     #[command(subcommand)]
-    command: LabCommand,
+    command: Option<LabCommand>,
+    /// The story to play, or several: --list names them
+    #[arg(value_name = "STORY")]
+    stories: Vec<String>,
+    /// Name the stories
+    #[arg(long)]
+    list: bool,
+    /// Play all of them, one after the other
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    link: LinkArgs,
+    /// Measure for so long after the change; `healthy` is watched for so long
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    time: Option<Duration>,
+    /// Print what is told as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// What there is beside the stories.
@@ -59,7 +82,8 @@ impl LabArgs {
     /// Whether it may need networks of the kernel's.
     pub fn wants_networks(&self) -> bool {
         match &self.command {
-            LabCommand::Run(args) => args.wants_networks(),
+            Some(LabCommand::Run(args)) => args.wants_networks(),
+            None => !self.list,
         }
     }
 
@@ -74,7 +98,59 @@ impl LabArgs {
         page: &Page,
     ) -> Result<Outcome, LabError> {
         match &self.command {
-            LabCommand::Run(args) => args.run(start, stop, page),
+            Some(LabCommand::Run(args)) => args.run(start, stop, page),
+            None if self.list => self.list(),
+            None => self.play(start, stop, page),
         }
     }
+
+    fn list(&self) -> Result<Outcome, LabError> {
+        let mut text = String::new();
+        for story in Story::all() {
+            text.push_str(&format!("{:<20}{}\n", story.name(), story.title));
+        }
+        print(&text)?;
+        Ok(Outcome::Good)
+    }
+
+    fn play(&self, start: &StartBroker<'_>, stop: &Stop, page: &Page) -> Result<Outcome, LabError> {
+        let mut told = Vec::new();
+        for story in self.chosen()? {
+            if stop.is_set() {
+                break;
+            }
+            let seconds = self.time.map(|time| time.as_secs_f64());
+            let one = perform(&story, (&self.link, seconds), start, stop)?;
+            if !self.json {
+                print(&format!("{}\n", one.render(page)))?;
+            }
+            told.push(one);
+        }
+        if self.json {
+            let text = serde_json::to_string_pretty(&told).map_err(io::Error::other);
+            let text = text.map_err(|error| LabError::system("nothing can be written", error))?;
+            print(&format!("{text}\n"))?;
+        }
+        Ok(match told.iter().all(|one| one.is_good) {
+            true => Outcome::Good,
+            false => Outcome::Found,
+        })
+    }
+
+    fn chosen(&self) -> Result<Vec<Story>, LabError> {
+        let all = Story::all();
+        let names: Vec<&str> = all.iter().map(Story::name).collect();
+        let unknown = self.stories.iter().find(|it| !names.contains(&it.as_str()));
+        if let Some(name) = unknown {
+            return Err(LabError::Story(name.clone(), names.join(", ")));
+        }
+        let is_wanted =
+            |story: &Story| self.all || self.stories.iter().any(|it| it == story.name());
+        Ok(all.into_iter().filter(is_wanted).collect())
+    }
+}
+
+fn print(text: &str) -> Result<(), LabError> {
+    let written = io::stdout().lock().write_all(text.as_bytes());
+    written.map_err(|error| LabError::system("nothing can be printed", error))
 }

@@ -8,7 +8,9 @@
 //! ```
 //!
 //! Two ways to use it. [`RunArgs`] runs a program of the user's own beside a broker that is some
-//! milliseconds away, and tells what the doctor has found at its end.
+//! milliseconds away, and tells what the doctor has found at its end. The stories (`story/`) do the
+//! same with client libraries that are built in; then they make the change that the finding names,
+//! with the value that it names, and measure whether it helps as much as was said.
 //!
 //! What it is not: a benchmark. Rates are those of a client that does something wrong.
 //!
@@ -19,6 +21,7 @@ mod broker;
 mod command;
 mod place;
 mod run;
+mod story;
 
 pub use broker::{Addresses, AskDoctor, BrokerOptions, LabBroker, Ports, StartBroker};
 pub use command::{LabArgs, LabCommand, Outcome, Page};

@@ -30,6 +30,9 @@ pub enum LabError {
         /// What the system says.
         error: io::Error,
     },
+    /// There is no such story.
+    #[error("no story {0}: there are {1}")]
+    Story(String, String),
     /// An option of the broker is not written as `NAME=VALUE`.
     #[error("--set {0}: write NAME=VALUE, such as quick-ack=false")]
     Setting(String),

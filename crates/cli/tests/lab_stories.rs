@@ -1,0 +1,86 @@
+//! `cloverleaf lab STORY`: pathologies with real client libraries, and what the doctor's advice is
+//! worth.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+#[path = "../../bench/tests/network_support/mod.rs"]
+mod network_support;
+mod support;
+
+use std::process::{Command, Output};
+
+use network_support::{IN_PROGRAM, is_forbidden};
+use serde_json::Value;
+use support::BINARY;
+
+fn lab(args: &[&str]) -> Output {
+    let mut program = Command::new(BINARY);
+    program.arg("lab").args(args).output().unwrap()
+}
+
+/// Plays it, a second time if the machine had other things to do: rates are measured.
+fn told(args: &[&str]) -> Value {
+    let mut last = Value::Null;
+    for _ in 0..2 {
+        let output = lab(&[args, &["--rtt-by=kernel", "--json"]].concat());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let all: Value = serde_json::from_slice(&output.stdout).expect(&errors);
+        last = all[0].clone();
+        let is_good = last["is_good"] == true;
+        assert_eq!(output.status.code(), Some(i32::from(!is_good)), "{all:#}");
+        if is_good {
+            break;
+        }
+    }
+    last
+}
+
+/// The story finds what it is named after, and nothing else, and the change brings what was said.
+fn is_found(story: &str, setting: &str) {
+    if is_forbidden(IN_PROGRAM) {
+        return;
+    }
+    let told = told(&[story]);
+    assert_eq!(told["is_good"], true, "{told:#}");
+    assert_eq!(told["finding"]["rule"], story, "{told:#}");
+    assert_eq!(told["change"][0], setting, "{told:#}");
+    assert!(told["found_s"].as_f64().unwrap() <= 15.0, "{told:#}");
+    let factor = told["after"].as_f64().unwrap() / told["predicted"].as_f64().unwrap();
+    assert!((1.0 / 1.5..1.5).contains(&factor), "{told:#}");
+}
+
+#[test]
+#[cfg(feature = "bench-kafka")]
+fn librdkafka_that_waits_for_each_answer() {
+    is_found("sync-produce", "produce() without waiting for each message");
+}
+
+#[test]
+#[cfg(feature = "bench-kafka")]
+fn librdkafka_that_waits_for_company() {
+    is_found("linger", "linger.ms");
+}
+
+#[test]
+fn lapin_that_hands_all_messages_to_one_worker() {
+    is_found("hoarding", "for_each_concurrent");
+}
+
+#[test]
+fn stories_have_names() {
+    let output = lab(&["--list"]);
+    let names = String::from_utf8_lossy(&output.stdout);
+    assert!(names.contains("hoarding"), "{names}");
+    let output = lab(&["a-story-that-is-none"]);
+    assert_eq!(output.status.code(), Some(2));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("hoarding"), "{errors}");
+}
+
+#[test]
+fn without_a_real_round_trip_it_says_so() {
+    let output = lab(&["window-too-small", "--rtt-by=proxy"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("TCP does not see that delay"), "{text}");
+    assert_eq!(output.status.code(), Some(1), "{text}");
+}

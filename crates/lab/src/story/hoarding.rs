@@ -1,0 +1,96 @@
+//! hoarding: a pipeline takes messages by two consumers, and one worker has all of them, as the
+//! Broadway pipelines of seed 003 did.
+
+use std::time::{Duration, Instant};
+
+use cloverleaf_doctor::Rule;
+use futures_util::StreamExt;
+use futures_util::stream;
+use lapin::message::Delivery;
+use lapin::options::BasicAckOptions;
+
+use super::{Fix, Stage, Story, ValueIn, amqp};
+
+/// What a job takes.
+const JOB: Duration = Duration::from_millis(200);
+
+/// So many come at once, this long after each other: light load, as in the seed.
+const JOBS: usize = 4;
+const PAUSE: Duration = Duration::from_millis(1_000);
+
+/// What each of the two consumers takes at a time.
+const PREFETCH: u16 = 10;
+
+pub(super) fn story() -> Story {
+    Story {
+        rule: Rule::Hoarding,
+        title: "two consumers of a pipeline hand all messages to one worker (seed 003)",
+        library: amqp::LIBRARY,
+        setting: "for_each_concurrent",
+        value: ValueIn::Nothing,
+        rtt: Duration::from_millis(10),
+        broker: &[],
+        found_within_s: 15.0,
+        measured_s: 8.0,
+        play,
+    }
+}
+
+fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
+    // The change says: as many as the prefetch count.
+    let at_once = fix.map_or(1, |_| usize::from(PREFETCH));
+    amqp::run(stage, async {
+        tokio::try_join!(publish(stage), work(stage, at_once)).map(|_| ())
+    })
+}
+
+/// Jobs that come in groups.
+async fn publish(stage: &Stage) -> amqp::Outcome {
+    let connection = amqp::connect(stage).await?;
+    let channel = amqp::publisher(stage, &connection).await?;
+    let mut groups = tokio::time::interval(PAUSE);
+    loop {
+        groups.tick().await;
+        amqp::publish(stage, &channel, JOBS).await?;
+    }
+}
+
+async fn work(stage: &Stage, at_once: usize) -> amqp::Outcome {
+    let connection = amqp::connect(stage).await?;
+    let (_first, one) = amqp::consumer(stage, &connection, PREFETCH).await?;
+    let (_second, other) = amqp::consumer(stage, &connection, PREFETCH).await?;
+    let deliveries = stream::select(one, other).map(|delivery| {
+        stage.meter.took();
+        (Instant::now(), delivery)
+    });
+    // What came is in the client's hands, whether or not somebody works on it.
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+    let take = deliveries.for_each(|taken| {
+        // Nobody waits for it when the story is over.
+        let _ = sender.send(taken);
+        async {}
+    });
+    let handle = |(taken, delivery): (Instant, lapin::Result<Delivery>)| async move {
+        let delivery = delivery?;
+        tokio::time::sleep(JOB).await;
+        delivery.ack(BasicAckOptions::default()).await?;
+        stage.meter.gave(taken.elapsed());
+        Ok::<(), lapin::Error>(())
+    };
+    let next = |mut receiver: tokio::sync::mpsc::UnboundedReceiver<_>| async move {
+        let taken = receiver.recv().await?;
+        Some((taken, receiver))
+    };
+    let jobs = stream::unfold(receiver, next).map(handle);
+    let mut done = std::pin::pin!(jobs.buffer_unordered(at_once));
+    let work = async {
+        while let Some(outcome) = done.next().await {
+            outcome?;
+        }
+        Ok(())
+    };
+    tokio::select! {
+        () = take => Ok(()),
+        outcome = work => outcome,
+    }
+}

@@ -1,0 +1,34 @@
+//! linger: the library holds each message back for company, and the program waits for it.
+
+use std::time::Duration;
+
+use cloverleaf_doctor::Rule;
+use rdkafka::producer::FutureProducer;
+
+use super::{Fix, Stage, Story, ValueIn, kafka, sync_produce};
+
+pub(super) fn story() -> Story {
+    Story {
+        rule: Rule::Linger,
+        title: "a producer collects for 50 ms and awaits each message, so none joins it (seed 001)",
+        library: kafka::LIBRARY,
+        setting: "linger.ms",
+        value: ValueIn::Value,
+        rtt: Duration::from_millis(10),
+        broker: &[],
+        found_within_s: 15.0,
+        measured_s: 6.0,
+        play,
+    }
+}
+
+fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
+    let runtime = kafka::runtime()?;
+    kafka::create_topic(&runtime, stage, 1)?;
+    let mut config = kafka::config(stage);
+    // "For throughput".
+    config.set("linger.ms", "50");
+    let config = kafka::with_fix(config, fix);
+    let producer: FutureProducer = config.create().map_err(|error| error.to_string())?;
+    runtime.block_on(sync_produce::produce(stage, &producer, 1))
+}

@@ -1,0 +1,151 @@
+//! The stories: each lets a client library do one thing wrong, until the doctor says so; makes the
+//! change that it names, and looks whether that helps as much as was said.
+
+mod amqp;
+mod churn;
+mod hoarding;
+mod perform;
+mod play;
+mod stage;
+mod text;
+mod window_too_small;
+
+#[cfg(feature = "kafka")]
+mod kafka;
+#[cfg(feature = "kafka")]
+mod linger;
+#[cfg(feature = "kafka")]
+mod sync_produce;
+
+use std::time::Duration;
+
+use cloverleaf_doctor::{Change, Finding, Rule};
+
+pub(crate) use perform::perform;
+pub(crate) use stage::Stage;
+
+/// A story.
+pub(crate) struct Story {
+    /// The rule that is to be found, which is also the story's name.
+    pub(crate) rule: Rule,
+    /// What the client does, in a sentence.
+    pub(crate) title: &'static str,
+    /// The client's library, as it calls itself.
+    pub(crate) library: &'static str,
+    /// The change that is made of those that the finding names.
+    pub(crate) setting: &'static str,
+    /// Where its value stands.
+    pub(crate) value: ValueIn,
+    /// The round trip, if the user has no other wish.
+    pub(crate) rtt: Duration,
+    /// Options of the broker.
+    pub(crate) broker: &'static [(&'static str, &'static str)],
+    /// In how many seconds it is found at the latest.
+    pub(crate) found_within_s: f64,
+    /// How many seconds are measured after the change, if the user has no other wish.
+    pub(crate) measured_s: f64,
+    /// Plays until the stage says that it is enough, with the change or without; in the end it says
+    /// what went wrong.
+    pub(crate) play: fn(&Stage, Option<&Fix>) -> Result<(), String>,
+}
+
+/// Where in a change its value stands.
+pub(crate) enum ValueIn {
+    /// In its value.
+    Value,
+    /// In a line of its code, behind these characters.
+    Code(&'static str),
+    /// It has none: something is to be done otherwise.
+    Nothing,
+}
+
+/// The change that the client makes.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Fix {
+    /// The setting, as the finding names it.
+    pub(crate) setting: String,
+    /// Its value, if it has one.
+    pub(crate) value: Option<String>,
+}
+
+impl Fix {
+    /// The value as a number.
+    pub(crate) fn number(&self) -> Result<usize, String> {
+        let value = self.value.as_deref().unwrap_or_default();
+        let number = value.parse();
+        number.map_err(|_| format!("\"{value}\" for {} is no number", self.setting))
+    }
+}
+
+impl Story {
+    /// All of them that this program was built with, the most valuable first.
+    pub(crate) fn all() -> Vec<Story> {
+        vec![
+            #[cfg(feature = "kafka")]
+            sync_produce::story(),
+            #[cfg(feature = "kafka")]
+            linger::story(),
+            hoarding::story(),
+            window_too_small::story(),
+            churn::story(),
+        ]
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.rule.name()
+    }
+
+    /// The change that this story makes, as the finding names it.
+    pub(crate) fn fix(&self, finding: &Finding) -> Result<Fix, String> {
+        let named = |change: &&Change| change.setting == self.setting;
+        let change = finding.changes.iter().find(named).ok_or_else(|| {
+            let all: Vec<&str> = finding.changes.iter().map(|it| &*it.setting).collect();
+            let (setting, all) = (self.setting, all.join(", "));
+            format!("the finding should name {setting}, and names: {all}")
+        })?;
+        let value = match self.value {
+            ValueIn::Nothing => None,
+            ValueIn::Value => change.value.clone(),
+            ValueIn::Code(before) => change.code.iter().find_map(|code| number_in(code, before)),
+        };
+        match (&self.value, &value) {
+            (ValueIn::Value | ValueIn::Code(_), None) => Err(format!(
+                "the finding says no value for {}: {}",
+                self.setting, change.say
+            )),
+            _ => Ok(Fix {
+                setting: change.setting.clone(),
+                value,
+            }),
+        }
+    }
+}
+
+/// The digits behind these characters.
+fn number_in(code: &str, before: &str) -> Option<String> {
+    let (_, after) = code.split_once(before)?;
+    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+    (!digits.is_empty()).then_some(digits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_stands_behind_what_is_before_it() {
+        let code = "stream.buffer_unordered(10).collect()";
+        assert_eq!(number_in(code, "buffer_unordered(").as_deref(), Some("10"));
+        assert_eq!(number_in(code, "collect("), None);
+        assert_eq!(number_in(code, "map("), None);
+    }
+
+    #[test]
+    fn each_story_is_another() {
+        let mut names: Vec<&str> = Story::all().iter().map(Story::name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

@@ -1,0 +1,258 @@
+//! How a story goes: what is wrong, what the doctor says of it, the change, and what it brings.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cloverleaf_bench::Stop;
+use cloverleaf_bench::command::LinkArgs;
+use cloverleaf_doctor::{Finding, Measure, Query, Report};
+use serde::Serialize;
+
+use super::play::Playing;
+use super::stage::Count;
+use super::{Fix, Story};
+use crate::broker::StartBroker;
+use crate::place::{LabError, Place};
+
+/// How often the doctor is asked.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// After the finding, for others to appear and numbers to settle: two of the doctor's steps.
+const SETTLE: Duration = Duration::from_secs(4);
+
+/// A client begins, and only then is measured.
+const WARM_UP: Duration = Duration::from_secs(2);
+
+/// How far the measured value may be from the predicted one.
+const FACTOR_MAX: f64 = 1.5;
+
+/// What a story shows.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(crate) struct Told {
+    /// Its name.
+    pub(crate) story: &'static str,
+    /// What the client does.
+    pub(crate) title: &'static str,
+    /// How far the broker was.
+    pub(crate) distance: String,
+    /// After how long the doctor had found it, in seconds.
+    pub(crate) found_s: Option<f64>,
+    /// What it said.
+    pub(crate) finding: Option<Finding>,
+    /// The change that was made, and its value.
+    pub(crate) change: Option<(String, Option<String>)>,
+    /// The unit of the next three.
+    pub(crate) unit: &'static str,
+    /// What was measured before the change.
+    pub(crate) before: f64,
+    /// What was predicted.
+    pub(crate) predicted: f64,
+    /// What was measured after it.
+    pub(crate) after: f64,
+    /// What the doctor says of the client after the change: the rules.
+    pub(crate) afterwards: Vec<String>,
+    /// What is not as it should be.
+    pub(crate) problems: Vec<String>,
+    /// All is.
+    pub(crate) is_good: bool,
+}
+
+impl Told {
+    /// How many times the measured value is the predicted one.
+    pub(crate) fn factor(&self) -> f64 {
+        self.after / self.predicted
+    }
+}
+
+/// Plays a story.
+///
+/// # Errors
+/// The machine does not let it. What is not as it should be stands in the answer.
+pub(crate) fn perform(
+    story: &Story,
+    (link, seconds): (&LinkArgs, Option<f64>),
+    start: &StartBroker<'_>,
+    stop: &Stop,
+) -> Result<Told, LabError> {
+    let mut link = link.clone();
+    link.rtt.get_or_insert(story.rtt);
+    let options = story.broker.iter();
+    let options: Vec<_> = options
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect();
+    let place = Place::open(&link, &options, start)?;
+    let mut told = Told {
+        story: story.name(),
+        title: story.title,
+        distance: place.note(),
+        ..Told::default()
+    };
+    let measured = Duration::from_secs_f64(seconds.unwrap_or(story.measured_s));
+    let mut act = Act {
+        story,
+        place: &place,
+        stop,
+        told: &mut told,
+    };
+    if let Err(problem) = act.play(measured)? {
+        told.problems.push(problem);
+    }
+    told.is_good = told.problems.is_empty();
+    Ok(told)
+}
+
+struct Act<'a> {
+    story: &'a Story,
+    place: &'a Place,
+    stop: &'a Stop,
+    told: &'a mut Told,
+}
+
+/// Going on makes no sense.
+type Ended = Result<(), String>;
+
+impl Act<'_> {
+    fn play(&mut self, measured: Duration) -> Result<Ended, LabError> {
+        let playing = Playing::begin(self.place, self.story, None, 1)?;
+        let found = self.wait_for_finding(&playing)?;
+        let (finding, before) = match found {
+            Ok(found) => found,
+            Err(problem) => {
+                let ended = playing.end();
+                return Ok(Err(ended.err().unwrap_or(problem)));
+            }
+        };
+        if let Err(problem) = playing.end() {
+            return Ok(Err(problem));
+        }
+        let measure = finding.prediction.measure;
+        self.told.unit = unit(measure);
+        self.told.before = value(measure, &before);
+        self.told.predicted = finding.prediction.after;
+        let fix = self.story.fix(&finding);
+        self.told.finding = Some(finding);
+        let fix = match fix {
+            Ok(fix) => fix,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        self.told.change = Some((fix.setting.clone(), fix.value.clone()));
+        self.after(fix, measure, measured)
+    }
+
+    /// The finding, and what the client has done while its numbers were taken.
+    fn wait_for_finding(
+        &mut self,
+        playing: &Playing,
+    ) -> Result<Result<(Finding, Count), String>, LabError> {
+        let begun = Instant::now();
+        let most = Duration::from_secs_f64(self.story.found_within_s);
+        loop {
+            if !self.rest(playing, LOOK) {
+                return Ok(Err("it was ended".to_owned()));
+            }
+            if self.report(None)?.findings.iter().any(|it| it.is_active) {
+                break;
+            }
+            if begun.elapsed() > most {
+                let seconds = self.story.found_within_s;
+                let problem = format!("the doctor has found nothing within {seconds} seconds");
+                return Ok(Err(problem));
+            }
+        }
+        self.told.found_s = Some(begun.elapsed().as_secs_f64());
+        let earlier = playing.stage.meter.count();
+        if !self.rest(playing, SETTLE) {
+            return Ok(Err("it was ended".to_owned()));
+        }
+        let count = playing.stage.meter.count().since(&earlier);
+        let report = self.report(Some(u64::MAX))?;
+        let (own, others): (Vec<_>, Vec<_>) = report
+            .findings
+            .into_iter()
+            .partition(|it| it.rule == self.story.rule);
+        for other in others {
+            let problem = format!("another finding: {}, about {}", other.rule, other.client);
+            self.told.problems.push(problem);
+        }
+        if own.len() > 1 {
+            let problem = format!("the same is found {} times", own.len());
+            self.told.problems.push(problem);
+        }
+        let Some(finding) = own.into_iter().next() else {
+            return Ok(Err(format!("not found: {}", self.story.rule)));
+        };
+        if finding.client.library != self.story.library {
+            let (is, should_be) = (&finding.client.library, self.story.library);
+            let problem = format!("the client is called \"{is}\" and not \"{should_be}\"");
+            self.told.problems.push(problem);
+        }
+        Ok(Ok((finding, count)))
+    }
+
+    fn after(&mut self, fix: Fix, measure: Measure, measured: Duration) -> Result<Ended, LabError> {
+        let playing = Playing::begin(self.place, self.story, Some(fix), 2)?;
+        if !self.rest(&playing, WARM_UP) {
+            return Ok(playing.end().and(Err("it was ended".to_owned())));
+        }
+        let earlier = playing.stage.meter.count();
+        let goes_on = self.rest(&playing, measured);
+        let count = playing.stage.meter.count().since(&earlier);
+        let report = self.report(None)?;
+        if let Err(problem) = playing.end() {
+            return Ok(Err(problem));
+        }
+        if !goes_on {
+            return Ok(Err("it was ended".to_owned()));
+        }
+        self.told.after = value(measure, &count);
+        let since_unix_us = report.unix_us.saturating_sub(measured.as_micros() as u64);
+        let now = report.findings.iter();
+        let now = now.filter(|it| it.first_seen_unix_us >= since_unix_us);
+        self.told.afterwards = now.map(|it| it.rule.to_string()).collect();
+        let factor = self.told.factor();
+        if !(1.0 / FACTOR_MAX..=FACTOR_MAX).contains(&factor) {
+            let problem = format!("the prediction is wrong: measured is {factor:.2} of it");
+            self.told.problems.push(problem);
+        }
+        Ok(Ok(()))
+    }
+
+    /// Lets time pass. `false` when the client or the user has ended it.
+    fn rest(&self, playing: &Playing, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        loop {
+            if self.stop.is_set() || !playing.goes_on() {
+                return false;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return true;
+            }
+            thread::sleep(left.min(Duration::from_millis(50)));
+        }
+    }
+
+    fn report(&self, since_us: Option<u64>) -> Result<Report, LabError> {
+        self.place.report(&Query {
+            since_us,
+            client: None,
+        })
+    }
+}
+
+fn unit(measure: Measure) -> &'static str {
+    match measure {
+        Measure::ConnectionMessagesPerSecond => "messages/s",
+        Measure::SubscriptionMessagesPerSecond => "messages/s while there is work",
+        Measure::LatencyUs => "ms for each",
+    }
+}
+
+/// As the doctor measures it.
+fn value(measure: Measure, count: &Count) -> f64 {
+    match measure {
+        Measure::ConnectionMessagesPerSecond => count.per_second(),
+        Measure::SubscriptionMessagesPerSecond => count.per_busy_second(),
+        Measure::LatencyUs => count.mean_us(),
+    }
+}

@@ -1,0 +1,181 @@
+//! What a client in a story has around it: where the broker is, when to end, and what counts its
+//! work.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use cloverleaf_bench::Stop;
+
+use crate::broker::Addresses;
+
+/// A client, while it plays.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    /// Where it reaches the broker.
+    pub(crate) addresses: Addresses,
+    /// When to end.
+    pub(crate) stop: Stop,
+    /// What it has done.
+    pub(crate) meter: Meter,
+    /// A name for topics and queues that nobody else has.
+    pub(crate) name: String,
+}
+
+impl Stage {
+    /// Whether the story goes on.
+    pub(crate) fn goes_on(&self) -> bool {
+        !self.stop.is_set()
+    }
+}
+
+/// What clients have done, all together.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    begun: Instant,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    count: Count,
+    /// Messages in somebody's hands, and since when there are any.
+    held: u64,
+    held_since: Option<Instant>,
+}
+
+/// What was done until some moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Count {
+    /// Messages that were published and answered, or worked on and acknowledged.
+    pub(crate) done: u64,
+    /// How long they took, all together, in seconds.
+    pub(crate) taken_s: f64,
+    /// How long the clock ran, in seconds.
+    pub(crate) at_s: f64,
+    /// How long there was any message in hand, in seconds.
+    pub(crate) busy_s: f64,
+}
+
+impl Meter {
+    pub(crate) fn new() -> Meter {
+        Meter {
+            begun: Instant::now(),
+            seen: Mutex::default(),
+        }
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut Seen) -> T) -> T {
+        work(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A message is done, which took so long.
+    pub(crate) fn done(&self, took: Duration) {
+        self.with(|seen| {
+            seen.count.done += 1;
+            seen.count.taken_s += took.as_secs_f64();
+        });
+    }
+
+    /// A message has come into somebody's hands.
+    pub(crate) fn took(&self) {
+        self.with(|seen| {
+            seen.held += 1;
+            seen.held_since.get_or_insert_with(Instant::now);
+        });
+    }
+
+    /// One that was taken is done.
+    pub(crate) fn gave(&self, took: Duration) {
+        self.with(|seen| {
+            seen.count.done += 1;
+            seen.count.taken_s += took.as_secs_f64();
+            seen.held = seen.held.saturating_sub(1);
+            if seen.held == 0
+                && let Some(since) = seen.held_since.take()
+            {
+                seen.count.busy_s += since.elapsed().as_secs_f64();
+            }
+        });
+    }
+
+    /// What was done until now.
+    pub(crate) fn count(&self) -> Count {
+        self.with(|seen| {
+            let going_on = seen.held_since.map_or(Duration::ZERO, |it| it.elapsed());
+            Count {
+                at_s: self.begun.elapsed().as_secs_f64(),
+                busy_s: seen.count.busy_s + going_on.as_secs_f64(),
+                ..seen.count
+            }
+        })
+    }
+}
+
+impl Count {
+    /// What was done after an earlier moment.
+    pub(crate) fn since(&self, earlier: &Count) -> Count {
+        Count {
+            done: self.done.saturating_sub(earlier.done),
+            taken_s: self.taken_s - earlier.taken_s,
+            at_s: self.at_s - earlier.at_s,
+            busy_s: self.busy_s - earlier.busy_s,
+        }
+    }
+
+    /// Messages per second.
+    pub(crate) fn per_second(&self) -> f64 {
+        self.done as f64 / self.at_s.max(1e-9)
+    }
+
+    /// Messages per second of those in which there was work.
+    pub(crate) fn per_busy_second(&self) -> f64 {
+        match self.busy_s > 0.0 {
+            true => self.done as f64 / self.busy_s,
+            false => self.per_second(),
+        }
+    }
+
+    /// Microseconds for one.
+    pub(crate) fn mean_us(&self) -> f64 {
+        self.taken_s * 1e6 / self.done.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_without_work_is_no_work() {
+        let before = Count {
+            done: 4,
+            taken_s: 1.0,
+            at_s: 2.0,
+            busy_s: 0.5,
+        };
+        let after = Count {
+            done: 24,
+            taken_s: 2.0,
+            at_s: 12.0,
+            busy_s: 2.5,
+        };
+        let count = after.since(&before);
+        assert_eq!((count.per_second(), count.per_busy_second()), (2.0, 10.0));
+        assert_eq!(count.mean_us(), 50_000.0);
+    }
+
+    #[test]
+    fn work_begins_with_the_first_message_and_ends_with_the_last() {
+        let meter = Meter::new();
+        meter.took();
+        meter.took();
+        meter.gave(Duration::ZERO);
+        assert!(meter.with(|seen| seen.held_since.is_some()));
+        meter.gave(Duration::ZERO);
+        assert!(meter.with(|seen| seen.held_since.is_none()));
+        let count = meter.count();
+        assert_eq!(count.done, 2);
+        assert!(count.busy_s <= count.at_s);
+    }
+}

@@ -1,0 +1,67 @@
+//! A story as it is printed.
+
+use cloverleaf_bench::words;
+use cloverleaf_doctor::{Finding, Report, findings_text};
+
+use super::perform::Told;
+use crate::command::Page;
+
+impl Told {
+    /// In words, with the finding as the doctor prints it.
+    pub(crate) fn render(&self, page: &Page) -> String {
+        let mut out = format!(
+            "{}: {}\nThe broker is {}\n\n",
+            self.story, self.title, self.distance
+        );
+        if let Some(finding) = &self.finding {
+            out.push_str(&alone(finding, page));
+        }
+        if let Some(found_s) = self.found_s {
+            out.push_str(&format!("Found after {found_s:.1} s.\n"));
+        }
+        if let Some((setting, value)) = &self.change {
+            let value = value
+                .as_deref()
+                .map_or(String::new(), |it| format!(" = {it}"));
+            out.push_str(&format!("Changed: {setting}{value}\n"));
+        }
+        if self.after > 0.0 {
+            let shown = |value: f64| match self.unit.starts_with("ms") {
+                true => words::number(value / 1e3),
+                false => words::number(value),
+            };
+            out.push_str(&format!(
+                "  before {}, predicted {}, after {} {}: {:.2} of the prediction\n",
+                shown(self.before),
+                shown(self.predicted),
+                shown(self.after),
+                self.unit,
+                self.factor(),
+            ));
+        }
+        if !self.afterwards.is_empty() {
+            let rules = self.afterwards.join(", ");
+            out.push_str(&format!("What the doctor finds next: {rules}\n"));
+        }
+        for problem in &self.problems {
+            out.push_str(&format!("NOT as it should be: {problem}\n"));
+        }
+        out
+    }
+}
+
+/// A finding without what stands below all of them.
+fn alone(finding: &Finding, page: &Page) -> String {
+    let report = Report {
+        unix_us: finding.last_seen_unix_us,
+        watched_us: 0,
+        connections: 1,
+        findings: vec![finding.clone()],
+        more: 0,
+    };
+    let text = findings_text(&report, page.width, page.with_colours);
+    match text.trim_end().rsplit_once('\n') {
+        Some((finding, _)) => format!("{}\n\n", finding.trim_end()),
+        None => text,
+    }
+}
