@@ -7,6 +7,7 @@ use cloverleaf_bench::command::BenchCommand;
 use cloverleaf_lab::LabArgs;
 use cloverleaf_server::{OPTIONS, OptionDef};
 
+use crate::doctor::DoctorArgs;
 use crate::subscription::SubscriptionCommand;
 use crate::tail::TailArgs;
 use crate::topic::TopicCommand;
@@ -22,6 +23,7 @@ Examples:
   cloverleaf topic list                         what there is
   cloverleaf subscription describe greetings archive
 
+  cloverleaf doctor                             which clients are slow, and why
   cloverleaf bench producer                     how fast is it here?
 
 Configuration: `cloverleaf serve --help`, or `cloverleaf options` for the whole page.";
@@ -67,6 +69,16 @@ Examples:
   cloverleaf tail orders --follow              from now on, until Ctrl-C
   cloverleaf tail orders --follow --from earliest --meta";
 
+const DOCTOR_EXAMPLES: &str = "\
+Examples:
+  cloverleaf doctor                            what is found at present
+  cloverleaf doctor --watch --client billing   while one changes a setting
+  cloverleaf doctor --since 10m --json         also what has ended since, for a script
+  cloverleaf doctor explain hoarding           how it is seen, why it costs, how to fix it
+  cloverleaf doctor explain                    all rules
+
+The exit status is 0 without findings, 1 with some, and 2 if the broker cannot be asked.";
+
 const BENCH_EXAMPLES: &str = "\
 Without --url a broker is started in this process, on a temporary folder.
 
@@ -95,6 +107,11 @@ pub(crate) fn command() -> Command {
         .after_help(BENCH_EXAMPLES);
     let lab = LabArgs::augment_args(Command::new("lab"))
         .about("Slow clients on purpose: what the doctor finds of them, or of a program of yours");
+    let doctor = DoctorArgs::augment_args(Command::new("doctor"))
+        .about("Which clients are slow, why, and which setting to change");
+    let doctor = with_admin(doctor, DOCTOR_EXAMPLES)
+        .subcommand_required(false)
+        .arg_required_else_help(false);
     let options = Command::new("options").about("Print the documentation of all options");
     Command::new("cloverleaf")
         .version(env!("CARGO_PKG_VERSION"))
@@ -106,6 +123,7 @@ pub(crate) fn command() -> Command {
         .subcommand(with_admin(topic, TOPIC_EXAMPLES))
         .subcommand(with_admin(subscription, SUBSCRIPTION_EXAMPLES))
         .subcommand(with_admin(tail, TAIL_EXAMPLES))
+        .subcommand(doctor)
         .subcommand(bench)
         .subcommand(lab)
         .subcommand(options)

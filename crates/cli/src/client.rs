@@ -1,5 +1,7 @@
 //! Talking to the admin interface of a running broker.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, bail};
 use clap::ArgMatches;
 use cloverleaf_server::admin_types::Problem;
@@ -26,14 +28,17 @@ impl Client {
             .get_one::<String>("admin")
             .cloned()
             .unwrap_or_default();
-        // No proxy: the broker is on this machine, whatever the environment says.
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .proxy(None)
-            .build();
         Self {
             address,
-            agent: config.into(),
+            agent: agent(None),
+        }
+    }
+
+    /// The same, but an answer that takes longer is none.
+    pub(crate) fn within(self, time: Duration) -> Self {
+        Self {
+            agent: agent(Some(time)),
+            ..self
         }
     }
 
@@ -86,6 +91,16 @@ impl Client {
         }
         Ok(answer.into_body())
     }
+}
+
+fn agent(timeout: Option<Duration>) -> Agent {
+    // No proxy: the broker is on this machine, whatever the environment says.
+    let config = Agent::config_builder()
+        .http_status_as_error(false)
+        .proxy(None)
+        .timeout_global(timeout)
+        .build();
+    config.into()
 }
 
 fn read<T: DeserializeOwned>(mut body: Body) -> anyhow::Result<T> {

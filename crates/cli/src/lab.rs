@@ -10,6 +10,7 @@ use cloverleaf_lab::{Addresses, BrokerOptions, LabArgs, LabBroker, Outcome, Page
 use cloverleaf_server::Signals;
 
 use crate::embedded::{Embedded, there};
+use crate::terminal::Terminal;
 
 /// Exit status when a second Ctrl-C does not wait for what is being done.
 const EXIT_IMPATIENT: i32 = 130;
@@ -28,9 +29,10 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
         signals.wait();
         told.set();
     })?;
+    let terminal = Terminal::here();
     let page = Page {
-        width: 100,
-        with_colours: false,
+        width: terminal.width,
+        with_colours: terminal.with_colours,
     };
     let outcome = match args.run(&start, &stop, &page) {
         Ok(outcome) => outcome,

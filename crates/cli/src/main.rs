@@ -4,6 +4,8 @@ mod allocator;
 mod args;
 mod bench;
 mod client;
+mod doctor;
+mod doctor_pages;
 mod embedded;
 mod lab;
 mod logging;
@@ -12,6 +14,7 @@ mod serve;
 mod subscription;
 mod table;
 mod tail;
+mod terminal;
 mod topic;
 
 use std::io::Write;
@@ -60,6 +63,7 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
                 false => ExitCode::FAILURE,
             });
         }
+        Some(("doctor", matches)) => return doctor::run(matches),
         Some(("lab", matches)) => return lab::run(&LabArgs::from_arg_matches(matches)?),
         _ => std::io::stdout().write_all(cloverleaf_server::options_markdown().as_bytes())?,
     }

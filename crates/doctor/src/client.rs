@@ -71,14 +71,23 @@ impl fmt::Display for Client {
 /// Most characters of each of a client's texts in a line that is printed.
 const SHOWN_CHARS_MAX: usize = 40;
 
+/// A letter for a terminal: control characters, and those that turn the direction of a text, are
+/// question marks.
+pub(crate) fn harmless(letter: char) -> char {
+    let turns = matches!(
+        letter,
+        '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+    );
+    if letter.is_control() || turns {
+        '?'
+    } else {
+        letter
+    }
+}
+
 /// A text of a stranger's for a terminal: shortened, and without control characters.
 pub(crate) fn printable(text: &str, chars_max: usize) -> String {
-    let is_bad = |it: char| it.is_control() || ('\u{202a}'..='\u{202e}').contains(&it);
-    let mut shown: String = text
-        .chars()
-        .take(chars_max)
-        .map(|it| if is_bad(it) { '?' } else { it })
-        .collect();
+    let mut shown: String = text.chars().take(chars_max).map(harmless).collect();
     if text.chars().nth(chars_max).is_some() {
         shown.push('…');
     }

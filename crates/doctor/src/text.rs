@@ -1,7 +1,7 @@
 //! Findings for people: a screen each, as wide as the terminal is.
 
 use crate::advice::{Change, How};
-use crate::client::printable;
+use crate::client::{harmless, printable};
 use crate::finding::{Finding, Measure, Severity};
 use crate::units::{number, time, times};
 use crate::{Confidence, Report};
@@ -211,7 +211,8 @@ impl Page {
     }
 }
 
-/// A text in lines of at most so many columns; a longer word has a line of its own.
+/// A text in lines of at most so many columns; a longer word has a line of its own. Names that
+/// clients have chosen may be anywhere in it.
 fn wrap(text: &str, columns_max: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -223,7 +224,7 @@ fn wrap(text: &str, columns_max: usize) -> Vec<String> {
             if !line.is_empty() {
                 line.push(' ');
             }
-            line.push_str(word);
+            line.extend(word.chars().map(harmless));
         }
     }
     lines

@@ -30,12 +30,21 @@ const REST_FACTOR: u32 = 3;
 /// How long it rests after a fault, which would come again with the same connections.
 const REST: Duration = Duration::from_secs(60);
 
+/// How long an answer waits for the end of a look, so that it is as new as can be.
+const WAIT: Duration = Duration::from_millis(300);
+
 /// What is known of the clients, for whoever asks.
 pub(crate) struct Practice {
     advice: Advice,
     doctor: Mutex<Doctor>,
-    /// Apart, because a look takes time, and who reads metrics should not wait for it.
-    counts: Mutex<Vec<RuleCount>>,
+    /// What it knew after the last look, for who cannot wait for the end of the next one.
+    known: Mutex<Known>,
+}
+
+struct Known {
+    counts: Vec<RuleCount>,
+    /// The findings, those that have ended included, as far as an answer has room for them.
+    report: Report,
 }
 
 impl Practice {
@@ -43,38 +52,68 @@ impl Practice {
         let doctor = Doctor::new(advice.clone());
         Practice {
             advice,
-            counts: Mutex::new(doctor.counts()),
+            known: Mutex::new(known(&doctor)),
             doctor: Mutex::new(doctor),
         }
     }
 
-    /// What is found. It waits while the doctor thinks: tens of milliseconds where there are
-    /// thousands of connections.
+    /// What is found. While the doctor thinks, which takes some time where there are thousands of
+    /// connections, it is what was found before.
     pub(crate) fn report(&self, query: &Query) -> Report {
-        self.doctor.lock().report(query)
+        match self.doctor.try_lock_for(WAIT) {
+            Some(doctor) => doctor.report(query),
+            None => asked_for(&self.known.lock().report, query),
+        }
     }
 
     /// How many findings each rule has, as of the last look.
     pub(crate) fn counts(&self) -> Vec<RuleCount> {
-        self.counts.lock().clone()
+        self.known.lock().counts.clone()
     }
 
     /// Shows the doctor what there is. Returns the findings that are new.
     fn observe(&self, observation: &Observation) -> Vec<Finding> {
         let mut doctor = self.doctor.lock();
         let new = doctor.observe(observation);
-        *self.counts.lock() = doctor.counts();
+        let known = known(&doctor);
+        drop(doctor);
+        *self.known.lock() = known;
         new
     }
 
-    /// As [`Practice::observe`]; `None` after a fault, with which the doctor has begun anew.
-    fn observe_safely(&self, observation: &Observation) -> Option<Vec<Finding>> {
+    /// Lets something look; `None` after a fault, with which the doctor has begun anew.
+    fn safely(&self, look: impl FnOnce() -> Vec<Finding>) -> Option<Vec<Finding>> {
         // What the fault has left half done is thrown away.
-        let seen = catch_unwind(AssertUnwindSafe(|| self.observe(observation)));
+        let seen = catch_unwind(AssertUnwindSafe(look));
         if seen.is_err() {
             *self.doctor.lock() = Doctor::new(self.advice.clone());
         }
         seen.ok()
+    }
+}
+
+fn known(doctor: &Doctor) -> Known {
+    let all = Query {
+        since_us: Some(u64::MAX),
+        client: None,
+    };
+    Known {
+        counts: doctor.counts(),
+        report: doctor.report(&all),
+    }
+}
+
+/// What of all findings is asked for.
+fn asked_for(report: &Report, query: &Query) -> Report {
+    let is_wanted = |finding: &&Finding| {
+        let since_us = query.since_us.map(|us| report.unix_us.saturating_sub(us));
+        let is_recent = since_us.is_some_and(|us| finding.last_seen_unix_us >= us);
+        let client = query.client.as_deref();
+        (finding.is_active || is_recent) && client.is_none_or(|it| finding.client.matches(it))
+    };
+    Report {
+        findings: report.findings.iter().filter(is_wanted).cloned().collect(),
+        ..*report
     }
 }
 
@@ -120,11 +159,12 @@ impl Drop for DoctorThread {
 }
 
 fn run(context: &ServerContext, ended: &Receiver<()>) {
+    let practice = &context.practice;
     let mut log = FindingsLog::default();
     let mut next = Instant::now();
     loop {
         let began = Instant::now();
-        next = match context.practice.observe_safely(&observation(context)) {
+        next = match practice.safely(|| practice.observe(&observation(context))) {
             Some(new) => {
                 log.write(&new, context.now_us());
                 // A look that came late is not made up for, and one that takes long leaves the
@@ -205,5 +245,143 @@ impl FindingsLog {
             }
         }
         lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::net::SocketAddr;
+
+    use cloverleaf_telemetry::{Identity, Probe, Protocol, Registry, TcpInfo};
+
+    use super::*;
+
+    /// Producers that wait for each answer, ten milliseconds away.
+    struct Clients {
+        registry: Registry,
+        probes: Vec<Probe>,
+        sent_us: u64,
+        now_us: u64,
+    }
+
+    impl Clients {
+        fn new(names: &[&str]) -> Clients {
+            let registry = Registry::new();
+            let open = |name: &&str| {
+                let probe = registry.open(Protocol::Nsq, SocketAddr::from(([10, 0, 0, 1], 1)), 1);
+                probe.attach_socket(1);
+                probe.identify(Identity {
+                    library: "go-nsq".to_owned(),
+                    client_id: (*name).to_owned(),
+                    ..Identity::default()
+                });
+                probe
+            };
+            Clients {
+                probes: names.iter().map(open).collect(),
+                registry,
+                sent_us: 1,
+                now_us: 0,
+            }
+        }
+
+        /// A second of theirs, and what there is to be seen then.
+        fn second(&mut self) -> Observation {
+            let until_us = self.now_us + 1_000_000;
+            while self.sent_us < until_us - 12_000 {
+                // A round trip, and what a program does beside, which no clock rules.
+                self.sent_us += 10_200 + self.sent_us * 31 % 700;
+                let us = self.sent_us;
+                for probe in &self.probes {
+                    probe.read(100, us);
+                    probe.request(1, 100, us, us);
+                    probe.answered(1, us + 40);
+                }
+            }
+            self.now_us = until_us;
+            let tcp = TcpInfo {
+                rtt_us: 10_000,
+                min_rtt_us: 10_000,
+                ..TcpInfo::default()
+            };
+            Observation {
+                taken_us: self.now_us,
+                unix_us: self.now_us,
+                snapshot: self.registry.snapshot(self.now_us, |_| Some(tcp)),
+                queues: Vec::new(),
+            }
+        }
+    }
+
+    fn practice() -> Practice {
+        Practice::new(Advice::embedded().unwrap())
+    }
+
+    #[test]
+    fn an_answer_does_not_wait_for_a_look() {
+        let practice = practice();
+        let mut clients = Clients::new(&["a", "b"]);
+        for _ in 0..12 {
+            practice.observe(&clients.second());
+        }
+        let all = practice.report(&Query::default());
+        assert_eq!(all.findings.len(), 2, "{all:?}");
+        let thinking = practice.doctor.lock();
+        let asked = thread::scope(|scope| {
+            let ask = |query: Query| scope.spawn(|| practice.report(&{ query })).join().unwrap();
+            let all_again = ask(Query::default());
+            let of_b = ask(Query {
+                client: Some("B".to_owned()),
+                ..Query::default()
+            });
+            [all_again, of_b]
+        });
+        drop(thinking);
+        assert_eq!(asked[0], all);
+        assert_eq!(asked[1].findings, all.findings[1..]);
+        let active: u64 = practice.counts().iter().map(|count| count.active).sum();
+        assert_eq!(active, 2);
+    }
+
+    #[test]
+    fn a_fault_of_the_doctors_ends_nothing_and_it_begins_anew() {
+        let practice = practice();
+        let mut clients = Clients::new(&["a"]);
+        for _ in 0..12 {
+            practice.observe(&clients.second());
+        }
+        assert_eq!(practice.safely(|| panic!("a fault in a test")), None);
+        assert_eq!(practice.report(&Query::default()).watched_us, 0);
+        for _ in 0..12 {
+            let observation = clients.second();
+            practice.safely(|| practice.observe(&observation)).unwrap();
+        }
+        assert_eq!(practice.report(&Query::default()).findings.len(), 1);
+    }
+
+    #[test]
+    fn the_log_is_told_of_so_many_findings_a_minute() {
+        let practice = practice();
+        let names: Vec<String> = (0..30).map(|it| format!("{it}\u{1b}[2J")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut clients = Clients::new(&names);
+        let new: Vec<Finding> = (0..12)
+            .flat_map(|_| practice.observe(&clients.second()))
+            .collect();
+        assert_eq!(new.len(), 30);
+        let mut log = FindingsLog::default();
+        let lines = log.lines(&new, 100_000_000);
+        assert_eq!(lines.len(), 20);
+        assert!(
+            lines.iter().all(|line| !line.contains(char::is_control)),
+            "{lines:?}"
+        );
+        assert!(lines[0].starts_with("sync-produce: go-nsq"), "{}", lines[0]);
+        assert_eq!(log.lines(&new[..1], 130_000_000), [""; 0]);
+        let later = log.lines(&new[..1], 161_000_000);
+        assert_eq!(later.len(), 2);
+        assert!(later[0].starts_with("11 more findings"), "{}", later[0]);
     }
 }

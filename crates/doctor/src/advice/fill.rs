@@ -45,7 +45,10 @@ impl<'a> Filled<'a> {
     }
 
     fn value_of(&self, name: &str) -> String {
-        let place = |of: fn(&(String, String)) -> &String| self.place.map(of).cloned();
+        let place = |of: fn(&(String, String)) -> &String| {
+            // Lines of code are copied into a shell or a program: no name may become more there.
+            self.place.map(of).filter(|name| is_plain(name)).cloned()
+        };
         let known = match name {
             "topic" => place(|it| &it.0),
             "subscription" => place(|it| &it.1),
@@ -53,6 +56,12 @@ impl<'a> Filled<'a> {
         };
         known.unwrap_or_else(|| name.to_uppercase())
     }
+}
+
+/// Whether a name is one word to every shell and language.
+fn is_plain(name: &str) -> bool {
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || "._-:/@#+".contains(it);
+    !name.is_empty() && !name.starts_with(['-', '#']) && name.chars().all(is_plain)
 }
 
 /// The first `{lower_case_word}` of a text: where it is, and the word. Other braces are code.
@@ -75,6 +84,28 @@ pub(super) fn next_name(text: &str) -> Option<(usize, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_would_be_more_than_a_word_are_left_out() {
+        let variables = Variables::new();
+        for name in [
+            "a b",
+            "a;b",
+            "$(a)",
+            "a'b",
+            "--all",
+            "a\n",
+            "\u{1b}[2J",
+            "\u{f6}",
+        ] {
+            let place = (name.to_owned(), "x#ephemeral".to_owned());
+            let fill = Filled::new(&variables, Some(&place));
+            assert_eq!(
+                fill.fill("{topic} {subscription}", None),
+                "TOPIC x#ephemeral"
+            );
+        }
+    }
 
     #[test]
     fn variables_are_filled_in_and_braces_of_code_are_left_alone() {

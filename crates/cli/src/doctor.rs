@@ -1,0 +1,329 @@
+//! `cloverleaf doctor`: which clients are slow, why, and what to change.
+//!
+//! Exit status: 0 without findings, 1 with some, 2 when the broker cannot be asked.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use clap::{ArgMatches, Args, FromArgMatches as _, Subcommand};
+use cloverleaf_doctor::{Report, findings_text, one_line};
+use cloverleaf_server::config_value::OptionValue;
+use cloverleaf_server::percent_encoded;
+
+use crate::client::Client;
+use crate::doctor_pages;
+use crate::terminal::Terminal;
+
+/// How often `--watch` asks. The doctor looks once a second.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// How long the broker may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A client's doing is known after so long, but for jobs that take longer.
+const WATCHED_US_MIN: u64 = 15_000_000;
+
+/// Back to the upper left, and what is below goes.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
+
+/// What to show.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct DoctorArgs {
+    /// Go on looking, until Ctrl-C
+    #[arg(long, short)]
+    watch: bool,
+    /// Print JSON, for scripts; with --watch a line each time
+    #[arg(long)]
+    json: bool,
+    /// Also findings that have ended within this time: 90s, 10m, 1h
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    since: Option<Duration>,
+    /// Only clients whose address, library or name has this in it
+    #[arg(long, value_name = "TEXT")]
+    client: Option<String>,
+    #[command(subcommand)]
+    command: Option<DoctorCommand>,
+}
+
+/// What else it does.
+#[derive(Debug, Subcommand)]
+enum DoctorCommand {
+    /// The page of a rule: how it is seen, why it costs, how to fix it, how to check that
+    Explain {
+        /// Name of the rule; without one, all rules are listed
+        rule: Option<String>,
+    },
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    <Duration as OptionValue>::parse(text)
+}
+
+/// Does what the arguments say.
+pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let args = DoctorArgs::from_arg_matches(matches)?;
+    if let Some(DoctorCommand::Explain { rule }) = &args.command {
+        return Ok(match doctor_pages::explain(rule.as_deref())? {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::from(2),
+        });
+    }
+    let client = Client::from_matches(matches).within(PATIENCE);
+    let answer = match args.watch {
+        true => Watch::new(&args, &client).run(),
+        false => args.once(&client),
+    };
+    match answer {
+        Err(error) if !crate::is_closed_pipe(&error) => {
+            eprintln!("cloverleaf: {error:#}");
+            Ok(ExitCode::from(2))
+        }
+        answer => answer,
+    }
+}
+
+impl DoctorArgs {
+    fn once(&self, client: &Client) -> anyhow::Result<ExitCode> {
+        let report = self.ask(client)?;
+        let mut out = io::stdout().lock();
+        if self.json {
+            writeln!(out, "{}", json(&report, true)?)?;
+        } else {
+            out.write_all(page(&report, Terminal::here()).as_bytes())?;
+        }
+        out.flush()?;
+        Ok(match report.findings.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        })
+    }
+
+    fn ask(&self, client: &Client) -> anyhow::Result<Report> {
+        client.get(&self.path())
+    }
+
+    fn path(&self) -> String {
+        let since = self.since.map(|since| {
+            // A part of a second is one.
+            let seconds = since.as_millis().div_ceil(1000);
+            format!("since={seconds}")
+        });
+        let client = self.client.as_deref();
+        let client = client.map(|text| format!("client={}", percent_encoded(text)));
+        let query: Vec<String> = since.into_iter().chain(client).collect();
+        match query.is_empty() {
+            true => "/api/doctor".to_owned(),
+            false => format!("/api/doctor?{}", query.join("&")),
+        }
+    }
+}
+
+/// The findings for people.
+fn page(report: &Report, terminal: Terminal) -> String {
+    let mut text = findings_text(report, terminal.width, terminal.with_colours);
+    text.push_str(&age_note(report));
+    text
+}
+
+/// What there is to say about a doctor that has just begun.
+fn age_note(report: &Report) -> String {
+    let seconds = report.watched_us / 1_000_000;
+    match report.watched_us {
+        0 => "  The broker has just begun to watch its clients: ask again in 15 seconds.\n"
+            .to_owned(),
+        us if us < WATCHED_US_MIN => format!(
+            "  The broker has watched its clients for {seconds} s only, and a finding needs up to \
+             15 s:\n  ask again.\n"
+        ),
+        _ => String::new(),
+    }
+}
+
+/// The same for programs.
+fn json(report: &Report, is_pretty: bool) -> anyhow::Result<String> {
+    let text = match is_pretty {
+        true => serde_json::to_string_pretty(report)?,
+        false => serde_json::to_string(report)?,
+    };
+    Ok(escape(&text))
+}
+
+/// JSON of ASCII only: no text of a client's moves the cursor of a terminal.
+fn escape(json: &str) -> String {
+    let mut escaped = String::with_capacity(json.len());
+    for letter in json.chars() {
+        // Line breaks are those of the layout: in a text they are escaped already.
+        if letter.is_ascii_graphic() || matches!(letter, ' ' | '\n') {
+            escaped.push(letter);
+        } else {
+            let mut units = [0; 2];
+            for unit in letter.encode_utf16(&mut units) {
+                escaped.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
+    }
+    escaped
+}
+
+/// Looks again and again.
+struct Watch<'a> {
+    args: &'a DoctorArgs,
+    client: &'a Client,
+    /// Findings that were there the last time, where only changes are told.
+    known: BTreeMap<String, String>,
+    is_lost: bool,
+}
+
+impl Watch<'_> {
+    fn new<'a>(args: &'a DoctorArgs, client: &'a Client) -> Watch<'a> {
+        Watch {
+            args,
+            client,
+            known: BTreeMap::new(),
+            is_lost: false,
+        }
+    }
+
+    fn run(&mut self) -> anyhow::Result<ExitCode> {
+        // Whoever names a wrong address is told so, and does not wait.
+        let mut answer = Ok(self.args.ask(self.client)?);
+        loop {
+            match answer {
+                Ok(report) => self.show(&report)?,
+                Err(error) => self.lose(&error)?,
+            }
+            thread::sleep(INTERVAL);
+            answer = self.args.ask(self.client);
+        }
+    }
+
+    fn show(&mut self, report: &Report) -> anyhow::Result<()> {
+        let terminal = Terminal::here();
+        let text = match (self.args.json, terminal.is_terminal) {
+            (true, _) => json(report, false)? + "\n",
+            (false, true) => format!("{CLEAR}{}", page(report, terminal)),
+            (false, false) => self.changes(report),
+        };
+        self.is_lost = false;
+        print(&text)
+    }
+
+    /// What has come and gone, a line each.
+    fn changes(&mut self, report: &Report) -> String {
+        let mut text = String::new();
+        if self.is_lost {
+            text.push_str("the broker answers again\n");
+        }
+        let now: BTreeMap<String, String> = report
+            .findings
+            .iter()
+            .filter(|finding| finding.is_active)
+            .map(|finding| (finding.id.clone(), one_line(finding)))
+            .collect();
+        for (id, line) in &now {
+            if !self.known.contains_key(id) {
+                text.push_str(&format!("found {line}\n"));
+            }
+        }
+        for (id, line) in &self.known {
+            if !now.contains_key(id) {
+                text.push_str(&format!("over {line}\n"));
+            }
+        }
+        self.known = now;
+        text
+    }
+
+    fn lose(&mut self, error: &anyhow::Error) -> anyhow::Result<()> {
+        let terminal = Terminal::here();
+        if terminal.is_terminal && !self.args.json {
+            print(&format!("{CLEAR}  {error:#}\n  Asking again.\n"))?;
+        } else if !self.is_lost {
+            eprintln!("cloverleaf: {error:#}; asking again");
+        }
+        self.is_lost = true;
+        Ok(())
+    }
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn args(since: Option<Duration>, client: Option<&str>) -> DoctorArgs {
+        DoctorArgs {
+            watch: false,
+            json: false,
+            since,
+            client: client.map(str::to_owned),
+            command: None,
+        }
+    }
+
+    fn report(watched_us: u64) -> Report {
+        Report {
+            unix_us: 1,
+            watched_us,
+            connections: 3,
+            findings: Vec::new(),
+            more: 0,
+        }
+    }
+
+    #[test]
+    fn the_question_has_what_was_asked_for() {
+        assert_eq!(args(None, None).path(), "/api/doctor");
+        let since = duration("1m30s").unwrap();
+        let path = args(Some(since), Some("a b&c")).path();
+        assert_eq!(path, "/api/doctor?since=90&client=a%20b%26c");
+        assert_eq!(
+            args(Some(duration("10ms").unwrap()), None).path(),
+            "/api/doctor?since=1"
+        );
+        assert!(duration("soon").is_err());
+    }
+
+    #[test]
+    fn a_doctor_that_has_just_begun_says_so() {
+        let terminal = Terminal {
+            width: 100,
+            with_colours: false,
+            is_terminal: false,
+        };
+        assert!(page(&report(0), terminal).contains("ask again in 15 seconds"));
+        assert!(page(&report(7_200_000), terminal).contains("for 7 s only"));
+        let text = page(&report(WATCHED_US_MIN), terminal);
+        assert_eq!(text, "  No findings: 3 connections, watched for 15.0 s.\n");
+    }
+
+    #[test]
+    fn json_moves_no_cursor_and_says_the_same() {
+        let text = "\u{1b}[2J \u{9b}2J \u{202e} \u{7f} ö 😀 \"\n";
+        let said = report(5);
+        for is_pretty in [true, false] {
+            let json = json(&said, is_pretty).unwrap();
+            assert_eq!(serde_json::from_str::<Report>(&json).unwrap(), said);
+        }
+        let escaped = escape(&serde_json::to_string(text).unwrap());
+        assert!(
+            escaped
+                .bytes()
+                .all(|it| it.is_ascii_graphic() || it == b' '),
+            "{escaped}"
+        );
+        assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), text);
+    }
+}

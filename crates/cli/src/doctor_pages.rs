@@ -1,0 +1,128 @@
+//! `cloverleaf doctor explain RULE`: the pages of docs/doctor, built in.
+
+use std::io::{self, Write};
+
+use cloverleaf_doctor::Rule;
+
+use crate::terminal::Terminal;
+
+/// The page of a rule.
+fn page(rule: Rule) -> &'static str {
+    macro_rules! pages {
+        ($($rule:ident: $file:literal,)+) => {
+            match rule {
+                $(Rule::$rule => include_str!(concat!("../../../docs/doctor/", $file, ".md")),)+
+            }
+        };
+    }
+    pages! {
+        SyncProduce: "sync-produce",
+        Hoarding: "hoarding",
+        WindowTooSmall: "window-too-small",
+        Linger: "linger",
+        Nagle: "nagle",
+        AckDeadline: "ack-deadline",
+        Partitions: "partitions",
+        OneConnection: "one-connection",
+        TooManyInFlight: "too-many-in-flight",
+        TinyBatches: "tiny-batches",
+        Churn: "churn",
+        FetchRhythm: "fetch-rhythm",
+    }
+}
+
+/// Prints the page of a rule, or a list of all where none is named, or there is none of that name.
+/// Says whether it was there.
+pub(crate) fn explain(name: Option<&str>) -> anyhow::Result<bool> {
+    let terminal = Terminal::here();
+    let rule = match name {
+        Some(name) => Rule::named(&name.to_lowercase()),
+        None => None,
+    };
+    let text = match (rule, name) {
+        (Some(rule), _) => with_headings(page(rule), terminal.with_colours),
+        (None, None) => list(),
+        (None, Some(name)) => {
+            eprintln!("cloverleaf: there is no rule {name:?}; these are there:");
+            eprint!("{}", list());
+            return Ok(false);
+        }
+    };
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(true)
+}
+
+/// All rules, with what they are about.
+fn list() -> String {
+    let widest = Rule::ALL.map(|rule| rule.name().len()).into_iter().max();
+    let width = widest.unwrap_or_default();
+    let mut text = String::new();
+    for rule in Rule::ALL {
+        text.push_str(&format!("  {:width$}  {}\n", rule.name(), title(rule)));
+    }
+    text
+}
+
+/// What a page says of its rule in its first line.
+fn title(rule: Rule) -> &'static str {
+    let first = page(rule).lines().next().unwrap_or_default();
+    first.split_once(": ").map_or(first, |(_, title)| title)
+}
+
+/// The page with bold headings, or as it is.
+fn with_headings(page: &str, with_colours: bool) -> String {
+    if !with_colours {
+        return page.to_owned();
+    }
+    let mut text = String::with_capacity(page.len());
+    for line in page.lines() {
+        match line.strip_prefix('#') {
+            Some(heading) => {
+                let heading = heading.trim_start_matches('#').trim();
+                text.push_str(&format!("\u{1b}[1m{heading}\u{1b}[0m\n"));
+            }
+            None => {
+                text.push_str(line);
+                text.push('\n');
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_has_its_own_page_with_the_same_sections() {
+        for rule in Rule::ALL {
+            let page = page(rule);
+            assert!(page.starts_with(&format!("# {rule}: ")), "{rule}");
+            for section in ["How it is seen", "Why it costs", "How to fix it", "Sources"] {
+                assert!(
+                    page.contains(&format!("\n## {section}\n")),
+                    "{rule}: {section}"
+                );
+            }
+            assert!(
+                page.contains("\n## How to check that it helped\n"),
+                "{rule}"
+            );
+            assert!(list().contains(&format!("  {rule} ")), "{rule}");
+            assert!(!title(rule).is_empty(), "{rule}");
+        }
+    }
+
+    #[test]
+    fn headings_are_bold_where_there_are_colours() {
+        let text = "# a: b\n\n## c\nd\n";
+        assert_eq!(with_headings(text, false), text);
+        assert_eq!(
+            with_headings(text, true),
+            "\u{1b}[1ma: b\u{1b}[0m\n\n\u{1b}[1mc\u{1b}[0m\nd\n"
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! What standard output is: how wide, and whether it takes colours.
+
+use std::io::{self, IsTerminal as _};
+
+/// Columns where nobody says how many there are: in a pipe or a file.
+const WIDTH_DEFAULT: usize = 100;
+
+/// Longer lines are hard to read, however wide the terminal.
+const WIDTH_MAX: usize = 120;
+
+/// How to print a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terminal {
+    /// Columns.
+    pub(crate) width: usize,
+    /// Whether it takes colours.
+    pub(crate) with_colours: bool,
+    /// Whether somebody looks at it, rather than a file or a program.
+    pub(crate) is_terminal: bool,
+}
+
+impl Terminal {
+    /// Standard output, as it is now.
+    pub(crate) fn here() -> Terminal {
+        let is_terminal = io::stdout().is_terminal();
+        let columns = match is_terminal {
+            true => rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| size.ws_col),
+            false => 0,
+        };
+        let variable = |name| std::env::var(name).unwrap_or_default();
+        Terminal {
+            width: width(columns, &variable("COLUMNS")),
+            with_colours: is_terminal && takes_colours(&variable("NO_COLOR"), &variable("TERM")),
+            is_terminal,
+        }
+    }
+}
+
+fn width(columns: u16, variable: &str) -> usize {
+    let told = match columns {
+        0 => variable.parse().unwrap_or(0),
+        columns => usize::from(columns),
+    };
+    match told {
+        0 => WIDTH_DEFAULT,
+        width => width.min(WIDTH_MAX),
+    }
+}
+
+/// As no-color.org has it: set and not empty means none.
+fn takes_colours(no_color: &str, term: &str) -> bool {
+    no_color.is_empty() && term != "dumb"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_width_is_the_terminals_or_what_the_environment_says() {
+        assert_eq!(width(80, "132"), 80);
+        assert_eq!(width(0, "64"), 64);
+        assert_eq!(width(0, "wide"), WIDTH_DEFAULT);
+        assert_eq!(width(300, ""), WIDTH_MAX);
+    }
+
+    #[test]
+    fn colours_can_be_turned_off() {
+        assert!(takes_colours("", "xterm"));
+        assert!(!takes_colours("1", "xterm"));
+        assert!(!takes_colours("", "dumb"));
+    }
+}
