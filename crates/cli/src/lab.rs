@@ -65,6 +65,15 @@ fn begin(options: &BrokerOptions) -> anyhow::Result<LabBroker> {
     .into_iter()
     .map(|(name, port)| (format!("{name}-address"), vec![format!("127.0.0.1:{port}")]))
     .collect();
+    if let Some(it) = &options.certificate {
+        let files = [("cert", &it.certificate), ("key", &it.key)];
+        let address = format!("127.0.0.1:{}", ports.amqp_tls);
+        flags.insert("amqp-tls-address".to_owned(), vec![address]);
+        flags.extend(files.map(|(name, path)| {
+            let path = path.display().to_string();
+            (format!("amqp-tls-{name}"), vec![path])
+        }));
+    }
     for (name, value) in &options.settings {
         flags.insert(name.clone(), vec![value.clone()]);
     }
@@ -75,6 +84,7 @@ fn begin(options: &BrokerOptions) -> anyhow::Result<LabBroker> {
         addresses: Addresses {
             kafka: there(addresses.kafka)?,
             amqp: there(addresses.amqp)?,
+            amqp_tls: addresses.amqp_tls,
             nsq: there(addresses.nsq_tcp)?,
             nsq_http: there(addresses.nsq_http)?,
             nsq_lookup: addresses.nsq_lookup_http,

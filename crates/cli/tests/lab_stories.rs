@@ -67,6 +67,23 @@ fn lapin_that_hands_all_messages_to_one_worker() {
 }
 
 #[test]
+#[cfg(feature = "bench-kafka")]
+fn librdkafka_with_too_few_requests_in_flight() {
+    is_found("one-connection", "producers");
+}
+
+#[test]
+fn of_clients_that_do_nothing_wrong_nothing_is_said() {
+    if is_forbidden(IN_PROGRAM) {
+        return;
+    }
+    let output = lab(&["healthy", "--rtt-by=kernel", "--time=30s", "--json"]);
+    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(all[0]["is_good"], true, "{all:#}");
+    assert!(all[0]["watched_s"].as_f64().unwrap() >= 30.0, "{all:#}");
+}
+
+#[test]
 fn stories_have_names() {
     let output = lab(&["--list"]);
     let names = String::from_utf8_lossy(&output.stdout);

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use cloverleaf_doctor::{Query, Report};
 
@@ -26,6 +27,8 @@ pub struct Addresses {
     pub kafka: SocketAddr,
     /// AMQP.
     pub amqp: SocketAddr,
+    /// AMQP over TLS, if it has a certificate.
+    pub amqp_tls: Option<SocketAddr>,
     /// NSQ's TCP protocol.
     pub nsq: SocketAddr,
     /// NSQ's HTTP API.
@@ -63,6 +66,8 @@ pub struct Ports {
     pub kafka: u16,
     /// AMQP.
     pub amqp: u16,
+    /// AMQP over TLS.
+    pub amqp_tls: u16,
     /// NSQ's TCP protocol.
     pub nsq: u16,
     /// NSQ's HTTP API.
@@ -78,22 +83,25 @@ impl Ports {
     pub(crate) const USUAL: Ports = Ports {
         kafka: 9092,
         amqp: 5672,
+        amqp_tls: 5671,
         nsq: 4150,
         nsq_http: 4151,
         nsq_lookup: 4161,
         admin: 8080,
     };
 
-    pub(crate) fn all(&self) -> [u16; 6] {
+    /// All of them.
+    pub(crate) fn all(&self) -> [u16; 7] {
         let Ports {
             kafka,
             amqp,
+            amqp_tls,
             nsq,
             nsq_http,
             nsq_lookup,
             admin,
         } = *self;
-        [kafka, amqp, nsq, nsq_http, nsq_lookup, admin]
+        [kafka, amqp, amqp_tls, nsq, nsq_http, nsq_lookup, admin]
     }
 
     /// The same, with any port where `is_taken`.
@@ -102,6 +110,7 @@ impl Ports {
         Ports {
             kafka: keep(self.kafka),
             amqp: keep(self.amqp),
+            amqp_tls: keep(self.amqp_tls),
             nsq: keep(self.nsq),
             nsq_http: keep(self.nsq_http),
             nsq_lookup: keep(self.nsq_lookup),
@@ -117,6 +126,17 @@ pub struct BrokerOptions {
     pub ports: Ports,
     /// Options of the broker by their names on the command line, each with its value.
     pub settings: BTreeMap<String, String>,
+    /// Its certificate, with which it speaks AMQP over TLS, too.
+    pub certificate: Option<Certificate>,
+}
+
+/// Where a broker's certificate lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    /// The certificate, PEM.
+    pub certificate: PathBuf,
+    /// Its key, PEM.
+    pub key: PathBuf,
 }
 
 /// Starts a broker on a folder of its own, or says why it cannot.
@@ -138,6 +158,7 @@ mod tests {
         let mut addresses = Addresses {
             kafka: at(1),
             amqp: at(2),
+            amqp_tls: None,
             nsq: at(3),
             nsq_http: at(4),
             nsq_lookup: None,

@@ -10,7 +10,7 @@ use cloverleaf_bench::command::{LinkArgs, duration};
 use crate::broker::StartBroker;
 use crate::place::LabError;
 use crate::run::RunArgs;
-use crate::story::{Story, perform};
+use crate::story::{Story, healthy, perform};
 
 const RUN_EXAMPLES: &str = "\
 The program finds the broker at the usual ports of 127.0.0.1 where nobody else has them, and by its
@@ -106,6 +106,7 @@ impl LabArgs {
 
     fn list(&self) -> Result<Outcome, LabError> {
         let mut text = String::new();
+        text.push_str(&format!("{:<20}{}\n", healthy::NAME, healthy::TITLE));
         for story in Story::all() {
             text.push_str(&format!("{:<20}{}\n", story.name(), story.title));
         }
@@ -120,7 +121,10 @@ impl LabArgs {
                 break;
             }
             let seconds = self.time.map(|time| time.as_secs_f64());
-            let one = perform(&story, (&self.link, seconds), start, stop)?;
+            let one = match story {
+                Some(story) => perform(&story, (&self.link, seconds), start, stop)?,
+                None => healthy::watch((&self.link, seconds), start, stop)?,
+            };
             if !self.json {
                 print(&format!("{}\n", one.render(page)))?;
             }
@@ -137,16 +141,19 @@ impl LabArgs {
         })
     }
 
-    fn chosen(&self) -> Result<Vec<Story>, LabError> {
-        let all = Story::all();
-        let names: Vec<&str> = all.iter().map(Story::name).collect();
+    /// The stories to play; `None`: the one of the healthy clients.
+    fn chosen(&self) -> Result<Vec<Option<Story>>, LabError> {
+        let mut all: Vec<(&str, Option<Story>)> = vec![(healthy::NAME, None)];
+        let stories = Story::all().into_iter();
+        all.extend(stories.map(|story| (story.name(), Some(story))));
+        let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
         let unknown = self.stories.iter().find(|it| !names.contains(&it.as_str()));
         if let Some(name) = unknown {
             return Err(LabError::Story(name.clone(), names.join(", ")));
         }
-        let is_wanted =
-            |story: &Story| self.all || self.stories.iter().any(|it| it == story.name());
-        Ok(all.into_iter().filter(is_wanted).collect())
+        let is_wanted = |name: &str| self.all || self.stories.iter().any(|it| it == name);
+        let wanted = all.into_iter().filter(|(name, _)| is_wanted(name));
+        Ok(wanted.map(|(_, story)| story).collect())
     }
 }
 

@@ -23,7 +23,7 @@ mod place;
 mod run;
 mod story;
 
-pub use broker::{Addresses, AskDoctor, BrokerOptions, LabBroker, Ports, StartBroker};
+pub use broker::{Addresses, AskDoctor, BrokerOptions, Certificate, LabBroker, Ports, StartBroker};
 pub use command::{LabArgs, LabCommand, Outcome, Page};
 pub use place::LabError;
 pub use run::RunArgs;

@@ -69,13 +69,13 @@ impl Place {
     /// Starts a broker at this distance, on its usual ports where nobody else has them.
     pub(crate) fn open(
         link: &LinkArgs,
-        settings: &[(String, String)],
+        wanted: &BrokerOptions,
         start: &StartBroker<'_>,
     ) -> Result<Place, LabError> {
         let (far, by) = (link.link(), link.rtt_by);
         let options = |ports: Ports| BrokerOptions {
             ports,
-            settings: settings.iter().cloned().collect(),
+            ..wanted.clone()
         };
         let begin = |ports: Ports| start(&options(ports)).map_err(LabError::Broker);
         if far.is_none() {
@@ -131,6 +131,10 @@ impl Place {
         let reached = Addresses {
             kafka: door(usual.kafka, Carries::Kafka, inner.kafka)?,
             amqp: door(usual.amqp, Carries::Bytes, inner.amqp)?,
+            amqp_tls: match inner.amqp_tls {
+                Some(inner) => Some(door(usual.amqp_tls, Carries::Bytes, inner)?),
+                None => None,
+            },
             nsq: door(usual.nsq, Carries::Bytes, inner.nsq)?,
             nsq_http: door(usual.nsq_http, Carries::Bytes, inner.nsq_http)?,
             // It would tell of the broker itself, past the proxy.

@@ -15,7 +15,7 @@ use cloverleaf_doctor::{Query, Report, findings_text};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Serialize;
 
-use crate::broker::StartBroker;
+use crate::broker::{BrokerOptions, StartBroker};
 use crate::command::{Outcome, Page};
 use crate::place::{LabError, Place};
 
@@ -92,8 +92,11 @@ impl RunArgs {
         page: &Page,
     ) -> Result<Outcome, LabError> {
         let set = self.set.iter().map(|text| setting(text));
-        let set = set.collect::<Result<Vec<_>, _>>()?;
-        let place = Place::open(&self.link, &set, start)?;
+        let wanted = BrokerOptions {
+            settings: set.collect::<Result<_, _>>()?,
+            ..BrokerOptions::default()
+        };
+        let place = Place::open(&self.link, &wanted, start)?;
         let note = place.note();
         let reached = place.reached();
         eprintln!("The broker is {note}");

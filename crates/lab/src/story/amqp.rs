@@ -1,6 +1,7 @@
 //! What the stories with lapin have in common.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use lapin::options::{
@@ -41,7 +42,12 @@ pub(super) type Outcome = Result<(), lapin::Error>;
 
 /// A connection.
 pub(super) async fn connect(stage: &Stage) -> lapin::Result<Connection> {
-    let url = format!("amqp://guest:guest@{}/%2f", stage.addresses.amqp);
+    connect_to(stage, stage.addresses.amqp).await
+}
+
+/// A connection to somebody who passes it on.
+pub(super) async fn connect_to(stage: &Stage, address: SocketAddr) -> lapin::Result<Connection> {
+    let url = format!("amqp://guest:guest@{address}/%2f");
     let name = format!("lab-{}", stage.name);
     let properties = ConnectionProperties::default().with_connection_name(name.into());
     Connection::connect(&url, properties).await
@@ -77,6 +83,20 @@ pub(super) async fn publish(stage: &Stage, channel: &Channel, count: usize) -> O
         published.await?;
     }
     channel.wait_for_confirms().await.map(|_| ())
+}
+
+/// Publishes so many messages, then again after this time, without end.
+pub(super) async fn publish_in_groups(
+    stage: &Stage,
+    channel: &Channel,
+    count: usize,
+    pause: Duration,
+) -> Outcome {
+    let mut groups = tokio::time::interval(pause);
+    loop {
+        groups.tick().await;
+        publish(stage, channel, count).await?;
+    }
 }
 
 /// A channel that takes so many messages at a time.

@@ -48,11 +48,7 @@ fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
 async fn publish(stage: &Stage) -> amqp::Outcome {
     let connection = amqp::connect(stage).await?;
     let channel = amqp::publisher(stage, &connection).await?;
-    let mut groups = tokio::time::interval(PAUSE);
-    loop {
-        groups.tick().await;
-        amqp::publish(stage, &channel, JOBS).await?;
-    }
+    amqp::publish_in_groups(stage, &channel, JOBS, PAUSE).await
 }
 
 async fn work(stage: &Stage, at_once: usize) -> amqp::Outcome {

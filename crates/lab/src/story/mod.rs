@@ -3,17 +3,25 @@
 
 mod amqp;
 mod churn;
+pub(crate) mod healthy;
+#[cfg(feature = "kafka")]
+mod healthy_kafka;
 mod hoarding;
 mod perform;
 mod play;
 mod stage;
 mod text;
+mod tls;
 mod window_too_small;
 
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "kafka")]
 mod linger;
+#[cfg(feature = "kafka")]
+mod one_connection;
+#[cfg(feature = "kafka")]
+mod partitions;
 #[cfg(feature = "kafka")]
 mod sync_produce;
 
@@ -87,6 +95,10 @@ impl Story {
             linger::story(),
             hoarding::story(),
             window_too_small::story(),
+            #[cfg(feature = "kafka")]
+            one_connection::story(),
+            #[cfg(feature = "kafka")]
+            partitions::story(),
             churn::story(),
         ]
     }

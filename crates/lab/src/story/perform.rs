@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::play::Playing;
 use super::stage::Count;
 use super::{Fix, Story};
-use crate::broker::StartBroker;
+use crate::broker::{BrokerOptions, StartBroker};
 use crate::place::{LabError, Place};
 
 /// How often the doctor is asked.
@@ -35,6 +35,8 @@ pub(crate) struct Told {
     pub(crate) title: &'static str,
     /// How far the broker was.
     pub(crate) distance: String,
+    /// For how long healthy clients were watched, in seconds.
+    pub(crate) watched_s: Option<f64>,
     /// After how long the doctor had found it, in seconds.
     pub(crate) found_s: Option<f64>,
     /// What it said.
@@ -77,10 +79,13 @@ pub(crate) fn perform(
     let mut link = link.clone();
     link.rtt.get_or_insert(story.rtt);
     let options = story.broker.iter();
-    let options: Vec<_> = options
-        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-        .collect();
-    let place = Place::open(&link, &options, start)?;
+    let wanted = BrokerOptions {
+        settings: options
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+        ..BrokerOptions::default()
+    };
+    let place = Place::open(&link, &wanted, start)?;
     let mut told = Told {
         story: story.name(),
         title: story.title,

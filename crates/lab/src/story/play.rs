@@ -29,12 +29,23 @@ impl Playing {
             stop: Stop::default(),
             meter: Meter::new(),
             name: format!("{}-{number}", story.name()),
+            authority: None,
         });
-        let (there, play) = (Arc::clone(&stage), story.play);
+        let play = story.play;
+        Playing::begin_with(place, stage, move |stage| play(stage, fix.as_ref()))
+    }
+
+    /// Begins to play whatever it is.
+    pub(crate) fn begin_with(
+        place: &Place,
+        stage: Arc<Stage>,
+        play: impl FnOnce(&Stage) -> Result<(), String> + Send + 'static,
+    ) -> Result<Playing, LabError> {
+        let there = Arc::clone(&stage);
         let begin = || -> io::Result<_> {
             // Threads are where they were made.
             let thread = Builder::new().name("lab-client".to_owned());
-            thread.spawn(move || play(&there, fix.as_ref()))
+            thread.spawn(move || play(&there))
         };
         let thread = place.at_client(begin).flatten();
         let thread = thread.map_err(|error| LabError::system("no client can be started", error))?;

@@ -20,9 +20,22 @@ pub(crate) struct Stage {
     pub(crate) meter: Meter,
     /// A name for topics and queues that nobody else has.
     pub(crate) name: String,
+    /// Who has signed the broker's certificate, if it has one: PEM.
+    pub(crate) authority: Option<String>,
 }
 
 impl Stage {
+    /// The same for one of several clients.
+    pub(crate) fn of(&self, client: &str) -> Stage {
+        Stage {
+            addresses: self.addresses,
+            stop: self.stop.clone(),
+            meter: Meter::new(),
+            name: format!("{}-{client}", self.name),
+            authority: self.authority.clone(),
+        }
+    }
+
     /// Whether the story goes on.
     pub(crate) fn goes_on(&self) -> bool {
         !self.stop.is_set()

@@ -16,6 +16,13 @@ impl Told {
         if let Some(finding) = &self.finding {
             out.push_str(&alone(finding, page));
         }
+        if let Some(watched_s) = self.watched_s {
+            let what = match self.problems.is_empty() {
+                true => "No findings, as it should be",
+                false => "What was found in health is below",
+            };
+            out.push_str(&format!("{what}: watched for {watched_s:.0} s.\n"));
+        }
         if let Some(found_s) = self.found_s {
             out.push_str(&format!("Found after {found_s:.1} s.\n"));
         }
