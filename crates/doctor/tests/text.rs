@@ -110,3 +110,37 @@ fn without_findings_it_says_so() {
     );
     assert_eq!(doctor.counts().len(), 12);
 }
+
+#[test]
+fn no_name_that_a_stranger_has_chosen_moves_the_cursor() {
+    let mut report = world().doctor.report(&Query::default());
+    let hostile = "a\u{1b}[2J\u{9b}31m\r\n\u{7}\u{202e}\u{2066}\u{7f}b c";
+    let finding = &mut report.findings[0];
+    for text in [
+        &mut finding.client.library,
+        &mut finding.client.version,
+        &mut finding.client.client_id,
+        &mut finding.client.platform,
+        &mut finding.cause,
+        &mut finding.id,
+    ] {
+        *text = hostile.to_owned();
+    }
+    finding.topic = Some(hostile.to_owned());
+    finding.subscription = Some(format!("{hostile} {hostile}"));
+    finding.unseen.push(hostile.to_owned());
+    finding.evidence[0].text = hostile.to_owned();
+    let change = &mut finding.changes[0];
+    for text in [&mut change.setting, &mut change.say, &mut change.cost] {
+        *text = hostile.to_owned();
+    }
+    (change.value, change.default) = (Some(hostile.to_owned()), Some(hostile.to_owned()));
+    change.code.push(hostile.to_owned());
+    let is_bad = |it: char| {
+        (it.is_control() && it != '\n') || ['\u{202e}', '\u{2066}', '\u{200f}'].contains(&it)
+    };
+    let text = findings_text(&report, 80, false);
+    assert!(!text.contains(is_bad), "{text:?}");
+    let line = one_line(&report.findings[0]);
+    assert!(!line.contains(is_bad) && !line.contains('\n'), "{line:?}");
+}

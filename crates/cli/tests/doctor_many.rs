@@ -1,0 +1,135 @@
+//! The doctor of a broker with ten thousand connections and all the load that it bears: it answers
+//! in less than a second, and the broker goes on.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cloverleaf_doctor::Report;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use support::Broker;
+
+const CONNECTIONS: usize = 10_000;
+
+/// Connections that publish as fast as they can.
+const PUBLISHERS: usize = 4;
+
+/// How long an answer may take.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// How long it may take until all connections are known.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Files that are needed: the connections, and some.
+const FILES: u64 = CONNECTIONS as u64 + 200;
+
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < FILES) {
+        let wanted = Rlimit {
+            current: limit.maximum.map(|most| most.max(FILES)).or(Some(FILES)),
+            maximum: limit.maximum,
+        };
+        setrlimit(Resource::Nofile, wanted).expect("10,200 open files are needed (ulimit -Hn)");
+    }
+}
+
+/// Consumers of one channel, each with a name of its own.
+fn connect(address: &str, numbers: std::ops::Range<usize>) -> Vec<TcpStream> {
+    let one = |number: usize| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let identify = format!(r#"{{"client_id":"{number}","user_agent":"go-nsq/1.1.0"}}"#);
+        let size = (identify.len() as u32).to_be_bytes();
+        let hello = [b"  V2IDENTIFY\n", &size[..], identify.as_bytes()].concat();
+        stream.write_all(&hello).unwrap();
+        stream.write_all(b"SUB jobs work\nRDY 1\n").unwrap();
+        stream
+    };
+    numbers.map(one).collect()
+}
+
+/// Publishes as fast as answers come, fifty at a time. Counts them.
+fn publish(address: &str, ends: &AtomicBool, published: &AtomicU64) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"  V2").unwrap();
+    let commands = b"PUB jobs\n\0\0\0\x01x".repeat(50);
+    let mut answers = vec![0; 50 * 10];
+    while !ends.load(Ordering::Relaxed) {
+        stream.write_all(&commands).unwrap();
+        stream.read_exact(&mut answers).unwrap();
+        published.fetch_add(50, Ordering::Relaxed);
+    }
+}
+
+fn ask(address: &str) -> (Report, Duration) {
+    let began = Instant::now();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let head = "GET /api/doctor?since=600 HTTP/1.1\r\nconnection: close\r\n";
+    write!(stream, "{head}host: {address}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    (serde_json::from_str(body).unwrap(), began.elapsed())
+}
+
+#[test]
+fn ten_thousand_connections_and_full_load_do_not_keep_it_from_answering() {
+    raise_open_files();
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(folder.path());
+    broker.ok(&["topic", "create", "jobs"]);
+    let (nsq, admin) = (broker.nsq_tcp(), broker.admin());
+    let (ends, published) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let connecting: Vec<_> = (0..10)
+            .map(|part| {
+                let size = CONNECTIONS / 10;
+                let nsq = &nsq;
+                scope.spawn(move || connect(nsq, part * size..(part + 1) * size))
+            })
+            .collect();
+        let connected = connecting.into_iter().flat_map(|it| it.join().unwrap());
+        let connected: Vec<TcpStream> = connected.collect();
+        for _ in 0..PUBLISHERS {
+            scope.spawn(|| publish(&nsq, &ends, &published));
+        }
+        // Whatever fails below, the publishers end.
+        let result = std::panic::catch_unwind(|| {
+            let deadline = Instant::now() + PATIENCE;
+            while ask(&admin).0.connections < (CONNECTIONS + PUBLISHERS) as u64 {
+                assert!(Instant::now() < deadline, "not all connections are seen");
+            }
+            let before = published.load(Ordering::Relaxed);
+            // Until it has looked again a few times, so that some come while it does.
+            let until_us = ask(&admin).0.watched_us + 5_000_000;
+            let (mut asked, mut longest) = (0, Duration::ZERO);
+            loop {
+                assert!(Instant::now() < deadline, "it does not look any more");
+                let (report, took) = ask(&admin);
+                assert!(took < ANSWER_MAX, "an answer took {took:?}");
+                assert!(report.findings.len() <= 200);
+                asked += 1;
+                longest = longest.max(took);
+                if report.watched_us >= until_us {
+                    break;
+                }
+            }
+            println!("{asked} answers, none took longer than {longest:?}");
+            let text = String::from_utf8(broker.run(&["doctor"]).stdout).unwrap();
+            assert!(text.contains("10,00"), "{text}");
+            let after = published.load(Ordering::Relaxed);
+            assert!(after > before, "nothing was published meanwhile");
+        });
+        ends.store(true, Ordering::Relaxed);
+        drop(connected);
+        if let Err(panic) = result {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
