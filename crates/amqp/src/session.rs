@@ -565,14 +565,13 @@ impl Session {
         let now_us = self.now.us;
         let first_us = self.partial_since_us.unwrap_or(now_us);
         let totals = std::mem::take(&mut self.publishing.totals);
-        self.probe.requests(
-            totals.messages,
-            totals.messages,
-            totals.bytes,
+        self.probe.publishes(
+            (totals.messages, totals.unconfirmed),
+            (totals.messages, totals.bytes),
+            &totals.topics,
             first_us,
             now_us,
         );
-        self.probe.unanswered(totals.unconfirmed);
         let others = std::mem::take(&mut self.other_requests);
         self.probe.requests(others, 0, 0, first_us, now_us);
         self.answered_unsent += others;

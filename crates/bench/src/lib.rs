@@ -72,6 +72,7 @@ pub use outcome::{Kind, Outcome, Report, Row, Subject, Variation};
 pub use payload::{PayloadKind, Payloads, STAMP_BYTES, Stamp};
 pub use plan::{Acks, Amount, Plan};
 pub use proxy::{Bandwidth, BandwidthError, Carries, Link, PROXY_THREADS, Proxy, connect_over};
+pub use report::markup;
 pub use report::{page, side_by_side};
 pub use schedule::{Arrivals, Schedule};
 pub use table::render;

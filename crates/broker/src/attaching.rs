@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::consumer::{Consumer, Holding};
 use crate::consumers::ConsumerState;
+use crate::holds::Holds;
 use crate::message::{Delivery, MessageRange};
 use crate::options::ConsumerOptions;
 use crate::outbox::Outbox;
@@ -48,7 +49,13 @@ impl Subscription {
             }
         }
         let (auto_ack, policy) = (options.auto_ack, state.policy);
+        let is_recorded = options.connection > 0;
         let slot = state.consumers.attach(options, outbox.clone(), policy);
+        if is_recorded {
+            let holds = Box::new(Holds::new(self.shared.lanes()));
+            let record = |consumer: &mut ConsumerState| consumer.holds = Some(holds);
+            state.consumers.change(slot, record);
+        }
         Ok(Consumer::new(self.clone(), slot, outbox, auto_ack))
     }
 
@@ -56,10 +63,12 @@ impl Subscription {
         let left = self.change(|state| {
             self.give_outbox_back(state, slot);
             state.pull_waits.remove(&slot);
+            state.note_leaving(slot, state.now_us);
             let (gone, counted) = state.consumers.detach(slot);
             if let Some(mut gone) = gone {
                 let freed = gone.settle(u32::MAX);
                 state.freed(freed);
+                state.departed.keep(&mut gone);
             }
             let released = state.ledger.release(slot);
             self.counters

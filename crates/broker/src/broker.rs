@@ -1,10 +1,11 @@
 //! The broker: the catalog of topics, and what all of them share.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use cloverleaf_log::{AppendError, DiskSpace, Log, LogMetrics, Offset, PartitionLog, Recovery};
+use cloverleaf_telemetry::{LANES_BYTES_MAX, LaneMemory};
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
@@ -134,6 +135,9 @@ pub(crate) struct Shared {
     pub(crate) served: Served,
     pub(crate) upkeep: Upkeep,
     pub(crate) identity: OnceLock<Identity>,
+    /// The memory of what consumers held.
+    pub(crate) lanes: OnceLock<Arc<LaneMemory>>,
+    last_topic_number: AtomicU32,
     topics: RwLock<Topics>,
     closed: AtomicBool,
     boot_id: String,
@@ -175,6 +179,8 @@ impl Broker {
             served: Served::default(),
             upkeep: Upkeep::default(),
             identity: OnceLock::new(),
+            lanes: OnceLock::new(),
+            last_topic_number: AtomicU32::new(0),
             topics: RwLock::default(),
             closed: AtomicBool::new(false),
             boot_id: recovery.boot_id.clone(),
@@ -326,6 +332,16 @@ impl Broker {
 impl Shared {
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn lanes(&self) -> Arc<LaneMemory> {
+        let own = || LaneMemory::new(LANES_BYTES_MAX);
+        self.lanes.get_or_init(own).clone()
+    }
+
+    /// A number that no other topic of this process has.
+    pub(crate) fn next_topic_number(&self) -> u32 {
+        self.last_topic_number.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Whether something of this name may be made. The caller holds `definitions`.

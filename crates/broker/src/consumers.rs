@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use crate::consumer::Holding;
+use crate::holds::Holds;
 use crate::options::{ConsumerOptions, Dispatch, SubscriptionOptions};
 use crate::outbox::Outbox;
 use crate::ranking::{Place, Ranking};
@@ -38,6 +39,8 @@ pub(crate) struct ConsumerState {
     timed_out: u64,
     /// Where it stands in the ranking, if it does.
     pub(crate) place: Option<Place>,
+    /// What the timeline shows of it.
+    pub(crate) holds: Option<Box<Holds>>,
 }
 
 impl ConsumerState {
@@ -56,6 +59,7 @@ impl ConsumerState {
             delivered: 0,
             timed_out: 0,
             place: None,
+            holds: None,
         };
         consumer.share(window);
         consumer
@@ -225,6 +229,19 @@ impl Consumers {
             ranking.place(slot, consumer);
         }
         Some(result)
+    }
+
+    /// What is recorded of a consumer, if anything is.
+    #[inline]
+    pub(crate) fn holds(&mut self, slot: u32) -> Option<&mut Holds> {
+        let consumer = self.slots.get_mut(slot as usize)?.as_mut()?;
+        consumer.holds.as_deref_mut()
+    }
+
+    /// What is recorded of all consumers.
+    pub(crate) fn all_holds(&mut self) -> impl Iterator<Item = &mut Holds> {
+        let all = self.slots.iter_mut().flatten();
+        all.filter_map(|consumer| consumer.holds.as_deref_mut())
     }
 
     /// As [`Self::change`], with each of them.

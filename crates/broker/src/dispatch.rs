@@ -14,7 +14,7 @@ use std::sync::atomic::{Ordering, fence};
 use cloverleaf_log::{Batch, ColdRead, Offset};
 
 use crate::inflater::BatchName;
-use crate::ledger::leases::NEVER_MS;
+use crate::ledger::leases::{Grant, NEVER_MS};
 use crate::ledger::{Claim, ReadyRun};
 use crate::message::Delivery;
 use crate::options::PartitionOrder;
@@ -113,10 +113,15 @@ pub(crate) struct Wanted {
 impl Subscription {
     /// Delivers as much as consumers have room for, and looks after what stays.
     pub(crate) fn dispatch(self: &Arc<Self>, state: &mut State) {
+        self.dispatch_at(state, self.shared.clock.now_us());
+    }
+
+    /// As [`Self::dispatch`], for who knows the time.
+    pub(crate) fn dispatch_at(self: &Arc<Self>, state: &mut State, now_us: u64) {
         if state.closed {
             return;
         }
-        let mut round = Round::at(self.shared.clock.now_us());
+        let mut round = Round::at(now_us);
         self.deliver_all(state, &mut round);
         if self.drops_head() {
             self.drop_head(state, &mut round);
@@ -370,21 +375,21 @@ impl Subscription {
     fn deliver(self: &Arc<Self>, state: &mut State, slot: u32, seen: Seen, round: Round) {
         let (partition, run) = (seen.partition, seen.run);
         let index = partition_number(partition);
-        let due_ms = state.ack_due_ms(slot, round.now_ms);
+        let to = Grant {
+            consumer: slot,
+            due_ms: state.ack_due_ms(slot, round.now_ms),
+            now_us: round.now_us,
+            waited_ms: waited_ms(&seen.batch, round.now_ms),
+        };
         match seen.kind {
             Kind::New => {
                 self.mark(state, index, run.end(), round.now_ms);
-                let (count, now_us) = (u64::from(run.count), round.now_us);
-                let bytes = run.body_bytes;
+                let (count, bytes) = (u64::from(run.count), run.body_bytes);
                 state.bodies.leave(partition, run.first, bytes.into());
-                state
-                    .ledger
-                    .take_new(index, count, slot, due_ms, now_us, bytes);
+                state.ledger.take_new(index, count, to, bytes);
             }
             Kind::Requeued => {
-                state
-                    .ledger
-                    .take_ready(index, run.count, slot, due_ms, round.now_us);
+                state.ledger.take_ready(index, run.count, to);
             }
         }
         source_of(state, partition, seen.kind).set_position(run.next_position, run.end());
@@ -543,6 +548,18 @@ fn source_of(state: &mut State, partition: usize, kind: Kind) -> &mut Source {
 
 pub(crate) fn partition_number(index: usize) -> u32 {
     u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+/// How long a batch has waited since its last message was published.
+fn waited_ms(batch: &Batch, now_ms: u64) -> u32 {
+    let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
+    // A batch without a time has a negative one.
+    match batch.max_timestamp_ms() {
+        published_ms @ 0.. => {
+            u32::try_from(now_ms.saturating_sub(published_ms).max(0)).unwrap_or(u32::MAX)
+        }
+        _ => 0,
+    }
 }
 
 fn count32(count: u64) -> u32 {

@@ -32,6 +32,11 @@ impl Broker {
         self.shared.clock.now_ms()
     }
 
+    /// The same in microseconds.
+    pub fn now_us(&self) -> u64 {
+        self.shared.clock.now_us()
+    }
+
     /// All topics, those too that users do not see, in no order.
     pub fn all_topics(&self) -> Vec<Arc<Topic>> {
         self.shared.all_topics()

@@ -24,6 +24,7 @@ mod durable;
 mod entries;
 mod expiring;
 mod filter;
+mod holds;
 mod housekeeping;
 mod inflater;
 mod kept;
@@ -66,6 +67,7 @@ pub use consumer::{Consumer, Holding, Settlement};
 pub use entries::EntryError;
 #[doc(hidden)]
 pub use entries::is_entry;
+pub use holds::{ConsumerHolds, Hold, HoldEnd};
 pub use ledger::NotInFlight;
 pub use message::{DeadReason, Delivery, MessageId, MessageRange, headers};
 pub use options::{

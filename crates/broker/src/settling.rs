@@ -8,8 +8,9 @@ use cloverleaf_log::Offset;
 
 use crate::consumer::Settlement;
 use crate::consumers::ConsumerState;
-use crate::ledger::leases::NEVER_MS;
-use crate::ledger::{Expired, NotInFlight, Settled};
+use crate::holds::{Ending, HoldEnd};
+use crate::ledger::leases::{ConsumerSlot, NEVER_MS};
+use crate::ledger::{Expired, Ledger, NotInFlight, Settled};
 use crate::message::{DeadReason, Delivery, MessageId, MessageRange};
 use crate::subscription::{State, Subscription};
 
@@ -22,11 +23,18 @@ impl Subscription {
     ) {
         self.change(|state| {
             let mut count = 0;
+            let mut ending = Ending::new(&mut state.consumers, slot, HoldEnd::Acked, state.now_us);
             for id in ids {
-                let result = state.ledger.ack(*id, slot).map(Settlement::from);
-                count += u32::from(result.is_ok());
-                settled(*id, result);
+                match state.ledger.ack(*id, slot) {
+                    Ok(done) => {
+                        ending.add(id.partition, id.offset, 1, done);
+                        count += 1;
+                        settled(*id, Ok(done.into()));
+                    }
+                    Err(error) => settled(*id, Err(error)),
+                }
             }
+            ending.finish(count.into());
             state.settle(slot, count);
             self.counters
                 .acknowledged
@@ -43,6 +51,7 @@ impl Subscription {
         let due_ms = (delay_ms > 0).then(|| self.shared.clock.now_ms().saturating_add(delay_ms));
         self.change(|state| {
             let settled = state.ledger.nack(id, slot, due_ms)?;
+            state.note_end(slot, (id, 1), settled, HoldEnd::Nacked);
             state.settle(slot, 1);
             self.counters.requeued.fetch_add(1, Ordering::Relaxed);
             Ok(settled.into())
@@ -56,6 +65,7 @@ impl Subscription {
     ) -> Result<Settlement, NotInFlight> {
         self.change(|state| {
             let settled = state.ledger.reject(id, slot)?;
+            state.note_end(slot, (id, 1), settled, HoldEnd::Rejected);
             state.settle(slot, 1);
             Ok(settled.into())
         })
@@ -87,17 +97,24 @@ impl Subscription {
     ) {
         self.change(|state| {
             let mut count = 0;
+            let mut ending = Ending::new(&mut state.consumers, slot, HoldEnd::Acked, state.now_us);
             for range in ranges {
                 let mut report = Report {
                     range: MessageRange { count: 0, ..*range },
                     settled: None,
                     tell: &mut settled,
                 };
-                let told = |first, count, settled| report.add(first, count, settled);
+                let told = |first, count, settled: Option<Settled>| {
+                    if let Some(settled) = settled {
+                        ending.add(range.partition, first, count, settled);
+                    }
+                    report.add(first, count, settled);
+                };
                 let place = (range.first, range.end());
                 count += state.ledger.ack_between(range.partition, place, slot, told);
                 report.finish();
             }
+            ending.finish(count);
             self.acknowledged(state, slot, count);
         });
     }
@@ -112,15 +129,13 @@ impl Subscription {
     }
 
     pub(crate) fn ack_deliveries(&self, state: &mut State, slot: u32, taken: &[Delivery]) {
-        let mut count = 0;
-        for delivery in taken {
-            let range = delivery.range();
-            let place = (range.first, range.end());
-            let partition = range.partition;
-            count += state
-                .ledger
-                .ack_between(partition, place, slot, |_, _, _| {});
-        }
+        let ranges = taken.iter().map(Delivery::range);
+        let count = state.end_ranges(
+            slot,
+            HoldEnd::Acked,
+            ranges,
+            |ledger, partition, place, slot, told| ledger.ack_between(partition, place, slot, told),
+        );
         self.acknowledged(state, slot, count);
     }
 
@@ -133,11 +148,15 @@ impl Subscription {
 
     pub(crate) fn nack_ranges(self: &Arc<Self>, slot: u32, ranges: &[MessageRange]) {
         self.change(|state| {
-            let mut count = 0;
-            for range in ranges {
-                let place = (range.first, range.end());
-                count += state.ledger.nack_between(range.partition, place, slot);
-            }
+            let ranges = ranges.iter().copied();
+            let count = state.end_ranges(
+                slot,
+                HoldEnd::Nacked,
+                ranges,
+                |ledger, partition, place, slot, told| {
+                    ledger.nack_between(partition, place, slot, told)
+                },
+            );
             state.settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
             self.counters.requeued.fetch_add(count, Ordering::Relaxed);
         });
@@ -145,11 +164,15 @@ impl Subscription {
 
     pub(crate) fn reject_ranges(self: &Arc<Self>, slot: u32, ranges: &[MessageRange]) {
         self.change(|state| {
-            let mut count = 0;
-            for range in ranges {
-                let place = (range.first, range.end());
-                count += state.ledger.reject_between(range.partition, place, slot);
-            }
+            let ranges = ranges.iter().copied();
+            let count = state.end_ranges(
+                slot,
+                HoldEnd::Rejected,
+                ranges,
+                |ledger, partition, place, slot, told| {
+                    ledger.reject_between(partition, place, slot, told)
+                },
+            );
             state.settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
         });
     }
@@ -164,7 +187,15 @@ impl Subscription {
             }
             self.rest_marks(state, now_ms);
             while let Some(expired) = state.ledger.expire(now_ms) {
-                if let Expired::TimedOut { consumer, count } = expired {
+                if let Expired::TimedOut {
+                    consumer,
+                    count,
+                    id,
+                    settled,
+                } = expired
+                {
+                    let end = HoldEnd::TimedOut;
+                    state.note_end(consumer, (id, count), settled, end);
                     state.time_out(consumer, count);
                     self.counters
                         .timed_out
@@ -197,6 +228,53 @@ impl Subscription {
             .fetch_add(count, Ordering::Relaxed);
     }
 }
+
+impl State {
+    /// Consecutive messages of a consumer, the first and how many, have ended.
+    fn note_end(
+        &mut self,
+        slot: u32,
+        (id, count): (MessageId, u32),
+        settled: Settled,
+        end: HoldEnd,
+    ) {
+        let mut ending = Ending::new(&mut self.consumers, slot, end, self.now_us);
+        ending.add(id.partition, id.offset, count.into(), settled);
+        ending.finish(count.into());
+    }
+
+    /// Ends what a consumer holds of these ranges. Returns how many messages that were.
+    fn end_ranges(
+        &mut self,
+        slot: u32,
+        end: HoldEnd,
+        ranges: impl Iterator<Item = MessageRange>,
+        end_between: EndBetween,
+    ) -> u64 {
+        let mut count = 0;
+        let mut ending = Ending::new(&mut self.consumers, slot, end, self.now_us);
+        for range in ranges {
+            let (partition, place) = (range.partition, (range.first, range.end()));
+            let mut told = |first, count, settled: Option<Settled>| {
+                if let Some(settled) = settled {
+                    ending.add(partition, first, count, settled);
+                }
+            };
+            count += end_between(&mut self.ledger, partition, place, slot, &mut told);
+        }
+        ending.finish(count);
+        count
+    }
+}
+
+/// What ends a range in the ledger.
+type EndBetween = fn(
+    &mut Ledger,
+    u32,
+    (Offset, Offset),
+    ConsumerSlot,
+    &mut dyn FnMut(Offset, u64, Option<Settled>),
+) -> u64;
 
 /// Tells of a range in as few pieces as there are fates.
 struct Report<'a, F: FnMut(MessageRange, Option<Settlement>)> {

@@ -18,6 +18,7 @@ use crate::choose::Rotation;
 use crate::consumers::Consumers;
 use crate::entries::{Entry, SubscriptionDefinition};
 use crate::filter::Filter;
+use crate::holds::DepartedHolds;
 use crate::ledger::leases::NEVER_MS;
 use crate::ledger::{Ledger, LedgerDelta};
 use crate::length::Bodies;
@@ -78,6 +79,10 @@ pub(crate) struct State {
     pub(crate) due_ms: u64,
     /// A source wants to be asked again at this time.
     pub(crate) retry_ms: u64,
+    /// The time of the change under way.
+    pub(crate) now_us: u64,
+    /// What consumers held that have left.
+    pub(crate) departed: DepartedHolds,
     /// Whom to wake once the lock is free.
     pub(crate) wakers: Vec<Waker>,
     /// Shared windows with new room: who waits for it looks again once the lock is free.
@@ -129,6 +134,8 @@ impl Subscription {
             limits: None,
             due_ms: NEVER_MS,
             retry_ms: NEVER_MS,
+            now_us: 0,
+            departed: DepartedHolds::default(),
             wakers: Vec::new(),
             freed: Vec::new(),
         };
@@ -186,8 +193,10 @@ impl Subscription {
     /// housekeeping.
     pub(crate) fn change<R>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state.lock();
+        let now_us = self.shared.clock.now_us();
+        state.now_us = now_us;
         let result = change(&mut state);
-        self.dispatch(&mut state);
+        self.dispatch_at(&mut state, now_us);
         self.finish(state);
         result
     }

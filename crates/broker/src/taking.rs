@@ -24,7 +24,9 @@ impl Subscription {
         if state.closed || state.paused || !pulls {
             return Poll::Ready(None);
         }
-        let mut round = Round::at(self.shared.clock.now_us());
+        let now_us = self.shared.clock.now_us();
+        state.now_us = now_us;
+        let mut round = Round::at(now_us);
         let wanted = Wanted { slot, quota: 1 };
         let mut answer = Poll::Ready(None);
         match self.deliver_some(&mut state, wanted, &mut round) {

@@ -17,6 +17,7 @@ use crate::subscription::Subscription;
 /// A topic of the catalog.
 pub struct Topic {
     id: Uuid,
+    number: u32,
     name: String,
     created_ms: u64,
     ephemeral: bool,
@@ -61,6 +62,7 @@ impl Topic {
         });
         let topic = Arc::new(Self {
             id: definition.id,
+            number: shared.next_topic_number(),
             name: definition.name,
             created_ms: definition.created_ms,
             ephemeral: shape.options.ephemeral,
@@ -81,6 +83,11 @@ impl Topic {
     /// The identity that no other topic ever has, not even a later one of the same name.
     pub fn id(&self) -> Uuid {
         self.id
+    }
+
+    /// A short identity, for as long as this process runs.
+    pub fn number(&self) -> u32 {
+        self.number
     }
 
     /// Its name.

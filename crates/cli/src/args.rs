@@ -10,6 +10,7 @@ use cloverleaf_server::{OPTIONS, OptionDef};
 use crate::doctor::DoctorArgs;
 use crate::subscription::SubscriptionCommand;
 use crate::tail::TailArgs;
+use crate::timeline::TimelineArgs;
 use crate::topic::TopicCommand;
 
 const ABOUT: &str =
@@ -79,6 +80,16 @@ Examples:
 
 The exit status is 0 without findings, 1 with some, and 2 if the broker cannot be asked.";
 
+const TIMELINE_EXAMPLES: &str = "\
+A lane for each consumer, with a bar for each message from its delivery to its acknowledgement, and
+a lane for each producer, with its requests and the gaps between them. The broker has been watching
+all the time: nothing has to be switched on.
+
+Examples:
+  cloverleaf timeline --topic orders --out orders.html
+  cloverleaf timeline --topic external_jobs --topic internal_jobs --last 3m --out jobs.svg
+  cloverleaf timeline --topic orders --subscription billing --last 10s --out billing.html";
+
 const BENCH_EXAMPLES: &str = "\
 Without --url a broker is started in this process, on a temporary folder.
 
@@ -100,6 +111,8 @@ pub(crate) fn command() -> Command {
         .about("List, create, delete, describe, empty, pause and unpause subscriptions");
     let tail = TailArgs::augment_args(Command::new("tail"))
         .about("Print the messages of a topic without consuming them");
+    let timeline = TimelineArgs::augment_args(Command::new("timeline"))
+        .about("Draw who held which messages, and who published them, in the last seconds");
     let bench = BenchCommand::augment_subcommands(Command::new("bench"))
         .about("Measure this broker or another: throughput, latency, losses, order")
         .subcommand_required(true)
@@ -124,6 +137,7 @@ pub(crate) fn command() -> Command {
         .subcommand(with_admin(subscription, SUBSCRIPTION_EXAMPLES))
         .subcommand(with_admin(tail, TAIL_EXAMPLES))
         .subcommand(doctor)
+        .subcommand(with_admin(timeline, TIMELINE_EXAMPLES))
         .subcommand(bench)
         .subcommand(lab)
         .subcommand(options)

@@ -15,6 +15,7 @@ mod subscription;
 mod table;
 mod tail;
 mod terminal;
+mod timeline;
 mod topic;
 
 use std::io::Write;
@@ -55,6 +56,10 @@ fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Some(("tail", matches)) => tail::run(
             &client::Client::from_matches(matches),
             &tail::TailArgs::from_arg_matches(matches)?,
+        )?,
+        Some(("timeline", matches)) => timeline::run(
+            &client::Client::from_matches(matches),
+            &timeline::TimelineArgs::from_arg_matches(matches)?,
         )?,
         Some(("bench", matches)) => {
             let is_good = bench::run(&BenchCommand::from_arg_matches(matches)?)?;

@@ -216,7 +216,7 @@ impl Session {
                 let call = Call {
                     context: &self.context,
                     peer: &self.peer,
-                    connection: self.probe.id(),
+                    probe: &self.probe,
                     version: header.version,
                     client_id: header.client_id,
                     body,
@@ -249,6 +249,7 @@ impl Session {
         let (tally, totals) = (&mut self.tally, carried.totals);
         tally.totals.messages += totals.messages;
         tally.totals.bytes += totals.bytes;
+        tally.totals.topics.merge(&totals.topics);
         if tally.totals.first_record_ms.is_none() {
             tally.totals.first_record_ms = totals.first_record_ms;
         }
@@ -365,13 +366,17 @@ impl Session {
             messages,
             bytes,
             first_record_ms,
+            topics,
             ..
         } = tally.totals;
         let produces = tally.produces + tally.silent;
-        self.probe
-            .requests(produces, messages, bytes, first_us, now.us);
-        // Nobody waits for the answer to these.
-        self.probe.unanswered(tally.silent);
+        self.probe.publishes(
+            (produces, tally.silent),
+            (messages, bytes),
+            &topics,
+            first_us,
+            now.us,
+        );
         self.probe.requests(tally.others, 0, 0, first_us, now.us);
         if let Some(first_ms) = first_record_ms {
             // No time of a client's is too strange to be subtracted.
@@ -484,6 +489,7 @@ impl cloverleaf_session::Session for Session {
             now,
             connection: self.probe.id(),
             is_ending: self.phase != Phase::Open,
+            probe: &self.probe,
         };
         let mut is_waiting = false;
         while out.len() < OUTPUT_BYTES_MAX {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use cloverleaf_broker::{Broker, PublishError, Published, Topic};
 use cloverleaf_log::{Batch, BatchBuilder, Durability};
+use cloverleaf_telemetry::Topics;
 
 use crate::answers::{Answers, PendingBatch, PublishCommand};
 use crate::codec::Messages;
@@ -50,6 +51,7 @@ pub(crate) struct Totals {
     pub(crate) commands: u64,
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
+    pub(crate) topics: Topics,
 }
 
 #[derive(Clone)]
@@ -118,6 +120,7 @@ impl Publishing {
         let mut builder = BatchBuilder::with_capacity(room, context.unix_ms);
         builder.push(None, Some(body), &[]);
         self.totals.add(1, body.len());
+        self.totals.topics.add(to.topic.number());
         self.calls += 1;
         let batch = OpenBatch {
             to,
@@ -177,6 +180,7 @@ impl Publishing {
             Some(_) => {}
             None => {
                 let to = self.topic(topic, command, context)?.clone();
+                self.totals.topics.add(to.topic.number());
                 let input_bytes = context.input_bytes.min(BATCH_BYTES_MAX).max(bytes);
                 // Room for records that are all tiny would be mostly wasted; Vec grows if need be.
                 let room = input_bytes + input_bytes / 8 + RECORD_OVERHEAD_BYTES;

@@ -463,10 +463,10 @@ impl Session {
     fn tell_read(&mut self, consumed: usize, input: usize, needed: usize, now: Now) {
         let first_us = self.partial_since_us.unwrap_or(now.us);
         let published = self.publishing.take_totals();
-        self.probe.requests(
-            published.commands,
-            published.messages,
-            published.bytes,
+        self.probe.publishes(
+            (published.commands, 0),
+            (published.messages, published.bytes),
+            &published.topics,
             first_us,
             now.us,
         );

@@ -15,6 +15,7 @@
 //! DELETE /api/topics/TOPIC/subscriptions/NAME       delete
 //! POST   /api/topics/TOPIC/subscriptions/NAME/ACTION   empty, pause, unpause,
 //!                                                   least-loaded, fill-first
+//! GET    /api/timeline?topic=&subscription=&last=   who held what when, see `timeline`
 //! GET    /api/groups                                Kafka's consumer groups with their lag
 //! GET    /api/groups/GROUP                          members, and the lag of each partition
 //! GET    /api/clients                               what Kafka clients tell (KIP-714)
@@ -39,7 +40,8 @@ use axum::{Json, Router};
 use crate::admin_types::Problem;
 use crate::context::ServerContext;
 use crate::{
-    admin_amqp, admin_doctor, admin_kafka, admin_messages, admin_metrics, admin_topics, web_pages,
+    admin_amqp, admin_doctor, admin_kafka, admin_messages, admin_metrics, admin_topics, timeline,
+    web_pages,
 };
 
 /// Handlers get the broker.
@@ -74,6 +76,7 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
             &format!("{subscription}/{{action}}"),
             post(admin_topics::act_on_subscription),
         )
+        .route("/api/timeline", get(timeline::timeline))
         .route("/api/groups", get(admin_kafka::groups))
         .route("/api/groups/{group}", get(admin_kafka::group))
         .route("/api/clients", get(admin_kafka::clients))
@@ -123,8 +126,9 @@ async fn refuse_web_pages(request: Request, next: Next) -> Response {
 
 async fn unknown() -> Refused {
     Refused::not_found(
-        "no such path; see /metrics, /healthz, /debug/connections, /api/doctor, /api/topics, \
-         /api/groups, /api/clients, /api/amqp/queues, /api/amqp/exchanges, /api/amqp/bindings",
+        "no such path; see /metrics, /healthz, /debug/connections, /api/doctor, /api/timeline, \
+         /api/topics, /api/groups, /api/clients, /api/amqp/queues, /api/amqp/exchanges, \
+         /api/amqp/bindings",
     )
 }
 

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::config_value::TlsRequired;
 use crate::context::ServerContext;
 use crate::http_listener::HttpListener;
-use crate::{admin, kafka_groups, nsq_http, nsq_lookup_http, nsq_lookup_peer};
+use crate::{admin, kafka_groups, nsq_http, nsq_lookup_http, nsq_lookup_peer, timeline};
 
 /// The listening sockets of the HTTP interfaces.
 #[derive(Debug, Default)]
@@ -81,6 +81,7 @@ async fn serve_all(context: Arc<ServerContext>, interfaces: Vec<HttpListener>) {
     }
     servers.spawn(nsq_lookup_peer::run(Arc::clone(&context)));
     servers.spawn(kafka_groups::run(Arc::clone(&context)));
+    servers.spawn(timeline::run(Arc::clone(&context)));
     context.drained().await;
     let limit = context.config.general.drain_timeout;
     let ended = timeout(limit, async {

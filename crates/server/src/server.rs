@@ -33,10 +33,12 @@ use crate::http_thread::HttpListeners;
 use crate::kafka_worker::KafkaWorker;
 use crate::listener::{BindError, accept_all, bind};
 use crate::nsq_auth_http::ClientTls;
+use crate::timeline::TimelineQuery;
+use crate::timeline_types::Timeline;
 use crate::tls::TlsError;
 use crate::{
     amqp_connection, config_amqp, config_kafka, config_nsq, cores, file_limit, http_thread,
-    kafka_connection, nsq_connection, tls,
+    kafka_connection, nsq_connection, timeline, tls,
 };
 
 /// Why the broker did not start.
@@ -155,6 +157,14 @@ impl Server {
     /// are thousands of connections.
     pub fn doctor(&self, query: &Query) -> Report {
         self.context.practice.report(query)
+    }
+
+    /// Who held which messages, and who published them, lately.
+    ///
+    /// # Errors
+    /// In words: a topic or a subscription is not there.
+    pub fn timeline(&self, query: &TimelineQuery) -> Result<Timeline, String> {
+        timeline::gather(&self.context, query).map_err(|refused| refused.1)
     }
 
     /// Calls `change` when the log level is changed while the broker runs (NSQ's `/config`).
@@ -312,6 +322,9 @@ impl Running {
             log,
             config,
         });
+        context
+            .broker
+            .record_holds_in(Arc::clone(context.registry.lanes()));
         let router = AmqpRouter::start(&context)?;
         let doctor = DoctorThread::start(&context)?;
         let mut running = Starting {

@@ -29,9 +29,14 @@ impl Identity {
             platform,
         } = &mut self;
         for text in [library, version, client_id, platform] {
-            text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+            text.truncate(short(text).len());
             text.shrink_to_fit();
         }
         self
     }
+}
+
+/// As much of a text as is kept of it.
+pub(crate) fn short(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
 }

@@ -7,12 +7,16 @@
 //! its [`Snapshot`] is plain data, which `/metrics` renders and the doctor reads.
 //!
 //! What it is not: it knows nothing of protocols beyond the [`Protocol`] tag, has no clock (the
-//! caller passes microseconds of any monotonic clock), opens no socket and keeps no history.
+//! caller passes microseconds of any monotonic clock) and opens no socket. Of the past it keeps
+//! what the timeline draws: [`Lane`]s of bounded length, in bounded memory, sampled above a rate.
 
 mod counters;
+mod exchanges;
 mod histogram;
 mod identity;
+mod lane;
 mod probe;
+mod probe_exchanges;
 mod prometheus;
 mod protocol;
 mod registry;
@@ -20,12 +24,14 @@ mod snapshot;
 mod tcp_info;
 
 pub use counters::Counters;
+pub use exchanges::{Exchange, ExchangeKind, ExchangesSnapshot, Topics};
 pub use histogram::{Histogram, HistogramSnapshot};
 pub use identity::Identity;
+pub use lane::{LANE_PIECES_MAX, LANES_BYTES_MAX, Lane, LaneMemory, Pace, pieces_per_second_max};
 pub use probe::{Probe, Recorder};
 pub use prometheus::{MetricKind, MetricText, render};
 pub use protocol::Protocol;
-pub use registry::Registry;
+pub use registry::{KnownConnection, Registry};
 pub use snapshot::{
     ClosedConnection, ConnectionSnapshot, Gauges, Histograms, ProtocolTotals, Snapshot,
 };

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::counters::{Cell, CounterCells};
+use crate::exchanges::Exchanges;
 use crate::histogram::Histogram;
+use crate::lane::{ENABLED, LaneMemory};
 use crate::registry::Registry;
 use crate::snapshot::{ConnectionSnapshot, Gauges, Histograms};
 use crate::{Identity, Protocol, TcpInfo};
-
-/// Whether recording is compiled in (cargo feature `probe`).
-const ENABLED: bool = cfg!(feature = "probe");
 
 /// The session's end of a connection's telemetry.
 ///
@@ -65,7 +64,7 @@ pub struct Recorder {
     peer: SocketAddr,
     opened_us: u64,
     about: Mutex<About>,
-    counters: CounterCells,
+    pub(crate) counters: CounterCells,
     last_active_us: Cell,
     last_answer_us: Cell,
     last_ack_us: Cell,
@@ -86,10 +85,22 @@ pub struct Recorder {
     request_bytes: Histogram,
     ack_latency_us: Histogram,
     ack_gap_us: Histogram,
+    /// The latest requests and answers, for the timeline.
+    pub(crate) exchanges: Exchanges,
+    /// The answer for which the oldest of them waits; 0: none does.
+    pub(crate) awaited_answer: Cell,
+    /// Since when the client has asked for messages without getting any; 0: it does not ask.
+    pub(crate) fetching_since_us: Cell,
 }
 
 impl Recorder {
-    pub(crate) fn new(id: u64, protocol: Protocol, peer: SocketAddr, now_us: u64) -> Self {
+    pub(crate) fn new(
+        id: u64,
+        protocol: Protocol,
+        peer: SocketAddr,
+        now_us: u64,
+        memory: Arc<LaneMemory>,
+    ) -> Self {
         let recorder = Self {
             id,
             protocol,
@@ -116,6 +127,9 @@ impl Recorder {
             request_bytes: Histogram::new(),
             ack_latency_us: Histogram::new(),
             ack_gap_us: Histogram::new(),
+            exchanges: Exchanges::new(memory),
+            awaited_answer: Cell::default(),
+            fetching_since_us: Cell::default(),
         };
         recorder.last_active_us.set(now_us);
         recorder
@@ -225,18 +239,27 @@ impl Recorder {
     #[inline]
     pub fn answered(&self, count: u64, now_us: u64) {
         if ENABLED && count > 0 {
-            self.counters.responses.add(count);
-            self.requests_in_flight
-                .set(self.requests_in_flight.get().saturating_sub(count));
-            self.last_answer_us.set(now_us);
-            let timed = self.timed_answers.get();
-            if timed > 0 {
-                if timed <= count {
-                    let since_us = self.timed_since_us.get();
-                    self.service_us.record(now_us.saturating_sub(since_us));
-                }
-                self.timed_answers.set(timed.saturating_sub(count));
+            self.answered_some(count, now_us);
+        }
+    }
+
+    /// Apart, because most writes have no answer in them.
+    #[inline(never)]
+    fn answered_some(&self, count: u64, now_us: u64) {
+        self.counters.responses.add(count);
+        self.requests_in_flight
+            .set(self.requests_in_flight.get().saturating_sub(count));
+        self.last_answer_us.set(now_us);
+        let timed = self.timed_answers.get();
+        if timed > 0 {
+            if timed <= count {
+                let since_us = self.timed_since_us.get();
+                self.service_us.record(now_us.saturating_sub(since_us));
             }
+            self.timed_answers.set(timed.saturating_sub(count));
+        }
+        if self.awaited_answer.get() > 0 {
+            self.note_answers(now_us);
         }
     }
 
@@ -406,6 +429,10 @@ impl Recorder {
         }
     }
 
+    pub(crate) fn identity(&self) -> Identity {
+        self.about.lock().identity.clone()
+    }
+
     /// A copy of everything. `tcp_info` fetches the kernel's view of the named descriptor, which
     /// stays this connection's for the length of the call.
     pub fn snapshot(&self, tcp_info: impl FnOnce(i32) -> Option<TcpInfo>) -> ConnectionSnapshot {
@@ -445,138 +472,5 @@ impl Recorder {
 }
 
 #[cfg(all(test, feature = "probe"))]
-mod tests {
-    use super::*;
-
-    fn recorder() -> Recorder {
-        Recorder::new(1, Protocol::Nsq, SocketAddr::from(([127, 0, 0, 1], 9)), 10)
-    }
-
-    fn snapshot(recorder: &Recorder) -> ConnectionSnapshot {
-        recorder.snapshot(|_| None)
-    }
-
-    #[test]
-    fn an_idle_connection_costs_little() {
-        assert!(size_of::<Recorder>() < 1728, "{}", size_of::<Recorder>());
-    }
-
-    #[test]
-    fn gap_is_measured_from_the_answer_to_the_next_request_when_nothing_is_in_flight() {
-        let probe = recorder();
-        probe.request(1, 100, 1_000, 1_001);
-        probe.request(1, 100, 1_010, 1_010);
-        probe.answered(1, 2_000);
-        probe.request(1, 100, 2_400, 2_400);
-        probe.answered(2, 3_000);
-        probe.request(1, 100, 3_500, 3_500);
-        let seen = snapshot(&probe);
-        assert_eq!(seen.histograms.request_gap_us.count(), 1);
-        assert_eq!(seen.histograms.request_gap_us.max(), 500);
-        assert_eq!(seen.gauges.requests_in_flight_max, 2);
-        assert_eq!(seen.gauges.requests_in_flight, 1);
-        assert_eq!((seen.counters.publishes, seen.counters.messages_in), (4, 4));
-    }
-
-    #[test]
-    fn a_gap_lies_behind_an_answer_only_once() {
-        let probe = recorder();
-        probe.request(1, 100, 1_000, 1_000);
-        probe.answered(1, 2_000);
-        for at_us in [2_500, 9_000] {
-            probe.request(1, 100, at_us, at_us);
-            probe.unanswered(1);
-        }
-        let seen = snapshot(&probe);
-        assert_eq!(seen.histograms.request_gap_us.count(), 1);
-        assert_eq!(seen.histograms.request_gap_us.max(), 500);
-        assert_eq!(seen.counters.requests_silent, 2);
-    }
-
-    #[test]
-    fn service_is_measured_for_one_request_at_a_time() {
-        let probe = recorder();
-        let services = || snapshot(&probe).histograms.service_us;
-        probe.request(1, 100, 900, 1_000);
-        // Not measured: the first is still being served.
-        probe.request(1, 100, 1_200, 1_200);
-        probe.answered(1, 1_500);
-        assert_eq!((services().count(), services().sum()), (1, 500));
-        probe.answered(1, 1_700);
-        assert_eq!(services().count(), 1);
-        // Two of one read, answered one after the other: that of the second counts.
-        probe.requests(2, 2, 200, 2_000, 2_000);
-        probe.answered(1, 2_300);
-        probe.answered(1, 2_400);
-        assert_eq!((services().count(), services().sum()), (2, 900));
-        // Nobody waits for these.
-        probe.requests(2, 2, 200, 3_000, 3_000);
-        probe.unanswered(2);
-        probe.request(1, 100, 9_000, 9_000);
-        probe.answered(1, 9_010);
-        assert_eq!((services().count(), services().sum()), (3, 910));
-    }
-
-    #[test]
-    fn records_from_the_future_are_counted_apart() {
-        let probe = recorder();
-        probe.record_age(5_500);
-        probe.record_age(-3_000);
-        let seen = snapshot(&probe);
-        assert_eq!(seen.histograms.record_age_us.sum(), 5_500);
-        assert_eq!(seen.counters.records_ahead, 1);
-    }
-
-    #[test]
-    fn time_with_messages_in_flight_accumulates() {
-        let probe = recorder();
-        probe.credit_used(3, 100);
-        probe.credit_used(1, 200);
-        assert_eq!(snapshot(&probe).gauges.holding_since_us, 100);
-        probe.credit_used(0, 450);
-        probe.credit_used(0, 900);
-        let seen = snapshot(&probe);
-        assert_eq!(
-            (seen.counters.holding_us, seen.gauges.holding_since_us),
-            (350, 0)
-        );
-    }
-
-    #[test]
-    fn many_requests_of_one_read_are_recorded_by_their_mean() {
-        let probe = recorder();
-        probe.requests(4, 40, 4_000, 5, 25);
-        let seen = snapshot(&probe);
-        assert_eq!(seen.histograms.request_messages.count(), 4);
-        assert_eq!(seen.histograms.request_messages.max(), 10);
-        assert_eq!(seen.histograms.request_bytes.sum(), 4_000);
-        assert_eq!(seen.histograms.request_receive_us.max(), 20);
-    }
-
-    #[test]
-    fn time_without_credit_accumulates() {
-        let probe = recorder();
-        probe.no_credit_begins(100);
-        probe.no_credit_begins(150);
-        assert_eq!(snapshot(&probe).gauges.no_credit_since_us, 100);
-        probe.no_credit_ends(200);
-        probe.no_credit_ends(900);
-        assert_eq!(snapshot(&probe).counters.no_credit_us, 100);
-    }
-
-    #[test]
-    fn acknowledgements_count_order_and_rhythm() {
-        let probe = recorder();
-        probe.acked(70);
-        probe.acked_many(2, 90);
-        probe.acks(2, 1, 1_000);
-        probe.acks(1, 0, 1_500);
-        let seen = snapshot(&probe);
-        assert_eq!(
-            (seen.counters.acks, seen.counters.acks_out_of_order),
-            (4, 1)
-        );
-        assert_eq!(seen.histograms.ack_latency_us.count(), 3);
-        assert_eq!(seen.histograms.ack_gap_us.max(), 500);
-    }
-}
+#[path = "probe_tests.rs"]
+mod tests;

@@ -6,13 +6,18 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::exchanges::ExchangesSnapshot;
+use crate::lane::{LANES_BYTES_MAX, LaneMemory};
 use crate::probe::{Probe, Recorder};
 use crate::snapshot::{ClosedConnection, Histograms, ProtocolTotals, Snapshot};
-use crate::{Counters, Protocol, TcpInfo};
+use crate::{Counters, Identity, Protocol, TcpInfo};
 
 /// How many closed connections are remembered: enough to see a client that reconnects for every
 /// message, and 100 to 200 KB, because texts of an identity are bounded.
 const CLOSED_MAX: usize = 256;
+
+/// How many closed connections keep what the timeline shows of them: clients that publish and go.
+const CLOSED_LANES_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 struct Folded {
@@ -27,15 +32,54 @@ struct State {
     open: BTreeMap<u64, Arc<Recorder>>,
     folded: [Folded; Protocol::ALL.len()],
     closed: VecDeque<ClosedConnection>,
+    /// Closed connections with exchanges, oldest first.
+    closed_lanes: VecDeque<Arc<Recorder>>,
 }
 
 /// All probes of a broker. Cheap to clone; clones share the same list.
 ///
 /// Its lock is taken when a connection opens or closes and for a snapshot, never while a
 /// connection is at work.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Registry {
     state: Arc<Mutex<State>>,
+    lanes: Arc<LaneMemory>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self {
+            state: Arc::default(),
+            lanes: LaneMemory::new(LANES_BYTES_MAX),
+        }
+    }
+}
+
+/// A connection that is open, or was closed lately.
+#[derive(Debug, Clone)]
+pub struct KnownConnection {
+    /// Number of the connection.
+    pub id: u64,
+    /// The protocol that it speaks.
+    pub protocol: Protocol,
+    /// Address of the other end.
+    pub peer: SocketAddr,
+    /// Who the client says it is.
+    pub identity: Identity,
+    /// Whether it is still open.
+    pub is_open: bool,
+}
+
+impl KnownConnection {
+    fn open(recorder: &Recorder, is_open: bool) -> Self {
+        Self {
+            id: recorder.id(),
+            protocol: recorder.protocol(),
+            peer: recorder.peer(),
+            identity: recorder.identity(),
+            is_open,
+        }
+    }
 }
 
 impl Registry {
@@ -49,7 +93,8 @@ impl Registry {
         let mut state = self.state.lock();
         state.next_id += 1;
         let id = state.next_id;
-        let recorder = Arc::new(Recorder::new(id, protocol, peer, now_us));
+        let lanes = self.lanes.clone();
+        let recorder = Arc::new(Recorder::new(id, protocol, peer, now_us, lanes));
         state.folded[protocol.index()].opened += 1;
         state.open.insert(id, Arc::clone(&recorder));
         Probe::new(recorder, self.clone())
@@ -60,9 +105,70 @@ impl Registry {
         self.state.lock().open.len()
     }
 
-    pub(crate) fn close(&self, recorder: &Recorder) {
-        let last = recorder.snapshot(|_| None);
+    /// The memory of all lanes: what else records for the timeline shares it.
+    pub fn lanes(&self) -> &Arc<LaneMemory> {
+        &self.lanes
+    }
+
+    /// The latest requests and answers of connections that are open or were closed lately, from
+    /// `since_us` on. Only connections that have anything to show are among them.
+    pub fn exchanges(&self, since_us: u64) -> Vec<(KnownConnection, ExchangesSnapshot)> {
+        let (open, closed): (Vec<_>, Vec<_>) = {
+            let state = self.state.lock();
+            let open = state.open.values().cloned().collect();
+            (open, state.closed_lanes.iter().cloned().collect())
+        };
+        let closed = closed.into_iter().map(|recorder| (recorder, false));
+        let all = closed.chain(open.into_iter().map(|recorder| (recorder, true)));
+        let seen = all.map(|(recorder, is_open)| {
+            let seen = recorder.exchanges().snapshot(since_us);
+            (recorder, is_open, seen)
+        });
+        seen.filter(|(_, _, seen)| !seen.exchanges.is_empty())
+            .map(|(recorder, is_open, seen)| (KnownConnection::open(&recorder, is_open), seen))
+            .collect()
+    }
+
+    /// Who is, or lately was, at the other end of the connections of these numbers.
+    pub fn who(&self, is_wanted: impl Fn(u64) -> bool) -> Vec<KnownConnection> {
+        let state = self.state.lock();
+        let closed = state.closed.iter().filter(|it| is_wanted(it.id));
+        let closed = closed.map(|it| KnownConnection {
+            id: it.id,
+            protocol: it.protocol,
+            peer: it.peer,
+            identity: it.identity.clone(),
+            is_open: false,
+        });
+        let open = state.open.values().filter(|it| is_wanted(it.id()));
+        let open = open.map(|it| KnownConnection::open(it, true));
+        closed.chain(open).collect()
+    }
+
+    /// Forgets the exchanges of connections that have had none since `before_us`.
+    pub fn forget_exchanges(&self, before_us: u64) {
+        let recorders: Vec<_> = {
+            let state = self.state.lock();
+            let closed = state.closed_lanes.iter();
+            state.open.values().chain(closed).cloned().collect()
+        };
+        for recorder in &recorders {
+            recorder.exchanges().forget_older(before_us);
+        }
         let mut state = self.state.lock();
+        state.closed_lanes.retain(|it| it.exchanges().has_any());
+    }
+
+    pub(crate) fn close(&self, recorder: &Arc<Recorder>) {
+        let last = recorder.snapshot(|_| None);
+        let has_lane = recorder.exchanges().has_any();
+        let mut state = self.state.lock();
+        if has_lane {
+            if state.closed_lanes.len() == CLOSED_LANES_MAX {
+                state.closed_lanes.pop_front();
+            }
+            state.closed_lanes.push_back(Arc::clone(recorder));
+        }
         state.open.remove(&recorder.id());
         let folded = &mut state.folded[last.protocol.index()];
         folded.counters.merge(&last.counters);

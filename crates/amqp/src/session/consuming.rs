@@ -289,6 +289,7 @@ impl Session {
     fn add_getter(&mut self, number: u16, queue: &Arc<Queue>) -> Result<u32, Exception> {
         let options = ConsumerOptions {
             pull: true,
+            connection: self.probe.id(),
             ..ConsumerOptions::default()
         };
         let consumer = self.host.consume(self.owner, queue, options)?;

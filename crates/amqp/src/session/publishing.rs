@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use cloverleaf_broker::{PublishError, Published};
 use cloverleaf_log::{AppendError, BatchBuilder, Durability};
+use cloverleaf_telemetry::Topics;
 
 use super::Session;
 use super::channel::Mode;
@@ -59,6 +60,8 @@ pub(super) struct Totals {
     pub(super) bytes: u64,
     /// Messages that no confirm is owed for.
     pub(super) unconfirmed: u64,
+    /// Where they went.
+    pub(super) topics: Topics,
 }
 
 struct OpenBatch {
@@ -293,6 +296,7 @@ impl Session {
             bytes: 0,
             wants_promise: facts.wants_promise,
         };
+        self.publishing.totals.topics.add(queue.topic.number());
         let published = batch.publish();
         if let Err(PublishError::QueueFull { .. }) = &published {
             let letter = self
@@ -358,6 +362,10 @@ impl Session {
         let mut open = std::mem::take(&mut self.publishing.open);
         self.calls += open.len();
         for batch in open.drain(..) {
+            self.publishing
+                .totals
+                .topics
+                .add(batch.queue.topic.number());
             let wants_promise = batch.wants_promise;
             let published = batch.publish();
             self.keep(published, wants_promise);

@@ -6,64 +6,59 @@ use std::fmt::{self, Display, Write};
 
 /// A document, or a piece of one, that grows at its end.
 #[derive(Debug, Default)]
-pub(super) struct Markup {
+pub struct Markup {
     text: String,
     open: Vec<&'static str>,
 }
 
 /// The attributes of an element.
-pub(super) type Attributes<'a> = &'a [(&'a str, &'a dyn Display)];
+pub type Attributes<'a> = &'a [(&'a str, &'a dyn Display)];
 
 impl Markup {
     /// Begins an element.
-    pub(super) fn open(&mut self, name: &'static str, attributes: Attributes<'_>) {
+    pub fn open(&mut self, name: &'static str, attributes: Attributes<'_>) {
         self.begin(name, attributes);
         self.text.push('>');
         self.open.push(name);
     }
 
     /// Ends the element that was begun last.
-    pub(super) fn close(&mut self) {
+    pub fn close(&mut self) {
         if let Some(name) = self.open.pop() {
             self.put(format_args!("</{name}>"));
         }
     }
 
     /// An element without content.
-    pub(super) fn leaf(&mut self, name: &'static str, attributes: Attributes<'_>) {
+    pub fn leaf(&mut self, name: &'static str, attributes: Attributes<'_>) {
         self.begin(name, attributes);
         self.text.push_str("/>");
     }
 
     /// An element with a text.
-    pub(super) fn element(
-        &mut self,
-        name: &'static str,
-        attributes: Attributes<'_>,
-        text: impl Display,
-    ) {
+    pub fn element(&mut self, name: &'static str, attributes: Attributes<'_>, text: impl Display) {
         self.open(name, attributes);
         self.text(text);
         self.close();
     }
 
     /// A text.
-    pub(super) fn text(&mut self, text: impl Display) {
+    pub fn text(&mut self, text: impl Display) {
         let _ = write!(Escaped(&mut self.text), "{text}");
     }
 
     /// What is markup already and holds nothing of a user: a style sheet.
-    pub(super) fn verbatim(&mut self, text: &'static str) {
+    pub fn verbatim(&mut self, text: &'static str) {
         self.text.push_str(text);
     }
 
     /// A piece that was written apart.
-    pub(super) fn piece(&mut self, piece: Markup) {
+    pub fn piece(&mut self, piece: Markup) {
         self.text.push_str(&piece.finish());
     }
 
     /// What was written, all elements closed.
-    pub(super) fn finish(mut self) -> String {
+    pub fn finish(mut self) -> String {
         while !self.open.is_empty() {
             self.close();
         }
@@ -116,7 +111,7 @@ fn is_unreadable(letter: char) -> bool {
 
 /// A length or a place in a picture: one decimal. What is no number is 0, which a picture shows.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Px(pub(super) f64);
+pub struct Px(pub f64);
 
 impl Display for Px {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -8,7 +8,7 @@ mod beside;
 mod costs;
 mod curves;
 mod latency;
-mod markup;
+pub mod markup;
 mod plot;
 mod scale;
 mod sections;

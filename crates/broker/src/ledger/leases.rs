@@ -6,6 +6,10 @@
 
 use std::collections::BTreeSet;
 
+use super::Settled;
+use super::cursor::WORD;
+use crate::message::MessageId;
+
 /// "No lease": ends every list.
 pub(crate) const NIL: u32 = u32::MAX;
 
@@ -40,6 +44,20 @@ pub(crate) struct Terms {
     pub(crate) delivered_us: u64,
     /// Bytes of their bodies, of all together; 0 where nobody counts them.
     pub(crate) bytes: u32,
+    /// How long their batch had waited for this delivery since it was published.
+    pub(crate) waited_ms: u32,
+}
+
+/// To whom messages go, and on what terms.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grant {
+    pub(crate) consumer: ConsumerSlot,
+    /// When they have to be settled; [`NEVER_MS`] if at no time.
+    pub(crate) due_ms: u64,
+    /// When they are delivered.
+    pub(crate) now_us: u64,
+    /// How long their batch has waited since it was published.
+    pub(crate) waited_ms: u32,
 }
 
 impl Terms {
@@ -56,6 +74,7 @@ impl Terms {
             due_ms,
             delivered_us: 0,
             bytes,
+            waited_ms: 0,
         }
     }
 }
@@ -72,6 +91,27 @@ pub(crate) struct Lease {
     pub(crate) next_in_word: u32,
     previous_of_consumer: u32,
     next_of_consumer: u32,
+}
+
+impl Lease {
+    /// The foremost message.
+    pub(crate) fn first(&self) -> MessageId {
+        MessageId {
+            partition: self.partition,
+            offset: self.word * WORD + u64::from(self.mask.trailing_zeros()),
+        }
+    }
+}
+
+impl Terms {
+    /// What they say of messages that were delivered.
+    pub(crate) fn settled(&self) -> Settled {
+        Settled {
+            delivered_us: self.delivered_us,
+            attempts: self.attempts,
+            waited_ms: self.waited_ms,
+        }
+    }
 }
 
 /// All leases of one subscription.
@@ -184,6 +224,13 @@ impl Leases {
             .get(consumer as usize)
             .copied()
             .filter(|head| *head != NIL)
+    }
+
+    /// The leases that `consumer` holds, the latest first.
+    pub(crate) fn of_consumer(&self, consumer: ConsumerSlot) -> impl Iterator<Item = &Lease> {
+        let first = self.first_of_consumer(consumer);
+        let first = first.and_then(|index| self.get(index));
+        std::iter::successors(first, |lease| self.get(lease.next_of_consumer))
     }
 
     /// Every lease, in no order.

@@ -23,7 +23,7 @@ use cloverleaf_log::Offset;
 
 use crate::message::{DeadReason, MessageId};
 use cursor::{Cursor, WORD, bits_between};
-use leases::{ConsumerSlot, LeaseState, Leases, NIL, Terms};
+use leases::{ConsumerSlot, Grant, LeaseState, Leases, NIL, Terms};
 use marks::Mark;
 pub(crate) use persist::{LedgerDelta, PartitionDelta, RestoredRetries, Retry};
 
@@ -48,7 +48,13 @@ pub(crate) struct ReadyRun {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expired {
     /// The consumer did not settle these messages in time.
-    TimedOut { consumer: ConsumerSlot, count: u32 },
+    TimedOut {
+        consumer: ConsumerSlot,
+        count: u32,
+        /// The first of them.
+        id: MessageId,
+        settled: Settled,
+    },
     /// A delay is over.
     Due { count: u32 },
 }
@@ -59,10 +65,12 @@ pub(crate) enum Expired {
 pub struct NotInFlight;
 
 /// What a settled message looked like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Settled {
     pub(crate) delivered_us: u64,
     pub(crate) attempts: u16,
+    /// How long its batch had waited for that delivery since it was published.
+    pub(crate) waited_ms: u32,
 }
 
 /// The delivery state of one subscription over all partitions of its topic.
@@ -297,15 +305,7 @@ impl Ledger {
 
     /// Leases the next `count` offsets, which were [`Claim::Free`], to a consumer. Their bodies
     /// have `bytes` bytes, if somebody counts them.
-    pub(crate) fn take_new(
-        &mut self,
-        partition: u32,
-        count: u64,
-        consumer: ConsumerSlot,
-        due_ms: u64,
-        now_us: u64,
-        bytes: u32,
-    ) {
+    pub(crate) fn take_new(&mut self, partition: u32, count: u64, to: Grant, bytes: u32) {
         let start = self.next(partition);
         let end = start + count;
         let (mut word, mut left, mut left_bytes) = (start / WORD, count, u64::from(bytes));
@@ -316,11 +316,12 @@ impl Ledger {
             let part_bytes = left_bytes * part / left;
             (left, left_bytes) = (left - part, left_bytes - part_bytes);
             let terms = Terms {
-                state: LeaseState::InFlight(consumer),
+                state: LeaseState::InFlight(to.consumer),
                 attempts: 1,
-                due_ms,
-                delivered_us: now_us,
+                due_ms: to.due_ms,
+                delivered_us: to.now_us,
                 bytes: u32::try_from(part_bytes).unwrap_or(u32::MAX),
+                waited_ms: to.waited_ms,
             };
             self.link(partition, word, mask, terms);
             word += 1;
@@ -405,6 +406,17 @@ impl Ledger {
             self.unlink(index);
         }
         bytes
+    }
+
+    /// What a consumer holds: partition, first offset, how many, and how they were delivered.
+    pub(crate) fn held_by(
+        &self,
+        consumer: ConsumerSlot,
+    ) -> impl Iterator<Item = (MessageId, u32, Settled)> {
+        self.leases.of_consumer(consumer).map(|lease| {
+            let id = lease.first();
+            (id, lease.mask.count_ones(), lease.terms.settled())
+        })
     }
 
     /// When the next lease ends by itself.

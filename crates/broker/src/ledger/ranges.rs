@@ -117,32 +117,35 @@ impl Ledger {
     }
 
     /// Makes what `consumer` holds of a range ready again, in its old position. Returns how many
-    /// messages that were.
+    /// messages that were; `told` as in [`Self::ack_between`].
     pub(crate) fn nack_between(
         &mut self,
         partition: u32,
         range: (Offset, Offset),
         consumer: ConsumerSlot,
+        told: impl FnMut(Offset, u64, Option<Settled>),
     ) -> u64 {
         let nack = |ledger: &mut Self, part: Part| {
             let (word, mask) = (part.word, part.mask);
             ledger.give_back(partition, word, mask, part.attempts, part.bytes, None);
         };
-        self.take_between(partition, range, consumer, nack, |_, _, _| {})
+        self.take_between(partition, range, consumer, nack, told)
     }
 
-    /// Declares what `consumer` holds of a range dead. Returns how many messages that were.
+    /// Declares what `consumer` holds of a range dead. Returns how many messages that were;
+    /// `told` as in [`Self::ack_between`].
     pub(crate) fn reject_between(
         &mut self,
         partition: u32,
         range: (Offset, Offset),
         consumer: ConsumerSlot,
+        told: impl FnMut(Offset, u64, Option<Settled>),
     ) -> u64 {
         let reject = |ledger: &mut Self, part: Part| {
             let reason = DeadReason::Rejected;
             ledger.bury(partition, part.word, part.mask, part.attempts, reason);
         };
-        self.take_between(partition, range, consumer, reject, |_, _, _| {})
+        self.take_between(partition, range, consumer, reject, told)
     }
 
     /// What `consumer` holds of a range never reached it: ready again, as if it had not been taken.
@@ -176,14 +179,23 @@ impl Ledger {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::super::leases::NEVER_MS;
+    use super::super::leases::{Grant, NEVER_MS};
     use super::*;
     use crate::message::MessageId;
+
+    fn grant(now_us: u64) -> Grant {
+        Grant {
+            consumer: 0,
+            due_ms: NEVER_MS,
+            now_us,
+            waited_ms: 0,
+        }
+    }
 
     #[test]
     fn unlimited_windows_cost_ranges_not_entries() {
         let mut ledger = Ledger::new(&[0], 0);
-        ledger.take_new(0, 1_000_000, 0, NEVER_MS, 0, 0);
+        ledger.take_new(0, 1_000_000, grant(0), 0);
         assert_eq!(ledger.lease_count(), 1_000_000usize.div_ceil(64));
         for offset in 0..1_000_000 {
             ledger
@@ -203,7 +215,7 @@ mod tests {
     #[test]
     fn a_range_is_settled_a_word_at_a_time_and_holes_cost_nothing() {
         let mut ledger = Ledger::new(&[0], 0);
-        ledger.take_new(0, 10_000, 0, NEVER_MS, 5, 0);
+        ledger.take_new(0, 10_000, grant(5), 0);
         let mut pieces = 0;
         let acked = ledger.ack_between(0, (0, 10_000), 0, |_, _, _| pieces += 1);
         assert_eq!((acked, pieces), (10_000, 10_000 / 64 + 1));

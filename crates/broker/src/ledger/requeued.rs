@@ -3,7 +3,7 @@
 use cloverleaf_log::Offset;
 
 use super::cursor::{WORD, bits_between};
-use super::leases::{ConsumerSlot, LeaseState, Terms};
+use super::leases::{Grant, LeaseState, Terms};
 use super::{Ledger, ReadyRun};
 use crate::message::MessageId;
 
@@ -61,24 +61,18 @@ impl Ledger {
     }
 
     /// Leases the foremost `count` requeued messages of a partition to a consumer.
-    pub(crate) fn take_ready(
-        &mut self,
-        partition: u32,
-        count: u32,
-        consumer: ConsumerSlot,
-        due_ms: u64,
-        now_us: u64,
-    ) {
+    pub(crate) fn take_ready(&mut self, partition: u32, count: u32, to: Grant) {
         let taken = self.take_first_ready(partition, count);
         if taken.mask == 0 {
             return;
         }
         let terms = Terms {
-            state: LeaseState::InFlight(consumer),
+            state: LeaseState::InFlight(to.consumer),
             attempts: taken.attempts.saturating_add(1),
-            due_ms,
-            delivered_us: now_us,
+            due_ms: to.due_ms,
+            delivered_us: to.now_us,
             bytes: taken.bytes,
+            waited_ms: to.waited_ms,
         };
         self.link(partition, taken.word, taken.mask, terms);
         self.in_flight += u64::from(taken.mask.count_ones());

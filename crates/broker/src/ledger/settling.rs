@@ -49,16 +49,8 @@ impl Ledger {
     }
 
     pub(super) fn settled(&self, index: u32) -> Settled {
-        self.leases.get(index).map_or(
-            Settled {
-                delivered_us: 0,
-                attempts: 0,
-            },
-            |lease| Settled {
-                delivered_us: lease.terms.delivered_us,
-                attempts: lease.terms.attempts,
-            },
-        )
+        let lease = self.leases.get(index);
+        lease.map_or(Settled::default(), |lease| lease.terms.settled())
     }
 
     /// Gives a message back: ready at once in its old position, or when `due_ms` has come.
@@ -111,6 +103,7 @@ impl Ledger {
                 due_ms,
                 delivered_us: settled.delivered_us,
                 bytes: self.take_bits(index, bit),
+                waited_ms: settled.waited_ms,
             };
             self.link(id.partition, word, bit, terms);
         }
@@ -269,7 +262,12 @@ impl Ledger {
             LeaseState::InFlight(consumer) => {
                 self.in_flight -= u64::from(count);
                 self.give_back(partition, word, mask, terms.attempts, terms.bytes, None);
-                Some(Expired::TimedOut { consumer, count })
+                Some(Expired::TimedOut {
+                    consumer,
+                    count,
+                    id: lease.first(),
+                    settled: terms.settled(),
+                })
             }
             LeaseState::Ready | LeaseState::Delayed | LeaseState::Dead => {
                 debug_assert_eq!(terms.state, LeaseState::Delayed);

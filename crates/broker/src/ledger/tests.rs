@@ -37,6 +37,15 @@ enum Message {
     Acked,
 }
 
+fn grant(consumer: u32, due_ms: u64, now_us: u64) -> Grant {
+    Grant {
+        consumer,
+        due_ms,
+        now_us,
+        waited_ms: 0,
+    }
+}
+
 struct Pair {
     ledger: Ledger,
     model: BTreeMap<u64, Message>,
@@ -121,8 +130,8 @@ impl Pair {
                 let (count, next) = (count.min(free), self.ledger.next(0));
                 let due_ms = now_ms + wait_ms;
                 let bytes = u32::try_from(count).unwrap() * BODY;
-                self.ledger
-                    .take_new(0, count, consumer, due_ms, now_ms, bytes);
+                let to = grant(consumer, due_ms, now_ms);
+                self.ledger.take_new(0, count, to, bytes);
                 for offset in next..next + count {
                     let before = self.model.insert(
                         offset,
@@ -140,8 +149,8 @@ impl Pair {
                     return;
                 };
                 let due_ms = now_ms + wait_ms;
-                self.ledger
-                    .take_ready(0, run.count, consumer, due_ms, now_ms);
+                let to = grant(consumer, due_ms, now_ms);
+                self.ledger.take_ready(0, run.count, to);
                 for offset in run.first..run.first + u64::from(run.count) {
                     let attempts = run.attempts + 1;
                     let before = self.model.insert(
@@ -360,8 +369,8 @@ impl Pair {
                 assert_eq!(told, expected);
                 taken
             }
-            What::Nack => ledger.nack_between(0, range, consumer),
-            What::Reject => ledger.reject_between(0, range, consumer),
+            What::Nack => ledger.nack_between(0, range, consumer, |_, _, _| {}),
+            What::Reject => ledger.reject_between(0, range, consumer, |_, _, _| {}),
             What::Untake => ledger.untake_between(0, range, consumer),
         };
         assert_eq!(taken, holds);

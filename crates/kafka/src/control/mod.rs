@@ -36,6 +36,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use cloverleaf_session::Now;
+use cloverleaf_telemetry::Probe;
 
 use crate::answer::Answer;
 use crate::apis::Api;
@@ -66,8 +67,8 @@ pub struct Peer {
 pub(crate) struct Call<'a> {
     pub(crate) context: &'a Arc<KafkaContext>,
     pub(crate) peer: &'a Peer,
-    /// The connection's number, of which there is no other in this process.
-    pub(crate) connection: u64,
+    /// The connection's telemetry, and its number, of which there is no other in this process.
+    pub(crate) probe: &'a Probe,
     pub(crate) version: i16,
     pub(crate) client_id: Option<&'a str>,
     pub(crate) body: Reader<'a>,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cloverleaf_broker::{Committed, Topic};
+use cloverleaf_telemetry::Exchange;
 use kafka_protocol::messages::GroupId;
 use kafka_protocol::messages::offset_commit_response::{
     OffsetCommitResponse, OffsetCommitResponsePartition, OffsetCommitResponseTopic,
@@ -88,6 +89,9 @@ fn read_commit<'a>(reader: &mut Reader<'a>, version: i16) -> Result<Commit<'a>, 
     })
 }
 
+/// Most partitions of a commit that the timeline is told of.
+const TOLD_MAX: usize = 8;
+
 pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let commit = read_commit(&mut call.body, version)?;
@@ -96,6 +100,7 @@ pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let mut offsets: Vec<Committed> = Vec::new();
     let mut forgotten: Vec<(Uuid, u32)> = Vec::new();
     let committed_ms = context.broker.now_ms();
+    let mut exchanges: Vec<Exchange> = Vec::new();
     for topic in &commit.topics {
         let found = topics::find(context, topic.name);
         let mut partitions = Vec::with_capacity(topic.partitions.len());
@@ -108,6 +113,9 @@ pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
                     ErrorCode::None
                 }
                 Ok((topic, index, Some(offset))) => {
+                    if exchanges.len() < TOLD_MAX {
+                        exchanges.push(Exchange::commit(topic.number(), index, offset));
+                    }
                     offsets.push(Committed {
                         group: commit.group.to_owned(),
                         topic: topic.id(),
@@ -143,6 +151,9 @@ pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
             return Ok(Answer::Ready(write_commit(answers, version)));
         }
     };
+    for exchange in exchanges {
+        call.probe.committed(commit.group, exchange, call.now.us);
+    }
     Ok(Answer::Later(Box::pin(async move {
         let outcome = match reply.await.0 {
             Ok(None) => Ok(()),

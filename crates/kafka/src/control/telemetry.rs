@@ -104,7 +104,7 @@ pub(super) fn push(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let reader = &mut call.body;
     let instance = match reader.uuid()? {
         nil if nil.is_nil() && logs_its_instance(call.peer) => {
-            Uuid::from_u128(u128::from(call.connection) + 1)
+            Uuid::from_u128(u128::from(call.probe.id()) + 1)
         }
         instance => instance,
     };

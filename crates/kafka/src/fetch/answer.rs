@@ -8,6 +8,7 @@
 //! ```
 
 use cloverleaf_session::Output;
+use cloverleaf_telemetry::Exchange;
 
 use super::cold::Cold;
 use super::part::{Ends, Found, Part};
@@ -54,12 +55,14 @@ impl Fetching {
                     session.next = (*last as usize + 1) % parts.len();
                 }
                 ahead(&mut self.cold, parts, &self.named, &self.records, env);
+                tell(parts, &self.named, &self.records, body.told.messages, env);
             }
             (None, ErrorCode::None) => {
                 let parts = &mut self.request.parts;
                 self.named.extend(0..parts.len() as u32);
                 body.parts(parts, &self.named);
                 ahead(&mut self.cold, parts, &self.named, &self.records, env);
+                tell(parts, &self.named, &self.records, body.told.messages, env);
             }
             (None, _) => body.parts(&mut [], &[]),
         }
@@ -99,6 +102,32 @@ fn ahead(cold: &mut Cold, parts: &[Part], named: &[u32], records: &[Records], en
             cold.read_ahead(log, last.end_offset(), bytes_max);
         }
     }
+}
+
+/// Tells the telemetry what is given, a piece for neighbours of one topic.
+fn tell(parts: &[Part], named: &[u32], records: &[Records], messages: u64, env: &Env<'_>) {
+    if !env.probe.may_tell_fetch(messages, env.now.us) {
+        return;
+    }
+    let mut exchanges: Vec<Exchange> = Vec::new();
+    for part in named.iter().filter_map(|place| parts.get(*place as usize)) {
+        let given = records.get(part.found.range()).unwrap_or_default();
+        let Some(topic) = part.topic.topic().filter(|_| !given.is_empty()) else {
+            continue;
+        };
+        let messages = given.iter().map(Records::count).sum();
+        let bytes = part.found.bytes as u64;
+        let before = exchanges.last_mut();
+        if let Some(before) = before.filter(|it| it.topic == topic.number()) {
+            before.messages += messages;
+            before.bytes += bytes;
+            continue;
+        }
+        let (partition, offset) = (part.index as u32, part.wanted.offset as u64);
+        let number = topic.number();
+        exchanges.push(Exchange::fetch(number, partition, offset, messages, bytes));
+    }
+    env.probe.fetch_answered(exchanges.into_iter(), env.now.us);
 }
 
 /// The body of an answer while it is written.

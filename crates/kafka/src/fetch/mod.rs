@@ -29,6 +29,7 @@ use std::task::{Context, Poll};
 
 use cloverleaf_broker::Watcher;
 use cloverleaf_session::Now;
+use cloverleaf_telemetry::Probe;
 
 pub use readers::{Readers, Reading};
 pub(crate) use request::Request;
@@ -54,6 +55,8 @@ pub(crate) struct Env<'a> {
     pub(crate) connection: u64,
     /// The connection ends: nothing is waited for.
     pub(crate) is_ending: bool,
+    /// The telemetry of the connection.
+    pub(crate) probe: &'a Probe,
 }
 
 /// What the telemetry hears of an answer.
@@ -119,6 +122,7 @@ struct Look {
 impl Fetching {
     /// Begins a request. The one before it was answered, or given up with its connection.
     pub(crate) fn begin(&mut self, request: Request, env: &Env<'_>) {
+        env.probe.fetch_begun(env.now.us);
         self.request = request;
         self.generation = self.request.generation;
         self.due_us = env.now.us + u64::from(self.request.max_wait_ms) * 1000;

@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use cloverleaf_broker::{PublishError, Topic};
 use cloverleaf_log::Durability;
+use cloverleaf_telemetry::Topics;
 
 pub(crate) use answer::Produced;
 pub(crate) use lone::Lone;
@@ -42,6 +43,8 @@ pub(crate) struct Totals {
     pub(crate) first_record_ms: Option<i64>,
     /// Look-ups and appends, for the cost.
     pub(crate) calls: usize,
+    /// Where the messages went.
+    pub(crate) topics: Topics,
 }
 
 /// What the producer wants to hear, and when.
@@ -295,6 +298,7 @@ impl Sent<'_> {
             .map_err(Refusal::from)?;
         totals.messages += messages;
         totals.bytes += bytes;
+        totals.topics.add(topic.number());
         Ok(Stored { log, published })
     }
 }

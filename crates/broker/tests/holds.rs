@@ -1,0 +1,245 @@
+//! Who held which messages when: what the timeline draws.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use std::sync::Arc;
+
+use cloverleaf_broker::{
+    Consumer, ConsumerHolds, ConsumerOptions, Hold, HoldEnd, Subscription, SubscriptionOptions,
+};
+use cloverleaf_telemetry::LaneMemory;
+use common::{World, consumer_with, receive};
+
+const START_MS: u64 = 1_700_000_000_000;
+
+fn connected(subscription: &Arc<Subscription>, window: u32, connection: u64) -> Consumer {
+    let options = ConsumerOptions {
+        connection,
+        label: format!("c{connection}"),
+        ..ConsumerOptions::default()
+    };
+    consumer_with(subscription, window, options)
+}
+
+/// First offset, count, published, delivered, ended (in ms since the start), deliveries, end.
+type Seen = (u64, u32, u64, u64, u64, u16, HoldEnd);
+
+fn seen(hold: &Hold) -> Seen {
+    let ms = |us: u64| us / 1000 - START_MS;
+    let delivered = ms(hold.delivered_us);
+    let published = delivered - u64::from(hold.waited_ms);
+    let (first, count) = (hold.first, hold.count);
+    let ended = ms(hold.ended_us);
+    (
+        first,
+        count,
+        published,
+        delivered,
+        ended,
+        hold.attempts,
+        hold.end,
+    )
+}
+
+fn holds_of(all: &[ConsumerHolds], connection: u64) -> Vec<Seen> {
+    let mut of = all.iter().filter(|it| it.connection == connection);
+    of.next().unwrap().holds.iter().map(seen).collect()
+}
+
+/// Seed 003: one takes eight jobs and does them one after the other, while another gets none.
+#[test]
+fn a_hoarder_holds_its_messages_from_delivery_to_acknowledgement() {
+    let world = World::new();
+    let subscription = world.subscription("jobs", "workers");
+    let hoarder = connected(&subscription, 50, 1);
+    for job in 0..4 {
+        world.publish("jobs", &[&format!("job {job}")]);
+        world.settle();
+        world.advance(10);
+    }
+    let late = connected(&subscription, 50, 2);
+    let jobs = receive(&hoarder).unwrap();
+    assert_eq!((jobs.len(), receive(&late).unwrap().len()), (4, 0));
+    for job in &jobs[..3] {
+        world.advance(20_000);
+        hoarder.ack(job.id).unwrap();
+    }
+    let all = subscription.holds(0);
+    use HoldEnd::{Acked, Held};
+    let expected = [
+        (0, 1, 0, 0, 20_040, 1, Acked),
+        (1, 1, 10, 10, 40_040, 1, Acked),
+        (2, 1, 20, 20, 60_040, 1, Acked),
+        (3, 1, 30, 30, 60_040, 1, Held),
+    ];
+    assert_eq!(holds_of(&all, 1), expected);
+    assert_eq!(holds_of(&all, 2), []);
+    assert_eq!((all[0].label.as_str(), all[0].window), ("c1", 50));
+    // What ended before is not asked for; what is in flight always is.
+    let since = subscription.holds((START_MS + 50_000) * 1000);
+    assert_eq!(holds_of(&since, 1).len(), 2);
+}
+
+#[test]
+fn messages_wait_until_there_is_room() {
+    let world = World::new();
+    let subscription = world.subscription("jobs", "workers");
+    let consumer = connected(&subscription, 1, 1);
+    world.publish("jobs", &["a", "b"]);
+    world.settle();
+    for _ in 0..2 {
+        let got = receive(&consumer).unwrap();
+        world.advance(700);
+        consumer.ack(got[0].id).unwrap();
+    }
+    let holds = holds_of(&subscription.holds(0), 1);
+    let waits: Vec<_> = holds.iter().map(|it| (it.2, it.3, it.4)).collect();
+    assert_eq!(waits, [(0, 0, 700), (0, 700, 1_400)]);
+}
+
+#[test]
+fn every_end_has_its_name() {
+    let world = World::new();
+    let subscription = world.subscription("jobs", "workers");
+    let options = ConsumerOptions {
+        connection: 1,
+        ack_wait_ms: Some(5_000),
+        ..ConsumerOptions::default()
+    };
+    let consumer = consumer_with(&subscription, 100, options);
+    world.publish("jobs", &["nacked", "rejected", "late", "left"]);
+    world.settle();
+    let got = receive(&consumer).unwrap();
+    world.advance(1_000);
+    consumer.nack(got[0].id, 0).unwrap();
+    consumer.reject(got[1].id).unwrap();
+    consumer.set_window(0);
+    world.advance(4_500);
+    // Those that are left, and the first, which was delivered again, are not answered in time.
+    let other = connected(&subscription, 2, 2);
+    let again = receive(&other).unwrap();
+    assert_eq!(again.len(), 2);
+    world.advance(10);
+    drop(other);
+    let all = subscription.holds(0);
+    let ends: Vec<_> = holds_of(&all, 1)
+        .iter()
+        .map(|it| (it.0, it.1, it.5, it.6))
+        .collect();
+    let expected = [
+        (0, 1, 1, HoldEnd::Nacked),
+        (1, 1, 1, HoldEnd::Rejected),
+        (2, 2, 1, HoldEnd::TimedOut),
+    ];
+    assert_eq!(ends[..3], expected, "{ends:?}");
+    let gone = all.iter().find(|it| it.connection == 2).unwrap();
+    assert!(!gone.is_attached && gone.window == 2);
+    assert!(
+        gone.holds
+            .iter()
+            .all(|hold| hold.end == HoldEnd::Left && hold.attempts == 2)
+    );
+    assert_eq!(gone.holds.iter().map(|hold| hold.count).sum::<u32>(), 2);
+}
+
+#[test]
+fn what_is_acknowledged_together_is_one_piece() {
+    let world = World::new();
+    let subscription = world.subscription("t", "s");
+    let consumer = connected(&subscription, 1_000, 1);
+    let bodies: Vec<String> = (0..500).map(|n| n.to_string()).collect();
+    let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
+    world.publish("t", &bodies);
+    world.settle();
+    let got = receive(&consumer).unwrap();
+    world.advance(3);
+    let ids: Vec<_> = got.iter().map(|it| it.id).collect();
+    consumer.ack_many(&ids, |_, settled| assert!(settled.is_ok()));
+    let expected = [(0, 500, 0, 0, 3, 1, HoldEnd::Acked)];
+    assert_eq!(holds_of(&subscription.holds(0), 1), expected);
+}
+
+#[test]
+fn no_message_is_missing_from_the_figures_above_the_pace() {
+    let world = World::new();
+    let subscription = world.subscription("t", "s");
+    let consumer = connected(&subscription, 1_000, 1);
+    let mut published = 0;
+    for round in 0..200u64 {
+        for _ in 0..round % 5 {
+            world.publish("t", &["x", "y"]);
+            world.settle();
+            published += 2;
+            // Every other one, so that no two are one piece.
+            let got = receive(&consumer).unwrap();
+            consumer.ack(got[1].id).unwrap();
+            consumer.ack(got[0].id).unwrap();
+        }
+        world.advance(1);
+    }
+    let all = subscription.holds(0);
+    let drawn: u64 = all[0].holds.iter().map(|hold| u64::from(hold.count)).sum();
+    let left_out: u64 = all[0].holds.iter().map(|hold| hold.left_out).sum();
+    assert_eq!(drawn + left_out + all[0].left_out, published);
+    assert!(all[0].left_out > 0 && drawn <= 3 * 24, "{drawn}");
+}
+
+#[test]
+fn all_consumers_together_stay_within_the_memory() {
+    let world = World::new();
+    let memory = LaneMemory::new(64 << 10);
+    world.broker.record_holds_in(memory.clone());
+    let mut consumers = Vec::new();
+    for number in 0..40 {
+        let topic = format!("t{number}");
+        let subscription = world.subscription(&topic, "s");
+        consumers.push((topic, connected(&subscription, 10, number + 1)));
+    }
+    for round in 0..300 {
+        for (topic, consumer) in &consumers {
+            world.publish(topic, &[&format!("{round}")]);
+            world.settle();
+            let got = receive(consumer).unwrap();
+            consumer.ack(got[0].id).unwrap();
+        }
+        world.advance(100);
+        assert!(memory.used_bytes() <= 64 << 10);
+    }
+    assert!(memory.used_bytes() > 48 << 10);
+    let (_, last) = consumers.last().unwrap();
+    let holds = last.subscription().holds(0);
+    assert!(holds[0].has_forgotten || holds[0].holds.len() == 300);
+    drop(consumers);
+    world.broker.forget_holds((START_MS + 1_000_000) * 1000);
+    assert_eq!(memory.used_bytes(), 0);
+}
+
+#[test]
+fn consumers_that_come_and_go_cost_a_bounded_memory() {
+    let world = World::new();
+    let subscription = world.subscription("t", "s");
+    for connection in 1..500 {
+        let consumer = connected(&subscription, 1, connection);
+        world.publish("t", &["x"]);
+        world.settle();
+        let got = receive(&consumer).unwrap();
+        consumer.ack(got[0].id).unwrap();
+        world.advance(1);
+    }
+    let all = subscription.holds(0);
+    let connections: Vec<_> = all.iter().map(|it| it.connection).collect();
+    assert_eq!(connections, (468..500).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_has_no_connection_is_not_recorded() {
+    let world = World::new();
+    let options = SubscriptionOptions::default();
+    let subscription = world.subscription_with("t", "s", options);
+    let consumer = consumer_with(&subscription, 1, ConsumerOptions::default());
+    world.publish("t", &["x"]);
+    world.settle();
+    consumer.ack(receive(&consumer).unwrap()[0].id).unwrap();
+    assert_eq!(subscription.holds(0), []);
+}

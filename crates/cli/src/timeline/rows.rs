@@ -1,0 +1,90 @@
+//! Which row of its lane a bar goes to: bars that overlap in time lie below each other.
+
+/// Rows of a lane at most: what does not fit goes where it hides least.
+pub(super) const ROWS_MAX: usize = 60;
+
+/// A bar: what it is about, from when to when, and where it goes.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Bar {
+    pub(super) class: &'static str,
+    /// Since when what it is about was waited for; thin, in the same row.
+    pub(super) waits_from_us: Option<u64>,
+    pub(super) from_us: u64,
+    /// From here on it has its full shade.
+    pub(super) solid_from_us: u64,
+    pub(super) to_us: u64,
+    /// It has a mark at its beginning.
+    pub(super) is_marked: bool,
+    /// It is not over.
+    pub(super) is_open: bool,
+    /// What it is, for whoever points at it.
+    pub(super) title: String,
+    pub(super) messages: u64,
+    pub(super) row: usize,
+}
+
+/// Gives each bar its row, and returns how many rows there are. The bars are in the order of their
+/// beginnings afterwards.
+pub(super) fn arrange(bars: &mut [Bar]) -> usize {
+    bars.sort_by_key(|bar| (bar.from_us, bar.to_us));
+    let mut ends: Vec<u64> = Vec::new();
+    for bar in bars {
+        let free = ends.iter().position(|end| *end <= bar.from_us);
+        let row = match free {
+            Some(row) => row,
+            None if ends.len() < ROWS_MAX => {
+                ends.push(0);
+                ends.len() - 1
+            }
+            None => {
+                let least = (0..ends.len()).min_by_key(|row| ends[*row]);
+                least.unwrap_or_default()
+            }
+        };
+        ends[row] = ends[row].max(bar.to_us);
+        bar.row = row;
+    }
+    ends.len().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bar(from_us: u64, to_us: u64) -> Bar {
+        Bar {
+            class: "acked",
+            waits_from_us: None,
+            from_us,
+            solid_from_us: from_us,
+            to_us,
+            is_marked: false,
+            is_open: false,
+            title: String::new(),
+            messages: 1,
+            row: 0,
+        }
+    }
+
+    #[test]
+    fn what_overlaps_lies_in_different_rows() {
+        let mut bars = [
+            bar(40, 50),
+            bar(0, 30),
+            bar(0, 10),
+            bar(10, 20),
+            bar(15, 60),
+        ];
+        let rows = arrange(&mut bars);
+        let placed: Vec<_> = bars.iter().map(|bar| (bar.from_us, bar.row)).collect();
+        assert_eq!(rows, 3);
+        assert_eq!(placed, [(0, 0), (0, 1), (10, 0), (15, 2), (40, 0)]);
+    }
+
+    #[test]
+    fn rows_are_bounded() {
+        let mut bars: Vec<Bar> = (0..500).map(|at| bar(at, 1_000 + at)).collect();
+        assert_eq!(arrange(&mut bars), ROWS_MAX);
+        assert!(bars.iter().all(|bar| bar.row < ROWS_MAX));
+    }
+}
