@@ -133,12 +133,10 @@ fn page(report: &Report, terminal: Terminal) -> String {
 fn age_note(report: &Report) -> String {
     let seconds = report.watched_us / 1_000_000;
     match report.watched_us {
-        0 => "  The broker has just begun to watch its clients: ask again in 15 seconds.\n"
-            .to_owned(),
-        us if us < WATCHED_US_MIN => format!(
-            "  The broker has watched its clients for {seconds} s only, and a finding needs up to \
-             15 s:\n  ask again.\n"
-        ),
+        0 => "  Clients are not watched yet; ask again in 15 seconds.\n".to_owned(),
+        us if us < WATCHED_US_MIN => {
+            format!("  Clients are watched for {seconds} s only; a finding needs up to 15 s.\n")
+        }
         _ => String::new(),
     }
 }
@@ -304,7 +302,7 @@ mod tests {
             is_terminal: false,
         };
         assert!(page(&report(0), terminal).contains("ask again in 15 seconds"));
-        assert!(page(&report(7_200_000), terminal).contains("for 7 s only"));
+        assert!(page(&report(7_200_000), terminal).contains("watched for 7 s only"));
         let text = page(&report(WATCHED_US_MIN), terminal);
         assert_eq!(text, "  No findings: 3 connections, watched for 15.0 s.\n");
     }
