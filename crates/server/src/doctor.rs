@@ -82,11 +82,13 @@ impl Practice {
     }
 
     /// Lets something look; `None` after a fault, with which the doctor has begun anew.
-    fn safely(&self, look: impl FnOnce() -> Vec<Finding>) -> Option<Vec<Finding>> {
+    fn safely<R>(&self, look: impl FnOnce() -> R) -> Option<R> {
         // What the fault has left half done is thrown away.
         let seen = catch_unwind(AssertUnwindSafe(look));
         if seen.is_err() {
-            *self.doctor.lock() = Doctor::new(self.advice.clone());
+            let doctor = Doctor::new(self.advice.clone());
+            *self.known.lock() = known(&doctor);
+            *self.doctor.lock() = doctor;
         }
         seen.ok()
     }
@@ -164,9 +166,12 @@ fn run(context: &ServerContext, ended: &Receiver<()>) {
     let mut next = Instant::now();
     loop {
         let began = Instant::now();
-        next = match practice.safely(|| practice.observe(&observation(context))) {
-            Some(new) => {
-                log.write(&new, context.now_us());
+        let look = || {
+            let new = practice.observe(&observation(context));
+            log.write(&new, context.now_us());
+        };
+        next = match practice.safely(look) {
+            Some(()) => {
                 // A look that came late is not made up for, and one that takes long leaves the
                 // machine to others for longer.
                 let now = Instant::now();
@@ -352,7 +357,8 @@ mod tests {
         for _ in 0..12 {
             practice.observe(&clients.second());
         }
-        assert_eq!(practice.safely(|| panic!("a fault in a test")), None);
+        let fault = practice.safely(|| -> Vec<Finding> { panic!("a fault in a test") });
+        assert_eq!(fault, None);
         assert_eq!(practice.report(&Query::default()).watched_us, 0);
         for _ in 0..12 {
             let observation = clients.second();

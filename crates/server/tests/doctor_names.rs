@@ -1,0 +1,87 @@
+//! The doctor and a Kafka client that reconnects for each message, under a name that no log and no
+//! terminal should see as it is.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod kafka_support;
+
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use cloverleaf_doctor::{Query, Report, Rule, findings_text, one_line};
+use kafka_support::{Broker, METADATA, PRODUCE, connect, produce_body, start, string};
+
+const NAME: &str = "\u{1b}]0;gotcha\u{7}\u{1b}[2J\u{9b}31m\r\nfake line\u{202e}\u{2066}";
+
+const PATIENCE: Duration = Duration::from_secs(40);
+
+fn ask(stream: &mut TcpStream, key: i16, version: i16, body: &[u8]) {
+    use std::io::{Read, Write};
+
+    let mut request = Vec::new();
+    request.extend_from_slice(&key.to_be_bytes());
+    request.extend_from_slice(&version.to_be_bytes());
+    request.extend_from_slice(&7i32.to_be_bytes());
+    string(&mut request, &format!("{NAME}{}", "x".repeat(30_000)));
+    request.extend_from_slice(body);
+    let size = (request.len() as i32).to_be_bytes();
+    stream.write_all(&[&size[..], &request].concat()).unwrap();
+    let mut size = [0; 4];
+    stream.read_exact(&mut size).unwrap();
+    let mut answer = vec![0; i32::from_be_bytes(size) as usize];
+    stream.read_exact(&mut answer).unwrap();
+}
+
+/// A connection for one message, of a program that takes its time.
+fn publish(broker: &Broker) {
+    let mut stream = connect(broker.address());
+    ask(&mut stream, METADATA, 1, &0i32.to_be_bytes());
+    stream
+        .set_read_timeout(Some(Duration::from_millis(5)))
+        .unwrap();
+    let error = stream.peek(&mut [0]).unwrap_err();
+    assert!(matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::TimedOut
+    ));
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    ask(&mut stream, PRODUCE, 3, &produce_body("orders", 1, &[b"x"]));
+}
+
+#[test]
+fn a_name_moves_no_cursor_wherever_it_is_told() {
+    let broker = start(|_| ());
+    broker.client().make_topic("orders");
+    let deadline = Instant::now() + PATIENCE;
+    let report = loop {
+        for _ in 0..20 {
+            publish(&broker);
+        }
+        let report = broker.server.doctor(&Query::default());
+        if !report.findings.is_empty() {
+            break report;
+        }
+        assert!(Instant::now() < deadline, "nothing is found: {report:?}");
+    };
+    let [finding] = &report.findings[..] else {
+        panic!("one finding is expected: {report:?}");
+    };
+    assert_eq!(finding.rule, Rule::Churn);
+    assert!(finding.client.client_id.starts_with("\u{1b}]0;gotcha"));
+    assert!(finding.client.client_id.len() <= 128, "names are cut off");
+    let is_bad =
+        |it: char| (it.is_control() && it != '\n') || ['\u{202e}', '\u{2066}'].contains(&it);
+    let text = findings_text(&report, 80, false);
+    assert!(!text.contains(is_bad), "{text:?}");
+    assert!(
+        text.lines().all(|line| !line.starts_with("fake line")),
+        "{text}"
+    );
+    let line = one_line(finding);
+    assert!(!line.contains(is_bad) && !line.contains('\n'), "{line:?}");
+    // Programs get it as it was.
+    let answer = broker.admin("/api/doctor?client=gotcha");
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let told: Report = serde_json::from_str(body).unwrap();
+    assert_eq!(told.findings[0].client, finding.client);
+}
