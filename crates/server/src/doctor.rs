@@ -15,6 +15,7 @@ use cloverleaf_doctor::{Advice, Doctor, Finding, Observation, Query, Report, Rul
 use parking_lot::Mutex;
 
 use crate::context::ServerContext;
+use crate::doctor_groups::Ends;
 use crate::doctor_queues::queues;
 use crate::tcp_info::tcp_info;
 
@@ -163,11 +164,12 @@ impl Drop for DoctorThread {
 fn run(context: &ServerContext, ended: &Receiver<()>) {
     let practice = &context.practice;
     let mut log = FindingsLog::default();
+    let mut ends = Ends::default();
     let mut next = Instant::now();
     loop {
         let began = Instant::now();
         let look = || {
-            let new = practice.observe(&observation(context));
+            let new = practice.observe(&observation(context, &mut ends));
             log.write(&new, context.now_us());
         };
         next = match practice.safely(look) {
@@ -192,12 +194,12 @@ fn run(context: &ServerContext, ended: &Receiver<()>) {
 }
 
 /// What there is to be seen now.
-fn observation(context: &ServerContext) -> Observation {
+fn observation(context: &ServerContext, ends: &mut Ends) -> Observation {
     let taken_us = context.now_us();
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     let unix_us = since_epoch.unwrap_or_default().as_micros();
     let snapshot = context.registry.snapshot(taken_us, tcp_info);
-    let queues = queues(context, &snapshot.connections);
+    let queues = queues(context, &snapshot.connections, ends);
     Observation {
         taken_us,
         unix_us: u64::try_from(unix_us).unwrap_or(u64::MAX),

@@ -5,7 +5,7 @@
 //! with programs on one machine that are all called the same, one of them is taken: to the doctor
 //! they are one client.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -24,8 +24,55 @@ const TOPICS_MAX: usize = 256;
 /// Partitions of a topic that are looked at.
 const PARTITIONS_MAX: u32 = 1024;
 
+/// A message waits that has not been asked for so many looks after it came. What came later may be
+/// on its way: a reader is known by what it asked for up to a second ago.
+const LOOKS: usize = 3;
+
+/// Where partitions ended at the last looks.
+#[derive(Debug, Default)]
+pub(crate) struct Ends {
+    look: u64,
+    places: HashMap<(Uuid, u32), Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    look: u64,
+    ends: VecDeque<u64>,
+}
+
+impl Ends {
+    /// A new look begins. What the last one has not seen is forgotten.
+    fn begin(&mut self) {
+        let last = self.look;
+        self.places.retain(|_, known| known.look == last);
+        self.look += 1;
+    }
+
+    /// Where it ended some looks ago; `end`, where it ends now, as long as that is not known.
+    fn before(&mut self, place: (Uuid, u32), end: u64) -> u64 {
+        let known = self.places.entry(place).or_default();
+        if known.look != self.look {
+            known.look = self.look;
+            known.ends.push_back(end);
+            if known.ends.len() > LOOKS + 1 {
+                known.ends.pop_front();
+            }
+        }
+        match known.ends.front() {
+            Some(before) if known.ends.len() > LOOKS => *before,
+            _ => end,
+        }
+    }
+}
+
 /// All groups of consumers at rest, by topic.
-pub(crate) fn queues(context: &ServerContext, connections: &[ConnectionSnapshot]) -> Vec<Queue> {
+pub(crate) fn queues(
+    context: &ServerContext,
+    connections: &[ConnectionSnapshot],
+    ends: &mut Ends,
+) -> Vec<Queue> {
+    ends.begin();
     let groups = context.kafka.groups.looks();
     if groups.is_empty() {
         return Vec::new();
@@ -33,7 +80,7 @@ pub(crate) fn queues(context: &ServerContext, connections: &[ConnectionSnapshot]
     let mut clients = Clients::new(connections, context.kafka.readers.list());
     let queues = groups
         .iter()
-        .flat_map(|group| group_queues(context, group, &mut clients));
+        .flat_map(|group| group_queues(context, group, &mut clients, ends));
     queues.collect()
 }
 
@@ -119,7 +166,12 @@ fn last_free(connections: &mut Vec<u64>, taken: &HashSet<u64>) -> Option<u64> {
 /// Members of a group that read a topic, each with its connection and its partitions.
 type Readers<'a> = BTreeMap<&'a str, Vec<(u64, &'a [u32])>>;
 
-fn group_queues(context: &ServerContext, group: &GroupLook, clients: &mut Clients) -> Vec<Queue> {
+fn group_queues(
+    context: &ServerContext,
+    group: &GroupLook,
+    clients: &mut Clients,
+    ends: &mut Ends,
+) -> Vec<Queue> {
     let mut topics: HashMap<&str, Option<Arc<Topic>>> = HashMap::new();
     let mut readers = Readers::new();
     for member in &group.members {
@@ -152,7 +204,12 @@ fn group_queues(context: &ServerContext, group: &GroupLook, clients: &mut Client
         .filter_map(|(name, readers)| {
             let known = topics.get(name).cloned().flatten();
             let topic = known.or_else(|| context.broker.topic(name))?;
-            Some(queue(&group.name, &topic, readers, &committed, clients))
+            Some(queue(
+                &group.name,
+                &topic,
+                readers,
+                (&committed, clients, ends),
+            ))
         });
     queues.collect()
 }
@@ -171,8 +228,7 @@ fn queue(
     group: &str,
     topic: &Topic,
     readers: &[(u64, &[u32])],
-    committed: &HashMap<(Uuid, u32), u64>,
-    clients: &Clients,
+    (committed, clients, ends): (&HashMap<(Uuid, u32), u64>, &Clients, &mut Ends),
 ) -> Queue {
     let id = topic.id();
     let mut owners: HashMap<u32, u64> = HashMap::new();
@@ -188,7 +244,8 @@ fn queue(
         let read = connection.and_then(|it| clients.offset(it, id, partition));
         // What a client has fetched does not wait here, whether or not it is committed yet.
         if let Some(from) = committed.max(read) {
-            backlog = backlog.saturating_add(end.saturating_sub(from));
+            let before = ends.before((id, partition), end);
+            backlog = backlog.saturating_add(before.saturating_sub(from));
         }
         partitions.push(Partition {
             partition,
@@ -277,6 +334,26 @@ mod tests {
             "no other is left"
         );
         assert_eq!(clients.of_member(&someone(here, "c"), &[(TOPIC, 0)]), None);
+    }
+
+    #[test]
+    fn what_has_just_come_does_not_wait() {
+        let mut ends = Ends::default();
+        let place = (TOPIC, 0);
+        let mut look = |end| {
+            ends.begin();
+            // Two groups read it.
+            let first = ends.before(place, end);
+            assert_eq!(ends.before(place, end), first);
+            first
+        };
+        let seen: Vec<u64> = [10, 20, 30, 40, 50].map(&mut look).to_vec();
+        assert_eq!(seen, [10, 20, 30, 10, 20]);
+        // Nobody reads it for a moment: it begins anew.
+        ends.begin();
+        ends.begin();
+        assert_eq!(ends.before(place, 90), 90);
+        assert_eq!(ends.places.len(), 1);
     }
 
     #[test]

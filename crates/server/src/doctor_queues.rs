@@ -8,11 +8,15 @@ use cloverleaf_doctor::{Consumer, Queue};
 use cloverleaf_telemetry::{ConnectionSnapshot, Protocol};
 
 use crate::context::ServerContext;
-use crate::doctor_groups;
+use crate::doctor_groups::{self, Ends};
 
 /// All subscriptions that have consumers, and Kafka's groups. Each is locked for as long as its
 /// consumers are copied.
-pub(crate) fn queues(context: &ServerContext, connections: &[ConnectionSnapshot]) -> Vec<Queue> {
+pub(crate) fn queues(
+    context: &ServerContext,
+    connections: &[ConnectionSnapshot],
+    ends: &mut Ends,
+) -> Vec<Queue> {
     let protocols: HashMap<u64, Protocol> =
         connections.iter().map(|it| (it.id, it.protocol)).collect();
     let mut queues = Vec::new();
@@ -24,7 +28,7 @@ pub(crate) fn queues(context: &ServerContext, connections: &[ConnectionSnapshot]
     // A group and a channel of one topic may have the same name, and who looks at both by it
     // would take them for one.
     let known: HashSet<(String, String)> = queues.iter().map(place).collect();
-    let groups = doctor_groups::queues(context, connections);
+    let groups = doctor_groups::queues(context, connections, ends);
     queues.extend(groups.into_iter().filter(|it| !known.contains(&place(it))));
     queues
 }

@@ -99,7 +99,7 @@ fn hoarder() -> &'static str {
 }
 
 /// One worker has taken 400 messages; another one has come, and gets nothing.
-fn play_hoarding(broker: &Broker) -> (Worker, Worker) {
+fn play_hoarding(broker: &Broker, identify: &str) -> (Worker, Worker) {
     assert_eq!(broker.post("/topic/create?topic=jobs", b"").status, 200);
     assert_eq!(
         broker
@@ -107,7 +107,7 @@ fn play_hoarding(broker: &Broker) -> (Worker, Worker) {
             .status,
         200
     );
-    let mut hoarder = Worker::start(broker, hoarder(), 400);
+    let mut hoarder = Worker::start(broker, identify, 400);
     publish(broker, 400);
     let deadline = Instant::now() + PATIENCE;
     while hoarder.messages.len() < 400 {
@@ -137,7 +137,7 @@ fn work_until_found(broker: &Broker, hoarder: &mut Worker) -> Report {
 #[test]
 fn a_hoarding_consumer_is_found_and_told_wherever_one_asks() {
     let broker = start(|_| ());
-    let (mut hoarder, _idle) = play_hoarding(&broker);
+    let (mut hoarder, _idle) = play_hoarding(&broker, hoarder());
     let report = work_until_found(&broker, &mut hoarder);
     let [finding] = &report.findings[..] else {
         panic!("one finding is expected: {report:?}");
@@ -176,6 +176,50 @@ fn a_hoarding_consumer_is_found_and_told_wherever_one_asks() {
     ] {
         assert!(metrics.contains(line), "{line} is missing in\n{metrics}");
     }
+}
+
+const OWN: &str = r#"
+family = "own"
+name = "our worker"
+protocol = "nsq"
+
+[[client]]
+id = "own"
+name = "our worker"
+library = "our-worker"
+source = "our own repository"
+
+[[advice]]
+rule = "hoarding"
+setting = "WORKERS"
+kind = "setting"
+value = "{credit}"
+say = "Take no more than it works on."
+cost = "Nothing."
+sources = ["https://example.org/worker"]
+"#;
+
+#[test]
+fn advice_of_ones_own_is_given_and_a_wrong_one_keeps_the_broker_from_starting() {
+    let advice = tempfile::tempdir().unwrap();
+    std::fs::write(advice.path().join("own.toml"), OWN).unwrap();
+    let broker = start(|config| {
+        config.general.doctor_advice_dir = Some(advice.path().to_owned());
+    });
+    let identify = r#"{"client_id":"billing","user_agent":"our-worker/3.1"}"#;
+    let (mut hoarder, _idle) = play_hoarding(&broker, identify);
+    let report = work_until_found(&broker, &mut hoarder);
+    let changes = &report.findings[0].changes;
+    let settings = changes.iter().map(|change| change.setting.as_str());
+    assert_eq!(settings.collect::<Vec<_>>(), ["WORKERS"]);
+    assert_eq!(changes[0].value.as_deref(), Some("1"));
+
+    std::fs::write(advice.path().join("own.toml"), "family = 7").unwrap();
+    let mut config = cloverleaf_server::Config::default();
+    config.general.data_dir = advice.path().join("data");
+    config.general.doctor_advice_dir = Some(advice.path().to_owned());
+    let error = cloverleaf_server::Server::start(config).err().unwrap();
+    assert!(error.to_string().contains("own.toml"), "{error}");
 }
 
 #[test]
