@@ -6,7 +6,7 @@ mod common;
 use cloverleaf_doctor::{Confidence, Rule, Severity};
 use cloverleaf_telemetry::Protocol;
 use common::producers::{Producer, jitter};
-use common::{MS, S, Who, World, about, fact};
+use common::{Dice, MS, S, Who, World, about, fact};
 
 const PYTHON: &str = "confluent-kafka-python";
 const PYTHON_VERSION: &str = "1.7.0-rdkafka-1.7.0";
@@ -477,6 +477,18 @@ mod healthy {
         one.messages = 2;
         one.think_us = jitter(2 * MS);
         one.record_clock_us = Some(6 * MS as i64);
+        world.add(one);
+        world.run(60);
+        world.silent();
+    }
+    /// kafka-go: the same, and its records get their times when they are sent.
+    #[test]
+    fn a_library_that_collects_meanwhile_and_stamps_when_it_sends() {
+        let mut world = World::new();
+        let mut one = producer(&mut world, &Who::new(Protocol::Kafka, "", ""));
+        one.think_us = jitter(2 * MS);
+        let mut dice = Dice(7);
+        one.sizes = Some(Box::new(move |_| dice.between(2, 5)));
         world.add(one);
         world.run(60);
         world.silent();

@@ -1,5 +1,6 @@
 //! Where a broker and its clients are: how far from each other, and who makes it so.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
@@ -92,7 +93,9 @@ impl Place {
             RttBy::Proxy => Err(None),
             RttBy::Auto | RttBy::Kernel => {
                 // Programs talk to themselves over 127.0.0.1, too.
-                let network = Network::open_with_loopback(&far, &Ports::USUAL.all());
+                let mut ports = Ports::USUAL.all().to_vec();
+                ports.extend(more_ports(&wanted.settings));
+                let network = Network::open_with_loopback(&far, &ports);
                 network.map_err(|error| Some(error.to_string()))
             }
         };
@@ -202,6 +205,17 @@ impl Place {
 
 fn at(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+/// Ports on which the broker listens beside the usual ones, because somebody wants it so: TLS.
+fn more_ports(settings: &BTreeMap<String, String>) -> impl Iterator<Item = u16> {
+    let addresses = settings
+        .iter()
+        .filter(|(name, _)| name.ends_with("-address"));
+    let addresses = addresses.filter_map(|(_, address)| address.parse::<SocketAddr>().ok());
+    addresses
+        .map(|address| address.port())
+        .filter(|port| *port > 0)
 }
 
 /// Whether somebody listens there, in the network of this thread.

@@ -35,7 +35,9 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     let oldest_us = think_us + rounds.rtt_us / 2.0 + rounds.receive_us + AGE_SLACK_US;
     let ages = &patient.short.flow.histograms.record_age_us;
     let is_older = !ages.is_empty() && ages.quantile(0.5) as f64 > oldest_us;
-    if is_older && rounds.messages > ONE_MESSAGE_MAX {
+    let sizes = &patient.short.flow.histograms.request_messages;
+    let is_varied = sizes.quantile(0.9) > sizes.quantile(0.1);
+    if rounds.messages > ONE_MESSAGE_MAX && (is_older || is_varied) {
         // Its library has one request in flight, and collects what the program makes meanwhile.
         return None;
     }

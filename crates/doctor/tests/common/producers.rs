@@ -35,6 +35,8 @@ pub struct Producer {
     /// How much later the rest of a request comes.
     pub hole_us: u64,
     pub messages: u64,
+    /// Messages of each request, where they are not always as many.
+    pub sizes: Option<Times>,
     pub bytes: u64,
     /// Whether its records bear their times, and how wrong its clock is.
     pub record_clock_us: Option<i64>,
@@ -72,6 +74,7 @@ impl Producer {
             linger_us: 0,
             hole_us: 0,
             messages: 1,
+            sizes: None,
             bytes: 200,
             record_clock_us: None,
             is_silent: false,
@@ -114,7 +117,7 @@ impl Producer {
         push(answer_us, order + 2, Event::Answer);
     }
 
-    fn happen(&self, at_us: u64, event: Event) {
+    fn happen(&mut self, at_us: u64, event: Event) {
         match event {
             Event::Head => {
                 self.probe.read(40, at_us);
@@ -122,8 +125,11 @@ impl Producer {
             }
             Event::Whole { head_us, age_us } => {
                 self.probe.read(self.bytes as usize, at_us);
-                self.probe
-                    .request(self.messages, self.bytes, head_us, at_us);
+                let messages = match &mut self.sizes {
+                    Some(sizes) => sizes(head_us),
+                    None => self.messages,
+                };
+                self.probe.request(messages, self.bytes, head_us, at_us);
                 if self.is_silent {
                     self.probe.unanswered(1);
                 }
