@@ -5,6 +5,7 @@ mod amqp;
 mod bench;
 mod crash;
 mod disk;
+mod doctor;
 mod golang;
 mod groups;
 mod hostile;

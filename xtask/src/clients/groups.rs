@@ -3,8 +3,8 @@
 use anyhow::Result;
 
 use super::{
-    Context, Report, admin, amqp, bench, crash, disk, golang, hostile, kafka, kafka_reach, lookup,
-    memory, scripts, sync_order, tools,
+    Context, Report, admin, amqp, bench, crash, disk, doctor, golang, hostile, kafka, kafka_reach,
+    lookup, memory, scripts, sync_order, tools,
 };
 use crate::broker::Kind;
 use crate::install::Tool;
@@ -297,5 +297,56 @@ pub(super) const GROUPS: &[Group] = &[
         needs: &[Tool::AmqpPython],
         original: Some(Kind::RabbitMq),
         run: amqp::hostile,
+    },
+    Group {
+        name: "doctor/librdkafka",
+        needs: &[Tool::KafkaPython, Tool::OldLibrdkafka],
+        original: None,
+        run: doctor::librdkafka,
+    },
+    Group {
+        name: "doctor/linger",
+        needs: &[
+            Tool::KafkaPython,
+            Tool::OldLibrdkafka,
+            Tool::KafkaGo,
+            Tool::Java,
+        ],
+        original: None,
+        run: doctor::linger,
+    },
+    Group {
+        name: "doctor/kafka",
+        needs: &[
+            Tool::KafkaPython,
+            Tool::KafkaNode,
+            Tool::KafkaGo,
+            Tool::Java,
+        ],
+        original: None,
+        run: doctor::kafka,
+    },
+    Group {
+        name: "doctor/nsq",
+        needs: &[Tool::Python, Tool::Node, Tool::KafkaGo],
+        original: None,
+        run: doctor::nsq,
+    },
+    Group {
+        name: "doctor/amqp",
+        needs: &[
+            Tool::AmqpPython,
+            Tool::AmqpNode,
+            Tool::AmqpGo,
+            Tool::AmqpJava,
+        ],
+        original: None,
+        run: doctor::amqp,
+    },
+    Group {
+        name: "doctor/seed-001",
+        needs: &[Tool::OldLibrdkafka],
+        original: None,
+        run: doctor::seed_001,
     },
 ];

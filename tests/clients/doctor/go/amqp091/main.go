@@ -1,0 +1,114 @@
+// amqp091-go: confirms one after the other, a channel for each message, and a good program.
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync/atomic"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"cloverleaf/tests/doctor/kit"
+)
+
+var ctx = context.Background()
+
+func connect() *amqp.Connection {
+	properties := amqp.NewConnectionProperties()
+	properties.SetClientConnectionName(kit.Story)
+	connection, err := amqp.DialConfig(os.Getenv("CLOVERLEAF_AMQP_URL"), amqp.Config{Properties: properties})
+	kit.Check(err)
+	return connection
+}
+
+func channel(connection *amqp.Connection, queue string) *amqp.Channel {
+	channel, err := connection.Channel()
+	kit.Check(err)
+	if queue != "" {
+		_, err = channel.QueueDeclare(queue, false, false, false, false, nil)
+		kit.Check(err)
+	}
+	return channel
+}
+
+func message() amqp.Publishing {
+	return amqp.Publishing{Body: make([]byte, 200)}
+}
+
+func syncProduce() {
+	connection := connect()
+	channel := channel(connection, "amqp091")
+	kit.Check(channel.Confirm(false))
+	for !kit.IsOver() {
+		confirm, err := channel.PublishWithDeferredConfirm("", "amqp091", false, false, message())
+		kit.Check(err)
+		confirm.Wait()
+	}
+	kit.Check(connection.Close())
+}
+
+func churn() {
+	connection := connect()
+	channel(connection, "amqp091-churn")
+	for !kit.IsOver() {
+		channel := channel(connection, "")
+		kit.Check(channel.PublishWithContext(ctx, "", "amqp091-churn", false, false, message()))
+		kit.Check(channel.Close())
+	}
+	kit.Check(connection.Close())
+}
+
+func windowTooSmall() {
+	connection := connect()
+	channel := channel(connection, "amqp091-window")
+	for range 5000 {
+		kit.Check(channel.PublishWithContext(ctx, "", "amqp091-window", false, false, message()))
+	}
+	consume(channel, "amqp091-window", 1)
+	kit.Wait()
+	kit.Check(connection.Close())
+}
+
+func consume(channel *amqp.Channel, queue string, prefetch int) *atomic.Int64 {
+	kit.Check(channel.Qos(prefetch, 0, false))
+	deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
+	kit.Check(err)
+	seen := new(atomic.Int64)
+	go func() {
+		for delivery := range deliveries {
+			seen.Add(1)
+			if err := delivery.Ack(false); err != nil && !kit.IsOver() {
+				kit.Check(err)
+			}
+		}
+	}()
+	return seen
+}
+
+func good() {
+	connection := connect()
+	publisher := channel(connection, "good-amqp091")
+	seen := consume(channel(connection, ""), "good-amqp091", 20)
+	kit.Check(publisher.Confirm(false))
+	for !kit.IsOver() {
+		_, err := publisher.PublishWithDeferredConfirm("", "good-amqp091", false, false, message())
+		kit.Check(err)
+		time.Sleep(6 * time.Millisecond)
+	}
+	kit.Check(connection.Close())
+	if seen.Load() == 0 {
+		kit.Check(errors.New("nothing came"))
+	}
+}
+
+func main() {
+	kit.Say("AMQP 0.9.1 Client", kit.Version("github.com/rabbitmq/amqp091-go"))
+	kit.Main(map[string]func(){
+		"sync-produce":     syncProduce,
+		"churn":            churn,
+		"window-too-small": windowTooSmall,
+		"good":             good,
+	})
+}

@@ -1,0 +1,129 @@
+// go-nsq: the mistakes that its defaults invite, and a good program.
+package main
+
+import (
+	"errors"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/nsqio/go-nsq"
+
+	"cloverleaf/tests/doctor/kit"
+)
+
+var nsqd = os.Getenv("CLOVERLEAF_NSQD")
+
+func producer(name string) *nsq.Producer {
+	config := nsq.NewConfig()
+	config.ClientID = name
+	producer, err := nsq.NewProducer(nsqd, config)
+	kit.Check(err)
+	producer.SetLoggerLevel(nsq.LogLevelMax)
+	return producer
+}
+
+// Defaults, and the story as its name.
+func config() *nsq.Config {
+	config := nsq.NewConfig()
+	config.ClientID = kit.Story
+	return config
+}
+
+func publish(topic string, messages int) {
+	bodies := make([][]byte, messages)
+	for i := range bodies {
+		bodies[i] = make([]byte, 200)
+	}
+	kit.Check(producer("feeder").MultiPublish(topic, bodies))
+}
+
+// A consumer with so many handlers, each of which works for so long.
+func consumer(topic string, config *nsq.Config, handlers int, work time.Duration) *atomic.Int64 {
+	seen := new(atomic.Int64)
+	consumer, err := nsq.NewConsumer(topic, "channel", config)
+	kit.Check(err)
+	consumer.SetLoggerLevel(nsq.LogLevelMax)
+	consumer.AddConcurrentHandlers(nsq.HandlerFunc(func(*nsq.Message) error {
+		time.Sleep(work)
+		seen.Add(1)
+		return nil
+	}), handlers)
+	kit.Check(consumer.ConnectToNSQD(nsqd))
+	return seen
+}
+
+func until(seen *atomic.Int64) {
+	kit.Wait()
+	if seen.Load() == 0 {
+		kit.Check(errors.New("nothing came"))
+	}
+}
+
+func syncProduce() {
+	producer := producer(kit.Story)
+	for !kit.IsOver() {
+		kit.Check(producer.Publish("go-nsq", make([]byte, 200)))
+	}
+	producer.Stop()
+}
+
+func windowTooSmall() {
+	publish("go-nsq-window", 5000)
+	until(consumer("go-nsq-window", config(), 1, 0))
+}
+
+// AddHandler is one goroutine, however many messages the consumer holds; a second process comes a
+// moment later, and gets nothing.
+func hoarding() {
+	const topic = "go-nsq-jobs"
+	config := config()
+	config.MaxInFlight = 50
+	seen := consumer(topic, config, 1, 300*time.Millisecond)
+	time.Sleep(500 * time.Millisecond)
+	publish(topic, 45)
+	time.Sleep(500 * time.Millisecond)
+	consumer(topic, config, 1, 300*time.Millisecond)
+	until(seen)
+}
+
+// Half a second more than the client has asked for.
+func ackDeadline() {
+	publish("go-nsq-slow", 40)
+	config := config()
+	config.MsgTimeout = time.Second
+	config.MaxInFlight = 4
+	until(consumer("go-nsq-slow", config, 4, 1500*time.Millisecond))
+}
+
+func churn() {
+	for !kit.IsOver() {
+		producer := producer(kit.Story)
+		kit.Check(producer.Publish("go-nsq-churn", make([]byte, 200)))
+		producer.Stop()
+	}
+}
+
+func good() {
+	config := config()
+	config.MaxInFlight = 20
+	seen := consumer("good-go-nsq", config, 4, time.Millisecond)
+	producer, done := producer(kit.Story), make(chan *nsq.ProducerTransaction, 100_000)
+	for !kit.IsOver() {
+		kit.Check(producer.PublishAsync("good-go-nsq", make([]byte, 200), done))
+		time.Sleep(6 * time.Millisecond)
+	}
+	until(seen)
+}
+
+func main() {
+	kit.Say("go-nsq", nsq.VERSION)
+	kit.Main(map[string]func(){
+		"sync-produce":     syncProduce,
+		"window-too-small": windowTooSmall,
+		"hoarding":         hoarding,
+		"ack-deadline":     ackDeadline,
+		"churn":            churn,
+		"good":             good,
+	})
+}

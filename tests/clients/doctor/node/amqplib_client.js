@@ -1,0 +1,60 @@
+// amqplib: it leaves Nagle's algorithm on, unless it is told not to.
+
+const amqp = require('amqplib')
+const kit = require('./kit')
+
+const body = Buffer.from('v'.repeat(200))
+
+function connect(name, socket) {
+  const clientProperties = { connection_name: name }
+  return amqp.connect(process.env.CLOVERLEAF_AMQP_URL, { clientProperties, ...socket })
+}
+
+async function syncProduce() {
+  const connection = await connect(kit.STORY, { noDelay: true })
+  const channel = await connection.createConfirmChannel()
+  await channel.assertQueue(kit.STORY)
+  while (!kit.isOver()) {
+    channel.sendToQueue(kit.STORY, body)
+    await channel.waitForConfirms()
+  }
+  await connection.close()
+}
+
+// Takes what waits, and acknowledges each message by itself.
+async function consume(messages, prefetch, socket) {
+  let seen = 0
+  const connection = await connect(kit.STORY, socket)
+  const channel = await connection.createChannel()
+  await channel.assertQueue(kit.STORY)
+  for (let i = 0; i < messages; i++) channel.sendToQueue(kit.STORY, body)
+  await channel.prefetch(prefetch)
+  await channel.consume(kit.STORY, (message) => { seen += 1; channel.ack(message) })
+  await kit.untilOver()
+  await connection.close()
+  if (!seen) throw new Error('nothing came')
+}
+
+async function good() {
+  let seen = 0
+  const connection = await connect('good', { noDelay: true })
+  const channel = await connection.createConfirmChannel()
+  await channel.assertQueue('good-amqplib')
+  await channel.prefetch(20)
+  await channel.consume('good-amqplib', (message) => { seen += 1; channel.ack(message) })
+  while (!kit.isOver()) {
+    channel.sendToQueue('good-amqplib', body, {}, () => {})
+    await kit.sleep(7)
+  }
+  await channel.waitForConfirms()
+  await connection.close()
+  if (!seen) throw new Error('nothing came')
+}
+
+kit.say('amqplib', kit.version('amqplib'))
+kit.main({
+  nagle: () => consume(20000, 10, {}),
+  'sync-produce': syncProduce,
+  'window-too-small': () => consume(5000, 1, { noDelay: true }),
+  good
+})

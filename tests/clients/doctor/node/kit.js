@@ -1,0 +1,38 @@
+// What the doctor's patients in Node share; see ../python/kit.py.
+
+const fs = require('fs')
+const path = require('path')
+
+const SECONDS = Number(process.env.SECONDS || 20)
+const STORY = process.argv[2]
+const end = Date.now() + SECONDS * 1000
+
+const isOver = () => Date.now() >= end
+const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
+const untilOver = () => sleep(Math.max(0, end - Date.now()))
+
+// Writes down who this is, for the doctor to find out by itself.
+function say(library, version) {
+  if (process.env.SAYS) {
+    const file = path.join(process.env.SAYS, process.env.PATIENT)
+    fs.writeFileSync(file, JSON.stringify({ library, version }))
+  }
+}
+
+// The version of a package, which may not want to be asked.
+function version(name) {
+  const file = path.join(process.env.NODE_PATH, name, 'package.json')
+  return JSON.parse(fs.readFileSync(file)).version
+}
+
+async function main(stories) {
+  try {
+    await stories[STORY]()
+    process.exit(0)
+  } catch (problem) {
+    console.error(problem)
+    process.exit(1)
+  }
+}
+
+module.exports = { STORY, isOver, sleep, untilOver, say, version, main }

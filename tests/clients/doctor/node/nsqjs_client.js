@@ -1,0 +1,73 @@
+// nsqjs: a reader that takes one message at a time, one that works for too long, and a good one.
+
+const nsq = require('nsqjs')
+const kit = require('./kit')
+
+const [host, port] = process.env.CLOVERLEAF_NSQD.split(':')
+const body = 'v'.repeat(200)
+
+function ready(writer) {
+  return new Promise((resolve, reject) => {
+    writer.on('ready', resolve)
+    writer.on('error', reject)
+    writer.connect()
+  })
+}
+
+async function writer(clientId) {
+  const writer = new nsq.Writer(host, Number(port), { clientId })
+  await ready(writer)
+  return writer
+}
+
+function reader(topic, options, handle) {
+  const reader = new nsq.Reader(topic, 'channel', {
+    nsqdTCPAddresses: [process.env.CLOVERLEAF_NSQD],
+    ...options
+  })
+  reader.on('message', handle)
+  // A message that has gone to somebody else cannot be finished.
+  reader.on('error', () => {})
+  reader.connect()
+  return reader
+}
+
+async function windowTooSmall() {
+  let seen = 0
+  const feeder = await writer('feeder')
+  feeder.publish('nsqjs', Array(5000).fill(body))
+  reader('nsqjs', { clientId: kit.STORY }, (message) => { seen += 1; message.finish() })
+  await kit.untilOver()
+  if (!seen) throw new Error('nothing came')
+}
+
+// Half a second more than the least deadline that a client may ask for.
+async function ackDeadline() {
+  let seen = 0
+  const feeder = await writer('feeder')
+  feeder.publish('nsqjs-slow', Array(20).fill(body))
+  reader('nsqjs-slow', { clientId: kit.STORY, messageTimeout: 1000 }, async (message) => {
+    await kit.sleep(1500)
+    seen += 1
+    message.finish()
+  })
+  await kit.untilOver()
+  if (!seen) throw new Error('nothing came')
+}
+
+async function good() {
+  let seen = 0
+  const publisher = await writer('good')
+  reader('good-nsqjs', { maxInFlight: 20, clientId: 'good' }, (message) => {
+    seen += 1
+    message.finish()
+  })
+  while (!kit.isOver()) {
+    publisher.publish('good-nsqjs', body)
+    await kit.sleep(7)
+  }
+  if (!seen) throw new Error('nothing came')
+}
+
+kit.say('nsqjs', kit.version('nsqjs'))
+kit.main({ 'window-too-small': windowTooSmall, 'ack-deadline': ackDeadline, good })

@@ -1,0 +1,76 @@
+"""What the doctor's patients share: a story, an end, and where the broker is.
+
+A patient is a program as somebody would write it who does not know better (or, as `good`, who does).
+It is called with the name of its story, plays it for SECONDS, and writes down which library in which
+version it is, into the folder SAYS. The broker's addresses are those that `cloverleaf lab run` tells.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+
+STORY = sys.argv[1]
+SECONDS = float(os.environ.get("SECONDS", "20"))
+STORIES = {}
+
+
+def story(function):
+    STORIES[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def say(library, version):
+    """Writes down who this is, for the doctor to find out by itself."""
+    folder = os.environ.get("SAYS")
+    if folder:
+        name = os.path.basename(sys.argv[0]) + "-" + STORY
+        path = os.path.join(folder, os.environ.get("PATIENT", name))
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({"library": library, "version": version}, file)
+
+
+def address(variable):
+    """Host and port."""
+    host, port = os.environ[variable].rsplit(":", 1)
+    return host, int(port)
+
+
+class Time:
+    """What is left of SECONDS."""
+
+    def __init__(self):
+        self.end = time.monotonic() + SECONDS
+
+    def is_over(self):
+        return time.monotonic() >= self.end
+
+    def every(self, seconds):
+        """By the clock, until the time is over; late ones are not made up for."""
+        due = time.monotonic()
+        while not self.is_over():
+            yield
+            due = max(due + seconds, time.monotonic())
+            time.sleep(max(0, due - time.monotonic()))
+
+
+def together(*functions):
+    """Runs all in threads. A failure of one ends the program."""
+
+    def run(function):
+        try:
+            function()
+        except BaseException as problem:  # noqa: B902, whatever it is
+            print(f"{function.__name__}: {problem!r}", file=sys.stderr, flush=True)
+            os._exit(1)
+
+    threads = [threading.Thread(target=run, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def main():
+    STORIES[STORY]()

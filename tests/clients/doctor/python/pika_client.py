@@ -1,0 +1,106 @@
+"""pika: blocking, one message at a time, or many."""
+
+import os
+import time as clock
+
+import pika
+
+import kit
+
+PARAMETERS = pika.URLParameters(os.environ["CLOVERLEAF_AMQP_URL"])
+
+
+def connection(name):
+    PARAMETERS.client_properties = {"connection_name": name}
+    return pika.BlockingConnection(PARAMETERS)
+
+
+def queue(channel, name, messages):
+    """A queue with so many messages, which are published without waiting for anything."""
+    channel.queue_declare(name)
+    for _ in range(messages):
+        channel.basic_publish("", name, b"v" * 200)
+
+
+def consume(channel, name, time, work_s):
+    """Works on one message after the other."""
+    seen = 0
+    for method, _, _ in channel.consume(name, inactivity_timeout=0.2):
+        if method:
+            clock.sleep(work_s)
+            channel.basic_ack(method.delivery_tag)
+            seen += 1
+        if time.is_over():
+            break
+    channel.cancel()
+    return seen
+
+
+@kit.story
+def sync_produce():
+    time, channel = kit.Time(), connection(kit.STORY).channel()
+    channel.queue_declare("pika")
+    channel.confirm_delivery()
+    while not time.is_over():
+        channel.basic_publish("", "pika", b"v" * 200)
+    channel.connection.close()
+
+
+@kit.story
+def window_too_small():
+    time, channel = kit.Time(), connection(kit.STORY).channel()
+    queue(channel, "pika-window", 5000)
+    channel.basic_qos(prefetch_count=1)
+    assert consume(channel, "pika-window", time, 0), "nothing came"
+    channel.connection.close()
+
+
+@kit.story
+def hoarding():
+    """A process takes 50 jobs, the next one, which comes a moment later, none."""
+    time = kit.Time()
+    with connection("feeder") as feeder:
+        channel = feeder.channel()
+        channel.queue_declare("pika-jobs")
+        workers = []
+        for number in range(2):
+            workers.append(connection(kit.STORY).channel())
+            workers[number].basic_qos(prefetch_count=50)
+
+        def work(number):
+            consume(workers[number], "pika-jobs", time, 0.3)
+            workers[number].connection.close()
+
+        def feed():
+            for _ in range(45):
+                channel.basic_publish("", "pika-jobs", b"job")
+            while not time.is_over():
+                feeder.sleep(0.5)
+
+        feed_and_work = [feed, lambda: work(0)]
+        kit.together(*feed_and_work, lambda: (clock.sleep(1), work(1)))
+
+
+@kit.story
+def good():
+    time = kit.Time()
+
+    def publish():
+        channel = connection("good").channel()
+        channel.queue_declare("good-pika")
+        for _ in time.every(0.006):
+            channel.basic_publish("", "good-pika", b"v" * 200)
+        channel.connection.close()
+
+    def work():
+        channel = connection("good").channel()
+        channel.queue_declare("good-pika")
+        channel.basic_qos(prefetch_count=20)
+        assert consume(channel, "good-pika", time, 0.002), "nothing came"
+        channel.connection.close()
+
+    kit.together(publish, work)
+
+
+kit.say("Pika Python Client Library", pika.__version__)
+kit.main()

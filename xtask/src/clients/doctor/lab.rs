@@ -1,0 +1,213 @@
+//! `cloverleaf lab run` with many programs, and its report.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use super::patients::Patient;
+use crate::clients::Context;
+use crate::workspace::tail;
+
+/// Exit status of `lab run` when the program did well, with and without findings.
+const GOOD: [i32; 2] = [0, 1];
+
+/// What `lab run` says where it can make no network.
+const NO_NETWORK: &str = "no --rtt-by kernel";
+
+/// The report, of which only this is read.
+#[derive(Debug, Deserialize)]
+pub(super) struct Answer {
+    pub(super) findings: Vec<Finding>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Finding {
+    pub(super) rule: String,
+    pub(super) cause: String,
+    pub(super) client: Client,
+    pub(super) changes: Vec<Change>,
+    evidence: Vec<Fact>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Client {
+    pub(super) library: String,
+    pub(super) version: String,
+    pub(super) client_id: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Change {
+    pub(super) client: String,
+    pub(super) setting: String,
+    pub(super) value: Option<String>,
+    pub(super) code: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Fact {
+    text: String,
+}
+
+/// Who a patient says that it is.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Says {
+    pub(super) library: String,
+    pub(super) version: String,
+}
+
+/// What came of it.
+pub(super) enum Outcome {
+    Played(Played),
+    /// The machine lets nobody make a network, for this reason: behind a proxy nobody can tell
+    /// waiting from thinking.
+    NoNetwork(String),
+}
+
+/// What the doctor has found, and who has played.
+pub(super) struct Played {
+    pub(super) answer: Answer,
+    says: Vec<(&'static str, Says)>,
+}
+
+impl Played {
+    /// Who a patient says that it is.
+    pub(super) fn says(&self, patient: &Patient) -> Result<&Says> {
+        let says = self.says.iter().find(|(name, _)| *name == patient.name);
+        says.map(|(_, says)| says)
+            .with_context(|| format!("{} has not played", patient.name))
+    }
+}
+
+/// The broker's settings for TLS beside the clear.
+pub(super) fn with_tls(context: &Context) -> Vec<String> {
+    let (certificate, key) = context.tls_files();
+    vec![
+        format!("kafka-tls-address={TLS}"),
+        format!("kafka-tls-cert={}", certificate.display()),
+        format!("kafka-tls-key={}", key.display()),
+    ]
+}
+
+/// In the lab's own network nobody else has it.
+const TLS: &str = "127.0.0.1:9093";
+
+/// Plays all of them at once for so many seconds.
+pub(super) fn play(
+    context: &Context,
+    rtt: &str,
+    settings: &[String],
+    patients: &[(&Patient, Command)],
+    seconds: &str,
+) -> Result<Outcome> {
+    let folder = context.workspace.temp_folder("doctor")?;
+    let script = folder.path().join("patients.sh");
+    std::fs::write(&script, together(patients, folder.path())?)?;
+    let mut lab = Command::new(&context.binary);
+    lab.args(["lab", "run", "--json", "--rtt-by", "kernel", "--rtt", rtt]);
+    for setting in settings {
+        lab.args(["--set", setting]);
+    }
+    lab.args(["--", "sh"]).arg(&script);
+    lab.env("SECONDS", seconds)
+        .env("SAYS", folder.path())
+        .env("CLOVERLEAF_KAFKA_TLS", TLS)
+        .env("CLOVERLEAF_TLS_CA", context.tls_authority())
+        .stdin(Stdio::null());
+    let output = lab.output().context("cannot start the lab")?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if !output.status.code().is_some_and(|it| GOOD.contains(&it)) {
+        let mut lines = stderr.lines();
+        if let Some(reason) = lines.find(|line| line.contains(NO_NETWORK)) {
+            return Ok(Outcome::NoNetwork(reason.to_owned()));
+        }
+        bail!("{}\n{}", output.status, tail(&stderr, 60));
+    }
+    let says = patients.iter().map(|(patient, _)| {
+        let text = std::fs::read_to_string(folder.path().join(file(patient)));
+        let text = text.with_context(|| format!("{} has not said who it is", patient.name))?;
+        Ok((patient.name, serde_json::from_str(&text)?))
+    });
+    Ok(Outcome::Played(Played {
+        answer: Answer::of(&String::from_utf8_lossy(&output.stdout))?,
+        says: says.collect::<Result<_>>()?,
+    }))
+}
+
+/// A script that runs all of them at once, and fails if one of them does.
+fn together(patients: &[(&Patient, Command)], folder: &Path) -> Result<String> {
+    let mut script = String::from("running=\n");
+    for (patient, command) in patients {
+        let environment = [("PATIENT", file(patient))];
+        let mut words = vec!["env".to_owned()];
+        words.extend(environment.map(|(name, value)| format!("{name}={value}")));
+        for (name, value) in command.get_envs() {
+            let value = value.unwrap_or_default();
+            words.push(format!("{}={}", name.display(), value.display()));
+        }
+        words.push(command.get_program().display().to_string());
+        words.extend(command.get_args().map(|it| it.display().to_string()));
+        let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
+        let log = folder.join(file(patient)).with_extension("log");
+        writeln!(
+            script,
+            "{{ {} >{log} 2>&1 || {{ echo {name} has failed >&2; cat {log} >&2; exit 3; }}; }} &\n\
+             running=\"$running $!\"",
+            words.join(" "),
+            log = quoted(&log.display().to_string()),
+            name = quoted(patient.name),
+        )?;
+    }
+    script
+        .push_str("failed=0\nfor one in $running; do wait $one || failed=3; done\nexit $failed\n");
+    Ok(script)
+}
+
+/// Its name as a file's.
+fn file(patient: &Patient) -> String {
+    patient.name.replace([' ', '/', ':'], "-")
+}
+
+/// A word for the shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+/// Findings in a sentence.
+pub(super) fn shown(findings: &[&Finding]) -> String {
+    if findings.is_empty() {
+        return "nothing".to_owned();
+    }
+    let shown = findings.iter().map(|finding| {
+        let facts = finding.evidence.iter().map(|fact| fact.text.as_str());
+        format!(
+            "{} of {} {} {:?} ({} {})",
+            finding.rule,
+            finding.client.library,
+            finding.client.version,
+            finding.client.client_id,
+            finding.cause,
+            facts.collect::<Vec<_>>().join("; ")
+        )
+    });
+    shown.collect::<Vec<_>>().join(", and ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_reach_a_program_as_they_are() {
+        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
+        let output = Command::new("sh")
+            .arg("-c")
+            .arg(format!("printf %s {}", quoted("it's $HOME *")))
+            .output();
+        let output = output.map(|output| output.stdout);
+        assert!(matches!(output.as_deref(), Ok(b"it's $HOME *")));
+    }
+}
