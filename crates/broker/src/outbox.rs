@@ -42,6 +42,7 @@ impl Outbox {
     }
 
     /// Moves all deliveries into `into`; pending while there is none, `None` once closed.
+    #[inline]
     pub(crate) fn poll_take(
         &self,
         context: &mut Context<'_>,

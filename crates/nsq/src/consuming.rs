@@ -318,7 +318,7 @@ impl Consuming {
 
 /// Encodes messages of a run until it is used up or `out` is full; what is left stays in `run`.
 /// Returns how many were encoded.
-#[inline]
+#[inline(never)]
 fn encode_run(
     run: &mut Delivery,
     out: &mut Vec<u8>,

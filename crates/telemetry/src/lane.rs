@@ -72,6 +72,8 @@ impl LaneMemory {
 pub struct Pace {
     slot: Cell,
     passed: Cell,
+    /// Nothing passes before this time: the slot is full.
+    full_until_us: Cell,
     left_out: Cell,
 }
 
@@ -80,8 +82,7 @@ impl Pace {
     /// [`Pace::leave_out`].
     #[inline]
     pub fn has_room(&self, now_us: u64) -> bool {
-        let slot = now_us >> SLOT_BITS;
-        ENABLED && (self.passed.get() < PIECES_PER_SLOT || slot != self.slot.get())
+        ENABLED && now_us >= self.full_until_us.get()
     }
 
     /// A piece passes. Returns how many messages were left out since the one before it.
@@ -92,6 +93,9 @@ impl Pace {
             self.passed.set(0);
         }
         self.passed.add(1);
+        if self.passed.get() >= PIECES_PER_SLOT {
+            self.full_until_us.set((slot + 1) << SLOT_BITS);
+        }
         let left_out = self.left_out.get();
         self.left_out.set(0);
         left_out

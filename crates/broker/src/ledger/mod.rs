@@ -305,6 +305,7 @@ impl Ledger {
 
     /// Leases the next `count` offsets, which were [`Claim::Free`], to a consumer. Their bodies
     /// have `bytes` bytes, if somebody counts them.
+    #[inline]
     pub(crate) fn take_new(&mut self, partition: u32, count: u64, to: Grant, bytes: u32) {
         let start = self.next(partition);
         let end = start + count;
