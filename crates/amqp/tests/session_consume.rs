@@ -96,6 +96,26 @@ fn telemetry_sees_what_a_consumer_holds() {
 }
 
 #[test]
+fn a_step_of_the_wall_clock_makes_no_acknowledgement_late_or_early() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    publish_all(&mut peer, &["1", "2", "3"]);
+    peer.prefetch(1, false);
+    peer.consume("q", "c", false);
+    for (tag, step_s) in [(1, 0), (2, 3_600), (3, -7_200)] {
+        assert_eq!(peer.deliveries().len(), 1);
+        world.step_wall_clock(step_s);
+        world.advance(30);
+        peer.ack(tag, false);
+    }
+    let histograms = peer.session.probe().snapshot(|_| None).histograms;
+    let latency = histograms.ack_latency_us;
+    assert_eq!((latency.count(), latency.sum()), (3, 3 * 30_000));
+    assert_eq!(latency.max(), 30_000);
+}
+
+#[test]
 fn what_goes_back_with_its_channel_is_held_no_more() {
     let world = World::default();
     let mut peer = world.channel();

@@ -12,8 +12,9 @@ use crate::subscription::Subscription;
 /// What was settled: for the delivered-to-acknowledged time of the telemetry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settlement {
-    /// When the message had been handed to the consumer, in microseconds since the Unix epoch.
-    pub delivered_us: u64,
+    /// How long the consumer had the message, in microseconds by the broker's clock. Whoever has
+    /// another clock could not tell: a wall clock steps, the broker's does not.
+    pub held_us: u64,
     /// How often it had been delivered.
     pub attempts: u16,
 }

@@ -22,14 +22,15 @@ impl Subscription {
         mut settled: impl FnMut(MessageId, Result<Settlement, NotInFlight>),
     ) {
         self.change(|state| {
+            let now_us = state.now_us;
             let mut count = 0;
-            let mut ending = Ending::new(&mut state.consumers, slot, HoldEnd::Acked, state.now_us);
+            let mut ending = Ending::new(&mut state.consumers, slot, HoldEnd::Acked, now_us);
             for id in ids {
                 match state.ledger.ack(*id, slot) {
                     Ok(done) => {
                         ending.add(id.partition, id.offset, 1, done);
                         count += 1;
-                        settled(*id, Ok(done.into()));
+                        settled(*id, Ok(done.settlement(now_us)));
                     }
                     Err(error) => settled(*id, Err(error)),
                 }
@@ -54,7 +55,7 @@ impl Subscription {
             state.note_end(slot, (id, 1), settled, HoldEnd::Nacked);
             state.settle(slot, 1);
             self.counters.requeued.fetch_add(1, Ordering::Relaxed);
-            Ok(settled.into())
+            Ok(settled.settlement(state.now_us))
         })
     }
 
@@ -67,7 +68,7 @@ impl Subscription {
             let settled = state.ledger.reject(id, slot)?;
             state.note_end(slot, (id, 1), settled, HoldEnd::Rejected);
             state.settle(slot, 1);
-            Ok(settled.into())
+            Ok(settled.settlement(state.now_us))
         })
     }
 
@@ -96,12 +97,14 @@ impl Subscription {
         mut settled: impl FnMut(MessageRange, Option<Settlement>),
     ) {
         self.change(|state| {
+            let now_us = state.now_us;
             let mut count = 0;
-            let mut ending = Ending::new(&mut state.consumers, slot, HoldEnd::Acked, state.now_us);
+            let mut ending = Ending::new(&mut state.consumers, slot, HoldEnd::Acked, now_us);
             for range in ranges {
                 let mut report = Report {
                     range: MessageRange { count: 0, ..*range },
                     settled: None,
+                    now_us,
                     tell: &mut settled,
                 };
                 let told = |first, count, settled: Option<Settled>| {
@@ -280,12 +283,13 @@ type EndBetween = fn(
 struct Report<'a, F: FnMut(MessageRange, Option<Settlement>)> {
     range: MessageRange,
     settled: Option<Settlement>,
+    now_us: u64,
     tell: &'a mut F,
 }
 
 impl<F: FnMut(MessageRange, Option<Settlement>)> Report<'_, F> {
     fn add(&mut self, first: Offset, count: u64, settled: Option<Settled>) {
-        let settled = settled.map(Settlement::from);
+        let settled = settled.map(|settled| settled.settlement(self.now_us));
         if settled != self.settled || self.range.count == 0 {
             self.tell();
             self.range.first = first;
@@ -307,11 +311,12 @@ impl<F: FnMut(MessageRange, Option<Settlement>)> Report<'_, F> {
     }
 }
 
-impl From<Settled> for Settlement {
-    fn from(settled: Settled) -> Self {
-        Self {
-            delivered_us: settled.delivered_us,
-            attempts: settled.attempts,
+impl Settled {
+    /// What the session hears of it.
+    fn settlement(self, now_us: u64) -> Settlement {
+        Settlement {
+            held_us: now_us.saturating_sub(self.delivered_us),
+            attempts: self.attempts,
         }
     }
 }

@@ -341,8 +341,7 @@ impl Session {
         loop {
             let subscription = self.find_channel(topic, channel)?;
             let consumers_max = self.options.channel_consumers_max;
-            let full =
-                consumers_max > 0 && subscription.stats().consumers.len() >= consumers_max as usize;
+            let full = consumers_max > 0 && subscription.counts().consumers >= consumers_max;
             if full {
                 return Err(too_many_consumers(topic, channel, consumers_max));
             }

@@ -164,7 +164,7 @@ impl Consuming {
         self.consumer
             .ack_many(&self.fins, |id, settled| match settled {
                 Ok(settlement) => {
-                    probe.acked(now.unix_us.saturating_sub(settlement.delivered_us));
+                    probe.acked(settlement.held_us);
                     match last {
                         Some(last) if id < last => out_of_order += 1,
                         _ => in_order += 1,
@@ -297,7 +297,7 @@ impl Consuming {
         }
         if now.us >= self.backlog_check_us {
             self.backlog_check_us = now.us + BACKLOG_KNOWN_US;
-            self.backlog = self.consumer.subscription().stats().depth > 0;
+            self.backlog = self.consumer.subscription().counts().depth > 0;
         }
         match self.backlog {
             true => probe.no_credit_begins(now.us),

@@ -422,3 +422,24 @@ fn time_without_credit_is_counted_while_messages_wait() {
     // The second message was the last: nothing waited behind it.
     assert_eq!(snapshot.counters.no_credit_us, 70_000);
 }
+
+#[test]
+fn a_step_of_the_wall_clock_makes_no_acknowledgement_late_or_early() {
+    let world = World::new();
+    world.publish("t", &["1", "2", "3"]);
+    let mut consumer = world.subscribe("t", "ch", 1);
+    for step_s in [0, 3_600, -7_200] {
+        let id = consumer.messages()[0].id.clone();
+        world.step_wall_clock(step_s);
+        world.advance(30);
+        consumer.send(&fin(&id));
+    }
+    let latency = consumer
+        .session
+        .probe()
+        .snapshot(|_| None)
+        .histograms
+        .ack_latency_us;
+    assert_eq!((latency.count(), latency.sum()), (3, 3 * 30_000));
+    assert_eq!(latency.max(), 30_000);
+}

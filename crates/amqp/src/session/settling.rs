@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use cloverleaf_broker::MessageRange;
 use cloverleaf_log::Offset;
-use cloverleaf_session::Now;
 
 use super::Session;
 use super::channel::{Mode, Verdict};
@@ -222,7 +221,7 @@ impl Session {
         if self.slots_to_settle.is_empty() {
             return;
         }
-        let Now { us, unix_us } = self.now;
+        let now_us = self.now.us;
         for slot in std::mem::take(&mut self.slots_to_settle) {
             let Some(consuming) = self.consumers.get_mut(slot) else {
                 continue;
@@ -237,7 +236,7 @@ impl Session {
                         return probe.late_ack();
                     };
                     let count = u64::from(range.count);
-                    probe.acked_many(count, unix_us.saturating_sub(settlement.delivered_us));
+                    probe.acked_many(count, settlement.held_us);
                     let place = (range.partition, range.first);
                     match last_ack.is_some_and(|last| place < last) {
                         true => out_of_order += count,
@@ -249,7 +248,7 @@ impl Session {
             if consuming.acks.capacity() > 256 {
                 consuming.acks = Vec::new();
             }
-            probe.acks(in_order, out_of_order, us);
+            probe.acks(in_order, out_of_order, now_us);
             self.tell_in_flight(slot);
             self.remove_if_done(slot);
         }

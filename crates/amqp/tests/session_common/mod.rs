@@ -9,6 +9,7 @@
 )]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Waker};
 
 use cloverleaf_amqp::host::VirtualHost;
@@ -36,6 +37,8 @@ pub struct World {
     pub host: Arc<VirtualHost>,
     pub options: Arc<SessionOptions>,
     pub registry: Registry,
+    /// How far the wall clock was set forward, or back.
+    pub wall_step_us: AtomicI64,
 }
 
 impl Default for World {
@@ -88,6 +91,7 @@ impl World {
             host,
             options: Arc::new(options),
             registry: Registry::new(),
+            wall_step_us: AtomicI64::new(0),
         }
     }
 
@@ -102,11 +106,17 @@ impl World {
     }
 
     pub fn now(&self) -> Now {
-        let unix_us = self.clock.now_us();
+        let clock_us = self.clock.now_us();
         Now {
-            us: unix_us - START_MS * 1000 + 1,
-            unix_us,
+            us: clock_us - START_MS * 1000 + 1,
+            unix_us: clock_us.saturating_add_signed(self.wall_step_us.load(Ordering::Relaxed)),
         }
+    }
+
+    /// Sets the wall clock; the machine's other clocks do not see it.
+    pub fn step_wall_clock(&self, seconds: i64) {
+        self.wall_step_us
+            .fetch_add(seconds * 1_000_000, Ordering::Relaxed);
     }
 
     /// Lets the log, the housekeeping and the router do all they have to do now.

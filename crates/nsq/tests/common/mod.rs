@@ -3,6 +3,7 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Waker};
 
 use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock, SubscriptionStats};
@@ -24,6 +25,8 @@ pub struct World {
     pub options: Arc<SessionOptions>,
     pub clients: Arc<Clients>,
     pub registry: Registry,
+    /// How far the wall clock was set forward, or back.
+    pub wall_step_us: AtomicI64,
 }
 
 impl World {
@@ -64,15 +67,22 @@ impl World {
             options: Arc::new(options),
             clients: Clients::new(),
             registry: Registry::new(),
+            wall_step_us: AtomicI64::new(0),
         }
     }
 
     pub fn now(&self) -> Now {
-        let unix_us = self.clock.now_us();
+        let clock_us = self.clock.now_us();
         Now {
-            us: unix_us - START_MS * 1000 + 1,
-            unix_us,
+            us: clock_us - START_MS * 1000 + 1,
+            unix_us: clock_us.saturating_add_signed(self.wall_step_us.load(Ordering::Relaxed)),
         }
+    }
+
+    /// Sets the wall clock; the machine's other clocks do not see it.
+    pub fn step_wall_clock(&self, seconds: i64) {
+        self.wall_step_us
+            .fetch_add(seconds * 1_000_000, Ordering::Relaxed);
     }
 
     /// Lets the log and the housekeeping do all they have to do now.
