@@ -66,13 +66,15 @@ fn begin(options: &BrokerOptions) -> anyhow::Result<LabBroker> {
     .map(|(name, port)| (format!("{name}-address"), vec![format!("127.0.0.1:{port}")]))
     .collect();
     if let Some(it) = &options.certificate {
-        let files = [("cert", &it.certificate), ("key", &it.key)];
-        let address = format!("127.0.0.1:{}", ports.amqp_tls);
-        flags.insert("amqp-tls-address".to_owned(), vec![address]);
-        flags.extend(files.map(|(name, path)| {
-            let path = path.display().to_string();
-            (format!("amqp-tls-{name}"), vec![path])
-        }));
+        let protocols = [("kafka", ports.kafka_tls), ("amqp", ports.amqp_tls)];
+        for (protocol, port) in protocols {
+            let mut set = |name: &str, value: String| {
+                flags.insert(format!("{protocol}-tls-{name}"), vec![value]);
+            };
+            set("address", format!("127.0.0.1:{port}"));
+            set("cert", it.certificate.display().to_string());
+            set("key", it.key.display().to_string());
+        }
     }
     for (name, value) in &options.settings {
         flags.insert(name.clone(), vec![value.clone()]);
@@ -83,6 +85,7 @@ fn begin(options: &BrokerOptions) -> anyhow::Result<LabBroker> {
     Ok(LabBroker {
         addresses: Addresses {
             kafka: there(addresses.kafka)?,
+            kafka_tls: addresses.kafka_tls,
             amqp: there(addresses.amqp)?,
             amqp_tls: addresses.amqp_tls,
             nsq: there(addresses.nsq_tcp)?,

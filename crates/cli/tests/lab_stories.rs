@@ -83,6 +83,20 @@ fn of_clients_that_do_nothing_wrong_nothing_is_said() {
     assert!(all[0]["watched_s"].as_f64().unwrap() >= 30.0, "{all:#}");
 }
 
+/// Their libraries are the user's: `cargo xtask test` has some, other tests none.
+#[test]
+fn a_story_says_which_program_it_needs() {
+    for (story, package) in [("nagle", "confluent-kafka"), ("ack-deadline", "pynsq")] {
+        let mut program = Command::new(BINARY);
+        program.env("CLOVERLEAF_LAB_PYTHON", "false");
+        let output = program.args(["lab", story]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let needs = format!("it needs a Python with {package}: false has none");
+        assert!(text.contains(&needs), "{text}");
+        assert_eq!(output.status.code(), Some(1), "{text}");
+    }
+}
+
 #[test]
 fn stories_have_names() {
     let output = lab(&["--list"]);

@@ -25,6 +25,8 @@ pub struct LabBroker {
 pub struct Addresses {
     /// Kafka.
     pub kafka: SocketAddr,
+    /// Kafka over TLS, if it has a certificate.
+    pub kafka_tls: Option<SocketAddr>,
     /// AMQP.
     pub amqp: SocketAddr,
     /// AMQP over TLS, if it has a certificate.
@@ -64,6 +66,8 @@ impl Addresses {
 pub struct Ports {
     /// Kafka.
     pub kafka: u16,
+    /// Kafka over TLS.
+    pub kafka_tls: u16,
     /// AMQP.
     pub amqp: u16,
     /// AMQP over TLS.
@@ -82,6 +86,7 @@ impl Ports {
     /// Those that everybody expects.
     pub(crate) const USUAL: Ports = Ports {
         kafka: 9092,
+        kafka_tls: 9093,
         amqp: 5672,
         amqp_tls: 5671,
         nsq: 4150,
@@ -91,9 +96,10 @@ impl Ports {
     };
 
     /// All of them.
-    pub(crate) fn all(&self) -> [u16; 7] {
+    pub(crate) fn all(&self) -> [u16; 8] {
         let Ports {
             kafka,
+            kafka_tls,
             amqp,
             amqp_tls,
             nsq,
@@ -101,7 +107,9 @@ impl Ports {
             nsq_lookup,
             admin,
         } = *self;
-        [kafka, amqp, amqp_tls, nsq, nsq_http, nsq_lookup, admin]
+        [
+            kafka, kafka_tls, amqp, amqp_tls, nsq, nsq_http, nsq_lookup, admin,
+        ]
     }
 
     /// The same, with any port where `is_taken`.
@@ -109,6 +117,7 @@ impl Ports {
         let keep = |port: u16| if is_taken(port) { 0 } else { port };
         Ports {
             kafka: keep(self.kafka),
+            kafka_tls: keep(self.kafka_tls),
             amqp: keep(self.amqp),
             amqp_tls: keep(self.amqp_tls),
             nsq: keep(self.nsq),
@@ -126,7 +135,7 @@ pub struct BrokerOptions {
     pub ports: Ports,
     /// Options of the broker by their names on the command line, each with its value.
     pub settings: BTreeMap<String, String>,
-    /// Its certificate, with which it speaks AMQP over TLS, too.
+    /// Its certificate, with which it speaks Kafka and AMQP over TLS, too.
     pub certificate: Option<Certificate>,
 }
 
@@ -157,6 +166,7 @@ mod tests {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let mut addresses = Addresses {
             kafka: at(1),
+            kafka_tls: None,
             amqp: at(2),
             amqp_tls: None,
             nsq: at(3),

@@ -133,6 +133,8 @@ impl Place {
         let inner = &broker.addresses;
         let reached = Addresses {
             kafka: door(usual.kafka, Carries::Kafka, inner.kafka)?,
+            // The proxy does not see the addresses that brokers tell in it.
+            kafka_tls: None,
             amqp: door(usual.amqp, Carries::Bytes, inner.amqp)?,
             amqp_tls: match inner.amqp_tls {
                 Some(inner) => Some(door(usual.amqp_tls, Carries::Bytes, inner)?),

@@ -30,6 +30,7 @@ pub(super) fn story() -> Story {
         value: ValueIn::Nothing,
         rtt: Duration::from_millis(10),
         broker: &[],
+        with_tls: false,
         found_within_s: 15.0,
         measured_s: 8.0,
         play,

@@ -1,14 +1,17 @@
 //! The stories: each lets a client library do one thing wrong, until the doctor says so; makes the
 //! change that it names, and looks whether that helps as much as was said.
 
+mod ack_deadline;
 mod amqp;
 mod churn;
 pub(crate) mod healthy;
 #[cfg(feature = "kafka")]
 mod healthy_kafka;
 mod hoarding;
+mod nagle;
 mod perform;
 mod play;
+mod program;
 mod stage;
 mod text;
 mod tls;
@@ -48,6 +51,8 @@ pub(crate) struct Story {
     pub(crate) rtt: Duration,
     /// Options of the broker.
     pub(crate) broker: &'static [(&'static str, &'static str)],
+    /// Whether the broker has a certificate.
+    pub(crate) with_tls: bool,
     /// In how many seconds it is found at the latest.
     pub(crate) found_within_s: f64,
     /// How many seconds are measured after the change, if the user has no other wish.
@@ -93,6 +98,7 @@ impl Story {
             sync_produce::story(),
             #[cfg(feature = "kafka")]
             linger::story(),
+            nagle::story(),
             hoarding::story(),
             window_too_small::story(),
             #[cfg(feature = "kafka")]
@@ -100,6 +106,7 @@ impl Story {
             #[cfg(feature = "kafka")]
             partitions::story(),
             churn::story(),
+            ack_deadline::story(),
         ]
     }
 

@@ -32,6 +32,7 @@ pub(super) fn story() -> Story {
         value: ValueIn::Value,
         rtt: Duration::from_millis(20),
         broker: &[],
+        with_tls: false,
         found_within_s: 15.0,
         measured_s: 6.0,
         play,

@@ -29,6 +29,7 @@ pub(super) fn story() -> Story {
         value: ValueIn::Value,
         rtt: Duration::from_millis(5),
         broker: &[],
+        with_tls: false,
         // A group needs seconds to come together.
         found_within_s: 20.0,
         measured_s: 8.0,

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::play::Playing;
 use super::stage::Count;
+use super::tls::Tls;
 use super::{Fix, Story};
 use crate::broker::{BrokerOptions, StartBroker};
 use crate::place::{LabError, Place};
@@ -78,11 +79,14 @@ pub(crate) fn perform(
 ) -> Result<Told, LabError> {
     let mut link = link.clone();
     link.rtt.get_or_insert(story.rtt);
+    let tls = story.with_tls.then(Tls::make).transpose();
+    let tls = tls.map_err(|error| LabError::system("no certificate", error))?;
     let options = story.broker.iter();
     let wanted = BrokerOptions {
         settings: options
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect(),
+        certificate: tls.as_ref().map(|it| it.certificate.clone()),
         ..BrokerOptions::default()
     };
     let place = Place::open(&link, &wanted, start)?;
@@ -97,6 +101,7 @@ pub(crate) fn perform(
         story,
         place: &place,
         stop,
+        authority: tls.as_ref().map(|it| it.authority.as_str()),
         told: &mut told,
     };
     if let Err(problem) = act.play(measured)? {
@@ -110,6 +115,8 @@ struct Act<'a> {
     story: &'a Story,
     place: &'a Place,
     stop: &'a Stop,
+    /// Who has signed the broker's certificate, PEM.
+    authority: Option<&'a str>,
     told: &'a mut Told,
 }
 
@@ -118,7 +125,7 @@ type Ended = Result<(), String>;
 
 impl Act<'_> {
     fn play(&mut self, measured: Duration) -> Result<Ended, LabError> {
-        let playing = Playing::begin(self.place, self.story, None, 1)?;
+        let playing = self.begin(None, 1)?;
         let found = self.wait_for_finding(&playing)?;
         let (finding, before) = match found {
             Ok(found) => found,
@@ -142,6 +149,10 @@ impl Act<'_> {
         };
         self.told.change = Some((fix.setting.clone(), fix.value.clone()));
         self.after(fix, measure, measured)
+    }
+
+    fn begin(&self, fix: Option<Fix>, number: u32) -> Result<Playing, LabError> {
+        Playing::begin(self.place, self.story, (fix, self.authority), number)
     }
 
     /// The finding, and what the client has done while its numbers were taken.
@@ -195,7 +206,7 @@ impl Act<'_> {
     }
 
     fn after(&mut self, fix: Fix, measure: Measure, measured: Duration) -> Result<Ended, LabError> {
-        let playing = Playing::begin(self.place, self.story, Some(fix), 2)?;
+        let playing = self.begin(Some(fix), 2)?;
         if !self.rest(&playing, WARM_UP) {
             return Ok(playing.end().and(Err("it was ended".to_owned())));
         }

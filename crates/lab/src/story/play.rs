@@ -21,7 +21,7 @@ impl Playing {
     pub(crate) fn begin(
         place: &Place,
         story: &Story,
-        fix: Option<Fix>,
+        (fix, authority): (Option<Fix>, Option<&str>),
         number: u32,
     ) -> Result<Playing, LabError> {
         let stage = Arc::new(Stage {
@@ -29,7 +29,7 @@ impl Playing {
             stop: Stop::default(),
             meter: Meter::new(),
             name: format!("{}-{number}", story.name()),
-            authority: None,
+            authority: authority.map(str::to_owned),
         });
         let play = story.play;
         Playing::begin_with(place, stage, move |stage| play(stage, fix.as_ref()))

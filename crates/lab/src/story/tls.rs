@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -92,11 +92,16 @@ impl Tls {
     fn sign() -> Result<(String, String, String), rcgen::Error> {
         let mut authority = CertificateParams::new(Vec::new())?;
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Who has the name of its issuer is taken for self-signed.
+        let name = &mut authority.distinguished_name;
+        name.push(DnType::CommonName, "Cloverleaf's lab");
         let signer = KeyPair::generate()?;
         let signed = authority.self_signed(&signer)?.pem();
         let issuer = Issuer::new(authority, signer);
         let key = KeyPair::generate()?;
-        let own = CertificateParams::new(vec!["127.0.0.1".to_owned()])?;
+        let mut own = CertificateParams::new(vec!["127.0.0.1".to_owned()])?;
+        let name = &mut own.distinguished_name;
+        name.push(DnType::CommonName, "a broker of the lab");
         let certificate = own.signed_by(&key, &issuer)?.pem();
         Ok((certificate, key.serialize_pem(), signed))
     }

@@ -23,6 +23,7 @@ pub(super) fn story() -> Story {
         value: ValueIn::Value,
         rtt: Duration::from_millis(10),
         broker: &[],
+        with_tls: false,
         found_within_s: 15.0,
         measured_s: 6.0,
         play,

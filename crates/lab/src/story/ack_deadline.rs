@@ -1,0 +1,35 @@
+//! ack-deadline: messages wait in the client for longer than they may be held, and come again.
+
+use std::time::Duration;
+
+use cloverleaf_doctor::Rule;
+
+use super::{Fix, Stage, Story, ValueIn, program};
+
+const SCRIPT: &str = include_str!("ack_deadline.py");
+
+/// What the program has set, in seconds: too short.
+const DEADLINE: &str = "1";
+
+pub(super) fn story() -> Story {
+    Story {
+        rule: Rule::AckDeadline,
+        title: "pynsq holds messages for longer than the 1 s that it has asked for",
+        library: "pynsq",
+        setting: "msg_timeout",
+        value: ValueIn::Value,
+        rtt: Duration::from_millis(5),
+        broker: &[],
+        with_tls: false,
+        found_within_s: 15.0,
+        measured_s: 10.0,
+        play,
+    }
+}
+
+fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
+    let deadline = fix.and_then(|fix| fix.value.as_deref()).unwrap_or(DEADLINE);
+    let (nsq, http) = (stage.addresses.nsq, stage.addresses.nsq_http);
+    let args = [&nsq.to_string(), &http.to_string(), &stage.name, deadline];
+    program::python(stage, ("nsq", "pynsq"), SCRIPT, &args)
+}

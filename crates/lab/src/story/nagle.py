@@ -1,0 +1,34 @@
+"""Publishes over TLS, one message after the other, as in seed 001."""
+
+import sys
+import time
+
+from confluent_kafka import Producer
+
+address, authority, topic, is_off = sys.argv[1:]
+
+
+def failed(error):
+    print(error, file=sys.stderr)
+
+
+def delivered(error, _message):
+    if error:
+        sys.exit(str(error))
+
+
+producer = Producer({
+    "bootstrap.servers": address,
+    "client.id": "lab-" + topic,
+    "security.protocol": "ssl",
+    "ssl.ca.pem": authority,
+    "error_cb": failed,
+    "linger.ms": 0,
+    "socket.nagle.disable": is_off == "true",
+})
+while True:
+    begun = time.monotonic()
+    producer.produce(topic, b"x" * 600, on_delivery=delivered)
+    if producer.flush(10):
+        sys.exit(1)
+    print("done", int((time.monotonic() - begun) * 1e6))
