@@ -85,6 +85,17 @@ fn seed_003_two_messages_wait_for_one_worker() {
 }
 
 #[test]
+fn short_jobs_that_seldom_come_are_seen_by_their_waves_as_well() {
+    // As Broadway 0.6 does it: two jobs of half a second, then a pause, again and again.
+    let mut world = shared(1, 2, 500 * MS, 40);
+    world.run(40);
+    let finding = world.only(Rule::Hoarding);
+    let (second, _) = world.appeared[0];
+    assert!(second <= 30, "appeared after {second} s");
+    about(finding.prediction.gain, 2.0, 1.01);
+}
+
+#[test]
 fn waves_of_a_pool_are_hoarding_as_well() {
     let mut world = shared(5, 10, 4 * S, 20);
     world.run(60);

@@ -30,7 +30,7 @@ const LONG_JOB_US: f64 = 3_000_000.0;
 const LOOK_US: u64 = 1_100_000;
 
 /// Shorter ones that must have been done.
-const SHORT_JOBS_MIN: f64 = 20.0;
+const SHORT_JOBS_MIN: u64 = 20;
 
 /// Jobs of one worker end at least this share of a job's time apart.
 const SPACING_MIN: f64 = 0.8;
@@ -46,6 +46,11 @@ const IN_ORDER_MIN: f64 = 0.95;
 
 /// Share of the latencies up to 3 J that are close to J, 2 J or 3 J.
 const WAVES_MIN: f64 = 0.9;
+
+/// How far a latency may be from a multiple of J, in J. Jobs that seldom come are few, and what few
+/// jobs of any length look like is chance.
+const WAVE_WIDTH: f64 = 0.25;
+const SELDOM_WAVE_WIDTH: f64 = 0.1;
 
 /// Share of the latencies beyond the first wave.
 const LATER_MIN: f64 = 0.25;
@@ -81,7 +86,7 @@ impl Crew<'_, '_> {
         let idle = idle.count() as f64;
         let worst = self.members.iter().map(|(patient, _)| *patient);
         let worst = worst.max_by_key(|patient| patient.gauges.credit_used)?;
-        let work = Work::of(&[(worst, 1)])?;
+        let work = Work::of(&[(worst, 1)], JOBS_MIN)?;
         let counters = &work.window.flow.counters;
         let in_order = counters.acks_in_order as f64 / counters.acks.max(1) as f64;
         let (latencies, held) = (&work.latencies, work.held());
@@ -153,19 +158,25 @@ impl Crew<'_, '_> {
             // With a backlog the prefetch is always full, and a pool of workers always busy.
             return None;
         }
-        let work = Work::of(&self.members)?;
+        let work = Work::of(&self.members, JOBS_MIN)?;
+        // Short jobs have to show it often, however seldom they come.
+        let work = match work.job_us() < LONG_JOB_US {
+            true => Work::of(&self.members, SHORT_JOBS_MIN)?,
+            false => work,
+        };
         let job_us = work.job_us();
         let per_consumer = work.acks * job_us / work.consumer_busy_us;
         let hidden = per_consumer <= SERIAL_MAX;
         // More than half of the acknowledgements come together with others.
         let pooled = per_consumer >= PARALLEL_MIN && work.ack_gap_us < 0.2 * job_us;
-        let (waves, later) = work.waves(job_us);
-        // Short jobs have to show it often. Of long ones few are enough, because it is seen when
-        // they end: one after the other.
-        let is_shown = match job_us < LONG_JOB_US {
-            true => work.acks >= SHORT_JOBS_MIN,
-            false => self.is_spaced(&work, job_us, pooled),
+        let is_seldom = job_us < LONG_JOB_US && work.window.span_us > 2 * SHORT_US;
+        let width = match is_seldom {
+            true => SELDOM_WAVE_WIDTH,
+            false => WAVE_WIDTH,
         };
+        let (waves, later) = work.waves(job_us, width);
+        // Of long ones few are enough, because it is seen when they end: one after the other.
+        let is_shown = job_us < LONG_JOB_US || self.is_spaced(&work, job_us, pooled);
         if job_us < WAIT_US_MIN
             // Who always has messages never shows how long one of them takes.
             || work.busy_us > BUSY_SHARE_MAX * work.window.span_us as f64
@@ -300,13 +311,14 @@ struct Work {
 }
 
 impl Work {
-    fn of(members: &[(&Patient<'_>, u64)]) -> Option<Work> {
+    /// With so many acknowledgements at least.
+    fn of(members: &[(&Patient<'_>, u64)], acks_min: u64) -> Option<Work> {
         WINDOWS_US.iter().find_map(|length_us| {
             let work = Work::within(members, *length_us)?;
             // A shorter window has seen too little of the longest jobs.
             let longest_us = work.latencies.quantile(0.9) as f64;
             let is_long = work.window.span_us as f64 >= longest_us;
-            (work.acks as u64 >= JOBS_MIN && work.busy_us > 0.0 && is_long).then_some(work)
+            (work.acks as u64 >= acks_min && work.busy_us > 0.0 && is_long).then_some(work)
         })
     }
 
@@ -355,9 +367,9 @@ impl Work {
 
     /// The share of the latencies up to three jobs that are close to one, two or three; and the
     /// share of all that are beyond the first.
-    fn waves(&self, job_us: f64) -> (f64, f64) {
+    fn waves(&self, job_us: f64, width: f64) -> (f64, f64) {
         let near = |times: f64| {
-            let (low, high) = (times - 0.25, times + 0.25);
+            let (low, high) = (times - width, times + width);
             let bound = |times: f64| (times * job_us + self.rtt_us) as u64;
             self.latencies.count_between(bound(low), bound(high))
         };
