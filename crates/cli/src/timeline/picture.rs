@@ -25,6 +25,9 @@ const ROW_HEIGHT_MIN: f64 = 3.0;
 const ROW_HEIGHT_MAX: f64 = 14.0;
 /// A bar that is narrower could not be seen.
 const BAR_WIDTH_MIN: f64 = 0.8;
+/// Between bars of which one begins when the other ends, if they are wide enough.
+const SEAM: f64 = 0.8;
+const SEAM_FROM: f64 = 4.0;
 /// Bars so narrow, and so near to each other, are drawn as one.
 const CROWD_WIDTH_MAX: f64 = 1.6;
 const CROWD_GAP_MAX: f64 = 0.8;
@@ -325,7 +328,8 @@ fn draw_crowd(markup: &mut Markup, axis: Axis, crowd: &[&Bar], (y, height): (f64
             rect(markup, &faint, (from, y), (solid - from, height));
         }
         let from = solid.min(from + width - BAR_WIDTH_MIN).max(from);
-        let width = (to - from).max(BAR_WIDTH_MIN);
+        let seam = if to - from > SEAM_FROM { SEAM } else { 0.0 };
+        let width = (to - from - seam).max(BAR_WIDTH_MIN);
         rect(markup, first.class, (from, y), (width, height));
         if first.is_open && width > 4.0 {
             // It goes on.
