@@ -232,7 +232,7 @@ fn ten_thousand_busy_connections_have_bounded_memory_and_output() {
 #[test]
 fn histories_share_one_memory() {
     let mut dice = Dice(9);
-    let bytes_max = 4 << 20;
+    let bytes_max = 3 << 20;
     let mut doctor = doctor().with_history_bytes_max(bytes_max);
     let mut unbounded = Doctor::new(Advice::default());
     // Connections whose numbers are spread as widely as they can be.

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use cloverleaf_broker::{Consumer, Delivery, Holding, MessageId};
 use cloverleaf_log::RecordCursor;
 use cloverleaf_session::Now;
-use cloverleaf_telemetry::Probe;
+use cloverleaf_telemetry::{AckLatencies, Probe};
 
 use crate::codec::decimal;
 use crate::error::{Code, ProtocolError};
@@ -161,10 +161,11 @@ impl Consuming {
         }
         let (mut in_order, mut out_of_order) = (0, 0);
         let mut last = self.last_fin;
+        let mut latencies = AckLatencies::new(probe);
         self.consumer
             .ack_many(&self.fins, |id, settled| match settled {
                 Ok(settlement) => {
-                    probe.acked(settlement.held_us);
+                    latencies.acked(settlement.held_us);
                     match last {
                         Some(last) if id < last => out_of_order += 1,
                         _ => in_order += 1,
@@ -177,6 +178,7 @@ impl Consuming {
                     refused.push(not_in_flight(Code::FinFailed, "FIN", &id));
                 }
             });
+        drop(latencies);
         self.last_fin = last;
         self.fins.clear();
         probe.acks(in_order, out_of_order, now.us);

@@ -40,7 +40,7 @@ pub fn encode_id(partition: u32, offset: u64) -> [u8; ID_BYTES] {
 }
 
 /// The message that an id names; `None` if it is not an id that we ever gave out.
-#[inline]
+#[inline(always)]
 pub fn decode_id(id: &[u8; ID_BYTES]) -> Option<MessageId> {
     let mut value = 0_u64;
     let mut wrong = 0_u8;

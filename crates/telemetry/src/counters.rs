@@ -81,6 +81,8 @@ counters! {
     partial_reads,
     /// Messages published by clients.
     messages_in,
+    /// Bytes of the requests that published.
+    published_bytes,
     /// Messages sent to clients, delivered or read by offset.
     messages_out,
     /// Requests that want an answer.

@@ -190,6 +190,15 @@ impl HistogramSnapshot {
         counts.map(|(_, count)| count).sum()
     }
 
+    /// Adds values that are 0.
+    pub(crate) fn add_zeros(&mut self, count: u64) {
+        match self.buckets.first_mut() {
+            _ if count == 0 => {}
+            Some((0, zeros)) => *zeros += count,
+            _ => self.buckets.insert(0, (0, count)),
+        }
+    }
+
     /// Adds the counts of another snapshot to this one.
     pub fn merge(&mut self, other: &HistogramSnapshot) {
         let mut merged = Vec::with_capacity(self.buckets.len() + other.buckets.len());
@@ -221,12 +230,10 @@ impl HistogramSnapshot {
 
 #[inline]
 fn bucket_of(value: u64) -> usize {
-    if value < SUB {
-        return value as usize;
-    }
-    let octave = 63 - value.leading_zeros();
-    let sub = (value >> (octave - SUB_BITS)) & (SUB - 1);
-    ((u64::from(octave - SUB_BITS) + 1) * SUB + sub) as usize
+    // How many bits behind the first four say nothing; below 2 * SUB there are none.
+    let shift = u64::BITS - SUB_BITS - 1 - (value | SUB).leading_zeros();
+    // The first bit, which `value >> shift` has, is the octave's first eight buckets.
+    ((u64::from(shift) << SUB_BITS) + (value >> shift)) as usize
 }
 
 /// Smallest and largest value of a bucket.

@@ -10,6 +10,7 @@
 //! caller passes microseconds of any monotonic clock) and opens no socket. Of the past it keeps
 //! what the timeline draws: [`Lane`]s of bounded length, in bounded memory, sampled above a rate.
 
+mod ack_latencies;
 mod counters;
 mod exchanges;
 mod histogram;
@@ -23,6 +24,7 @@ mod registry;
 mod snapshot;
 mod tcp_info;
 
+pub use ack_latencies::AckLatencies;
 pub use counters::Counters;
 pub use exchanges::{Exchange, ExchangeKind, ExchangesSnapshot, Topics};
 pub use histogram::{Histogram, HistogramSnapshot};

@@ -81,8 +81,9 @@ pub struct Recorder {
     request_receive_us: Histogram,
     service_us: Histogram,
     record_age_us: Histogram,
-    request_messages: Histogram,
-    request_bytes: Histogram,
+    /// Requests of which the first and the last byte came in the same read.
+    requests_whole: Cell,
+    split_request_bytes: Histogram,
     ack_latency_us: Histogram,
     ack_gap_us: Histogram,
     /// The latest requests and answers, for the timeline.
@@ -123,8 +124,8 @@ impl Recorder {
             request_receive_us: Histogram::new(),
             service_us: Histogram::new(),
             record_age_us: Histogram::new(),
-            request_messages: Histogram::new(),
-            request_bytes: Histogram::new(),
+            requests_whole: Cell::default(),
+            split_request_bytes: Histogram::new(),
             ack_latency_us: Histogram::new(),
             ack_gap_us: Histogram::new(),
             exchanges: Exchanges::new(memory),
@@ -212,11 +213,32 @@ impl Recorder {
         if messages > 0 {
             self.counters.publishes.add(count);
             self.counters.messages_in.add(messages);
-            self.request_messages.record_many(messages / count, count);
-            self.request_bytes.record_many(bytes / count, count);
+            self.counters.published_bytes.add(bytes);
         }
-        self.request_receive_us
-            .record_many(last_byte_us.saturating_sub(first_byte_us), count);
+        self.arrived(count, first_byte_us, last_byte_us);
+        if first_byte_us == last_byte_us {
+            // By far the most: their histogram gets them when somebody looks.
+            self.requests_whole.add(count);
+        } else {
+            let published_bytes = if messages > 0 { bytes } else { 0 };
+            let receive_us = last_byte_us.saturating_sub(first_byte_us);
+            self.arrived_in_parts(count, published_bytes, receive_us);
+        }
+    }
+
+    #[inline(never)]
+    fn arrived_in_parts(&self, count: u64, published_bytes: u64, receive_us: u64) {
+        if published_bytes > 0 {
+            let bytes = published_bytes / count;
+            self.split_request_bytes.record_many(bytes, count);
+        }
+        self.request_receive_us.record_many(receive_us, count);
+    }
+
+    /// Never inlined, as others that are no longer than this: where it is, the session around it
+    /// is compiled to more instructions than are saved.
+    #[inline(never)]
+    fn arrived(&self, count: u64, first_byte_us: u64, last_byte_us: u64) {
         let in_flight = self.requests_in_flight.get();
         let answered_us = self.last_answer_us.get();
         if in_flight == 0 && answered_us > 0 {
@@ -279,7 +301,7 @@ impl Recorder {
 
     /// The publishing requests of a socket read came this long after the time that the first
     /// record of the first of them bears; negative when that time is still to come.
-    #[inline]
+    #[inline(never)]
     pub fn record_age(&self, age_us: i64) {
         if !ENABLED {
             return;
@@ -315,8 +337,9 @@ impl Recorder {
         }
     }
 
-    /// One message was acknowledged this long after its delivery. The only call per message;
-    /// [`Recorder::acks`] counts them once per socket read.
+    /// One message was acknowledged this long after its delivery; [`Recorder::acks`] counts them
+    /// once per socket read. Where many come in a read, [`AckLatencies`](crate::AckLatencies)
+    /// costs less.
     #[inline]
     pub fn acked(&self, latency_us: u64) {
         if ENABLED {
@@ -334,7 +357,7 @@ impl Recorder {
 
     /// The acknowledgements of one socket read: how many came in the order of delivery and how
     /// many overtook an older message.
-    #[inline]
+    #[inline(never)]
     pub fn acks(&self, in_order: u64, out_of_order: u64, now_us: u64) {
         if !ENABLED || in_order + out_of_order == 0 {
             return;
@@ -390,7 +413,7 @@ impl Recorder {
     }
 
     /// How many messages the client has in flight now.
-    #[inline]
+    #[inline(never)]
     pub fn credit_used(&self, messages: u64, now_us: u64) {
         if !ENABLED {
             return;
@@ -440,6 +463,8 @@ impl Recorder {
             let about = self.about.lock();
             (about.identity.clone(), about.socket.and_then(tcp_info))
         };
+        let mut request_receive_us = self.request_receive_us.snapshot();
+        request_receive_us.add_zeros(self.requests_whole.get());
         ConnectionSnapshot {
             id: self.id,
             protocol: self.protocol,
@@ -458,11 +483,10 @@ impl Recorder {
             },
             histograms: Histograms {
                 request_gap_us: self.request_gap_us.snapshot(),
-                request_receive_us: self.request_receive_us.snapshot(),
+                request_receive_us,
                 service_us: self.service_us.snapshot(),
                 record_age_us: self.record_age_us.snapshot(),
-                request_messages: self.request_messages.snapshot(),
-                request_bytes: self.request_bytes.snapshot(),
+                split_request_bytes: self.split_request_bytes.snapshot(),
                 ack_latency_us: self.ack_latency_us.snapshot(),
                 ack_gap_us: self.ack_gap_us.snapshot(),
             },

@@ -14,7 +14,7 @@ fn snapshot(recorder: &Recorder) -> ConnectionSnapshot {
 
 #[test]
 fn an_idle_connection_costs_little() {
-    assert!(size_of::<Recorder>() < 1728, "{}", size_of::<Recorder>());
+    assert!(size_of::<Recorder>() < 1584, "{}", size_of::<Recorder>());
 }
 
 #[test]
@@ -103,10 +103,27 @@ fn many_requests_of_one_read_are_recorded_by_their_mean() {
     let probe = recorder();
     probe.requests(4, 40, 4_000, 5, 25);
     let seen = snapshot(&probe);
-    assert_eq!(seen.histograms.request_messages.count(), 4);
-    assert_eq!(seen.histograms.request_messages.max(), 10);
-    assert_eq!(seen.histograms.request_bytes.sum(), 4_000);
+    assert_eq!(seen.histograms.split_request_bytes.count(), 4);
+    assert_eq!(seen.histograms.split_request_bytes.max(), 1_000);
+    assert_eq!(
+        (seen.counters.publishes, seen.counters.messages_in),
+        (4, 40)
+    );
+    assert_eq!(seen.counters.published_bytes, 4_000);
     assert_eq!(seen.histograms.request_receive_us.max(), 20);
+}
+
+#[test]
+fn requests_that_come_whole_took_no_time() {
+    let probe = recorder();
+    probe.requests(3, 3, 300, 5, 5);
+    probe.request(1, 20, 7, 47);
+    probe.request(0, 20, 50, 50);
+    probe.request(0, 20, 60, 70);
+    let receive = snapshot(&probe).histograms.request_receive_us;
+    assert_eq!((receive.count(), receive.count_at_most(0)), (6, 4));
+    assert_eq!((receive.sum(), receive.max()), (50, 40));
+    assert_eq!(snapshot(&probe).histograms.split_request_bytes.count(), 1);
 }
 
 #[test]

@@ -32,7 +32,7 @@ const LATE_SHARE_MIN: f64 = 0.8;
 pub(crate) fn see_produce(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     let histograms = &patient.short.flow.histograms;
     let receives = &histograms.request_receive_us;
-    if !rounds.is_one_by_one() || histograms.request_bytes.quantile(0.9) > REQUEST_BYTES_MAX {
+    if !rounds.is_one_by_one() || histograms.split_request_bytes.quantile(0.9) > REQUEST_BYTES_MAX {
         return None;
     }
     let holes = Holes::of(receives, rounds.rtt_us)?;
@@ -55,7 +55,7 @@ pub(crate) fn see_produce(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign
     if prediction.gain < GAIN_MIN {
         return None;
     }
-    let mean_bytes = histograms.request_bytes.mean();
+    let mean_bytes = histograms.split_request_bytes.mean();
     let evidence = vec![
         Fact::new(
             "receive_us",

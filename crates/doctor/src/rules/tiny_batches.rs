@@ -30,7 +30,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let (counters, histograms) = (&flow.counters, &flow.histograms);
     let requests = patient.short.per_second(counters.publishes);
     let messages = counters.messages_in as f64 / counters.publishes.max(1) as f64;
-    let request_bytes = histograms.request_bytes.mean();
+    let request_bytes = counters.published_bytes as f64 / counters.publishes.max(1) as f64;
     let pauses = histograms.request_gap_us.count().max(1);
     let in_a_row = counters.publishes as f64 / pauses as f64;
     // AMQP has one message per publish.

@@ -1,0 +1,166 @@
+//! What telemetry costs, counted in instructions: publishes and consumes a fixed number of
+//! messages of 200 bytes through two sessions of a protocol, without sockets. Count it with and
+//! without the probe:
+//!
+//! ```sh
+//! cargo build --release -p cloverleaf-server --example probe_cost
+//! valgrind --tool=callgrind --callgrind-out-file=/dev/null \
+//!     target/release/examples/probe_cost nsq FOLDER ROUNDS MESSAGES_PER_ROUND
+//! ```
+//!
+//! and again with `--no-default-features`; run each with two numbers of rounds, and the difference
+//! of the instructions divided by the difference of the messages is free of start and end. A round
+//! is a request (NSQ: MPUB, Kafka: Produce; AMQP: messages with confirms) that one read
+//! brings, what the consumer gets of it, and its acknowledgements in one read (Kafka: a Fetch).
+
+mod amqp;
+mod kafka;
+mod nsq;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
+
+use cloverleaf_broker::{Broker, BrokerOptions, Clock};
+use cloverleaf_log::{Log, LogOptions, RealDisk};
+use cloverleaf_session::{Now, Output, Session};
+use cloverleaf_telemetry::{Probe, Protocol, Registry};
+
+const BODY: [u8; 200] = [b'x'; 200];
+const CLIENT: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 50_000);
+
+/// What a message takes of the time of a fast machine, and what a round takes beside its messages.
+const MESSAGE_US: u64 = 2;
+const ROUND_US: u64 = 20;
+
+/// A clock that each round moves on: under valgrind a second holds far less work than elsewhere,
+/// and what is recorded a number of times per second would seem to cost more than it does.
+#[derive(Default)]
+struct DrivenClock(AtomicU64);
+
+impl Clock for DrivenClock {
+    fn now_us(&self) -> u64 {
+        1_700_000_000_000_000 + self.0.load(Ordering::Relaxed)
+    }
+}
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// A broker without threads, on real files.
+struct World {
+    broker: Broker,
+    registry: Registry,
+    clock: Arc<DrivenClock>,
+}
+
+impl World {
+    fn open(folder: &str) -> Outcome<World> {
+        let options = LogOptions {
+            manual: true,
+            ..LogOptions::default()
+        };
+        let (log, recovery) = Log::open(RealDisk::open(folder)?, options)?;
+        let clock = Arc::new(DrivenClock::default());
+        Ok(World {
+            broker: Broker::open(log, recovery, BrokerOptions::default(), clock.clone())?,
+            registry: Registry::new(),
+            clock,
+        })
+    }
+
+    fn now(&self) -> Now {
+        Now {
+            us: self.clock.0.load(Ordering::Relaxed) + 1,
+            unix_us: self.clock.now_us(),
+        }
+    }
+
+    /// A round of so many messages begins.
+    fn next_round(&self, messages: u32) {
+        let round_us = ROUND_US + MESSAGE_US * u64::from(messages);
+        self.clock.0.fetch_add(round_us, Ordering::Relaxed);
+    }
+
+    fn probe(&self, protocol: Protocol) -> Probe {
+        self.registry.open(protocol, CLIENT, self.now().us)
+    }
+}
+
+/// One connection, and what it was told last.
+struct Peer<'w, S> {
+    world: &'w World,
+    session: S,
+    out: Output,
+    told: Vec<u8>,
+}
+
+impl<'w, S: Session> Peer<'w, S> {
+    fn new(world: &'w World, session: S) -> Peer<'w, S> {
+        Peer {
+            world,
+            session,
+            out: Output::default(),
+            told: Vec::new(),
+        }
+    }
+
+    /// Shows the session these bytes as one read, and returns what it has to say.
+    fn say(&mut self, bytes: &[u8]) -> &[u8] {
+        self.told.clear();
+        // Asked for with and without the probe.
+        let now = std::hint::black_box(self.world.now());
+        self.session.read(bytes.len(), now);
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let received = self.session.receive(rest, now);
+            rest = &rest[received.consumed_bytes..];
+            self.go_on(now);
+        }
+        &self.told
+    }
+
+    /// What the session has to say by itself.
+    fn listen(&mut self) -> &[u8] {
+        self.told.clear();
+        let now = std::hint::black_box(self.world.now());
+        self.go_on(now);
+        &self.told
+    }
+
+    fn go_on(&mut self, now: Now) {
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            self.out.clear();
+            self.session.poll(&mut context, now, &mut self.out);
+            if self.out.is_empty() {
+                return;
+            }
+            for part in self.out.parts() {
+                self.told.extend_from_slice(part);
+            }
+            self.session.wrote(self.out.len(), now);
+        }
+    }
+}
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, protocol, folder, rounds, per_round] = &arguments[..] else {
+        return Err("usage: probe_cost nsq|kafka|amqp FOLDER ROUNDS MESSAGES_PER_ROUND".into());
+    };
+    let (rounds, per_round): (u32, u32) = (rounds.parse()?, per_round.parse()?);
+    let world = World::open(folder)?;
+    let consumed = match protocol.as_str() {
+        "nsq" => nsq::play(&world, rounds, per_round)?,
+        "kafka" => kafka::play(&world, rounds, per_round)?,
+        "amqp" => amqp::play(&world, rounds, per_round)?,
+        other => return Err(format!("{other} is none of nsq, kafka, amqp").into()),
+    };
+    if consumed != u64::from(rounds) * u64::from(per_round) {
+        return Err(format!("{consumed} messages came back").into());
+    }
+    println!("{consumed} messages published, delivered and acknowledged");
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! NSQ: MPUB, message frames, FIN.
+
+use std::sync::Arc;
+
+use cloverleaf_nsq::definitions::channel_options;
+use cloverleaf_nsq::stats_clients::Clients;
+use cloverleaf_nsq::{Session, SessionOptions, SessionParts};
+use cloverleaf_telemetry::Protocol;
+
+use crate::{BODY, CLIENT, Outcome, Peer, World};
+
+/// Size, frame type, timestamp and attempts before the id of a message frame.
+const ID_AT: usize = 18;
+const ID_BYTES: usize = 16;
+
+pub(crate) fn play(world: &World, rounds: u32, per_round: u32) -> Outcome<u64> {
+    let clients = Clients::new();
+    let connect = || {
+        let parts = SessionParts {
+            broker: world.broker.clone(),
+            options: Arc::new(SessionOptions::default()),
+            channel_policy: Arc::new(|_, channel| channel_options(channel)),
+            client: clients.connect(CLIENT.to_string(), 0),
+            probe: world.probe(Protocol::Nsq),
+        };
+        Peer::new(world, Session::new(parts, world.now()))
+    };
+    let (mut producer, mut consumer) = (connect(), connect());
+    consumer.say(b"  V2SUB t ch\nRDY 2500\n");
+    producer.say(b"  V2");
+    let publish = mpub(per_round);
+    let mut fins = Vec::new();
+    let mut consumed = 0;
+    for _ in 0..rounds {
+        world.next_round(per_round);
+        producer.say(&publish);
+        consumed += finish_all(consumer.listen(), &mut fins);
+        consumer.say(&fins);
+    }
+    Ok(consumed)
+}
+
+fn mpub(count: u32) -> Vec<u8> {
+    let mut body = count.to_be_bytes().to_vec();
+    for _ in 0..count {
+        body.extend_from_slice(&(BODY.len() as u32).to_be_bytes());
+        body.extend_from_slice(&BODY);
+    }
+    let mut command = b"MPUB t\n".to_vec();
+    command.extend_from_slice(&(body.len() as u32).to_be_bytes());
+    command.extend_from_slice(&body);
+    command
+}
+
+/// Writes a FIN for each message frame in `frames`, says how many there were.
+fn finish_all(frames: &[u8], fins: &mut Vec<u8>) -> u64 {
+    fins.clear();
+    let (mut rest, mut count) = (frames, 0);
+    while let Some((size, behind)) = rest.split_first_chunk::<4>() {
+        let size = u32::from_be_bytes(*size) as usize;
+        if size == BODY.len() + 30 {
+            fins.extend_from_slice(b"FIN ");
+            fins.extend_from_slice(&rest[ID_AT..ID_AT + ID_BYTES]);
+            fins.push(b'\n');
+            count += 1;
+        }
+        rest = &behind[size..];
+    }
+    count
+}
