@@ -69,6 +69,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Takes `count` bytes.
+    #[inline]
     pub fn take(&mut self, count: usize) -> Result<&'a [u8]> {
         let Some((head, rest)) = self.rest.split_at_checked(count) else {
             return malformed("a length goes beyond the request");
@@ -138,6 +139,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The length of bytes or an array (`i32` before flexible versions), `None`: null.
+    #[inline]
     fn long_len(&mut self) -> Result<Option<usize>> {
         if self.flexible {
             return Ok(self.uvarint()?.checked_sub(1).map(|len| len as usize));
@@ -171,6 +173,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Bytes that may be null.
+    #[inline]
     pub fn nullable_bytes(&mut self) -> Result<Option<&'a [u8]>> {
         match self.long_len()? {
             Some(len) => self.take(len).map(Some),
@@ -208,6 +211,7 @@ impl<'a> Reader<'a> {
 
     /// The count of an array whose elements the caller reads, `None`: null. No element takes less
     /// than a byte, and [`ELEMENTS_MAX`] holds.
+    #[inline]
     pub fn array_count(&mut self) -> Result<Option<usize>> {
         let Some(count) = self.long_len()? else {
             return Ok(None);

@@ -58,6 +58,7 @@ impl<'a> Writer<'a> {
     }
 
     /// The length of bytes that follow, or the count of an array.
+    #[inline]
     pub(crate) fn len(&mut self, len: usize) {
         match self.flexible {
             true => self.uvarint(u32::try_from(len + 1).unwrap_or(u32::MAX)),
