@@ -190,13 +190,18 @@ impl HistogramSnapshot {
         counts.map(|(_, count)| count).sum()
     }
 
-    /// Adds values that are 0.
-    pub(crate) fn add_zeros(&mut self, count: u64) {
-        match self.buckets.first_mut() {
-            _ if count == 0 => {}
-            Some((0, zeros)) => *zeros += count,
-            _ => self.buckets.insert(0, (0, count)),
+    /// Adds the same value `count` times.
+    pub(crate) fn add(&mut self, value: u64, count: u64) {
+        if count == 0 {
+            return;
         }
+        let bucket = bucket_of(value) as u16;
+        match self.buckets.binary_search_by_key(&bucket, |(it, _)| *it) {
+            Ok(at) => self.buckets[at].1 += count,
+            Err(at) => self.buckets.insert(at, (bucket, count)),
+        }
+        self.sum = self.sum.wrapping_add(value.wrapping_mul(count));
+        self.max = self.max.max(value);
     }
 
     /// Adds the counts of another snapshot to this one.

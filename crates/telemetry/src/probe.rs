@@ -83,6 +83,9 @@ pub struct Recorder {
     record_age_us: Histogram,
     /// Requests of which the first and the last byte came in the same read.
     requests_whole: Cell,
+    /// Publishing requests with one message each; the others are in `request_messages`.
+    requests_of_one: Cell,
+    request_messages: Histogram,
     split_request_bytes: Histogram,
     ack_latency_us: Histogram,
     ack_gap_us: Histogram,
@@ -125,6 +128,8 @@ impl Recorder {
             service_us: Histogram::new(),
             record_age_us: Histogram::new(),
             requests_whole: Cell::default(),
+            requests_of_one: Cell::default(),
+            request_messages: Histogram::new(),
             split_request_bytes: Histogram::new(),
             ack_latency_us: Histogram::new(),
             ack_gap_us: Histogram::new(),
@@ -214,6 +219,11 @@ impl Recorder {
             self.counters.publishes.add(count);
             self.counters.messages_in.add(messages);
             self.counters.published_bytes.add(bytes);
+            if messages == count {
+                self.requests_of_one.add(count);
+            } else {
+                self.request_messages.record_many(messages / count, count);
+            }
         }
         self.arrived(count, first_byte_us, last_byte_us);
         if first_byte_us == last_byte_us {
@@ -464,7 +474,9 @@ impl Recorder {
             (about.identity.clone(), about.socket.and_then(tcp_info))
         };
         let mut request_receive_us = self.request_receive_us.snapshot();
-        request_receive_us.add_zeros(self.requests_whole.get());
+        request_receive_us.add(0, self.requests_whole.get());
+        let mut request_messages = self.request_messages.snapshot();
+        request_messages.add(1, self.requests_of_one.get());
         ConnectionSnapshot {
             id: self.id,
             protocol: self.protocol,
@@ -486,6 +498,7 @@ impl Recorder {
                 request_receive_us,
                 service_us: self.service_us.snapshot(),
                 record_age_us: self.record_age_us.snapshot(),
+                request_messages,
                 split_request_bytes: self.split_request_bytes.snapshot(),
                 ack_latency_us: self.ack_latency_us.snapshot(),
                 ack_gap_us: self.ack_gap_us.snapshot(),

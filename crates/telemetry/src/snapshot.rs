@@ -67,6 +67,8 @@ histograms! {
     service_us,
     /// Microseconds from the time that a request's first record bears to its arrival.
     record_age_us,
+    /// Messages per publishing request.
+    request_messages,
     /// Bytes per publishing request, of those that did not come in one read.
     split_request_bytes,
     /// Microseconds from the delivery of a message to its acknowledgement.
