@@ -188,7 +188,11 @@ fn requests_in_bunches_of_five_are_a_connection_at_its_limit() {
     one.record_clock_us = Some(0);
     // All five answers come together, and so do the next five requests.
     one.service_us = 500;
-    one.think_us = Box::new(|number| if number % 5 == 0 { 100 } else { 0 });
+    let mut dice = common::Dice(1);
+    one.think_us = Box::new(move |number| match number % 5 {
+        0 => dice.between(50, 150),
+        _ => 0,
+    });
     world.add(one);
     world.run(15);
     let finding = world.only(Rule::OneConnection);

@@ -119,4 +119,10 @@ counters! {
     requests_silent,
     /// Publishing requests whose first record bears a time later than the broker's.
     records_ahead,
+    /// Requests that came behind an answer and after another such request.
+    rounds,
+    /// Microseconds from each of these requests to the next.
+    rounds_us,
+    /// Microseconds by which each of these times differed from the one before it.
+    round_changes_us,
 }

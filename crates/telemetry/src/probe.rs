@@ -67,6 +67,9 @@ pub struct Recorder {
     pub(crate) counters: CounterCells,
     last_active_us: Cell,
     last_answer_us: Cell,
+    /// When the last request came that came behind an answer, and how long after the one before.
+    last_round_us: Cell,
+    last_period_us: Cell,
     last_ack_us: Cell,
     no_credit_since_us: Cell,
     holding_since_us: Cell,
@@ -114,6 +117,8 @@ impl Recorder {
             counters: CounterCells::default(),
             last_active_us: Cell::default(),
             last_answer_us: Cell::default(),
+            last_round_us: Cell::default(),
+            last_period_us: Cell::default(),
             last_ack_us: Cell::default(),
             no_credit_since_us: Cell::default(),
             holding_since_us: Cell::default(),
@@ -256,6 +261,7 @@ impl Recorder {
                 .record(first_byte_us.saturating_sub(answered_us));
             // A gap lies behind an answer, and behind each only once.
             self.last_answer_us.set(0);
+            self.note_round(first_byte_us);
         }
         if self.timed_answers.get() == 0 {
             self.timed_answers.set(in_flight + count);
@@ -264,6 +270,26 @@ impl Recorder {
         self.requests_in_flight.set(in_flight + count);
         if in_flight + count > self.requests_in_flight_max.get() {
             self.requests_in_flight_max.set(in_flight + count);
+        }
+    }
+
+    /// A request came behind an answer. How much the times between such requests differ from one to
+    /// the next, against how much they do over seconds, tells a clock from one who waits.
+    #[inline(never)]
+    fn note_round(&self, now_us: u64) {
+        let last_us = self.last_round_us.get();
+        self.last_round_us.set(now_us);
+        if last_us == 0 {
+            return;
+        }
+        let round_us = now_us.saturating_sub(last_us);
+        let change_us = round_us.abs_diff(self.last_period_us.get());
+        self.last_period_us.set(round_us);
+        self.counters.rounds.add(1);
+        self.counters.rounds_us.add(round_us);
+        // Where a pause begins or ends, that is no wavering.
+        if change_us <= round_us / 2 {
+            self.counters.round_changes_us.add(change_us);
         }
     }
 

@@ -14,7 +14,7 @@ fn snapshot(recorder: &Recorder) -> ConnectionSnapshot {
 
 #[test]
 fn an_idle_connection_costs_little() {
-    assert!(size_of::<Recorder>() < 1728, "{}", size_of::<Recorder>());
+    assert!(size_of::<Recorder>() < 1760, "{}", size_of::<Recorder>());
 }
 
 #[test]
@@ -32,6 +32,19 @@ fn gap_is_measured_from_the_answer_to_the_next_request_when_nothing_is_in_flight
     assert_eq!(seen.gauges.requests_in_flight_max, 2);
     assert_eq!(seen.gauges.requests_in_flight, 1);
     assert_eq!((seen.counters.publishes, seen.counters.messages_in), (4, 4));
+}
+
+#[test]
+fn rounds_are_counted_with_how_much_each_differs_from_the_one_before() {
+    let probe = recorder();
+    // The first has none before it; that of a pause differs by more than half of itself.
+    for at_us in [1_000, 2_000, 3_100, 4_000, 9_000, 10_000] {
+        probe.request(1, 100, at_us, at_us);
+        probe.answered(1, at_us + 500);
+    }
+    let counters = snapshot(&probe).counters;
+    assert_eq!((counters.rounds, counters.rounds_us), (4, 8_000));
+    assert_eq!(counters.round_changes_us, 200);
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! linger: the library holds each message back for a while, to send it together with others, and
 //! the program waits for the answer before it makes another one.
 //!
-//! A client with a timer has the same constant gap. But the records of a timer are young when they
-//! arrive, and those of a lingering library are as old as the gap is long beyond the round trip.
+//! A client with a timer has the same constant gap, and where its library lingers for about as long
+//! as the timer takes, its records are as old, too. It is told by its clock: see
+//! [`Rounds::is_waiting`].
 
 use crate::advice::Side;
 use crate::finding::{Confidence, Fact, Measure, Prediction};
@@ -46,6 +47,9 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         || think_us > LINGER_US_MAX
         || high_us > SPREAD_MAX * low_us + MATCH_US
     {
+        return None;
+    }
+    if !Rounds::is_waiting(patient) {
         return None;
     }
     let cycle_us = rounds.cycle_us();
@@ -92,7 +96,7 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     Some(Sign {
         rule: Rule::Linger,
         side: Side::Producer,
-        confidence: Confidence::High,
+        confidence: Confidence::Medium,
         cause: format!(
             "The client's library holds each message back for {} to send it with others, and the \
              program sends no other until this one is answered.",
@@ -102,6 +106,9 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         window_us: patient.short.span_us,
         prediction,
         unseen: vec![
+            "whether the program sleeps for a fixed time between two messages, by chance about as \
+             long, and does not wait for answers"
+                .to_owned(),
             "whether the clocks agree: a time stamped early by the program looks the same"
                 .to_owned(),
         ],

@@ -26,6 +26,12 @@ const THINK_SHARE_MAX: f64 = 0.35;
 const AGE_ROUND_TRIPS_MIN: f64 = 4.0;
 const AGE_US_MIN: f64 = 50_000.0;
 
+/// Of records that wait for their turn, the oldest are so many times as old as the youngest.
+const AGE_SPREAD_MIN: f64 = 2.0;
+
+/// Share of the time in which a request is coming in, together: what is more is bandwidth.
+const RECEIVING_SHARE_MAX: f64 = 0.5;
+
 /// How many times as many requests in flight are advised, or connections.
 const FACTOR: f64 = 4.0;
 
@@ -41,6 +47,7 @@ fn see_bunches(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         || wait_us < WAIT_US_MIN
         || think_us > THINK_SHARE_MAX * wait_us
         || !is_constant(patient)
+        || !Rounds::is_waiting(patient)
     {
         return None;
     }
@@ -61,7 +68,8 @@ fn see_bunches(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         cycle_us,
         factor,
         evidence,
-        confidence: Confidence::Medium,
+        cause: "The connection has as many requests in flight as it may, or the program waits for \
+                the answers after each lot of them: a round trip for each lot.",
     }
     .sign(patient, rounds.rtt_us)
 }
@@ -95,10 +103,15 @@ fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
     let is_old = ages.count() >= EVENTS_MIN
         && age_us >= (AGE_ROUND_TRIPS_MIN * cycle_us).max(AGE_US_MIN)
         // A time that the program stamps, of yesterday or of another clock, is just as old for
-        // each; records that wait for their turn wait longer and less long.
-        && ages.quantile(0.95) >= ages.quantile(0.05) + ages.quantile(0.5) / 10
+        // each, and so is what a library keeps for a while; records that wait for their turn wait
+        // longer and less long.
+        && ages.quantile(0.95) as f64 >= AGE_SPREAD_MIN * ages.quantile(0.05) as f64
         && ages.quantile(0.5) < 120_000_000;
+    // What takes most of the time to come in, the network's bandwidth limits.
+    let receives = &flow.histograms.request_receive_us;
+    let receiving_us = receives.mean() * receives.count() as f64;
     if !is_old
+        || receiving_us > RECEIVING_SHARE_MAX * patient.short.span_us as f64
         || flow.counters.requests_silent > 0
         || cycle_us < WAIT_US_MIN
         || !(IN_FLIGHT_MIN..=IN_FLIGHT_MAX).contains(&in_flight)
@@ -131,7 +144,8 @@ fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
         cycle_us,
         factor: FACTOR,
         evidence,
-        confidence: Confidence::Medium,
+        cause: "The connection has as many requests in flight as it may, and waits a round trip \
+                for each lot of them.",
     }
     .sign(patient, rtt_us)
 }
@@ -142,7 +156,7 @@ struct Case {
     cycle_us: f64,
     factor: f64,
     evidence: Vec<Fact>,
-    confidence: Confidence,
+    cause: &'static str,
 }
 
 impl Case {
@@ -168,10 +182,8 @@ impl Case {
         Some(Sign {
             rule: Rule::OneConnection,
             side: Side::Producer,
-            confidence: self.confidence,
-            cause: "The connection has as many requests in flight as it may, and waits a round \
-                    trip for each lot of them."
-                .to_owned(),
+            confidence: Confidence::Medium,
+            cause: self.cause.to_owned(),
             evidence: self.evidence,
             window_us: patient.short.span_us,
             prediction,

@@ -22,13 +22,20 @@ const RTT_SLACK: f64 = 0.92;
 /// near to the round trip by chance, is unmasked by whatever is served late once.
 const SOONER_SHARE: u64 = 200;
 
-/// A clock's steps have the same mean period within this share, and nobody else's have.
-const CLOCK_SPREAD_MAX: f64 = 5e-5;
+/// Steps that it takes to tell a clock from somebody who waits, and that are looked at.
+const PACE_STEPS_MIN: usize = 3;
+const PACE_STEPS: usize = 12;
 
-/// Steps and rounds in each that it takes to tell.
-const CLOCK_STEPS: usize = 6;
-const CLOCK_STEPS_MIN: usize = 3;
-const CLOCK_ROUNDS_MIN: u64 = 100;
+/// From so many steps on, two that lie side by side may be left out: something happened there.
+const PACE_STEPS_MANY: usize = 8;
+
+/// Of who waits, the means of steps differ by 0.89 times what a round differs from the next one,
+/// for each round that is in them: this much is enough.
+const WAITING_SPREAD_MIN: f64 = 0.1;
+
+/// Of a clock they differ by 0.72 times that, and less the more rounds a step has. This much more
+/// is no clock's.
+const CLOCK_SPREAD_MAX: f64 = 2.2;
 
 /// Share of the publishing requests on a connection that only publishes. The others are metadata
 /// and heartbeats.
@@ -78,26 +85,41 @@ impl Rounds {
         })
     }
 
-    /// Whether the requests come by a clock. What is sent by a clock is late at times, but never
-    /// later and later: over a few hundred requests the period is exact, whatever the network and
-    /// the broker do. Who waits for answers adds up all that happens to each of them.
-    pub(crate) fn is_clockwork(patient: &Patient<'_>) -> bool {
-        let mut periods = Vec::new();
-        for step in patient.history.steps(CLOCK_STEPS) {
-            let histograms = &step.flow.histograms;
-            if histograms.request_gap_us.count() >= CLOCK_ROUNDS_MIN {
-                let [gap, receive, service] = [
-                    &histograms.request_gap_us,
-                    &histograms.request_receive_us,
-                    &histograms.service_us,
-                ]
-                .map(|histogram| histogram.mean());
-                periods.push(gap + receive + service);
-            }
+    /// Whether the requests come when answers do, and not by a clock.
+    ///
+    /// ```text
+    /// clock    |----|----|-----|---|----|----|     late at times, but never later and later
+    /// waiting  |----|----|-----|----|----|----|    what happens to each adds up
+    /// ```
+    ///
+    /// A round of either differs from the next by what the network and the machine do. But what
+    /// comes by a clock comes too early after it came too late: over many rounds the differences
+    /// cancel out, and the means of steps are far closer to each other than chance would have
+    /// them. Of who waits they are as far apart as chance has them, or farther. How regular the
+    /// rounds are does not matter, and neither does the clock's period.
+    pub(crate) fn is_waiting(patient: &Patient<'_>) -> bool {
+        let steps = patient.history.steps(PACE_STEPS);
+        let counters = steps.iter().map(|step| step.flow.counters);
+        let steps: Vec<_> = counters.filter(|it| it.rounds > 0).collect();
+        // Where a request comes before the answer to the last is there, a round is twice as long;
+        // and requests that come in bunches make one round. What is regular in either is a clock.
+        let by_rounds = steps.iter().map(|it| (it.rounds_us, it.rounds));
+        let by_requests = steps.iter().map(|it| (it.rounds_us, it.publishes));
+        let rounds: u64 = steps.iter().map(|it| it.rounds).sum();
+        let changes_us: u64 = steps.iter().map(|it| it.round_changes_us).sum();
+        if steps.len() < PACE_STEPS_MIN {
+            return false;
         }
-        let least = periods.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = periods.iter().copied().fold(0.0, f64::max);
-        periods.len() >= CLOCK_STEPS_MIN && most - least <= CLOCK_SPREAD_MAX * least
+        // Times are whole microseconds.
+        let change_us = (changes_us as f64 / rounds as f64).max(1.0);
+        let per_step = rounds as f64 / steps.len() as f64;
+        let least = WAITING_SPREAD_MIN.max(CLOCK_SPREAD_MAX / per_step.sqrt()) * change_us;
+        let publishes: u64 = steps.iter().map(|it| it.publishes).sum();
+        let requests = publishes as f64 / rounds as f64;
+        let is_wide = |sums: Vec<(u64, u64)>, per_round: f64| {
+            spread(&sums, per_round).is_some_and(|spread| spread > least)
+        };
+        is_wide(by_rounds.collect(), 1.0) && is_wide(by_requests.collect(), requests)
     }
 
     /// Whether there is never more than one request on its way.
@@ -125,4 +147,34 @@ impl Rounds {
     pub(crate) fn rate(&self) -> f64 {
         self.requests * self.messages * 1e6 / self.cycle_us().max(1.0)
     }
+}
+
+/// How far the means of steps are from each other, times the root of the rounds in a step. A step
+/// is a sum of times and a count, of which so many make a round.
+fn spread(steps: &[(u64, u64)], per_round: f64) -> Option<f64> {
+    let all = deviation(steps.iter(), per_round)?;
+    if steps.len() < PACE_STEPS_MANY {
+        return Some(all);
+    }
+    let without = (0..steps.len() - 1).filter_map(|left_out| {
+        let kept = steps.iter().enumerate();
+        let kept = kept.filter(|(at, _)| *at != left_out && *at != left_out + 1);
+        deviation(kept.map(|(_, step)| step), per_round)
+    });
+    without.min_by(f64::total_cmp)
+}
+
+fn deviation<'a>(
+    steps: impl Iterator<Item = &'a (u64, u64)> + Clone,
+    per_round: f64,
+) -> Option<f64> {
+    let count: u64 = steps.clone().map(|step| step.1).sum();
+    let sum_us: u64 = steps.clone().map(|step| step.0).sum();
+    let mean_us = sum_us as f64 / count as f64;
+    let squares = steps.clone().filter(|step| step.1 > 0).map(|step| {
+        let off_us = (step.0 as f64 / step.1 as f64 - mean_us) * per_round;
+        step.1 as f64 / per_round * off_us * off_us
+    });
+    let degrees = steps.count().checked_sub(1).filter(|it| *it > 0)?;
+    Some((squares.sum::<f64>() / degrees as f64).sqrt())
 }

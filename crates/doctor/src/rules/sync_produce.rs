@@ -14,6 +14,15 @@ const IN_FLIGHT_ADVISED: f64 = 10.0;
 /// Who does this much beside waiting has a rhythm of its own: work, a timer, a lingering library.
 const THINK_SHARE_MAX: f64 = 0.35;
 
+/// Less of the time than this, and something else is the limit: the network's bandwidth.
+const WAITING_SHARE_MIN: f64 = 0.5;
+
+/// Who does this much beside waiting may as well sleep for a fixed time and not wait at all.
+const THINK_SHARE_SURE: f64 = 0.1;
+
+/// Records of a clock that agrees with the broker's are younger than this.
+const CLOCK_AGE_US_MIN: f64 = 2_000_000.0;
+
 /// Times of records are whole milliseconds.
 const AGE_SLACK_US: f64 = 2_000.0;
 
@@ -28,21 +37,29 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     if !rounds.is_one_by_one() || wait_us < WAIT_US_MIN || think_us > THINK_SHARE_MAX * wait_us {
         return None;
     }
-    if Rounds::is_clockwork(patient) {
+    let cycle_us = rounds.cycle_us();
+    // While a request comes in no other can.
+    let own_us = (think_us + rounds.receive_us).max(THINK_US_MIN);
+    let share = wait_us / cycle_us;
+    if share < WAITING_SHARE_MIN || !Rounds::is_waiting(patient) {
         return None;
     }
-    // Whoever waits makes a record when the answer to the last is there, not before.
+    // Whoever waits makes a record when the answer to the last is there, not before. Older ones
+    // are made while their library collects, or waits: the program itself does not. But no
+    // library keeps them for so long that they are as old as clocks that disagree make them.
     let oldest_us = think_us + rounds.rtt_us / 2.0 + rounds.receive_us + AGE_SLACK_US;
     let ages = &patient.short.flow.histograms.record_age_us;
     let is_older = !ages.is_empty() && ages.quantile(0.5) as f64 > oldest_us;
+    let is_another_clock = ages.quantile(0.05) as f64 > CLOCK_AGE_US_MIN;
+    if is_older && !is_another_clock {
+        return None;
+    }
     let sizes = &patient.short.flow.histograms.request_messages;
     let is_varied = sizes.quantile(0.9) > sizes.quantile(0.1);
     if rounds.messages > ONE_MESSAGE_MAX && (is_older || is_varied) {
         // Its library has one request in flight, and collects what the program makes meanwhile.
         return None;
     }
-    let cycle_us = rounds.cycle_us();
-    let own_us = think_us.max(THINK_US_MIN);
     let in_flight = (cycle_us / own_us).ceil().clamp(2.0, IN_FLIGHT_ADVISED);
     let after = rounds.messages * (in_flight * 1e6 / cycle_us).min(1e6 / own_us);
     let arithmetic = format!(
@@ -58,7 +75,6 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     if prediction.gain < GAIN_MIN {
         return None;
     }
-    let share = wait_us / cycle_us;
     let evidence = vec![
         Fact::new(
             "in_flight",
@@ -98,13 +114,20 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     }
     if is_older {
         unseen.push(
-            "whether the clocks agree: the records look as if they were made before the answer \
-             to the last came, and then the producer does not wait"
+            "when the records are made: they bear times of long before, or of another clock"
+                .to_owned(),
+        );
+    }
+    let may_sleep = think_us > THINK_SHARE_SURE * wait_us;
+    if may_sleep {
+        unseen.push(
+            "whether the program sleeps for a fixed time between two messages, by chance about a \
+             round trip, and does not wait at all"
                 .to_owned(),
         );
     }
     let confidence = match rounds.in_flight_max {
-        _ if is_older => Confidence::Medium,
+        _ if is_older || may_sleep => Confidence::Medium,
         // Metadata and heartbeats come in between.
         0..=3 => Confidence::High,
         _ => Confidence::Medium,

@@ -32,6 +32,8 @@ pub struct Producer {
     pub due_us: Times,
     /// How long its library collects.
     pub linger_us: u64,
+    /// How much later than that a request is on its way, where it is not the client's fault.
+    pub wander_us: Times,
     /// How much later the rest of a request comes.
     pub hole_us: u64,
     pub messages: u64,
@@ -72,6 +74,7 @@ impl Producer {
             think_us: jitter(50),
             due_us: Box::new(|_| 0),
             linger_us: 0,
+            wander_us: Box::new(|_| 0),
             hole_us: 0,
             messages: 1,
             sizes: None,
@@ -99,7 +102,7 @@ impl Producer {
         let made_us = free_us.max(due_us) + (self.think_us)(number);
         let sent_us = made_us + self.linger_us;
         self.last_sent_us = sent_us;
-        let head_us = sent_us + half_us;
+        let head_us = sent_us + half_us + (self.wander_us)(number);
         let whole_us = head_us + self.hole_us;
         let served_us = whole_us + self.service_us + (self.late_us)(number);
         let answer_us = served_us.max(self.last_answer_us);
