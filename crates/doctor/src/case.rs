@@ -38,7 +38,7 @@ impl CaseKey {
             library,
             version,
             client_id,
-            platform: _,
+            platform,
         } = &self.client;
         let (topic, name) = self.place.clone().unwrap_or_default();
         let address = address.to_string();
@@ -51,9 +51,11 @@ impl CaseKey {
             &topic,
             &name,
         ];
+        // Few clients tell theirs, and without it the rest is all there is.
+        let platform = Some(platform.as_str()).filter(|it| !it.is_empty());
         // FNV-1a, which never changes as a library's hash may.
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for part in parts {
+        for part in parts.into_iter().chain(platform) {
             for byte in part.bytes().chain([0xff]) {
                 hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             }
@@ -67,6 +69,8 @@ impl CaseKey {
 pub(crate) struct Case {
     pub(crate) sign: Sign,
     pub(crate) connections: u64,
+    /// Which, as far as they are open.
+    at: BTreeSet<u64>,
     held: u32,
     missed: u32,
     /// It was told, and is one.
@@ -91,54 +95,98 @@ impl Case {
 /// Signs of one step, the strongest of each.
 #[derive(Debug, Default)]
 pub(crate) struct Signs {
-    seen: BTreeMap<CaseKey, (Sign, u64)>,
+    seen: BTreeMap<CaseKey, Seen>,
+}
+
+/// A sign, and where it was seen.
+#[derive(Debug)]
+struct Seen {
+    sign: Sign,
+    connections: u64,
+    at: BTreeSet<u64>,
 }
 
 impl Signs {
-    /// Adds what was seen at one connection of a client.
-    pub(crate) fn add(&mut self, client: &Client, sign: Sign) {
+    /// Adds what was seen of a client, at these connections.
+    pub(crate) fn add(&mut self, client: &Client, at: &[u64], sign: Sign) {
         let key = CaseKey {
             client: client.clone(),
             rule: sign.rule,
             place: sign.place.clone(),
         };
         match self.seen.get_mut(&key) {
-            Some((strongest, connections)) => {
-                *connections += 1;
-                if sign.prediction.gain > strongest.prediction.gain {
-                    *strongest = sign;
+            Some(seen) => {
+                seen.connections += 1;
+                seen.at.extend(at);
+                if sign.prediction.gain > seen.sign.prediction.gain {
+                    seen.sign = sign;
                 }
             }
             None => {
-                self.seen.insert(key, (sign, 1));
+                let (connections, at) = (1, at.iter().copied().collect());
+                let seen = Seen {
+                    sign,
+                    connections,
+                    at,
+                };
+                self.seen.insert(key, seen);
             }
         }
     }
 
-    /// Leaves out what is only a symptom, of something seen now or of an open case.
-    fn without_symptoms(mut self, open: &Cases) -> (Signs, BTreeSet<CaseKey>) {
-        let mut by_client: BTreeMap<&Client, BTreeSet<Rule>> = BTreeMap::new();
-        for key in self.seen.keys() {
-            by_client.entry(&key.client).or_default().insert(key.rule);
+    /// Leaves out what is only a symptom, of something seen now or of an open case. What is a case
+    /// already stays until its cause is one.
+    fn without_symptoms(mut self, open: &Cases) -> Signs {
+        let mut causes = Causes::default();
+        causes.add(open.active());
+        let certain = causes.symptoms(&self.places());
+        causes.add(self.places());
+        let symptoms = causes.symptoms(&self.places());
+        let is_active = |key: &CaseKey| open.get(key).is_some_and(Case::is_active);
+        self.seen.retain(|key, _| match is_active(key) {
+            true => !certain.contains(key),
+            false => !symptoms.contains(key),
+        });
+        self
+    }
+
+    fn places(&self) -> Vec<(&CaseKey, &BTreeSet<u64>)> {
+        self.seen
+            .iter()
+            .map(|(key, seen)| (key, &seen.at))
+            .collect()
+    }
+}
+
+/// What was found of each client, and at which connections.
+#[derive(Debug, Default)]
+struct Causes<'a> {
+    of_clients: BTreeMap<&'a Client, Vec<(&'a CaseKey, &'a BTreeSet<u64>)>>,
+}
+
+impl<'a> Causes<'a> {
+    fn add(&mut self, places: impl IntoIterator<Item = (&'a CaseKey, &'a BTreeSet<u64>)>) {
+        for (key, at) in places {
+            self.of_clients
+                .entry(&key.client)
+                .or_default()
+                .push((key, at));
         }
-        for (key, case) in &open.known {
-            if case.is_active()
-                && let Some(rules) = by_client.get_mut(&key.client)
-            {
-                rules.insert(key.rule);
-            }
-        }
-        let mut symptoms = BTreeSet::new();
-        for (client, rules) in by_client {
-            for rule in causes::hidden(&rules) {
-                symptoms.insert((client.clone(), rule));
-            }
-        }
-        let is_symptom = |key: &CaseKey| symptoms.contains(&(key.client.clone(), key.rule));
-        let known = open.known.keys().filter(|key| is_symptom(key)).cloned();
-        let dropped = known.collect();
-        self.seen.retain(|key, _| !is_symptom(key));
-        (self, dropped)
+    }
+
+    /// Which of these are symptoms of them. Programs of one name on one machine look like one
+    /// client: a cause explains what happens on its own connections only. Where all of them are
+    /// closed, nobody knows which they were.
+    fn symptoms(&self, places: &[(&CaseKey, &BTreeSet<u64>)]) -> BTreeSet<CaseKey> {
+        let is_symptom = |key: &CaseKey, at: &BTreeSet<u64>| {
+            let causes = self.of_clients.get(&key.client);
+            causes.into_iter().flatten().any(|(cause, cause_at)| {
+                causes::hides(cause.rule, key.rule)
+                    && (cause_at.is_empty() || at.is_empty() || !cause_at.is_disjoint(at))
+            })
+        };
+        let symptoms = places.iter().filter(|(key, at)| is_symptom(key, at));
+        symptoms.map(|(key, _)| (*key).clone()).collect()
     }
 }
 
@@ -153,9 +201,7 @@ pub(crate) struct Cases {
 impl Cases {
     /// Takes the signs of a step. Returns the keys of the cases that are new.
     pub(crate) fn step(&mut self, signs: Signs, now_us: u64, unix_us: u64) -> Vec<CaseKey> {
-        let (signs, symptoms) = signs.without_symptoms(self);
-        // They are not over, they never were.
-        self.known.retain(|key, _| !symptoms.contains(key));
+        let signs = signs.without_symptoms(self);
         let mut new = Vec::new();
         for (key, case) in &mut self.known {
             if !signs.seen.contains_key(key) {
@@ -164,10 +210,16 @@ impl Cases {
                 case.is_ended |= case.is_open && case.missed > MISSED_MAX;
             }
         }
-        for (key, (sign, connections)) in signs.seen {
+        for (key, seen) in signs.seen {
+            let Seen {
+                sign,
+                connections,
+                at,
+            } = seen;
             let case = self.known.entry(key.clone()).or_insert_with(|| Case {
                 sign: sign.clone(),
                 connections,
+                at: BTreeSet::new(),
                 held: 0,
                 missed: 0,
                 is_open: false,
@@ -178,6 +230,7 @@ impl Cases {
             });
             case.sign = sign;
             case.connections = connections;
+            case.at = at;
             case.held = case.held.saturating_add(1);
             case.missed = 0;
             case.last_unix_us = unix_us;
@@ -192,9 +245,28 @@ impl Cases {
                 case.is_ended = false;
             }
         }
+        self.end_symptoms();
         self.forget(now_us);
         new.retain(|key| self.known.contains_key(key));
         new
+    }
+
+    /// Ends cases whose cause has become one. They are remembered: when the cause goes, and they
+    /// do not, nobody needs to be told again.
+    fn end_symptoms(&mut self) {
+        let mut causes = Causes::default();
+        causes.add(self.active());
+        let places: Vec<_> = self.active().collect();
+        for key in causes.symptoms(&places) {
+            if let Some(case) = self.known.get_mut(&key) {
+                case.is_ended = true;
+            }
+        }
+    }
+
+    fn active(&self) -> impl Iterator<Item = (&CaseKey, &BTreeSet<u64>)> {
+        let active = self.known.iter().filter(|(_, case)| case.is_active());
+        active.map(|(key, case)| (key, &case.at))
     }
 
     fn forget(&mut self, now_us: u64) {
@@ -283,7 +355,7 @@ mod tests {
     fn step(cases: &mut Cases, at: u64, rules: &[Rule]) -> Vec<Rule> {
         let mut signs = Signs::default();
         for rule in rules {
-            signs.add(&client(1, "x"), sign(*rule, 3.0));
+            signs.add(&client(1, "x"), &[1], sign(*rule, 3.0));
         }
         let new = cases.step(signs, at * 1_000_000, at);
         new.into_iter().map(|key| key.rule).collect()
@@ -336,14 +408,79 @@ mod tests {
     }
 
     #[test]
+    fn a_chance_sign_of_a_cause_does_not_end_a_case() {
+        use Rule::{Nagle, SyncProduce};
+        let mut cases = Cases::default();
+        (0..3).for_each(|at| drop(step(&mut cases, at, &[SyncProduce])));
+        for at in 3..40 {
+            let chance: &[Rule] = match at % 7 {
+                0 => &[SyncProduce, Nagle],
+                _ => &[SyncProduce],
+            };
+            assert!(step(&mut cases, at, chance).is_empty());
+            assert_eq!(active(&cases), [SyncProduce]);
+        }
+        assert_eq!(cases.total(SyncProduce), 1);
+    }
+
+    #[test]
+    fn a_symptom_that_stays_when_its_cause_goes_is_not_told_again() {
+        use Rule::{Nagle, SyncProduce};
+        let mut cases = Cases::default();
+        (0..3).for_each(|at| drop(step(&mut cases, at, &[SyncProduce])));
+        (3..9).for_each(|at| drop(step(&mut cases, at, &[SyncProduce, Nagle])));
+        assert_eq!(active(&cases), [Nagle]);
+        for at in 9..30 {
+            assert!(step(&mut cases, at, &[SyncProduce]).is_empty());
+        }
+        assert_eq!(active(&cases), [SyncProduce]);
+        assert_eq!(cases.total(SyncProduce), 1);
+    }
+
+    #[test]
+    fn a_cause_hides_nothing_on_the_connections_of_others() {
+        use Rule::{Nagle, SyncProduce};
+        for (of_symptom, expect) in [(&[2][..], 2), (&[1, 2], 1), (&[1], 1)] {
+            let mut cases = Cases::default();
+            for at in 0..4 {
+                let mut signs = Signs::default();
+                signs.add(&client(1, "x"), &[1], sign(Nagle, 3.0));
+                for connection in of_symptom {
+                    signs.add(&client(1, "x"), &[*connection], sign(SyncProduce, 3.0));
+                }
+                cases.step(signs, at, at);
+            }
+            assert_eq!(active(&cases).len(), expect);
+        }
+    }
+
+    #[test]
+    fn clients_that_differ_in_their_platform_only_have_cases_of_their_own() {
+        let key = |platform: &str| CaseKey {
+            client: Client {
+                platform: platform.to_owned(),
+                ..client(1, "x")
+            },
+            rule: Rule::Linger,
+            place: None,
+        };
+        assert_ne!(key("linux").id(), key("darwin").id());
+        assert_ne!(key("linux").id(), key("").id());
+    }
+
+    #[test]
     fn connections_of_one_client_are_one_case_and_two_clients_are_two() {
         let mut cases = Cases::default();
         for at in 0..3 {
             let mut signs = Signs::default();
             for (port, gain) in [(1, 2.0), (2, 9.0), (3, 4.0)] {
-                signs.add(&client(port, "x"), sign(Rule::Linger, gain));
+                signs.add(
+                    &client(port, "x"),
+                    &[u64::from(port)],
+                    sign(Rule::Linger, gain),
+                );
             }
-            signs.add(&client(4, "y"), sign(Rule::Linger, 2.0));
+            signs.add(&client(4, "y"), &[4], sign(Rule::Linger, 2.0));
             cases.step(signs, at, at);
         }
         let all: Vec<_> = cases.all().collect();
@@ -365,6 +502,7 @@ mod tests {
                 let name = format!("{number}");
                 signs.add(
                     &client(1, &name),
+                    &[1],
                     sign(Rule::Linger, 2.0 + f64::from(number)),
                 );
             }

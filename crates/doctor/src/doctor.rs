@@ -173,40 +173,48 @@ impl Doctor {
 
     fn signs(&self, seen: &[ConnectionSnapshot], now_us: u64) -> Signs {
         let by_connection = self.queues.by_connection();
+        let mut consumers: HashMap<u64, u64> = HashMap::new();
+        for consumer in self.queues.all().iter().flat_map(|it| &it.queue.consumers) {
+            *consumers.entry(consumer.connection).or_default() += 1;
+        }
         let patients = seen.iter().filter_map(|connection| {
             let history = self.histories.get(&connection.id)?;
             let queue = by_connection.get(&connection.id).copied();
             if history.is_blank() || (queue.is_none() && !history.is_active(now_us)) {
                 return None;
             }
-            let patient = patient(connection, history, queue.flatten(), now_us);
+            let patient = Patient {
+                consumers: consumers.get(&connection.id).copied().unwrap_or_default(),
+                ..patient(connection, history, queue.flatten(), now_us)
+            };
             Some((connection.id, patient))
         });
         let patients: BTreeMap<u64, Patient<'_>> = patients.collect();
         let mut signs = Signs::default();
-        for patient in patients.values() {
+        for (connection, patient) in &patients {
             for sign in patient.signs() {
-                signs.add(patient.client(), sign);
+                signs.add(patient.client(), &[*connection], sign);
             }
             let abandoned = self.closed.abandoned(patient.client());
             if let Some(sign) = rules::see_too_many_in_flight(patient, abandoned) {
-                signs.add(patient.client(), sign);
+                signs.add(patient.client(), &[*connection], sign);
             }
         }
         for history in self.queues.all() {
             for crew in crews(history, &patients) {
                 if let (Some(sign), Some((first, _))) = (crew.see(), crew.members.first()) {
-                    signs.add(first.client(), sign);
+                    let at: Vec<u64> = crew.members.iter().map(|(it, _)| it.connection).collect();
+                    signs.add(first.client(), &at, sign);
                 }
             }
             if let Some((connection, sign)) = rules::see_partitions(history)
                 && let Some(owner) = self.histories.get(&connection)
             {
-                signs.add(&owner.client, sign);
+                signs.add(&owner.client, &[connection], sign);
             }
         }
         for (client, sign) in rules::connections(&self.closed, now_us) {
-            signs.add(&client, sign);
+            signs.add(&client, &[], sign);
         }
         signs
     }
@@ -306,12 +314,14 @@ fn patient<'a>(
 ) -> Patient<'a> {
     let gauges: &Gauges = &connection.gauges;
     Patient {
+        connection: connection.id,
         protocol: connection.protocol,
         history,
         gauges,
         totals: &connection.counters,
         now_us,
         short: history.window(now_us, SHORT_US),
+        consumers: 0,
         queue,
     }
 }

@@ -50,6 +50,20 @@ fn a_prefetch_of_one_over_a_long_way_is_too_small() {
     }
 }
 
+#[test]
+fn the_credit_of_a_connection_is_shared_by_its_consumers() {
+    let mut world = World::new();
+    let mut one = taker(&mut world, &pika(), 10, 0);
+    one.consumers = 10;
+    let start_us = world.now_us;
+    let takers = Takers::new(vec![one], &[1], Box::new(|_| 30), start_us);
+    world.add(takers.with_backlog(1_000_000));
+    world.run(15);
+    let finding = world.only(Rule::WindowTooSmall);
+    assert_eq!(fact(&finding, "credit"), 10.0);
+    assert_eq!(finding.changes[0].value.as_deref(), Some("10"));
+}
+
 /// A client with two connections whose messages all go to the same workers.
 fn shared(workers: usize, burst: u64, job_us: u64, jobs: u64) -> World {
     let mut world = World::new();
@@ -101,6 +115,8 @@ fn waves_of_a_pool_are_hoarding_as_well() {
     world.run(60);
     let finding = world.only(Rule::Hoarding);
     about(fact(&finding, "concurrency"), 5.0, 1.3);
+    // Five workers on two consumers: with one each, three of them would have nothing to do.
+    assert_eq!(finding.changes[0].value.as_deref(), Some("3"));
     about(finding.prediction.gain, 2.0, 1.01);
 }
 
@@ -244,6 +260,18 @@ mod healthy {
             processes(4, 1, |_| 700 * MS, burst);
             let varying = move |number| 300 * MS + Dice(burst ^ (number << 8)).roll() % (2 * S);
             processes(4, 5, varying, burst);
+        }
+    }
+
+    #[test]
+    fn processes_with_jobs_of_two_lengths() {
+        for count in [2, 3, 8] {
+            for job_us in [50 * MS, 700 * MS] {
+                for burst in [1, 2, 5] {
+                    let two = move |number| job_us * (1 + Dice(number << 7).roll() % 2);
+                    processes(count, 1, two, burst);
+                }
+            }
         }
     }
 

@@ -299,6 +299,28 @@ mod healthy {
         world.silent();
     }
 
+    /// Two health checks a second, and a message every few seconds, all with the same name.
+    #[test]
+    fn health_checks_beside_a_message_now_and_then() {
+        let mut world = World::new();
+        let who = Who::new(Protocol::Amqp, "Pika Python Client Library", "1.3.2");
+        for second in 0..60 {
+            for _ in 0..2 {
+                let check = world.connect(&who);
+                for at in 1..=5 {
+                    let at_us = world.now_us + at * 10 * MS;
+                    check.request(0, 0, at_us, at_us);
+                    check.answered(1, at_us + 50);
+                }
+            }
+            if second % 10 == 0 {
+                one_message(&world.connect(&who), 5, world.now_us, 10 * MS);
+            }
+            world.run(1);
+        }
+        world.silent();
+    }
+
     #[test]
     fn behind_tls_the_handshake_is_no_request() {
         let mut world = World::new();

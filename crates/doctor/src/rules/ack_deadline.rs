@@ -11,8 +11,11 @@ use crate::units::{number, percent, time};
 /// Late acknowledgements that make a rule of it.
 const LATE_MIN: u64 = 3;
 
-/// A deadline that nobody told is taken as this, NSQ's and Kafka's order of magnitude.
+/// So many times the deadline is a first try: how long the work takes is not known from here.
 const DEADLINE_FACTOR: f64 = 3.0;
+
+/// A broker of NSQ lets no client have a longer one, unless it is told otherwise.
+const DEADLINE_US_MAX: f64 = 900_000_000.0;
 
 pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     if patient.totals.acks_late < LATE_MIN {
@@ -35,7 +38,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let deadline_us = patient.queue.and_then(|queue| queue.queue.deadline_us);
     let deadline_us = deadline_us.map(|us| us as f64);
     let arithmetic = format!(
-        "{} of {} pieces of work were done in time and count = {}/s; all of them = {}/s",
+        "{} of {} pieces of work were done in time and count = {}/s; all of them, at best = {}/s",
         number(counters.acks as f64),
         number(done as f64),
         number(rate),
@@ -80,8 +83,9 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     }
     let mut variables = Variables::new();
     if let Some(us) = deadline_us {
-        variables.insert("deadline_s", (DEADLINE_FACTOR * us / 1e6).ceil());
-        variables.insert("deadline_ms", (DEADLINE_FACTOR * us / 1e3).ceil());
+        let longer_us = (DEADLINE_FACTOR * us).min(DEADLINE_US_MAX.max(us));
+        variables.insert("deadline_s", (longer_us / 1e6).ceil());
+        variables.insert("deadline_ms", (longer_us / 1e3).ceil());
     }
     variables.insert("credit", 1.0);
     Some(Sign {
@@ -95,7 +99,9 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         window_us: window.span_us,
         prediction,
         unseen: vec![
-            "how long the work takes: a message may have waited in the client before".to_owned(),
+            "how long the work takes: a longer deadline is a first try, and a message may have \
+             waited in the client before"
+                .to_owned(),
         ],
         variables,
         place: patient.place(),

@@ -102,14 +102,23 @@ impl ClosedConnections {
             };
             let messages = counters.messages_in.saturating_add(counters.messages_out);
             let lived_us = closed.last_active_us.saturating_sub(closed.opened_us);
-            let one = Closed {
-                at_us: now_us,
-                count: 1,
-                requests: counters.requests.min(SANE_MAX),
-                publishes: counters.publishes.min(SANE_MAX),
-                messages: messages.min(SANE_MAX),
-                lived_us: lived_us.min(SANE_MAX),
-                abandoned: abandoned.min(SANE_MAX),
+            let abandoned = abandoned.min(SANE_MAX);
+            let one = match messages {
+                // A port scanner, a health check: it brings nothing.
+                0 => Closed {
+                    at_us: now_us,
+                    abandoned,
+                    ..Closed::default()
+                },
+                _ => Closed {
+                    at_us: now_us,
+                    count: 1,
+                    requests: counters.requests.min(SANE_MAX),
+                    publishes: counters.publishes.min(SANE_MAX),
+                    messages: messages.min(SANE_MAX),
+                    lived_us: lived_us.min(SANE_MAX),
+                    abandoned,
+                },
             };
             let of_client = self.clients.entry(client).or_default();
             match of_client.closed.back_mut() {
@@ -180,8 +189,7 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
     let count = sum.count as f64;
     let messages = sum.messages as f64 / count.max(1.0);
     let lived_us = sum.lived_us as f64 / count.max(1.0);
-    // Port scanners and health checks bring no messages.
-    if sum.count < CLOSED_MIN || sum.messages == 0 || messages > MESSAGES_MAX {
+    if sum.count < CLOSED_MIN || messages > MESSAGES_MAX {
         return None;
     }
     // The last request is seen as it comes.

@@ -55,9 +55,17 @@ const SELDOM_WAVE_WIDTH: f64 = 0.1;
 /// Share of the latencies beyond the first wave.
 const LATER_MIN: f64 = 0.25;
 
+/// How much that may be more than the share of the later waves.
+const LATER_SLACK: f64 = 0.04;
+
 /// Jobs at a time for each consumer that has any: one worker has 1.
 const SERIAL_MAX: f64 = 0.8;
 const PARALLEL_MIN: f64 = 1.5;
+
+/// Jobs at a time of all consumers that have one worker together, at most; and messages that they
+/// have at a time, at least.
+const AT_A_TIME_MAX: f64 = 1.1;
+const HELD_MIN: f64 = 1.3;
 
 /// Of the window, the client has messages for at most this share.
 const BUSY_SHARE_MAX: f64 = 0.995;
@@ -166,7 +174,11 @@ impl Crew<'_, '_> {
         };
         let job_us = work.job_us();
         let per_consumer = work.acks * job_us / work.consumer_busy_us;
-        let hidden = per_consumer <= SERIAL_MAX;
+        let at_a_time = work.acks * job_us / work.busy_us;
+        // One worker does one job at a time, for as long as the client has any. Where the client
+        // has no more messages than that, or does more at a time, jobs are of two lengths.
+        let hidden =
+            per_consumer <= SERIAL_MAX && at_a_time <= AT_A_TIME_MAX && work.held() >= HELD_MIN;
         // More than half of the acknowledgements come together with others.
         let pooled = per_consumer >= PARALLEL_MIN && work.ack_gap_us < 0.2 * job_us;
         let is_seldom = job_us < LONG_JOB_US && work.window.span_us > 2 * SHORT_US;
@@ -190,8 +202,11 @@ impl Crew<'_, '_> {
         let last = (work.latencies.quantile(0.9) as f64 / job_us)
             .round()
             .max(1.0);
+        // Before each second job there is a first one: more of the later ones are longer ones.
+        if later > (last - 1.0) / last + LATER_SLACK {
+            return None;
+        }
         let rate = work.acks * 1e6 / work.busy_us;
-        let at_a_time = work.acks * job_us / work.busy_us;
         let arithmetic = format!(
             "now {} jobs of {} at a time = {}/s; all that it has at once, in 1 wave instead of {} \
              = {}/s",
@@ -236,6 +251,11 @@ impl Crew<'_, '_> {
                 format!("{} messages were acknowledged", number(work.acks)),
             ),
         ];
+        // All its workers together, and not one of them less: then each consumer has its share.
+        let credit = match hidden {
+            true => 1.0,
+            false => (at_a_time / consumers as f64).ceil().max(1.0),
+        };
         let cause = "The client's consumers take messages from each other that then wait for one \
                      worker, while its other workers have nothing to do.";
         Some(self.sign(
@@ -243,7 +263,7 @@ impl Crew<'_, '_> {
             evidence,
             prediction,
             work.window.span_us,
-            Variables::from([("credit", 1.0), ("consumers", consumers as f64)]),
+            Variables::from([("credit", credit), ("consumers", consumers as f64)]),
         ))
     }
 

@@ -146,6 +146,8 @@ pub(crate) struct Sign {
 
 /// A connection that rules look at.
 pub(crate) struct Patient<'a> {
+    /// Its number.
+    pub(crate) connection: u64,
     pub(crate) protocol: Protocol,
     pub(crate) history: &'a History,
     pub(crate) gauges: &'a Gauges,
@@ -154,6 +156,8 @@ pub(crate) struct Patient<'a> {
     pub(crate) now_us: u64,
     /// The last seconds.
     pub(crate) short: Window,
+    /// Its consumers, of all queues together.
+    pub(crate) consumers: u64,
     /// What it consumes from, if that is one queue only.
     pub(crate) queue: Option<&'a QueueHistory>,
 }

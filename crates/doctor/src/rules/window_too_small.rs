@@ -61,6 +61,8 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     if prediction.gain < GAIN_MIN {
         return None;
     }
+    // The connection's credit is that of all its consumers together; advice is for one of them.
+    let consumers = patient.consumers.max(1) as f64;
     let evidence = vec![
         Fact::new(
             "credit",
@@ -96,7 +98,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         window_us: patient.short.span_us,
         prediction,
         unseen: vec!["how much memory more messages take at the consumer".to_owned()],
-        variables: Variables::from([("credit", wanted)]),
+        variables: Variables::from([("credit", (wanted / consumers).ceil())]),
         place: patient.place(),
     })
 }

@@ -16,6 +16,8 @@ pub struct Taker {
     pub credit: u64,
     /// The workers that its messages go to.
     pub pool: usize,
+    /// Consumers that share its connection, and its credit.
+    pub consumers: u64,
     in_flight: u64,
     last_ack: u64,
 }
@@ -28,6 +30,7 @@ impl Taker {
             rtt_us,
             credit,
             pool,
+            consumers: 1,
             in_flight: 0,
             last_ack: 0,
         }
@@ -200,10 +203,12 @@ impl Model for Takers {
             consumers: self
                 .takers
                 .iter()
-                .map(|taker| Consumer {
-                    connection: taker.probe.id(),
-                    credit: taker.credit,
-                    in_flight: taker.in_flight,
+                .flat_map(|taker| {
+                    (0..taker.consumers).map(|_| Consumer {
+                        connection: taker.probe.id(),
+                        credit: taker.credit / taker.consumers,
+                        in_flight: taker.in_flight / taker.consumers,
+                    })
                 })
                 .collect(),
             partitions: Vec::new(),
