@@ -42,5 +42,6 @@ pub use client::Client;
 pub use doctor::{Doctor, Query, Report, RuleCount};
 pub use finding::{Confidence, Fact, Finding, Measure, Prediction, Severity};
 pub use observation::{Consumer, Observation, Partition, Queue};
+pub use queues::{ALL_PARTITIONS_MAX, PARTITIONS_MAX};
 pub use rules::Rule;
 pub use text::{findings_text, one_line};

@@ -16,8 +16,13 @@ const LOOKS_MIN: usize = 3;
 /// Queues that are watched at most; those with most consumers come first.
 const QUEUES_MAX: usize = 4096;
 
-/// Partitions of a queue that are looked at.
-const PARTITIONS_MAX: usize = 1024;
+/// Partitions of a queue that are looked at. Of a queue that has more none are: who sees a part
+/// of them takes those that it does not see for missing.
+pub const PARTITIONS_MAX: usize = 1024;
+
+/// Partitions of all queues together that are looked at: 8 MiB with the looks before. Queues with
+/// most consumers have theirs first, and one for which there is no room has none.
+pub const ALL_PARTITIONS_MAX: usize = 65_536;
 
 /// How far apart the two looks at partitions are at least.
 const MARK_US: u64 = 8_000_000;
@@ -47,15 +52,15 @@ pub(crate) struct QueueHistory {
 }
 
 impl QueueHistory {
-    fn new(queue: Queue) -> QueueHistory {
+    fn new(queue: &Queue) -> QueueHistory {
         QueueHistory {
-            queue,
+            queue: shown(queue, false),
             looks: VecDeque::new(),
             marks: Default::default(),
         }
     }
 
-    fn look(&mut self, seen: &Queue, taken_us: u64) {
+    fn look(&mut self, seen: &Queue, with_partitions: bool, taken_us: u64) {
         let mut has_several = false;
         let mut has_none = false;
         for consumer in &seen.consumers {
@@ -72,18 +77,19 @@ impl QueueHistory {
         });
         let oldest_us = taken_us.saturating_sub(LOOK_AGE_US_MAX);
         self.looks.retain(|look| look.taken_us >= oldest_us);
+        self.queue = shown(seen, with_partitions);
+        if self.queue.partitions.is_empty() {
+            self.marks = Default::default();
+            return;
+        }
         let marked_us = self.marks[1].taken_us;
-        let is_due = marked_us == 0 || taken_us >= marked_us.saturating_add(MARK_US);
-        if !seen.partitions.is_empty() && is_due {
+        if marked_us == 0 || taken_us >= marked_us.saturating_add(MARK_US) {
             self.marks.swap(0, 1);
-            let count = seen.partitions.len().min(PARTITIONS_MAX);
             self.marks[1] = Mark {
                 taken_us,
-                partitions: seen.partitions[..count].to_vec(),
+                partitions: self.queue.partitions.clone(),
             };
         }
-        self.queue.clone_from(seen);
-        self.queue.partitions.truncate(PARTITIONS_MAX);
     }
 
     /// Topic and subscription.
@@ -123,6 +129,22 @@ impl QueueHistory {
     }
 }
 
+/// A queue as it is kept.
+fn shown(seen: &Queue, with_partitions: bool) -> Queue {
+    Queue {
+        topic: seen.topic.clone(),
+        name: seen.name.clone(),
+        protocol: seen.protocol,
+        backlog: seen.backlog,
+        deadline_us: seen.deadline_us,
+        consumers: seen.consumers.clone(),
+        partitions: match with_partitions {
+            true => seen.partitions.clone(),
+            false => Vec::new(),
+        },
+    }
+}
+
 /// All queues, and which connection consumes from which.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
@@ -133,16 +155,21 @@ impl Queues {
     /// Looks at all queues, and forgets those that are gone.
     pub(crate) fn look(&mut self, seen: &[Queue], taken_us: u64) {
         let mut shown: Vec<&Queue> = seen.iter().filter(|it| !it.consumers.is_empty()).collect();
-        if shown.len() > QUEUES_MAX {
-            shown.sort_by_key(|queue| std::cmp::Reverse(queue.consumers.len()));
-            shown.truncate(QUEUES_MAX);
-        }
+        shown.sort_by(|a, b| {
+            let most = b.consumers.len().cmp(&a.consumers.len());
+            most.then_with(|| (&a.topic, &a.name).cmp(&(&b.topic, &b.name)))
+        });
+        shown.truncate(QUEUES_MAX);
+        let mut room = ALL_PARTITIONS_MAX;
         let mut known = HashMap::with_capacity(shown.len());
         for queue in shown {
             let key = (queue.topic.clone(), queue.name.clone());
             let history = self.known.remove(&key);
-            let mut history = history.unwrap_or_else(|| QueueHistory::new(queue.clone()));
-            history.look(queue, taken_us);
+            let mut history = history.unwrap_or_else(|| QueueHistory::new(queue));
+            let count = queue.partitions.len();
+            let has_room = count <= PARTITIONS_MAX.min(room);
+            room -= if has_room { count } else { 0 };
+            history.look(queue, has_room, taken_us);
             known.insert(key, history);
         }
         self.known = known;
@@ -240,6 +267,56 @@ mod tests {
         assert!(spans[..8].iter().all(Option::is_none), "{spans:?}");
         assert_eq!(spans[8], Some(8_000_000));
         assert_eq!(spans[15..17], [Some(15_000_000), Some(8_000_000)]);
+    }
+
+    /// Partitions in memory, and the names of the queues that have theirs.
+    fn kept(queues: &Queues) -> (usize, Vec<String>) {
+        let mut count = 0;
+        let mut names = Vec::new();
+        for history in queues.all() {
+            let marked = history.marks.iter().map(|mark| mark.partitions.capacity());
+            count += history.queue.partitions.capacity() + marked.sum::<usize>();
+            if !history.queue.partitions.is_empty() {
+                names.push(history.queue.name.clone());
+            }
+        }
+        (count, names)
+    }
+
+    #[test]
+    fn partitions_of_all_queues_have_one_bound_and_those_of_a_queue_come_all_or_not() {
+        let partition = |partition: u32| Partition {
+            partition,
+            published: 1,
+            lag: 0,
+            connection: None,
+        };
+        let group = |number: u64, consumers: u64, partitions: u32| {
+            let consumers: Vec<(u64, u64)> = (0..consumers).map(|it| (number + it, 0)).collect();
+            Queue {
+                partitions: (0..partitions).map(partition).collect(),
+                ..queue(&format!("{number:04}"), &consumers, 0)
+            }
+        };
+        let mut queues = Queues::default();
+        let mut seen: Vec<Queue> = (0..500).map(|number| group(number, 1, 1000)).collect();
+        seen.push(group(9000, 3, 1024));
+        seen.push(group(9001, 3, 1025));
+        for second in 1..=20 {
+            queues.look(&seen, second * 1_000_000);
+        }
+        let (count, names) = kept(&queues);
+        assert!(count <= 3 * ALL_PARTITIONS_MAX, "{count}");
+        assert_eq!(names.len(), 65);
+        assert_eq!(names[..2], ["0000", "0001"]);
+        assert_eq!(names[64], "9000");
+        // Others come that have more consumers: what those had is given back.
+        let crowds = (1000..1065).map(|number| group(number, 2, 1000));
+        seen.extend(crowds);
+        queues.look(&seen, 21_000_000);
+        let (count, names) = kept(&queues);
+        assert!(count <= 3 * ALL_PARTITIONS_MAX, "{count}");
+        assert_eq!((names.len(), names[0].as_str()), (65, "1000"));
     }
 
     #[test]

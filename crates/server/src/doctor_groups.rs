@@ -4,13 +4,17 @@
 //! connection reads, its address and the name that its client gives itself. Where several fit, as
 //! with programs on one machine that are all called the same, one of them is taken: to the doctor
 //! they are one client.
+//!
+//! Work and memory of a look are bounded: where groups read more partitions than there is room
+//! for, the smaller groups are left out, each topic of a group as a whole.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use cloverleaf_broker::Topic;
-use cloverleaf_doctor::{Consumer, Partition, Queue};
+use cloverleaf_doctor::{ALL_PARTITIONS_MAX, Consumer, PARTITIONS_MAX, Partition, Queue};
 use cloverleaf_kafka::Reading;
 use cloverleaf_kafka::groups::{GroupLook, MemberLook};
 use cloverleaf_telemetry::{ConnectionSnapshot, Identity, Protocol};
@@ -21,8 +25,11 @@ use crate::context::ServerContext;
 /// Topics of a group that are looked at, in order of their names.
 const TOPICS_MAX: usize = 256;
 
-/// Partitions of a topic that are looked at.
-const PARTITIONS_MAX: u32 = 1024;
+/// Partitions that all connections together read, as far as they are known.
+const READINGS_MAX: usize = 2 * ALL_PARTITIONS_MAX;
+
+/// Partitions of a member by which its connection is looked for.
+const GIVEN_MAX: usize = 64;
 
 /// A message waits that has not been asked for so many looks after it came. What came later may be
 /// on its way: a reader is known by what it asked for up to a second ago.
@@ -77,11 +84,59 @@ pub(crate) fn queues(
     if groups.is_empty() {
         return Vec::new();
     }
-    let mut clients = Clients::new(connections, context.kafka.readers.list());
-    let queues = groups
+    let chosen = choose(&groups, |name| {
+        let topic = context.broker.topic(name)?;
+        let partitions = topic.logs().len();
+        Some((topic, partitions))
+    });
+    let topics = chosen.iter().flat_map(|(_, topics)| topics.values());
+    let topics: HashSet<Uuid> = topics.map(|topic| topic.id()).collect();
+    let mut clients = Clients::new(connections, context.kafka.readers.list(), &topics);
+    let queues = chosen
         .iter()
-        .flat_map(|group| group_queues(context, group, &mut clients, ends));
+        .flat_map(|(group, topics)| group_queues(context, group, topics, &mut clients, ends));
     queues.collect()
+}
+
+/// Topics of a group that are looked at.
+type Topics<'a, T> = BTreeMap<&'a str, T>;
+
+/// The groups and topics for whose partitions there is room; groups with most members first.
+/// `find` knows a topic and how many partitions it has.
+fn choose<T>(
+    groups: &[GroupLook],
+    find: impl Fn(&str) -> Option<(T, usize)>,
+) -> Vec<(&GroupLook, Topics<'_, T>)> {
+    let mut sorted: Vec<&GroupLook> = groups.iter().collect();
+    sorted.sort_by_key(|group| Reverse(group.members.len()));
+    let mut room = ALL_PARTITIONS_MAX;
+    let mut chosen = Vec::new();
+    for group in sorted {
+        if room == 0 {
+            break;
+        }
+        let members = group.members.iter();
+        let names: BTreeSet<&str> = members
+            .flat_map(|member| {
+                let given = member.partitions.iter().map(|(name, _)| name);
+                given.chain(&member.topics).map(String::as_str)
+            })
+            .collect();
+        let mut topics = Topics::new();
+        for name in names.into_iter().take(TOPICS_MAX) {
+            let Some((topic, partitions)) = find(name) else {
+                continue;
+            };
+            if partitions <= room.min(PARTITIONS_MAX) {
+                room -= partitions;
+                topics.insert(name, topic);
+            }
+        }
+        if !topics.is_empty() {
+            chosen.push((group, topics));
+        }
+    }
+    chosen
 }
 
 /// Address and name: what a member and its connections have in common.
@@ -98,7 +153,12 @@ struct Clients {
 }
 
 impl Clients {
-    fn new(connections: &[ConnectionSnapshot], readers: Vec<(u64, Arc<[Reading]>)>) -> Clients {
+    /// Of what is read only these topics count.
+    fn new(
+        connections: &[ConnectionSnapshot],
+        mut readers: Vec<(u64, Arc<[Reading]>)>,
+        topics: &HashSet<Uuid>,
+    ) -> Clients {
         let mut all: HashMap<Who, Vec<u64>> = HashMap::new();
         let mut names: HashMap<u64, Who> = HashMap::new();
         // The oldest come last, and are taken first: so the choice is the same with each look.
@@ -112,11 +172,15 @@ impl Clients {
         }
         let mut by_partition: HashMap<(Uuid, u32, Who), Vec<u64>> = HashMap::new();
         let mut offsets = HashMap::new();
+        // Where there is no room for all, the oldest have it, with each look.
+        readers.sort_unstable_by_key(|(connection, _)| *connection);
         for (connection, readings) in readers {
             let Some(who) = names.get(&connection) else {
                 continue;
             };
-            for reading in readings.iter() {
+            let of_topics = readings.iter().filter(|it| topics.contains(&it.topic));
+            let room = READINGS_MAX.saturating_sub(offsets.len());
+            for reading in of_topics.take(room) {
                 let place = (reading.topic, reading.partition, who.clone());
                 by_partition.entry(place).or_default().push(connection);
                 offsets.insert(
@@ -169,20 +233,27 @@ type Readers<'a> = BTreeMap<&'a str, Vec<(u64, &'a [u32])>>;
 fn group_queues(
     context: &ServerContext,
     group: &GroupLook,
+    topics: &Topics<'_, Arc<Topic>>,
     clients: &mut Clients,
     ends: &mut Ends,
 ) -> Vec<Queue> {
-    let mut topics: HashMap<&str, Option<Arc<Topic>>> = HashMap::new();
     let mut readers = Readers::new();
     for member in &group.members {
         let mut given = Vec::new();
+        let mut is_shown = member
+            .topics
+            .iter()
+            .any(|name| topics.contains_key(&**name));
         for (name, partitions) in &member.partitions {
-            let topic = topics
-                .entry(name)
-                .or_insert_with(|| context.broker.topic(name));
-            if let Some(id) = topic.as_ref().map(|topic| topic.id()) {
-                given.extend(partitions.iter().map(|partition| (id, *partition)));
+            if let Some(topic) = topics.get(&**name) {
+                let room = GIVEN_MAX - given.len();
+                let partitions = partitions.iter().take(room);
+                given.extend(partitions.map(|partition| (topic.id(), *partition)));
+                is_shown = true;
             }
+        }
+        if !is_shown {
+            continue;
         }
         let Some(connection) = who(member).and_then(|who| clients.of_member(&who, &given)) else {
             continue;
@@ -198,19 +269,11 @@ fn group_queues(
         }
     }
     let committed = context.broker.committed_places(&group.name);
-    let queues = readers
-        .iter()
-        .take(TOPICS_MAX)
-        .filter_map(|(name, readers)| {
-            let known = topics.get(name).cloned().flatten();
-            let topic = known.or_else(|| context.broker.topic(name))?;
-            Some(queue(
-                &group.name,
-                &topic,
-                readers,
-                (&committed, clients, ends),
-            ))
-        });
+    let queues = readers.iter().filter_map(|(name, readers)| {
+        let topic = topics.get(name)?;
+        let seen = (&committed, &*clients, &mut *ends);
+        Some(queue(&group.name, topic, readers, seen))
+    });
     queues.collect()
 }
 
@@ -237,7 +300,7 @@ fn queue(
     }
     let mut backlog = 0u64;
     let mut partitions = Vec::new();
-    for (partition, log) in (0..PARTITIONS_MAX).zip(topic.logs().iter()) {
+    for (partition, log) in (0u32..).zip(topic.logs().iter()).take(PARTITIONS_MAX) {
         let end = log.written_end();
         let committed = committed.get(&(id, partition)).copied();
         let connection = owners.get(&partition).copied();
@@ -318,7 +381,7 @@ mod tests {
             reads(&probes[3], &[0]),
             reads(&far, &[2]),
         ];
-        let mut clients = Clients::new(&connections, readers);
+        let mut clients = Clients::new(&connections, readers, &HashSet::from([TOPIC]));
         let a = someone(here, "a");
         assert_eq!(
             clients.of_member(&a, &[(TOPIC, 9), (TOPIC, 2)]),
@@ -364,11 +427,72 @@ mod tests {
         let connections = registry.snapshot(2, |_| None).connections;
         // Half of them read the same partition, as the members of many groups do.
         let readers = probes.iter().step_by(2).map(|probe| reads(probe, &[0]));
-        let mut clients = Clients::new(&connections, readers.collect());
+        let mut clients = Clients::new(&connections, readers.collect(), &HashSet::from([TOPIC]));
         let a = someone(here, "a");
         let found: HashSet<u64> = (0..10_000)
             .filter_map(|_| clients.of_member(&a, &[(TOPIC, 0)]))
             .collect();
         assert_eq!(found.len(), 10_000);
+    }
+    fn group(name: &str, members: usize, topics: &[&str]) -> GroupLook {
+        let member = MemberLook {
+            client_id: name.to_owned(),
+            host: "/10.0.0.1".to_owned(),
+            topics: topics.iter().map(|it| (*it).to_owned()).collect(),
+            partitions: Vec::new(),
+        };
+        GroupLook {
+            name: name.into(),
+            members: vec![member; members],
+        }
+    }
+
+    #[test]
+    fn groups_have_room_for_so_many_partitions_together() {
+        let partitions = |name: &str| match name {
+            "wide" => Some(1000),
+            "too wide" => Some(PARTITIONS_MAX + 1),
+            "narrow" => Some(3),
+            _ => None,
+        };
+        let names: Vec<String> = (0..10_000).map(|it| format!("{it:05}")).collect();
+        let mut groups: Vec<GroupLook> = names
+            .iter()
+            .map(|name| group(name, 1, &["wide", "gone"]))
+            .collect();
+        groups.push(group("two", 2, &["narrow", "too wide", "wide"]));
+        let chosen = choose(&groups, |name| Some(((), partitions(name)?)));
+        let topics = |at: usize| chosen[at].1.keys().copied().collect::<Vec<_>>();
+        assert_eq!(
+            (&*chosen[0].0.name, topics(0)),
+            ("two", vec!["narrow", "wide"])
+        );
+        assert_eq!((&*chosen[1].0.name, topics(1)), ("00000", vec!["wide"]));
+        let all = chosen.iter().flat_map(|(_, topics)| topics.keys());
+        let all: usize = all.filter_map(|name| partitions(name)).sum();
+        assert!(
+            all <= ALL_PARTITIONS_MAX && all > ALL_PARTITIONS_MAX - 1000,
+            "{all}"
+        );
+    }
+
+    #[test]
+    fn what_connections_read_has_a_bound() {
+        let registry = Registry::new();
+        let probes: Vec<Probe> = (0..300)
+            .map(|_| open(&registry, [10, 0, 0, 1], "a"))
+            .collect();
+        let connections = registry.snapshot(2, |_| None).connections;
+        let all: Vec<u32> = (0..1000).collect();
+        let readers = probes.iter().map(|probe| reads(probe, &all)).collect();
+        let clients = Clients::new(&connections, readers, &HashSet::from([TOPIC]));
+        assert_eq!(clients.offsets.len(), READINGS_MAX);
+        assert_eq!(clients.offset(probes[0].id(), TOPIC, 999), Some(3));
+        let read: usize = clients.readers.values().map(Vec::len).sum();
+        assert_eq!(read, READINGS_MAX);
+        // Of other topics nothing is known.
+        let readers = vec![reads(&probes[0], &all)];
+        let clients = Clients::new(&connections, readers, &HashSet::new());
+        assert!(clients.offsets.is_empty());
     }
 }
