@@ -65,6 +65,11 @@ impl ConsumerState {
         consumer
     }
 
+    /// Its place in the order of arrival, which no other one of the subscription ever has.
+    pub(crate) fn arrival(&self) -> u64 {
+        self.arrival
+    }
+
     /// Whether it may ask for messages.
     pub(crate) fn may_pull(&self) -> bool {
         !self.retired && self.options.pull

@@ -94,6 +94,8 @@ impl Holds {
 /// A consumer that has left.
 #[derive(Debug)]
 struct Departed {
+    /// Which one it was: each consumer of a subscription has its own.
+    arrival: u64,
     connection: u64,
     label: String,
     window: u32,
@@ -114,6 +116,7 @@ impl DepartedHolds {
             self.0.pop_front();
         }
         self.0.push_back(Departed {
+            arrival: gone.arrival(),
             connection: gone.options.connection,
             label: std::mem::take(&mut gone.options.label),
             window: gone.window,
@@ -283,31 +286,57 @@ impl Subscription {
     /// Who held which messages since `since_us` (microseconds since the Unix epoch), those that
     /// have left first. Consumers without anything to show are among them while they are attached.
     pub fn holds(&self, since_us: u64) -> Vec<ConsumerHolds> {
-        let state = self.state.lock();
-        let now_us = self.shared.clock.now_us();
-        let departed = state.departed.0.iter().map(|gone| ConsumerHolds {
-            window: gone.window,
-            ..ConsumerHolds::of(gone.connection, &gone.label, &gone.holds, since_us)
-        });
-        let mut all: Vec<ConsumerHolds> = departed.filter(|gone| !gone.holds.is_empty()).collect();
-        for (slot, consumer) in (0u32..).zip(state.consumers.slots()) {
-            let Some(consumer) = consumer else { continue };
-            let Some(holds) = &consumer.holds else {
-                continue;
-            };
-            let options = &consumer.options;
-            let mut seen = ConsumerHolds::of(options.connection, &options.label, holds, since_us);
-            (seen.is_attached, seen.pulls) = (true, options.pull);
-            seen.window = consumer.window;
-            let held = state.ledger.held_by(slot).take(HELD_MAX);
-            seen.holds.extend(
-                held.map(|(id, count, settled)| {
-                    Hold::new(id, count, settled, HoldEnd::Held, now_us)
-                }),
-            );
-            all.push(seen);
-        }
+        let mut all = Vec::new();
+        self.each_hold(since_us, |consumer| all.push(consumer));
         all
+    }
+
+    /// The same, one consumer after the other: deliveries of the subscription wait for a copy of
+    /// what one of them held, never for all. Who comes meanwhile is left out.
+    pub fn each_hold(&self, since_us: u64, mut tell: impl FnMut(ConsumerHolds)) {
+        for (slot, arrival) in self.held_lately() {
+            let seen = self.holds_of(slot, arrival, since_us);
+            if let Some(seen) = seen {
+                tell(seen);
+            }
+        }
+    }
+
+    /// Who there is to tell of: a slot, where there is one, and which of its consumers that was.
+    fn held_lately(&self) -> Vec<(Option<u32>, u64)> {
+        let state = self.state.lock();
+        let departed = state.departed.0.iter().map(|gone| (None, gone.arrival));
+        let attached = (0u32..).zip(state.consumers.slots());
+        let attached = attached.filter_map(|(slot, consumer)| {
+            let consumer = consumer.as_ref().filter(|it| it.holds.is_some())?;
+            Some((Some(slot), consumer.arrival()))
+        });
+        departed.chain(attached).collect()
+    }
+
+    fn holds_of(&self, slot: Option<u32>, arrival: u64, since_us: u64) -> Option<ConsumerHolds> {
+        let state = self.state.lock();
+        let attached = slot.and_then(|slot| Some((slot, state.consumers.get(slot)?)));
+        let attached = attached.filter(|(_, consumer)| consumer.arrival() == arrival);
+        let Some((slot, consumer)) = attached else {
+            // It may have left just now.
+            let gone = state.departed.0.iter().find(|it| it.arrival == arrival)?;
+            let seen = ConsumerHolds {
+                window: gone.window,
+                ..ConsumerHolds::of(gone.connection, &gone.label, &gone.holds, since_us)
+            };
+            return Some(seen).filter(|seen| !seen.holds.is_empty());
+        };
+        let (options, holds) = (&consumer.options, consumer.holds.as_ref()?);
+        let mut seen = ConsumerHolds::of(options.connection, &options.label, holds, since_us);
+        (seen.is_attached, seen.pulls) = (true, options.pull);
+        seen.window = consumer.window;
+        let now_us = self.shared.clock.now_us();
+        let held = state.ledger.held_by(slot).take(HELD_MAX);
+        let held =
+            held.map(|(id, count, settled)| Hold::new(id, count, settled, HoldEnd::Held, now_us));
+        seen.holds.extend(held);
+        Some(seen)
     }
 
     fn forget_holds(&self, before_us: u64) {

@@ -82,6 +82,35 @@ fn a_hoarder_holds_its_messages_from_delivery_to_acknowledgement() {
 }
 
 #[test]
+fn deliveries_go_on_while_the_holds_of_many_are_told() {
+    let world = World::new();
+    let subscription = world.subscription("jobs", "workers");
+    let mut consumers: Vec<_> = (1..=3)
+        .map(|number| Some(connected(&subscription, 1, number)))
+        .collect();
+    world.publish("jobs", &["a", "b", "c", "d"]);
+    world.settle();
+    let jobs: Vec<_> = consumers
+        .iter()
+        .map(|it| receive(it.as_ref().unwrap()).unwrap()[0].id)
+        .collect();
+    let mut told = Vec::new();
+    subscription.each_hold(0, |seen| {
+        // Each of these needs the lock of the subscription.
+        if told.is_empty() {
+            world.advance(10);
+            consumers[1].as_ref().unwrap().ack(jobs[1]).unwrap();
+            // One leaves that is still to be told of.
+            drop(consumers[2].take());
+        }
+        told.push((seen.connection, seen.is_attached, seen.holds.len()));
+    });
+    // The second has got the next one.
+    assert_eq!(told, [(1, true, 1), (2, true, 2), (3, false, 1)]);
+    assert_eq!(subscription.holds(0).len(), 3);
+}
+
+#[test]
 fn messages_wait_until_there_is_room() {
     let world = World::new();
     let subscription = world.subscription("jobs", "workers");

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
 use cloverleaf_broker::{ConsumerHolds, Hold, HoldEnd, Subscription, Topic};
 use cloverleaf_telemetry::{
     Exchange, ExchangeKind, ExchangesSnapshot, KnownConnection, pieces_per_second_max,
 };
+use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::admin::{Context, Refused};
@@ -47,7 +49,7 @@ pub struct TimelineQuery {
 pub(crate) async fn timeline(
     State(context): Context,
     Query(pairs): Query<Vec<(String, String)>>,
-) -> Result<Json<Timeline>, Refused> {
+) -> Result<impl IntoResponse, Refused> {
     let mut query = TimelineQuery::default();
     for (key, value) in pairs {
         match key.as_str() {
@@ -65,7 +67,17 @@ pub(crate) async fn timeline(
             }
         }
     }
-    gather(&context, &query).map(Json)
+    // It takes its time where there are many lanes: others get their answers meanwhile.
+    let answer = spawn_blocking(move || {
+        let timeline = gather(&context, &query)?;
+        serde_json::to_vec(&timeline).map_err(failed)
+    });
+    let json = answer.await.map_err(failed)??;
+    Ok(([(header::CONTENT_TYPE, "application/json")], json))
+}
+
+fn failed(why: impl ToString) -> Refused {
+    Refused(StatusCode::INTERNAL_SERVER_ERROR, why.to_string())
 }
 
 /// Lets lanes give their memory back when nothing happens in them. Runs until the broker drains.
@@ -412,4 +424,47 @@ fn keep_largest<T>(
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::pin::pin;
+    use std::task::{Poll, Waker};
+
+    use super::*;
+    use crate::Server;
+    use crate::config::Config;
+    use crate::config_value::ListenAddress;
+
+    #[test]
+    fn the_threads_of_the_http_interface_do_not_put_it_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.general.data_dir = folder.path().to_owned();
+        let any_port = || ListenAddress("127.0.0.1:0".to_owned());
+        config.general.admin_address = any_port();
+        config.general.cores = 1;
+        config.nsq.tcp_address = any_port();
+        config.nsq.http_address = any_port();
+        config.nsq.https_address = any_port();
+        config.nsq.lookup_http_address = any_port();
+        config.kafka.address = any_port();
+        config.amqp.address = any_port();
+        let server = Server::start(config).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        let asked = vec![("topic".to_owned(), "none".to_owned())];
+        runtime.block_on(async {
+            let mut answer = pin!(timeline(State(server.context().clone()), Query(asked)));
+            let mut waiting = std::task::Context::from_waker(Waker::noop());
+            let first = answer.as_mut().poll(&mut waiting);
+            assert!(matches!(first, Poll::Pending), "the thread itself did it");
+            let Err(refused) = answer.await else {
+                unreachable!("there is no such topic");
+            };
+            assert_eq!(refused.0, StatusCode::NOT_FOUND);
+        });
+    }
 }
