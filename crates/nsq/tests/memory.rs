@@ -1,0 +1,75 @@
+//! What a consumer's session does for a message costs the same however many consumers there are.
+//!
+//! An integration test of its own, because it counts what its whole process allocates.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use common::World;
+
+/// Counts, and hands on to the system's allocator.
+struct Counting;
+
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is handed on to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        BYTES.fetch_add(layout.size(), Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        BYTES.fetch_add(bytes, Relaxed);
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(pointer, layout, bytes) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What the process allocates at most while a consumer finishes one of ten messages and gets the
+/// next, beside so many other consumers.
+fn bytes_per_message(others: usize) -> usize {
+    let world = World::new();
+    let others: Vec<_> = (0..others)
+        .map(|_| {
+            let mut other = world.connect();
+            other.subscribe("t", "ch");
+            other
+        })
+        .collect();
+    world.publish("t", &["x"; 20]);
+    let mut busy = world.subscribe("t", "ch", 1);
+    let mut most = 0;
+    for _ in 0..10 {
+        let id = busy.messages()[0].id.clone();
+        // What it knows of the backlog is old by then.
+        world.advance(20);
+        let before = BYTES.load(Relaxed);
+        busy.send(format!("FIN {id}\n").as_bytes());
+        most = most.max(BYTES.load(Relaxed) - before);
+    }
+    drop(others);
+    most
+}
+
+#[test]
+fn a_busy_consumer_costs_the_same_beside_a_thousand_others() {
+    let (alone, beside) = (bytes_per_message(0), bytes_per_message(1000));
+    assert!(
+        beside < alone + 4096,
+        "{beside} bytes for a message instead of {alone}"
+    );
+}
