@@ -4,10 +4,11 @@ use std::io::{self, Write};
 
 use cloverleaf_doctor::Rule;
 
+use crate::doctor_page_text::fitted;
 use crate::terminal::Terminal;
 
 /// The page of a rule.
-fn page(rule: Rule) -> &'static str {
+pub(crate) fn page(rule: Rule) -> &'static str {
     macro_rules! pages {
         ($($rule:ident: $file:literal,)+) => {
             match rule {
@@ -40,7 +41,7 @@ pub(crate) fn explain(name: Option<&str>) -> anyhow::Result<bool> {
         None => None,
     };
     let text = match (rule, name) {
-        (Some(rule), _) => with_headings(page(rule), terminal.with_colours),
+        (Some(rule), _) => fitted(page(rule), terminal.width, terminal.with_colours),
         (None, None) => list(),
         (None, Some(name)) => {
             eprintln!("cloverleaf: there is no rule {name:?}; these are there:");
@@ -71,27 +72,6 @@ fn title(rule: Rule) -> &'static str {
     first.split_once(": ").map_or(first, |(_, title)| title)
 }
 
-/// The page with bold headings, or as it is.
-fn with_headings(page: &str, with_colours: bool) -> String {
-    if !with_colours {
-        return page.to_owned();
-    }
-    let mut text = String::with_capacity(page.len());
-    for line in page.lines() {
-        match line.strip_prefix('#') {
-            Some(heading) => {
-                let heading = heading.trim_start_matches('#').trim();
-                text.push_str(&format!("\u{1b}[1m{heading}\u{1b}[0m\n"));
-            }
-            None => {
-                text.push_str(line);
-                text.push('\n');
-            }
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,15 +94,5 @@ mod tests {
             assert!(list().contains(&format!("  {rule} ")), "{rule}");
             assert!(!title(rule).is_empty(), "{rule}");
         }
-    }
-
-    #[test]
-    fn headings_are_bold_where_there_are_colours() {
-        let text = "# a: b\n\n## c\nd\n";
-        assert_eq!(with_headings(text, false), text);
-        assert_eq!(
-            with_headings(text, true),
-            "\u{1b}[1ma: b\u{1b}[0m\n\n\u{1b}[1mc\u{1b}[0m\nd\n"
-        );
     }
 }

@@ -5,6 +5,7 @@ mod args;
 mod bench;
 mod client;
 mod doctor;
+mod doctor_page_text;
 mod doctor_pages;
 mod embedded;
 mod lab;
