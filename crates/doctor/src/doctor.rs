@@ -1,5 +1,6 @@
 //! The doctor: looks once a second, and tells what it found.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 
 use cloverleaf_telemetry::{ConnectionSnapshot, Gauges};
@@ -61,6 +62,62 @@ pub struct RuleCount {
     pub active: u64,
     /// Findings that ever appeared. Only grows.
     pub appeared: u64,
+}
+
+/// All that a doctor knew at one time: it answers as the doctor did then.
+#[derive(Debug, Clone)]
+pub struct Chart {
+    /// In the order of an answer.
+    entries: Vec<(Standing, Finding)>,
+    /// An answer without findings.
+    blank: Report,
+    counts: Vec<RuleCount>,
+}
+
+impl Chart {
+    /// What was found, as [`Doctor::report`].
+    pub fn report(&self, query: &Query) -> Report {
+        let wanted = self.entries.iter();
+        let mut wanted =
+            wanted.filter(|(standing, finding)| standing.is_wanted(&finding.client, query));
+        let first = wanted.by_ref().take(FINDINGS_MAX);
+        Report {
+            findings: first.map(|(_, finding)| finding.clone()).collect(),
+            more: wanted.count() as u64,
+            ..self.blank.clone()
+        }
+    }
+
+    /// How many findings each rule had, as [`Doctor::counts`].
+    pub fn counts(&self) -> &[RuleCount] {
+        &self.counts
+    }
+}
+
+/// How a case stands, as far as questions ask for it.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    is_active: bool,
+    was_open: bool,
+    /// Since it was seen last.
+    age_us: u64,
+}
+
+impl Standing {
+    fn is_wanted(self, client: &Client, query: &Query) -> bool {
+        let is_recent = self.was_open && query.since_us.is_some_and(|us| self.age_us <= us);
+        let text = query.client.as_deref();
+        (self.is_active || is_recent) && text.is_none_or(|text| client.matches(text))
+    }
+}
+
+/// Active ones first, of these the ones that cost most.
+fn order((a_key, a): (&CaseKey, &Case), (b_key, b): (&CaseKey, &Case)) -> Ordering {
+    let gain = |case: &Case| case.sign.prediction.gain;
+    b.is_active()
+        .cmp(&a.is_active())
+        .then(gain(b).total_cmp(&gain(a)))
+        .then(a_key.cmp(b_key))
 }
 
 /// Keeps what it has seen of all connections, and what it makes of it.
@@ -221,33 +278,49 @@ impl Doctor {
 
     /// What is found at present.
     pub fn report(&self, query: &Query) -> Report {
-        let is_wanted = |key: &CaseKey, case: &Case| {
-            let is_recent = query.since_us.is_some_and(|since_us| {
-                case.was_open() && case.last_us >= self.seen_us.saturating_sub(since_us)
-            });
-            let client = query.client.as_deref();
-            (case.is_active() || is_recent) && client.is_none_or(|it| key.client.matches(it))
-        };
         let mut cases: Vec<(&CaseKey, &Case)> = self
             .cases
             .all()
-            .filter(|(key, case)| is_wanted(key, case))
+            .filter(|(key, case)| self.standing(case).is_wanted(&key.client, query))
             .collect();
-        cases.sort_by(|(a_key, a), (b_key, b)| {
-            let gain = |case: &Case| case.sign.prediction.gain;
-            b.is_active()
-                .cmp(&a.is_active())
-                .then(gain(b).total_cmp(&gain(a)))
-                .then(a_key.cmp(b_key))
-        });
+        cases.sort_by(|a, b| order(*a, *b));
         let more = cases.len().saturating_sub(FINDINGS_MAX) as u64;
         cases.truncate(FINDINGS_MAX);
         let findings = cases.iter().map(|(key, case)| self.finding(key, case));
+        self.answer(findings.collect(), more)
+    }
+
+    /// All that is known now, to answer from while the doctor thinks.
+    pub fn chart(&self) -> Chart {
+        let cases = self.cases.all();
+        let mut cases: Vec<(&CaseKey, &Case)> = cases
+            .filter(|(_, case)| case.is_active() || case.was_open())
+            .collect();
+        cases.sort_by(|a, b| order(*a, *b));
+        let entries = cases
+            .into_iter()
+            .map(|(key, case)| (self.standing(case), self.finding(key, case)));
+        Chart {
+            entries: entries.collect(),
+            blank: self.answer(Vec::new(), 0),
+            counts: self.counts(),
+        }
+    }
+
+    fn standing(&self, case: &Case) -> Standing {
+        Standing {
+            is_active: case.is_active(),
+            was_open: case.was_open(),
+            age_us: self.seen_us.saturating_sub(case.last_us),
+        }
+    }
+
+    fn answer(&self, findings: Vec<Finding>, more: u64) -> Report {
         Report {
             unix_us: self.seen_unix_us,
             watched_us: self.seen_us - self.since_us.unwrap_or(self.seen_us),
             connections: self.connections,
-            findings: findings.collect(),
+            findings,
             more,
         }
     }

@@ -11,7 +11,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use cloverleaf_doctor::{Advice, Doctor, Finding, Observation, Query, Report, RuleCount, one_line};
+use cloverleaf_doctor::{
+    Advice, Chart, Doctor, Finding, Observation, Query, Report, RuleCount, one_line,
+};
 use parking_lot::Mutex;
 
 use crate::context::ServerContext;
@@ -39,13 +41,7 @@ pub(crate) struct Practice {
     advice: Advice,
     doctor: Mutex<Doctor>,
     /// What it knew after the last look, for who cannot wait for the end of the next one.
-    known: Mutex<Known>,
-}
-
-struct Known {
-    counts: Vec<RuleCount>,
-    /// The findings, those that have ended included, as far as an answer has room for them.
-    report: Report,
+    known: Mutex<Arc<Chart>>,
 }
 
 impl Practice {
@@ -53,7 +49,7 @@ impl Practice {
         let doctor = Doctor::new(advice.clone());
         Practice {
             advice,
-            known: Mutex::new(known(&doctor)),
+            known: Mutex::new(Arc::new(doctor.chart())),
             doctor: Mutex::new(doctor),
         }
     }
@@ -63,20 +59,24 @@ impl Practice {
     pub(crate) fn report(&self, query: &Query) -> Report {
         match self.doctor.try_lock_for(WAIT) {
             Some(doctor) => doctor.report(query),
-            None => asked_for(&self.known.lock().report, query),
+            None => self.known().report(query),
         }
     }
 
     /// How many findings each rule has, as of the last look.
     pub(crate) fn counts(&self) -> Vec<RuleCount> {
-        self.known.lock().counts.clone()
+        self.known().counts().to_vec()
+    }
+
+    fn known(&self) -> Arc<Chart> {
+        Arc::clone(&self.known.lock())
     }
 
     /// Shows the doctor what there is. Returns the findings that are new.
     fn observe(&self, observation: &Observation) -> Vec<Finding> {
         let mut doctor = self.doctor.lock();
         let new = doctor.observe(observation);
-        let known = known(&doctor);
+        let known = Arc::new(doctor.chart());
         drop(doctor);
         *self.known.lock() = known;
         new
@@ -88,35 +88,10 @@ impl Practice {
         let seen = catch_unwind(AssertUnwindSafe(look));
         if seen.is_err() {
             let doctor = Doctor::new(self.advice.clone());
-            *self.known.lock() = known(&doctor);
+            *self.known.lock() = Arc::new(doctor.chart());
             *self.doctor.lock() = doctor;
         }
         seen.ok()
-    }
-}
-
-fn known(doctor: &Doctor) -> Known {
-    let all = Query {
-        since_us: Some(u64::MAX),
-        client: None,
-    };
-    Known {
-        counts: doctor.counts(),
-        report: doctor.report(&all),
-    }
-}
-
-/// What of all findings is asked for.
-fn asked_for(report: &Report, query: &Query) -> Report {
-    let is_wanted = |finding: &&Finding| {
-        let since_us = query.since_us.map(|us| report.unix_us.saturating_sub(us));
-        let is_recent = since_us.is_some_and(|us| finding.last_seen_unix_us >= us);
-        let client = query.client.as_deref();
-        (finding.is_active || is_recent) && client.is_none_or(|it| finding.client.matches(it))
-    };
-    Report {
-        findings: report.findings.iter().filter(is_wanted).cloned().collect(),
-        ..*report
     }
 }
 
@@ -350,6 +325,34 @@ mod tests {
         assert_eq!(asked[1].findings, all.findings[1..]);
         let active: u64 = practice.counts().iter().map(|count| count.active).sum();
         assert_eq!(active, 2);
+    }
+
+    #[test]
+    fn while_the_doctor_thinks_answers_leave_nothing_out() {
+        let practice = practice();
+        let names: Vec<String> = (0..260).map(|it| format!("name-{it:03}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut clients = Clients::new(&names);
+        for _ in 0..12 {
+            practice.observe(&clients.second());
+        }
+        let of = |client: &str| Query {
+            client: Some(client.to_owned()),
+            ..Query::default()
+        };
+        let queries = [Query::default(), of("name-1"), of("name-259"), of("nobody")];
+        let awake = queries.each_ref().map(|query| practice.report(query));
+        let thinking = practice.doctor.lock();
+        let answers = thread::scope(|scope| {
+            let practice = &practice;
+            let ask = |query| scope.spawn(move || practice.report(query));
+            let asked = queries.each_ref().map(ask);
+            asked.map(|answer| answer.join().unwrap())
+        });
+        drop(thinking);
+        assert_eq!(answers, awake);
+        let counts = answers.each_ref().map(|it| (it.findings.len(), it.more));
+        assert_eq!(counts, [(200, 60), (100, 0), (1, 0), (0, 0)]);
     }
 
     #[test]

@@ -89,6 +89,9 @@ fn unreadable(path: &Path, error: io::Error) -> AdviceFolderError {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use cloverleaf_doctor::Client;
+    use cloverleaf_telemetry::Protocol;
+
     use super::*;
 
     const OWN: &str = r#"
@@ -108,8 +111,18 @@ source = "our own repository"
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("own.toml"), OWN).unwrap();
         fs::write(folder.path().join("notes.md"), "not advice").unwrap();
-        load(Some(folder.path())).unwrap();
-        load(None).unwrap();
+        let client = Client {
+            address: [10, 0, 0, 1].into(),
+            protocol: Protocol::Nsq,
+            library: "own".to_owned(),
+            version: String::new(),
+            client_id: String::new(),
+            platform: String::new(),
+        };
+        let name = |advice: Advice| advice.library_name(&client).map(str::to_owned);
+        let with_folder = load(Some(folder.path())).unwrap();
+        assert_eq!(name(with_folder).as_deref(), Some("our own client"));
+        assert_ne!(name(load(None).unwrap()).as_deref(), Some("our own client"));
     }
 
     #[test]
