@@ -19,7 +19,8 @@ pub struct Client {
     pub library: String,
     /// The library's version; empty when it did not say.
     pub version: String,
-    /// The name that it gave itself; empty when none.
+    /// The name that it gave itself; empty when none. An AMQP client names its connections, and
+    /// many number them: `*` stands for what differs from one to the next.
     pub client_id: String,
     /// What it says that it runs on; empty when nothing.
     pub platform: String,
@@ -34,7 +35,10 @@ impl Client {
             protocol,
             library: identity.library.clone(),
             version: identity.version.clone(),
-            client_id: identity.client_id.clone(),
+            client_id: match protocol {
+                Protocol::Amqp => shared_name(&identity.client_id),
+                _ => identity.client_id.clone(),
+            },
             platform: identity.platform.clone(),
         }
     }
@@ -48,6 +52,57 @@ impl Client {
             || has(&format!("{} {}", self.library, self.version))
             || has(self.protocol.name())
     }
+}
+
+/// What the names of a client's connections have in common: without UUIDs, without numbers after
+/// a colon, and without (hexadecimal) ones after a number sign.
+fn shared_name(name: &str) -> String {
+    let mut shared = String::with_capacity(name.len());
+    let whole = without_uuids(name);
+    let mut sign = ' ';
+    for part in whole.split_inclusive([':', '#']) {
+        let (text, end) = match part.strip_suffix([':', '#']) {
+            Some(text) => (text, part.chars().next_back()),
+            None => (part, None),
+        };
+        let is_number = match sign {
+            ':' => text.bytes().all(|byte| byte.is_ascii_digit()),
+            '#' => text.bytes().all(|byte| byte.is_ascii_hexdigit()),
+            _ => false,
+        };
+        match is_number && !text.is_empty() {
+            true => shared.push('*'),
+            false => shared.push_str(text),
+        }
+        shared.extend(end);
+        sign = end.unwrap_or(' ');
+    }
+    shared
+}
+
+fn without_uuids(name: &str) -> String {
+    let mut without = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some(letter) = rest.chars().next() {
+        let is_uuid = rest.get(..UUID_LEN).is_some_and(is_uuid);
+        let taken = match is_uuid {
+            true => UUID_LEN,
+            false => letter.len_utf8(),
+        };
+        without.push(if is_uuid { '*' } else { letter });
+        rest = rest.get(taken..).unwrap_or_default();
+    }
+    without
+}
+
+/// Letters of a UUID as it is written.
+const UUID_LEN: usize = 36;
+
+fn is_uuid(text: &str) -> bool {
+    text.bytes().enumerate().all(|(at, byte)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    })
 }
 
 /// `confluent-kafka 2.3.0 "billing" at 10.0.0.7`. Nothing in it moves the cursor of a terminal.
@@ -112,6 +167,38 @@ mod tests {
             "[::ffff:10.0.0.7]:81".parse().unwrap(),
             &identity,
         )
+    }
+
+    #[test]
+    fn connections_that_are_numbered_belong_to_one_client() {
+        let of = |protocol, name: &str| {
+            let identity = Identity {
+                client_id: name.to_owned(),
+                ..Identity::default()
+            };
+            Client::of(protocol, "10.0.0.7:81".parse().unwrap(), &identity)
+        };
+        let same = [
+            ["billing#1", "billing#2", "billing#*"],
+            ["factory#5c7bfdc1:0", "factory#9a01:12", "factory#*:*"],
+            ["app:17", "app:18", "app:*"],
+            [
+                "é-6f1c2b3a-0d4e-4f5a-8b6c-7d8e9f0a1b2c/a",
+                "é-00000000-1111-2222-3333-444444444444/a",
+                "é-*/a",
+            ],
+        ];
+        for [one, other, shown] in same {
+            let client = of(Protocol::Amqp, one);
+            assert_eq!(client, of(Protocol::Amqp, other));
+            assert_eq!(client.client_id, shown);
+            assert_ne!(of(Protocol::Kafka, one), of(Protocol::Kafka, other));
+        }
+        for name in [
+            "", "billing", "worker-1", "a:b", "c#", "tag#next", "::", "7:",
+        ] {
+            assert_eq!(of(Protocol::Amqp, name).client_id, name);
+        }
     }
 
     #[test]
