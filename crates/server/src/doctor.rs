@@ -246,6 +246,7 @@ mod tests {
         probes: Vec<Probe>,
         sent_us: u64,
         now_us: u64,
+        dice: u64,
     }
 
     impl Clients {
@@ -266,6 +267,7 @@ mod tests {
                 registry,
                 sent_us: 1,
                 now_us: 0,
+                dice: 1,
             }
         }
 
@@ -274,7 +276,12 @@ mod tests {
             let until_us = self.now_us + 1_000_000;
             while self.sent_us < until_us - 12_000 {
                 // A round trip, and what a program does beside, which no clock rules.
-                self.sent_us += 10_200 + self.sent_us * 31 % 700;
+                // Each time is drawn anew: what returns to a grid is a clock.
+                self.dice = self
+                    .dice
+                    .wrapping_mul(0x5851_f42d_4c95_7f2d)
+                    .wrapping_add(1);
+                self.sent_us += 10_200 + (self.dice >> 33) % 700;
                 let us = self.sent_us;
                 for probe in &self.probes {
                     probe.read(100, us);
