@@ -249,6 +249,10 @@ impl Drop for Program {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::io::Read;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
     use super::*;
 
     #[test]
@@ -284,16 +288,31 @@ mod tests {
 
     #[test]
     fn nothing_that_it_started_is_left() {
-        let mut parent = program("sleep 1000 & exit 0");
-        let group = parent.group;
+        let mut command = Command::new("sh");
+        let command = command.args(["-c", "sleep 1000 & exit 0"]);
+        let mut child = command
+            .process_group(0)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = child.stdout.take().unwrap();
+        let mut parent = Program {
+            group: Pid::from_child(&child),
+            child,
+        };
         parent.wait(None, &Stop::default()).unwrap();
-        rustix::process::test_kill_process_group(group).unwrap();
+        let ended_within = |seconds: i64| {
+            let patience = Timespec {
+                tv_sec: seconds,
+                tv_nsec: 0,
+            };
+            let mut pipe = [PollFd::new(&out, PollFlags::IN)];
+            poll(&mut pipe, Some(&patience)).unwrap() > 0
+        };
+        // Whoever lives holds the pipe open; nobody has to have asked for those who do not.
+        assert!(!ended_within(0));
         drop(parent);
-        // A killed process is there until somebody has asked for it, which init does.
-        let begun = Instant::now();
-        while rustix::process::test_kill_process_group(group).is_ok() {
-            assert!(begun.elapsed() < Duration::from_secs(10));
-            thread::yield_now();
-        }
+        assert!(ended_within(10));
+        assert_eq!(out.read(&mut [0; 1]).unwrap(), 0);
     }
 }
