@@ -16,7 +16,7 @@ const SECONDS: u64 = 30;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let registry = Registry::new();
-    let mut doctor = Doctor::new(Advice::embedded()?);
+    let mut doctor = Doctor::new(Advice::embedded());
     let probes: Vec<Probe> = (0..CONNECTIONS)
         .map(|number| {
             let [_, b, c, d] = number.to_be_bytes();

@@ -7,6 +7,8 @@
 mod file;
 mod fill;
 
+use std::sync::{Arc, OnceLock};
+
 use cloverleaf_telemetry::Protocol;
 use serde::{Deserialize, Serialize};
 
@@ -99,21 +101,40 @@ pub(crate) struct Advised {
 /// All advice.
 #[derive(Debug, Clone, Default)]
 pub struct Advice {
-    /// In the order of their files' names.
-    families: Vec<(String, Family)>,
+    has_built_in: bool,
+    own: Vec<(String, Family)>,
+    /// All of them, in the order of their files' names, which copies share. What is built in is
+    /// read when somebody asks: a broker without clients needs none of it.
+    families: Arc<OnceLock<Vec<(String, Family)>>>,
 }
 
 impl Advice {
     /// The advice that is built in.
-    ///
-    /// # Errors
-    /// One of the files is wrong, which the tests of this crate would have said.
-    pub fn embedded() -> Result<Advice, AdviceError> {
-        let mut advice = Advice::default();
-        for (name, text) in embedded::FILES {
-            advice.add(name, text)?;
+    pub fn embedded() -> Advice {
+        Advice {
+            has_built_in: true,
+            ..Advice::default()
         }
-        Ok(advice)
+    }
+
+    fn families(&self) -> &[(String, Family)] {
+        self.families.get_or_init(|| {
+            let built_in = if self.has_built_in {
+                embedded::FILES
+            } else {
+                &[]
+            };
+            // A test has read each of them.
+            let read = |(name, text): &(&str, &str)| {
+                let family = Family::read(name, text).ok()?;
+                Some(((*name).to_owned(), family))
+            };
+            let mut all: Vec<_> = built_in.iter().filter_map(read).collect();
+            all.retain(|(_, it)| self.own.iter().all(|(_, own)| own.family != it.family));
+            all.extend(self.own.iter().cloned());
+            all.sort_by(|a, b| a.0.cmp(&b.0));
+            all
+        })
     }
 
     /// Adds a file of somebody's own, or replaces the one of the same family.
@@ -122,9 +143,9 @@ impl Advice {
     /// It says what is wrong with it, and nothing is changed.
     pub fn add(&mut self, name: &str, text: &str) -> Result<(), AdviceError> {
         let family = Family::read(name, text)?;
-        self.families.retain(|(_, it)| it.family != family.family);
-        self.families.push((name.to_owned(), family));
-        self.families.sort_by(|a, b| a.0.cmp(&b.0));
+        self.own.retain(|(_, it)| it.family != family.family);
+        self.own.push((name.to_owned(), family));
+        self.families = Arc::default();
         Ok(())
     }
 
@@ -136,7 +157,7 @@ impl Advice {
 
     /// Whether this library tells a broker who it is on its first connection only.
     pub(crate) fn tells_once(&self, protocol: Protocol, library: &str) -> bool {
-        let families = self.families.iter().map(|(_, family)| family);
+        let families = self.families().iter().map(|(_, family)| family);
         let mut entries = families
             .filter(|family| family.protocol == protocol)
             .flat_map(|family| &family.client);
@@ -146,7 +167,7 @@ impl Advice {
     /// The family and the client in it that fit most.
     fn recognise(&self, client: &Client) -> Option<(&Family, &ClientEntry)> {
         let mut best: Option<(usize, &Family, &ClientEntry)> = None;
-        for (_, family) in &self.families {
+        for (_, family) in self.families() {
             if family.protocol != client.protocol {
                 continue;
             }
@@ -195,7 +216,7 @@ impl Advice {
                 entry: None,
                 version: None,
             };
-            let mut general = self.families.iter().map(|(_, family)| family);
+            let mut general = self.families().iter().map(|(_, family)| family);
             let general = general.find(|it| it.general && it.protocol == client.protocol);
             if let Some(family) = general {
                 let fitting = family.advice.iter().filter(|it| case.fits(it));

@@ -114,7 +114,7 @@ mod tests {
             Host {
                 registry: Registry::new(),
                 names: Names::default(),
-                advice: Advice::embedded().unwrap(),
+                advice: Advice::embedded(),
             }
         }
 

@@ -20,7 +20,7 @@ use proptest::prelude::*;
 const FORBIDDEN: &[char] = &['\n', '\u{1b}', '\0'];
 
 fn doctor() -> Doctor {
-    Doctor::new(Advice::embedded().unwrap())
+    Doctor::new(Advice::embedded())
 }
 
 /// A number of any size; small ones are as likely as large ones.

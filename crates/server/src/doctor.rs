@@ -305,7 +305,7 @@ mod tests {
     }
 
     fn practice() -> Practice {
-        Practice::new(Advice::embedded().unwrap())
+        Practice::new(Advice::embedded())
     }
 
     #[test]

@@ -34,9 +34,6 @@ pub enum AdviceFolderError {
         /// What is wrong with it.
         error: AdviceError,
     },
-    /// What is built in is wrong, which tests should have said.
-    #[error(transparent)]
-    Embedded(#[from] AdviceError),
 }
 
 /// What is built in, and of `folder` all `*.toml` files, in the order of their names: each adds a
@@ -45,7 +42,7 @@ pub enum AdviceFolderError {
 /// # Errors
 /// The first file that is not usable: a broker with half of the advice would mislead.
 pub(crate) fn load(folder: Option<&Path>) -> Result<Advice, AdviceFolderError> {
-    let mut advice = Advice::embedded()?;
+    let mut advice = Advice::embedded();
     let Some(folder) = folder else {
         return Ok(advice);
     };

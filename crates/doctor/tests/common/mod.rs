@@ -78,7 +78,7 @@ impl World {
     pub fn new() -> World {
         World {
             registry: Registry::new(),
-            doctor: Doctor::new(Advice::embedded().unwrap()),
+            doctor: Doctor::new(Advice::embedded()),
             now_us: 100 * S,
             models: Vec::new(),
             rtts: Rc::default(),
