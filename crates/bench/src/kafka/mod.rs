@@ -53,6 +53,8 @@ const MESSAGE_EXTRA_BYTES: usize = 1_000;
 const HELD_MESSAGES: u32 = 100_000;
 /// After so long a message without an answer is given up.
 const GIVE_UP_MS: u32 = 30_000;
+/// When the library looks again whether there is room for more of a partition.
+const FETCH_AGAIN_MS: u32 = 10;
 /// Options of a URL that are not the library's.
 const OWN_OPTIONS: [&str; 4] = ["client", "durability", "pid", "replication"];
 /// Options that begin so are the topic's.
@@ -166,6 +168,10 @@ impl Kafka {
         self.set(&mut config, "enable.auto.commit", false);
         self.set(&mut config, "enable.auto.offset.store", false);
         self.set(&mut config, "auto.offset.reset", "error");
+        // By default the library asks for nothing for a second once it holds more than
+        // `queued.min.messages`, and may have nothing for most of it. Users of whom the doctor says
+        // so set this as well (docs/doctor/fetch-rhythm.md).
+        self.set(&mut config, "fetch.queue.backoff.ms", FETCH_AGAIN_MS);
         if plan.size_bytes + MESSAGE_EXTRA_BYTES > MESSAGE_BYTES_MAX {
             let bytes = plan.size_bytes + MESSAGE_EXTRA_BYTES;
             self.set(&mut config, "message.max.bytes", bytes);
