@@ -75,7 +75,7 @@ fn work(probe: &Probe, from_us: u64, seed: u64) {
         if number % 3 == 0 {
             probe.delivered(1, 0);
             probe.credit_used(1, at_us);
-            probe.acked(9_000 + number * 211);
+            probe.acked_many(1, 9_000 + number * 211);
             probe.acks(1, 0, at_us + 50);
             probe.credit_used(0, at_us + 50);
         }

@@ -156,7 +156,7 @@ fn work_that_takes_longer_than_the_deadline_is_found() {
         }
         if second % 10 == 0 {
             probe.delivered(1, 0);
-            probe.acked(50 * S);
+            probe.acked_many(1, 50 * S);
             probe.acks(1, 0, world.now_us);
         }
         world.run(1);

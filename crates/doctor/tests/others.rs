@@ -243,7 +243,7 @@ impl Model for HeldBack {
             self.probe.delivered(10, 0);
             self.probe.credit_used(10, self.at_us);
             self.probe.no_credit_begins(self.at_us);
-            self.probe.acked(self.rtt_us);
+            self.probe.acked_many(1, self.rtt_us);
             self.probe.acks(1, 0, first_us);
             self.probe.acked_many(9, self.rtt_us + self.hole_us);
             self.probe.acks(9, 0, rest_us);

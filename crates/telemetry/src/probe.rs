@@ -373,17 +373,9 @@ impl Recorder {
         }
     }
 
-    /// One message was acknowledged this long after its delivery; [`Recorder::acks`] counts them
-    /// once per socket read. Where many come in a read, [`AckLatencies`](crate::AckLatencies)
-    /// costs less.
-    #[inline]
-    pub fn acked(&self, latency_us: u64) {
-        if ENABLED {
-            self.ack_latency_us.record(latency_us);
-        }
-    }
-
-    /// `count` messages were acknowledged at once, this long after the delivery of the newest.
+    /// `count` messages were acknowledged at once, this long after the delivery of the newest;
+    /// [`Recorder::acks`] counts them once per socket read. Messages that are acknowledged one by
+    /// one cost less with [`AckLatencies`](crate::AckLatencies).
     #[inline]
     pub fn acked_many(&self, count: u64, latency_us: u64) {
         if ENABLED {

@@ -157,7 +157,7 @@ fn time_without_credit_accumulates() {
 #[test]
 fn acknowledgements_count_order_and_rhythm() {
     let probe = recorder();
-    probe.acked(70);
+    probe.acked_many(1, 70);
     probe.acked_many(2, 90);
     probe.acks(2, 1, 1_000);
     probe.acks(1, 0, 1_500);

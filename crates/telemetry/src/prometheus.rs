@@ -307,7 +307,7 @@ mod tests {
             library: "my\"lib\\\n".into(),
             ..Identity::default()
         });
-        probes[0].acked(3);
+        probes[0].acked_many(1, 3);
         let mut text = MetricText::new();
         render(&mut text, &registry.snapshot(3, |_| None), connections_max);
         text.finish()

@@ -248,7 +248,7 @@ mod tests {
         first.read(100, 7);
         first.request(3, 90, 7, 8);
         second.delivered(4, 1);
-        second.acked(50);
+        second.acked_many(1, 50);
         second.acks(1, 0, 60);
         let before = registry.snapshot(10, |_| None);
         assert_eq!(before.connections.len(), 2);

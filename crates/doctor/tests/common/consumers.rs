@@ -172,7 +172,7 @@ impl Takers {
                 let taker = &mut self.takers[taker];
                 taker.in_flight -= 1;
                 let (now_us, then_us) = (UNIX_US + at_us, UNIX_US + delivered_us);
-                taker.probe.acked(now_us - then_us);
+                taker.probe.acked_many(1, now_us - then_us);
                 let in_order = u64::from(message >= taker.last_ack);
                 taker.last_ack = message;
                 taker.probe.acks(in_order, 1 - in_order, at_us);
