@@ -43,7 +43,7 @@ fn is_found(story: &str, setting: &str) {
     let told = told(&[story]);
     assert_eq!(told["is_good"], true, "{told:#}");
     assert_eq!(told["finding"]["rule"], story, "{told:#}");
-    assert_eq!(told["change"][0], setting, "{told:#}");
+    assert_eq!(told["change"]["setting"], setting, "{told:#}");
     assert!(told["found_s"].as_f64().unwrap() <= 15.0, "{told:#}");
     let factor = told["after"].as_f64().unwrap() / told["predicted"].as_f64().unwrap();
     assert!((1.0 / 1.5..1.5).contains(&factor), "{told:#}");

@@ -26,6 +26,14 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
+/// A number of messages: `1 message`, `250 messages`.
+pub(crate) fn messages(count: f64) -> String {
+    match number(count) {
+        one if one == "1" => "1 message".to_owned(),
+        many => format!("{many} messages"),
+    }
+}
+
 /// A share: `97 %`.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)

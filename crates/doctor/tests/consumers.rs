@@ -31,7 +31,7 @@ fn rate_with(credit: u64, job_us: u64) -> f64 {
 
 #[test]
 fn a_prefetch_of_one_over_a_long_way_is_too_small() {
-    for (credit, job_us) in [(1, 30), (1, 500), (4, 100)] {
+    for (credit, job_us) in [(1, 30), (1, 500), (4, 100), (10, 100), (40, 100)] {
         let mut world = World::new();
         let one = taker(&mut world, &pika(), credit, 0);
         let start_us = world.now_us;
@@ -201,6 +201,15 @@ mod healthy {
     fn a_well_filled_window() {
         alone(200, 1, |_| 100);
         alone(1000, 4, |_| 50);
+    }
+
+    /// It works on a message for a hundredth of the round trip, and all the time.
+    #[test]
+    fn a_window_that_is_just_filled() {
+        for credit in [104, 110, 130, 180] {
+            alone(credit, 1, |_| 100);
+            alone(credit, 1, |number| 50 + number * 7919 % 100);
+        }
     }
 
     #[test]

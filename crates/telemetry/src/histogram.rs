@@ -182,12 +182,26 @@ impl HistogramSnapshot {
 
     /// How many values lie in buckets whose middle is between `low` and `high`, both included.
     pub fn count_between(&self, low: u64, high: u64) -> u64 {
-        let within = |bucket: u16| {
-            let (first, last) = bounds_of(usize::from(bucket));
-            (low..=high).contains(&(first + (last - first) / 2))
-        };
-        let counts = self.buckets.iter().filter(|(bucket, _)| within(*bucket));
-        counts.map(|(_, count)| count).sum()
+        let middles = self.middles();
+        let within = middles.filter(|(middle, _)| (low..=high).contains(middle));
+        within.map(|(_, count)| count).sum()
+    }
+
+    /// The sum of the values in buckets whose middle is more than `low`: each counts as the middle
+    /// of its bucket, at most a sixteenth off.
+    pub fn sum_above(&self, low: u64) -> f64 {
+        let above = self.middles().filter(|(middle, _)| *middle > low);
+        above
+            .map(|(middle, count)| middle as f64 * count as f64)
+            .sum()
+    }
+
+    /// The middles of buckets, and how many values are in each.
+    fn middles(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.buckets.iter().map(|(bucket, count)| {
+            let (first, last) = bounds_of(usize::from(*bucket));
+            (first + (last - first) / 2, *count)
+        })
     }
 
     /// Adds the same value `count` times.

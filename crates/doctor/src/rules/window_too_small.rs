@@ -8,7 +8,7 @@ use crate::advice::Side;
 use crate::finding::{Confidence, Fact, Measure, Prediction};
 use crate::rules::nagle::window_share;
 use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
-use crate::units::{number, percent, time};
+use crate::units::{messages, number, percent, time};
 
 /// Share of the time in which all credit is used up while messages wait.
 const USED_UP_MIN: f64 = 0.9;
@@ -37,9 +37,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     {
         return None;
     }
-    // Messages that come together are worked on one after the other: the mean one waits for half
-    // of the others. A client that works on them side by side is faster than this.
-    let work_us = (2.0 * (latency_us - rtt_us).max(0.0) / (credit + 1.0)).max(WORK_US_MIN);
+    let work_us = work_us(patient, latency_us, rtt_us);
     let rate = patient.short.per_second(acks);
     // Credit and latency have to explain the rate, or something else limits it.
     let explained = credit * 1e6 / latency_us.max(1.0);
@@ -49,8 +47,9 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let wanted = (credit * CREDIT_FACTOR).min((latency_us / work_us).ceil().max(credit + 1.0));
     let after = (wanted * rate / credit).min(1e6 / work_us).max(rate);
     let arithmetic = format!(
-        "now {credit} messages per {latency} = {rate}/s; with {wanted} per {latency}, but no more \
-         than 1 per {work}, which the client takes itself = {after}/s",
+        "now {now} per {latency} = {rate}/s; with {wanted} per {latency}, but no more than 1 per \
+         {work}, which the client takes itself at most = {after}/s",
+        now = messages(credit),
         latency = time(latency_us),
         rate = number(rate),
         work = time(work_us),
@@ -67,7 +66,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         Fact::new(
             "credit",
             credit,
-            format!("it takes {} messages at a time at most", number(credit)),
+            format!("it takes {} at a time at most", messages(credit)),
         ),
         Fact::new(
             "no_credit_share",
@@ -97,8 +96,31 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         evidence,
         window_us: patient.short.span_us,
         prediction,
-        unseen: vec!["how much memory more messages take at the consumer".to_owned()],
+        unseen: vec![
+            "how much memory more messages take at the consumer".to_owned(),
+            "how fast the client is when it need not wait; what it then lacks is said again"
+                .to_owned(),
+        ],
         variables: Variables::from([("credit", (wanted / consumers).ceil())]),
         place: patient.place(),
     })
+}
+
+/// What the client takes for a message at most: it works on none of them for longer than the
+/// round trip leaves, and on all of them not for longer than acknowledgements keep coming.
+///
+/// ```text
+/// acknowledgements   ||||||            ||||||            ||||||     six at a time
+///                    work   round trip
+/// ```
+fn work_us(patient: &Patient<'_>, latency_us: f64, rtt_us: f64) -> f64 {
+    let flow = &patient.short.flow;
+    let (acks, gaps) = (flow.counters.acks as f64, &flow.histograms.ack_gap_us);
+    let on_one_us = (latency_us - rtt_us).max(0.0);
+    let pause_us = (latency_us / 2.0) as u64;
+    let pauses = gaps.count_between(pause_us + 1, u64::MAX) as f64;
+    // Before the first that comes after a pause it has worked on that one.
+    let idle_us = gaps.sum_above(pause_us) - pauses * on_one_us;
+    let busy_us = patient.short.span_us as f64 - idle_us;
+    on_one_us.min(busy_us / acks).max(WORK_US_MIN)
 }

@@ -28,9 +28,11 @@ mod partitions;
 #[cfg(feature = "kafka")]
 mod sync_produce;
 
+use std::fmt;
 use std::time::Duration;
 
 use cloverleaf_doctor::{Change, Finding, Rule};
+use serde::Serialize;
 
 pub(crate) use perform::perform;
 pub(crate) use stage::Stage;
@@ -73,7 +75,7 @@ pub(crate) enum ValueIn {
 }
 
 /// The change that the client makes.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Serialize)]
 pub(crate) struct Fix {
     /// The setting, as the finding names it.
     pub(crate) setting: String,
@@ -87,6 +89,20 @@ impl Fix {
         let value = self.value.as_deref().unwrap_or_default();
         let number = value.parse();
         number.map_err(|_| format!("\"{value}\" for {} is no number", self.setting))
+    }
+
+    /// Whether it goes further than one that was made: what that brought shows that more of it
+    /// would bring more.
+    pub(crate) fn exceeds(&self, made: &Fix) -> bool {
+        let numbers = self.number().ok().zip(made.number().ok());
+        self.setting == made.setting && numbers.is_some_and(|(next, made)| next > made)
+    }
+}
+
+impl fmt::Display for Fix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.setting)?;
+        self.value.iter().try_for_each(|it| write!(f, " = {it}"))
     }
 }
 
@@ -157,6 +173,25 @@ mod tests {
         assert_eq!(number_in(code, "buffer_unordered(").as_deref(), Some("10"));
         assert_eq!(number_in(code, "collect("), None);
         assert_eq!(number_in(code, "map("), None);
+    }
+
+    #[test]
+    fn a_further_step_is_one_to_a_greater_value_of_the_same_setting() {
+        let fix = |setting: &str, value: Option<&str>| Fix {
+            setting: setting.to_owned(),
+            value: value.map(ToOwned::to_owned),
+        };
+        let made = fix("basic_qos", Some("10"));
+        assert!(fix("basic_qos", Some("77")).exceeds(&made));
+        for other in [
+            fix("basic_qos", Some("10")),
+            fix("basic_qos", Some("9")),
+            fix("basic_qos", None),
+            fix("concurrency", Some("77")),
+        ] {
+            assert!(!other.exceeds(&made), "{other}");
+        }
+        assert_eq!(made.to_string(), "basic_qos = 10");
     }
 
     #[test]

@@ -42,8 +42,8 @@ pub(crate) struct Told {
     pub(crate) found_s: Option<f64>,
     /// What it said.
     pub(crate) finding: Option<Finding>,
-    /// The change that was made, and its value.
-    pub(crate) change: Option<(String, Option<String>)>,
+    /// The change that was made.
+    pub(crate) change: Option<Fix>,
     /// The unit of the next three.
     pub(crate) unit: &'static str,
     /// What was measured before the change.
@@ -52,7 +52,7 @@ pub(crate) struct Told {
     pub(crate) predicted: f64,
     /// What was measured after it.
     pub(crate) after: f64,
-    /// What the doctor says of the client after the change: the rules.
+    /// What the doctor says of the client after the change: rules, and what they would change.
     pub(crate) afterwards: Vec<String>,
     /// What is not as it should be.
     pub(crate) problems: Vec<String>,
@@ -147,7 +147,7 @@ impl Act<'_> {
             Ok(fix) => fix,
             Err(problem) => return Ok(Err(problem)),
         };
-        self.told.change = Some((fix.setting.clone(), fix.value.clone()));
+        self.told.change = Some(fix.clone());
         self.after(fix, measure, measured)
     }
 
@@ -206,7 +206,7 @@ impl Act<'_> {
     }
 
     fn after(&mut self, fix: Fix, measure: Measure, measured: Duration) -> Result<Ended, LabError> {
-        let playing = self.begin(Some(fix), 2)?;
+        let playing = self.begin(Some(fix.clone()), 2)?;
         if !self.rest(&playing, WARM_UP) {
             return Ok(playing.end().and(Err("it was ended".to_owned())));
         }
@@ -223,8 +223,16 @@ impl Act<'_> {
         self.told.after = value(measure, &count);
         let since_unix_us = report.unix_us.saturating_sub(measured.as_micros() as u64);
         let now = report.findings.iter();
-        let now = now.filter(|it| it.first_seen_unix_us >= since_unix_us);
-        self.told.afterwards = now.map(|it| it.rule.to_string()).collect();
+        for finding in now.filter(|it| it.first_seen_unix_us >= since_unix_us) {
+            let next = self.story.fix(finding).ok();
+            if finding.rule == self.story.rule && !next.as_ref().is_some_and(|it| it.exceeds(&fix))
+            {
+                let problem = "after the change the doctor finds the same".to_owned();
+                self.told.problems.push(problem);
+            }
+            let next = next.map_or(String::new(), |it| format!(" ({it})"));
+            self.told.afterwards.push(format!("{}{next}", finding.rule));
+        }
         let factor = self.told.factor();
         if !(1.0 / FACTOR_MAX..=FACTOR_MAX).contains(&factor) {
             let problem = format!("the prediction is wrong: measured is {factor:.2} of it");

@@ -26,11 +26,8 @@ impl Told {
         if let Some(found_s) = self.found_s {
             out.push_str(&format!("Found after {found_s:.1} s.\n"));
         }
-        if let Some((setting, value)) = &self.change {
-            let value = value
-                .as_deref()
-                .map_or(String::new(), |it| format!(" = {it}"));
-            out.push_str(&format!("Changed: {setting}{value}\n"));
+        if let Some(change) = &self.change {
+            out.push_str(&format!("Changed: {change}\n"));
         }
         if self.after > 0.0 {
             let shown = |value: f64| match self.unit.starts_with("ms") {
