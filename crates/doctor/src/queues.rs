@@ -25,7 +25,7 @@ pub const PARTITIONS_MAX: usize = 1024;
 pub const ALL_PARTITIONS_MAX: usize = 65_536;
 
 /// How far apart the two looks at partitions are at least.
-const MARK_US: u64 = 8_000_000;
+const MARK_US: u64 = 6_000_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Look {

@@ -30,8 +30,7 @@ pub(super) fn story() -> Story {
         rtt: Duration::from_millis(5),
         broker: &[],
         with_tls: false,
-        // A group needs seconds to come together.
-        found_within_s: 20.0,
+        found_within_s: 15.0,
         measured_s: 8.0,
         play,
     }
