@@ -22,7 +22,14 @@ pub(crate) fn queues(
     let mut queues = Vec::new();
     for topic in context.broker.topics() {
         for subscription in topic.subscriptions().iter() {
-            queues.extend(queue(subscription, &protocols));
+            queues.extend(queue(topic.name(), subscription, &protocols));
+        }
+    }
+    // Queues that a connection has for itself, or whose name the broker made, are in topics whose
+    // names nobody knows.
+    for own in context.amqp_host.queues() {
+        if own.topic.options().hidden {
+            queues.extend(queue(&own.name, &own.subscription, &protocols));
         }
     }
     // A group and a channel of one topic may have the same name, and who looks at both by it
@@ -37,7 +44,11 @@ fn place(queue: &Queue) -> (String, String) {
     (queue.topic.clone(), queue.name.clone())
 }
 
-fn queue(subscription: &Subscription, protocols: &HashMap<u64, Protocol>) -> Option<Queue> {
+fn queue(
+    topic: &str,
+    subscription: &Subscription,
+    protocols: &HashMap<u64, Protocol>,
+) -> Option<Queue> {
     let SubscriptionLook { depth, consumers } = subscription.look();
     let mut protocol = None;
     let mut ack_wait_ms: Option<u64> = None;
@@ -55,7 +66,7 @@ fn queue(subscription: &Subscription, protocols: &HashMap<u64, Protocol>) -> Opt
         seen.push(consumer(look));
     }
     Some(Queue {
-        topic: subscription.topic_name().to_owned(),
+        topic: topic.to_owned(),
         name: subscription.name().to_owned(),
         protocol: protocol?,
         backlog: depth,

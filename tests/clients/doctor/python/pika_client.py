@@ -15,9 +15,8 @@ def connection(name):
     return pika.BlockingConnection(PARAMETERS)
 
 
-def queue(channel, name, messages):
-    """A queue with so many messages, which are published without waiting for anything."""
-    channel.queue_declare(name)
+def fill(channel, name, messages):
+    """Publishes so many messages to a queue without waiting for anything."""
     for _ in range(messages):
         channel.basic_publish("", name, b"v" * 200)
 
@@ -48,10 +47,12 @@ def sync_produce():
 
 @kit.story
 def window_too_small():
+    """In a queue that its connection has for itself."""
     time, channel = kit.Time(), connection(kit.STORY).channel()
-    queue(channel, "pika-window", 5000)
+    name = channel.queue_declare("", exclusive=True).method.queue
+    fill(channel, name, 5000)
     channel.basic_qos(prefetch_count=1)
-    assert consume(channel, "pika-window", time, 0), "nothing came"
+    assert consume(channel, name, time, 0), "nothing came"
     channel.connection.close()
 
 
