@@ -30,7 +30,8 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
@@ -104,6 +105,15 @@ impl Refused {
 
     pub(crate) fn conflict(why: impl Into<String>) -> Self {
         Refused(StatusCode::CONFLICT, why.into())
+    }
+}
+
+/// The query string, or why it is none: said as every other refusal is.
+pub(crate) type Asked<T> = Result<Query<T>, QueryRejection>;
+
+impl From<QueryRejection> for Refused {
+    fn from(rejection: QueryRejection) -> Refused {
+        Refused(rejection.status(), rejection.body_text())
     }
 }
 

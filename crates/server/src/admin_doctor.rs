@@ -13,7 +13,7 @@ use axum::response::IntoResponse;
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
 
-use crate::admin::{Context, Refused};
+use crate::admin::{Asked, Context, Refused};
 
 /// Longest text that a client is looked for by: no part of a client has more.
 const CLIENT_BYTES_MAX: usize = 1024;
@@ -29,8 +29,9 @@ pub(crate) struct DoctorQuery {
 /// `GET /api/doctor`
 pub(crate) async fn report(
     State(context): Context,
-    Query(query): Query<DoctorQuery>,
+    query: Asked<DoctorQuery>,
 ) -> Result<impl IntoResponse, Refused> {
+    let Query(query) = query?;
     let client = query.client.filter(|text| !text.is_empty());
     if client
         .as_ref()

@@ -13,7 +13,7 @@ use cloverleaf_log::{Batch, Offset, PartitionLog, Read, Record};
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
-use crate::admin::{Context, Refused};
+use crate::admin::{Asked, Context, Refused};
 use crate::admin_topics::find;
 use crate::admin_types::{Bytes, MessagePage, MessageView};
 use crate::context::ServerContext;
@@ -49,8 +49,9 @@ pub(crate) struct ReadQuery {
 pub(crate) async fn read(
     State(context): Context,
     Path(topic): Path<String>,
-    Query(query): Query<ReadQuery>,
+    query: Asked<ReadQuery>,
 ) -> Result<Json<MessagePage>, Refused> {
+    let Query(query) = query?;
     let topic = find(&context, &topic)?;
     let log = topic.partition(query.partition).ok_or_else(|| {
         Refused::not_found(format!(

@@ -13,7 +13,7 @@ use cloverleaf_telemetry::{
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::admin::{Context, Refused};
+use crate::admin::{Asked, Context, Refused};
 use crate::admin_topics::find;
 use crate::context::ServerContext;
 use crate::timeline_types::{
@@ -48,8 +48,9 @@ pub struct TimelineQuery {
 /// `GET /api/timeline?topic=T&topic=U&subscription=S&last=SECONDS`
 pub(crate) async fn timeline(
     State(context): Context,
-    Query(pairs): Query<Vec<(String, String)>>,
+    pairs: Asked<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Refused> {
+    let Query(pairs) = pairs?;
     let mut query = TimelineQuery::default();
     for (key, value) in pairs {
         match key.as_str() {
@@ -457,7 +458,7 @@ mod tests {
         let runtime = { runtime }.enable_all().build().unwrap();
         let asked = vec![("topic".to_owned(), "none".to_owned())];
         runtime.block_on(async {
-            let mut answer = pin!(timeline(State(server.context().clone()), Query(asked)));
+            let mut answer = pin!(timeline(State(server.context().clone()), Ok(Query(asked))));
             let mut waiting = std::task::Context::from_waker(Waker::noop());
             let first = answer.as_mut().poll(&mut waiting);
             assert!(matches!(first, Poll::Pending), "the thread itself did it");

@@ -228,6 +228,7 @@ fn questions_that_make_no_sense_are_refused() {
     for query in ["?since=soon", "?since=-1", "?sinse=3"] {
         let answer = admin(&broker, &format!("/api/doctor{query}"));
         assert_eq!(answer.status, 400, "{query}: {}", answer.body);
+        assert!(answer.body.starts_with(r#"{"error":"#), "{}", answer.body);
     }
     let long = "x".repeat(2000);
     assert_eq!(
