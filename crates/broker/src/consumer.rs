@@ -117,15 +117,18 @@ impl Consumer {
     /// Acknowledges one message.
     pub fn ack(&self, id: MessageId) -> Result<Settlement, NotInFlight> {
         let mut result = Err(NotInFlight);
-        self.ack_many(&[id], |_, settled| result = settled);
+        self.ack_many(&[id], |_, settled, _| result = settled);
         result
     }
 
-    /// Acknowledges messages in one go; `settled` hears of each. It must not call the broker.
+    /// Acknowledges messages in one go; `settled` hears of each. It must not call the broker. The
+    /// last that it hears is how long the consumer had the message, in microseconds, if its
+    /// deadline has passed meanwhile, as far as that is remembered: of a message that was delivered
+    /// to it again the acknowledgement may be good all the same.
     pub fn ack_many(
         &self,
         ids: &[MessageId],
-        settled: impl FnMut(MessageId, Result<Settlement, NotInFlight>),
+        settled: impl FnMut(MessageId, Result<Settlement, NotInFlight>, Option<u64>),
     ) {
         self.subscription.ack_many(self.slot, ids, settled);
     }

@@ -11,6 +11,7 @@ use crate::consumer::Holding;
 use crate::holds::Holds;
 use crate::options::{ConsumerOptions, Dispatch, SubscriptionOptions};
 use crate::outbox::Outbox;
+use crate::overdue::Overdue;
 use crate::ranking::{Place, Ranking};
 use crate::shared_window::SharedWindow;
 
@@ -37,6 +38,8 @@ pub(crate) struct ConsumerState {
     pub(crate) delivered: u64,
     /// Messages that were taken from it because it held them for too long.
     timed_out: u64,
+    /// The latest of these, while it may still answer them.
+    pub(crate) overdue: Option<Box<Overdue>>,
     /// Where it stands in the ranking, if it does.
     pub(crate) place: Option<Place>,
     /// What the timeline shows of it.
@@ -58,6 +61,7 @@ impl ConsumerState {
             arrival,
             delivered: 0,
             timed_out: 0,
+            overdue: None,
             place: None,
             holds: None,
         };
@@ -219,6 +223,22 @@ impl Consumers {
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&ConsumerState> {
         self.slots.get(slot as usize).and_then(Option::as_ref)
+    }
+
+    /// What a consumer has not answered in time, for as long as its answers are looked at.
+    #[inline]
+    pub(crate) fn take_overdue(&mut self, slot: u32) -> Option<Box<Overdue>> {
+        self.slots.get_mut(slot as usize)?.as_mut()?.overdue.take()
+    }
+
+    /// The rest of it.
+    #[inline]
+    pub(crate) fn keep_overdue(&mut self, slot: u32, overdue: Option<Box<Overdue>>) {
+        if let Some(overdue) = overdue.filter(|it| !it.is_empty())
+            && let Some(Some(consumer)) = self.slots.get_mut(slot as usize)
+        {
+            consumer.overdue = Some(overdue);
+        }
     }
 
     /// Changes a consumer, and with it its place in the ranking.

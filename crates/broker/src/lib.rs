@@ -36,6 +36,7 @@ mod message;
 mod moving;
 mod options;
 mod outbox;
+mod overdue;
 mod partitions;
 mod pick;
 mod publish;

@@ -19,23 +19,31 @@ impl Subscription {
         self: &Arc<Self>,
         slot: u32,
         ids: &[MessageId],
-        mut settled: impl FnMut(MessageId, Result<Settlement, NotInFlight>),
+        mut settled: impl FnMut(MessageId, Result<Settlement, NotInFlight>, Option<u64>),
     ) {
         self.change(|state| {
             let now_us = state.now_us;
             let mut count = 0;
+            // Nearly always there are none.
+            let mut overdue = state.consumers.take_overdue(slot);
             let mut ending = Ending::new(&mut state.consumers, slot, HoldEnd::Acked, now_us);
             for id in ids {
-                match state.ledger.ack(*id, slot) {
+                let result = state.ledger.ack(*id, slot);
+                let late_us = overdue.as_mut().and_then(|overdue| {
+                    let again_us = result.as_ref().ok().map(|done| done.delivered_us);
+                    overdue.answered(*id, again_us, now_us)
+                });
+                match result {
                     Ok(done) => {
                         ending.add(id.partition, id.offset, 1, done);
                         count += 1;
-                        settled(*id, Ok(done.settlement(now_us)));
+                        settled(*id, Ok(done.settlement(now_us)), late_us);
                     }
-                    Err(error) => settled(*id, Err(error)),
+                    Err(error) => settled(*id, Err(error), late_us),
                 }
             }
             ending.finish(count.into());
+            state.consumers.keep_overdue(slot, overdue);
             state.settle(slot, count);
             self.counters
                 .acknowledged
@@ -200,6 +208,10 @@ impl Subscription {
                     let end = HoldEnd::TimedOut;
                     state.note_end(consumer, (id, count), settled, end);
                     state.time_out(consumer, count);
+                    state.consumers.change(consumer, |it| {
+                        let overdue = it.overdue.get_or_insert_default();
+                        overdue.add(id, count, settled.delivered_us);
+                    });
                     self.counters
                         .timed_out
                         .fetch_add(u64::from(count), Ordering::Relaxed);

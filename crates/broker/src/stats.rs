@@ -76,6 +76,8 @@ pub struct ConsumerLook {
     pub in_flight: u32,
     /// How long it may take for a message, in milliseconds; `None` without a limit.
     pub ack_wait_ms: Option<u64>,
+    /// How long that could be at most, if it asked for it; `None` without a limit.
+    pub ack_wait_max_ms: Option<u64>,
 }
 
 /// A subscription as the doctor looks at it.
@@ -103,6 +105,7 @@ impl Subscription {
                 credit: consumer.in_flight.saturating_add(room),
                 in_flight: consumer.in_flight,
                 ack_wait_ms: consumer.options.ack_wait_ms,
+                ack_wait_max_ms: consumer.options.ack_wait_max_ms,
             });
         }
         SubscriptionLook {

@@ -184,7 +184,7 @@ fn what_is_acknowledged_together_is_one_piece() {
     let got = receive(&consumer).unwrap();
     world.advance(3);
     let ids: Vec<_> = got.iter().map(|it| it.id).collect();
-    consumer.ack_many(&ids, |_, settled| assert!(settled.is_ok()));
+    consumer.ack_many(&ids, |_, settled, _| assert!(settled.is_ok()));
     let expected = [(0, 500, 0, 0, 3, 1, HoldEnd::Acked)];
     assert_eq!(holds_of(&subscription.holds(0), 1), expected);
 }

@@ -94,6 +94,7 @@ fn queue(probes: &[Probe]) -> Queue {
         protocol: Protocol::Nsq,
         backlog: 1,
         deadline_us: Some(60_000_000),
+        deadline_us_max: Some(900_000_000),
         consumers: probes.iter().map(consumer).collect(),
         partitions: Vec::new(),
     }

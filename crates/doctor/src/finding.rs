@@ -90,6 +90,30 @@ pub enum Measure {
     LatencyUs,
 }
 
+/// What a prediction is, where something that the gain depends on is known from one side only.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// So much, as far as the numbers are right.
+    #[default]
+    Exact,
+    /// So much or more.
+    AtLeast,
+    /// So much or less.
+    AtMost,
+}
+
+impl Bound {
+    /// What stands before the number, with a space behind it.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Bound::Exact => "",
+            Bound::AtLeast => "at least ",
+            Bound::AtMost => "up to ",
+        }
+    }
+}
+
 /// What the change brings, by the numbers that were measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
@@ -101,6 +125,9 @@ pub struct Prediction {
     pub after: f64,
     /// How many times better.
     pub gain: f64,
+    /// Whether the gain is that, or that at least, or at most.
+    #[serde(default)]
+    pub bound: Bound,
     /// How that was reckoned.
     pub arithmetic: String,
 }
@@ -112,7 +139,8 @@ impl Prediction {
             measure,
             now,
             after,
-            gain: after / now,
+            gain: gain(now, after),
+            bound: Bound::Exact,
             arithmetic,
         }
     }
@@ -123,10 +151,23 @@ impl Prediction {
             measure: Measure::LatencyUs,
             now: now_us,
             after: after_us,
-            gain: now_us / after_us,
+            gain: gain(after_us, now_us),
+            bound: Bound::Exact,
             arithmetic,
         }
     }
+
+    /// The same, as what it is.
+    pub(crate) fn bounded(self, bound: Bound) -> Prediction {
+        Prediction { bound, ..self }
+    }
+}
+
+/// How many times as much; nothing where that cannot be reckoned.
+fn gain(less: f64, more: f64) -> f64 {
+    Some(more / less)
+        .filter(|gain| gain.is_finite())
+        .unwrap_or_default()
 }
 
 /// One cause of slowness, of one client.

@@ -40,7 +40,7 @@ mod window;
 pub use advice::{Advice, AdviceError, Change, How, Kind, Side};
 pub use client::Client;
 pub use doctor::{Chart, Doctor, Query, Report, RuleCount};
-pub use finding::{Confidence, Fact, Finding, Measure, Prediction, Severity};
+pub use finding::{Bound, Confidence, Fact, Finding, Measure, Prediction, Severity};
 pub use observation::{Consumer, Observation, Partition, Queue};
 pub use queues::{ALL_PARTITIONS_MAX, PARTITIONS_MAX};
 pub use rules::Rule;

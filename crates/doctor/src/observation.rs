@@ -30,6 +30,9 @@ pub struct Queue {
     /// How long a consumer may take for a message before it goes to another, in microseconds;
     /// `None` when there is no limit.
     pub deadline_us: Option<u64>,
+    /// How long that may be at most, whatever a consumer asks for; `None` when there is no limit.
+    #[serde(default)]
+    pub deadline_us_max: Option<u64>,
     /// Who takes messages from it.
     pub consumers: Vec<Consumer>,
     /// Its partitions, where consumers have some each (Kafka groups); else empty.

@@ -137,6 +137,7 @@ fn shown(seen: &Queue, with_partitions: bool) -> Queue {
         protocol: seen.protocol,
         backlog: seen.backlog,
         deadline_us: seen.deadline_us,
+        deadline_us_max: seen.deadline_us_max,
         consumers: seen.consumers.clone(),
         partitions: match with_partitions {
             true => seen.partitions.clone(),
@@ -221,6 +222,7 @@ mod tests {
             protocol: Protocol::Nsq,
             backlog,
             deadline_us: None,
+            deadline_us_max: None,
             consumers: in_flight
                 .iter()
                 .map(|&(connection, in_flight)| Consumer {
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_are_compared_once_eight_seconds_have_passed() {
+    fn partitions_are_compared_once_six_seconds_have_passed() {
         let mut queues = Queues::default();
         let mut seen = queue("a", &[(1, 0)], 0);
         let mut span = |second: u64| {
@@ -264,9 +266,9 @@ mod tests {
         };
         // Of a broker that has just been started, too.
         let spans: Vec<_> = (1..=18).map(&mut span).collect();
-        assert!(spans[..8].iter().all(Option::is_none), "{spans:?}");
-        assert_eq!(spans[8], Some(8_000_000));
-        assert_eq!(spans[15..17], [Some(15_000_000), Some(8_000_000)]);
+        assert!(spans[..6].iter().all(Option::is_none), "{spans:?}");
+        assert_eq!(spans[6], Some(6_000_000));
+        assert_eq!(spans[11..13], [Some(11_000_000), Some(6_000_000)]);
     }
 
     /// Partitions in memory, and the names of the queues that have theirs.

@@ -2,7 +2,7 @@
 
 use crate::advice::{Change, How};
 use crate::client::{harmless, printable};
-use crate::finding::{Finding, Measure, Severity};
+use crate::finding::{Bound, Finding, Measure, Severity};
 use crate::units::{number, time, times};
 use crate::{Confidence, Report};
 
@@ -23,9 +23,9 @@ pub fn one_line(finding: &Finding) -> String {
     let mut line = format!("{}: {}: {}", finding.rule, finding.client, finding.cause);
     if let Some(change) = finding.changes.first() {
         line.push_str(&format!(" Change {}", setting(change)));
-        line.push_str(&format!(": {} to expect.", gain(finding)));
+        line.push_str(&format!(": {} to expect.", bounded_gain(finding)));
     } else {
-        line.push_str(&format!(" {} to gain.", gain(finding)));
+        line.push_str(&format!(" {} to gain.", bounded_gain(finding)));
     }
     printable(&line, 1000)
 }
@@ -240,9 +240,10 @@ fn setting(change: &Change) -> String {
     }
 }
 
-/// The gain as a factor, as far as there is one.
+/// The gain as a factor, and whether it may be more or less.
 fn times_of(finding: &Finding) -> String {
-    times(finding.prediction.gain)
+    let prediction = &finding.prediction;
+    format!("{}{}", prediction.bound.words(), times(prediction.gain))
 }
 
 fn gain(finding: &Finding) -> String {
@@ -251,6 +252,18 @@ fn gain(finding: &Finding) -> String {
         Measure::LatencyUs => format!("{} instead of {}", time(after), time(now)),
         _ => format!("{} messages/s instead of {}", number(after), number(now)),
     }
+}
+
+/// What there is to gain, in a sentence of its own. A time that is to fall is at most so long where
+/// the gain is at least so much.
+fn bounded_gain(finding: &Finding) -> String {
+    let is_time = finding.prediction.measure == Measure::LatencyUs;
+    let words = match finding.prediction.bound {
+        Bound::AtLeast if is_time => Bound::AtMost.words(),
+        Bound::AtMost if is_time => Bound::AtLeast.words(),
+        bound => bound.words(),
+    };
+    format!("{words}{}", gain(finding))
 }
 
 fn prediction(finding: &Finding) -> String {

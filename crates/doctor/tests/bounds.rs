@@ -123,6 +123,7 @@ fn queue(dice: &mut Dice) -> Queue {
         protocol: protocol(dice),
         backlog: number(dice),
         deadline_us: Some(number(dice)),
+        deadline_us_max: Some(number(dice)),
         consumers: (0..dice.roll() % 5).map(|_| consumer(dice)).collect(),
         partitions: (0..dice.roll() % 5).map(|_| partition(dice)).collect(),
     }

@@ -3,7 +3,7 @@
 
 mod common;
 
-use cloverleaf_doctor::{Consumer, Partition, Queue, Rule};
+use cloverleaf_doctor::{Bound, Consumer, Partition, Queue, Rule};
 use cloverleaf_telemetry::{Probe, Protocol};
 use common::{Dice, MS, Model, S, Who, World, about, fact};
 
@@ -100,6 +100,7 @@ impl Model for Group {
             protocol: Protocol::Kafka,
             backlog: partitions.iter().map(|it| it.lag).sum(),
             deadline_us: None,
+            deadline_us_max: None,
             consumers: self.probes.iter().map(consumer).collect(),
             partitions,
         }]
@@ -176,6 +177,7 @@ impl Model for Fetcher {
             protocol: Protocol::Kafka,
             backlog: 10_000,
             deadline_us: None,
+            deadline_us_max: None,
             consumers: vec![Consumer {
                 connection: self.probe.id(),
                 credit: u64::MAX,
@@ -208,6 +210,8 @@ fn fetches_by_the_clock_are_found_while_messages_wait() {
     let finding = world.only(Rule::FetchRhythm);
     about(fact(&finding, "gap_us"), 1e6, 1.01);
     assert!(finding.prediction.gain > 10.0);
+    // What it does itself is within the pause.
+    assert_eq!(finding.prediction.bound, Bound::AtMost);
 }
 
 #[test]

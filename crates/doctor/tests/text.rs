@@ -3,7 +3,7 @@
 
 mod common;
 
-use cloverleaf_doctor::{Doctor, Query, findings_text, one_line};
+use cloverleaf_doctor::{Doctor, Query, Rule, findings_text, one_line};
 use cloverleaf_telemetry::Protocol;
 use common::producers::Producer;
 use common::{MS, Who, World};
@@ -143,4 +143,39 @@ fn no_name_that_a_stranger_has_chosen_moves_the_cursor() {
     assert!(!text.contains(is_bad), "{text:?}");
     let line = one_line(&report.findings[0]);
     assert!(!line.contains(is_bad) && !line.contains('\n'), "{line:?}");
+}
+
+#[test]
+fn a_gain_that_is_a_bound_is_told_as_one() {
+    let found = |protocol: Protocol| {
+        let mut world = World::new();
+        let who = Who::new(protocol, "somebody", "1.0");
+        let probe = world.connect(&who);
+        let one = Producer::new(probe, world.now_us, who.rtt_us);
+        world.add(one);
+        world.run(15);
+        let finding = world.only(Rule::SyncProduce);
+        let text = findings_text(&world.doctor.report(&Query::default()), 80, false);
+        let bound = serde_json::to_value(&finding).unwrap()["prediction"]["bound"].clone();
+        (bound, text, one_line(&finding))
+    };
+    // Who need not wait sends batches, where there are any.
+    let (bound, text, line) = found(Protocol::Nsq);
+    assert_eq!(bound, "at_least");
+    assert!(text.starts_with("SYNC-PRODUCE  at least 10 x  "), "{text}");
+    assert!(
+        text.contains("\n  gain    at least 10 x: 985 messages/s"),
+        "{text}"
+    );
+    assert!(
+        line.contains(": at least 985 messages/s instead of 99 to expect."),
+        "{line}"
+    );
+    let (bound, text, line) = found(Protocol::Amqp);
+    assert_eq!(bound, "exact");
+    assert!(text.starts_with("SYNC-PRODUCE  10 x  "), "{text}");
+    assert!(
+        line.contains(": 985 messages/s instead of 99 to expect."),
+        "{line}"
+    );
 }

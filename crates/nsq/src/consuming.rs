@@ -163,8 +163,9 @@ impl Consuming {
         let mut last = self.last_fin;
         let mut latencies = AckLatencies::new(probe);
         self.consumer
-            .ack_many(&self.fins, |id, settled| match settled {
+            .ack_many(&self.fins, |id, settled, overdue_us| match settled {
                 Ok(settlement) => {
+                    overdue_us.into_iter().for_each(|us| probe.overdue_ack(us));
                     latencies.acked(settlement.held_us);
                     match last {
                         Some(last) if id < last => out_of_order += 1,
@@ -174,6 +175,7 @@ impl Consuming {
                 }
                 Err(_) => {
                     probe.late_ack();
+                    overdue_us.into_iter().for_each(|us| probe.overdue_ack(us));
                     let id = encode_id(id.partition, id.offset);
                     refused.push(not_in_flight(Code::FinFailed, "FIN", &id));
                 }
@@ -269,7 +271,7 @@ impl Consuming {
             self.runs_done += 1;
         };
         if !self.unsampled.is_empty() {
-            self.consumer.ack_many(&self.unsampled, |_, _| {});
+            self.consumer.ack_many(&self.unsampled, |_, _, _| {});
             self.unsampled.clear();
         }
         if messages > 0 {

@@ -124,9 +124,15 @@ fn a_message_that_is_not_finished_in_time_comes_again() {
         snapshot.connections[0].counters
     };
     assert_eq!((seen().timeouts, seen().acks_late), (1, 0));
-    consumer.send(&fin(&again[0].id));
+    world.advance(300);
     consumer.send(&fin(&first[0].id));
+    world.advance(500);
+    consumer.send(&fin(&again[0].id));
     assert_eq!((seen().acks, seen().acks_late), (1, 1));
+    // The first answers the first delivery, though it counts for the second.
+    let snapshot = world.registry.snapshot(world.now().us, |_| None);
+    let held = &snapshot.connections[0].histograms.overdue_ack_us;
+    assert_eq!((held.count(), held.sum()), (2, 1_400_000 + 800_000));
 }
 
 #[test]

@@ -330,6 +330,7 @@ fn queue(
         protocol: Protocol::Kafka,
         backlog,
         deadline_us: None,
+        deadline_us_max: None,
         consumers: readers.iter().map(consumer).collect(),
         partitions,
     }

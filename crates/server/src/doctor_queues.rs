@@ -51,7 +51,7 @@ fn queue(
 ) -> Option<Queue> {
     let SubscriptionLook { depth, consumers } = subscription.look();
     let mut protocol = None;
-    let mut ack_wait_ms: Option<u64> = None;
+    let (mut ack_wait_ms, mut ack_wait_max_ms) = (None, None);
     let mut seen = Vec::with_capacity(consumers.len());
     for look in consumers {
         // One without a connection is the broker's own.
@@ -59,10 +59,8 @@ fn queue(
             continue;
         };
         protocol.get_or_insert(*known);
-        ack_wait_ms = match (ack_wait_ms, look.ack_wait_ms) {
-            (Some(least), Some(ms)) => Some(least.min(ms)),
-            (least, ms) => least.or(ms),
-        };
+        ack_wait_ms = least(ack_wait_ms, look.ack_wait_ms);
+        ack_wait_max_ms = least(ack_wait_max_ms, look.ack_wait_max_ms);
         seen.push(consumer(look));
     }
     Some(Queue {
@@ -71,9 +69,15 @@ fn queue(
         protocol: protocol?,
         backlog: depth,
         deadline_us: ack_wait_ms.map(|ms| ms.saturating_mul(1000)),
+        deadline_us_max: ack_wait_max_ms.map(|ms| ms.saturating_mul(1000)),
         consumers: seen,
         partitions: Vec::new(),
     })
+}
+
+/// The shorter of two times, where `None` is no limit.
+fn least(one_ms: Option<u64>, other_ms: Option<u64>) -> Option<u64> {
+    one_ms.into_iter().chain(other_ms).min()
 }
 
 fn consumer(look: ConsumerLook) -> Consumer {

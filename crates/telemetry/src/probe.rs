@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
 use crate::counters::{Cell, CounterCells};
 use crate::exchanges::Exchanges;
-use crate::histogram::Histogram;
+use crate::histogram::{Histogram, HistogramSnapshot};
 use crate::lane::{ENABLED, LaneMemory};
 use crate::registry::Registry;
 use crate::snapshot::{ConnectionSnapshot, Gauges, Histograms};
@@ -92,6 +92,8 @@ pub struct Recorder {
     split_request_bytes: Histogram,
     ack_latency_us: Histogram,
     ack_gap_us: Histogram,
+    /// Few connections ever have any.
+    overdue_ack_us: OnceLock<Box<Histogram>>,
     /// The latest requests and answers, for the timeline.
     pub(crate) exchanges: Exchanges,
     /// The answer for which the oldest of them waits; 0: none does.
@@ -138,6 +140,7 @@ impl Recorder {
             split_request_bytes: Histogram::new(),
             ack_latency_us: Histogram::new(),
             ack_gap_us: Histogram::new(),
+            overdue_ack_us: OnceLock::new(),
             exchanges: Exchanges::new(memory),
             awaited_answer: Cell::default(),
             fetching_since_us: Cell::default(),
@@ -408,6 +411,15 @@ impl Recorder {
         }
     }
 
+    /// An acknowledgement came this long after the delivery that it answers, whose deadline had
+    /// passed. It is late, or counts for the delivery of the same message that followed.
+    pub fn overdue_ack(&self, held_us: u64) {
+        if ENABLED {
+            let histogram = self.overdue_ack_us.get_or_init(Box::default);
+            histogram.record(held_us);
+        }
+    }
+
     /// The client gave messages back.
     #[inline]
     pub fn nacked(&self, messages: u64) {
@@ -520,6 +532,10 @@ impl Recorder {
                 split_request_bytes: self.split_request_bytes.snapshot(),
                 ack_latency_us: self.ack_latency_us.snapshot(),
                 ack_gap_us: self.ack_gap_us.snapshot(),
+                overdue_ack_us: match self.overdue_ack_us.get() {
+                    Some(histogram) => histogram.snapshot(),
+                    None => HistogramSnapshot::default(),
+                },
             },
             tcp,
         }

@@ -75,6 +75,8 @@ histograms! {
     ack_latency_us,
     /// Microseconds between the socket reads that brought acknowledgements.
     ack_gap_us,
+    /// Microseconds from a delivery to its acknowledgement, of those whose deadline had passed.
+    overdue_ack_us,
 }
 
 /// One open connection.

@@ -299,7 +299,7 @@ impl Router {
                 .collect();
             if !well.is_empty() {
                 // One that is no longer in flight needs nothing.
-                consumer.ack_many(&well, |_, _| {});
+                consumer.ack_many(&well, |_, _, _| {});
             }
             for letter in of_lane().filter(|letter| letter.failed) {
                 if consumer.nack(letter.id, RETRY_MS).is_err() {

@@ -312,7 +312,7 @@ impl World {
         let consumer = self.consumer(queue, 1_000);
         let got = receive(&consumer, &queue.name);
         let ids: Vec<MessageId> = got.iter().map(|got| got.id).collect();
-        consumer.ack_many(&ids, |_, settled| assert!(settled.is_ok()));
+        consumer.ack_many(&ids, |_, settled, _| assert!(settled.is_ok()));
         got
     }
 

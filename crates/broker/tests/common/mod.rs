@@ -284,5 +284,5 @@ pub fn range(first: u64, count: u32) -> MessageRange {
 
 pub fn ack_all(consumer: &Consumer, got: &[Got]) {
     let ids: Vec<MessageId> = got.iter().map(|got| got.id).collect();
-    consumer.ack_many(&ids, |_, result| assert!(result.is_ok()));
+    consumer.ack_many(&ids, |_, result, _| assert!(result.is_ok()));
 }

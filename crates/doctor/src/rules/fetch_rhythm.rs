@@ -4,9 +4,9 @@
 //! the two apart is what a fetch brings: work on more messages takes longer, a timer does not.
 
 use crate::advice::Side;
-use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables};
-use crate::units::{number, percent, time};
+use crate::units::{messages as messages_of, number, percent, time};
 
 /// Share of the looks at which messages waited.
 const WAITING_MIN: f64 = 0.9;
@@ -64,15 +64,17 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let rate = patient.short.per_second(counters.messages_out);
     let after = per_fetch * 1e6 / fetch_us.max(1_000.0);
     let arithmetic = format!(
-        "now {} messages per {} = {}/s; a fetch itself takes {}: up to {}/s",
-        number(per_fetch),
+        "now {} per {} = {}/s; a fetch itself takes {}: {}/s, if the client's own work \
+         takes none",
+        messages_of(per_fetch),
         time(pause_us + fetch_us),
         number(rate),
         time(fetch_us),
         number(after)
     );
     let measure = Measure::ConnectionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, rate, after, arithmetic);
+    // The client's own work is within the pause, and cannot be told from it.
+    let prediction = Prediction::of_rate(measure, rate, after, arithmetic).bounded(Bound::AtMost);
     if prediction.gain < GAIN_MIN {
         return None;
     }

@@ -1,8 +1,10 @@
 //! sync-produce: a request is sent when the one before it is answered, and so most of the time
 //! passes on the way.
 
+use cloverleaf_telemetry::Protocol;
+
 use crate::advice::Side;
-use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
 use crate::rules::rounds::Rounds;
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
 use crate::units::{number, percent, time};
@@ -70,8 +72,15 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         own = time(own_us),
         after = number(after),
     );
+    // A library that need not wait puts messages together, where the protocol can: then there is
+    // less to be done for each of them.
+    let bound = match patient.protocol {
+        Protocol::Kafka | Protocol::Nsq => Bound::AtLeast,
+        _ => Bound::Exact,
+    };
     let measure = Measure::ConnectionMessagesPerSecond;
     let prediction = Prediction::of_rate(measure, rounds.rate(), after, arithmetic);
+    let prediction = prediction.bounded(bound);
     if prediction.gain < GAIN_MIN {
         return None;
     }

@@ -5,7 +5,7 @@
 //! whether more messages at a time would help it, only it knows.
 
 use crate::advice::Side;
-use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
 use crate::rules::nagle::window_share;
 use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
 use crate::units::{messages, number, percent, time};
@@ -18,6 +18,9 @@ const WORK_SHARE_MAX: f64 = 0.5;
 
 /// How many times more credit is advised, if the client's own work allows it.
 const CREDIT_FACTOR: f64 = 10.0;
+
+/// With less of the rate than this that its credit allows, the client's work is its limit.
+const BY_WORK_SHARE: f64 = 0.9;
 
 /// No client takes less for a message, in microseconds.
 const WORK_US_MIN: f64 = 20.0;
@@ -45,7 +48,14 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         return None;
     }
     let wanted = (credit * CREDIT_FACTOR).min((latency_us / work_us).ceil().max(credit + 1.0));
-    let after = (wanted * rate / credit).min(1e6 / work_us).max(rate);
+    let (by_credit, by_work) = (wanted * rate / credit, 1e6 / work_us);
+    // Credit brings just so much. Where the client's work is the limit then, it is known from above
+    // only: it may be less, and the rate more.
+    let bound = match by_work < BY_WORK_SHARE * by_credit {
+        true => Bound::AtLeast,
+        false => Bound::Exact,
+    };
+    let after = by_credit.min(by_work).max(rate);
     let arithmetic = format!(
         "now {now} per {latency} = {rate}/s; with {wanted} per {latency}, but no more than 1 per \
          {work}, which the client takes itself at most = {after}/s",
@@ -56,7 +66,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         after = number(after),
     );
     let measure = Measure::ConnectionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, rate, after, arithmetic);
+    let prediction = Prediction::of_rate(measure, rate, after, arithmetic).bounded(bound);
     if prediction.gain < GAIN_MIN {
         return None;
     }

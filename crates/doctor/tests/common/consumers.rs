@@ -200,6 +200,7 @@ impl Model for Takers {
             protocol: self.protocol,
             backlog: self.backlog,
             deadline_us: None,
+            deadline_us_max: None,
             consumers: self
                 .takers
                 .iter()

@@ -15,6 +15,7 @@ mod program;
 mod stage;
 mod text;
 mod tls;
+mod verdict;
 mod window_too_small;
 
 #[cfg(feature = "kafka")]

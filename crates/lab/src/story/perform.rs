@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use cloverleaf_bench::Stop;
 use cloverleaf_bench::command::LinkArgs;
-use cloverleaf_doctor::{Finding, Measure, Query, Report};
+use cloverleaf_doctor::{Bound, Finding, Measure, Query, Report};
 use serde::Serialize;
 
 use super::play::Playing;
 use super::stage::Count;
 use super::tls::Tls;
-use super::{Fix, Story};
+use super::verdict::Values;
+use super::{Fix, Story, verdict};
 use crate::broker::{BrokerOptions, StartBroker};
 use crate::place::{LabError, Place};
 
@@ -23,9 +24,6 @@ const SETTLE: Duration = Duration::from_secs(4);
 
 /// A client begins, and only then is measured.
 const WARM_UP: Duration = Duration::from_secs(2);
-
-/// How far the measured value may be from the predicted one.
-const FACTOR_MAX: f64 = 1.5;
 
 /// What a story shows.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -50,6 +48,8 @@ pub(crate) struct Told {
     pub(crate) before: f64,
     /// What was predicted.
     pub(crate) predicted: f64,
+    /// Whether that was said to be it, or the least, or the most.
+    pub(crate) bound: Bound,
     /// What was measured after it.
     pub(crate) after: f64,
     /// What the doctor says of the client after the change: rules, and what they would change.
@@ -140,6 +140,7 @@ impl Act<'_> {
         let measure = finding.prediction.measure;
         self.told.unit = unit(measure);
         self.told.before = value(measure, &before);
+        self.told.bound = finding.prediction.bound;
         self.told.predicted = finding.prediction.after;
         let fix = self.story.fix(&finding);
         self.told.finding = Some(finding);
@@ -233,11 +234,13 @@ impl Act<'_> {
             let next = next.map_or(String::new(), |it| format!(" ({it})"));
             self.told.afterwards.push(format!("{}{next}", finding.rule));
         }
-        let factor = self.told.factor();
-        if !(1.0 / FACTOR_MAX..=FACTOR_MAX).contains(&factor) {
-            let problem = format!("the prediction is wrong: measured is {factor:.2} of it");
-            self.told.problems.push(problem);
-        }
+        let values = Values {
+            before: self.told.before,
+            predicted: self.told.predicted,
+            after: self.told.after,
+        };
+        let problem = verdict::problem(measure, self.told.bound, values);
+        self.told.problems.extend(problem);
         Ok(Ok(()))
     }
 

@@ -1,7 +1,7 @@
 //! A story as it is printed.
 
 use cloverleaf_bench::words;
-use cloverleaf_doctor::{Finding, Report, findings_text};
+use cloverleaf_doctor::{Bound, Finding, Report, findings_text};
 
 use super::perform::Told;
 use crate::command::Page;
@@ -35,8 +35,13 @@ impl Told {
                 false => words::number(value),
             };
             out.push_str(&format!(
-                "  before {}, predicted {}, after {} {}: {:.2} of the prediction\n",
+                "  before {}, predicted {}{}, after {} {}: {:.2} of the prediction\n",
                 shown(self.before),
+                match self.bound {
+                    Bound::Exact => "",
+                    Bound::AtLeast => "no worse than ",
+                    Bound::AtMost => "no better than ",
+                },
                 shown(self.predicted),
                 shown(self.after),
                 self.unit,
