@@ -88,6 +88,8 @@ pub enum Measure {
     SubscriptionMessagesPerSecond,
     /// Microseconds that a request or message takes.
     LatencyUs,
+    /// What a message costs the broker; one of many in a request costs 1.
+    Cost,
 }
 
 /// What a prediction is, where something that the gain depends on is known from one side only.
@@ -140,6 +142,18 @@ impl Prediction {
             now,
             after,
             gain: gain(now, after),
+            bound: Bound::Exact,
+            arithmetic,
+        }
+    }
+
+    /// Of a cost, which should fall.
+    pub(crate) fn of_cost(now: f64, after: f64, arithmetic: String) -> Prediction {
+        Prediction {
+            measure: Measure::Cost,
+            now,
+            after,
+            gain: gain(after, now),
             bound: Bound::Exact,
             arithmetic,
         }

@@ -250,6 +250,11 @@ fn gain(finding: &Finding) -> String {
     let (now, after) = (finding.prediction.now, finding.prediction.after);
     match finding.prediction.measure {
         Measure::LatencyUs => format!("{} instead of {}", time(after), time(now)),
+        Measure::Cost => format!(
+            "costs the broker {} instead of {}",
+            number(after),
+            number(now)
+        ),
         _ => format!("{} messages/s instead of {}", number(after), number(now)),
     }
 }
@@ -257,7 +262,10 @@ fn gain(finding: &Finding) -> String {
 /// What there is to gain, in a sentence of its own. A time that is to fall is at most so long where
 /// the gain is at least so much.
 fn bounded_gain(finding: &Finding) -> String {
-    let is_time = finding.prediction.measure == Measure::LatencyUs;
+    let is_time = matches!(
+        finding.prediction.measure,
+        Measure::LatencyUs | Measure::Cost
+    );
     let words = match finding.prediction.bound {
         Bound::AtLeast if is_time => Bound::AtMost.words(),
         Bound::AtMost if is_time => Bound::AtLeast.words(),
@@ -271,6 +279,7 @@ fn prediction(finding: &Finding) -> String {
         Measure::ConnectionMessagesPerSecond => " on this connection",
         Measure::SubscriptionMessagesPerSecond => " of the subscription while it has work",
         Measure::LatencyUs => "",
+        Measure::Cost => " for each message, of which one of many in a request costs 1",
     };
     format!("{}: {}{of}", times_of(finding), gain(finding))
 }

@@ -4,7 +4,7 @@
 use cloverleaf_telemetry::Protocol;
 
 use crate::advice::Side;
-use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::finding::{Confidence, Fact, Prediction};
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables};
 use crate::units::{bytes, number};
 
@@ -17,13 +17,19 @@ const REQUEST_BYTES_MAX: f64 = 1024.0;
 /// Requests in a row for each pause: the client sends what it has, and does not wait.
 const IN_A_ROW_MIN: f64 = 4.0;
 
-/// A request costs as much as so many messages of 200 bytes do:
-/// `docs/decisions/004-the-probe-is-always-on.md` has 11,297 instructions for a message alone in
-/// its request, and 1,802 for one of two hundred.
-const REQUEST_COST: f64 = 5.0;
+/// A request costs as much of the broker's CPU time as so many messages of 200 bytes, and to be
+/// woken by what comes after a pause as so many: `docs/doctor/tiny-batches.md` has the figures.
+const REQUEST_COST: f64 = 9.0;
+const WAKE_COST: f64 = 200.0;
 
-/// Messages per request that are advised.
-const MESSAGES_ADVISED: f64 = 100.0;
+/// Who is asked again so soon has not slept.
+const PAUSE_US_MIN: u64 = 1_000;
+
+/// How long is advised to collect, and how large batches may then be.
+const LINGER_MS: f64 = 10.0;
+const BATCH_ROOM: f64 = 2.0;
+const BATCH_BYTES_MIN: f64 = 16_384.0;
+const BATCH_BYTES_MAX: f64 = 1_000_000.0;
 
 pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let flow = &patient.short.flow;
@@ -31,8 +37,8 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let requests = patient.short.per_second(counters.publishes);
     let messages = counters.messages_in as f64 / counters.publishes.max(1) as f64;
     let request_bytes = counters.published_bytes as f64 / counters.publishes.max(1) as f64;
-    let pauses = histograms.request_gap_us.count().max(1);
-    let in_a_row = counters.publishes as f64 / pauses as f64;
+    let gaps = &histograms.request_gap_us;
+    let in_a_row = counters.publishes as f64 / gaps.count().max(1) as f64;
     // AMQP has one message per publish.
     let has_batches = matches!(patient.protocol, Protocol::Kafka | Protocol::Nsq);
     if !has_batches
@@ -43,18 +49,28 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     {
         return None;
     }
-    let cost = |messages: f64| REQUEST_COST / messages + 1.0;
-    let gain = cost(messages) / cost(MESSAGES_ADVISED);
-    let rate = requests * messages;
+    let message_bytes = request_bytes / messages.max(1.0);
+    let pauses = gaps.count() - gaps.count_between(0, PAUSE_US_MIN);
+    let per_pause = counters.messages_in as f64 / pauses.max(1) as f64;
+    let collected = requests * messages * LINGER_MS / 1e3;
+    let batch = collected.min(BATCH_BYTES_MAX / message_bytes.max(1.0));
+    // Where there is no pause with batches, there was none without.
+    let after_pause = batch.max(per_pause);
+    let cost = |messages: f64, per_pause: f64| {
+        1.0 + REQUEST_COST / messages + WAKE_COST / per_pause.max(messages)
+    };
+    let (now, after) = (cost(messages, per_pause), cost(batch, after_pause));
     let arithmetic = format!(
-        "a request costs the broker as much as {REQUEST_COST} messages: with {} messages each \
-         {:.2} per message, with {MESSAGES_ADVISED} each {:.2}",
+        "a request costs the broker as much as {REQUEST_COST} messages, and to wake it as much as \
+         {WAKE_COST}: with {} messages each, {} between pauses, {:.1} per message; with {} each \
+         {:.1}",
         number(messages),
-        cost(messages),
-        cost(MESSAGES_ADVISED)
+        number(per_pause),
+        now,
+        number(batch),
+        after
     );
-    let measure = Measure::ConnectionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, rate, rate * gain, arithmetic);
+    let prediction = Prediction::of_cost(now, after, arithmetic);
     if prediction.gain < GAIN_MIN {
         return None;
     }
@@ -78,7 +94,6 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
             ),
         ),
     ];
-    let message_bytes = request_bytes / messages.max(1.0);
     Some(Sign {
         rule: Rule::TinyBatches,
         side: Side::Producer,
@@ -91,11 +106,11 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         prediction,
         unseen: vec!["whether the program can make messages faster than it does now".to_owned()],
         variables: Variables::from([
-            ("linger_ms", 5.0),
-            ("batch_messages", MESSAGES_ADVISED),
+            ("linger_ms", LINGER_MS),
+            ("batch_messages", batch.ceil()),
             (
                 "batch_bytes",
-                (message_bytes * MESSAGES_ADVISED).clamp(16_384.0, 1_000_000.0),
+                (message_bytes * batch * BATCH_ROOM).clamp(BATCH_BYTES_MIN, BATCH_BYTES_MAX),
             ),
         ]),
         place: None,

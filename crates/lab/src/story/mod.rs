@@ -28,6 +28,8 @@ mod one_connection;
 mod partitions;
 #[cfg(feature = "kafka")]
 mod sync_produce;
+#[cfg(feature = "kafka")]
+mod tiny_batches;
 
 use std::fmt;
 use std::time::Duration;
@@ -122,6 +124,8 @@ impl Story {
             one_connection::story(),
             #[cfg(feature = "kafka")]
             partitions::story(),
+            #[cfg(feature = "kafka")]
+            tiny_batches::story(),
             churn::story(),
             ack_deadline::story(),
         ]

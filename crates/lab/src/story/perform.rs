@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cloverleaf_bench::Stop;
 use cloverleaf_bench::command::LinkArgs;
+use cloverleaf_bench::{BrokerPlace, Meter, Stop};
 use cloverleaf_doctor::{Bound, Finding, Measure, Query, Report};
 use serde::Serialize;
 
@@ -24,6 +24,9 @@ const SETTLE: Duration = Duration::from_secs(4);
 
 /// A client begins, and only then is measured.
 const WARM_UP: Duration = Duration::from_secs(2);
+
+/// The threads of the broker's that serve connections.
+const BROKER_THREADS: &str = "core-";
 
 /// What a story shows.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -141,7 +144,11 @@ impl Act<'_> {
         self.told.unit = unit(measure);
         self.told.before = value(measure, &before);
         self.told.bound = finding.prediction.bound;
-        self.told.predicted = finding.prediction.after;
+        self.told.predicted = match measure {
+            // What a message costs depends on the machine; how much less it should be does not.
+            Measure::Cost => self.told.before / finding.prediction.gain,
+            _ => finding.prediction.after,
+        };
         let fix = self.story.fix(&finding);
         self.told.finding = Some(finding);
         let fix = match fix {
@@ -177,11 +184,10 @@ impl Act<'_> {
             }
         }
         self.told.found_s = Some(begun.elapsed().as_secs_f64());
-        let earlier = playing.stage.meter.count();
-        if !self.rest(playing, SETTLE) {
+        let (goes_on, count) = self.measure(playing, SETTLE);
+        if !goes_on {
             return Ok(Err("it was ended".to_owned()));
         }
-        let count = playing.stage.meter.count().since(&earlier);
         let report = self.report(Some(u64::MAX))?;
         let (own, others): (Vec<_>, Vec<_>) = report
             .findings
@@ -211,9 +217,7 @@ impl Act<'_> {
         if !self.rest(&playing, WARM_UP) {
             return Ok(playing.end().and(Err("it was ended".to_owned())));
         }
-        let earlier = playing.stage.meter.count();
-        let goes_on = self.rest(&playing, measured);
-        let count = playing.stage.meter.count().since(&earlier);
+        let (goes_on, count) = self.measure(&playing, measured);
         let report = self.report(None)?;
         if let Err(problem) = playing.end() {
             return Ok(Err(problem));
@@ -244,6 +248,16 @@ impl Act<'_> {
         Ok(Ok(()))
     }
 
+    /// What is done within this time, and whether the client goes on.
+    fn measure(&self, playing: &Playing, time: Duration) -> (bool, Count) {
+        let earlier = playing.stage.meter.count();
+        let costs = Meter::begin(&BrokerPlace::Threads(BROKER_THREADS.to_owned()));
+        let goes_on = self.rest(playing, time);
+        let count = playing.stage.meter.count().since(&earlier);
+        let cpu_s = costs.end().broker_cpu_s.unwrap_or_default();
+        (goes_on, Count { cpu_s, ..count })
+    }
+
     /// Lets time pass. `false` when the client or the user has ended it.
     fn rest(&self, playing: &Playing, time: Duration) -> bool {
         let end = Instant::now() + time;
@@ -272,6 +286,7 @@ fn unit(measure: Measure) -> &'static str {
         Measure::ConnectionMessagesPerSecond => "messages/s",
         Measure::SubscriptionMessagesPerSecond => "messages/s while there is work",
         Measure::LatencyUs => "ms for each",
+        Measure::Cost => "µs of the broker's CPU time for each",
     }
 }
 
@@ -281,5 +296,6 @@ fn value(measure: Measure, count: &Count) -> f64 {
         Measure::ConnectionMessagesPerSecond => count.per_second(),
         Measure::SubscriptionMessagesPerSecond => count.per_busy_second(),
         Measure::LatencyUs => count.mean_us(),
+        Measure::Cost => count.cost_us(),
     }
 }

@@ -68,6 +68,8 @@ pub(crate) struct Count {
     pub(crate) at_s: f64,
     /// How long there was any message in hand, in seconds.
     pub(crate) busy_s: f64,
+    /// CPU time that the broker took for it, in seconds, where that was asked for.
+    pub(crate) cpu_s: f64,
 }
 
 impl Meter {
@@ -133,6 +135,7 @@ impl Count {
             taken_s: self.taken_s - earlier.taken_s,
             at_s: self.at_s - earlier.at_s,
             busy_s: self.busy_s - earlier.busy_s,
+            cpu_s: 0.0,
         }
     }
 
@@ -147,6 +150,11 @@ impl Count {
             true => self.done as f64 / self.busy_s,
             false => self.per_second(),
         }
+    }
+
+    /// Microseconds of the broker's CPU time for one.
+    pub(crate) fn cost_us(&self) -> f64 {
+        self.cpu_s * 1e6 / self.done.max(1) as f64
     }
 
     /// Microseconds for one.
@@ -166,12 +174,14 @@ mod tests {
             taken_s: 1.0,
             at_s: 2.0,
             busy_s: 0.5,
+            cpu_s: 0.0,
         };
         let after = Count {
             done: 24,
             taken_s: 2.0,
             at_s: 12.0,
             busy_s: 2.5,
+            cpu_s: 0.0,
         };
         let count = after.since(&before);
         assert_eq!((count.per_second(), count.per_busy_second()), (2.0, 10.0));

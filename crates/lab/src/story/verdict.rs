@@ -50,7 +50,7 @@ pub(super) fn problem(measure: Measure, bound: Bound, values: Values) -> Option<
 fn falls(measure: Measure) -> bool {
     match measure {
         Measure::ConnectionMessagesPerSecond | Measure::SubscriptionMessagesPerSecond => false,
-        Measure::LatencyUs => true,
+        Measure::LatencyUs | Measure::Cost => true,
     }
 }
 
