@@ -73,6 +73,12 @@ fn librdkafka_with_too_few_requests_in_flight() {
 }
 
 #[test]
+#[cfg(feature = "bench-kafka")]
+fn librdkafka_that_gives_up_what_queues_on_a_narrow_line() {
+    is_found("too-many-in-flight", "queue.buffering.max.messages");
+}
+
+#[test]
 fn of_clients_that_do_nothing_wrong_nothing_is_said() {
     if is_forbidden(IN_PROGRAM) {
         return;

@@ -270,7 +270,11 @@ impl Doctor {
                 signs.add(&owner.client, &[connection], sign);
             }
         }
-        for (client, sign) in rules::connections(&self.closed, now_us) {
+        let of_closed = rules::connections(&self.closed, now_us);
+        for (client, sign) in of_closed
+            .into_iter()
+            .chain(rules::see_too_many_given_up(&self.closed, now_us))
+        {
             signs.add(&client, &[], sign);
         }
         signs

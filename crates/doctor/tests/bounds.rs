@@ -102,6 +102,10 @@ fn closed(dice: &mut Dice) -> ClosedConnection {
         opened_us: number(dice),
         last_active_us: number(dice),
         counters: counters(dice),
+        is_inside_request: dice.roll().is_multiple_of(2),
+        request_gap_us: histogram(dice),
+        request_receive_us: histogram(dice),
+        record_age_us: histogram(dice),
     }
 }
 

@@ -76,6 +76,8 @@ pub struct Recorder {
     /// Answers up to and with that of the request whose service is measured; 0 when none is.
     timed_answers: Cell,
     timed_since_us: Cell,
+    /// One more than the requests that had come when a read last ended inside a frame; 0: none did.
+    inside_after: Cell,
     requests_in_flight: Cell,
     requests_in_flight_max: Cell,
     credit_granted: Cell,
@@ -126,6 +128,7 @@ impl Recorder {
             holding_since_us: Cell::default(),
             timed_answers: Cell::default(),
             timed_since_us: Cell::default(),
+            inside_after: Cell::default(),
             requests_in_flight: Cell::default(),
             requests_in_flight_max: Cell::default(),
             credit_granted: Cell::default(),
@@ -190,7 +193,13 @@ impl Recorder {
     pub fn read_ended_inside_frame(&self) {
         if ENABLED {
             self.counters.partial_reads.add(1);
+            self.inside_after.set(self.counters.requests.get() + 1);
         }
+    }
+
+    /// Whether a part of a request has come, and not all of it.
+    pub(crate) fn is_inside_request(&self) -> bool {
+        self.inside_after.get() == self.counters.requests.get() + 1
     }
 
     /// Bytes handed to the kernel for this client.

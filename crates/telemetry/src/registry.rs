@@ -13,7 +13,7 @@ use crate::snapshot::{ClosedConnection, Histograms, ProtocolTotals, Snapshot};
 use crate::{Counters, Identity, Protocol, TcpInfo};
 
 /// How many closed connections are remembered: enough to see a client that reconnects for every
-/// message, and 100 to 200 KB, because texts of an identity are bounded.
+/// message, and 100 to 300 KB, because texts of an identity are bounded.
 const CLOSED_MAX: usize = 256;
 
 /// How many closed connections keep what the timeline shows of them: clients that publish and go.
@@ -184,6 +184,10 @@ impl Registry {
             opened_us: last.opened_us,
             last_active_us: last.last_active_us,
             counters: last.counters,
+            is_inside_request: recorder.is_inside_request(),
+            request_gap_us: last.histograms.request_gap_us,
+            request_receive_us: last.histograms.request_receive_us,
+            record_age_us: last.histograms.record_age_us,
         });
     }
 
@@ -262,6 +266,29 @@ mod tests {
         assert_eq!(after.totals[0].histograms, before.totals[0].histograms);
         assert_eq!(after.closed.len(), 2);
         assert_eq!(registry.open_count(), 0);
+    }
+
+    #[test]
+    fn a_connection_that_ends_within_a_request_is_told_from_others() {
+        let registry = Registry::new();
+        let close = |is_whole: bool| {
+            let probe = registry.open(Protocol::Kafka, peer(1), 5);
+            probe.read(100, 7);
+            probe.read_ended_inside_frame();
+            if is_whole {
+                probe.request(3, 90, 7, 8);
+            }
+            // As a socket ends.
+            probe.read(0, 9);
+            drop(probe);
+            let closed = registry.snapshot(20, |_| None).closed;
+            closed.last().unwrap().is_inside_request
+        };
+        assert!(close(false));
+        assert!(!close(true));
+        drop(registry.open(Protocol::Kafka, peer(1), 5));
+        let closed = registry.snapshot(20, |_| None).closed;
+        assert!(!closed.last().unwrap().is_inside_request);
     }
 
     #[test]

@@ -122,6 +122,14 @@ pub struct ClosedConnection {
     pub last_active_us: u64,
     /// What was counted.
     pub counters: Counters,
+    /// Whether it was closed when a part of a request had come, and not all of it.
+    pub is_inside_request: bool,
+    /// As in [`Histograms`].
+    pub request_gap_us: HistogramSnapshot,
+    /// As in [`Histograms`].
+    pub request_receive_us: HistogramSnapshot,
+    /// As in [`Histograms`].
+    pub record_age_us: HistogramSnapshot,
 }
 
 /// The sums over all connections of a protocol, open and closed, since the broker started.

@@ -5,6 +5,7 @@ use crate::rules::Variables;
 /// Names that may stand in braces, beside `value`. `advice/README.md` says what they are.
 pub(super) const NAMES: &[&str] = &[
     "in_flight",
+    "messages",
     "credit",
     "consumers",
     "linger_ms",

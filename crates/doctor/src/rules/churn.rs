@@ -8,6 +8,7 @@ use cloverleaf_telemetry::{Protocol, Snapshot};
 use crate::Client;
 use crate::advice::Side;
 use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::rules::given_up::{GaveUp, GivenUps};
 use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables, WAIT_US_MIN};
 use crate::units::{number, time};
 
@@ -73,6 +74,8 @@ pub(crate) struct ClosedConnections {
 #[derive(Debug, Default)]
 struct OfClient {
     closed: VecDeque<Closed>,
+    /// Those of them that it gave up.
+    given_up: GivenUps,
     /// The round trip, in microseconds, if one of its connections was open when it was looked for;
     /// else 0.
     rtt_us: u32,
@@ -121,6 +124,7 @@ impl ClosedConnections {
                 },
             };
             let of_client = self.clients.entry(client).or_default();
+            of_client.given_up.look(closed, abandoned, now_us);
             match of_client.closed.back_mut() {
                 Some(last) if now_us < last.at_us + 1_000_000 => last.add(&one),
                 _ => of_client.closed.push_back(one),
@@ -129,6 +133,7 @@ impl ClosedConnections {
         let oldest_us = now_us.saturating_sub(LONG_US);
         self.clients.retain(|_, of_client| {
             of_client.closed.retain(|it| it.at_us >= oldest_us);
+            of_client.given_up.forget_older(oldest_us);
             !of_client.closed.is_empty()
         });
         while self.clients.len() > CLIENTS_MAX {
@@ -160,6 +165,15 @@ impl ClosedConnections {
     pub(crate) fn abandoned(&self, client: &Client) -> u64 {
         let closed = self.clients.get(client).map(|it| it.closed.iter());
         closed.map_or(0, |closed| closed.map(|it| it.abandoned).sum())
+    }
+
+    /// Clients that gave connections up within the last minute, with their round trips, which are
+    /// 0 where nobody knows them.
+    pub(crate) fn given_up(&self, now_us: u64) -> impl Iterator<Item = (&Client, GaveUp, u32)> {
+        self.clients.iter().filter_map(move |(client, of_client)| {
+            let sum = of_client.given_up.sum(now_us)?;
+            Some((client, sum, of_client.rtt_us))
+        })
     }
 
     fn of_window(&self, now_us: u64) -> impl Iterator<Item = (&Client, Closed, u32)> {

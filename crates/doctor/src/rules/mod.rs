@@ -7,6 +7,7 @@
 mod ack_deadline;
 mod churn;
 mod fetch_rhythm;
+mod given_up;
 mod hoarding;
 mod linger;
 mod nagle;
@@ -207,7 +208,9 @@ impl Patient<'_> {
 }
 
 pub(crate) use partitions::see as see_partitions;
-pub(crate) use too_many_in_flight::see as see_too_many_in_flight;
+pub(crate) use too_many_in_flight::{
+    see as see_too_many_in_flight, see_given_up as see_too_many_given_up,
+};
 
 #[cfg(test)]
 mod tests {

@@ -2,11 +2,22 @@
 //! client loses its patience. More of them bring nothing: the rate is what it is.
 //!
 //! Deep pipelines are no fault. They are one when somebody gives up waiting: a client that leaves
-//! with requests that are not answered, or is answered with errors.
+//! with requests that are not answered, or is answered with errors. It is seen in two places:
+//!
+//! ```text
+//! program --- library === network === broker
+//!                 |---------------------|      records are old, and requests are cut off when
+//!                                              their client loses patience and connects anew
+//!                                     |-|      requests wait long for their answers
+//! ```
 
+use crate::Client;
 use crate::advice::Side;
 use crate::finding::{Confidence, Fact, Prediction};
-use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables};
+use crate::rules::given_up::GaveUp;
+use crate::rules::{
+    ClosedConnections, EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables,
+};
 use crate::units::{number, time};
 
 /// Requests in flight on the mean.
@@ -24,12 +35,36 @@ const TROUBLE_MIN: u64 = 3;
 /// Room for what is irregular, above rate × latency.
 const ROOM: f64 = 2.0;
 
+/// How long ago a connection was given up at most.
+const RECENT_US: u64 = 16_000_000;
+
+/// Messages that are given up are younger than this many times the time from one connection that
+/// is given up to the next: both come from the client's patience.
+const PATIENCE_MAX: f64 = 2.0;
+
+/// Share of the time in which a request is coming in, where they queue for the network.
+const RECEIVING_SHARE_MIN: f64 = 0.5;
+
+/// Room above rate × latency where messages are bounded, and not requests: a library may send all
+/// of them in one batch, and the network is idle until it is answered.
+const BATCHES_ROOM: f64 = 4.0;
+
+/// How much shorter than the least round trip a gap may look, of one who waits for it.
+const RTT_SLACK: f64 = 0.92;
+
+/// Share of the requests that may come after a pause for an answer.
+const WAITED_SHARE_MAX: f64 = 0.5;
+
+/// Libraries collect for about so long before they send, whatever else takes time.
+const COLLECT_US: f64 = 10_000.0;
+
 /// What is seen of a connection whose client has left `abandoned` requests unanswered lately.
 pub(crate) fn see(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
     let services = &patient.short.flow.histograms.service_us;
     let rtt_us = patient.rtt_us().unwrap_or_default();
     let publishes = patient.short.flow.counters.publishes;
     let service_us = services.mean();
+    let messages = patient.short.flow.counters.messages_in as f64 / publishes.max(1) as f64;
     let rate = patient.short.per_second(publishes);
     let in_flight = rate * service_us / 1e6;
     if services.count() < EVENTS_MIN / 2
@@ -98,7 +133,120 @@ pub(crate) fn see(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
         window_us: patient.short.span_us,
         prediction,
         unseen: vec!["after how long the client gives a request up".to_owned()],
-        variables: Variables::from([("in_flight", needed)]),
+        variables: Variables::from([
+            ("in_flight", needed),
+            ("messages", (needed * messages).ceil()),
+        ]),
+        place: None,
+    })
+}
+
+/// What is seen of clients that give up connections on which their messages were on their way.
+pub(crate) fn see_given_up(closed: &ClosedConnections, now_us: u64) -> Vec<(Client, Sign)> {
+    let seen = closed
+        .given_up(now_us)
+        .filter_map(|(client, gave_up, rtt_us)| {
+            let sign = sign_of(&gave_up, f64::from(rtt_us))?;
+            Some((client.clone(), sign))
+        });
+    seen.collect()
+}
+
+fn sign_of(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
+    let age_us = gave_up.record_age_us.mean();
+    let in_flight = gave_up.rate * age_us / 1e6;
+    let (requests, messages) = (gave_up.publishes as f64, gave_up.messages as f64);
+    let gaps = &gave_up.request_gap_us;
+    // So does the greeting of each connection, in which there are no messages.
+    let greeting = gave_up.requests.saturating_sub(gave_up.publishes);
+    let waited = gaps.count() - gaps.count_between(0, (RTT_SLACK * rtt_us) as u64);
+    let waited = waited.saturating_sub(greeting);
+    if gave_up.connections < TROUBLE_MIN
+        || gave_up.ago_us > RECENT_US
+        || rtt_us == 0.0
+        || gave_up.record_age_us.count() < TROUBLE_MIN
+        || age_us < SERVICE_US_MIN
+        || in_flight < IN_FLIGHT_MIN
+        // What does not fill the network does not queue there, whatever its records' times say.
+        || gave_up.receiving_share < RECEIVING_SHARE_MIN
+        // Yesterday's records, and those of a clock that is wrong, are older than anybody's
+        // patience with them.
+        || age_us > PATIENCE_MAX * gave_up.every_us
+        // One request at a time waits for the network and not for others of its kind.
+        || waited as f64 > WAITED_SHARE_MAX * requests
+    {
+        return None;
+    }
+    let alone_us = rtt_us + COLLECT_US;
+    let needed = (gave_up.rate * alone_us / 1e6 * BATCHES_ROOM)
+        .ceil()
+        .max(1.0);
+    if in_flight < EXCESS_MIN * needed {
+        return None;
+    }
+    let after_us = needed * 1e6 / gave_up.rate + rtt_us;
+    let arithmetic = format!(
+        "now {} messages at {}/s = {} for each; with {} at the same rate, and a round trip, {}",
+        number(in_flight),
+        number(gave_up.rate),
+        time(age_us),
+        number(needed),
+        time(after_us)
+    );
+    let prediction = Prediction::of_time(age_us, after_us, arithmetic);
+    if prediction.gain < GAIN_MIN {
+        return None;
+    }
+    let connections = gave_up.connections as f64;
+    let evidence = vec![
+        Fact::new(
+            "given_up",
+            connections,
+            format!(
+                "{} connections were closed with a request half sent or without an answer, one \
+                 every {}",
+                number(connections),
+                time(gave_up.every_us)
+            ),
+        ),
+        Fact::new(
+            "record_age_us",
+            age_us,
+            format!("a record is {} old when it arrives", time(age_us)),
+        ),
+        Fact::new(
+            "messages_in_flight",
+            in_flight,
+            format!(
+                "{} messages/s came, so {} had been handed over and had no answer",
+                number(gave_up.rate),
+                number(in_flight)
+            ),
+        ),
+        Fact::new(
+            "rtt_us",
+            rtt_us,
+            format!("a round trip takes {}", time(rtt_us)),
+        ),
+    ];
+    Some(Sign {
+        rule: Rule::TooManyInFlight,
+        side: Side::Producer,
+        confidence: Confidence::Medium,
+        cause: "The program has so many messages on their way that they wait for each other until \
+                the client's time-out, and then it gives up what is half sent and starts anew."
+            .to_owned(),
+        evidence,
+        window_us: LONG_US,
+        prediction,
+        unseen: vec![
+            "after how long the client gives a message up, and whether somebody killed it instead"
+                .to_owned(),
+        ],
+        variables: Variables::from([
+            ("in_flight", (needed * requests / messages).ceil().max(1.0)),
+            ("messages", needed),
+        ]),
         place: None,
     })
 }

@@ -19,6 +19,7 @@ pub(super) fn story() -> Story {
         setting: "msg_timeout",
         value: ValueIn::Value,
         rtt: Duration::from_millis(5),
+        bandwidth: None,
         broker: &[],
         with_tls: false,
         found_within_s: 15.0,

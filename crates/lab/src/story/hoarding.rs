@@ -29,6 +29,7 @@ pub(super) fn story() -> Story {
         setting: "for_each_concurrent",
         value: ValueIn::Nothing,
         rtt: Duration::from_millis(10),
+        bandwidth: None,
         broker: &[],
         with_tls: false,
         found_within_s: 15.0,

@@ -30,6 +30,8 @@ mod partitions;
 mod sync_produce;
 #[cfg(feature = "kafka")]
 mod tiny_batches;
+#[cfg(feature = "kafka")]
+mod too_many_in_flight;
 
 use std::fmt;
 use std::time::Duration;
@@ -54,6 +56,8 @@ pub(crate) struct Story {
     pub(crate) value: ValueIn,
     /// The round trip, if the user has no other wish.
     pub(crate) rtt: Duration,
+    /// What the line carries, in bits per second, if that is little.
+    pub(crate) bandwidth: Option<u64>,
     /// Options of the broker.
     pub(crate) broker: &'static [(&'static str, &'static str)],
     /// Whether the broker has a certificate.
@@ -124,6 +128,8 @@ impl Story {
             one_connection::story(),
             #[cfg(feature = "kafka")]
             partitions::story(),
+            #[cfg(feature = "kafka")]
+            too_many_in_flight::story(),
             #[cfg(feature = "kafka")]
             tiny_batches::story(),
             churn::story(),

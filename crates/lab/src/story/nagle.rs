@@ -17,6 +17,7 @@ pub(super) fn story() -> Story {
         setting: "socket.nagle.disable",
         value: ValueIn::Value,
         rtt: Duration::from_millis(1),
+        bandwidth: None,
         // As other brokers do: the kernel acknowledges when it likes.
         broker: &[("quick-ack", "false")],
         with_tls: true,

@@ -31,6 +31,7 @@ pub(super) fn story() -> Story {
         setting: "producers",
         value: ValueIn::Value,
         rtt: Duration::from_millis(20),
+        bandwidth: None,
         broker: &[],
         with_tls: false,
         found_within_s: 15.0,

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cloverleaf_bench::command::LinkArgs;
-use cloverleaf_bench::{BrokerPlace, Meter, Stop};
+use cloverleaf_bench::{Bandwidth, BrokerPlace, Meter, Stop};
 use cloverleaf_doctor::{Bound, Finding, Measure, Query, Report};
 use serde::Serialize;
 
@@ -82,6 +82,8 @@ pub(crate) fn perform(
 ) -> Result<Told, LabError> {
     let mut link = link.clone();
     link.rtt.get_or_insert(story.rtt);
+    let narrow = story.bandwidth.and_then(Bandwidth::from_bits_per_s);
+    link.bandwidth = link.bandwidth.or(narrow);
     let tls = story.with_tls.then(Tls::make).transpose();
     let tls = tls.map_err(|error| LabError::system("no certificate", error))?;
     let options = story.broker.iter();

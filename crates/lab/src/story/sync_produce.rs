@@ -19,6 +19,7 @@ pub(super) fn story() -> Story {
         setting: "produce() without waiting for each message",
         value: ValueIn::Code("buffer_unordered("),
         rtt: Duration::from_millis(10),
+        bandwidth: None,
         broker: &[],
         with_tls: false,
         found_within_s: 15.0,

@@ -21,6 +21,7 @@ pub(super) fn story() -> Story {
         setting: "linger.ms",
         value: ValueIn::Value,
         rtt: Duration::from_millis(2),
+        bandwidth: None,
         broker: &[],
         with_tls: false,
         found_within_s: 15.0,
