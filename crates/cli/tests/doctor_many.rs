@@ -5,7 +5,7 @@
 
 mod support;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -19,6 +19,9 @@ const CONNECTIONS: usize = 10_000;
 
 /// Connections that publish as fast as they can.
 const PUBLISHERS: usize = 4;
+
+/// Threads that make all other connections, and work on what comes.
+const WORKERS: usize = 4;
 
 /// How long an answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
@@ -54,6 +57,39 @@ fn connect(address: &str, numbers: std::ops::Range<usize>) -> Vec<TcpStream> {
     numbers.map(one).collect()
 }
 
+/// Takes messages and finishes each, on all of these connections in turn. Counts them.
+fn work(streams: &mut [TcpStream], ends: &AtomicBool, finished: &AtomicU64) {
+    for stream in streams.iter() {
+        stream.set_nonblocking(true).unwrap();
+    }
+    let mut received = vec![Vec::new(); streams.len()];
+    let mut buffer = [0; 4096];
+    while !ends.load(Ordering::Relaxed) {
+        for (stream, received) in streams.iter_mut().zip(&mut received) {
+            match stream.read(&mut buffer) {
+                Ok(0) => panic!("the broker has closed a consumer's connection"),
+                Ok(count) => received.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Err(error) => panic!("{error}"),
+            }
+            while let Some(frame) = take_frame(received) {
+                // Size, type (2 is a message), time, attempts, id.
+                if frame[7] == 2 {
+                    let command = [b"FIN ", &frame[18..34], b"\n"].concat();
+                    stream.write_all(&command).unwrap();
+                    finished.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+/// A whole frame, if there is one: its size, and so many bytes.
+fn take_frame(received: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let size = u32::from_be_bytes(received.get(..4)?.try_into().unwrap()) as usize;
+    (received.len() >= 4 + size).then(|| received.drain(..4 + size).collect())
+}
+
 /// Publishes as fast as answers come, fifty at a time. Counts them.
 fn publish(address: &str, ends: &AtomicBool, published: &AtomicU64) {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -85,27 +121,28 @@ fn ten_thousand_connections_and_full_load_do_not_keep_it_from_answering() {
     let broker = Broker::start(folder.path());
     broker.ok(&["topic", "create", "jobs"]);
     let (nsq, admin) = (broker.nsq_tcp(), broker.admin());
-    let (ends, published) = (AtomicBool::new(false), AtomicU64::new(0));
+    let ends = AtomicBool::new(false);
+    let (published, finished) = (AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
-        let connecting: Vec<_> = (0..10)
-            .map(|part| {
-                let size = CONNECTIONS / 10;
-                let nsq = &nsq;
-                scope.spawn(move || connect(nsq, part * size..(part + 1) * size))
-            })
-            .collect();
-        let connected = connecting.into_iter().flat_map(|it| it.join().unwrap());
-        let connected: Vec<TcpStream> = connected.collect();
+        for part in 0..WORKERS {
+            let (nsq, ends, finished) = (&nsq, &ends, &finished);
+            let size = CONNECTIONS / WORKERS;
+            scope.spawn(move || {
+                let mut streams = connect(nsq, part * size..(part + 1) * size);
+                work(&mut streams, ends, finished);
+            });
+        }
         for _ in 0..PUBLISHERS {
             scope.spawn(|| publish(&nsq, &ends, &published));
         }
-        // Whatever fails below, the publishers end.
+        // Whatever fails below, the others end.
         let result = std::panic::catch_unwind(|| {
             let deadline = Instant::now() + PATIENCE;
             while ask(&admin).0.connections < (CONNECTIONS + PUBLISHERS) as u64 {
                 assert!(Instant::now() < deadline, "not all connections are seen");
             }
-            let before = published.load(Ordering::Relaxed);
+            let counts = || [&published, &finished].map(|it| it.load(Ordering::Relaxed));
+            let before = counts();
             // Until it has looked again a few times, so that some come while it does.
             let until_us = ask(&admin).0.watched_us + 5_000_000;
             let (mut asked, mut longest) = (0, Duration::ZERO);
@@ -123,11 +160,12 @@ fn ten_thousand_connections_and_full_load_do_not_keep_it_from_answering() {
             println!("{asked} answers, none took longer than {longest:?}");
             let text = String::from_utf8(broker.run(&["doctor"]).stdout).unwrap();
             assert!(text.contains("10,00"), "{text}");
-            let after = published.load(Ordering::Relaxed);
-            assert!(after > before, "nothing was published meanwhile");
+            let after = counts();
+            println!("published and finished meanwhile: {before:?} to {after:?}");
+            assert!(after[0] > before[0], "nothing was published meanwhile");
+            assert!(after[1] > before[1], "nothing was finished meanwhile");
         });
         ends.store(true, Ordering::Relaxed);
-        drop(connected);
         if let Err(panic) = result {
             std::panic::resume_unwind(panic);
         }
