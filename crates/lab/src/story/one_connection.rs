@@ -16,8 +16,9 @@ const IN_FLIGHT: &str = "4";
 /// Messages of a batch, which the program has set so.
 const BATCH: &str = "3";
 
-/// What the program would like to send: more than it can.
-const GROUP: usize = 75;
+/// What the program would like to send: more than it can, and hardly less than it can with the
+/// change. With more than that it would need a further one.
+const GROUP: usize = 48;
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// What may wait in the client.
