@@ -3,10 +3,12 @@
 //! (`cloverleaf lab run`). Each mistake has to be the one finding about that client, with the
 //! library and version that it really has, and with that library's own setting.
 
+mod healthy;
 mod kafka;
 mod lab;
 mod patients;
 mod queues;
+mod stories;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,6 +33,8 @@ const RTT: &str = "20ms";
 const LINGER_RTT: &str = "5ms";
 /// The blog post's.
 const SEED_001_RTT: &str = "1ms";
+
+pub(crate) use healthy::watch as watch_healthy;
 
 pub(super) fn librdkafka(context: &Context, report: &mut Report) -> Result<()> {
     let tls = lab::with_tls(context);
@@ -59,6 +63,11 @@ pub(super) fn seed_001(context: &Context, report: &mut Report) -> Result<()> {
     let mut settings = lab::with_tls(context);
     settings.push("quick-ack=false".to_owned());
     play(context, report, SEED_001_RTT, kafka::SEED_001, &settings)
+}
+
+/// Stories with what they change.
+pub(super) fn stories(context: &Context, report: &mut Report) -> Result<()> {
+    stories::play(context, report)
 }
 
 /// Starts the patients beside a broker, some at a time, and checks what is found of each of them;

@@ -349,4 +349,10 @@ pub(super) const GROUPS: &[Group] = &[
         original: None,
         run: doctor::seed_001,
     },
+    Group {
+        name: "doctor/stories",
+        needs: &[Tool::KafkaPython],
+        original: None,
+        run: doctor::stories,
+    },
 ];

@@ -240,7 +240,8 @@ fn sign_of(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
         window_us: LONG_US,
         prediction,
         unseen: vec![
-            "after how long the client gives a message up, and whether somebody killed it instead"
+            "after how long the client gives a message up, and whether it was killed, or the \
+             network failed, again and again instead"
                 .to_owned(),
         ],
         variables: Variables::from([

@@ -35,6 +35,28 @@ async function consume(messages, prefetch, socket) {
   if (!seen) throw new Error('nothing came')
 }
 
+// A pool of four workers that has more to do than it can.
+async function slowHandler() {
+  let seen = 0
+  const connection = await connect(kit.STORY, { noDelay: true })
+  const channel = await connection.createConfirmChannel()
+  await channel.assertQueue(kit.STORY)
+  await channel.prefetch(4)
+  const consumer = await channel.consume(kit.STORY, async (message) => {
+    await kit.sleep(300)
+    seen += 1
+    channel.ack(message)
+  })
+  while (!kit.isOver()) {
+    for (let i = 0; i < 20; i++) channel.sendToQueue(kit.STORY, body, {}, () => {})
+    await kit.sleep(1000)
+  }
+  await channel.cancel(consumer.consumerTag)
+  await kit.sleep(500)
+  await connection.close()
+  if (!seen) throw new Error('nothing came')
+}
+
 async function good() {
   let seen = 0
   const connection = await connect('good', { noDelay: true })
@@ -56,5 +78,6 @@ kit.main({
   nagle: () => consume(20000, 10, {}),
   'sync-produce': syncProduce,
   'window-too-small': () => consume(5000, 1, { noDelay: true }),
+  'slow-handler': slowHandler,
   good
 })

@@ -46,16 +46,18 @@ def linger():
     one_by_one(wait)
 
 
-def over_tls(value):
-    """As it stands in the blog post."""
-    tls = {
+def tls():
+    return {
         "bootstrap.servers": os.environ["CLOVERLEAF_KAFKA_TLS"],
         "security.protocol": "ssl",
         "ssl.ca.location": os.environ["CLOVERLEAF_TLS_CA"],
-        "queue.buffering.max.ms": 0,
-        "client.id": kit.STORY,
     }
-    one_by_one(lambda producer: producer.flush(timeout=10.0), value, **tls)
+
+
+def over_tls(value):
+    """As it stands in the blog post."""
+    settings = {**tls(), "queue.buffering.max.ms": 0, "client.id": kit.STORY}
+    one_by_one(lambda producer: producer.flush(timeout=10.0), value, **settings)
 
 
 @kit.story
@@ -69,14 +71,13 @@ def seed_001():
     over_tls(VALUE[:1000])
 
 
-@kit.story
-def good():
-    """A service: a message when there is one, and a group that reads them."""
+def service(settings):
+    """A message when there is one, and a group that reads them."""
     time, lost = kit.Time(), []
-    name = f"good-{VERSION}"
+    name = f"{kit.STORY}-{VERSION}"
 
     def produce():
-        producer = Producer({"bootstrap.servers": BROKER, "client.id": "good"})
+        producer = Producer({**settings, "client.id": kit.STORY})
         for _ in time.every(0.003):
             producer.produce(
                 topic=name,
@@ -88,8 +89,8 @@ def good():
 
     def consume():
         consumer = Consumer({
-            "bootstrap.servers": BROKER,
-            "client.id": "good",
+            **settings,
+            "client.id": kit.STORY,
             "group.id": name,
             "auto.offset.reset": "earliest",
         })
@@ -103,6 +104,16 @@ def good():
         assert seen, "nothing came"
 
     kit.together(produce, consume)
+
+
+@kit.story
+def good():
+    service({"bootstrap.servers": BROKER})
+
+
+@kit.story
+def good_tls():
+    service(tls())
 
 
 kit.say("confluent-kafka-python", f"{VERSION}-rdkafka-{confluent_kafka.libversion()[0]}")

@@ -83,6 +83,15 @@ def hoarding():
 
 
 @kit.story
+def idle():
+    """Waits for messages that do not come."""
+    time, channel = kit.Time(), connection(kit.STORY).channel()
+    channel.queue_declare("idle-pika")
+    assert not consume(channel, "idle-pika", time, 0), "something came"
+    channel.connection.close()
+
+
+@kit.story
 def good():
     time = kit.Time()
 

@@ -2,12 +2,12 @@
 
 use super::patients::{Expected, Patient, Program, Value};
 
-const CONFLUENT: Program = Program::KafkaPython("confluent.py");
+pub(super) const CONFLUENT: Program = Program::KafkaPython("confluent.py");
 const OLD_CONFLUENT: Program = Program::OldLibrdkafka("confluent.py");
-const KAFKA_PYTHON: Program = Program::KafkaPython("kafka_python.py");
+pub(super) const KAFKA_PYTHON: Program = Program::KafkaPython("kafka_python.py");
 const AIOKAFKA: Program = Program::KafkaPython("aiokafka_client.py");
-const KAFKAJS: Program = Program::KafkaNode("kafkajs_client.js");
-const FRANZ_GO: Program = Program::Go("franzgo");
+pub(super) const KAFKAJS: Program = Program::KafkaNode("kafkajs_client.js");
+pub(super) const FRANZ_GO: Program = Program::Go("franzgo");
 const KAFKA_GO: Program = Program::Go("kafkago");
 
 const ASYNC: Expected = Expected::new(

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
@@ -120,9 +120,8 @@ pub(super) fn play(
     let output = lab.output().context("cannot start the lab")?;
     let stderr = String::from_utf8_lossy(&output.stderr);
     if !output.status.code().is_some_and(|it| GOOD.contains(&it)) {
-        let mut lines = stderr.lines();
-        if let Some(reason) = lines.find(|line| line.contains(NO_NETWORK)) {
-            return Ok(Outcome::NoNetwork(reason.to_owned()));
+        if let Some(reason) = no_network(&output.status, &stderr) {
+            return Ok(Outcome::NoNetwork(reason));
         }
         bail!("{}\n{}", output.status, tail(&stderr, 60));
     }
@@ -135,6 +134,13 @@ pub(super) fn play(
         answer: Answer::of(&String::from_utf8_lossy(&output.stdout))?,
         says: says.collect::<Result<_>>()?,
     }))
+}
+
+/// Why the machine lets nobody make a network, if that is why the lab has failed.
+pub(super) fn no_network(status: &ExitStatus, stderr: &str) -> Option<String> {
+    let mut lines = stderr.lines().filter(|_| !status.success());
+    let reason = lines.find(|line| line.contains(NO_NETWORK));
+    reason.map(str::to_owned)
 }
 
 /// A script that runs all of them at once, and fails if one of them does.

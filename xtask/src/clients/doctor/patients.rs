@@ -89,6 +89,15 @@ impl Patient {
         }
     }
 
+    /// The same with another story, whose name it bears.
+    pub(super) const fn playing(self, story: &'static str) -> Patient {
+        Patient {
+            story,
+            client_id: story,
+            ..self
+        }
+    }
+
     /// The same under another name.
     pub(super) const fn named(self, client_id: &'static str) -> Patient {
         Patient { client_id, ..self }

@@ -2,13 +2,13 @@
 
 use super::patients::{Expected, Patient, Program, Value};
 
-const GO_NSQ: Program = Program::Go("gonsq");
+pub(super) const GO_NSQ: Program = Program::Go("gonsq");
 const PYNSQ: Program = Program::Python("pynsq_client.py");
-const NSQJS: Program = Program::Node("nsqjs_client.js");
-const PIKA: Program = Program::AmqpPython("pika_client.py");
+pub(super) const NSQJS: Program = Program::Node("nsqjs_client.js");
+pub(super) const PIKA: Program = Program::AmqpPython("pika_client.py");
 const AIO_PIKA: Program = Program::AmqpPython("aio_pika_client.py");
 const KOMBU: Program = Program::AmqpPython("kombu_client.py");
-const AMQPLIB: Program = Program::AmqpNode("amqplib_client.js");
+pub(super) const AMQPLIB: Program = Program::AmqpNode("amqplib_client.js");
 const AMQP091: Program = Program::Go("amqp091");
 
 /// A larger window, but not any.

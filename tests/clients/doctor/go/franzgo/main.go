@@ -34,25 +34,28 @@ func oneByOne(options ...kgo.Opt) {
 	}
 }
 
-func good() {
-	const name = "good-franz-go"
+// service sends so many records at a time, and reads them in a group.
+func service(records int, pause time.Duration) {
+	name := kit.Story + "-franz-go"
 	var everyone sync.WaitGroup
 	everyone.Add(2)
 	go func() {
 		defer everyone.Done()
-		client := client(name, kgo.ClientID("good"))
+		client := client(name, kgo.ClientID(kit.Story))
 		defer client.Close()
 		for !kit.IsOver() {
-			client.Produce(ctx, &kgo.Record{Value: make([]byte, 200)}, func(_ *kgo.Record, err error) {
-				kit.Check(err)
-			})
-			time.Sleep(3 * time.Millisecond)
+			for range records {
+				client.Produce(ctx, &kgo.Record{Value: make([]byte, 200)}, func(_ *kgo.Record, err error) {
+					kit.Check(err)
+				})
+			}
+			time.Sleep(pause)
 		}
 		kit.Check(client.Flush(ctx))
 	}()
 	go func() {
 		defer everyone.Done()
-		consumer := client(name, kgo.ClientID("good"), kgo.ConsumerGroup(name), kgo.ConsumeTopics(name))
+		consumer := client(name, kgo.ClientID(kit.Story), kgo.ConsumerGroup(name), kgo.ConsumeTopics(name))
 		defer consumer.Close()
 		limited, cancel := context.WithDeadline(ctx, kit.End)
 		defer cancel()
@@ -72,6 +75,7 @@ func main() {
 	kit.Main(map[string]func(){
 		"linger":       func() { oneByOne() },
 		"sync-produce": func() { oneByOne(kgo.ProducerLinger(0), kgo.ClientID(kit.Story)) },
-		"good":         good,
+		"good":         func() { service(1, 3*time.Millisecond) },
+		"bursts":       func() { service(500, time.Second) },
 	})
 }

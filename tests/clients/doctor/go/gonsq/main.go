@@ -108,7 +108,12 @@ func good() {
 	config := config()
 	config.MaxInFlight = 20
 	seen := consumer("good-go-nsq", config, 4, time.Millisecond)
-	producer, done := producer(kit.Story), make(chan *nsq.ProducerTransaction, 100_000)
+	producer, done := producer(kit.Story), make(chan *nsq.ProducerTransaction, 100)
+	go func() {
+		for answer := range done {
+			kit.Check(answer.Error)
+		}
+	}()
 	for !kit.IsOver() {
 		kit.Check(producer.PublishAsync("good-go-nsq", make([]byte, 200), done))
 		time.Sleep(6 * time.Millisecond)
