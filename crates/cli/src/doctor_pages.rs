@@ -27,6 +27,7 @@ pub(crate) fn page(rule: Rule) -> &'static str {
         OneConnection: "one-connection",
         TooManyInFlight: "too-many-in-flight",
         TinyBatches: "tiny-batches",
+        NoCompression: "no-compression",
         Churn: "churn",
         FetchRhythm: "fetch-rhythm",
     }

@@ -79,6 +79,12 @@ fn librdkafka_that_gives_up_what_queues_on_a_narrow_line() {
 }
 
 #[test]
+#[cfg(feature = "bench-kafka")]
+fn librdkafka_that_sends_text_as_it_is() {
+    is_found("no-compression", "compression.type");
+}
+
+#[test]
 fn of_clients_that_do_nothing_wrong_nothing_is_said() {
     if is_forbidden(IN_PROGRAM) {
         return;

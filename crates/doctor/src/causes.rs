@@ -22,6 +22,7 @@ const HIDES: &[(Rule, &[Rule])] = &[
             Rule::OneConnection,
             Rule::WindowTooSmall,
             Rule::FetchRhythm,
+            Rule::NoCompression,
         ],
     ),
     // A message that waits in the library for company is alone in its request.

@@ -108,7 +108,7 @@ fn without_findings_it_says_so() {
             .iter()
             .all(|it| (it.active, it.appeared) == (0, 0))
     );
-    assert_eq!(doctor.counts().len(), 12);
+    assert_eq!(doctor.counts().len(), 13);
 }
 
 #[test]

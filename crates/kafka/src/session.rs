@@ -24,7 +24,7 @@ use crate::control::{self, Call, Peer};
 use crate::error_code::ErrorCode;
 use crate::fetch::Env;
 use crate::frame::{self, RequestHeader, SIZE_BYTES};
-use crate::produce::{Acks, Carried, Lone, Producing, Totals};
+use crate::produce::{Acks, Carried, Lone, Producing, Sampler, Totals};
 use crate::wire::{Malformed, Reader};
 
 /// Once a poll has so many bytes to be written, the rest waits for the next one.
@@ -78,6 +78,7 @@ pub struct Session {
     waits_for_room: bool,
     /// When the first byte of a request came that is not complete yet.
     partial_since_us: Option<u64>,
+    sampler: Sampler,
     tally: Tally,
     answered_unsent: u64,
     failure: Option<String>,
@@ -114,6 +115,7 @@ impl Session {
             is_identified: false,
             waits_for_room: false,
             partial_since_us: None,
+            sampler: Sampler::default(),
             tally: Tally::default(),
             answered_unsent: 0,
             failure: None,
@@ -358,6 +360,13 @@ impl Session {
         }
     }
 
+    /// A request came in parts: now and then it is seen how well it compresses.
+    fn sample(&mut self, input: &[u8], now: Now) {
+        if let Some(sample) = self.sampler.look(input, now.us) {
+            self.probe.sampled(sample.bytes, sample.compressed);
+        }
+    }
+
     /// Tells the telemetry of one read.
     fn tell_read(&mut self, consumed: usize, input: usize, needed: usize, now: Now) {
         let first_us = self.partial_since_us.unwrap_or(now.us);
@@ -432,6 +441,9 @@ impl cloverleaf_session::Session for Session {
             }
         }
         let calls = self.tally.calls;
+        if self.partial_since_us.is_some() && consumed > 0 {
+            self.sample(input, now);
+        }
         if self.phase != Phase::Open {
             consumed = input.len();
         }
@@ -451,6 +463,9 @@ impl cloverleaf_session::Session for Session {
             return self.receive(input, now);
         };
         let bytes = input.len();
+        if self.partial_since_us.is_some() {
+            self.sample(input, now);
+        }
         let mut request = std::mem::take(input);
         let mut records = request.split_off(lone.range().start);
         records.truncate(lone.range().len());

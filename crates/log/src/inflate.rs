@@ -61,6 +61,11 @@ pub enum InflateError {
     Records(#[from] BatchError),
 }
 
+/// What bytes take compressed with lz4, to see how well they do.
+pub fn lz4_len(bytes: &[u8]) -> usize {
+    lz4_flex::block::compress(bytes).len()
+}
+
 impl Batch {
     /// The same batch uncompressed: offsets, timestamps, producer and all records as they were.
     /// `bytes_max` bounds its size, header included. An uncompressed batch is returned as it is.

@@ -75,7 +75,7 @@ pub use index::{
     INDEX_ENTRY_BYTES, IndexContents, IndexEntry, IndexItem, decode_index, decode_index_item,
     encode_index_item,
 };
-pub use inflate::InflateError;
+pub use inflate::{InflateError, lz4_len};
 pub use journal::{
     Journal, JournalPosition, decode_journal_entries, decode_journal_header, encode_journal_header,
 };

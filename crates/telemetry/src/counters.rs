@@ -125,4 +125,8 @@ counters! {
     rounds_us,
     /// Microseconds by which each of these times differed from the one before it.
     round_changes_us,
+    /// Bytes of published messages that were looked at for how well they compress.
+    sampled_bytes,
+    /// What these take compressed with lz4.
+    sampled_bytes_compressed,
 }

@@ -360,6 +360,14 @@ impl Recorder {
         }
     }
 
+    /// Some of the published bytes were compressed, to see how well that goes.
+    pub fn sampled(&self, bytes: u64, compressed: u64) {
+        if ENABLED {
+            self.counters.sampled_bytes.add(bytes);
+            self.counters.sampled_bytes_compressed.add(compressed);
+        }
+    }
+
     /// The client opened a channel within its connection.
     pub fn channel_opened(&self) {
         if ENABLED {

@@ -11,6 +11,7 @@ mod given_up;
 mod hoarding;
 mod linger;
 mod nagle;
+mod no_compression;
 mod one_connection;
 mod partitions;
 mod rounds;
@@ -77,11 +78,13 @@ pub enum Rule {
     Churn,
     /// Messages are fetched by the clock, not when they come.
     FetchRhythm,
+    /// A full link carries bytes that compress well.
+    NoCompression,
 }
 
 impl Rule {
     /// All rules, most valuable first.
-    pub const ALL: [Rule; 12] = [
+    pub const ALL: [Rule; 13] = [
         Rule::SyncProduce,
         Rule::Hoarding,
         Rule::WindowTooSmall,
@@ -92,6 +95,7 @@ impl Rule {
         Rule::OneConnection,
         Rule::TooManyInFlight,
         Rule::TinyBatches,
+        Rule::NoCompression,
         Rule::Churn,
         Rule::FetchRhythm,
     ];
@@ -111,6 +115,7 @@ impl Rule {
             Rule::TinyBatches => "tiny-batches",
             Rule::Churn => "churn",
             Rule::FetchRhythm => "fetch-rhythm",
+            Rule::NoCompression => "no-compression",
         }
     }
 
@@ -189,6 +194,7 @@ impl Patient<'_> {
             signs.extend(rounds.as_ref().and_then(|it| nagle::see_produce(self, it)));
             signs.extend(one_connection::see(self, rounds.as_ref()));
             signs.extend(tiny_batches::see(self));
+            signs.extend(no_compression::see(self, rounds.as_ref()));
         }
         if counters.acks > 0 {
             signs.extend(window_too_small::see(self));

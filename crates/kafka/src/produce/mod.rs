@@ -16,6 +16,7 @@
 mod answer;
 mod batch;
 mod lone;
+mod sample;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use cloverleaf_telemetry::Topics;
 
 pub(crate) use answer::Produced;
 pub(crate) use lone::Lone;
+pub(crate) use sample::Sampler;
 
 use crate::context::KafkaContext;
 use crate::error_code::{ErrorCode, of_publish};

@@ -23,6 +23,8 @@ mod kafka;
 #[cfg(feature = "kafka")]
 mod linger;
 #[cfg(feature = "kafka")]
+mod no_compression;
+#[cfg(feature = "kafka")]
 mod one_connection;
 #[cfg(feature = "kafka")]
 mod partitions;
@@ -132,6 +134,8 @@ impl Story {
             too_many_in_flight::story(),
             #[cfg(feature = "kafka")]
             tiny_batches::story(),
+            #[cfg(feature = "kafka")]
+            no_compression::story(),
             churn::story(),
             ack_deadline::story(),
         ]

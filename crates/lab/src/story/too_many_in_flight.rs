@@ -46,9 +46,21 @@ fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
     runtime.block_on(produce(stage, &producer))
 }
 
+/// A payload that does not compress.
+fn noise() -> [u8; 1000] {
+    let mut state = 7u64;
+    std::array::from_fn(|_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    })
+}
+
 /// Sends as much as the library takes.
 async fn produce(stage: &Stage, producer: &FutureProducer) -> Result<(), String> {
-    let payload = [b'x'; 1000];
+    // What compresses well over a narrow line is another story.
+    let payload = noise();
     let mut answers = FuturesUnordered::new();
     while stage.goes_on() {
         let mut is_full = false;

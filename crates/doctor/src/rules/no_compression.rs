@@ -1,0 +1,169 @@
+//! no-compression: the link is full of bytes that compress well.
+//!
+//! ```text
+//! link     │◄──── request ────►│◄──── request ────►│     its bytes are on the way all the time
+//! after    │◄ req. ►│◄ req. ►│◄ req. ►│◄ req. ►│       the same messages in fewer bytes
+//! ```
+//!
+//! How well they compress is not guessed: the session compresses a small piece of a request now
+//! and then, of those only that came in several reads. What is compressed already counts as what
+//! does not compress. That the link is the limit shows in one of three ways:
+//!
+//! - always some request is on its way in;
+//! - nearly always, most of them right behind the one before, and the pauses are those of a full
+//!   link, which loses a packet now and then: a round trip, until that comes again;
+//! - for most of the time, and the client waits for each answer and does nothing else.
+
+use crate::advice::Side;
+use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
+use crate::rules::rounds::Rounds;
+use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
+use crate::units::{bytes, number, percent, time};
+
+/// Bytes that have been compressed to see how well that goes.
+const SAMPLED_BYTES_MIN: u64 = 8 << 10;
+
+/// Less than this is not worth a client's CPU time.
+const RATIO_MIN: f64 = 1.5;
+
+/// Requests of which the window has seen the end. Large ones are few.
+const REQUESTS_MIN: u64 = 4;
+
+/// Share of the time in which a request is on its way in, where the link is full.
+const FULL_SHARE_MIN: f64 = 0.95;
+
+/// The same where packets are lost. A request follows at once, or behind a pause: of more than this
+/// part of what a request takes, and up to so many round trips. So many do.
+const LOSSY_SHARE_MIN: f64 = 0.75;
+const PAUSE_SHARE_MIN: f64 = 0.1;
+const PAUSE_ROUND_TRIPS_MAX: f64 = 1.5;
+const PAUSES_MAX: f64 = 0.2;
+
+/// The same where the next request waits for the answer, and what the client does beside.
+const WAITING_SHARE_MIN: f64 = 0.5;
+const THINK_SHARE_MAX: f64 = 0.25;
+
+/// Whoever reads more at once has not waited for the link: it was late itself.
+const READ_BYTES_MAX: f64 = 64.0 * 1024.0;
+
+/// On a faster link compressing takes about as long as sending.
+const LINK_BYTES_PER_SECOND_MAX: f64 = 32e6;
+
+/// So many bytes a client compresses in a second: lz4 on half a core.
+const COMPRESSED_PER_SECOND: f64 = 150e6;
+
+/// Requests in flight that every client may have, nearly: whether it may have more is not known.
+const IN_FLIGHT: f64 = 5.0;
+
+pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign> {
+    let flow = &patient.short.flow;
+    let (counters, histograms) = (&flow.counters, &flow.histograms);
+    let (sampled, compressed) = (counters.sampled_bytes, counters.sampled_bytes_compressed);
+    if sampled < SAMPLED_BYTES_MIN || counters.publishes < REQUESTS_MIN {
+        return None;
+    }
+    let ratio = sampled as f64 / compressed.max(1) as f64;
+    let publishes = counters.publishes as f64;
+    let request_bytes = counters.published_bytes as f64 / publishes;
+    let per_second = patient.short.per_second(counters.published_bytes);
+    let read_bytes = counters.bytes_in as f64 / counters.reads.max(1) as f64;
+    if ratio < RATIO_MIN || per_second > LINK_BYTES_PER_SECOND_MAX || read_bytes > READ_BYTES_MAX {
+        return None;
+    }
+    let cycle_us = patient.short.span_us as f64 / publishes;
+    let receiving_us = (histograms.request_receive_us.sum() as f64 / publishes).min(cycle_us);
+    let share = receiving_us / cycle_us;
+    let rtt_us = patient.rtt_us().unwrap_or_default();
+    let gaps = &histograms.request_gap_us;
+    let pauses = gaps.count_between((PAUSE_SHARE_MIN * receiving_us) as u64, u64::MAX);
+    let longest_us = gaps.quantile(1.0) as f64;
+    let is_lossy = share >= LOSSY_SHARE_MIN
+        && (pauses as f64) <= PAUSES_MAX * publishes
+        && longest_us <= PAUSE_ROUND_TRIPS_MAX * rtt_us
+        && Rounds::is_waiting(patient);
+    let waits = |rounds: &Rounds| {
+        rounds.is_one_by_one()
+            && rounds.think_us() <= THINK_SHARE_MAX * cycle_us
+            && Rounds::is_waiting(patient)
+    };
+    let is_limit = share >= FULL_SHARE_MIN
+        || is_lossy
+        || (share >= WAITING_SHARE_MIN && rounds.is_some_and(waits));
+    if !is_limit || receiving_us < WAIT_US_MIN {
+        return None;
+    }
+    let least_us = (rtt_us + histograms.service_us.mean()) / IN_FLIGHT;
+    let compressing_us = request_bytes * 1e6 / COMPRESSED_PER_SECOND;
+    let reckoned_us = cycle_us - receiving_us * (1.0 - 1.0 / ratio);
+    let after_us = reckoned_us.max(compressing_us);
+    // With that many requests on their way the round trip is the limit then, unless there are more.
+    let bound = match after_us < least_us {
+        true => Bound::AtMost,
+        false => Bound::Exact,
+    };
+    let rate = patient.short.per_second(counters.messages_in);
+    let after = rate * cycle_us / after_us.max(1.0);
+    let arithmetic = format!(
+        "now 1 request per {} = {} messages/s, {} of it on the link; with {} of the bytes 1 per {} \
+         = {}/s",
+        time(cycle_us),
+        number(rate),
+        time(receiving_us),
+        percent(1.0 / ratio),
+        time(after_us),
+        number(after),
+    );
+    let measure = Measure::ConnectionMessagesPerSecond;
+    let prediction = Prediction::of_rate(measure, rate, after, arithmetic).bounded(bound);
+    if prediction.gain < GAIN_MIN {
+        return None;
+    }
+    let evidence = vec![
+        Fact::new(
+            "compression_ratio",
+            ratio,
+            format!(
+                "{} of its records, taken here and there, take {} compressed (lz4): {}",
+                bytes(sampled as f64),
+                bytes(compressed as f64),
+                percent(1.0 / ratio)
+            ),
+        ),
+        Fact::new(
+            "receiving_share",
+            share,
+            format!(
+                "for {} of the time a request is on its way in: the link carries {}/s",
+                percent(share),
+                bytes(per_second)
+            ),
+        ),
+        Fact::new(
+            "receive_us",
+            receiving_us,
+            format!(
+                "{} from the first byte of a request to its last, of {}",
+                time(receiving_us),
+                bytes(request_bytes)
+            ),
+        ),
+    ];
+    Some(Sign {
+        rule: Rule::NoCompression,
+        side: Side::Producer,
+        confidence: Confidence::Medium,
+        cause: "The producer sends text as it is over a link that is full, though a part of the \
+                bytes would do."
+            .to_owned(),
+        evidence,
+        window_us: patient.short.span_us,
+        prediction,
+        unseen: vec![
+            "whether the client has CPU time to spare for it".to_owned(),
+            "how much better other codecs and larger pieces compress than those looked at"
+                .to_owned(),
+        ],
+        variables: Variables::new(),
+        place: None,
+    })
+}

@@ -1,0 +1,134 @@
+//! How well what a producer sends compresses: a small piece of a request, now and then.
+//!
+//! Only requests that came in several reads are looked at: where a request is there at once, its
+//! bytes cost nobody any time. To compress a piece of 8 KB takes some 20 µs, once a second of a
+//! connection.
+
+use cloverleaf_log::{BATCH_HEADER_BYTES, lz4_len};
+
+use super::{Piece, walk};
+use crate::apis::{self, Api};
+use crate::frame::{self, SIZE_BYTES};
+
+/// Between two looks.
+const PAUSE_US: u64 = 1_000_000;
+
+/// Bytes that are compressed, at most; and at least, for it to say anything.
+const PIECE_BYTES_MAX: usize = 8 << 10;
+const PIECE_BYTES_MIN: usize = 1 << 10;
+
+/// Where a batch says how its records are compressed; 0: not at all.
+const CODEC_AT: usize = 22;
+const CODEC_BITS: u8 = 0x07;
+
+/// Says when it is time for the next look.
+#[derive(Debug, Default)]
+pub(crate) struct Sampler {
+    due_us: u64,
+}
+
+/// A piece of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sample {
+    pub(crate) bytes: u64,
+    /// What it takes compressed. What is compressed already takes as much as it does.
+    pub(crate) compressed: u64,
+}
+
+impl Sampler {
+    /// Looks at the request that `input` begins with, if it publishes and it is time.
+    #[inline(never)]
+    pub(crate) fn look(&mut self, input: &[u8], now_us: u64) -> Option<Sample> {
+        if now_us < self.due_us {
+            return None;
+        }
+        let sample = Sample::of(first_batch(input)?, now_us)?;
+        self.due_us = now_us + PAUSE_US;
+        Some(sample)
+    }
+}
+
+impl Sample {
+    /// Somewhere in a batch: the beginning may be of another kind than the rest.
+    fn of(batch: &[u8], seed: u64) -> Option<Sample> {
+        let codec = batch.get(CODEC_AT)? & CODEC_BITS;
+        let records = batch.get(BATCH_HEADER_BYTES..)?;
+        let count = records.len().min(PIECE_BYTES_MAX);
+        if count < PIECE_BYTES_MIN {
+            return None;
+        }
+        let places = (records.len() - count + 1) as u64;
+        let start = (seed % places) as usize;
+        let piece = &records[start..start + count];
+        let compressed = match codec {
+            0 => lz4_len(piece).min(count),
+            _ => count,
+        };
+        Some(Sample {
+            bytes: count as u64,
+            compressed: compressed as u64,
+        })
+    }
+}
+
+/// The first batch of a Produce.
+fn first_batch(input: &[u8]) -> Option<&[u8]> {
+    let size = frame::peek_size(input, usize::MAX).ok()??;
+    let request = input.get(SIZE_BYTES..)?.get(..size)?;
+    let start = frame::read_start(request).ok()?;
+    let versions = apis::find(start.api_key)?;
+    if versions.api != Api::Produce || !versions.serves(start.version) {
+        return None;
+    }
+    let (header, body) = frame::read_header(request, versions).ok()?;
+    let mut batch = None;
+    walk(body, header.version, |_, piece| {
+        if let Piece::Partition(_, Some(records)) = piece {
+            batch.get_or_insert(records);
+        }
+    })
+    .ok()?;
+    batch
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn batch(codec: u8, records: &[u8]) -> Vec<u8> {
+        let mut batch = vec![0; BATCH_HEADER_BYTES];
+        batch[CODEC_AT] = codec;
+        batch.extend_from_slice(records);
+        batch
+    }
+
+    #[test]
+    fn text_compresses_and_what_is_compressed_does_not() {
+        let text = "GET /orders/17 200 a line as others are\n".repeat(1000);
+        for seed in [0, 1, 12_345_678] {
+            let plain = Sample::of(&batch(0, text.as_bytes()), seed).unwrap();
+            assert_eq!(plain.bytes, PIECE_BYTES_MAX as u64);
+            assert!(plain.compressed < plain.bytes / 4, "{plain:?}");
+            let done = Sample::of(&batch(4, text.as_bytes()), seed).unwrap();
+            assert_eq!(done.bytes, done.compressed);
+        }
+    }
+
+    #[test]
+    fn noise_takes_as_much_as_it_does() {
+        let mut state = 7u64;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        };
+        let noise: Vec<u8> = (0..50_000).map(|_| next()).collect();
+        let sample = Sample::of(&batch(0, &noise), 99).unwrap();
+        assert_eq!(sample.bytes, sample.compressed);
+        assert_eq!(Sample::of(&batch(0, &noise[..1000]), 0), None, "too little");
+        assert_eq!(Sample::of(&noise[..22], 0), None);
+    }
+}

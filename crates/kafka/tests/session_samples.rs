@@ -1,0 +1,113 @@
+//! How well what producers send compresses: which requests are looked at, and how often.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod common;
+
+use bytes::{Bytes, BytesMut};
+use cloverleaf_log::{BatchBuilder, Codec};
+use cloverleaf_session::Session as _;
+use common::{Peer, World, frame, text};
+use kafka_protocol::messages::TopicName;
+use kafka_protocol::messages::produce_request::{
+    PartitionProduceData, ProduceRequest, TopicProduceData,
+};
+
+const VERSION: i16 = 9;
+
+/// A batch of so many bytes of text, compressed or not.
+fn words(bytes: usize, codec: Codec) -> Bytes {
+    let text = "the same words again and again, ".repeat(bytes / 32);
+    let mut builder = BatchBuilder::with_capacity(bytes + 100, 0);
+    builder.push_at(0, None, Some(text.as_bytes()), &[]);
+    let batch = builder.finish().compress(codec).unwrap();
+    batch.bytes().clone()
+}
+
+/// A request to publish it.
+fn produce(records: Bytes) -> Vec<u8> {
+    let data = PartitionProduceData::default().with_records(Some(records));
+    let topic = TopicProduceData::default()
+        .with_name(TopicName(text("t")))
+        .with_partition_data(vec![data]);
+    let request = ProduceRequest::default()
+        .with_acks(1)
+        .with_topic_data(vec![topic]);
+    frame(VERSION, &request, 7)
+}
+
+/// Sends a request in two parts.
+fn send_in_parts(peer: &mut Peer<'_>, request: &[u8]) {
+    let (first, rest) = request.split_at(request.len() / 2);
+    peer.feed(first);
+    peer.advance(20);
+    peer.feed(rest);
+    peer.pump();
+    peer.expect::<ProduceRequest>(VERSION, 7);
+}
+
+/// Bytes that were looked at, and what they take compressed.
+fn sampled(world: &World) -> (u64, u64) {
+    let seen = world.registry.snapshot(0, |_| None);
+    let counters = &seen.connections[0].counters;
+    (counters.sampled_bytes, counters.sampled_bytes_compressed)
+}
+
+#[test]
+fn requests_in_parts_are_looked_at_once_a_second() {
+    let world = World::new();
+    world.topic("t", 1);
+    let mut peer = world.connect();
+    let request = produce(words(40_000, Codec::None));
+    peer.feed(&request);
+    peer.pump();
+    peer.expect::<ProduceRequest>(VERSION, 7);
+    assert_eq!(sampled(&world), (0, 0), "it came whole");
+    send_in_parts(&mut peer, &request);
+    let (bytes, compressed) = sampled(&world);
+    assert_eq!(bytes, 8192);
+    assert!((1..1000).contains(&compressed), "{compressed}");
+    send_in_parts(&mut peer, &request);
+    assert_eq!(sampled(&world), (bytes, compressed), "too soon");
+    peer.advance(1000);
+    send_in_parts(&mut peer, &request);
+    assert_eq!(sampled(&world).0, 2 * 8192);
+}
+
+#[test]
+fn a_batch_that_is_compressed_takes_what_it_takes() {
+    let world = World::new();
+    world.topic("t", 1);
+    let mut peer = world.connect();
+    // Much of it, for it is small then.
+    let records = words(4_000_000, Codec::Lz4);
+    let expect = records.len().min(8192) as u64;
+    assert!(expect > 4096, "{expect}");
+    send_in_parts(&mut peer, &produce(records));
+    let (bytes, compressed) = sampled(&world);
+    assert_eq!(bytes, compressed);
+    assert!(bytes > 4096, "{bytes}");
+    // Too small to say anything.
+    peer.advance(1000);
+    send_in_parts(&mut peer, &produce(words(800, Codec::None)));
+    assert_eq!(sampled(&world), (bytes, compressed));
+}
+
+#[test]
+fn a_request_with_a_buffer_of_its_own_is_looked_at_too() {
+    let world = World::new();
+    world.topic("t", 1);
+    let mut peer = world.connect();
+    let request = produce(words(200_000, Codec::None));
+    // Who reads keeps what the session does not take.
+    let received = peer.session.receive(&request[..100], world.now());
+    assert_eq!(received.consumed_bytes, 0);
+    peer.advance(20);
+    let left = peer.feed_own(BytesMut::from(&request[..]));
+    assert!(left.is_empty());
+    peer.pump();
+    peer.expect::<ProduceRequest>(VERSION, 7);
+    let (bytes, compressed) = sampled(&world);
+    assert_eq!(bytes, 8192);
+    assert!(compressed < 1000, "{compressed}");
+}
