@@ -102,6 +102,24 @@ fn messages_that_time_out_on_a_narrow_network_are_too_many() {
 }
 
 #[test]
+fn who_loses_patience_with_all_that_waits_at_once_cuts_often() {
+    let mut world = lives(TIMED_OUT, 0);
+    // At first nothing is old enough; then each request is.
+    let first = Life {
+        seconds: 4,
+        ..TIMED_OUT
+    };
+    first.play(&mut world, &librdkafka());
+    let later = Life {
+        seconds: 1,
+        age_us: 3 * S,
+        ..TIMED_OUT
+    };
+    (0..8).for_each(|_| later.play(&mut world, &librdkafka()));
+    world.only(Rule::TooManyInFlight);
+}
+
+#[test]
 fn it_ends_when_nobody_gives_up_any_more() {
     let mut world = lives(TIMED_OUT, 8);
     let calm = Life {
@@ -151,6 +169,20 @@ fn catching_up_over_a_network_that_fails_is_well() {
             lives(life, 8).silent();
         }
     }
+}
+
+#[test]
+fn catching_up_over_a_network_that_fails_when_it_likes_is_well() {
+    let mut world = lives(TIMED_OUT, 0);
+    for seconds in [30, 2, 4, 40, 1, 3, 9] {
+        let life = Life {
+            seconds,
+            age_us: 60 * S,
+            ..TIMED_OUT
+        };
+        life.play(&mut world, &librdkafka());
+    }
+    world.silent();
 }
 
 #[test]

@@ -42,6 +42,8 @@ pub(crate) struct GaveUp {
     pub(crate) connections: u64,
     /// From one to the next, on the mean.
     pub(crate) every_us: f64,
+    /// The longest that one was open, or that it took from one to the next.
+    pub(crate) longest_us: u64,
     /// How long the last one is ago.
     pub(crate) ago_us: u64,
     pub(crate) messages: u64,
@@ -99,6 +101,10 @@ impl GivenUps {
         let message_bytes = bytes as f64 / messages.max(1) as f64;
         let lived_us = sum(|it| it.lived_us);
         let bytes_per_second = sum(|it| it.bytes_in) as f64 * 1e6 / lived_us as f64;
+        let closed_us = self.all.iter().map(|it| it.closed_us);
+        let gaps_us = closed_us.clone().skip(1).zip(closed_us);
+        let gaps_us = gaps_us.map(|(next_us, us)| next_us.saturating_sub(us));
+        let longest_us = gaps_us.chain(self.all.iter().map(|it| it.lived_us)).max();
         let mut request_gap_us = HistogramSnapshot::default();
         let mut record_age_us = HistogramSnapshot::default();
         for one in &self.all {
@@ -108,6 +114,7 @@ impl GivenUps {
         (between > 0 && bytes > 0 && lived_us > 0).then_some(GaveUp {
             connections: between + 1,
             every_us: span_us as f64 / between as f64,
+            longest_us: longest_us.unwrap_or_default(),
             ago_us: now_us.saturating_sub(last.closed_us),
             messages,
             requests: sum(|it| it.requests),

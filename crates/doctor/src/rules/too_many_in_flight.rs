@@ -39,7 +39,8 @@ const ROOM: f64 = 2.0;
 const RECENT_US: u64 = 16_000_000;
 
 /// Messages that are given up are younger than this many times the time from one connection that
-/// is given up to the next: both come from the client's patience.
+/// is given up to the next: both come from the client's patience. Or younger than the first of
+/// these connections was old, because before that there was nothing to lose patience with.
 const PATIENCE_MAX: f64 = 2.0;
 
 /// Share of the time in which a request is coming in, where they queue for the network.
@@ -171,7 +172,7 @@ fn sign_of(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
         || gave_up.receiving_share < RECEIVING_SHARE_MIN
         // Yesterday's records, and those of a clock that is wrong, are older than anybody's
         // patience with them.
-        || age_us > PATIENCE_MAX * gave_up.every_us
+        || age_us > (PATIENCE_MAX * gave_up.every_us).max(gave_up.longest_us as f64)
         // One request at a time waits for the network and not for others of its kind.
         || waited as f64 > WAITED_SHARE_MAX * requests
     {
