@@ -39,6 +39,19 @@ pub struct Response {
     pub body: Bytes,
     /// Methods for the `Allow` header of a 405, otherwise empty.
     pub allow: &'static str,
+    /// What the request has published.
+    pub published: Option<Published>,
+}
+
+/// Messages that a request has published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// The topic, by the number that the broker gave it.
+    pub topic: u32,
+    /// How many.
+    pub messages: u64,
+    /// Bytes of the request's body.
+    pub bytes: u64,
 }
 
 impl Response {
@@ -49,6 +62,15 @@ impl Response {
             content: Content::Text,
             body: body.into(),
             allow: "",
+            published: None,
+        }
+    }
+
+    /// 200, for messages that were published.
+    pub(crate) fn published(published: Published) -> Response {
+        Response {
+            published: Some(published),
+            ..Response::text("OK")
         }
     }
 
@@ -65,6 +87,7 @@ impl Response {
                 content: Content::Json,
                 body: body.into(),
                 allow: "",
+                published: None,
             },
             Err(_) => HttpError::Internal.response(),
         }
@@ -77,6 +100,7 @@ impl Response {
             content: Content::Plain,
             body: body.into(),
             allow: "",
+            published: None,
         }
     }
 
@@ -228,6 +252,7 @@ impl HttpError {
             content: Content::Json,
             body: body.into(),
             allow,
+            published: None,
         }
     }
 }

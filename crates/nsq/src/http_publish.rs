@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cloverleaf_broker::PublishError;
 use cloverleaf_log::{AppendError, BatchBuilder};
 
-use crate::http::{HttpError, Response};
+use crate::http::{HttpError, Published, Response};
 use crate::http_mpub::{self, MpubLimits};
 use crate::http_nsqd::NsqdHttp;
 use crate::http_query::Query;
@@ -27,6 +27,11 @@ impl NsqdHttp {
         let delay_ms = self.delay_ms(&query)?;
         self.may_publish().await?;
         let capacity = body.len() + RECORD_OVERHEAD_BYTES;
+        let done = Published {
+            topic: topic.number(),
+            messages: 1,
+            bytes: body.len() as u64,
+        };
         let mut builder = BatchBuilder::with_capacity(capacity, self.now_ms());
         builder.push(None, Some(&body), &[]);
         let batch = builder.finish();
@@ -38,7 +43,7 @@ impl NsqdHttp {
             .map_err(publish_error)?
             .await
             .map_err(publish_error)?;
-        Ok(Response::text("OK"))
+        Ok(Response::published(done))
     }
 
     /// `POST /mpub?topic=...&binary=...`.
@@ -76,7 +81,11 @@ impl NsqdHttp {
         for published in published {
             published.await.map_err(publish_error)?;
         }
-        Ok(Response::text("OK"))
+        Ok(Response::published(Published {
+            topic: topic.number(),
+            messages: messages.len() as u64,
+            bytes: body.len() as u64,
+        }))
     }
 
     /// Waits until the disk has taken enough of what was accepted before.

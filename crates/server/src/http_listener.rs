@@ -2,12 +2,14 @@
 //! for. Above it are axum and hyper.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use cloverleaf_nsq::http::Published;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
@@ -21,6 +23,7 @@ use tokio_rustls::server::TlsStream;
 use crate::context::ServerContext;
 use crate::http_activity::{Activity, Admission, Admitted, Connections};
 use crate::http_body::TimedBody;
+use crate::http_probe::HttpProbe;
 use crate::repeats::Repeats;
 
 /// Pause after a failed accept, as for the other listeners.
@@ -31,6 +34,8 @@ pub(crate) struct HttpListener {
     pub(crate) listener: TcpListener,
     pub(crate) router: Router,
     pub(crate) tls: Option<Arc<rustls::ServerConfig>>,
+    /// Its connections publish, so the doctor wants to know of them.
+    pub(crate) is_watched: bool,
 }
 
 impl HttpListener {
@@ -46,8 +51,8 @@ impl HttpListener {
                 accepted = accept(&self.listener, &mut served) => accepted,
                 () = &mut drained => break,
             };
-            let stream = match accepted {
-                Ok(stream) => stream,
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     if let Some(times) = failed.count() {
                         tracing::warn!(times, %error, "HTTP connections cannot be accepted");
@@ -68,9 +73,13 @@ impl HttpListener {
                 );
             }
             if let Admission::Free(place) | Admission::InsteadOfOther(place) = admission {
+                let probe = self
+                    .is_watched
+                    .then(|| Arc::new(HttpProbe::open(&context, peer)));
                 let (router, tls) = (self.router.clone(), tls.clone());
                 let context = Arc::clone(&context);
-                served.spawn(serve_connection(stream, tls, router, place, context));
+                let watched = (place, probe);
+                served.spawn(serve_connection(stream, tls, router, watched, context));
             }
         }
         drop(self.listener);
@@ -79,10 +88,13 @@ impl HttpListener {
 }
 
 /// The next connection. Meanwhile those that have ended are forgotten.
-async fn accept(listener: &TcpListener, served: &mut JoinSet<()>) -> io::Result<TcpStream> {
+async fn accept(
+    listener: &TcpListener,
+    served: &mut JoinSet<()>,
+) -> io::Result<(TcpStream, SocketAddr)> {
     loop {
         tokio::select! {
-            accepted = listener.accept() => return accepted.map(|(stream, _)| stream),
+            accepted = listener.accept() => return accepted,
             Some(ended) = served.join_next() => {
                 if let Err(error) = ended {
                     tracing::error!(%error, "an HTTP connection ended by a fault of the broker");
@@ -96,7 +108,7 @@ async fn serve_connection(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
     router: Router,
-    place: Admitted,
+    (place, probe): (Admitted, Option<Arc<HttpProbe>>),
     context: Arc<ServerContext>,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
@@ -114,16 +126,8 @@ async fn serve_connection(
                 }
             },
         };
-        let activity = Arc::clone(activity);
-        serve_requests(
-            HttpStream {
-                transport,
-                activity,
-            },
-            router,
-            &context,
-        )
-        .await;
+        let stream = HttpStream::new(transport, Arc::clone(activity), probe);
+        serve_requests(stream, router, &context).await;
     };
     tokio::select! {
         () = served => {}
@@ -132,15 +136,19 @@ async fn serve_connection(
 }
 
 async fn serve_requests(stream: HttpStream, router: Router, context: &ServerContext) {
-    let activity = Arc::clone(&stream.activity);
+    let (activity, probe) = (Arc::clone(&stream.activity), stream.probe.clone());
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         activity.request_begins();
+        probe.iter().for_each(|it| it.begins(request.headers()));
         let answer = router.call(request.map(TimedBody::new));
-        let activity = Arc::clone(&activity);
+        let (activity, probe) = (Arc::clone(&activity), probe.clone());
         async move {
             let answer = answer.await;
             activity.request_ends();
+            if let (Some(probe), Ok(answer)) = (probe, &answer) {
+                probe.ends(answer.status(), answer.extensions().get::<Published>());
+            }
             answer
         }
     });
@@ -162,6 +170,29 @@ async fn serve_requests(stream: HttpStream, router: Router, context: &ServerCont
 struct HttpStream {
     transport: Transport,
     activity: Arc<Activity>,
+    probe: Option<Arc<HttpProbe>>,
+}
+
+impl HttpStream {
+    fn new(transport: Transport, activity: Arc<Activity>, probe: Option<Arc<HttpProbe>>) -> Self {
+        let socket = match &transport {
+            Transport::Plain(stream) => stream,
+            Transport::Tls(stream) => stream.get_ref().0,
+        };
+        probe.iter().for_each(|it| it.attach(socket));
+        HttpStream {
+            transport,
+            activity,
+            probe,
+        }
+    }
+}
+
+impl Drop for HttpStream {
+    fn drop(&mut self) {
+        // Before the socket is closed, whose number may then be another one's.
+        self.probe.iter().for_each(|it| it.close());
+    }
 }
 
 enum Transport {
@@ -180,8 +211,10 @@ impl AsyncRead for HttpStream {
             Transport::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
             Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_read(cx, buffer),
         };
-        if buffer.filled().len() > before {
+        let count = buffer.filled().len() - before;
+        if count > 0 {
             self.activity.received();
+            self.probe.iter().for_each(|it| it.received(count));
         }
         read
     }
@@ -197,8 +230,11 @@ impl AsyncWrite for HttpStream {
             Transport::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
             Transport::Tls(stream) => Pin::new(stream.as_mut()).poll_write(cx, bytes),
         };
-        if written.is_ready() {
+        if let Poll::Ready(result) = &written {
             self.activity.sent();
+            if let (Some(probe), Ok(count)) = (&self.probe, result) {
+                probe.sent(*count);
+            }
         }
         written
     }

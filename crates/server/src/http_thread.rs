@@ -55,19 +55,26 @@ fn interfaces(
         TlsRequired::No | TlsRequired::TcpOnly => nsq.clone(),
     };
     let lookup = nsq_lookup_http::router(Arc::clone(context));
+    // Who publishes is watched, who asks is not.
     let all = [
-        (listeners.admin, admin::router(Arc::clone(context)), None),
-        (listeners.nsq, plain_nsq, None),
-        (listeners.nsq_tls, nsq, context.tls.clone()),
-        (listeners.nsq_lookup, lookup, None),
+        (
+            listeners.admin,
+            admin::router(Arc::clone(context)),
+            None,
+            false,
+        ),
+        (listeners.nsq, plain_nsq, None, true),
+        (listeners.nsq_tls, nsq, context.tls.clone(), true),
+        (listeners.nsq_lookup, lookup, None, false),
     ];
     let mut interfaces = Vec::new();
-    for (listener, router, tls) in all {
+    for (listener, router, tls, is_watched) in all {
         if let Some(listener) = listener {
             interfaces.push(HttpListener {
                 listener: tokio::net::TcpListener::from_std(listener)?,
                 router,
                 tls,
+                is_watched,
             });
         }
     }

@@ -55,6 +55,7 @@ mod health;
 mod http_activity;
 mod http_body;
 mod http_listener;
+mod http_probe;
 mod http_thread;
 mod kafka_connection;
 mod kafka_groups;

@@ -140,6 +140,9 @@ pub(crate) fn into_axum(response: Response) -> axum::response::Response {
     let mut out = axum::response::Response::new(Body::from(response.body));
     *out.status_mut() =
         StatusCode::from_u16(response.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    if let Some(published) = response.published {
+        out.extensions_mut().insert(published);
+    }
     let headers = out.headers_mut();
     if let Some(content_type) = content_type {
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

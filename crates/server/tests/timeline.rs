@@ -12,6 +12,7 @@ use cloverleaf_server::TimelineQuery;
 use cloverleaf_server::timeline_types::{
     ExchangeKind, HoldLane, HoldOutcome, Timeline, TopicTimeline,
 };
+use cloverleaf_telemetry::Protocol;
 use kafka_support::Client;
 use nsq_support::{Broker, eventually, exchange, start};
 
@@ -220,6 +221,84 @@ impl Nsq {
         self.0.write_all(&command).unwrap();
         assert_eq!(self.frame(), b"OK");
     }
+}
+
+#[test]
+fn publishes_over_http_have_a_lane_of_their_connection() {
+    let broker = start(|_| {});
+    let mut stream = TcpStream::connect(broker.http()).unwrap();
+    let mut ask = |target: &str, body: &str| {
+        let head = format!(
+            "POST {target} HTTP/1.1\r\nHost: test\r\nUser-Agent: python-requests/2.32.3\r\n\
+             Content-Length: {}\r\n\r\n",
+            body.len()
+        );
+        // In two pieces, as many libraries write it.
+        stream.write_all(head.as_bytes()).unwrap();
+        work(Instant::now());
+        stream.write_all(body.as_bytes()).unwrap();
+        let mut answer = [0; 4096];
+        let count = stream.read(&mut answer).unwrap();
+        assert!(answer[..count].starts_with(b"HTTP/1.1 "));
+        answer[9..12].to_vec()
+    };
+    assert_eq!(ask("/pub?topic=orders", "one"), b"200");
+    assert_eq!(ask("/mpub?topic=orders", "two\nthree\nfour"), b"200");
+    assert_eq!(ask("/pub?topic=+", "refused"), b"400");
+    assert_eq!(ask("/topic/create?topic=other", ""), b"200");
+    eventually("the last answer is known", || {
+        let connections = broker.server.context().registry.snapshot(1, |_| None);
+        connections.connections[0].counters.responses == 4
+    });
+    let snapshot = broker.server.context().registry.snapshot(1, |_| None);
+    let [connection] = &snapshot.connections[..] else {
+        panic!("{snapshot:#?}");
+    };
+    let (identity, counters) = (&connection.identity, &connection.counters);
+    assert_eq!(
+        (identity.library.as_str(), identity.version.as_str()),
+        ("python-requests", "2.32.3")
+    );
+    assert_eq!((counters.requests, counters.publishes), (4, 2));
+    assert_eq!((counters.messages_in, counters.errors), (4, 1));
+    assert_eq!(counters.published_bytes, 3 + 14);
+    let topic = one(&broker, "orders");
+    let [producer] = &topic.producers[..] else {
+        panic!("{topic:#?}");
+    };
+    assert_eq!(producer.owner.library, "python-requests 2.32.3");
+    let job_us = JOB.as_micros() as u64;
+    let messages: Vec<_> = producer.exchanges.iter().map(|it| it.messages).collect();
+    assert_eq!(messages, [1, 3]);
+    for exchange in &producer.exchanges {
+        assert!(
+            exchange.received_us - exchange.requested_us >= job_us,
+            "{exchange:#?}"
+        );
+        assert!(exchange.answered_us >= Some(exchange.received_us));
+    }
+    // Who asks the admin interface is not watched.
+    let admin = broker.server.addresses().admin.unwrap();
+    assert_eq!(
+        nsq_support::request(admin, "GET", "/healthz", b"").status,
+        200
+    );
+    let totals = broker
+        .server
+        .context()
+        .registry
+        .snapshot(1, |_| None)
+        .totals;
+    let http = totals
+        .iter()
+        .find(|it| it.protocol == Protocol::Http)
+        .unwrap();
+    assert_eq!(http.connections_opened, 1);
+    drop(stream);
+    eventually("it has left", || {
+        let snapshot = broker.server.context().registry.snapshot(1, |_| None);
+        snapshot.connections.is_empty()
+    });
 }
 
 #[test]

@@ -229,7 +229,12 @@ fn all_files_that_are_built_in_are_right() {
             assert!(is_itself, "{name}: {} is taken for {}", entry.id, client.id);
         }
     }
-    for protocol in [Protocol::Kafka, Protocol::Amqp, Protocol::Nsq] {
+    for protocol in [
+        Protocol::Kafka,
+        Protocol::Amqp,
+        Protocol::Nsq,
+        Protocol::Http,
+    ] {
         let general = advice.families().iter().map(|(_, family)| family);
         let mut general = general.filter(|it| it.general && it.protocol == protocol);
         assert!(

@@ -75,7 +75,7 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     // A library that need not wait puts messages together, where the protocol can: then there is
     // less to be done for each of them.
     let bound = match patient.protocol {
-        Protocol::Kafka | Protocol::Nsq => Bound::AtLeast,
+        Protocol::Kafka | Protocol::Nsq | Protocol::Http => Bound::AtLeast,
         _ => Bound::Exact,
     };
     let measure = Measure::ConnectionMessagesPerSecond;

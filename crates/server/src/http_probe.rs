@@ -1,0 +1,160 @@
+//! What the doctor and the timeline learn of an HTTP connection that publishes.
+//!
+//! hyper reads and writes the socket, axum answers: the probe hears of bytes from below and of
+//! requests from above. A connection has one request at a time.
+
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use axum::http::header::USER_AGENT;
+use axum::http::{HeaderMap, StatusCode};
+use cloverleaf_nsq::http::Published;
+use cloverleaf_telemetry::{Identity, Probe, Protocol, Topics};
+use parking_lot::Mutex;
+use tokio::net::TcpStream;
+
+use crate::context::ServerContext;
+
+/// A connection's probe, which is shared by the stream and the service above it.
+pub(crate) struct HttpProbe {
+    context: Arc<ServerContext>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `None` once the socket is about to be closed.
+    probe: Option<Probe>,
+    /// The client has said who it is.
+    is_known: bool,
+    /// When the first bytes of the request came that is not answered yet; 0: none have.
+    first_us: u64,
+    last_us: u64,
+    /// An answer is on its way.
+    answers: bool,
+}
+
+impl HttpProbe {
+    /// Of a connection that has just been accepted.
+    pub(crate) fn open(context: &Arc<ServerContext>, peer: SocketAddr) -> HttpProbe {
+        let now_us = context.now_us();
+        let probe = context.registry.open(Protocol::Http, peer, now_us);
+        HttpProbe {
+            context: Arc::clone(context),
+            state: Mutex::new(State {
+                probe: Some(probe),
+                is_known: false,
+                first_us: 0,
+                last_us: 0,
+                answers: false,
+            }),
+        }
+    }
+
+    /// From now on the kernel may be asked about this socket, until [`HttpProbe::close`].
+    pub(crate) fn attach(&self, stream: &TcpStream) {
+        let state = self.state.lock();
+        let descriptor = stream.as_raw_fd();
+        state
+            .probe
+            .iter()
+            .for_each(|it| it.attach_socket(descriptor));
+    }
+
+    /// The socket is about to be closed.
+    pub(crate) fn close(&self) {
+        self.state.lock().probe = None;
+    }
+
+    /// Bytes came from the client.
+    pub(crate) fn received(&self, bytes: usize) {
+        let now_us = self.context.now_us();
+        let mut state = self.state.lock();
+        if state.first_us == 0 {
+            state.first_us = now_us;
+        }
+        state.last_us = now_us;
+        state.probe.iter().for_each(|it| it.read(bytes, now_us));
+    }
+
+    /// The client took bytes of an answer.
+    pub(crate) fn sent(&self, bytes: usize) {
+        let now_us = self.context.now_us();
+        let mut state = self.state.lock();
+        let answers = std::mem::take(&mut state.answers);
+        if let Some(probe) = &state.probe {
+            probe.wrote(bytes);
+            probe.answered(u64::from(answers), now_us);
+        }
+    }
+
+    /// The head of a request is complete.
+    pub(crate) fn begins(&self, headers: &HeaderMap) {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.is_known, true)
+            && let Some(probe) = &state.probe
+        {
+            let agent = headers.get(USER_AGENT).map(|it| it.as_bytes());
+            let agent = String::from_utf8_lossy(agent.unwrap_or_default());
+            probe.identify(identity(&agent));
+        }
+    }
+
+    /// A request is complete, and its answer there.
+    pub(crate) fn ends(&self, status: StatusCode, published: Option<&Published>) {
+        let mut state = self.state.lock();
+        let (first_us, last_us) = (std::mem::take(&mut state.first_us), state.last_us);
+        let first_us = if first_us == 0 { last_us } else { first_us };
+        state.answers = true;
+        let Some(probe) = &state.probe else { return };
+        if status.is_client_error() || status.is_server_error() {
+            probe.error();
+        }
+        match published {
+            Some(it) => {
+                let mut topics = Topics::default();
+                topics.add(it.topic);
+                let sums = (it.messages, it.bytes);
+                probe.publishes((1, 0), sums, &topics, first_us, last_us);
+            }
+            None => probe.request(0, 0, first_us, last_us),
+        }
+    }
+}
+
+/// The library and its version from `python-requests/2.32.3`, or from the first part of
+/// `Apache-HttpClient/5.4 (Java/21)`.
+fn identity(user_agent: &str) -> Identity {
+    let agent = user_agent.split(' ').next().unwrap_or_default();
+    let (library, version) = agent.split_once('/').unwrap_or((agent, ""));
+    Identity {
+        library: library.to_owned(),
+        version: version.to_owned(),
+        ..Identity::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_agent_begins_with_the_library_and_its_version() {
+        for (agent, library, version) in [
+            ("python-requests/2.32.3", "python-requests", "2.32.3"),
+            (
+                "Apache-HttpClient/5.4 (Java/21)",
+                "Apache-HttpClient",
+                "5.4",
+            ),
+            ("node", "node", ""),
+            ("", "", ""),
+        ] {
+            let seen = identity(agent);
+            assert_eq!(
+                (seen.library.as_str(), seen.version.as_str()),
+                (library, version)
+            );
+        }
+    }
+}
