@@ -198,6 +198,18 @@ mod healthy {
         }
     }
 
+    /// After so many messages it does something else, which takes its time: a commit, a collection
+    /// of garbage. It is never idle.
+    #[test]
+    fn a_window_that_is_just_filled_and_work_that_stops_at_times() {
+        for (every, pause_us) in [(4_000, 280), (400, 24), (500, 36), (1_000, 60)] {
+            alone(110, 1, move |number| match number % every {
+                0 => pause_us * MS,
+                _ => 100,
+            });
+        }
+    }
+
     #[test]
     fn a_short_way() {
         let mut world = World::new();

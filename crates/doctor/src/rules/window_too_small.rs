@@ -117,7 +117,8 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
 }
 
 /// What the client takes for a message at most: it works on none of them for longer than the
-/// round trip leaves, and on all of them not for longer than acknowledgements keep coming.
+/// round trip leaves, and on all of them for all the time but what it waits for the network, a
+/// round trip at a time.
 ///
 /// ```text
 /// acknowledgements   ||||||            ||||||            ||||||     six at a time
@@ -129,8 +130,9 @@ fn work_us(patient: &Patient<'_>, latency_us: f64, rtt_us: f64) -> f64 {
     let on_one_us = (latency_us - rtt_us).max(0.0);
     let pause_us = (latency_us / 2.0) as u64;
     let pauses = gaps.count_between(pause_us + 1, u64::MAX) as f64;
-    // Before the first that comes after a pause it has worked on that one.
-    let idle_us = gaps.sum_above(pause_us) - pauses * on_one_us;
-    let busy_us = patient.short.span_us as f64 - idle_us;
+    // Before the first that comes after a pause it has worked on that one; and in what is longer
+    // it has done something else, which is work as well.
+    let idle_us = (gaps.sum_above(pause_us) - pauses * on_one_us).min(pauses * rtt_us);
+    let busy_us = (patient.short.span_us as f64 - idle_us).max(0.0);
     on_one_us.min(busy_us / acks).max(WORK_US_MIN)
 }
