@@ -64,6 +64,12 @@ impl CaseKey {
     }
 }
 
+/// Whether a place has its name for longer than a connection: a queue's that the broker has named
+/// (AMQP's `amq.gen-…`) is another one whenever its client connects.
+fn is_lasting((topic, _): &(String, String)) -> bool {
+    !topic.starts_with("amq.gen-")
+}
+
 /// A sign that was seen, and for how long.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
@@ -112,7 +118,7 @@ impl Signs {
         let key = CaseKey {
             client: client.clone(),
             rule: sign.rule,
-            place: sign.place.clone(),
+            place: sign.place.clone().filter(is_lasting),
         };
         match self.seen.get_mut(&key) {
             Some(seen) => {
@@ -364,6 +370,35 @@ mod tests {
     fn active(cases: &Cases) -> Vec<Rule> {
         let active = cases.all().filter(|(_, case)| case.is_active());
         active.map(|(key, _)| key.rule).collect()
+    }
+
+    #[test]
+    fn a_queue_that_the_broker_has_named_is_the_same_case_under_each_name() {
+        let mut cases = Cases::default();
+        let mut new = Vec::new();
+        for at in 0..9 {
+            let mut signs = Signs::default();
+            for topic in [
+                format!("amq.gen-{at}"),
+                format!("amq.gen-x{at}"),
+                "q".to_owned(),
+            ] {
+                let place = Some((topic, "queue".to_owned()));
+                let sign = sign(Rule::WindowTooSmall, 3.0);
+                signs.add(&client(1, "x"), &[at], Sign { place, ..sign });
+            }
+            new.extend(cases.step(signs, at * 1_000_000, at));
+        }
+        let ids: BTreeSet<String> = new.iter().map(CaseKey::id).collect();
+        assert_eq!((new.len(), ids.len()), (2, 2), "{ids:?}");
+        let mut all = cases.all();
+        let (_, first) = all.find(|(key, _)| key.place.is_none()).unwrap();
+        assert_eq!(first.connections, 2);
+        let topic = first.sign.place.clone().unwrap().0;
+        assert!(
+            topic.starts_with("amq.gen-"),
+            "where it is seen at present: {topic}"
+        );
     }
 
     #[test]

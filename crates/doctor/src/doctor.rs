@@ -352,7 +352,7 @@ impl Doctor {
         let sign = &case.sign;
         let mut unseen = sign.unseen.clone();
         let mut confidence = sign.confidence;
-        let place = key.place.clone();
+        let place = sign.place.clone();
         let advised = self
             .advice
             .of(key.rule, sign.side, &key.client, &sign.variables, &place);

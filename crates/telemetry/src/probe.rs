@@ -218,7 +218,8 @@ impl Recorder {
     }
 
     /// `count` requests of one socket read, together: `messages` and `bytes` are sums, and the
-    /// histograms get their mean. One call per read, however many small requests it held.
+    /// histograms get their mean. The first of them may have begun in an earlier read. One call per
+    /// read, however many small requests it held.
     #[inline]
     pub fn requests(
         &self,
@@ -247,19 +248,20 @@ impl Recorder {
             // By far the most: their histogram gets them when somebody looks.
             self.requests_whole.add(count);
         } else {
-            let published_bytes = if messages > 0 { bytes } else { 0 };
+            // One of them had begun in a read before this; the others came whole.
+            self.requests_whole.add(count - 1);
+            let published_bytes = if messages > 0 { bytes / count } else { 0 };
             let receive_us = last_byte_us.saturating_sub(first_byte_us);
-            self.arrived_in_parts(count, published_bytes, receive_us);
+            self.arrived_in_parts(published_bytes, receive_us);
         }
     }
 
     #[inline(never)]
-    fn arrived_in_parts(&self, count: u64, published_bytes: u64, receive_us: u64) {
+    fn arrived_in_parts(&self, published_bytes: u64, receive_us: u64) {
         if published_bytes > 0 {
-            let bytes = published_bytes / count;
-            self.split_request_bytes.record_many(bytes, count);
+            self.split_request_bytes.record(published_bytes);
         }
-        self.request_receive_us.record_many(receive_us, count);
+        self.request_receive_us.record(receive_us);
     }
 
     /// Never inlined, as others that are no longer than this: where it is, the session around it
