@@ -249,3 +249,121 @@ fn all_files_that_are_built_in_are_right() {
         );
     }
 }
+
+/// Who a rule's finding can be about: the sides that it names, and what such clients speak.
+fn reach(rule: Rule) -> (&'static [Side], &'static [Protocol]) {
+    use Protocol::{Amqp, Kafka, Nsq};
+    const BOTH: &[Side] = &[Side::Producer, Side::Consumer];
+    const PRODUCER: &[Side] = &[Side::Producer];
+    const CONSUMER: &[Side] = &[Side::Consumer];
+    match rule {
+        Rule::Churn | Rule::Nagle => (BOTH, &[Kafka, Amqp, Nsq]),
+        Rule::SyncProduce | Rule::TooManyInFlight => (PRODUCER, &[Kafka, Amqp, Nsq]),
+        Rule::OneConnection => (PRODUCER, &[Kafka, Amqp, Nsq]),
+        Rule::TinyBatches => (PRODUCER, &[Kafka, Nsq]),
+        // Only Kafka's records bear times, and only its batches name their codec.
+        Rule::Linger | Rule::NoCompression => (PRODUCER, &[Kafka]),
+        // Kafka's consumers fetch, and acknowledge nothing.
+        Rule::Hoarding | Rule::WindowTooSmall => (CONSUMER, &[Amqp, Nsq]),
+        Rule::AckDeadline => (CONSUMER, &[Nsq]),
+        Rule::Partitions | Rule::FetchRhythm => (CONSUMER, &[Kafka]),
+    }
+}
+
+/// Versions within every range of a family, and at its ends.
+fn versions(family: &Family) -> Vec<String> {
+    let ranges = family.advice.iter().flat_map(|entry| {
+        let defaults = entry.defaults.iter().map(|it| &it.versions);
+        defaults.chain([&entry.versions]).flatten()
+    });
+    let immune = family.immune.iter().filter_map(|it| it.versions.as_ref());
+    let mut all = vec!["0.0.1".to_owned(), "999".to_owned()];
+    for range in ranges.chain(immune) {
+        for part in range.split(',') {
+            let number = part.trim_start_matches([' ', '<', '>', '=']).to_owned();
+            all.push(format!("{number}.0.0.1"));
+            all.push(number);
+        }
+    }
+    all
+}
+
+/// Clients as they may come: each of the family's, in each version that it may tell.
+fn comers(family: &Family) -> Vec<Client> {
+    let unknown = Client {
+        protocol: family.protocol,
+        library: "nobody knows it".to_owned(),
+        ..client("", "", "")
+    };
+    let clients = family.client.iter().flat_map(|entry| {
+        let known = Client {
+            protocol: family.protocol,
+            ..entry.example()
+        };
+        let tells = versions(family).into_iter().map(move |version| {
+            let before = entry.version_after.as_deref();
+            before.map_or(version.clone(), |before| format!("1{before}{version}"))
+        });
+        let texts = tells.chain([String::new()]);
+        texts.map(move |version| Client {
+            version,
+            ..known.clone()
+        })
+    });
+    let general = family.general.then_some(unknown);
+    clients.chain(general).collect()
+}
+
+#[test]
+fn each_entry_is_the_advice_of_some_finding() {
+    let advice = Advice::embedded();
+    let mut dead = Vec::new();
+    for (name, family) in advice.families() {
+        let comers = comers(family);
+        let said = |rule: Rule| {
+            let (sides, protocols) = reach(rule);
+            let sides = sides
+                .iter()
+                .filter(|_| protocols.contains(&family.protocol));
+            let all = sides.flat_map(|side| {
+                let of = |client| advice.of(rule, *side, client, &Variables::new(), &None);
+                comers.iter().map(of).collect::<Vec<Advised>>()
+            });
+            all.collect::<Vec<Advised>>()
+        };
+        for entry in &family.advice {
+            let said = said(entry.rule);
+            let changes = || said.iter().flat_map(|it| &it.changes);
+            let none = Variables::new();
+            let setting = Filled::new(&none, None).fill(&entry.setting, None);
+            let is_it = |it: &&Change| it.setting == setting && it.sources == entry.sources;
+            let at = format!("{name}: {}, {:?}", entry.rule, entry.setting);
+            let sides = reach(entry.rule).0;
+            if entry.side.is_some_and(|side| !sides.contains(&side))
+                || !changes().any(|it| is_it(&it))
+            {
+                dead.push(at.clone());
+            }
+            for default in &entry.defaults {
+                let is_told = |it: &Change| it.default.as_ref() == Some(&default.value);
+                if !changes().any(|it| is_it(&it) && is_told(it)) {
+                    dead.push(format!("{at}, default {:?}", default.value));
+                }
+            }
+            for id in entry.code.keys() {
+                let is_theirs = family.client.iter().any(|it| it.ids().any(|it| it == id));
+                assert!(is_theirs, "{at}: code for {id}");
+            }
+        }
+        for immune in &family.immune {
+            let said = said(immune.rule);
+            if !said
+                .iter()
+                .any(|it| it.immune.as_ref() == Some(&immune.why))
+            {
+                dead.push(format!("{name}: immune to {}", immune.rule));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "never chosen: {dead:#?}");
+}
