@@ -28,10 +28,14 @@ pub(crate) fn number(value: f64) -> String {
 
 /// A number of messages: `1 message`, `250 messages`.
 pub(crate) fn messages(count: f64) -> String {
-    match number(count) {
-        one if one == "1" => "1 message".to_owned(),
-        many => format!("{many} messages"),
-    }
+    counted(count, "message", "messages")
+}
+
+/// A number of something, with its name for one and for many.
+pub(crate) fn counted(count: f64, one: &str, many: &str) -> String {
+    let number = number(count);
+    let name = if number == "1" { one } else { many };
+    format!("{number} {name}")
 }
 
 /// A share: `97 %`.
@@ -85,6 +89,9 @@ mod tests {
         let expect = ["0.05", "3", "3.2", "43", "1,250", "1.2 M", "-1,500"];
         assert_eq!(numbers, expect);
         assert_eq!(number(f64::NAN), "-");
+        let counts = [0.5, 1.0, 2.0].map(messages);
+        assert_eq!(counts, ["0.50 messages", "1 message", "2 messages"]);
+        assert_eq!(counted(0.0, "box", "boxes"), "0 boxes");
         assert_eq!([0.97, 1.0].map(percent), ["97 %", "100 %"]);
         assert_eq!([1.44, 24.8].map(times), ["1.4 x", "25 x"]);
         let sizes = [512.0, 2_219.0, 64_400.0, 1.5e6].map(bytes);

@@ -252,14 +252,14 @@ fn all_files_that_are_built_in_are_right() {
 
 /// Who a rule's finding can be about: the sides that it names, and what such clients speak.
 fn reach(rule: Rule) -> (&'static [Side], &'static [Protocol]) {
-    use Protocol::{Amqp, Kafka, Nsq};
+    use Protocol::{Amqp, Http, Kafka, Nsq};
     const BOTH: &[Side] = &[Side::Producer, Side::Consumer];
     const PRODUCER: &[Side] = &[Side::Producer];
     const CONSUMER: &[Side] = &[Side::Consumer];
     match rule {
-        Rule::Churn | Rule::Nagle => (BOTH, &[Kafka, Amqp, Nsq]),
-        Rule::SyncProduce | Rule::TooManyInFlight => (PRODUCER, &[Kafka, Amqp, Nsq]),
-        Rule::OneConnection => (PRODUCER, &[Kafka, Amqp, Nsq]),
+        Rule::Churn | Rule::Nagle => (BOTH, &[Kafka, Amqp, Nsq, Http]),
+        Rule::SyncProduce => (PRODUCER, &[Kafka, Amqp, Nsq, Http]),
+        Rule::TooManyInFlight | Rule::OneConnection => (PRODUCER, &[Kafka, Amqp, Nsq]),
         Rule::TinyBatches => (PRODUCER, &[Kafka, Nsq]),
         // Only Kafka's records bear times, and only its batches name their codec.
         Rule::Linger | Rule::NoCompression => (PRODUCER, &[Kafka]),

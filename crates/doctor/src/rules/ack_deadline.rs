@@ -9,7 +9,7 @@ use crate::advice::Side;
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
 use crate::queues::QueueHistory;
 use crate::rules::{GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables};
-use crate::units::{number, percent, time};
+use crate::units::{messages, number, percent, time};
 
 /// Late acknowledgements that make a rule of it.
 const LATE_MIN: u64 = 3;
@@ -125,10 +125,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         evidence.push(Fact::new(
             "redeliveries",
             counters.redeliveries as f64,
-            format!(
-                "{} messages came here again",
-                number(counters.redeliveries as f64)
-            ),
+            format!("{} came here again", messages(counters.redeliveries as f64)),
         ));
     }
     let mut variables = Variables::new();

@@ -10,7 +10,7 @@ use crate::advice::Side;
 use crate::finding::{Confidence, Fact, Measure, Prediction};
 use crate::rules::given_up::{GaveUp, GivenUps};
 use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables, WAIT_US_MIN};
-use crate::units::{number, time};
+use crate::units::{counted, messages as messages_of, number, time};
 
 /// How long closings count.
 const WINDOW_US: u64 = 16_000_000;
@@ -221,9 +221,9 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
         return None;
     }
     let arithmetic = format!(
-        "now a connection with {} messages takes {}, of which the broker sees {}; on one that \
+        "now a connection with {} takes {}, of which the broker sees {}; on one that \
          stays open each takes a round trip of {}",
-        number(messages),
+        messages_of(messages),
         time(now_us * work),
         time(lived_us),
         time(rtt_us)
@@ -238,7 +238,7 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
         Fact::new(
             "messages_per_connection",
             messages,
-            format!("{} messages on each of them", number(messages)),
+            format!("{} on each of them", messages_of(messages)),
         ),
         Fact::new(
             "lived_us",
@@ -275,9 +275,9 @@ pub(crate) fn channels(patient: &Patient<'_>) -> Option<Sign> {
         return None;
     }
     let arithmetic = format!(
-        "now {} requests per channel with {} messages; on a channel that stays open {}",
-        number(round_trips),
-        number(messages as f64 / channels as f64),
+        "now {} per channel with {}; on a channel that stays open {}",
+        counted(round_trips, "request", "requests"),
+        messages_of(messages as f64 / channels as f64),
         number(round_trips / gain)
     );
     let measure = Measure::ConnectionMessagesPerSecond;
@@ -294,10 +294,7 @@ pub(crate) fn channels(patient: &Patient<'_>) -> Option<Sign> {
         Fact::new(
             "messages_per_channel",
             messages as f64 / channels as f64,
-            format!(
-                "{} messages on each",
-                number(messages as f64 / channels as f64)
-            ),
+            format!("{} on each", messages_of(messages as f64 / channels as f64)),
         ),
         Fact::new(
             "rtt_us",

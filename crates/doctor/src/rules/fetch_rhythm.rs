@@ -5,7 +5,7 @@
 
 use crate::advice::Side;
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
-use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables};
+use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, extremes};
 use crate::units::{messages as messages_of, number, percent, time};
 
 /// Share of the looks at which messages waited.
@@ -53,8 +53,8 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         })
         .collect();
     let spread = |of: fn(&(f64, f64)) -> f64| {
-        let least = steps.iter().map(of).fold(f64::INFINITY, f64::min);
-        steps.iter().map(of).fold(0.0, f64::max) / least.max(1e-9)
+        let extremes = extremes(steps.iter().map(of));
+        extremes.map_or(0.0, |(least, most)| most / least.max(1e-9))
     };
     let (pauses, messages) = (spread(|it| it.0), spread(|it| it.1));
     if steps.len() < STEPS_MIN || pauses > PAUSE_SPREAD_MAX || messages < MESSAGES_SPREAD_MIN {
@@ -92,8 +92,8 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
             "messages_spread",
             messages,
             format!(
-                "a fetch brings {} messages, at times {messages:.1} times as many as at others",
-                number(per_fetch)
+                "a fetch brings {}, at times {messages:.1} times as many as at others",
+                messages_of(per_fetch)
             ),
         ),
         Fact::new(

@@ -19,7 +19,7 @@ use crate::advice::Side;
 use crate::finding::{Confidence, Fact, Measure, Prediction};
 use crate::queues::QueueHistory;
 use crate::rules::{GAIN_MIN, LONG_US, Patient, Rule, SHORT_US, Sign, Variables, WAIT_US_MIN};
-use crate::units::{number, percent, time};
+use crate::units::{counted, messages, number, percent, time};
 use crate::window::Window;
 
 /// Jobs that must have been done: some take a minute each.
@@ -126,10 +126,7 @@ impl Crew<'_, '_> {
             Fact::new(
                 "held",
                 held,
-                format!(
-                    "the consumer has {} messages at a time on the mean",
-                    number(held)
-                ),
+                format!("the consumer has {} at a time on the mean", messages(held)),
             ),
             Fact::new(
                 "ack_gap_us",
@@ -143,8 +140,8 @@ impl Crew<'_, '_> {
                 "idle_consumers",
                 idle,
                 format!(
-                    "{} other consumers have nothing and would take some, in {} of the looks",
-                    number(idle),
+                    "{} nothing and would take some, in {} of the looks",
+                    counted(idle, "other consumer has", "other consumers have"),
                     percent(self.queue.idling_share())
                 ),
             ),
@@ -208,9 +205,9 @@ impl Crew<'_, '_> {
         }
         let rate = work.acks * 1e6 / work.busy_us;
         let arithmetic = format!(
-            "now {} jobs of {} at a time = {}/s; all that it has at once, in 1 wave instead of {} \
+            "now {} of {} at a time = {}/s; all that it has at once, in 1 wave instead of {} \
              = {}/s",
-            number(at_a_time),
+            counted(at_a_time, "job", "jobs"),
             time(job_us),
             number(rate),
             number(last),
@@ -226,9 +223,9 @@ impl Crew<'_, '_> {
                 "concurrency",
                 at_a_time,
                 format!(
-                    "{} jobs at a time, though the client has up to {} messages on {} consumers",
-                    number(at_a_time),
-                    number(at_a_time * last),
+                    "{} at a time, though the client has up to {} on {} consumers",
+                    counted(at_a_time, "job", "jobs"),
+                    messages(at_a_time * last),
                     consumers
                 ),
             ),

@@ -6,10 +6,10 @@
 //! [`Rounds::is_waiting`].
 
 use crate::advice::Side;
-use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::finding::{Confidence, Fact};
 use crate::rules::rounds::Rounds;
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
-use crate::units::{number, time};
+use crate::units::{messages, time};
 
 /// Longer ones are not lingering but something else.
 const LINGER_US_MAX: f64 = 1_000_000.0;
@@ -52,19 +52,8 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     if !Rounds::is_waiting(patient) {
         return None;
     }
-    let cycle_us = rounds.cycle_us();
     let waited_us = think_us.min(linger_us);
-    let after = rounds.rate() * cycle_us / (cycle_us - waited_us).max(1.0);
-    let arithmetic = format!(
-        "now 1 message per {} = {}/s; without {} of waiting for others 1 per {} = {}/s",
-        time(cycle_us),
-        number(rounds.rate()),
-        time(waited_us),
-        time(cycle_us - waited_us),
-        number(after),
-    );
-    let measure = Measure::ConnectionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, rounds.rate(), after, arithmetic);
+    let prediction = rounds.without(waited_us, "message", "of waiting for others");
     if prediction.gain < GAIN_MIN {
         return None;
     }
@@ -87,10 +76,7 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         Fact::new(
             "messages_per_request",
             rounds.messages,
-            format!(
-                "{} messages per request: no others come",
-                number(rounds.messages)
-            ),
+            format!("{} per request: no others come", messages(rounds.messages)),
         ),
     ];
     Some(Sign {

@@ -213,6 +213,14 @@ impl Patient<'_> {
     }
 }
 
+/// The least and the most of some numbers; `None` if there are none.
+pub(crate) fn extremes(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
+    values.into_iter().fold(None, |known, value| {
+        let (least, most) = known.unwrap_or((value, value));
+        Some((f64::min(least, value), f64::max(most, value)))
+    })
+}
+
 pub(crate) use partitions::see as see_partitions;
 pub(crate) use too_many_in_flight::{
     see as see_too_many_in_flight, see_given_up as see_too_many_given_up,

@@ -39,19 +39,8 @@ pub(crate) fn see_produce(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign
     if holes.share < LATE_SHARE_MIN {
         return None;
     }
-    let cycle_us = rounds.cycle_us();
     let waited_us = rounds.receive_us;
-    let after = rounds.rate() * cycle_us / (cycle_us - waited_us).max(1.0);
-    let arithmetic = format!(
-        "now 1 request per {} = {} messages/s; without {} until its rest comes 1 per {} = {}/s",
-        time(cycle_us),
-        number(rounds.rate()),
-        time(waited_us),
-        time(cycle_us - waited_us),
-        number(after),
-    );
-    let measure = Measure::ConnectionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, rounds.rate(), after, arithmetic);
+    let prediction = rounds.without(waited_us, "request", "until its rest comes");
     if prediction.gain < GAIN_MIN {
         return None;
     }

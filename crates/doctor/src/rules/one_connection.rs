@@ -9,7 +9,7 @@
 use crate::advice::Side;
 use crate::finding::{Confidence, Fact, Measure, Prediction};
 use crate::rules::rounds::Rounds;
-use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
+use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN, extremes};
 use crate::units::{number, time};
 
 /// In flight from here on it is no single request, and up to there hardly a limit.
@@ -86,9 +86,8 @@ fn is_constant(patient: &Patient<'_>) -> bool {
             step.flow.counters.publishes as f64 / rounds as f64
         })
         .collect();
-    let least = per_round.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = per_round.iter().copied().fold(0.0, f64::max);
-    per_round.len() >= 2 && most <= BUNCH_SPREAD_MAX * least
+    let extremes = extremes(per_round.iter().copied());
+    per_round.len() >= 2 && extremes.is_some_and(|(least, most)| most <= BUNCH_SPREAD_MAX * least)
 }
 
 fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {

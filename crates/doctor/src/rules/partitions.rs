@@ -8,7 +8,7 @@ use crate::finding::{Confidence, Fact, Measure, Prediction};
 use crate::observation::Partition;
 use crate::queues::QueueHistory;
 use crate::rules::{GAIN_MIN, Rule, Sign, Variables};
-use crate::units::{number, percent, time};
+use crate::units::{counted, number, percent, time};
 
 /// One partition that takes this share of the messages is the limit of all.
 const SKEW_MIN: f64 = 0.8;
@@ -72,8 +72,9 @@ fn see_few(history: &QueueHistory, flows: &[Flow], seen: &Seen) -> Option<(u64, 
     }
     let after = (seen.rate * seen.members as f64 / partitions as f64).min(seen.wanted);
     let arithmetic = format!(
-        "now {partitions} of {} consumers work = {}/s; all of them = {}/s, and {}/s come",
+        "now {partitions} of {} consumers {} = {}/s; all of them = {}/s, and {}/s come",
         seen.members,
+        if partitions == 1 { "works" } else { "work" },
         number(seen.rate),
         number(seen.rate * seen.members as f64 / partitions as f64),
         number(seen.wanted)
@@ -83,7 +84,11 @@ fn see_few(history: &QueueHistory, flows: &[Flow], seen: &Seen) -> Option<(u64, 
         Fact::new(
             "partitions",
             partitions as f64,
-            format!("{partitions} partitions for {} consumers", seen.members),
+            format!(
+                "{} for {} consumers",
+                counted(partitions as f64, "partition", "partitions"),
+                seen.members
+            ),
         ),
         lag_fact(seen),
     ];
@@ -156,8 +161,8 @@ fn lag_fact(seen: &Seen) -> Fact {
         "lag",
         seen.lag,
         format!(
-            "{} messages wait, {} more than {} before",
-            number(seen.lag),
+            "{}, {} more than {} before",
+            counted(seen.lag, "message waits", "messages wait"),
             number(seen.grown),
             time(seen.span_us as f64)
         ),

@@ -12,7 +12,9 @@
 //! short, each of a pipelining client's requests finds the one before it answered. What shows it
 //! is that no request ever comes sooner after an answer than a round trip.
 
+use crate::finding::{Measure, Prediction};
 use crate::rules::{EVENTS_MIN, Patient};
+use crate::units::{number, time};
 
 /// How much shorter than the least round trip a gap may look: the middle of a histogram's bucket is
 /// at most a sixteenth off.
@@ -141,6 +143,24 @@ impl Rounds {
     /// What of it the client takes: its own work, a timer, a library that collects.
     pub(crate) fn think_us(&self) -> f64 {
         (self.gap_us - self.rtt_us).max(0.0)
+    }
+
+    /// What it brings if so much of each round need not be waited for any more; `waits` says what
+    /// for, behind that time.
+    pub(crate) fn without(&self, waited_us: f64, unit: &str, waits: &str) -> Prediction {
+        let cycle_us = self.cycle_us();
+        let rest_us = cycle_us - waited_us;
+        let after = self.rate() * cycle_us / rest_us.max(1.0);
+        let arithmetic = format!(
+            "now 1 {unit} per {} = {} messages/s; without {} {waits} 1 per {} = {}/s",
+            time(cycle_us),
+            number(self.rate()),
+            time(waited_us),
+            time(rest_us),
+            number(after),
+        );
+        let measure = Measure::ConnectionMessagesPerSecond;
+        Prediction::of_rate(measure, self.rate(), after, arithmetic)
     }
 
     /// Messages per second.

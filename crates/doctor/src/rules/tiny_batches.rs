@@ -6,7 +6,7 @@ use cloverleaf_telemetry::Protocol;
 use crate::advice::Side;
 use crate::finding::{Confidence, Fact, Prediction};
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables};
-use crate::units::{bytes, number};
+use crate::units::{bytes, counted, number};
 
 /// Below this it is not worth anybody's while.
 const REQUESTS_PER_SECOND_MIN: f64 = 2_000.0;
@@ -62,9 +62,9 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let (now, after) = (cost(messages, per_pause), cost(batch, after_pause));
     let arithmetic = format!(
         "a request costs the broker as much as {REQUEST_COST} messages, and to wake it as much as \
-         {WAKE_COST}: with {} messages each, {} between pauses, {:.1} per message; with {} each \
+         {WAKE_COST}: with {} each, {} between pauses, {:.1} per message; with {} each \
          {:.1}",
-        number(messages),
+        counted(messages, "message", "messages"),
         number(per_pause),
         now,
         number(batch),
@@ -88,8 +88,8 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
             "messages_per_request",
             messages,
             format!(
-                "{} messages per request, {} of them together",
-                number(messages),
+                "{} per request, {} of them together",
+                counted(messages, "message", "messages"),
                 bytes(request_bytes)
             ),
         ),

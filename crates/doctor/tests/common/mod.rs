@@ -162,7 +162,10 @@ impl World {
     pub fn only(&self, rule: Rule) -> Finding {
         let findings = self.findings();
         match &findings[..] {
-            [finding] if finding.rule == rule => finding.clone(),
+            [finding] if finding.rule == rule => {
+                reads_well(finding);
+                finding.clone()
+            }
             _ => panic!("{rule} expected, not {findings:#?}"),
         }
     }
@@ -191,6 +194,23 @@ pub fn about(value: f64, expect: f64, factor: f64) {
         is_near,
         "{value}, expected {expect} within a factor of {factor}"
     );
+}
+
+/// One of something is not called many.
+#[track_caller]
+fn reads_well(finding: &Finding) {
+    let facts = finding.evidence.iter().map(|it| &it.text);
+    let texts = facts.chain([&finding.cause, &finding.prediction.arithmetic]);
+    for text in texts {
+        let words: Vec<&str> = text
+            .split(' ')
+            .map(|it| it.trim_end_matches([',', ';', ':']))
+            .collect();
+        for pair in words.windows(2) {
+            let is_many = pair[1].ends_with('s') && pair[1].len() > 3;
+            assert!(pair[0] != "1" || !is_many, "{text}");
+        }
+    }
 }
 
 /// The value of a finding's fact.
