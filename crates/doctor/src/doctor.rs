@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::advice::Advice;
 use crate::case::{Case, CaseKey, Cases, Signs};
-use crate::finding::{Confidence, Finding, Severity};
+use crate::finding::{Confidence, Finding};
 use crate::names::Names;
 use crate::queues::{QueueHistory, Queues};
 use crate::rules::{self, ClosedConnections, Crew, Patient, Rule, SHORT_US};
@@ -113,10 +113,11 @@ impl Standing {
 
 /// Active ones first, of these the ones that cost most.
 fn order((a_key, a): (&CaseKey, &Case), (b_key, b): (&CaseKey, &Case)) -> Ordering {
-    let gain = |case: &Case| case.sign.prediction.gain;
+    let (a_is, b_is) = (&a.sign.prediction, &b.sign.prediction);
     b.is_active()
         .cmp(&a.is_active())
-        .then(gain(b).total_cmp(&gain(a)))
+        .then(b_is.severity().cmp(&a_is.severity()))
+        .then(b_is.gain.total_cmp(&a_is.gain))
         .then(a_key.cmp(b_key))
 }
 
@@ -246,7 +247,8 @@ impl Doctor {
             };
             Some((connection.id, patient))
         });
-        let patients: BTreeMap<u64, Patient<'_>> = patients.collect();
+        let mut patients: BTreeMap<u64, Patient<'_>> = patients.collect();
+        count_publishers(&mut patients);
         let mut signs = Signs::default();
         for (connection, patient) in &patients {
             for sign in patient.signs() {
@@ -364,7 +366,7 @@ impl Doctor {
         Finding {
             id: key.id(),
             rule: key.rule,
-            severity: Severity::of_gain(sign.prediction.gain),
+            severity: sign.prediction.severity(),
             confidence,
             client: key.client.clone(),
             connections: case.connections,
@@ -399,7 +401,20 @@ fn patient<'a>(
         now_us,
         short: history.window(now_us, SHORT_US),
         consumers: 0,
+        publishers: 1,
         queue,
+    }
+}
+
+/// How many connections of each client publish.
+fn count_publishers(patients: &mut BTreeMap<u64, Patient<'_>>) {
+    let mut counts: HashMap<&Client, u64> = HashMap::new();
+    for patient in patients.values().filter(|it| it.publishes()) {
+        *counts.entry(&patient.history.client).or_default() += 1;
+    }
+    for patient in patients.values_mut().filter(|it| it.publishes()) {
+        let count = counts.get(&patient.history.client);
+        patient.publishers = count.copied().unwrap_or(1);
     }
 }
 

@@ -19,7 +19,7 @@ pub enum Severity {
 
 impl Severity {
     /// Of a gain to expect.
-    pub(crate) fn of_gain(gain: f64) -> Severity {
+    fn of_gain(gain: f64) -> Severity {
         match gain {
             gain if gain >= 5.0 => Severity::High,
             gain if gain >= 2.0 => Severity::Medium,
@@ -135,6 +135,16 @@ pub struct Prediction {
 }
 
 impl Prediction {
+    /// How much it matters. What costs the broker more than it need, but nobody waits for, matters
+    /// little; what may be less than is said is not put before what is sure.
+    pub(crate) fn severity(&self) -> Severity {
+        match (self.measure, self.bound) {
+            (Measure::Cost, _) => Severity::Low,
+            (_, Bound::AtMost) => Severity::of_gain(self.gain).min(Severity::Medium),
+            _ => Severity::of_gain(self.gain),
+        }
+    }
+
     /// Of a rate, which should rise.
     pub(crate) fn of_rate(measure: Measure, now: f64, after: f64, arithmetic: String) -> Self {
         Prediction {

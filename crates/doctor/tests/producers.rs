@@ -3,7 +3,7 @@
 
 mod common;
 
-use cloverleaf_doctor::{Confidence, Rule, Severity};
+use cloverleaf_doctor::{Bound, Confidence, Rule, Severity};
 use cloverleaf_telemetry::Protocol;
 use common::producers::{Producer, jitter};
 use common::{Dice, MS, S, Who, World, about, fact};
@@ -177,11 +177,9 @@ fn seed_001_has_both_causes() {
     assert_eq!(rules, [Rule::Linger, Rule::Nagle]);
 }
 
-#[test]
-fn requests_in_bunches_of_five_are_a_connection_at_its_limit() {
-    let mut world = World::new();
-    let who = Who::new(Protocol::Kafka, "apache-kafka-java", "3.7.0").far(20 * MS);
-    let mut one = producer(&mut world, &who);
+/// Requests come five at a time, as answers do.
+fn in_bunches_of_five(world: &mut World, who: &Who) {
+    let mut one = producer(world, who);
     one.in_flight = 5;
     one.messages = 100;
     one.bytes = 16_000;
@@ -194,11 +192,35 @@ fn requests_in_bunches_of_five_are_a_connection_at_its_limit() {
         _ => 0,
     });
     world.add(one);
+}
+
+#[test]
+fn requests_in_bunches_of_five_are_a_connection_at_its_limit() {
+    let mut world = World::new();
+    let who = Who::new(Protocol::Kafka, "apache-kafka-java", "3.7.0").far(20 * MS);
+    in_bunches_of_five(&mut world, &who);
     world.run(15);
     let finding = world.only(Rule::OneConnection);
     about(fact(&finding, "in_flight"), 5.0, 1.05);
     about(finding.prediction.now, 5.0 * 100.0 * 1e6 / 20_600.0, 1.05);
     about(finding.prediction.gain, 4.0, 1.01);
+    assert_eq!(finding.prediction.bound, Bound::AtMost);
+}
+
+#[test]
+fn who_has_several_connections_at_their_limit_is_told_of_four_times_as_many() {
+    let mut world = World::new();
+    let who = Who::new(Protocol::Nsq, "unknown", "1").far(20 * MS);
+    (0..3).for_each(|_| in_bunches_of_five(&mut world, &who));
+    world.run(15);
+    let finding = world.only(Rule::OneConnection);
+    assert_eq!(finding.connections, 3);
+    let change = finding
+        .changes
+        .iter()
+        .find(|it| it.setting == "connections");
+    let value = change.and_then(|it| it.value.clone());
+    assert_eq!(value.as_deref(), Some("12"), "{:#?}", finding.changes);
 }
 
 #[test]
@@ -259,6 +281,7 @@ fn one_message_per_request_back_to_back_are_tiny_batches() {
     // The broker does not sleep: 1 + 9, and with 200 together 1 + 9 / 200.
     about(finding.prediction.now, 10.0, 1.01);
     about(finding.prediction.gain, 9.6, 1.05);
+    assert_eq!(finding.severity, Severity::Low, "nobody waits");
 }
 
 #[test]

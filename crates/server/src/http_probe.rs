@@ -82,6 +82,10 @@ impl HttpProbe {
         let now_us = self.context.now_us();
         let mut state = self.state.lock();
         let answers = std::mem::take(&mut state.answers);
+        if !answers {
+            // 100 Continue: the client has waited for it with its body, which is still to come.
+            state.first_us = 0;
+        }
         if let Some(probe) = &state.probe {
             probe.wrote(bytes);
             probe.answered(u64::from(answers), now_us);

@@ -302,6 +302,30 @@ fn publishes_over_http_have_a_lane_of_their_connection() {
 }
 
 #[test]
+fn a_request_over_http_that_waits_for_leave_begins_with_its_body() {
+    let broker = start(|_| {});
+    let mut stream = TcpStream::connect(broker.http()).unwrap();
+    let head = "POST /pub?topic=orders HTTP/1.1\r\nHost: test\r\nContent-Length: 3\r\n\
+                Expect: 100-continue\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = [0; 4096];
+    let count = stream.read(&mut answer).unwrap();
+    assert!(answer[..count].starts_with(b"HTTP/1.1 100 "));
+    work(Instant::now());
+    stream.write_all(b"one").unwrap();
+    let count = stream.read(&mut answer).unwrap();
+    assert!(answer[..count].starts_with(b"HTTP/1.1 200 "));
+    eventually("its answer is known", || {
+        let topic = one(&broker, "orders");
+        topic.producers[0].exchanges[0].answered_us.is_some()
+    });
+    let topic = one(&broker, "orders");
+    let exchange = &topic.producers[0].exchanges[0];
+    let received_us = exchange.received_us - exchange.requested_us;
+    assert!(received_us < JOB.as_micros() as u64, "{exchange:#?}");
+}
+
+#[test]
 fn a_kafka_reader_shows_questions_answers_and_commits() {
     let broker = start(|_| {});
     let address = broker.server.addresses().kafka.unwrap();

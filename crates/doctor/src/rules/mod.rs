@@ -164,6 +164,8 @@ pub(crate) struct Patient<'a> {
     pub(crate) short: Window,
     /// Its consumers, of all queues together.
     pub(crate) consumers: u64,
+    /// Connections of its client that publish, where this one does.
+    pub(crate) publishers: u64,
     /// What it consumes from, if that is one queue only.
     pub(crate) queue: Option<&'a QueueHistory>,
 }
@@ -171,6 +173,11 @@ pub(crate) struct Patient<'a> {
 impl Patient<'_> {
     pub(crate) fn client(&self) -> &Client {
         &self.history.client
+    }
+
+    /// Whether it has published in the last seconds.
+    pub(crate) fn publishes(&self) -> bool {
+        self.short.flow.counters.publishes > 0
     }
 
     /// The round trip to the client, in microseconds, if the kernel told one.
@@ -187,7 +194,7 @@ impl Patient<'_> {
     pub(crate) fn signs(&self) -> Vec<Sign> {
         let mut signs = Vec::new();
         let counters = &self.short.flow.counters;
-        if counters.publishes > 0 {
+        if self.publishes() {
             let rounds = rounds::Rounds::of(self);
             signs.extend(rounds.as_ref().and_then(|it| sync_produce::see(self, it)));
             signs.extend(rounds.as_ref().and_then(|it| linger::see(self, it)));

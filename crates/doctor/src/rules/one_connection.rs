@@ -7,7 +7,7 @@
 //! requests per round trip.
 
 use crate::advice::Side;
-use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
 use crate::rules::rounds::Rounds;
 use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN, extremes};
 use crate::units::{number, time};
@@ -173,6 +173,8 @@ impl Case {
         );
         let measure = Measure::ConnectionMessagesPerSecond;
         let prediction = Prediction::of_rate(measure, self.rate, after, arithmetic);
+        // Whether the program has so much more to send, only it knows.
+        let prediction = prediction.bounded(Bound::AtMost);
         if prediction.gain < GAIN_MIN {
             return None;
         }
@@ -191,7 +193,10 @@ impl Case {
             ],
             variables: Variables::from([
                 ("in_flight", wanted),
-                ("connections", self.factor.ceil()),
+                (
+                    "connections",
+                    (self.factor * patient.publishers as f64).ceil(),
+                ),
             ]),
             place: None,
         })
