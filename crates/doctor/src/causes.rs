@@ -25,6 +25,8 @@ const HIDES: &[(Rule, &[Rule])] = &[
             Rule::NoCompression,
         ],
     ),
+    // What a full link does not take in time is given up.
+    (Rule::NoCompression, &[Rule::TooManyInFlight]),
     // A message that waits in the library for company is alone in its request.
     (
         Rule::Linger,

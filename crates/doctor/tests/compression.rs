@@ -3,7 +3,7 @@
 
 mod common;
 
-use cloverleaf_doctor::{Bound, Rule};
+use cloverleaf_doctor::{Bound, Rule, Severity};
 use cloverleaf_telemetry::{Probe, Protocol};
 use common::producers::{Producer, Times};
 use common::{Dice, MS, Model, S, Who, World, about, fact};
@@ -98,6 +98,9 @@ impl Model for OnLink {
                 self.probe.read_ended_inside_frame();
             }
             let whole_us = whole_us + wire;
+            // Records wait in the program's memory, which holds those of a second.
+            let age_us = (whole_us - due_us).min(S);
+            self.probe.record_age(age_us as i64);
             self.probe
                 .request(30, self.request_bytes, head_us, whole_us);
             if whole_us >= self.sampled_us + S && whole_us > head_us + 1 {
@@ -161,6 +164,18 @@ fn where_the_round_trip_may_be_the_limit_then_the_gain_is_a_bound() {
     world.run(20);
     let finding = world.only(Rule::NoCompression);
     assert_eq!(finding.prediction.bound, Bound::AtMost);
+}
+
+#[test]
+fn who_fills_the_link_and_has_no_more_is_told_a_bound() {
+    // 2.46 MB/s of 2.5.
+    let mut world = World::new();
+    let producer = OnLink::new(&mut world, &who()).with_due(|number| number * 26 * MS);
+    world.add(producer);
+    world.run(20);
+    let finding = world.only(Rule::NoCompression);
+    assert_eq!(finding.prediction.bound, Bound::AtMost);
+    assert_eq!(finding.severity, Severity::Medium);
 }
 
 mod healthy {

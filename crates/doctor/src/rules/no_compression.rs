@@ -86,9 +86,8 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
             && rounds.think_us() <= THINK_SHARE_MAX * cycle_us
             && Rounds::is_waiting(patient)
     };
-    let is_limit = share >= FULL_SHARE_MIN
-        || is_lossy
-        || (share >= WAITING_SHARE_MIN && rounds.is_some_and(waits));
+    let is_waiting = share >= WAITING_SHARE_MIN && rounds.is_some_and(waits);
+    let is_limit = share >= FULL_SHARE_MIN || is_lossy || is_waiting;
     if !is_limit || receiving_us < WAIT_US_MIN {
         return None;
     }
@@ -96,10 +95,12 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
     let compressing_us = request_bytes * 1e6 / COMPRESSED_PER_SECOND;
     let reckoned_us = cycle_us - receiving_us * (1.0 - 1.0 / ratio);
     let after_us = reckoned_us.max(compressing_us);
+    // Who fills the link and has no more to send has records that do not wait for their turn.
+    let is_queueing = histograms.record_age_us.quantile(0.5) as f64 > 2.0 * cycle_us + rtt_us;
     // With that many requests on their way the round trip is the limit then, unless there are more.
-    let bound = match after_us < least_us {
-        true => Bound::AtMost,
-        false => Bound::Exact,
+    let bound = match after_us >= least_us && (is_waiting || is_queueing) {
+        true => Bound::Exact,
+        false => Bound::AtMost,
     };
     let rate = patient.short.per_second(counters.messages_in);
     let after = rate * cycle_us / after_us.max(1.0);
@@ -159,7 +160,10 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
         window_us: patient.short.span_us,
         prediction,
         unseen: vec![
-            "whether the client has CPU time to spare for it".to_owned(),
+            "whether the client has CPU time to spare for it, and more to send".to_owned(),
+            "whether it is the link that is full, or what the client's TCP may have on its way (a \
+             small send buffer, far away)"
+                .to_owned(),
             "how much better other codecs and larger pieces compress than those looked at"
                 .to_owned(),
         ],
