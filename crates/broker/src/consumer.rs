@@ -122,9 +122,8 @@ impl Consumer {
     }
 
     /// Acknowledges messages in one go; `settled` hears of each. It must not call the broker. The
-    /// last that it hears is how long the consumer had the message, in microseconds, if its
-    /// deadline has passed meanwhile, as far as that is remembered: of a message that was delivered
-    /// to it again the acknowledgement may be good all the same.
+    /// last that it hears is about acknowledgements that come too late: in microseconds, how long
+    /// the consumer took for a delivery whose deadline had passed, as far as that is remembered.
     pub fn ack_many(
         &self,
         ids: &[MessageId],

@@ -38,7 +38,7 @@ pub(crate) struct ConsumerState {
     pub(crate) delivered: u64,
     /// Messages that were taken from it because it held them for too long.
     timed_out: u64,
-    /// The latest of these, while it may still answer them.
+    /// A sample of these, while it may still answer them.
     pub(crate) overdue: Option<Box<Overdue>>,
     /// Where it stands in the ranking, if it does.
     pub(crate) place: Option<Place>,
@@ -233,8 +233,9 @@ impl Consumers {
 
     /// The rest of it.
     #[inline]
-    pub(crate) fn keep_overdue(&mut self, slot: u32, overdue: Option<Box<Overdue>>) {
-        if let Some(overdue) = overdue.filter(|it| !it.is_empty())
+    pub(crate) fn keep_overdue(&mut self, slot: u32, overdue: Option<Box<Overdue>>, now_us: u64) {
+        if let Some(mut overdue) = overdue
+            && !overdue.is_done(now_us)
             && let Some(Some(consumer)) = self.slots.get_mut(slot as usize)
         {
             consumer.overdue = Some(overdue);

@@ -29,21 +29,24 @@ impl Subscription {
             let mut ending = Ending::new(&mut state.consumers, slot, HoldEnd::Acked, now_us);
             for id in ids {
                 let result = state.ledger.ack(*id, slot);
-                let late_us = overdue.as_mut().and_then(|overdue| {
-                    let again_us = result.as_ref().ok().map(|done| done.delivered_us);
-                    overdue.answered(*id, again_us, now_us)
-                });
                 match result {
                     Ok(done) => {
+                        if let Some(overdue) = &mut overdue {
+                            overdue.acked_again(*id, now_us);
+                        }
                         ending.add(id.partition, id.offset, 1, done);
                         count += 1;
-                        settled(*id, Ok(done.settlement(now_us)), late_us);
+                        settled(*id, Ok(done.settlement(now_us)), None);
                     }
-                    Err(error) => settled(*id, Err(error), late_us),
+                    Err(error) => {
+                        let overdue = overdue.as_mut();
+                        let late_us = overdue.and_then(|it| it.acked_late(*id, now_us));
+                        settled(*id, Err(error), late_us);
+                    }
                 }
             }
             ending.finish(count.into());
-            state.consumers.keep_overdue(slot, overdue);
+            state.consumers.keep_overdue(slot, overdue, now_us);
             state.settle(slot, count);
             self.counters
                 .acknowledged
@@ -60,7 +63,7 @@ impl Subscription {
         let due_ms = (delay_ms > 0).then(|| self.shared.clock.now_ms().saturating_add(delay_ms));
         self.change(|state| {
             let settled = state.ledger.nack(id, slot, due_ms)?;
-            state.note_end(slot, (id, 1), settled, HoldEnd::Nacked);
+            state.note_end(slot, [(id, 1)], settled, HoldEnd::Nacked);
             state.settle(slot, 1);
             self.counters.requeued.fetch_add(1, Ordering::Relaxed);
             Ok(settled.settlement(state.now_us))
@@ -74,7 +77,7 @@ impl Subscription {
     ) -> Result<Settlement, NotInFlight> {
         self.change(|state| {
             let settled = state.ledger.reject(id, slot)?;
-            state.note_end(slot, (id, 1), settled, HoldEnd::Rejected);
+            state.note_end(slot, [(id, 1)], settled, HoldEnd::Rejected);
             state.settle(slot, 1);
             Ok(settled.settlement(state.now_us))
         })
@@ -200,17 +203,18 @@ impl Subscription {
             while let Some(expired) = state.ledger.expire(now_ms) {
                 if let Expired::TimedOut {
                     consumer,
-                    count,
-                    id,
+                    messages,
                     settled,
                 } = expired
                 {
+                    let count = messages.count();
                     let end = HoldEnd::TimedOut;
-                    state.note_end(consumer, (id, count), settled, end);
+                    state.note_end(consumer, messages.runs(), settled, end);
                     state.time_out(consumer, count);
+                    let now_us = state.now_us;
                     state.consumers.change(consumer, |it| {
                         let overdue = it.overdue.get_or_insert_default();
-                        overdue.add(id, count, settled.delivered_us);
+                        overdue.add(messages, settled.delivered_us, now_us);
                     });
                     self.counters
                         .timed_out
@@ -245,17 +249,22 @@ impl Subscription {
 }
 
 impl State {
-    /// Consecutive messages of a consumer, the first and how many, have ended.
+    /// Runs of messages of a consumer, the first of each and how many, have ended.
     fn note_end(
         &mut self,
         slot: u32,
-        (id, count): (MessageId, u32),
+        runs: impl IntoIterator<Item = (MessageId, u32)>,
         settled: Settled,
         end: HoldEnd,
     ) {
         let mut ending = Ending::new(&mut self.consumers, slot, end, self.now_us);
-        ending.add(id.partition, id.offset, count.into(), settled);
-        ending.finish(count.into());
+        let mut all = 0;
+        for (id, count) in runs {
+            let count = u64::from(count);
+            ending.add(id.partition, id.offset, count, settled);
+            all += count;
+        }
+        ending.finish(all);
     }
 
     /// Ends what a consumer holds of these ranges. Returns how many messages that were.

@@ -173,6 +173,45 @@ fn every_end_has_its_name() {
 }
 
 #[test]
+fn what_is_left_of_many_is_told_where_it_stands() {
+    let world = World::new();
+    let subscription = world.subscription("jobs", "workers");
+    let options = ConsumerOptions {
+        connection: 1,
+        ack_wait_ms: Some(5_000),
+        ..ConsumerOptions::default()
+    };
+    let consumer = consumer_with(&subscription, 100, options);
+    world.publish("jobs", &["m"; 10]);
+    world.settle();
+    let got = receive(&consumer).unwrap();
+    world.advance(1_000);
+    for place in [0, 2, 3, 5, 7, 8] {
+        consumer.ack(got[place].id).unwrap();
+    }
+    let places = |end| {
+        let holds = holds_of(&subscription.holds(0), 1);
+        let ended = holds.iter().filter(|it| it.6 == end);
+        ended.map(|it| (it.0, it.1)).collect::<Vec<_>>()
+    };
+    let left = [(1, 1), (4, 1), (6, 1), (9, 1)];
+    assert_eq!(places(HoldEnd::Held), left);
+    consumer.set_window(0);
+    world.advance(4_500);
+    assert_eq!(places(HoldEnd::TimedOut), left);
+    // The work was done, but too late; what was done in time is not late.
+    let ids: Vec<_> = [9, 1, 4, 2, 6].map(|place| got[place].id).into();
+    let mut late = Vec::new();
+    consumer.ack_many(&ids, |id, settled, late_us| {
+        assert!(settled.is_err());
+        late.extend(late_us.map(|us| (id.offset, us)));
+    });
+    let held_us = 5_500_000;
+    let expected = [(9, held_us), (1, held_us), (4, held_us), (6, held_us)];
+    assert_eq!(late, expected);
+}
+
+#[test]
 fn what_is_acknowledged_together_is_one_piece() {
     let world = World::new();
     let subscription = world.subscription("t", "s");

@@ -87,13 +87,13 @@ fn queue(probes: &[Probe]) -> Queue {
         connection: probe.id(),
         credit: 10,
         in_flight: 1,
+        deadline_us: Some(60_000_000),
     };
     Queue {
         topic: "t".to_owned(),
         name: "c".to_owned(),
         protocol: Protocol::Nsq,
         backlog: 1,
-        deadline_us: Some(60_000_000),
         deadline_us_max: Some(900_000_000),
         consumers: probes.iter().map(consumer).collect(),
         partitions: Vec::new(),

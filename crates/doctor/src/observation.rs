@@ -27,10 +27,8 @@ pub struct Queue {
     pub protocol: Protocol,
     /// Messages that wait and are with no consumer; for a group its lag.
     pub backlog: u64,
-    /// How long a consumer may take for a message before it goes to another, in microseconds;
+    /// How long a consumer may take for a message at most, whatever it asks for, in microseconds;
     /// `None` when there is no limit.
-    pub deadline_us: Option<u64>,
-    /// How long that may be at most, whatever a consumer asks for; `None` when there is no limit.
     #[serde(default)]
     pub deadline_us_max: Option<u64>,
     /// Who takes messages from it.
@@ -48,6 +46,10 @@ pub struct Consumer {
     pub credit: u64,
     /// Messages that it has.
     pub in_flight: u64,
+    /// How long it may take for a message before that goes to another, in microseconds; `None`
+    /// when there is no limit.
+    #[serde(default)]
+    pub deadline_us: Option<u64>,
 }
 
 /// A partition of a topic, as a group sees it.

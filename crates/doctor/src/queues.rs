@@ -136,7 +136,6 @@ fn shown(seen: &Queue, with_partitions: bool) -> Queue {
         name: seen.name.clone(),
         protocol: seen.protocol,
         backlog: seen.backlog,
-        deadline_us: seen.deadline_us,
         deadline_us_max: seen.deadline_us_max,
         consumers: seen.consumers.clone(),
         partitions: match with_partitions {
@@ -221,7 +220,6 @@ mod tests {
             name: name.to_owned(),
             protocol: Protocol::Nsq,
             backlog,
-            deadline_us: None,
             deadline_us_max: None,
             consumers: in_flight
                 .iter()
@@ -229,6 +227,7 @@ mod tests {
                     connection,
                     credit: 10,
                     in_flight,
+                    deadline_us: None,
                 })
                 .collect(),
             partitions: Vec::new(),

@@ -114,6 +114,7 @@ fn queue(dice: &mut Dice) -> Queue {
         connection: dice.roll() % 10,
         credit: number(dice),
         in_flight: number(dice),
+        deadline_us: Some(number(dice)),
     };
     let partition = |dice: &mut Dice| Partition {
         partition: (dice.roll() % 5) as u32,
@@ -126,7 +127,6 @@ fn queue(dice: &mut Dice) -> Queue {
         name: ["c", "d"][(dice.roll() % 2) as usize].to_owned(),
         protocol: protocol(dice),
         backlog: number(dice),
-        deadline_us: Some(number(dice)),
         deadline_us_max: Some(number(dice)),
         consumers: (0..dice.roll() % 5).map(|_| consumer(dice)).collect(),
         partitions: (0..dice.roll() % 5).map(|_| partition(dice)).collect(),

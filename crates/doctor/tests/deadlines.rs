@@ -41,6 +41,8 @@ struct TooLate {
     number: u64,
     at_us: u64,
     held_us: Times,
+    /// The one of now, and the longest.
+    deadline_us: u64,
     deadline_us_max: u64,
     backlog: u64,
 }
@@ -65,19 +67,34 @@ impl Model for TooLate {
             name: "q".to_owned(),
             protocol: Protocol::Nsq,
             backlog: self.backlog,
-            deadline_us: Some(S),
             deadline_us_max: Some(self.deadline_us_max),
-            consumers: vec![Consumer {
-                connection: self.probe.id(),
-                credit: 10,
-                in_flight: 2,
-            }],
+            // Another one has asked for a shorter time.
+            consumers: vec![
+                Consumer {
+                    connection: self.probe.id(),
+                    credit: 10,
+                    in_flight: 2,
+                    deadline_us: Some(self.deadline_us),
+                },
+                Consumer {
+                    connection: 0,
+                    credit: 10,
+                    in_flight: 2,
+                    deadline_us: Some(500 * MS),
+                },
+            ],
             partitions: Vec::new(),
         }]
     }
 }
 
 fn too_late(held_us: Times, deadline_us_max: u64, backlog: u64) -> Finding {
+    too_late_by(held_us, (S, deadline_us_max), backlog)
+}
+
+/// With the deadline of now and the longest.
+fn too_late_by(held_us: Times, deadlines: (u64, u64), backlog: u64) -> Finding {
+    let (deadline_us, deadline_us_max) = deadlines;
     let mut world = World::new();
     let who = Who::new(Protocol::Nsq, "go-nsq", "1.1.0");
     let probe = world.connect(&who);
@@ -87,6 +104,7 @@ fn too_late(held_us: Times, deadline_us_max: u64, backlog: u64) -> Finding {
         number: 0,
         at_us,
         held_us,
+        deadline_us,
         deadline_us_max,
         backlog,
     });
@@ -120,4 +138,25 @@ fn no_deadline_is_advised_that_the_broker_does_not_allow() {
     let finding = too_late(Box::new(|_| 60 * S), 5 * S, 1_000);
     assert_eq!(finding.prediction.bound, Bound::AtMost);
     assert!(finding.prediction.arithmetic.contains("all of them"));
+}
+
+#[test]
+fn the_deadline_is_the_consumers_own_and_never_shortened() {
+    let advised = |finding: &Finding| finding.changes[0].value.clone();
+    // The text names its own deadline, not the one of another consumer.
+    let finding = too_late_by(Box::new(|_| 3_500 * MS), (1_500 * MS, 900 * S), 1_000);
+    assert_eq!(advised(&finding).as_deref(), Some("5"));
+    let text = &finding.evidence[0].text;
+    assert!(text.ends_with("which is 1.5 s"), "{text}");
+    // No whole second is left between the one of now and the longest.
+    let finding = too_late_by(Box::new(|_| 4 * S), (1_500 * MS, 1_900 * MS), 1_000);
+    assert_eq!(advised(&finding).as_deref(), Some("1.9"));
+    // Nothing longer is allowed.
+    let finding = too_late_by(Box::new(|_| 4 * S), (1_500 * MS, 1_500 * MS), 1_000);
+    assert_eq!(advised(&finding).as_deref(), Some("1.5"));
+    // What is predicted is for what is advised: of 5.5 s only 5 are.
+    let held = || Box::new(|number: u64| [4 * S, 5_300 * MS][(number % 2) as usize]);
+    let finding = too_late_by(held(), (1_500 * MS, 5_500 * MS), 1_000);
+    assert_eq!(advised(&finding).as_deref(), Some("5"));
+    about(finding.prediction.gain, 1.5, 1.02);
 }

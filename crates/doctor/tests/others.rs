@@ -66,15 +66,30 @@ struct Group {
     probes: Vec<Probe>,
     /// Messages per second that come in and that are worked on, for each partition.
     rates: Vec<(u64, u64)>,
+    /// After so many seconds the first of them hang.
+    hang: (u64, usize),
     seconds: u64,
     now_us: u64,
+}
+
+impl Group {
+    /// Seconds in which the consumer of a partition did something.
+    fn worked(&self, partition: usize) -> u64 {
+        match partition < self.hang.1 {
+            true => self.seconds.min(self.hang.0),
+            false => self.seconds,
+        }
+    }
 }
 
 impl Model for Group {
     fn run(&mut self, to_us: u64) {
         self.seconds += 1;
         self.now_us = to_us;
-        for (probe, (_, work)) in self.probes.iter().zip(&self.rates) {
+        for (at, (probe, (_, work))) in self.probes.iter().zip(&self.rates).enumerate() {
+            if self.worked(at) < self.seconds {
+                continue;
+            }
             probe.request(0, 0, to_us - 100, to_us - 100);
             probe.fetched(*work);
             probe.answered(1, to_us);
@@ -85,7 +100,7 @@ impl Model for Group {
         let partition = |(at, (come, work)): (usize, &(u64, u64))| Partition {
             partition: at as u32,
             published: come * self.seconds,
-            lag: come.saturating_sub(*work) * self.seconds,
+            lag: come * self.seconds - work.min(come) * self.worked(at),
             connection: self.probes.get(at).map(|probe| probe.id()),
         };
         let partitions: Vec<_> = self.rates.iter().enumerate().map(partition).collect();
@@ -93,13 +108,13 @@ impl Model for Group {
             connection: probe.id(),
             credit: u64::MAX,
             in_flight: 0,
+            deadline_us: None,
         };
         vec![Queue {
             topic: "orders".to_owned(),
             name: "billing".to_owned(),
             protocol: Protocol::Kafka,
             backlog: partitions.iter().map(|it| it.lag).sum(),
-            deadline_us: None,
             deadline_us_max: None,
             consumers: self.probes.iter().map(consumer).collect(),
             partitions,
@@ -108,12 +123,22 @@ impl Model for Group {
 }
 
 fn group(members: usize, rates: &[(u64, u64)], seconds: u64) -> World {
+    group_that_hangs(members, rates, (0, 0), seconds)
+}
+
+fn group_that_hangs(
+    members: usize,
+    rates: &[(u64, u64)],
+    hang: (u64, usize),
+    seconds: u64,
+) -> World {
     let mut world = World::new();
     let who = Who::new(Protocol::Kafka, "apache-kafka-java", "3.7.0");
     let probes = (0..members).map(|_| world.connect(&who)).collect();
     world.add(Group {
         probes,
         rates: rates.to_vec(),
+        hang,
         seconds: 0,
         now_us: 0,
     });
@@ -149,6 +174,21 @@ fn groups_that_keep_up_or_have_partitions_for_all_are_left_alone() {
     group(1, &[(400, 100), (400, 100)], 60).silent();
 }
 
+#[test]
+fn members_that_hang_are_no_lack_of_partitions() {
+    for second in 20..32 {
+        let rates = [(100, 100); 3];
+        group_that_hangs(4, &rates, (second, 1), second + 40).silent();
+        group_that_hangs(3, &rates[..2], (second, 1), second + 40).silent();
+        // Of five two.
+        let rates = [(100, 100); 5];
+        group_that_hangs(6, &rates, (second, 2), second + 40).silent();
+    }
+    // One hangs, and the others have too much to do nevertheless.
+    let world = group_that_hangs(4, &[(400, 100); 3], (20, 1), 60);
+    world.only(Rule::Partitions);
+}
+
 /// A consumer that fetches, then pauses.
 struct Fetcher {
     probe: Probe,
@@ -176,12 +216,12 @@ impl Model for Fetcher {
             name: "g".to_owned(),
             protocol: Protocol::Kafka,
             backlog: 10_000,
-            deadline_us: None,
             deadline_us_max: None,
             consumers: vec![Consumer {
                 connection: self.probe.id(),
                 credit: u64::MAX,
                 in_flight: 0,
+                deadline_us: None,
             }],
             partitions: Vec::new(),
         }]

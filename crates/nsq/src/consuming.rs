@@ -165,7 +165,6 @@ impl Consuming {
         self.consumer
             .ack_many(&self.fins, |id, settled, overdue_us| match settled {
                 Ok(settlement) => {
-                    overdue_us.into_iter().for_each(|us| probe.overdue_ack(us));
                     latencies.acked(settlement.held_us);
                     match last {
                         Some(last) if id < last => out_of_order += 1,

@@ -323,13 +323,13 @@ fn queue(
         connection: *connection,
         credit: u64::MAX,
         in_flight: 0,
+        deadline_us: None,
     };
     Queue {
         topic: topic.name().to_owned(),
         name: group.to_owned(),
         protocol: Protocol::Kafka,
         backlog,
-        deadline_us: None,
         deadline_us_max: None,
         consumers: readers.iter().map(consumer).collect(),
         partitions,

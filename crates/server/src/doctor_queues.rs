@@ -51,7 +51,7 @@ fn queue(
 ) -> Option<Queue> {
     let SubscriptionLook { depth, consumers } = subscription.look();
     let mut protocol = None;
-    let (mut ack_wait_ms, mut ack_wait_max_ms) = (None, None);
+    let mut ack_wait_max_ms = None;
     let mut seen = Vec::with_capacity(consumers.len());
     for look in consumers {
         // One without a connection is the broker's own.
@@ -59,7 +59,6 @@ fn queue(
             continue;
         };
         protocol.get_or_insert(*known);
-        ack_wait_ms = least(ack_wait_ms, look.ack_wait_ms);
         ack_wait_max_ms = least(ack_wait_max_ms, look.ack_wait_max_ms);
         seen.push(consumer(look));
     }
@@ -68,7 +67,6 @@ fn queue(
         name: subscription.name().to_owned(),
         protocol: protocol?,
         backlog: depth,
-        deadline_us: ack_wait_ms.map(|ms| ms.saturating_mul(1000)),
         deadline_us_max: ack_wait_max_ms.map(|ms| ms.saturating_mul(1000)),
         consumers: seen,
         partitions: Vec::new(),
@@ -88,5 +86,6 @@ fn consumer(look: ConsumerLook) -> Consumer {
             credit => u64::from(credit),
         },
         in_flight: u64::from(look.in_flight),
+        deadline_us: look.ack_wait_ms.map(|ms| ms.saturating_mul(1000)),
     }
 }

@@ -430,8 +430,8 @@ impl Recorder {
         }
     }
 
-    /// An acknowledgement came this long after the delivery that it answers, whose deadline had
-    /// passed. It is late, or counts for the delivery of the same message that followed.
+    /// A late acknowledgement shows that the work on a delivery, whose deadline had passed, took so
+    /// long.
     pub fn overdue_ack(&self, held_us: u64) {
         if ENABLED {
             let histogram = self.overdue_ack_us.get_or_init(Box::default);

@@ -75,7 +75,8 @@ histograms! {
     ack_latency_us,
     /// Microseconds between the socket reads that brought acknowledgements.
     ack_gap_us,
-    /// Microseconds from a delivery to its acknowledgement, of those whose deadline had passed.
+    /// Microseconds from a delivery whose deadline had passed to its acknowledgement, of a sample
+    /// of those that came too late.
     overdue_ack_us,
 }
 

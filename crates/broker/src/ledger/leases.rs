@@ -6,9 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Settled;
-use super::cursor::WORD;
-use crate::message::MessageId;
+use super::{Settled, WordMask};
 
 /// "No lease": ends every list.
 pub(crate) const NIL: u32 = u32::MAX;
@@ -94,11 +92,12 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// The foremost message.
-    pub(crate) fn first(&self) -> MessageId {
-        MessageId {
+    /// What is in it.
+    pub(crate) fn messages(&self) -> WordMask {
+        WordMask {
             partition: self.partition,
-            offset: self.word * WORD + u64::from(self.mask.trailing_zeros()),
+            word: self.word,
+            mask: self.mask,
         }
     }
 }

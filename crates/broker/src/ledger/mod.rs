@@ -44,15 +44,45 @@ pub(crate) struct ReadyRun {
     pub(crate) attempts: u16,
 }
 
+/// Messages of one word of a partition, with holes where others were settled before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WordMask {
+    pub(crate) partition: u32,
+    pub(crate) word: u64,
+    /// Bit n stands for offset `word * 64 + n`.
+    pub(crate) mask: u64,
+}
+
+impl WordMask {
+    /// How many they are.
+    pub(crate) fn count(self) -> u32 {
+        self.mask.count_ones()
+    }
+
+    /// Their runs: the first of each, and how many follow each other without a hole.
+    pub(crate) fn runs(self) -> impl Iterator<Item = (MessageId, u32)> {
+        let mut rest = self.mask;
+        std::iter::from_fn(move || {
+            let bit = rest.trailing_zeros();
+            let count = rest.checked_shr(bit)?.trailing_ones();
+            let start = self.word * WORD + u64::from(bit);
+            rest &= !bits_between(self.word, start, start + u64::from(count));
+            let id = MessageId {
+                partition: self.partition,
+                offset: start,
+            };
+            Some((id, count))
+        })
+    }
+}
+
 /// A lease that ended because its time was up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expired {
     /// The consumer did not settle these messages in time.
     TimedOut {
         consumer: ConsumerSlot,
-        count: u32,
-        /// The first of them.
-        id: MessageId,
+        messages: WordMask,
         settled: Settled,
     },
     /// A delay is over.
@@ -409,14 +439,15 @@ impl Ledger {
         bytes
     }
 
-    /// What a consumer holds: partition, first offset, how many, and how they were delivered.
+    /// What a consumer holds, in runs: the first message, how many, and how they were delivered.
     pub(crate) fn held_by(
         &self,
         consumer: ConsumerSlot,
     ) -> impl Iterator<Item = (MessageId, u32, Settled)> {
-        self.leases.of_consumer(consumer).map(|lease| {
-            let id = lease.first();
-            (id, lease.mask.count_ones(), lease.terms.settled())
+        self.leases.of_consumer(consumer).flat_map(|lease| {
+            let settled = lease.terms.settled();
+            let runs = lease.messages().runs();
+            runs.map(move |(id, count)| (id, count, settled))
         })
     }
 

@@ -264,8 +264,7 @@ impl Ledger {
                 self.give_back(partition, word, mask, terms.attempts, terms.bytes, None);
                 Some(Expired::TimedOut {
                     consumer,
-                    count,
-                    id: lease.first(),
+                    messages: lease.messages(),
                     settled: terms.settled(),
                 })
             }

@@ -53,6 +53,11 @@ impl<'a> Filled<'a> {
         let known = match name {
             "topic" => place(|it| &it.0),
             "subscription" => place(|it| &it.1),
+            // The broker may allow no second more.
+            "deadline_s" => self.variables.get(name).map(|value| {
+                let ms = (value * 1e3).round() / 1e3;
+                format!("{ms}")
+            }),
             name => self.variables.get(name).map(|value| format!("{value:.0}")),
         };
         known.unwrap_or_else(|| name.to_uppercase())

@@ -43,7 +43,12 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         return None;
     }
     let queue = patient.queue.map(|queue| &queue.queue);
-    let deadline_us = queue.and_then(|queue| queue.deadline_us);
+    // Its own: others of the queue may have asked for another one.
+    let consumers = queue.map_or(&[][..], |queue| &queue.consumers);
+    let own = consumers
+        .iter()
+        .filter(|it| it.connection == patient.connection);
+    let deadline_us = own.filter_map(|it| it.deadline_us).min();
     let deadline_us = deadline_us.map(|us| us as f64);
     let longest_us = queue.and_then(|queue| queue.deadline_us_max);
     let longest_us = longest_us.map_or(f64::INFINITY, |us| us as f64);
@@ -131,8 +136,8 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let mut variables = Variables::new();
     let mut unseen = vec!["how long of it a message has waited in the client".to_owned()];
     if let Some(longer) = &longer {
-        variables.insert("deadline_s", longer.seconds());
-        variables.insert("deadline_ms", longer.seconds() * 1e3);
+        variables.insert("deadline_s", longer.us / 1e6);
+        variables.insert("deadline_ms", longer.us / 1e3);
         unseen.extend(longer.unseen());
     }
     variables.insert("credit", 1.0);
@@ -169,20 +174,20 @@ impl Longer {
             true => ROOM * ages.quantile(IN_TIME_SHARE) as f64,
             false => DEADLINE_FACTOR * deadline_us,
         };
-        // Whole seconds, as some libraries want them.
+        // Whole seconds, as some libraries want them, if that is not less than now.
         let us = (wanted_us.max(deadline_us) / 1e6).ceil() * 1e6;
         let us = us.min(longest_us.max(deadline_us));
+        let whole_us = (us / 1e6).floor() * 1e6;
+        let us = match whole_us >= deadline_us {
+            true => whole_us,
+            false => us,
+        };
         let in_time = ages.count_at_most(us as u64) as f64 / ages.count().max(1) as f64;
         Longer {
             us,
             longest_us,
             in_time: is_known.then_some(in_time),
         }
-    }
-
-    /// A setting in seconds may have no fraction.
-    fn seconds(&self) -> f64 {
-        (self.us / 1e6).floor().max(1.0)
     }
 
     fn unseen(&self) -> Option<String> {

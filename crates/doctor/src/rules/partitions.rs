@@ -67,7 +67,7 @@ fn members(history: &QueueHistory) -> u64 {
 /// Fewer partitions than members: somebody has none.
 fn see_few(history: &QueueHistory, flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
     let partitions = flows.len() as u64;
-    if seen.members <= partitions {
+    if seen.members <= partitions || !is_for_want_of_partitions(flows) {
         return None;
     }
     let after = (seen.rate * seen.members as f64 / partitions as f64).min(seen.wanted);
@@ -103,6 +103,21 @@ fn see_few(history: &QueueHistory, flows: &[Flow], seen: &Seen) -> Option<(u64, 
         connection,
         sign(history, seen, cause, evidence, prediction, variables),
     ))
+}
+
+/// Whether the lag is not the lag of a few members that hang, for whom no other one can take over.
+fn is_for_want_of_partitions(flows: &[Flow]) -> bool {
+    let grows = |grown: f64, published: f64| grown > GROWTH_SHARE_MIN * published;
+    // Who began to hang within the window has still consumed something in it: so most of them have
+    // to fall behind, ...
+    let behind = flows.iter().filter(|it| grows(it.grown, it.published));
+    // ... and those that do something have to, too.
+    let works = |it: &&Flow| it.consumed > 0.0 || it.partition.lag == 0;
+    let working = flows.iter().filter(works);
+    let sums = working.fold((0.0, 0.0), |(grown, published), it| {
+        (grown + it.grown, published + it.published)
+    });
+    behind.count() * 2 > flows.len() && grows(sums.0, sums.1)
 }
 
 /// One partition has most of the messages.

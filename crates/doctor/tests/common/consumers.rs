@@ -199,7 +199,6 @@ impl Model for Takers {
             name: self.name.to_owned(),
             protocol: self.protocol,
             backlog: self.backlog,
-            deadline_us: None,
             deadline_us_max: None,
             consumers: self
                 .takers
@@ -209,6 +208,7 @@ impl Model for Takers {
                         connection: taker.probe.id(),
                         credit: taker.credit / taker.consumers,
                         in_flight: taker.in_flight / taker.consumers,
+                        deadline_us: None,
                     })
                 })
                 .collect(),
