@@ -104,8 +104,9 @@ fn closed(dice: &mut Dice) -> ClosedConnection {
         counters: counters(dice),
         is_inside_request: dice.roll().is_multiple_of(2),
         request_gap_us: histogram(dice),
-        request_receive_us: histogram(dice),
-        record_age_us: histogram(dice),
+        receiving_us: number(dice),
+        record_ages: number(dice),
+        record_ages_us: number(dice),
     }
 }
 

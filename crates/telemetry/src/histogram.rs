@@ -119,6 +119,12 @@ impl HistogramSnapshot {
         self.sum
     }
 
+    /// Sum of all values; [`u64::MAX`] where it may have wrapped around.
+    pub fn saturated_sum(&self) -> u64 {
+        let is_sane = self.max.checked_mul(self.count()).is_some();
+        if is_sane { self.sum } else { u64::MAX }
+    }
+
     /// The largest value, exactly; 0 when empty.
     pub fn max(&self) -> u64 {
         self.max
@@ -346,6 +352,14 @@ mod tests {
         for buckets in wrong {
             assert_eq!(HistogramSnapshot::from_buckets(buckets, 0, 0), None);
         }
+    }
+
+    #[test]
+    fn a_sum_that_wrapped_around_is_no_small_one() {
+        let known = of(&[u64::MAX / 2, u64::MAX / 2, 12]);
+        assert_eq!((known.sum(), known.saturated_sum()), (10, u64::MAX));
+        assert_eq!(of(&[5, 7]).saturated_sum(), 12);
+        assert_eq!(of(&[]).saturated_sum(), 0);
     }
 
     #[test]

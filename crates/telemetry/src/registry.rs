@@ -13,7 +13,8 @@ use crate::snapshot::{ClosedConnection, Histograms, ProtocolTotals, Snapshot};
 use crate::{Counters, Identity, Protocol, TcpInfo};
 
 /// How many closed connections are remembered: enough to see a client that reconnects for every
-/// message, and 100 to 300 KB, because texts of an identity are bounded.
+/// message. They take some 200 KB, and never more than 3 MB: texts of an identity are bounded, and
+/// each keeps one histogram, of at most 8 KB.
 const CLOSED_MAX: usize = 256;
 
 /// How many closed connections keep what the timeline shows of them: clients that publish and go.
@@ -31,7 +32,8 @@ struct State {
     next_id: u64,
     open: BTreeMap<u64, Arc<Recorder>>,
     folded: [Folded; Protocol::ALL.len()],
-    closed: VecDeque<ClosedConnection>,
+    /// Never changed, so that a look need not copy them under the lock.
+    closed: VecDeque<Arc<ClosedConnection>>,
     /// Closed connections with exchanges, oldest first.
     closed_lanes: VecDeque<Arc<Recorder>>,
 }
@@ -162,6 +164,21 @@ impl Registry {
     pub(crate) fn close(&self, recorder: &Arc<Recorder>) {
         let last = recorder.snapshot(|_| None);
         let has_lane = recorder.exchanges().has_any();
+        let record_age_us = &last.histograms.record_age_us;
+        let closed = Arc::new(ClosedConnection {
+            id: last.id,
+            protocol: last.protocol,
+            peer: last.peer,
+            identity: last.identity,
+            opened_us: last.opened_us,
+            last_active_us: last.last_active_us,
+            counters: last.counters,
+            is_inside_request: recorder.is_inside_request(),
+            request_gap_us: last.histograms.request_gap_us.clone(),
+            receiving_us: last.histograms.request_receive_us.saturated_sum(),
+            record_ages: record_age_us.count(),
+            record_ages_us: record_age_us.saturated_sum(),
+        });
         let mut state = self.state.lock();
         if has_lane {
             if state.closed_lanes.len() == CLOSED_LANES_MAX {
@@ -176,19 +193,7 @@ impl Registry {
         if state.closed.len() == CLOSED_MAX {
             state.closed.pop_front();
         }
-        state.closed.push_back(ClosedConnection {
-            id: last.id,
-            protocol: last.protocol,
-            peer: last.peer,
-            identity: last.identity,
-            opened_us: last.opened_us,
-            last_active_us: last.last_active_us,
-            counters: last.counters,
-            is_inside_request: recorder.is_inside_request(),
-            request_gap_us: last.histograms.request_gap_us,
-            request_receive_us: last.histograms.request_receive_us,
-            record_age_us: last.histograms.record_age_us,
-        });
+        state.closed.push_back(closed);
     }
 
     /// A copy of everything. `tcp_info` fetches the kernel's view of a connection by its file
@@ -196,9 +201,9 @@ impl Registry {
     pub fn snapshot(&self, now_us: u64, tcp_info: impl Fn(i32) -> Option<TcpInfo>) -> Snapshot {
         // The recorders are copied out under the lock, so that a connection that closes meanwhile
         // is counted once: either it was still listed, or its totals were folded already.
-        let (recorders, mut totals, closed) = {
+        let (recorders, mut totals, closed): (Vec<_>, _, Vec<_>) = {
             let state = self.state.lock();
-            let recorders: Vec<Arc<Recorder>> = state.open.values().cloned().collect();
+            let recorders = state.open.values().cloned().collect();
             let totals = Protocol::ALL.map(|protocol| {
                 let folded = &state.folded[protocol.index()];
                 ProtocolTotals {
@@ -209,7 +214,8 @@ impl Registry {
                     histograms: folded.histograms.clone(),
                 }
             });
-            (recorders, totals, state.closed.iter().cloned().collect())
+            let closed = state.closed.iter().cloned().collect();
+            (recorders, totals, closed)
         };
         let mut connections = Vec::with_capacity(recorders.len());
         for recorder in recorders {
@@ -228,7 +234,7 @@ impl Registry {
             taken_us: now_us,
             totals,
             connections,
-            closed,
+            closed: closed.iter().map(|it| it.as_ref().clone()).collect(),
         }
     }
 }

@@ -127,10 +127,13 @@ pub struct ClosedConnection {
     pub is_inside_request: bool,
     /// As in [`Histograms`].
     pub request_gap_us: HistogramSnapshot,
-    /// As in [`Histograms`].
-    pub request_receive_us: HistogramSnapshot,
-    /// As in [`Histograms`].
-    pub record_age_us: HistogramSnapshot,
+    /// How long requests were coming in, all together, in microseconds.
+    pub receiving_us: u64,
+    /// How many ages of records were taken.
+    pub record_ages: u64,
+    /// Their sum, in microseconds; [`u64::MAX`] where it is too much to add up, because clients
+    /// choose the times that records bear.
+    pub record_ages_us: u64,
 }
 
 /// The sums over all connections of a protocol, open and closed, since the broker started.

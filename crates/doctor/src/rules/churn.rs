@@ -9,6 +9,7 @@ use crate::Client;
 use crate::advice::Side;
 use crate::finding::{Confidence, Fact, Measure, Prediction};
 use crate::rules::given_up::{GaveUp, GivenUps};
+use crate::rules::rounds::RTT_SLACK;
 use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables, WAIT_US_MIN};
 use crate::units::{counted, messages as messages_of, number, time};
 
@@ -24,6 +25,9 @@ const MESSAGES_MAX: f64 = 3.0;
 /// Clients whose closings are kept; the ones that closed last.
 const CLIENTS_MAX: usize = 2048;
 
+/// Connections that were given up and are kept, of all clients together: half a megabyte.
+const GIVEN_UP_MAX: usize = 1024;
+
 /// Before the broker sees a connection, TCP's handshake has taken one and a half round trips, and
 /// its end is seen half a round trip later than it was sent.
 const UNSEEN_ROUND_TRIPS: f64 = 2.0;
@@ -38,7 +42,7 @@ fn greeting_round_trips(protocol: Protocol) -> f64 {
 }
 
 /// No connection does more than this: sums stay far from where they overflow.
-const SANE_MAX: u64 = 1 << 40;
+pub(super) const SANE_MAX: u64 = 1 << 40;
 
 /// What closed connections of a client had come to.
 #[derive(Debug, Clone, Copy, Default)]
@@ -133,6 +137,7 @@ impl ClosedConnections {
         let oldest_us = now_us.saturating_sub(LONG_US);
         self.clients.retain(|_, of_client| {
             of_client.closed.retain(|it| it.at_us >= oldest_us);
+            of_client.closed.shrink_to(2 * of_client.closed.len());
             of_client.given_up.forget_older(oldest_us);
             !of_client.closed.is_empty()
         });
@@ -145,6 +150,13 @@ impl ClosedConnections {
                 break;
             };
             self.clients.remove(&oldest);
+        }
+        let given_up = self.clients.values().map(|it| it.given_up.len());
+        for _ in GIVEN_UP_MAX..given_up.sum() {
+            let oldest_us = |it: &&mut OfClient| it.given_up.oldest_us().unwrap_or(u64::MAX);
+            if let Some(of_client) = self.clients.values_mut().min_by_key(oldest_us) {
+                of_client.given_up.forget_oldest();
+            }
         }
     }
 
@@ -171,9 +183,23 @@ impl ClosedConnections {
     /// 0 where nobody knows them.
     pub(crate) fn given_up(&self, now_us: u64) -> impl Iterator<Item = (&Client, GaveUp, u32)> {
         self.clients.iter().filter_map(move |(client, of_client)| {
-            let sum = of_client.given_up.sum(now_us)?;
+            let wait_us = RTT_SLACK * f64::from(of_client.rtt_us);
+            let sum = of_client.given_up.sum(now_us, wait_us as u64)?;
             Some((client, sum, of_client.rtt_us))
         })
+    }
+
+    #[cfg(test)]
+    fn len_bytes(&self) -> usize {
+        let of_clients = self.clients.iter().map(|(client, of_client)| {
+            let texts = [&client.library, &client.version, &client.client_id];
+            let texts = texts.iter().map(|text| text.len()).sum::<usize>() + client.platform.len();
+            let closed = of_client.closed.capacity() * size_of::<Closed>();
+            // A tree's nodes are at least half full.
+            let node = 2 * size_of::<(Client, OfClient)>();
+            node + texts + closed + of_client.given_up.len_bytes()
+        });
+        of_clients.sum()
     }
 
     fn of_window(&self, now_us: u64) -> impl Iterator<Item = (&Client, Closed, u32)> {
@@ -331,5 +357,73 @@ fn sign(
         ],
         variables: Variables::new(),
         place: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cloverleaf_telemetry::{ClosedConnection, Counters, HistogramSnapshot, Identity};
+
+    use super::*;
+
+    const S: u64 = 1_000_000;
+
+    /// A connection of the client of this number that was given up.
+    fn given_up(id: u64, client: u64, now_us: u64) -> ClosedConnection {
+        ClosedConnection {
+            id,
+            protocol: Protocol::Kafka,
+            peer: ([10, 0, 0, 1], 1).into(),
+            identity: Identity {
+                library: "l".repeat(128),
+                version: "v".repeat(128),
+                client_id: format!("{client:0>128}"),
+                platform: "p".repeat(128),
+            },
+            opened_us: now_us - S,
+            last_active_us: now_us,
+            counters: Counters {
+                bytes_in: 1 << 20,
+                published_bytes: 1 << 20,
+                messages_in: 1,
+                ..Counters::default()
+            },
+            is_inside_request: true,
+            request_gap_us: HistogramSnapshot::default(),
+            receiving_us: S,
+            record_ages: 1,
+            record_ages_us: S,
+        }
+    }
+
+    #[test]
+    fn strangers_do_not_choose_how_much_is_remembered() {
+        // Each look brings as many as the registry keeps, of so many clients in turn.
+        for (clients, looks) in [(1, 64), (256, 64), (u64::MAX, 16)] {
+            let mut closed = ClosedConnections::default();
+            let mut bytes_max = 0;
+            for look in 1..=looks {
+                let taken_us = 100 * S + look * S;
+                let ids = look * 256..(look + 1) * 256;
+                closed.look(&Snapshot {
+                    taken_us,
+                    closed: ids.map(|id| given_up(id, id % clients, taken_us)).collect(),
+                    ..Snapshot::default()
+                });
+                bytes_max = bytes_max.max(closed.len_bytes());
+            }
+            let given_up = closed.clients.values().map(|it| it.given_up.len());
+            let (given_up, most): (usize, _) = (given_up.clone().sum(), given_up.max());
+            assert!(given_up <= 1024, "{given_up}");
+            assert!(most <= Some(16));
+            assert!(bytes_max < 8 << 20, "{clients} clients: {bytes_max}");
+            // The last ones are what is kept.
+            let oldest_us = closed.clients.values().map(|it| it.given_up.oldest_us());
+            let oldest_us = oldest_us.flatten().min();
+            assert!(
+                oldest_us >= Some((97 + looks) * S),
+                "{clients} clients: {oldest_us:?}"
+            );
+        }
     }
 }

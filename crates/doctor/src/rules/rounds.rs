@@ -18,7 +18,7 @@ use crate::units::{number, time};
 
 /// How much shorter than the least round trip a gap may look: the middle of a histogram's bucket is
 /// at most a sixteenth off.
-const RTT_SLACK: f64 = 0.92;
+pub(super) const RTT_SLACK: f64 = 0.92;
 
 /// One of so many requests may come sooner: metadata, heartbeats. Who sends by its own rhythm,
 /// near to the round trip by chance, is unmasked by whatever is served late once.

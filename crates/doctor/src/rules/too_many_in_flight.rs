@@ -5,7 +5,7 @@
 //! with requests that are not answered, or is answered with errors. It is seen in two places:
 //!
 //! ```text
-//! program --- library === network === broker
+//! program --- library ===  link  === broker
 //!                 |---------------------|      records are old, and requests are cut off when
 //!                                              their client loses patience and connects anew
 //!                                     |-|      requests wait long for their answers
@@ -39,19 +39,21 @@ const ROOM: f64 = 2.0;
 const RECENT_US: u64 = 16_000_000;
 
 /// Messages that are given up are younger than this many times the time from one connection that
-/// is given up to the next: both come from the client's patience. Or younger than the first of
-/// these connections was old, because before that there was nothing to lose patience with.
+/// is given up to the next: both come from the client's patience. Or younger than the longest of
+/// these times, and of the connections' lives: a first one may have lived on while what waited grew
+/// old, and later ones, which find all of it old, are cut sooner.
 const PATIENCE_MAX: f64 = 2.0;
 
-/// Share of the time in which a request is coming in, where they queue for the network.
+/// And older than this share of that time. Who is killed again and again has full queues, too, but
+/// messages that are as young as at any other time.
+const PATIENCE_MIN: f64 = 0.25;
+
+/// Share of the time in which a request is coming in, where they queue for the link.
 const RECEIVING_SHARE_MIN: f64 = 0.5;
 
 /// Room above rate × latency where messages are bounded, and not requests: a library may send all
-/// of them in one batch, and the network is idle until it is answered.
+/// of them in one batch, and the link is idle until it is answered.
 const BATCHES_ROOM: f64 = 4.0;
-
-/// How much shorter than the least round trip a gap may look, of one who waits for it.
-const RTT_SLACK: f64 = 0.92;
 
 /// Share of the requests that may come after a pause for an answer.
 const WAITED_SHARE_MAX: f64 = 0.5;
@@ -154,26 +156,25 @@ pub(crate) fn see_given_up(closed: &ClosedConnections, now_us: u64) -> Vec<(Clie
 }
 
 fn sign_of(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
-    let age_us = gave_up.record_age_us.mean();
+    let age_us = gave_up.record_age_us;
     let in_flight = gave_up.rate * age_us / 1e6;
     let (requests, messages) = (gave_up.publishes as f64, gave_up.messages as f64);
-    let gaps = &gave_up.request_gap_us;
     // So does the greeting of each connection, in which there are no messages.
     let greeting = gave_up.requests.saturating_sub(gave_up.publishes);
-    let waited = gaps.count() - gaps.count_between(0, (RTT_SLACK * rtt_us) as u64);
-    let waited = waited.saturating_sub(greeting);
+    let waited = gave_up.waited.saturating_sub(greeting);
     if gave_up.connections < TROUBLE_MIN
         || gave_up.ago_us > RECENT_US
         || rtt_us == 0.0
-        || gave_up.record_age_us.count() < TROUBLE_MIN
+        || gave_up.record_ages < TROUBLE_MIN
         || age_us < SERVICE_US_MIN
         || in_flight < IN_FLIGHT_MIN
-        // What does not fill the network does not queue there, whatever its records' times say.
+        // What does not fill the link does not queue there, whatever its records' times say.
         || gave_up.receiving_share < RECEIVING_SHARE_MIN
         // Yesterday's records, and those of a clock that is wrong, are older than anybody's
         // patience with them.
         || age_us > (PATIENCE_MAX * gave_up.every_us).max(gave_up.longest_us as f64)
-        // One request at a time waits for the network and not for others of its kind.
+        || age_us < PATIENCE_MIN * gave_up.every_us
+        // One request at a time waits for the link and not for others of its kind.
         || waited as f64 > WAITED_SHARE_MAX * requests
     {
         return None;
@@ -242,7 +243,7 @@ fn sign_of(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
         prediction,
         unseen: vec![
             "after how long the client gives a message up, and whether it was killed, or the \
-             network failed, again and again instead"
+             link failed, again and again instead"
                 .to_owned(),
         ],
         variables: Variables::from([

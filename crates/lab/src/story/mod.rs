@@ -58,7 +58,7 @@ pub(crate) struct Story {
     pub(crate) value: ValueIn,
     /// The round trip, if the user has no other wish.
     pub(crate) rtt: Duration,
-    /// What the line carries, in bits per second, if that is little.
+    /// What the link carries, in bits per second, if that is little.
     pub(crate) bandwidth: Option<u64>,
     /// Options of the broker.
     pub(crate) broker: &'static [(&'static str, &'static str)],

@@ -1,4 +1,4 @@
-//! too-many-in-flight: a producer hands over what it has, over a narrow line, and gives messages up
+//! too-many-in-flight: a producer hands over what it has, over a narrow link, and gives messages up
 //! that take long.
 
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ fn noise() -> [u8; 1000] {
 
 /// Sends as much as the library takes.
 async fn produce(stage: &Stage, producer: &FutureProducer) -> Result<(), String> {
-    // What compresses well over a narrow line is another story.
+    // What compresses well over a narrow link is another story.
     let payload = noise();
     let mut answers = FuturesUnordered::new();
     while stage.goes_on() {
