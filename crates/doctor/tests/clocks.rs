@@ -118,6 +118,31 @@ fn bursts_by_a_timer_near_the_round_trip_are_no_connection_at_its_limit() {
     }
 }
 
+/// A timer becomes another one: what is a clock before and after is one.
+#[test]
+fn a_program_that_changes_its_timer() {
+    for (first_us, then_us) in [
+        (400, 12 * MS),
+        (3 * MS, 12 * MS),
+        (12 * MS, 30 * MS),
+        (30 * MS, 12 * MS),
+    ] {
+        let mut world = World::new();
+        let mut one = producer(&mut world, &kafka());
+        one.in_flight = 1000;
+        one.think_us = Box::new(|_| 0);
+        let before = 30 * S / first_us;
+        one.due_us = Box::new(move |number| match number < before {
+            true => number * first_us,
+            false => 30 * S + (number - before) * then_us,
+        });
+        one.wander_us = up_to(100, first_us);
+        world.add(one);
+        world.run(90);
+        world.silent();
+    }
+}
+
 /// A program that sleeps a fixed time, and whose library collects for a while: the records are
 /// older than those of one who waits could be.
 #[test]

@@ -12,6 +12,8 @@
 //! short, each of a pipelining client's requests finds the one before it answered. What shows it
 //! is that no request ever comes sooner after an answer than a round trip.
 
+use cloverleaf_telemetry::Counters;
+
 use crate::finding::{Measure, Prediction};
 use crate::rules::{EVENTS_MIN, Patient};
 use crate::units::{number, time};
@@ -30,6 +32,9 @@ const PACE_STEPS: usize = 12;
 
 /// From so many steps on, two that lie side by side may be left out: something happened there.
 const PACE_STEPS_MANY: usize = 8;
+
+/// Rounds of steps that differ by more than this, on the mean, are not the same program's doing.
+const HABIT_TIMES: f64 = 1.5;
 
 /// Of who waits, the means of steps differ by 0.89 times what a round differs from the next one,
 /// for each round that is in them: this much is enough.
@@ -103,6 +108,7 @@ impl Rounds {
         let steps = patient.history.steps(PACE_STEPS);
         let counters = steps.iter().map(|step| step.flow.counters);
         let steps: Vec<_> = counters.filter(|it| it.rounds > 0).collect();
+        let steps = of_one_habit(&steps);
         // Where a request comes before the answer to the last is there, a round is twice as long;
         // and requests that come in bunches make one round. What is regular in either is a clock.
         let by_rounds = steps.iter().map(|it| (it.rounds_us, it.rounds));
@@ -167,6 +173,22 @@ impl Rounds {
     pub(crate) fn rate(&self) -> f64 {
         self.requests * self.messages * 1e6 / self.cycle_us().max(1.0)
     }
+}
+
+/// The latest of these steps, oldest first, until one whose rounds were of another length: a clock
+/// that becomes another clock is not irregular.
+fn of_one_habit(steps: &[Counters]) -> &[Counters] {
+    let mean_us = |step: &Counters| step.rounds_us as f64 / step.rounds as f64;
+    let Some(latest) = steps.last() else {
+        return steps;
+    };
+    let is_other = |step: &Counters| {
+        let times = mean_us(step) / mean_us(latest).max(1.0);
+        !(1.0 / HABIT_TIMES..=HABIT_TIMES).contains(&times)
+    };
+    // The step behind may have some of both.
+    let first = steps.iter().rposition(is_other).map_or(0, |it| it + 2);
+    &steps[first.min(steps.len())..]
 }
 
 /// How far the means of steps are from each other, times the root of the rounds in a step. A step
