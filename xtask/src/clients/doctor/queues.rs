@@ -53,8 +53,9 @@ pub(super) const NSQ: &[Patient] = &[
         GO_NSQ,
         "ack-deadline",
         Expected::new("ack-deadline", "go-nsq", "MsgTimeout")
-            .value(Value::Is("3"))
-            .code("config.MsgTimeout = 3 * time.Second"),
+            // Four handlers take 1.5 s; what came again meanwhile waits for them, up to three times.
+            .value(Value::Between(2, 9))
+            .code("config.MsgTimeout = "),
     ),
     Patient::ill(
         "go-nsq connects for each message",
@@ -85,8 +86,8 @@ pub(super) const NSQ: &[Patient] = &[
         NSQJS,
         "ack-deadline",
         Expected::new("ack-deadline", "nsqjs", "messageTimeout")
-            .value(Value::Is("3000"))
-            .code("messageTimeout: 3000"),
+            .value(Value::Between(2000, 9000))
+            .code("messageTimeout: "),
     ),
     Patient::well("nsqjs", NSQJS),
 ];
