@@ -53,7 +53,7 @@ pub(super) const NSQ: &[Patient] = &[
         GO_NSQ,
         "ack-deadline",
         Expected::new("ack-deadline", "go-nsq", "MsgTimeout")
-            // Four handlers take 1.5 s; what came again meanwhile waits for them, up to three times.
+            // Four handlers take 1.5 s; what came again meanwhile waits for them, and so on.
             .value(Value::Between(2, 9))
             .code("config.MsgTimeout = "),
     ),

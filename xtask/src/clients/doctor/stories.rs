@@ -20,8 +20,8 @@ const FOUND_S_MAX: f64 = 15.0;
 /// A story, and the setting that is to be changed in it.
 type Story = (&'static str, &'static str);
 
-/// Those of a row play at once; who needs a core for itself plays alone. `tiny-batches` predicts CPU
-/// time by what a request and a wake-up took on one machine, so it is played by hand on others.
+/// Those of a row play at once; who needs a core for itself plays alone. `tiny-batches` predicts
+/// CPU time by what a request and a wake-up took on one machine, so it is played by hand.
 const STORIES: &[&[Story]] = &[
     &[
         ("nagle", "socket.nagle.disable"),
