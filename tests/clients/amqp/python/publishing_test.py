@@ -84,18 +84,15 @@ def many_confirms_in_flight():
         for number in range(3000):
             mode = PERSISTENT if number % 3 else 1
             raw.basic_publish("", title, b"%d" % number, pika.BasicProperties(delivery_mode=mode))
-        while sum_of(answers)[-1:] != [3000]:
+        # The last answer may be for one message alone, and `multiple` or not.
+        while len(covered(answers)) < 3000:
             pump(on, seconds=0.1)
-        confirmed = sum_of(answers)
+        confirmed = [answer.delivery_tag for answer in answers if answer.multiple]
         same({type(answer).__name__ for answer in answers}, {"Ack"}, "answers")
         same(confirmed, sorted(confirmed), "the tags of `multiple` rise")
         same(covered(answers), set(range(1, 3001)), "each is confirmed once")
         same(drain(on, title), [b"%d" % n for n in range(3000)], "bodies")
         on.queue_delete(title)
-
-
-def sum_of(answers):
-    return [answer.delivery_tag for answer in answers if answer.multiple or len(answers) == 3000]
 
 
 def covered(answers):
