@@ -293,7 +293,8 @@ impl cloverleaf_session::Session for Session {
         self.probe.read(bytes, now.us);
     }
 
-    fn read_ended_inside_frame(&mut self) {
+    fn read_ended_inside_frame(&mut self, now: Now) {
+        self.partial_since_us.get_or_insert(now.us);
         self.probe.read_ended_inside_frame();
     }
 
@@ -564,14 +565,17 @@ impl Session {
     fn tell_read(&mut self, consumed: usize, input: usize, needed: usize) {
         let now_us = self.now.us;
         let first_us = self.partial_since_us.unwrap_or(now_us);
-        let totals = std::mem::take(&mut self.publishing.totals);
-        self.probe.publishes(
-            (totals.messages, totals.unconfirmed),
-            (totals.messages, totals.bytes),
-            &totals.topics,
-            first_us,
-            now_us,
-        );
+        let totals = &mut self.publishing.totals;
+        if totals.messages > 0 {
+            self.probe.publishes(
+                (totals.messages, totals.unconfirmed),
+                (totals.messages, totals.bytes),
+                &totals.topics,
+                first_us,
+                now_us,
+            );
+            *totals = Default::default();
+        }
         let others = std::mem::take(&mut self.other_requests);
         self.probe.requests(others, 0, 0, first_us, now_us);
         self.answered_unsent += others;

@@ -5,6 +5,7 @@ mod session_common;
 
 use cloverleaf_amqp::wire::{Method, Properties, Table, Value, method, table_bytes};
 use cloverleaf_amqp::{ContentMemory, SessionOptions};
+use cloverleaf_session::Session as _;
 use session_common::{Got, World, publish_frames};
 
 /// The confirms among what came: up to which number, whether several, whether it holds.
@@ -313,4 +314,18 @@ fn what_was_confirmed_is_there_after_a_kill() {
     peer.consume("q", "c", false);
     world.settle();
     assert_eq!(peer.bodies(), ["kept"]);
+}
+
+/// A TLS record is shown when it is whole; its first bytes may have come long before.
+#[test]
+fn a_request_begins_with_bytes_that_only_the_driver_has_seen() {
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("q", &[]);
+    peer.confirms();
+    peer.session.read_ended_inside_frame(world.now());
+    world.advance(40);
+    peer.publish("", "q", "m");
+    let seen = peer.session.probe().snapshot(|_| None);
+    assert_eq!(seen.histograms.request_receive_us.max(), 40_000);
 }

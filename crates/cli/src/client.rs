@@ -8,7 +8,7 @@ use cloverleaf_server::admin_types::Problem;
 use cloverleaf_server::percent_encoded;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ureq::http::Method;
+use ureq::http::{Method, StatusCode};
 use ureq::{Agent, Body};
 
 /// The longest answer: one message of the greatest length that can be configured, in hexadecimal
@@ -24,12 +24,9 @@ pub(crate) struct Client {
 impl Client {
     /// For the address that `--admin` names.
     pub(crate) fn from_matches(matches: &ArgMatches) -> Self {
-        let address = matches
-            .get_one::<String>("admin")
-            .cloned()
-            .unwrap_or_default();
+        let address = matches.get_one::<String>("admin");
         Self {
-            address,
+            address: address.map_or("", |it| host_and_port(it)).to_owned(),
             agent: agent(None),
         }
     }
@@ -86,10 +83,36 @@ impl Client {
             let text = answer.body_mut().read_to_string().unwrap_or_default();
             match serde_json::from_str::<Problem>(&text) {
                 Ok(problem) => bail!("{}", problem.error),
-                Err(_) => bail!("the broker answers {}: {}", answer.status(), text.trim()),
+                Err(_) => {
+                    let is_nsq = answer.headers().contains_key("x-nsq-content-type");
+                    let (at, status, text) = (&self.address, answer.status(), text.trim());
+                    match answer.status() {
+                        StatusCode::NOT_FOUND => {
+                            bail!("{at} answers {status}: {text}. {}", guess(is_nsq, text))
+                        }
+                        _ => bail!("{at} answers {status}: {text}"),
+                    }
+                }
             }
         }
         Ok(answer.into_body())
+    }
+}
+
+/// The address in what somebody has copied: `http://127.0.0.1:8080/` is where a browser finds it.
+fn host_and_port(text: &str) -> &str {
+    let text = text.trim();
+    let text = text.strip_prefix("http://").unwrap_or(text);
+    text.trim_end_matches('/')
+}
+
+/// What answers where no admin interface does.
+fn guess(is_nsq: bool, answer: &str) -> &'static str {
+    // nsqd's, and ours for its clients.
+    if is_nsq || answer.contains("\"message\"") && answer.contains("NOT_FOUND") {
+        "That is an HTTP interface of NSQ's; the admin address is another one (--admin)"
+    } else {
+        "It is not the admin address of a broker of this version (--admin)"
     }
 }
 
@@ -118,6 +141,18 @@ pub(crate) fn segment(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_may_be_one_that_a_browser_takes() {
+        for text in [
+            "127.0.0.1:8080",
+            "http://127.0.0.1:8080",
+            " http://127.0.0.1:8080/ ",
+        ] {
+            assert_eq!(host_and_port(text), "127.0.0.1:8080");
+        }
+        assert_eq!(host_and_port("[::1]:8080"), "[::1]:8080");
+    }
 
     #[test]
     fn names_become_one_segment() {

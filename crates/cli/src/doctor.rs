@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgMatches, Args, FromArgMatches as _, Subcommand};
-use cloverleaf_doctor::{Report, findings_text, one_line};
+use cloverleaf_doctor::{Detail, Report, findings_text, one_line};
 use cloverleaf_server::config_value::OptionValue;
 use cloverleaf_server::percent_encoded;
 
@@ -36,6 +36,9 @@ pub(crate) struct DoctorArgs {
     /// Go on looking, until Ctrl-C
     #[arg(long, short)]
     watch: bool,
+    /// All that is known: other changes, all numbers, what cannot be seen from the broker
+    #[arg(long, short)]
+    details: bool,
     /// Print JSON, for scripts; with --watch a line each time
     #[arg(long)]
     json: bool,
@@ -54,7 +57,8 @@ pub(crate) struct DoctorArgs {
 enum DoctorCommand {
     /// The page of a rule: how it is seen, why it costs, how to fix it, how to check that
     Explain {
-        /// Name of the rule; without one, all rules are listed
+        /// Name of the rule, or what --details prints beside a finding; without one, all rules are
+        /// listed
         rule: Option<String>,
     },
 }
@@ -93,13 +97,26 @@ impl DoctorArgs {
         if self.json {
             writeln!(out, "{}", json(&report, true)?)?;
         } else {
-            out.write_all(page(&report, Terminal::here()).as_bytes())?;
+            out.write_all(self.page(&report, Terminal::here()).as_bytes())?;
         }
         out.flush()?;
         Ok(match report.findings.is_empty() {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
         })
+    }
+
+    /// The findings for people.
+    fn page(&self, report: &Report, terminal: Terminal) -> String {
+        let detail = match self.details {
+            true => Detail::Full,
+            false => Detail::Short {
+                more: "cloverleaf doctor --details",
+            },
+        };
+        let mut text = findings_text(report, terminal.width, terminal.with_colours, detail);
+        text.push_str(&age_note(report));
+        text
     }
 
     fn ask(&self, client: &Client) -> anyhow::Result<Report> {
@@ -120,13 +137,6 @@ impl DoctorArgs {
             false => format!("/api/doctor?{}", query.join("&")),
         }
     }
-}
-
-/// The findings for people.
-fn page(report: &Report, terminal: Terminal) -> String {
-    let mut text = findings_text(report, terminal.width, terminal.with_colours);
-    text.push_str(&age_note(report));
-    text
 }
 
 /// What there is to say about a doctor that has just begun.
@@ -203,7 +213,10 @@ impl Watch<'_> {
         let terminal = Terminal::here();
         let text = match (self.args.json, terminal.is_terminal) {
             (true, _) => json(report, false)? + "\n",
-            (false, true) => format!("{CLEAR}{}", page(report, terminal)),
+            (false, true) => {
+                let (page, at) = (self.args.page(report, terminal), clock(report.unix_us));
+                format!("{CLEAR}{page}  {at}\n")
+            }
             (false, false) => self.changes(report),
         };
         self.is_lost = false;
@@ -213,8 +226,9 @@ impl Watch<'_> {
     /// What has come and gone, a line each.
     fn changes(&mut self, report: &Report) -> String {
         let mut text = String::new();
+        let at = clock(report.unix_us);
         if self.is_lost {
-            text.push_str("the broker answers again\n");
+            text.push_str(&format!("{at} the broker answers again\n"));
         }
         let now: BTreeMap<String, String> = report
             .findings
@@ -224,12 +238,12 @@ impl Watch<'_> {
             .collect();
         for (id, line) in &now {
             if !self.known.contains_key(id) {
-                text.push_str(&format!("found {line}\n"));
+                text.push_str(&format!("{at} found {line}\n"));
             }
         }
         for (id, line) in &self.known {
             if !now.contains_key(id) {
-                text.push_str(&format!("over {line}\n"));
+                text.push_str(&format!("{at} over {line}\n"));
             }
         }
         self.known = now;
@@ -241,11 +255,22 @@ impl Watch<'_> {
         if terminal.is_terminal && !self.args.json {
             print(&format!("{CLEAR}  {error:#}\n  Asking again.\n"))?;
         } else if !self.is_lost {
-            eprintln!("cloverleaf: {error:#}; asking again");
+            let since_1970 = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
+            let at = clock(u64::try_from(since_1970.as_micros()).unwrap_or_default());
+            eprintln!("{at} cloverleaf: {error:#}; asking again");
         }
         self.is_lost = true;
         Ok(())
     }
+}
+
+/// The time of the day, as the log has it: in UTC.
+fn clock(unix_us: u64) -> String {
+    let second = unix_us / 1_000_000 % 86_400;
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!("{hour:02}:{minute:02}:{:02} UTC", second % 60)
 }
 
 fn print(text: &str) -> anyhow::Result<()> {
@@ -264,6 +289,7 @@ mod tests {
     fn args(since: Option<Duration>, client: Option<&str>) -> DoctorArgs {
         DoctorArgs {
             watch: false,
+            details: false,
             json: false,
             since,
             client: client.map(str::to_owned),
@@ -301,10 +327,20 @@ mod tests {
             with_colours: false,
             is_terminal: false,
         };
-        assert!(page(&report(0), terminal).contains("ask again in 15 seconds"));
-        assert!(page(&report(7_200_000), terminal).contains("watched for 7 s only"));
-        let text = page(&report(WATCHED_US_MIN), terminal);
+        let page = |watched_us| args(None, None).page(&report(watched_us), terminal);
+        assert!(page(0).contains("ask again in 15 seconds"));
+        assert!(page(7_200_000).contains("watched for 7 s only"));
+        let text = page(WATCHED_US_MIN);
         assert_eq!(text, "  No findings: 3 connections, watched for 15.0 s.\n");
+    }
+
+    #[test]
+    fn the_time_is_that_of_the_day() {
+        assert_eq!(clock(0), "00:00:00 UTC");
+        assert_eq!(
+            clock((20_000 * 86_400 + 86_399) * 1_000_000 + 7),
+            "23:59:59 UTC"
+        );
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(crate) fn page(rule: Rule) -> &'static str {
 pub(crate) fn explain(name: Option<&str>) -> anyhow::Result<bool> {
     let terminal = Terminal::here();
     let rule = match name {
-        Some(name) => Rule::named(&name.to_lowercase()),
+        Some(name) => named(&name.to_lowercase()),
         None => None,
     };
     let text = match (rule, name) {
@@ -54,6 +54,16 @@ pub(crate) fn explain(name: Option<&str>) -> anyhow::Result<bool> {
     out.write_all(text.as_bytes())?;
     out.flush()?;
     Ok(true)
+}
+
+/// The rule of that name, or the one that a finding's id begins with: `hoarding-78257ef3`.
+fn named(name: &str) -> Option<Rule> {
+    let of_finding = || {
+        let (rule, number) = name.rsplit_once('-')?;
+        let is_number = number.len() == 8 && number.bytes().all(|it| it.is_ascii_hexdigit());
+        Rule::named(rule).filter(|_| is_number)
+    };
+    Rule::named(name).or_else(of_finding)
 }
 
 /// All rules, with what they are about.
@@ -76,6 +86,22 @@ fn title(rule: Rule) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rule_is_named_by_what_stands_beside_a_finding_too() {
+        assert_eq!(named("hoarding-78257ef3"), Some(Rule::Hoarding));
+        assert_eq!(named("sync-produce-00000000"), Some(Rule::SyncProduce));
+        assert_eq!(named("sync-produce"), Some(Rule::SyncProduce));
+        for name in [
+            "sync",
+            "hoarding-",
+            "hoarding-1",
+            "hoarding-x8257ef3",
+            "78257ef3",
+        ] {
+            assert_eq!(named(name), None, "{name}");
+        }
+    }
 
     #[test]
     fn each_rule_has_its_own_page_with_the_same_sections() {

@@ -186,6 +186,28 @@ fn a_slow_client_is_named_with_its_setting_whatever_it_calls_itself() {
         "{page}"
     );
 
+    // All of it, for who asks; at the address as the broker itself writes it.
+    let url = format!("http://{}/", broker.admin());
+    let details = ["doctor", "--details", "--admin", &url];
+    let details = hoarder.work_until("details", || {
+        Some(Command::new(BINARY).args(details).output().unwrap())
+    });
+    let details = text(&details.stdout);
+    assert!(details.lines().count() > page.lines().count(), "{details}");
+    assert_harmless(&details);
+    let beside = details.rsplit_once("(hoarding-").unwrap().1;
+    let id = format!("hoarding-{}", &beside[..8]);
+    assert_eq!(
+        code(&broker.run(&["doctor", "explain", &id])),
+        Some(0),
+        "{id}"
+    );
+    let args = ["doctor", "--admin", &broker.nsq_http()];
+    let wrong = Command::new(BINARY).args(args).output().unwrap();
+    assert_eq!(code(&wrong), Some(2));
+    let errors = text(&wrong.stderr);
+    assert!(errors.contains("an HTTP interface of NSQ's"), "{errors}");
+
     // The same for scripts: in ASCII, though the names come back as they were.
     let json = hoarder.work_until("JSON", || Some(broker.run(&["doctor", "--json"])));
     assert_eq!(code(&json), Some(1));
@@ -212,11 +234,11 @@ fn a_slow_client_is_named_with_its_setting_whatever_it_calls_itself() {
     // Who watches without a terminal is told of changes, a line each.
     let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
     let line = lines.next().unwrap().unwrap();
-    assert!(line.starts_with("found hoarding: go-nsq 1.1.0"), "{line}");
+    assert!(line.contains(" UTC found hoarding: go-nsq 1.1.0"), "{line}");
     assert_harmless(&line);
     drop((hoarder, idle));
     let line = lines.next().unwrap().unwrap();
-    assert!(line.starts_with("over hoarding"), "{line}");
+    assert!(line.contains(" UTC over hoarding"), "{line}");
     watch.kill().unwrap();
     watch.wait().unwrap();
     assert_eq!(code(&broker.run(&["doctor"])), Some(0));

@@ -13,6 +13,19 @@ use network_support::{IN_PROGRAM, is_forbidden};
 use serde_json::Value;
 use support::BINARY;
 
+/// It waits for each answer.
+const PRODUCER: [&str; 9] = [
+    BINARY,
+    "bench",
+    "producer",
+    "--url=nsq://127.0.0.1:4150",
+    "--in-flight=1",
+    "--batch-size=1",
+    "--duration=14s",
+    "--warm-up=0",
+    "--quiet",
+];
+
 fn run(args: &[&str], command: &[&str]) -> Output {
     let mut program = Command::new(BINARY);
     program.args(["lab", "run"]).args(args).arg("--");
@@ -100,23 +113,27 @@ fn the_doctor_tells_of_a_program_that_waits_for_each_answer() {
     if is_forbidden(IN_PROGRAM) {
         return;
     }
-    let producer = [
-        BINARY,
-        "bench",
-        "producer",
-        "--url=nsq://127.0.0.1:4150",
-        "--in-flight=1",
-        "--batch-size=1",
-        "--duration=14s",
-        "--warm-up=0",
-        "--quiet",
-    ];
-    let output = run(&["--rtt=10ms", "--rtt-by=kernel", "--json"], &producer);
+    let output = run(&["--rtt=20ms", "--rtt-by=kernel", "--json"], &PRODUCER);
     let report = json(&output);
     let findings = report["findings"].as_array().unwrap();
     assert_eq!(findings.len(), 1, "{report:#}");
     assert_eq!(findings[0]["rule"], "sync-produce", "{report:#}");
     assert_eq!(output.status.code(), Some(1), "{report:#}");
+}
+
+#[test]
+fn what_the_doctor_tells_fits_a_screen() {
+    if is_forbidden(IN_PROGRAM) {
+        return;
+    }
+    let output = run(&["--rtt=20ms", "--rtt-by=kernel"], &PRODUCER);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let (_, finding) = text.split_once("SYNC-PRODUCE  ").expect("a finding");
+    assert!(finding.lines().count() <= 16, "{text}");
+    assert!(
+        finding.contains("More: cloverleaf lab run --details;"),
+        "{text}"
+    );
 }
 
 #[test]

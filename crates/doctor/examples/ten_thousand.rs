@@ -8,7 +8,9 @@ use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use cloverleaf_doctor::{Advice, Consumer, Doctor, Observation, Query, Queue, findings_text};
+use cloverleaf_doctor::{
+    Advice, Consumer, Detail, Doctor, Observation, Query, Queue, findings_text,
+};
 use cloverleaf_telemetry::{Probe, Protocol, Registry, TcpInfo};
 
 const CONNECTIONS: u32 = 10_000;
@@ -54,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let start = Instant::now();
     let report = doctor.report(&Query::default());
-    let text = findings_text(&report, 100, false);
+    let text = findings_text(&report, 100, false, Detail::Full);
     let (answered, bytes) = (start.elapsed(), text.len());
     println!(
         "answer: {answered:?}, {} findings and {} more, {bytes} bytes of text",

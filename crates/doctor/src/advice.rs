@@ -155,6 +155,12 @@ impl Advice {
         Some(&entry.name)
     }
 
+    /// Library and version as a finding shows them, where the advice says how.
+    pub(crate) fn library_shown(&self, client: &Client) -> Option<String> {
+        let (_, entry) = self.recognise(client)?;
+        entry.shown_with(&client.version)
+    }
+
     /// Whether this library tells a broker who it is on its first connection only.
     pub(crate) fn tells_once(&self, protocol: Protocol, library: &str) -> bool {
         let families = self.families().iter().map(|(_, family)| family);

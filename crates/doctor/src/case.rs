@@ -122,14 +122,15 @@ impl Signs {
         };
         match self.seen.get_mut(&key) {
             Some(seen) => {
-                seen.connections += 1;
+                seen.connections += at.len().max(1) as u64;
                 seen.at.extend(at);
                 if sign.prediction.gain > seen.sign.prediction.gain {
                     seen.sign = sign;
                 }
             }
             None => {
-                let (connections, at) = (1, at.iter().copied().collect());
+                let connections = at.len().max(1) as u64;
+                let at = at.iter().copied().collect();
                 let seen = Seen {
                     sign,
                     connections,

@@ -43,6 +43,16 @@ impl Client {
         }
     }
 
+    /// Who it is, with another text for library and version.
+    pub(crate) fn shown_as(&self, library: &str) -> String {
+        let name = match self.client_id.as_str() {
+            "" => String::new(),
+            name => format!(" \"{}\"", printable(name, SHOWN_CHARS_MAX)),
+        };
+        let library = printable(library, 2 * SHOWN_CHARS_MAX + 1);
+        format!("{library}{name} at {}", self.address)
+    }
+
     /// Whether a part of its address, library or name is this text, in any case.
     pub fn matches(&self, text: &str) -> bool {
         let text = text.to_lowercase();
@@ -109,17 +119,14 @@ fn is_uuid(text: &str) -> bool {
 impl fmt::Display for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shown = |text: &str| printable(text, SHOWN_CHARS_MAX);
-        match self.library.as_str() {
-            "" => write!(f, "unknown {} client", self.protocol.name())?,
-            library => write!(f, "{}", shown(library))?,
-        }
+        let mut library = match self.library.as_str() {
+            "" => format!("unknown {} client", self.protocol.name()),
+            library => shown(library),
+        };
         if !self.version.is_empty() {
-            write!(f, " {}", shown(&self.version))?;
+            library.push_str(&format!(" {}", shown(&self.version)));
         }
-        if !self.client_id.is_empty() {
-            write!(f, " \"{}\"", shown(&self.client_id))?;
-        }
-        write!(f, " at {}", self.address)
+        f.write_str(&self.shown_as(&library))
     }
 }
 

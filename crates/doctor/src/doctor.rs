@@ -183,7 +183,9 @@ impl Doctor {
         self.seen_unix_us = observation.unix_us;
         self.connections = observation.snapshot.connections.len() as u64;
         self.queues.look(&observation.queues, now_us);
-        self.closed.look(&observation.snapshot);
+        let way = |id| self.histories.get(&id).map(History::way);
+        self.closed
+            .look(&observation.snapshot, |id| way(id).unwrap_or_default());
         self.names.look(&observation.snapshot, &self.advice);
         let is_first = self.since_us.is_none();
         let since_us = *self.since_us.get_or_insert(now_us);
@@ -368,6 +370,7 @@ impl Doctor {
             rule: key.rule,
             severity: sign.prediction.severity(),
             confidence,
+            library_shown: self.advice.library_shown(&key.client),
             client: key.client.clone(),
             connections: case.connections,
             topic,

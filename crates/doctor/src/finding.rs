@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::advice::Change;
+use crate::client::printable;
 use crate::{Client, Rule};
 
 /// How much it costs: the gain to expect of the change.
@@ -130,15 +131,20 @@ pub struct Prediction {
     /// Whether the gain is that, or that at least, or at most.
     #[serde(default)]
     pub bound: Bound,
+    /// Whether it may be meant as it is, because nobody is seen to suffer.
+    #[serde(default)]
+    pub may_be_meant: bool,
     /// How that was reckoned.
     pub arithmetic: String,
 }
 
 impl Prediction {
     /// How much it matters. What costs the broker more than it need, but nobody waits for, matters
-    /// little; what may be less than is said is not put before what is sure.
+    /// little, and so does what may be meant; what may be less than is said is not put before what
+    /// is sure.
     pub(crate) fn severity(&self) -> Severity {
         match (self.measure, self.bound) {
+            _ if self.may_be_meant => Severity::Low,
             (Measure::Cost, _) => Severity::Low,
             (_, Bound::AtMost) => Severity::of_gain(self.gain).min(Severity::Medium),
             _ => Severity::of_gain(self.gain),
@@ -153,6 +159,7 @@ impl Prediction {
             after,
             gain: gain(now, after),
             bound: Bound::Exact,
+            may_be_meant: false,
             arithmetic,
         }
     }
@@ -165,6 +172,7 @@ impl Prediction {
             after,
             gain: gain(after, now),
             bound: Bound::Exact,
+            may_be_meant: false,
             arithmetic,
         }
     }
@@ -177,6 +185,7 @@ impl Prediction {
             after: after_us,
             gain: gain(after_us, now_us),
             bound: Bound::Exact,
+            may_be_meant: false,
             arithmetic,
         }
     }
@@ -207,6 +216,10 @@ pub struct Finding {
     pub confidence: Confidence,
     /// Who it is about.
     pub client: Client,
+    /// Library and version as the advice writes them, where what the client says of itself does
+    /// not tell its library from others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub library_shown: Option<String>,
     /// How many of its connections show it.
     pub connections: u64,
     /// The topic, where it is known.
@@ -231,4 +244,24 @@ pub struct Finding {
     pub last_seen_unix_us: u64,
     /// Whether it still is.
     pub is_active: bool,
+}
+
+impl Finding {
+    /// Who it is about, for a terminal.
+    pub(crate) fn who(&self) -> String {
+        match &self.library_shown {
+            Some(library) => self.client.shown_as(library),
+            None => self.client.to_string(),
+        }
+    }
+
+    /// Topic and subscription for a terminal, where they are known.
+    pub(crate) fn place(&self) -> Option<String> {
+        let place = match (&self.topic, &self.subscription) {
+            (Some(topic), Some(name)) if topic != name => format!("{topic}, {name}"),
+            (Some(topic), _) => topic.clone(),
+            _ => return None,
+        };
+        Some(printable(&place, 200))
+    }
 }

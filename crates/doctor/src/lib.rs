@@ -21,6 +21,7 @@
 //! (times are part of the observation) and changes nothing. It is pure and deterministic: the
 //! same observations give the same findings. Its memory is bounded, whatever clients do.
 
+mod ack_log;
 mod advice;
 mod case;
 mod causes;
@@ -44,4 +45,4 @@ pub use finding::{Bound, Confidence, Fact, Finding, Measure, Prediction, Severit
 pub use observation::{Consumer, Observation, Partition, Queue};
 pub use queues::{ALL_PARTITIONS_MAX, PARTITIONS_MAX};
 pub use rules::Rule;
-pub use text::{findings_text, one_line};
+pub use text::{Detail, findings_text, one_line};

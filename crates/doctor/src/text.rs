@@ -1,10 +1,12 @@
-//! Findings for people: a screen each, as wide as the terminal is.
+//! Findings for people: some lines each or all that is known, as wide as the terminal is.
+
+mod short;
 
 use crate::advice::{Change, How};
 use crate::client::{harmless, printable};
 use crate::finding::{Bound, Finding, Measure, Severity};
 use crate::units::{number, time, times};
-use crate::{Confidence, Report};
+use crate::{Confidence, Report, Rule};
 
 /// Columns of the words on the left.
 const LABEL_COLUMNS: usize = 8;
@@ -15,12 +17,27 @@ const WIDTH_MIN: usize = 40;
 /// Changes beyond these are in the JSON only: the first is the one to try.
 const CHANGES_SHOWN: usize = 4;
 
+/// Lines of who it is, whatever names a client has.
+const WHO_LINES_MAX: usize = 2;
+
 const BOLD: &str = "1";
 const DIM: &str = "2";
 
+/// How much of a finding to print.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Detail {
+    /// Cause, first change, gain, cost and the most telling numbers: about ten lines.
+    Short {
+        /// The command that prints all of it.
+        more: &'static str,
+    },
+    /// All but the sources.
+    Full,
+}
+
 /// A finding in one line, for a log.
 pub fn one_line(finding: &Finding) -> String {
-    let mut line = format!("{}: {}: {}", finding.rule, finding.client, finding.cause);
+    let mut line = format!("{}: {}: {}", finding.rule, finding.who(), finding.cause);
     if let Some(change) = finding.changes.first() {
         line.push_str(&format!(" Change {}", setting(change)));
         line.push_str(&format!(": {} to expect.", bounded_gain(finding)));
@@ -31,7 +48,7 @@ pub fn one_line(finding: &Finding) -> String {
 }
 
 /// All findings of a report, `width` columns wide; with colours or without.
-pub fn findings_text(report: &Report, width: usize, with_colours: bool) -> String {
+pub fn findings_text(report: &Report, width: usize, with_colours: bool, detail: Detail) -> String {
     let mut page = Page {
         text: String::new(),
         width: width.max(WIDTH_MIN),
@@ -48,7 +65,10 @@ pub fn findings_text(report: &Report, width: usize, with_colours: bool) -> Strin
         return page.text;
     }
     for finding in &report.findings {
-        page.finding(finding);
+        match detail {
+            Detail::Short { .. } => page.short(finding, report.findings.len() == 1),
+            Detail::Full => page.finding(finding),
+        }
         page.text.push('\n');
     }
     let count = report.findings.len() as u64 + report.more;
@@ -59,6 +79,15 @@ pub fn findings_text(report: &Report, width: usize, with_colours: bool) -> Strin
     };
     let text = format!("{count} {noun}{more}; {connections}, watched for {watched}.");
     page.plain(&text);
+    if let Detail::Short { more } = detail {
+        let first = report.findings.first().map(|finding| finding.rule);
+        let is_one = |rule: Rule| report.findings.iter().all(|it| it.rule == rule);
+        let rule = match first.filter(|rule| is_one(*rule)) {
+            Some(rule) => rule.name(),
+            None => "RULE",
+        };
+        page.plain(&format!("More: {more}; cloverleaf doctor explain {rule}"));
+    }
     page.text
 }
 
@@ -70,16 +99,11 @@ struct Page {
 
 impl Page {
     fn finding(&mut self, finding: &Finding) {
-        self.head(finding);
+        self.head(finding, &finding.who());
         self.plain(&finding.cause);
         self.text.push('\n');
-        let place = match (&finding.topic, &finding.subscription) {
-            (Some(topic), Some(name)) if topic != name => Some(format!("{topic}, {name}")),
-            (Some(topic), _) => Some(topic.clone()),
-            _ => None,
-        };
-        if let Some(place) = place {
-            self.paragraph("at", &printable(&place, 200));
+        if let Some(place) = finding.place() {
+            self.paragraph("at", &place);
         }
         let mut label = "seen";
         for fact in &finding.evidence {
@@ -89,6 +113,10 @@ impl Page {
         let window = format!("within {}", time(finding.window_us as f64));
         let window = match finding.connections {
             1 => format!("{window}."),
+            // Its connections work together.
+            count if finding.rule == Rule::Hoarding => {
+                format!("{window}, {count} connections together.")
+            }
             count => format!("{window}, on the worst of {count} connections."),
         };
         self.paragraph(label, &window);
@@ -115,7 +143,21 @@ impl Page {
         self.paragraph("more", &format!("{explain}   ({})", finding.id));
     }
 
-    fn head(&mut self, finding: &Finding) {
+    /// Rule and gain, and who it is about: on one line, if that is long enough.
+    fn head(&mut self, finding: &Finding, who: &str) {
+        let title = self.title(finding);
+        if title.chars().count() + 2 + who.chars().count() <= self.width {
+            self.text.push_str(&format!("  {who}\n"));
+            return;
+        }
+        self.text.push('\n');
+        for line in clipped(who, self.width - 2, WHO_LINES_MAX) {
+            self.text.push_str(&format!("  {line}\n"));
+        }
+    }
+
+    /// Rule, gain, how much that matters, how sure it is. Returns it without colours.
+    fn title(&mut self, finding: &Finding) -> String {
         let colour = match finding.severity {
             Severity::High => "1;31",
             Severity::Medium => "1;33",
@@ -123,16 +165,16 @@ impl Page {
         };
         let rule = finding.rule.name().to_uppercase();
         self.coloured(colour, &rule);
+        let severity = finding.severity.name();
         let sure = match finding.confidence {
             Confidence::High => "",
             Confidence::Medium => ", likely",
         };
         let ended = if finding.is_active { "" } else { ", over" };
-        let rest = format!("  {}{sure}{ended}  {}", times_of(finding), finding.client);
-        let room = self.width.saturating_sub(rule.len());
-        self.text
-            .push_str(&printable(&rest, room.saturating_sub(1)));
-        self.text.push('\n');
+        let rest = format!("  {}, {severity} severity{sure}{ended}", times_of(finding));
+        let rest = printable(&rest, self.width.saturating_sub(rule.len() + 1));
+        self.text.push_str(&rest);
+        rule + &rest
     }
 
     fn change(&mut self, change: &Change, is_first: bool) {
@@ -142,13 +184,7 @@ impl Page {
             How::With => "with",
             How::Or => "or",
         };
-        let mut head = setting(change);
-        if change.is_default {
-            head.push_str("   (the default of this version: the program sets it otherwise)");
-        } else if let Some(default) = &change.default {
-            head.push_str(&format!("   (default in this version: {default})"));
-        }
-        self.emphasized(label, &head);
+        self.emphasized(label, &setting_head(change));
         self.paragraph("", &change.say);
         for code in &change.code {
             self.code(code);
@@ -183,7 +219,7 @@ impl Page {
 
     fn labelled(&mut self, label: &str, text: &str, colour: Option<&str>) {
         let mut label = label;
-        for line in wrap(text, self.width - LABEL_COLUMNS - 2) {
+        for line in self.lines(text) {
             self.indent(label);
             label = "";
             match colour {
@@ -192,6 +228,20 @@ impl Page {
             }
             self.text.push('\n');
         }
+    }
+
+    /// Lines as they are.
+    fn rows(&mut self, label: &str, lines: &[String]) {
+        for (at, line) in lines.iter().enumerate() {
+            self.indent(if at == 0 { label } else { "" });
+            self.text.push_str(line);
+            self.text.push('\n');
+        }
+    }
+
+    /// A text beside a label.
+    fn lines(&self, text: &str) -> Vec<String> {
+        wrap(text, self.width - LABEL_COLUMNS - 2)
     }
 
     fn indent(&mut self, label: &str) {
@@ -230,14 +280,57 @@ fn wrap(text: &str, columns_max: usize) -> Vec<String> {
     lines
 }
 
+/// The first lines of a text; what is missing behind them is an ellipsis.
+fn clipped(text: &str, columns_max: usize, lines_max: usize) -> Vec<String> {
+    let mut lines = wrap(text, columns_max);
+    if lines.len() > lines_max {
+        lines.truncate(lines_max);
+        if let Some(last) = lines.last_mut() {
+            while last.chars().count() + 2 > columns_max {
+                match last.rfind(' ') {
+                    Some(space) => last.truncate(space),
+                    None => *last = last.chars().take(columns_max.saturating_sub(2)).collect(),
+                }
+            }
+            last.push_str(" …");
+        }
+    }
+    lines
+}
+
+/// As many sentences of a text as there are lines for; of the first one at least a line.
+fn sentences(text: &str, columns_max: usize, lines_max: usize) -> Vec<String> {
+    let ends = text.match_indices([';', '.']).map(|(at, _)| at);
+    let ends = ends.filter(|at| text[at + 1..].starts_with(' ') || at + 1 == text.len());
+    let whole = ends.map(|at| format!("{}.", &text[..at]));
+    let whole = whole.map(|part| wrap(&part, columns_max));
+    let fitting = whole.take_while(|lines| lines.len() <= lines_max.max(1));
+    fitting
+        .last()
+        .unwrap_or_else(|| clipped(text, columns_max, lines_max.max(1)))
+}
+
+/// A setting with its value. Where the setting has an ellipsis, the value takes its place.
 fn setting(change: &Change) -> String {
     let unit = change.unit.as_deref().unwrap_or_default();
     match &change.value {
+        Some(value) if change.setting.contains('…') => change.setting.replacen('…', value, 1),
         Some(value) => format!("{} = {value} {unit}", change.setting)
             .trim_end()
             .to_owned(),
         None => change.setting.clone(),
     }
+}
+
+/// The same, and what it is without the change.
+fn setting_head(change: &Change) -> String {
+    let mut head = setting(change);
+    if change.is_default {
+        head.push_str("   (the default of this version: the program sets it otherwise)");
+    } else if let Some(default) = &change.default {
+        head.push_str(&format!("   (default in this version: {default})"));
+    }
+    head
 }
 
 /// The gain as a factor, and whether it may be more or less.

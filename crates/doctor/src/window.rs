@@ -15,13 +15,15 @@ use std::collections::VecDeque;
 use cloverleaf_telemetry::ConnectionSnapshot;
 
 use crate::Client;
+use crate::ack_log::AckLog;
 use crate::pack::{Flow, Pack};
+use crate::rules::Way;
 
 /// Length of a fine span: short enough that a finding needs no more than seconds.
 pub(crate) const STEP_US: u64 = 2_000_000;
 
-/// Looks at which acknowledgements had come that are kept: enough for jobs of many seconds.
-const ACK_LOOKS_MAX: usize = 16;
+/// First acknowledgements that are kept.
+const FIRST_ACKS_MAX: usize = 16;
 
 const MERGED: usize = 8;
 const FINE_MAX: usize = 2 * MERGED;
@@ -31,6 +33,9 @@ const COARSE_MAX: usize = 9;
 
 /// Older spans are not kept, even if nothing came after them.
 const KEPT_US: u64 = 660_000_000;
+
+/// Steps of which the round trip is kept: a minute.
+const RTTS_MAX: usize = 30;
 
 #[derive(Debug)]
 struct Span {
@@ -90,13 +95,18 @@ pub(crate) struct History {
     fine: VecDeque<Span>,
     middle: VecDeque<Span>,
     coarse: VecDeque<Span>,
-    /// When acknowledgements were seen to have come lately.
-    acks_us: VecDeque<u64>,
-    acks: u64,
+    /// How long slow messages were worked on.
+    pub(crate) ack_log: AckLog,
+    /// How long first acknowledgements took (`Gauges::first_ack_us`), and when that was seen.
+    first_acks: VecDeque<(u64, u64)>,
     /// Times that go on, as they were at the last step.
     going_on: GoingOn,
     /// The least round trip that the kernel told, 0 while it told none.
     pub(crate) rtt_us: u32,
+    /// The smoothed round trip at the end of each of the last steps, oldest first; 0 where nothing
+    /// was sent in the step, so that it is an old one.
+    rtts_us: VecDeque<u32>,
+    bytes_out: u64,
 }
 
 impl History {
@@ -109,17 +119,24 @@ impl History {
             since_us: seen.opened_us,
             totals: Pack::default(),
             totals_us: seen.opened_us,
-            acks_us: VecDeque::new(),
-            acks: seen.counters.acks,
+            ack_log: match is_new {
+                true => AckLog::since(seen.opened_us),
+                false => AckLog::default(),
+            },
+            first_acks: VecDeque::new(),
             going_on: GoingOn::default(),
             fine: VecDeque::new(),
             middle: VecDeque::new(),
             coarse: VecDeque::new(),
             rtt_us: 0,
+            rtts_us: VecDeque::new(),
+            bytes_out: 0,
         };
         if !is_new {
             history.since_us = known_since_us;
             history.totals_us = known_since_us;
+            let latencies = &seen.histograms.ack_latency_us;
+            history.ack_log.look(latencies, known_since_us);
             history.totals = history.totals_of(seen, known_since_us);
         }
         history
@@ -127,34 +144,31 @@ impl History {
 
     /// Takes note of what is worth to be known more exactly than a step is long.
     pub(crate) fn look(&mut self, seen: &ConnectionSnapshot, now_us: u64) {
-        if seen.counters.acks != self.acks {
-            self.acks = seen.counters.acks;
-            if self.acks_us.len() == ACK_LOOKS_MAX {
-                self.acks_us.pop_front();
+        self.ack_log.look(&seen.histograms.ack_latency_us, now_us);
+        let first_us = seen.gauges.first_ack_us;
+        let is_known = |last: &(u64, u64)| last.1 == first_us;
+        if first_us > 0 && !self.first_acks.back().is_some_and(is_known) {
+            if self.first_acks.len() == FIRST_ACKS_MAX {
+                self.first_acks.pop_front();
             }
-            self.acks_us.push_back(now_us);
+            self.first_acks.push_back((now_us, first_us));
         }
     }
 
-    /// The looks since then at which acknowledgements had come.
-    pub(crate) fn acks_since(&self, from_us: u64) -> impl Iterator<Item = u64> {
-        let looks = self.acks_us.iter().copied();
-        looks.filter(move |at_us| *at_us >= from_us)
+    /// How long it usually takes until the first acknowledgement comes after a time in which
+    /// nothing was in flight: the median of those that were seen since then, or else the one with
+    /// which the present began.
+    pub(crate) fn first_ack_us(&self, since_us: u64) -> Option<u64> {
+        let recent = self.first_acks.iter().filter(|it| it.0 >= since_us);
+        let mut recent: Vec<u64> = recent.map(|it| it.1).collect();
+        recent.sort_unstable();
+        let middle = recent.get(recent.len() / 2).copied();
+        middle.or_else(|| Some(self.first_acks.back()?.1))
     }
 
     /// Takes what came since the last step, which ends now.
     pub(crate) fn step(&mut self, seen: &ConnectionSnapshot, now_us: u64) {
-        if let Some(tcp) = seen.tcp {
-            let least = match tcp.min_rtt_us {
-                0 => tcp.rtt_us,
-                min_rtt_us => min_rtt_us,
-            };
-            self.rtt_us = match self.rtt_us {
-                0 => least,
-                known if least > 0 => known.min(least),
-                known => known,
-            };
-        }
+        self.note_rtt(seen);
         let totals = self.totals_of(seen, now_us);
         match totals.since(&self.totals) {
             Some(pack) if pack.is_empty() => {}
@@ -169,6 +183,7 @@ impl History {
                 self.fine.clear();
                 self.middle.clear();
                 self.coarse.clear();
+                self.rtts_us.clear();
                 self.since_us = now_us;
             }
         }
@@ -179,6 +194,41 @@ impl History {
             while spans.front().is_some_and(|span| span.to_us < oldest_us) {
                 spans.pop_front();
             }
+        }
+    }
+
+    fn note_rtt(&mut self, seen: &ConnectionSnapshot) {
+        let has_sent = seen.counters.bytes_out != self.bytes_out;
+        self.bytes_out = seen.counters.bytes_out;
+        let Some(tcp) = seen.tcp else { return };
+        let least = match tcp.min_rtt_us {
+            0 => tcp.rtt_us,
+            min_rtt_us => min_rtt_us,
+        };
+        self.rtt_us = match self.rtt_us {
+            0 => least,
+            known if least > 0 => known.min(least),
+            known => known,
+        };
+        if self.rtts_us.len() == RTTS_MAX {
+            self.rtts_us.pop_front();
+        }
+        self.rtts_us
+            .push_back(if has_sent { tcp.rtt_us } else { 0 });
+    }
+
+    /// The shortest of the round trips that were told over the last minute; `None` if there is not
+    /// one of each step.
+    pub(crate) fn rtt_of_a_minute_us(&self) -> Option<u32> {
+        let shortest = self.rtts_us.iter().copied().min();
+        shortest.filter(|rtt_us| self.rtts_us.len() == RTTS_MAX && *rtt_us > 0)
+    }
+
+    /// How long its round trip was within that minute.
+    pub(crate) fn way(&self) -> Way {
+        Way {
+            least_us: self.rtt_us,
+            longest_us: self.rtts_us.iter().copied().max().unwrap_or_default(),
         }
     }
 
@@ -227,7 +277,10 @@ impl History {
                 .pop_front()
                 .or_else(|| self.middle.pop_front())
                 .or_else(|| self.fine.pop_front());
-            let Some(oldest) = oldest else { return };
+            let Some(oldest) = oldest else {
+                self.ack_log.forget();
+                return;
+            };
             self.since_us = self.since_us.max(oldest.to_us);
             bytes -= oldest.len_bytes();
         }
@@ -236,7 +289,9 @@ impl History {
     /// How much memory it takes.
     pub(crate) fn len_bytes(&self) -> usize {
         let spans = self.spans().map(Span::len_bytes).sum::<usize>();
-        size_of::<History>() + self.totals.len_bytes() + spans
+        let looks = 16 * self.first_acks.capacity();
+        let looks = looks + self.rtts_us.capacity() * size_of::<u32>() + self.ack_log.len_bytes();
+        size_of::<History>() + looks + self.totals.len_bytes() + spans
     }
 
     /// Whether anything came in the last step.

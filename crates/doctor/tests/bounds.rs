@@ -6,7 +6,7 @@ mod common;
 use std::net::SocketAddr;
 
 use cloverleaf_doctor::{
-    Advice, Consumer, Doctor, Observation, Partition, Query, Queue, findings_text, one_line,
+    Advice, Consumer, Detail, Doctor, Observation, Partition, Query, Queue, findings_text, one_line,
 };
 use cloverleaf_telemetry::{
     ClosedConnection, ConnectionSnapshot, Counters, Gauges, HistogramSnapshot, Histograms,
@@ -74,6 +74,7 @@ fn connection(dice: &mut Dice, id: u64) -> ConnectionSnapshot {
         credit_used: gauge(),
         no_credit_since_us: gauge(),
         holding_since_us: gauge(),
+        first_ack_us: gauge(),
     };
     ConnectionSnapshot {
         id,
@@ -103,6 +104,7 @@ fn closed(dice: &mut Dice) -> ClosedConnection {
         last_active_us: number(dice),
         counters: counters(dice),
         is_inside_request: dice.roll().is_multiple_of(2),
+        young_rtt_us: number(dice) as u32,
         request_gap_us: histogram(dice),
         receiving_us: number(dice),
         record_ages: number(dice),
@@ -200,8 +202,12 @@ proptest! {
             prop_assert!(finding.prediction.gain.is_finite());
         }
         prop_assert!(one.history_bytes() < 1 << 20);
-        let text = findings_text(&report, 80, false);
-        prop_assert!(!text.contains(&FORBIDDEN[1..]));
+        for detail in [Detail::Short { more: "more" }, Detail::Full] {
+            for width in [1, 80] {
+                let text = findings_text(&report, width, false, detail);
+                prop_assert!(!text.contains(&FORBIDDEN[1..]));
+            }
+        }
         prop_assert!(serde_json::to_string(&report).is_ok());
     }
 }
@@ -230,7 +236,7 @@ fn ten_thousand_busy_connections_have_bounded_memory_and_output() {
         report.more
     );
     assert!(world.appeared.len() <= 1024, "{}", world.appeared.len());
-    let text = findings_text(&report, 100, true);
+    let text = findings_text(&report, 100, true, Detail::Full);
     assert!(text.len() < 1 << 20, "{}", text.len());
     let active: u64 = world.doctor.counts().iter().map(|it| it.active).sum();
     assert_eq!(active, 1024);

@@ -18,6 +18,9 @@ struct OnLink {
     /// What the link carries.
     bytes_per_second: u64,
     request_bytes: u64,
+    messages: u64,
+    /// Whether its records bear times.
+    has_times: bool,
     /// Bytes of a read.
     read_bytes: u64,
     /// It has as many requests on their way as fit, or one.
@@ -43,6 +46,8 @@ impl OnLink {
             rtt_us: who.rtt_us,
             bytes_per_second: 2_500_000,
             request_bytes: 64_000,
+            messages: 30,
+            has_times: who.protocol == Protocol::Kafka,
             read_bytes: READ_BYTES,
             is_pipelined: true,
             due_us: Box::new(|_| 0),
@@ -52,6 +57,16 @@ impl OnLink {
             number: 0,
             whole_us: world.now_us,
             sampled_us: 0,
+        }
+    }
+
+    /// One message in each request, as of NSQ's PUB.
+    fn one_by_one(self) -> OnLink {
+        OnLink {
+            request_bytes: 2_000,
+            messages: 1,
+            read_bytes: 1_000,
+            ..self
         }
     }
 
@@ -100,9 +115,11 @@ impl Model for OnLink {
             let whole_us = whole_us + wire;
             // Records wait in the program's memory, which holds those of a second.
             let age_us = (whole_us - due_us).min(S);
-            self.probe.record_age(age_us as i64);
+            if self.has_times {
+                self.probe.record_age(age_us as i64);
+            }
             self.probe
-                .request(30, self.request_bytes, head_us, whole_us);
+                .request(self.messages, self.request_bytes, head_us, whole_us);
             if whole_us >= self.sampled_us + S && whole_us > head_us + 1 {
                 self.sampled_us = whole_us;
                 self.probe.sampled(8_192, self.compressed);
@@ -178,8 +195,97 @@ fn who_fills_the_link_and_has_no_more_is_told_a_bound() {
     assert_eq!(finding.severity, Severity::Medium);
 }
 
+#[test]
+fn nsq_publishers_are_told_to_compress_their_connections() {
+    for (library, version, setting, value) in [
+        ("go-nsq", "1.1.0", "Config.Deflate", "true"),
+        ("pynsq", "0.9.1", "deflate", "True"),
+        ("nsqjs", "0.13.0", "deflate", "true"),
+        ("", "", "deflate of IDENTIFY", "true"),
+    ] {
+        let who = Who::new(Protocol::Nsq, library, version);
+        let one = |world: &mut World| OnLink::new(world, &who).one_by_one();
+        let mut world = World::new();
+        let producer = one(&mut world);
+        world.add(producer);
+        world.run(10);
+        let finding = world.only(Rule::NoCompression);
+        let change = &finding.changes[0];
+        assert_eq!(change.setting, setting);
+        assert_eq!(change.value.as_deref(), Some(value));
+        // Whether it has more to send, nothing shows.
+        assert_eq!(finding.prediction.bound, Bound::AtMost);
+        let fixed = rate_of(one(&mut World::new()).compressing());
+        about(finding.prediction.after, fixed, 1.15);
+    }
+}
+
+#[test]
+fn a_request_of_many_messages_is_as_well_compressed() {
+    let mut world = World::new();
+    let who = Who::new(Protocol::Nsq, "go-nsq", "1.1.0");
+    let producer = OnLink {
+        is_pipelined: false,
+        request_bytes: 128_000,
+        messages: 100,
+        ..OnLink::new(&mut world, &who)
+    };
+    world.add(producer);
+    world.run(60);
+    world.only(Rule::NoCompression);
+}
+
 mod healthy {
     use super::*;
+
+    #[track_caller]
+    fn left_alone_of_nsq(change: impl FnOnce(OnLink) -> OnLink) {
+        let mut world = World::new();
+        let who = Who::new(Protocol::Nsq, "pynsq", "0.9.1");
+        let producer = change(OnLink::new(&mut world, &who).one_by_one());
+        world.add(producer);
+        world.run(20);
+        world.silent();
+    }
+
+    #[test]
+    fn nsq_publishers_whose_messages_do_not_compress() {
+        for compressed in [8_192, 6_000] {
+            left_alone_of_nsq(|it| OnLink { compressed, ..it });
+        }
+    }
+
+    #[test]
+    fn nsq_publishers_on_a_link_with_room() {
+        // A message takes 0.8 ms.
+        for period_us in [900, 1_000, 1_500, 10_000] {
+            left_alone_of_nsq(|it| it.with_due(move |number| number * period_us));
+            left_alone_of_nsq(|it| it.with_due(move |number| number / 10 * 10 * period_us));
+            left_alone_of_nsq(|it| {
+                it.with_due(move |number| {
+                    number * period_us + Dice(number).between(0, period_us / 5)
+                })
+            });
+        }
+    }
+
+    #[test]
+    fn nsq_publishers_on_a_fast_link() {
+        // Their messages are there as soon as they are sent, or as much as the broker takes.
+        for bytes_per_second in [125_000_000, 1_250_000_000] {
+            left_alone_of_nsq(|it| OnLink {
+                bytes_per_second,
+                ..it
+            });
+            left_alone_of_nsq(|it| {
+                let link = OnLink {
+                    bytes_per_second,
+                    ..it
+                };
+                link.with_due(|number| number * 400)
+            });
+        }
+    }
 
     #[track_caller]
     fn left_alone(change: impl FnOnce(OnLink) -> OnLink) {
@@ -277,6 +383,19 @@ mod healthy {
             read_bytes: 250_000,
             ..it
         });
+    }
+
+    #[test]
+    fn small_requests_of_many_in_flight_whose_ends_nagle_holds_back() {
+        // Each takes about a round trip, one behind the other.
+        for percent in [90, 100, 120] {
+            left_alone(|one| OnLink {
+                request_bytes: 4_100,
+                bytes_per_second: 4_100 * S / one.rtt_us * 100 / percent,
+                read_bytes: 1_448,
+                ..one
+            });
+        }
     }
 
     #[test]

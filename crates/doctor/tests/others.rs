@@ -39,6 +39,41 @@ fn a_connection_for_each_message_is_found() {
     about(finding.prediction.after, 10.0 * MS as f64, 1.05);
 }
 
+/// Publishers over HTTP that connect for each message: so many a second, so far away.
+fn over_http(rate: u64, rtt_us: u64, messages: u64, closed_after_us: u64) -> World {
+    let mut world = World::new();
+    let who = Who::new(Protocol::Http, "python-requests", "2.32.3").far(rtt_us);
+    for _ in 0..30 {
+        for _ in 0..rate {
+            let probe = world.connect(&who);
+            probe.young_round_trip(rtt_us as u32);
+            // The request comes with the end of the handshake.
+            let at_us = world.now_us + 80;
+            probe.read(300, at_us);
+            probe.request(messages, 200, at_us, at_us);
+            probe.answered(1, at_us + 100);
+            // Something may come before it is closed.
+            probe.read(1, at_us + closed_after_us);
+        }
+        world.run(1);
+    }
+    world
+}
+
+#[test]
+fn a_connection_for_each_message_over_http_is_found() {
+    for (rate, rtt_us) in [(20, 20 * MS), (200, 2 * MS), (10, 40 * MS)] {
+        let world = over_http(rate, rtt_us, 1, 150);
+        let finding = world.only(Rule::Churn);
+        assert!(world.appeared[0].0 <= 15, "{}", world.appeared[0].0);
+        // A round trip for the handshake, and one for the message.
+        about(finding.prediction.gain, 2.0, 1.08);
+        about(finding.prediction.now, 2.0 * rtt_us as f64, 1.08);
+        assert_eq!(finding.changes[0].setting, "requests.Session()");
+        assert_eq!(finding.changes.len(), 1);
+    }
+}
+
 #[test]
 fn a_channel_for_each_message_is_found() {
     let mut world = World::new();
@@ -341,6 +376,33 @@ mod healthy {
             world.run(1);
         }
         world.silent();
+    }
+
+    #[test]
+    fn who_only_looks_over_http() {
+        for rate in [2, 20, 200] {
+            over_http(rate, 20 * MS, 0, 150).silent();
+        }
+    }
+
+    /// Connections that are kept for the next message, which comes too late.
+    #[test]
+    fn who_publishes_too_seldom_over_http_to_keep_a_connection() {
+        over_http(2, 20 * MS, 1, 5 * S).silent();
+    }
+
+    /// A page now and then, a timer's script, a broker that is near, many messages at a time.
+    #[test]
+    fn who_publishes_over_http_and_loses_little() {
+        for (rate, rtt_us, messages) in [
+            (1, 100 * MS, 1),
+            (5, 20 * MS, 1),
+            (50, 2 * MS, 1),
+            (200, 500, 1),
+            (20, 20 * MS, 100),
+        ] {
+            over_http(rate, rtt_us, messages, 150).silent();
+        }
     }
 
     /// Two health checks a second, and a message every few seconds, all with the same name.

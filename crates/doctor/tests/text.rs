@@ -3,7 +3,7 @@
 
 mod common;
 
-use cloverleaf_doctor::{Doctor, Query, Rule, findings_text, one_line};
+use cloverleaf_doctor::{Detail, Doctor, Query, Rule, findings_text, one_line};
 use cloverleaf_telemetry::Protocol;
 use common::producers::Producer;
 use common::{MS, Who, World};
@@ -29,10 +29,11 @@ fn world() -> World {
 }
 
 #[test]
-fn a_finding_fits_a_screen_and_names_the_setting() {
+fn all_of_a_finding_fits_a_screen_and_names_the_setting() {
     let report = world().doctor.report(&Query::default());
-    let text = findings_text(&report, 80, false);
-    let expect = r#"NAGLE  37 x  confluent-kafka-python 1.7.0-rdkafka-1.7.0 "billing" at 10.0.0.1
+    let text = findings_text(&report, 80, false, Detail::Full);
+    let expect = r#"NAGLE  37 x, high severity
+  confluent-kafka-python 1.7.0-rdkafka-1.7.0 "billing" at 10.0.0.1
   The client's kernel sends the rest of each request only after the broker's has
   acknowledged the beginning (Nagle's algorithm).
 
@@ -42,7 +43,7 @@ fn a_finding_fits_a_screen_and_names_the_setting() {
           within 6.0 s.
   gain    37 x: 870 messages/s instead of 24 on this connection.
           Now 1 request per 42 ms = 24 messages/s; without 41 ms until its rest
-          comes 1 per 1.1 ms = 870/s.
+          comes, 1 per 1.1 ms = 870/s.
   change  socket.nagle.disable = true   (default in this version: false)
 "#;
     assert!(text.starts_with(expect), "{text}");
@@ -57,14 +58,14 @@ fn a_finding_fits_a_screen_and_names_the_setting() {
 fn lines_are_as_long_as_the_terminal_is_wide() {
     let report = world().doctor.report(&Query::default());
     for width in [1, 40, 60, 80, 132] {
-        for line in findings_text(&report, width, false).lines() {
+        for line in findings_text(&report, width, false, Detail::Full).lines() {
             let is_code = line.contains("Producer(");
             let fits = line.chars().count() <= width.max(40);
             assert!(is_code || fits, "{width}: {line}");
         }
     }
-    let plain = findings_text(&report, 80, false);
-    let coloured = findings_text(&report, 80, true);
+    let plain = findings_text(&report, 80, false, Detail::Full);
+    let coloured = findings_text(&report, 80, true, Detail::Full);
     assert!(!plain.contains('\u{1b}') && coloured.contains("\u{1b}[1;31mNAGLE\u{1b}[0m"));
 }
 
@@ -99,7 +100,12 @@ fn json_has_everything_and_can_be_read_back() {
 
 #[test]
 fn without_findings_it_says_so() {
-    let text = findings_text(&World::new().doctor.report(&Query::default()), 80, true);
+    let text = findings_text(
+        &World::new().doctor.report(&Query::default()),
+        80,
+        true,
+        Detail::Full,
+    );
     assert_eq!(text, "  No findings: 0 connections, watched for 0 µs.\n");
     let doctor = Doctor::new(cloverleaf_doctor::Advice::default());
     assert!(
@@ -139,8 +145,11 @@ fn no_name_that_a_stranger_has_chosen_moves_the_cursor() {
     let is_bad = |it: char| {
         (it.is_control() && it != '\n') || ['\u{202e}', '\u{2066}', '\u{200f}'].contains(&it)
     };
-    let text = findings_text(&report, 80, false);
-    assert!(!text.contains(is_bad), "{text:?}");
+    report.findings[0].library_shown = Some(hostile.to_owned());
+    for detail in [Detail::Short { more: "more" }, Detail::Full] {
+        let text = findings_text(&report, 80, false, detail);
+        assert!(!text.contains(is_bad), "{text:?}");
+    }
     let line = one_line(&report.findings[0]);
     assert!(!line.contains(is_bad) && !line.contains('\n'), "{line:?}");
 }
@@ -155,14 +164,22 @@ fn a_gain_that_is_a_bound_is_told_as_one() {
         world.add(one);
         world.run(15);
         let finding = world.only(Rule::SyncProduce);
-        let text = findings_text(&world.doctor.report(&Query::default()), 80, false);
+        let text = findings_text(
+            &world.doctor.report(&Query::default()),
+            80,
+            false,
+            Detail::Full,
+        );
         let bound = serde_json::to_value(&finding).unwrap()["prediction"]["bound"].clone();
         (bound, text, one_line(&finding))
     };
     // Who need not wait sends batches, where there are any.
     let (bound, text, line) = found(Protocol::Nsq);
     assert_eq!(bound, "at_least");
-    assert!(text.starts_with("SYNC-PRODUCE  at least 10 x  "), "{text}");
+    assert!(
+        text.starts_with("SYNC-PRODUCE  at least 10 x, high severity  "),
+        "{text}"
+    );
     assert!(
         text.contains("\n  gain    at least 10 x: 985 messages/s"),
         "{text}"
@@ -173,7 +190,10 @@ fn a_gain_that_is_a_bound_is_told_as_one() {
     );
     let (bound, text, line) = found(Protocol::Amqp);
     assert_eq!(bound, "exact");
-    assert!(text.starts_with("SYNC-PRODUCE  10 x  "), "{text}");
+    assert!(
+        text.starts_with("SYNC-PRODUCE  10 x, high severity  "),
+        "{text}"
+    );
     assert!(
         line.contains(": 985 messages/s instead of 99 to expect."),
         "{line}"

@@ -249,11 +249,9 @@ impl Session {
     /// Takes note of a Produce that was carried out, and of the answer that it wants.
     fn produced(&mut self, head: AnswerHead, carried: Carried) {
         let (tally, totals) = (&mut self.tally, carried.totals);
-        tally.totals.messages += totals.messages;
-        tally.totals.bytes += totals.bytes;
-        tally.totals.topics.merge(&totals.topics);
-        if tally.totals.first_record_ms.is_none() {
-            tally.totals.first_record_ms = totals.first_record_ms;
+        match tally.produces + tally.silent {
+            0 => tally.totals = totals,
+            _ => tally.totals.merge(&totals),
         }
         tally.calls += totals.calls;
         if carried.acks != Acks::None {
@@ -370,24 +368,25 @@ impl Session {
     /// Tells the telemetry of one read.
     fn tell_read(&mut self, consumed: usize, input: usize, needed: usize, now: Now) {
         let first_us = self.partial_since_us.unwrap_or(now.us);
-        let tally = std::mem::take(&mut self.tally);
-        let Totals {
-            messages,
-            bytes,
-            first_record_ms,
-            topics,
-            ..
-        } = tally.totals;
+        let tally = &mut self.tally;
+        tally.calls = 0;
+        let others = std::mem::take(&mut tally.others);
         let produces = tally.produces + tally.silent;
-        self.probe.publishes(
-            (produces, tally.silent),
-            (messages, bytes),
-            &topics,
-            first_us,
-            now.us,
-        );
-        self.probe.requests(tally.others, 0, 0, first_us, now.us);
-        if let Some(first_ms) = first_record_ms {
+        if produces > 0 {
+            let totals = &tally.totals;
+            self.probe.publishes(
+                (produces, tally.silent),
+                (totals.messages, totals.bytes),
+                &totals.topics,
+                first_us,
+                now.us,
+            );
+            (tally.produces, tally.silent) = (0, 0);
+        }
+        self.probe.requests(others, 0, 0, first_us, now.us);
+        if produces > 0
+            && let Some(first_ms) = tally.totals.first_record_ms
+        {
             // No time of a client's is too strange to be subtracted.
             let unix_us = i64::try_from(now.unix_us).unwrap_or(i64::MAX);
             let age_us = unix_us.saturating_sub(first_ms.saturating_mul(1000));
@@ -536,7 +535,8 @@ impl cloverleaf_session::Session for Session {
         self.probe.read(bytes, now.us);
     }
 
-    fn read_ended_inside_frame(&mut self) {
+    fn read_ended_inside_frame(&mut self, now: Now) {
+        self.partial_since_us.get_or_insert(now.us);
         self.probe.read_ended_inside_frame();
     }
 

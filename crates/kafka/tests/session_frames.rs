@@ -423,3 +423,15 @@ fn a_look_up_that_takes_long_holds_up_no_change() {
     let found = slow.expect::<ListOffsetsRequest>(7, id);
     assert_eq!(found.topics[0].partitions[0].offset, -1);
 }
+
+/// A TLS record is shown when it is whole; its first bytes may have come long before.
+#[test]
+fn a_request_begins_with_bytes_that_only_the_driver_has_seen() {
+    let world = World::new();
+    let mut peer = world.connect();
+    peer.session.read_ended_inside_frame(world.now());
+    peer.advance(40);
+    peer.call(0, &ApiVersionsRequest::default());
+    let seen = world.registry.snapshot(0, |_| None).connections.remove(0);
+    assert_eq!(seen.histograms.request_receive_us.max(), 40_000);
+}

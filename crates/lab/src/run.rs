@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use cloverleaf_bench::Stop;
 use cloverleaf_bench::command::{LinkArgs, duration};
-use cloverleaf_doctor::{Query, Report, findings_text};
+use cloverleaf_doctor::{Detail, Query, Report, findings_text};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Serialize;
 
@@ -39,6 +39,9 @@ pub struct RunArgs {
     /// Set an option of the broker, by its name on the command line of `serve`: quick-ack=false
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
+    /// All that the doctor knows of each finding
+    #[arg(long)]
+    details: bool,
     /// Print the doctor's report as JSON, and what the program prints to standard error
     #[arg(long)]
     json: bool,
@@ -163,7 +166,14 @@ impl RunArgs {
                 let text = serde_json::to_string_pretty(&answer).map_err(io::Error::other);
                 text.map_err(|error| LabError::system("the report cannot be written", error))?
             }
-            false => findings_text(report, page.width, page.with_colours),
+            false => {
+                let more = "cloverleaf lab run --details";
+                let detail = match self.details {
+                    true => Detail::Full,
+                    false => Detail::Short { more },
+                };
+                findings_text(report, page.width, page.with_colours, detail)
+            }
         };
         let written = writeln!(out, "{}", text.trim_end());
         written.map_err(|error| LabError::system("the report cannot be printed", error))?;

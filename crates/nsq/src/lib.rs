@@ -11,6 +11,7 @@ mod answers;
 pub mod authorization;
 pub mod codec;
 mod commands;
+mod compressible;
 mod consuming;
 pub mod definitions;
 pub mod error;

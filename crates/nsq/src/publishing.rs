@@ -150,9 +150,14 @@ impl Publishing {
         }
     }
 
-    /// What was published since the last call.
-    pub(crate) fn take_totals(&mut self) -> Totals {
-        std::mem::take(&mut self.totals)
+    /// What was published since it was forgotten last.
+    pub(crate) fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// Counts what is published from here on.
+    pub(crate) fn forget_totals(&mut self) {
+        self.totals = Totals::default();
     }
 
     /// How many look-ups and appends there were since the last call.

@@ -21,6 +21,7 @@ use cloverleaf_telemetry::Probe;
 use crate::answers::Answers;
 use crate::authorization::Authorizations;
 use crate::codec::{MAGIC, Parsed, invalid_with, parse_command};
+use crate::compressible::Sampler;
 use crate::consuming::{Consuming, Delivered};
 use crate::definitions::ChannelPolicy;
 use crate::error::ProtocolError;
@@ -126,6 +127,7 @@ pub struct Session {
     pub(crate) calls: usize,
     /// When the first byte of a command came that is not complete yet.
     partial_since_us: Option<u64>,
+    sampler: Sampler,
     last_command_us: u64,
     answered_unsent: u64,
     failure: Option<ProtocolError>,
@@ -200,6 +202,9 @@ impl cloverleaf_session::Session for Session {
         self.publishing.flush(&self.broker, &mut self.answers);
         if !matches!(self.phase, Phase::Magic | Phase::Open) {
             consumed = input.len();
+        }
+        if self.partial_since_us.is_some() && consumed > 0 {
+            self.sample(&input[..consumed], now);
         }
         self.tell_read(consumed, input.len(), needed, now);
         let calls = std::mem::take(&mut self.calls) + self.publishing.take_calls();
@@ -278,7 +283,8 @@ impl cloverleaf_session::Session for Session {
         self.probe.read(bytes, now.us);
     }
 
-    fn read_ended_inside_frame(&mut self) {
+    fn read_ended_inside_frame(&mut self, now: Now) {
+        self.partial_since_us.get_or_insert(now.us);
         self.probe.read_ended_inside_frame();
     }
 }
@@ -310,6 +316,7 @@ impl Session {
             other_requests: 0,
             calls: 0,
             partial_since_us: None,
+            sampler: Sampler::default(),
             last_command_us: now.us,
             answered_unsent: 0,
             failure: None,
@@ -459,17 +466,34 @@ impl Session {
         }
     }
 
+    /// Commands came of which one came in parts: if they published, it is seen now and then how
+    /// well they compress. Not on a connection that is compressed, nor where none may be.
+    fn sample(&mut self, commands: &[u8], now: Now) {
+        let may_compress = self.options.deflate || self.options.snappy;
+        // Names, lengths and other commands are a few bytes, or it is no stream of publishes.
+        let is_published = 2 * self.publishing.totals().bytes > commands.len() as u64;
+        if !may_compress || self.negotiated.compression.is_some() || !is_published {
+            return;
+        }
+        if let Some(sample) = self.sampler.look(commands, now.us) {
+            self.probe.sampled(sample.bytes, sample.compressed);
+        }
+    }
+
     /// Tells the telemetry of one read.
     fn tell_read(&mut self, consumed: usize, input: usize, needed: usize, now: Now) {
         let first_us = self.partial_since_us.unwrap_or(now.us);
-        let published = self.publishing.take_totals();
-        self.probe.publishes(
-            (published.commands, 0),
-            (published.messages, published.bytes),
-            &published.topics,
-            first_us,
-            now.us,
-        );
+        let published = self.publishing.totals();
+        if published.commands > 0 {
+            self.probe.publishes(
+                (published.commands, 0),
+                (published.messages, published.bytes),
+                &published.topics,
+                first_us,
+                now.us,
+            );
+            self.publishing.forget_totals();
+        }
         let others = std::mem::take(&mut self.other_requests);
         self.probe.requests(others, 0, 0, first_us, now.us);
         if consumed > 0 {

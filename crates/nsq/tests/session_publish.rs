@@ -337,3 +337,16 @@ proptest! {
         }
     }
 }
+
+/// A TLS record is shown when it is whole; its first bytes may have come long before.
+#[test]
+fn a_request_begins_with_bytes_that_only_the_driver_has_seen() {
+    let world = World::new();
+    let mut peer = world.connect();
+    peer.session.read_ended_inside_frame(world.now());
+    world.advance(40);
+    peer.send(&publish("t", "m"));
+    peer.expect_ok();
+    let seen = peer.session.probe().snapshot(|_| None);
+    assert_eq!(seen.histograms.request_receive_us.max(), 40_000);
+}

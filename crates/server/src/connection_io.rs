@@ -170,7 +170,10 @@ impl Io {
             Some(layers) => match layers.read(room)? {
                 0 if !layers.is_ended() => {
                     if layers.wants_rest() {
-                        session.read_ended_inside_frame();
+                        // A handshake is no request.
+                        if !layers.is_handshaking() {
+                            session.read_ended_inside_frame(now);
+                        }
                         self.acknowledge_quickly();
                     }
                     return self.read_raw(bytes_max, session, scratch, cx, now);
@@ -224,7 +227,7 @@ impl Io {
         }
         self.hold.moved(now.us);
         if self.carry.rest().len() < self.needed_bytes {
-            session.read_ended_inside_frame();
+            session.read_ended_inside_frame(now);
             self.acknowledge_quickly();
             return Ok(Progress::Bytes(count));
         }
@@ -290,7 +293,7 @@ impl Io {
             self.hold
                 .settle(self.needed_bytes, carried + count, false, now.us);
             self.hold.moved(now.us);
-            session.read_ended_inside_frame();
+            session.read_ended_inside_frame(now);
             return 0;
         }
         if carried > FRONT_BYTES {

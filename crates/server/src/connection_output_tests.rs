@@ -97,7 +97,7 @@ impl Session for Speaker {
 
     fn read(&mut self, _bytes: usize, _now: Now) {}
 
-    fn read_ended_inside_frame(&mut self) {}
+    fn read_ended_inside_frame(&mut self, _now: Now) {}
 
     fn wrote(&mut self, bytes: usize, _now: Now) {
         self.wrote += bytes;

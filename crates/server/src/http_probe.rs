@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpStream;
 
 use crate::context::ServerContext;
+use crate::tcp_info::round_trip_us;
 
 /// A connection's probe, which is shared by the stream and the service above it.
 pub(crate) struct HttpProbe {
@@ -51,14 +52,15 @@ impl HttpProbe {
         }
     }
 
-    /// From now on the kernel may be asked about this socket, until [`HttpProbe::close`].
+    /// From now on the kernel may be asked about this socket, until [`HttpProbe::close`]. It is
+    /// asked once now: a client that connects for each message is gone before the doctor looks.
     pub(crate) fn attach(&self, stream: &TcpStream) {
         let state = self.state.lock();
         let descriptor = stream.as_raw_fd();
-        state
-            .probe
-            .iter()
-            .for_each(|it| it.attach_socket(descriptor));
+        if let Some(probe) = &state.probe {
+            probe.attach_socket(descriptor);
+            probe.young_round_trip(round_trip_us(descriptor));
+        }
     }
 
     /// The socket is about to be closed.

@@ -37,6 +37,16 @@ pub(crate) fn tcp_info(descriptor: i32) -> Option<TcpInfo> {
     })
 }
 
+/// The least round trip of a socket, in microseconds; 0 where the kernel knows none. One that has
+/// just been accepted knows that of its handshake.
+pub(crate) fn round_trip_us(descriptor: i32) -> u32 {
+    match tcp_info(descriptor) {
+        Some(info) if info.min_rtt_us > 0 => info.min_rtt_us,
+        Some(info) => info.rtt_us,
+        None => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -56,7 +66,10 @@ mod tests {
             info.min_rtt_us > 0 && info.min_rtt_us <= info.rtt_us,
             "{info:?}"
         );
+        let (accepted, _) = listener.accept().unwrap();
+        let rtt_us = round_trip_us(accepted.as_raw_fd());
+        assert!(rtt_us > 0 && rtt_us < 5_000_000, "{rtt_us}");
         assert_eq!(tcp_info(std::io::stdin().as_raw_fd()), None);
-        assert_eq!(tcp_info(-1), None);
+        assert_eq!((tcp_info(-1), round_trip_us(-1)), (None, 0));
     }
 }

@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use cloverleaf_doctor::{Query, Report, Rule, findings_text, one_line};
+use cloverleaf_doctor::{Detail, Query, Report, Rule, findings_text, one_line};
 use kafka_support::{Broker, METADATA, PRODUCE, connect, produce_body, start, string};
 
 const NAME: &str = "\u{1b}]0;gotcha\u{7}\u{1b}[2J\u{9b}31m\r\nfake line\u{202e}\u{2066}";
@@ -71,7 +71,7 @@ fn a_name_moves_no_cursor_wherever_it_is_told() {
     assert!(finding.client.client_id.len() <= 128, "names are cut off");
     let is_bad =
         |it: char| (it.is_control() && it != '\n') || ['\u{202e}', '\u{2066}'].contains(&it);
-    let text = findings_text(&report, 80, false);
+    let text = findings_text(&report, 80, false, Detail::Full);
     assert!(!text.contains(is_bad), "{text:?}");
     assert!(
         text.lines().all(|line| !line.starts_with("fake line")),

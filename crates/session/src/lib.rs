@@ -81,8 +81,9 @@ pub trait Session {
     /// The driver has read so many bytes from the socket.
     fn read(&mut self, bytes: usize, now: Now);
 
-    /// A read ended inside a command, of which more bytes are missing.
-    fn read_ended_inside_frame(&mut self);
+    /// A read ended inside a command, of which more bytes are missing. The session itself may have
+    /// seen none of it yet: a TLS record is shown when it is whole.
+    fn read_ended_inside_frame(&mut self, now: Now);
 
     /// The socket has taken so many bytes.
     fn wrote(&mut self, bytes: usize, now: Now);

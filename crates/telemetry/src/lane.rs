@@ -20,6 +20,9 @@ const SLOT_BITS: u32 = 17;
 /// Pieces that pass in a time slot: about 180 a second, more than a picture can show of one lane.
 const PIECES_PER_SLOT: u64 = 24;
 
+/// Bits for how many have passed, beside the number of the slot.
+const PASSED_BITS: u32 = 8;
+
 /// Pieces of a lane that is full: about 23 seconds at the greatest rate, and an hour of work with
 /// one message a second.
 pub const LANE_PIECES_MAX: usize = 4096;
@@ -70,7 +73,7 @@ impl LaneMemory {
 /// out.
 #[derive(Debug, Default)]
 pub struct Pace {
-    slot: Cell,
+    /// A slot's number, and in the last bits how many pieces have passed in it.
     passed: Cell,
     /// Nothing passes before this time: the slot is full.
     full_until_us: Cell,
@@ -88,12 +91,13 @@ impl Pace {
     /// A piece passes. Returns how many messages were left out since the one before it.
     pub fn pass(&self, now_us: u64) -> u64 {
         let slot = now_us >> SLOT_BITS;
-        if slot != self.slot.get() {
-            self.slot.set(slot);
-            self.passed.set(0);
-        }
-        self.passed.add(1);
-        if self.passed.get() >= PIECES_PER_SLOT {
+        let before = self.passed.get();
+        let passed = match before >> PASSED_BITS == slot {
+            true => before + 1,
+            false => (slot << PASSED_BITS) + 1,
+        };
+        self.passed.set(passed);
+        if passed - (slot << PASSED_BITS) >= PIECES_PER_SLOT {
             self.full_until_us.set((slot + 1) << SLOT_BITS);
         }
         let left_out = self.left_out.get();

@@ -10,6 +10,7 @@
 //! caller passes microseconds of any monotonic clock) and opens no socket. Of the past it keeps
 //! what the timeline draws: [`Lane`]s of bounded length, in bounded memory, sampled above a rate.
 
+mod about;
 mod ack_latencies;
 mod counters;
 mod exchanges;
@@ -21,6 +22,7 @@ mod probe_exchanges;
 mod prometheus;
 mod protocol;
 mod registry;
+mod rounds;
 mod snapshot;
 mod tcp_info;
 

@@ -2,15 +2,19 @@
 
 use std::net::SocketAddr;
 use std::ops::Deref;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use crate::about::About;
 use crate::counters::{Cell, CounterCells};
 use crate::exchanges::Exchanges;
 use crate::histogram::{Histogram, HistogramSnapshot};
 use crate::lane::{ENABLED, LaneMemory};
 use crate::registry::Registry;
+use crate::rounds::Rounds;
 use crate::snapshot::{ConnectionSnapshot, Gauges, Histograms};
 use crate::{Identity, Protocol, TcpInfo};
 
@@ -42,15 +46,9 @@ impl Deref for Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        self.recorder.about.lock().socket = None;
+        self.recorder.about.lock().detach();
         self.registry.close(&self.recorder);
     }
-}
-
-#[derive(Debug, Default)]
-struct About {
-    identity: Identity,
-    socket: Option<i32>,
 }
 
 /// The numbers of one connection. Written by the connection's own thread, read by any.
@@ -67,10 +65,10 @@ pub struct Recorder {
     pub(crate) counters: CounterCells,
     last_active_us: Cell,
     last_answer_us: Cell,
-    /// When the last request came that came behind an answer, and how long after the one before.
-    last_round_us: Cell,
-    last_period_us: Cell,
+    rounds: Rounds,
     last_ack_us: Cell,
+    /// Small, because connections are many.
+    first_ack_us: AtomicU32,
     no_credit_since_us: Cell,
     holding_since_us: Cell,
     /// Answers up to and with that of the request whose service is measured; 0 when none is.
@@ -121,9 +119,9 @@ impl Recorder {
             counters: CounterCells::default(),
             last_active_us: Cell::default(),
             last_answer_us: Cell::default(),
-            last_round_us: Cell::default(),
-            last_period_us: Cell::default(),
+            rounds: Rounds::default(),
             last_ack_us: Cell::default(),
+            first_ack_us: AtomicU32::new(0),
             no_credit_since_us: Cell::default(),
             holding_since_us: Cell::default(),
             timed_answers: Cell::default(),
@@ -175,7 +173,17 @@ impl Recorder {
 
     /// Names the connection's file descriptor, so that the kernel's view of it can be fetched.
     pub fn attach_socket(&self, descriptor: i32) {
-        self.about.lock().socket = Some(descriptor);
+        self.about.lock().attach(descriptor);
+    }
+
+    /// The kernel's round trip right after the connection was made, for those that are often closed
+    /// before anybody looks. Remembered with it when it is closed.
+    pub fn young_round_trip(&self, rtt_us: u32) {
+        self.about.lock().young_rtt_us = rtt_us;
+    }
+
+    pub(crate) fn young_rtt_us(&self) -> u32 {
+        self.about.lock().young_rtt_us
     }
 
     /// One socket read returned `bytes` bytes.
@@ -264,69 +272,64 @@ impl Recorder {
         self.request_receive_us.record(receive_us);
     }
 
-    /// Never inlined, as others that are no longer than this: where it is, the session around it
-    /// is compiled to more instructions than are saved.
-    #[inline(never)]
+    #[inline]
     fn arrived(&self, count: u64, first_byte_us: u64, last_byte_us: u64) {
         let in_flight = self.requests_in_flight.get();
-        let answered_us = self.last_answer_us.get();
-        if in_flight == 0 && answered_us > 0 {
-            self.request_gap_us
-                .record(first_byte_us.saturating_sub(answered_us));
+        let answered_us = match in_flight {
+            0 => self.last_answer_us.get(),
+            _ => 0,
+        };
+        let since_us = || first_byte_us.saturating_sub(self.timed_since_us.get());
+        let is_watched = if answered_us > 0 {
             // A gap lies behind an answer, and behind each only once.
             self.last_answer_us.set(0);
-            self.note_round(first_byte_us);
-        }
-        if self.timed_answers.get() == 0 {
-            self.timed_answers.set(in_flight + count);
+            let gap_us = first_byte_us.saturating_sub(answered_us);
+            let is_passed = self.rounds.passes_over(gap_us, since_us());
+            if !is_passed {
+                let gaps = &self.request_gap_us;
+                self.rounds
+                    .watch(gap_us, first_byte_us, &self.counters, gaps);
+            }
+            !is_passed
+        } else {
+            !self.rounds.is_passing() || self.rounds.ends_passing(since_us())
+        };
+        let in_flight = in_flight + count;
+        if is_watched && self.timed_answers.get() == 0 {
+            self.timed_answers.set(in_flight);
             self.timed_since_us.set(last_byte_us);
         }
-        self.requests_in_flight.set(in_flight + count);
-        if in_flight + count > self.requests_in_flight_max.get() {
-            self.requests_in_flight_max.set(in_flight + count);
-        }
-    }
-
-    /// A request came behind an answer. How much the times between such requests differ from one to
-    /// the next, against how much they do over seconds, tells a clock from one who waits.
-    #[inline(never)]
-    fn note_round(&self, now_us: u64) {
-        let last_us = self.last_round_us.get();
-        self.last_round_us.set(now_us);
-        if last_us == 0 {
-            return;
-        }
-        let round_us = now_us.saturating_sub(last_us);
-        let change_us = round_us.abs_diff(self.last_period_us.get());
-        self.last_period_us.set(round_us);
-        self.counters.rounds.add(1);
-        self.counters.rounds_us.add(round_us);
-        // Where a pause begins or ends, that is no wavering.
-        if change_us <= round_us / 2 {
-            self.counters.round_changes_us.add(change_us);
+        self.requests_in_flight.set(in_flight);
+        if in_flight > self.requests_in_flight_max.get() {
+            self.requests_in_flight_max.set(in_flight);
         }
     }
 
     /// `count` requests were answered, and the answers handed to the kernel at `now_us`.
     #[inline]
     pub fn answered(&self, count: u64, now_us: u64) {
-        if ENABLED && count > 0 {
-            self.answered_some(count, now_us);
+        if !ENABLED || count == 0 {
+            return;
+        }
+        self.counters.responses.add(count);
+        let in_flight = self.requests_in_flight.get();
+        self.requests_in_flight.set(in_flight.saturating_sub(count));
+        self.last_answer_us.set(now_us);
+        if (self.timed_answers.get() | self.awaited_answer.get()) > 0 {
+            self.answered_awaited(count, now_us);
         }
     }
 
-    /// Apart, because most writes have no answer in them.
+    /// One of the answers is one whose request's service is measured, or that the timeline waits
+    /// for.
     #[inline(never)]
-    fn answered_some(&self, count: u64, now_us: u64) {
-        self.counters.responses.add(count);
-        self.requests_in_flight
-            .set(self.requests_in_flight.get().saturating_sub(count));
-        self.last_answer_us.set(now_us);
+    fn answered_awaited(&self, count: u64, now_us: u64) {
         let timed = self.timed_answers.get();
         if timed > 0 {
             if timed <= count {
-                let since_us = self.timed_since_us.get();
-                self.service_us.record(now_us.saturating_sub(since_us));
+                let service_us = now_us.saturating_sub(self.timed_since_us.get());
+                let weight = self.rounds.weight();
+                self.service_us.record_many(service_us, weight);
             }
             self.timed_answers.set(timed.saturating_sub(count));
         }
@@ -351,13 +354,17 @@ impl Recorder {
 
     /// The publishing requests of a socket read came this long after the time that the first
     /// record of the first of them bears; negative when that time is still to come.
-    #[inline(never)]
+    #[inline]
     pub fn record_age(&self, age_us: i64) {
         if !ENABLED {
             return;
         }
         match u64::try_from(age_us) {
-            Ok(age_us) => self.record_age_us.record(age_us),
+            Ok(age_us) => {
+                if !self.rounds.is_passing() {
+                    self.note_age(age_us);
+                }
+            }
             Err(_) => self.counters.records_ahead.add(1),
         }
     }
@@ -368,6 +375,11 @@ impl Recorder {
             self.counters.sampled_bytes.add(bytes);
             self.counters.sampled_bytes_compressed.add(compressed);
         }
+    }
+
+    #[inline(never)]
+    fn note_age(&self, age_us: u64) {
+        self.record_age_us.record_many(age_us, self.rounds.weight());
     }
 
     /// The client opened a channel within its connection.
@@ -418,6 +430,12 @@ impl Recorder {
         let last_us = self.last_ack_us.get();
         if last_us > 0 {
             self.ack_gap_us.record(now_us.saturating_sub(last_us));
+        }
+        let holding_us = self.holding_since_us.get();
+        if holding_us > 0 && holding_us >= last_us {
+            let first_us = now_us.saturating_sub(holding_us).max(1);
+            let first_us = u32::try_from(first_us).unwrap_or(u32::MAX);
+            self.first_ack_us.store(first_us, Relaxed);
         }
         self.last_ack_us.set(now_us);
     }
@@ -520,7 +538,7 @@ impl Recorder {
     pub fn snapshot(&self, tcp_info: impl FnOnce(i32) -> Option<TcpInfo>) -> ConnectionSnapshot {
         let (identity, tcp) = {
             let about = self.about.lock();
-            (about.identity.clone(), about.socket.and_then(tcp_info))
+            (about.identity.clone(), about.ask(tcp_info))
         };
         let mut request_receive_us = self.request_receive_us.snapshot();
         request_receive_us.add(0, self.requests_whole.get());
@@ -541,6 +559,7 @@ impl Recorder {
                 credit_used: self.credit_used.get(),
                 no_credit_since_us: self.no_credit_since_us.get(),
                 holding_since_us: self.holding_since_us.get(),
+                first_ack_us: self.first_ack_us.load(Relaxed).into(),
             },
             histograms: Histograms {
                 request_gap_us: self.request_gap_us.snapshot(),

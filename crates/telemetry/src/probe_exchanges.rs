@@ -16,8 +16,11 @@ impl Recorder {
         first_byte_us: u64,
         last_byte_us: u64,
     ) {
+        if !ENABLED || count == 0 {
+            return;
+        }
         self.requests(count, messages, bytes, first_byte_us, last_byte_us);
-        if ENABLED && messages > 0 {
+        if messages > 0 {
             match self.exchanges.pace.has_room(last_byte_us) {
                 true => {
                     let exchange = Exchange {

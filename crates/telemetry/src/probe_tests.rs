@@ -112,6 +112,33 @@ fn time_with_messages_in_flight_accumulates() {
 }
 
 #[test]
+fn the_first_acknowledgement_is_the_one_that_none_is_before() {
+    let probe = recorder();
+    let first_us = || snapshot(&probe).gauges.first_ack_us;
+    probe.credit_used(3, 100);
+    assert_eq!(first_us(), 0);
+    probe.acks(1, 0, 150);
+    probe.credit_used(3, 150);
+    // The others came behind it.
+    probe.acks(2, 0, 230);
+    probe.credit_used(1, 230);
+    probe.acks(1, 0, 400);
+    probe.credit_used(0, 400);
+    assert_eq!(first_us(), 50);
+    // At once, and after a pause.
+    for (since_us, at_us) in [(400, 460), (1_000, 1_070)] {
+        probe.credit_used(1, since_us);
+        probe.acks(1, 0, at_us);
+        probe.credit_used(0, at_us);
+        assert_eq!(first_us(), at_us - since_us);
+    }
+    // Days.
+    probe.credit_used(1, 2_000);
+    probe.acks(1, 0, 1 << 40);
+    assert_eq!(first_us(), u64::from(u32::MAX));
+}
+
+#[test]
 fn many_requests_of_one_read_are_recorded_by_their_mean() {
     let probe = recorder();
     probe.requests(4, 40, 4_000, 5, 25);

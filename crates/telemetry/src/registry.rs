@@ -174,6 +174,7 @@ impl Registry {
             last_active_us: last.last_active_us,
             counters: last.counters,
             is_inside_request: recorder.is_inside_request(),
+            young_rtt_us: recorder.young_rtt_us(),
             request_gap_us: last.histograms.request_gap_us.clone(),
             receiving_us: last.histograms.request_receive_us.saturated_sum(),
             record_ages: record_age_us.count(),
@@ -272,6 +273,18 @@ mod tests {
         assert_eq!(after.totals[0].histograms, before.totals[0].histograms);
         assert_eq!(after.closed.len(), 2);
         assert_eq!(registry.open_count(), 0);
+    }
+
+    #[test]
+    fn the_round_trip_of_a_young_connection_is_known_when_it_is_closed() {
+        let registry = Registry::new();
+        registry
+            .open(Protocol::Http, peer(1), 5)
+            .young_round_trip(700);
+        drop(registry.open(Protocol::Nsq, peer(2), 6));
+        let closed = registry.snapshot(20, |_| None).closed;
+        let rtts_us: Vec<u32> = closed.iter().map(|it| it.young_rtt_us).collect();
+        assert_eq!(rtts_us, [700, 0]);
     }
 
     #[test]

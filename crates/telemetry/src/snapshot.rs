@@ -21,11 +21,21 @@ pub struct Gauges {
     pub no_credit_since_us: u64,
     /// Since when the client has messages in flight; 0 when it has none.
     pub holding_since_us: u64,
+    /// How long after the latest delivery to a client that had nothing in flight its first
+    /// acknowledgement came, in microseconds; 0 when none has come. Nothing of the client's own was
+    /// before it on the way.
+    pub first_ack_us: u64,
 }
 
 macro_rules! histograms {
     ($($(#[doc = $help:literal])+ $name:ident,)+) => {
         /// The distributions of one connection, or of a protocol's connections together.
+        ///
+        /// Of a connection with more than a thousand rounds a second `request_gap_us`,
+        /// `service_us` and `record_age_us` are estimates from one round in sixteen, which has the
+        /// weight of all: the gaps are as many as there were, the others about as many. All other
+        /// histograms are exact, and so is every counter but `round_changes_us`; `rounds` and
+        /// `rounds_us` lag by what is passed over, less than a hundred rounds.
         #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct Histograms { $($(#[doc = $help])+ pub $name: HistogramSnapshot,)+ }
 
@@ -125,6 +135,8 @@ pub struct ClosedConnection {
     pub counters: Counters,
     /// Whether it was closed when a part of a request had come, and not all of it.
     pub is_inside_request: bool,
+    /// The round trip when it was young, in microseconds; 0 where nobody asked for it.
+    pub young_rtt_us: u32,
     /// As in [`Histograms`].
     pub request_gap_us: HistogramSnapshot,
     /// How long requests were coming in, all together, in microseconds.

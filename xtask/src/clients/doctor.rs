@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{Context, Report};
 use crate::workspace::{Workspace, output};
-use lab::{Answer, Finding, Outcome, Played};
+use lab::{Answer, Finding, Link, Outcome, Played};
 use patients::{Expected, Patient, Program};
 
 /// How long patients play: what a rule needs to see, and the start of a Java machine.
@@ -28,33 +28,43 @@ const AT_ONCE_MAX: usize = 8;
 
 /// How far they are from the broker: far enough that what they do themselves is little, on a busy
 /// machine, too.
-const RTT: &str = "20ms";
+const FAR: Link = Link::far("20ms");
 /// The same for libraries that linger, for 5 ms: that has to be a good part of it.
-const LINGER_RTT: &str = "5ms";
+const LINGER: Link = Link::far("5ms");
 /// The blog post's.
-const SEED_001_RTT: &str = "1ms";
+const SEED_001: Link = Link::far("1ms");
+/// Less than each of the patients would send, who share it.
+const NARROW: Link = Link {
+    rtt: "10ms",
+    bandwidth: Some("20Mbit"),
+};
 
 pub(crate) use healthy::watch as watch_healthy;
 
 pub(super) fn librdkafka(context: &Context, report: &mut Report) -> Result<()> {
     let tls = lab::with_tls(context);
-    play(context, report, RTT, kafka::LIBRDKAFKA, &tls)
+    play(context, report, FAR, kafka::LIBRDKAFKA, &tls)
 }
 
 pub(super) fn linger(context: &Context, report: &mut Report) -> Result<()> {
-    play(context, report, LINGER_RTT, kafka::LINGER_BY_DEFAULT, &[])
+    play(context, report, LINGER, kafka::LINGER_BY_DEFAULT, &[])
 }
 
 pub(super) fn kafka(context: &Context, report: &mut Report) -> Result<()> {
-    play(context, report, RTT, kafka::KAFKA, &[])
+    play(context, report, FAR, kafka::KAFKA, &[])
 }
 
 pub(super) fn nsq(context: &Context, report: &mut Report) -> Result<()> {
-    play(context, report, RTT, queues::NSQ, &[])
+    play(context, report, FAR, queues::NSQ, &[])
 }
 
 pub(super) fn amqp(context: &Context, report: &mut Report) -> Result<()> {
-    play(context, report, RTT, queues::AMQP, &[])
+    play(context, report, FAR, queues::AMQP, &[])
+}
+
+/// Text over a link that is full of it.
+pub(super) fn narrow(context: &Context, report: &mut Report) -> Result<()> {
+    play(context, report, NARROW, queues::NARROW, &[])
 }
 
 /// The blog post's loop over a network of a millisecond, with a broker that acknowledges late, as
@@ -62,7 +72,7 @@ pub(super) fn amqp(context: &Context, report: &mut Report) -> Result<()> {
 pub(super) fn seed_001(context: &Context, report: &mut Report) -> Result<()> {
     let mut settings = lab::with_tls(context);
     settings.push("quick-ack=false".to_owned());
-    play(context, report, SEED_001_RTT, kafka::SEED_001, &settings)
+    play(context, report, SEED_001, kafka::SEED_001, &settings)
 }
 
 /// Stories with what they change.
@@ -76,7 +86,7 @@ pub(super) fn stories(context: &Context, report: &mut Report) -> Result<()> {
 fn play(
     context: &Context,
     report: &mut Report,
-    rtt: &str,
+    link: Link,
     patients: &[Patient],
     settings: &[String],
 ) -> Result<()> {
@@ -87,7 +97,7 @@ fn play(
             .map(|patient| Ok((patient, programs.command(context, patient)?)))
             .collect::<Result<Vec<_>>>()?;
         let once = || -> Result<Option<Checks>> {
-            match lab::play(context, rtt, settings, &commands, SECONDS)? {
+            match lab::play(context, link, settings, &commands, SECONDS)? {
                 Outcome::Played(played) => Ok(Some(played.checks(patients))),
                 Outcome::NoNetwork(reason) => {
                     println!("SKIPPED {}: ****** {reason} ******", report.group);

@@ -333,6 +333,12 @@ pub(super) const GROUPS: &[Group] = &[
         run: doctor::nsq,
     },
     Group {
+        name: "doctor/narrow",
+        needs: &[Tool::Python, Tool::Node, Tool::KafkaGo],
+        original: None,
+        run: doctor::narrow,
+    },
+    Group {
         name: "doctor/amqp",
         needs: &[
             Tool::AmqpPython,

@@ -7,6 +7,10 @@ use cloverleaf_server::timeline_types::{
 
 use super::rows::{Bar, arrange};
 
+/// Messages of a lane, and of a piece, that are drawn one by one at most.
+const SINGLE_BARS_MAX: u64 = 4_096;
+const SINGLES_MAX: u32 = 16;
+
 /// Lanes under one heading.
 #[derive(Debug)]
 pub(super) struct Group {
@@ -99,13 +103,17 @@ pub(super) fn summary(groups: &[Group]) -> String {
 fn holds(lane: &HoldLane, timeline: &Timeline) -> Lane {
     let owner = &lane.owner;
     let shown = |piece: &&HoldPiece| piece.ended_us >= timeline.from_us;
-    let mut bars: Vec<Bar> = lane
-        .holds
-        .iter()
-        .filter(shown)
-        .map(|piece| hold(piece, timeline))
-        .collect();
-    let messages: u64 = bars.iter().map(|bar| bar.messages).sum();
+    let pieces = || lane.holds.iter().filter(shown);
+    let messages: u64 = pieces().map(|piece| u64::from(piece.count)).sum();
+    // A bar for each message, as long as that can be seen: pieces are of messages that were
+    // acknowledged together by chance, too.
+    let mut bars: Vec<Bar> = match messages <= SINGLE_BARS_MAX {
+        true => pieces()
+            .flat_map(singles)
+            .map(|piece| hold(&piece, timeline))
+            .collect(),
+        false => pieces().map(|piece| hold(piece, timeline)).collect(),
+    };
     let ended = lane.holds.iter().filter(shown);
     let ended = ended.filter(|piece| piece.outcome != HoldOutcome::Held);
     let held = ended.map(|it| it.ended_us.saturating_sub(it.delivered_us));
@@ -135,6 +143,20 @@ fn holds(lane: &HoldLane, timeline: &Timeline) -> Lane {
         points: Vec::new(),
         complete_since_us: owner.complete_since_us,
     }
+}
+
+/// The messages of a piece, each as a piece of its own, if they are few enough to lie below each
+/// other.
+fn singles(piece: &HoldPiece) -> Vec<HoldPiece> {
+    if !(2..=SINGLES_MAX).contains(&piece.count) {
+        return vec![*piece];
+    }
+    let single = |at| HoldPiece {
+        first: piece.first + u64::from(at),
+        count: 1,
+        ..*piece
+    };
+    (0..piece.count).map(single).collect()
 }
 
 fn hold(piece: &HoldPiece, timeline: &Timeline) -> Bar {
@@ -181,6 +203,7 @@ fn hold(piece: &HoldPiece, timeline: &Timeline) -> Bar {
         is_open: piece.outcome == HoldOutcome::Held,
         title,
         messages: piece.count.into(),
+        holds: true,
         row: 0,
     }
 }
@@ -303,6 +326,7 @@ fn publish(piece: &ExchangePiece, timeline: &Timeline) -> Bar {
         is_open: piece.answered_us.is_none() && piece.wants_answer,
         title,
         messages: piece.messages,
+        holds: false,
         row: 0,
     }
 }
@@ -328,6 +352,7 @@ fn fetch(piece: &ExchangePiece) -> Bar {
             clock(to_us)
         ),
         messages: piece.messages,
+        holds: false,
         row: 0,
     }
 }

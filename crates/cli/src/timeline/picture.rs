@@ -14,9 +14,11 @@ const WIDTH: f64 = 1280.0;
 /// Where the lanes begin; their names stand left of it.
 const LEFT: f64 = 330.0;
 const RIGHT: f64 = WIDTH - 16.0;
-/// Letters of a name at most: what fits left of the lanes.
-const NAME_LETTERS: usize = 40;
-const ABOUT_LETTERS: usize = 54;
+/// What fits left of the lanes, in sizes of the letters there: names are bold, of 12 pixels, and
+/// what stands below them is of 11, and narrower by a tenth.
+const NAMES_WIDTH: f64 = LEFT - 16.0 - 10.0;
+const NAME_SIZES: f64 = NAMES_WIDTH / 12.0;
+const ABOUT_SIZES: f64 = NAMES_WIDTH / 11.0 / 0.9;
 /// A lane has room for its name and two lines below it.
 const LANE_HEIGHT_MIN: f64 = 46.0;
 /// A lane with many rows is not higher than this, if its rows can be seen.
@@ -31,6 +33,9 @@ const SEAM_FROM: f64 = 4.0;
 /// Bars so narrow, and so near to each other, are drawn as one.
 const CROWD_WIDTH_MAX: f64 = 1.6;
 const CROWD_GAP_MAX: f64 = 0.8;
+/// A bar that is large enough says how many messages it has, if it is not one.
+const COUNT_WIDTH_MIN: f64 = 40.0;
+const COUNT_HEIGHT_MIN: f64 = 8.0;
 /// The part of a row that shows how long a message waited.
 const WAIT_SHARE: f64 = 0.3;
 
@@ -178,29 +183,50 @@ fn draw_group(markup: &mut Markup, axis: Axis, group: &Group, mut y: f64) -> f64
 
 fn draw_names(markup: &mut Markup, lane: &Lane, y: f64) {
     let lines = [
-        ("name", &lane.name, NAME_LETTERS, 15.0),
-        ("small", &lane.about, ABOUT_LETTERS, 30.0),
-        ("small", &lane.figures, ABOUT_LETTERS, 44.0),
+        ("name", &lane.name, NAME_SIZES, 15.0),
+        ("small", &lane.about, ABOUT_SIZES, 30.0),
+        ("small", &lane.figures, ABOUT_SIZES, 44.0),
     ];
-    for (class, words, letters, down) in lines {
+    for (class, words, sizes, down) in lines {
+        let shown = cut(words, sizes);
         markup.open("g", &[]);
-        text(markup, class, (16.0, y + down), &cut(words, letters));
-        if words.chars().count() > letters {
+        text(markup, class, (16.0, y + down), &shown);
+        if shown != *words {
             markup.element("title", &[], words);
         }
         markup.close();
     }
 }
 
-/// As much of a text as fits.
-fn cut(text: &str, letters: usize) -> String {
-    match text.char_indices().nth(letters) {
-        None => text.to_owned(),
-        Some(_) => {
-            let kept = text.char_indices().nth(letters - 1);
-            let end = kept.map_or(text.len(), |(end, _)| end);
-            format!("{}…", &text[..end])
-        }
+/// As much of a text as fits into so many sizes of its letters.
+fn cut(text: &str, width: f64) -> String {
+    let mut at = 0.0;
+    let mut ends = text.char_indices().map(|(start, letter)| {
+        at += letter_width(letter);
+        (start, at)
+    });
+    if ends.all(|(_, end)| end <= width) {
+        return text.to_owned();
+    }
+    let mut room = width - letter_width('…');
+    let fits = |letter: &char| {
+        room -= letter_width(*letter);
+        room >= 0.0
+    };
+    let kept: String = text.chars().take_while(fits).collect();
+    kept + "…"
+}
+
+/// How wide a bold letter is at most, in sizes, in the widest of the fonts that are usual: whoever
+/// draws the picture takes the one that there is.
+fn letter_width(letter: char) -> f64 {
+    match letter {
+        'i' | 'j' | 'l' | '.' | ',' | ':' | '\'' | '|' | '·' | ' ' | '\u{a0}' => 0.38,
+        '-' | '(' | ')' | 'f' | 'r' | 't' => 0.50,
+        'm' | 'w' | 'M' | 'W' | '…' => 1.1,
+        'A'..='Z' => 0.84,
+        letter if letter.is_ascii() => 0.72,
+        _ => 1.0,
     }
 }
 
@@ -335,6 +361,16 @@ fn draw_crowd(markup: &mut Markup, axis: Axis, crowd: &[&Bar], (y, height): (f64
             // It goes on.
             let tip = (to - 3.0, y + height / 2.0);
             line(markup, "grid", (tip.0, y), (tip.0, y + height));
+        }
+        if first.holds && first.messages > 1 && width > COUNT_WIDTH_MIN && height > COUNT_HEIGHT_MIN
+        {
+            let count = format!("×{}", words::count(first.messages));
+            text(
+                markup,
+                "count",
+                (from + 4.0, y + height / 2.0 + 3.2),
+                &count,
+            );
         }
         markup.element("title", &[], &first.title);
     }

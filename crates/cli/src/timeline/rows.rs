@@ -20,6 +20,8 @@ pub(super) struct Bar {
     /// What it is, for whoever points at it.
     pub(super) title: String,
     pub(super) messages: u64,
+    /// It is about messages that somebody holds.
+    pub(super) holds: bool,
     pub(super) row: usize,
 }
 
@@ -62,6 +64,7 @@ mod tests {
             is_open: false,
             title: String::new(),
             messages: 1,
+            holds: true,
             row: 0,
         }
     }

@@ -280,3 +280,74 @@ fn a_topic_without_anything_says_so() {
     let text = drawn(&timeline(vec![empty]));
     assert!(text.contains("quiet") && text.contains("Nobody has published to it"));
 }
+
+#[test]
+fn messages_that_are_acknowledged_together_are_a_bar_each_or_say_how_many() {
+    let piece = |first, count, from| HoldPiece {
+        count,
+        ..hold(first, from, from, from + 10.0)
+    };
+    let drawn_of = |holds| {
+        let text = drawn(&timeline(vec![topic("t", vec![consumer("c", holds)])]));
+        let document = Document::parse(&text).unwrap();
+        (rects(&document, "acked"), text.clone())
+    };
+    // Three in one piece, or in three: it looks the same.
+    let (bars, text) = drawn_of(vec![piece(0, 3, 10.0)]);
+    assert_near(&bars, &[(10.0, 20.0); 3]);
+    let single = drawn_of((0..3).map(|n| piece(n, 1, 10.0)).collect());
+    assert_eq!((bars, text), single);
+    let (bars, text) = drawn_of(vec![piece(0, 40, 10.0)]);
+    assert_near(&bars, &[(10.0, 20.0)]);
+    assert!(text.contains(">×40</text>"), "{text}");
+}
+
+#[test]
+fn names_end_before_the_lanes_begin_whatever_letters_they_have() {
+    for name in [
+        "amq.ctag-WMWMQGHBNDKUOPAWWMMXZQ".repeat(3),
+        "m".repeat(60),
+        "ö".repeat(60),
+    ] {
+        let text = drawn(&timeline(vec![topic(
+            "t",
+            vec![consumer(&name, Vec::new())],
+        )]));
+        let document = Document::parse(&text).unwrap();
+        let shown = document
+            .descendants()
+            .find(|it| it.attribute("class") == Some("name"));
+        let shown = shown.unwrap().text().unwrap().to_owned();
+        assert!(
+            shown.ends_with('…') && shown.chars().count() <= 34,
+            "{shown}"
+        );
+        assert!(text.contains(&name), "the whole name is its title");
+    }
+    // What a lane of a busy producer says below its name.
+    let mut about = topic("t", Vec::new());
+    let exchanges = (0..48).map(|n| publish(n as f64, n as f64, n as f64 + 0.382));
+    about.producers.push(ExchangeLane {
+        owner: owner("shop"),
+        group: None,
+        exchanges: exchanges.collect(),
+    });
+    let text = drawn(&timeline(vec![about])).replace('\u{a0}', " ");
+    let figures = "48 requests · answered after 382 ms · gap 618 ms";
+    assert!(text.contains(&format!(">{figures}<")), "{text}");
+    let short = "amq.ctag-K3y8uBmuWZ1Sxj5cMRTZFg";
+    assert!(
+        drawn(&timeline(vec![topic(
+            "t",
+            vec![consumer(short, Vec::new())]
+        )]))
+        .contains(short)
+    );
+}
+
+#[test]
+fn a_picture_that_stands_alone_has_plain_colours() {
+    let text = drawn(&hoarding());
+    assert!(!text.contains("var(") && text.contains(".timeline .acked { fill: #0b62a8; }"));
+    assert!(text.contains("prefers-color-scheme: dark"));
+}

@@ -44,6 +44,7 @@ pub(super) struct Family {
 pub(super) struct ClientEntry {
     pub(super) id: String,
     pub(super) name: String,
+    pub(super) shown: Option<String>,
     pub(super) library: Option<String>,
     pub(super) library_prefix: Option<String>,
     pub(super) platform_prefix: Option<String>,
@@ -193,6 +194,15 @@ impl ClientEntry {
             (None, None) => &client.version,
         };
         Version::read(text)
+    }
+
+    /// How it is printed, with what it says that its version is.
+    pub(super) fn shown_with(&self, version: &str) -> Option<String> {
+        let shown = self.shown.as_ref()?;
+        Some(match version {
+            "" => shown.replace(" {version}", ""),
+            version => shown.replace("{version}", version),
+        })
     }
 
     /// The keys under which its lines of code stand.

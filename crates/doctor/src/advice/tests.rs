@@ -261,8 +261,10 @@ fn reach(rule: Rule) -> (&'static [Side], &'static [Protocol]) {
         Rule::SyncProduce => (PRODUCER, &[Kafka, Amqp, Nsq, Http]),
         Rule::TooManyInFlight | Rule::OneConnection => (PRODUCER, &[Kafka, Amqp, Nsq]),
         Rule::TinyBatches => (PRODUCER, &[Kafka, Nsq]),
-        // Only Kafka's records bear times, and only its batches name their codec.
-        Rule::Linger | Rule::NoCompression => (PRODUCER, &[Kafka]),
+        // AMQP has no compression.
+        Rule::NoCompression => (PRODUCER, &[Kafka, Nsq]),
+        // Only Kafka's records bear times.
+        Rule::Linger => (PRODUCER, &[Kafka]),
         // Kafka's consumers fetch, and acknowledge nothing.
         Rule::Hoarding | Rule::WindowTooSmall => (CONSUMER, &[Amqp, Nsq]),
         Rule::AckDeadline => (CONSUMER, &[Nsq]),

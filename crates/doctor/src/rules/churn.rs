@@ -8,10 +8,10 @@ use cloverleaf_telemetry::{Protocol, Snapshot};
 use crate::Client;
 use crate::advice::Side;
 use crate::finding::{Confidence, Fact, Measure, Prediction};
-use crate::rules::given_up::{GaveUp, GivenUps};
+use crate::rules::given_up::{GaveUp, GivenUps, Way};
 use crate::rules::rounds::RTT_SLACK;
 use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables, WAIT_US_MIN};
-use crate::units::{counted, messages as messages_of, number, time};
+use crate::units::{counted, messages as messages_of, number, percent, time};
 
 /// How long closings count.
 const WINDOW_US: u64 = 16_000_000;
@@ -22,6 +22,10 @@ const CLOSED_MIN: u64 = 20;
 /// Messages that a connection has at most, on the mean.
 const MESSAGES_MAX: f64 = 3.0;
 
+/// Who sends over HTTP may be a script that ends after each message, or a web page that takes far
+/// longer than that. Who connects for less of the time than this has other things to do.
+const HTTP_SHARE_MIN: f64 = 0.25;
+
 /// Clients whose closings are kept; the ones that closed last.
 const CLIENTS_MAX: usize = 2048;
 
@@ -31,6 +35,9 @@ const GIVEN_UP_MAX: usize = 1024;
 /// Before the broker sees a connection, TCP's handshake has taken one and a half round trips, and
 /// its end is seen half a round trip later than it was sent.
 const UNSEEN_ROUND_TRIPS: f64 = 2.0;
+
+/// Those of TLS at most, of which the broker sees the end.
+const TLS_ROUND_TRIPS: f64 = 2.0;
 
 /// Round trips of a protocol's greeting, which are no requests: for the protocol header, start-ok,
 /// and open in AMQP.
@@ -80,14 +87,24 @@ struct OfClient {
     closed: VecDeque<Closed>,
     /// Those of them that it gave up.
     given_up: GivenUps,
-    /// The round trip, in microseconds, if one of its connections was open when it was looked for;
-    /// else 0.
+    /// The least round trip, in microseconds, of its connections that were open when it was looked
+    /// for, or of which it is known since they were young; else 0.
     rtt_us: u32,
 }
 
+impl OfClient {
+    fn note_rtt(&mut self, rtt_us: u32) {
+        self.rtt_us = match (self.rtt_us, rtt_us) {
+            (0, rtt_us) => rtt_us,
+            (known, 0) => known,
+            (known, rtt_us) => known.min(rtt_us),
+        };
+    }
+}
+
 impl ClosedConnections {
-    /// Takes note of those that were closed since the last look.
-    pub(crate) fn look(&mut self, snapshot: &Snapshot) {
+    /// Takes note of those that were closed since the last look; `way` knows how far they were.
+    pub(crate) fn look(&mut self, snapshot: &Snapshot, way: impl Fn(u64) -> Way) {
         let now_us = snapshot.taken_us;
         // They are listed in the order in which they were closed: the last of the last look and
         // all before it are known. With a first look all are old.
@@ -128,7 +145,10 @@ impl ClosedConnections {
                 },
             };
             let of_client = self.clients.entry(client).or_default();
-            of_client.given_up.look(closed, abandoned, now_us);
+            of_client.note_rtt(closed.young_rtt_us);
+            of_client
+                .given_up
+                .look(closed, abandoned, way(closed.id), now_us);
             match of_client.closed.back_mut() {
                 Some(last) if now_us < last.at_us + 1_000_000 => last.add(&one),
                 _ => of_client.closed.push_back(one),
@@ -166,10 +186,7 @@ impl ClosedConnections {
             && !self.clients.is_empty()
             && let Some(of_client) = self.clients.get_mut(client)
         {
-            of_client.rtt_us = match of_client.rtt_us {
-                0 => rtt_us,
-                known => known.min(rtt_us),
-            };
+            of_client.note_rtt(rtt_us);
         }
     }
 
@@ -234,16 +251,33 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
     }
     // The last request is seen as it comes.
     let round_trips = sum.requests as f64 / count - 1.0 + greeting_round_trips(protocol);
-    let rtt_us = match rtt_us > 0.0 {
+    let is_rtt_known = rtt_us > 0.0;
+    let rtt_us = match is_rtt_known {
         true => rtt_us,
         false => lived_us / round_trips.max(1.0),
     };
     // Several messages on a connection each have their round trip, or have come together.
-    let work = messages.max(1.0);
-    let now_us = (lived_us + UNSEEN_ROUND_TRIPS * rtt_us) / work;
+    let is_http = protocol == Protocol::Http;
+    let work = match is_http {
+        // A request may have many.
+        true => (sum.publishes as f64 / count.max(1.0)).max(1.0),
+        false => messages.max(1.0),
+    };
+    let seen_us = match is_http {
+        // A handshake of TLS. A connection that is kept may be idle before it is closed.
+        true => lived_us.min(TLS_ROUND_TRIPS * rtt_us),
+        false => lived_us,
+    };
+    let now_us = (seen_us + UNSEEN_ROUND_TRIPS * rtt_us) / work;
     let after_us = rtt_us;
     let gain = now_us / after_us.max(1.0);
-    if gain < GAIN_MIN || lived_us < WAIT_US_MIN {
+    // Over HTTP the message comes with the first bytes: what it costs is not seen, but reckoned.
+    let lost_us = if is_http { now_us - after_us } else { lived_us };
+    if gain < GAIN_MIN || lost_us < WAIT_US_MIN {
+        return None;
+    }
+    let share = count * work * now_us / WINDOW_US as f64;
+    if is_http && (!is_rtt_known || sum.publishes == 0 || share < HTTP_SHARE_MIN) {
         return None;
     }
     let arithmetic = format!(
@@ -251,7 +285,7 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
          stays open each takes a round trip of {}",
         messages_of(messages),
         time(now_us * work),
-        time(lived_us),
+        time(seen_us),
         time(rtt_us)
     );
     let prediction = Prediction::of_time(now_us, after_us, arithmetic);
@@ -268,8 +302,8 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
         ),
         Fact::new(
             "lived_us",
-            lived_us,
-            format!("{} from its opening to its last request", time(lived_us)),
+            seen_us,
+            format!("{} from its opening to its last request", time(seen_us)),
         ),
     ];
     let side = match sum.publishes {
@@ -277,7 +311,23 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
         _ => Side::Producer,
     };
     let cause = "The program opens a connection for each message and closes it again.";
-    Some(sign(cause, side, evidence, prediction, WINDOW_US))
+    let mut sign = sign(cause, side, evidence, prediction, WINDOW_US);
+    if is_http {
+        sign.evidence.push(Fact::new(
+            "connecting_share",
+            share,
+            format!(
+                "{} of the time goes by so, at a round trip of {}",
+                percent(share.min(1.0)),
+                time(rtt_us)
+            ),
+        ));
+        // What it costs is reckoned, and a proxy looks the same.
+        sign.confidence = Confidence::Medium;
+        let proxy = "whether a proxy on the way opens the connections".to_owned();
+        sign.unseen.push(proxy);
+    }
+    Some(sign)
 }
 
 /// A connection on which channels come and go.
@@ -389,6 +439,7 @@ mod tests {
                 ..Counters::default()
             },
             is_inside_request: true,
+            young_rtt_us: 0,
             request_gap_us: HistogramSnapshot::default(),
             receiving_us: S,
             record_ages: 1,
@@ -405,11 +456,12 @@ mod tests {
             for look in 1..=looks {
                 let taken_us = 100 * S + look * S;
                 let ids = look * 256..(look + 1) * 256;
-                closed.look(&Snapshot {
+                let snapshot = Snapshot {
                     taken_us,
                     closed: ids.map(|id| given_up(id, id % clients, taken_us)).collect(),
                     ..Snapshot::default()
-                });
+                };
+                closed.look(&snapshot, |_| Way::default());
                 bytes_max = bytes_max.max(closed.len_bytes());
             }
             let given_up = closed.clients.values().map(|it| it.given_up.len());

@@ -62,6 +62,16 @@ struct GivenUp {
     gaps: Gaps,
     record_ages: u64,
     record_ages_us: u64,
+    way: Way,
+}
+
+/// How long a connection's round trip was; all 0 if nobody asked the kernel while it was open.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Way {
+    /// The least, in microseconds.
+    pub(crate) least_us: u32,
+    /// The longest that was told, smoothed.
+    pub(crate) longest_us: u32,
 }
 
 /// Those of one client, oldest first.
@@ -94,11 +104,19 @@ pub(crate) struct GaveUp {
     pub(crate) record_ages: u64,
     /// Their mean.
     pub(crate) record_age_us: f64,
+    /// The ways of those of which they are known.
+    pub(crate) ways: Vec<Way>,
 }
 
 impl GivenUps {
     /// Takes note of a closed connection, if it is one of these.
-    pub(crate) fn look(&mut self, closed: &ClosedConnection, abandoned: u64, now_us: u64) {
+    pub(crate) fn look(
+        &mut self,
+        closed: &ClosedConnection,
+        abandoned: u64,
+        way: Way,
+        now_us: u64,
+    ) {
         let counters = &closed.counters;
         let is_inside = closed.is_inside_request && counters.bytes_in >= BYTES_MIN;
         let lived_us = closed.last_active_us.saturating_sub(closed.opened_us);
@@ -122,6 +140,7 @@ impl GivenUps {
             gaps: Gaps::of(&closed.request_gap_us),
             record_ages: closed.record_ages.min(SANE_MAX),
             record_ages_us: closed.record_ages_us,
+            way,
         });
     }
 
@@ -170,6 +189,7 @@ impl GivenUps {
         let record_ages = sum(|it| it.record_ages);
         let record_ages_us = self.all.iter().map(|it| it.record_ages_us as f64);
         let waited = self.all.iter().map(|it| it.gaps.as_long_as(wait_us));
+        let ways = self.all.iter().map(|it| it.way);
         (between > 0 && bytes > 0 && lived_us > 0).then_some(GaveUp {
             connections: between + 1,
             every_us: span_us as f64 / between as f64,
@@ -183,6 +203,7 @@ impl GivenUps {
             waited: waited.sum(),
             record_ages,
             record_age_us: record_ages_us.sum::<f64>() / record_ages.max(1) as f64,
+            ways: ways.filter(|it| it.longest_us > 0).collect(),
         })
     }
 }

@@ -12,12 +12,14 @@
 //! client together acknowledge in waves, after J, 2 J, 3 J, although none of them had to wait for
 //! messages. A single worker with a prefetch also takes J, 2 J, 3 J: it is its own limit. It is
 //! told from the others by its connection's work: one job at a time for as long as it has any.
+//! Jobs of seconds are seen in the groups in which they came (`job_groups`).
 
 use cloverleaf_telemetry::HistogramSnapshot;
 
 use crate::advice::Side;
 use crate::finding::{Confidence, Fact, Measure, Prediction};
 use crate::queues::QueueHistory;
+use crate::rules::job_groups::{self, Shown, Waiting};
 use crate::rules::{GAIN_MIN, LONG_US, Patient, Rule, SHORT_US, Sign, Variables, WAIT_US_MIN};
 use crate::units::{counted, messages, number, percent, time};
 use crate::window::Window;
@@ -25,15 +27,12 @@ use crate::window::Window;
 /// Jobs that must have been done: some take a minute each.
 const JOBS_MIN: u64 = 5;
 
-/// Jobs that take at least this are seen one by one, as the doctor looks once a second.
-const LONG_JOB_US: f64 = 3_000_000.0;
-const LOOK_US: u64 = 1_100_000;
-
-/// Shorter ones that must have been done.
+/// Of jobs that are seen as a mass so many; those that take longer are seen in their groups.
 const SHORT_JOBS_MIN: u64 = 20;
+const SHORT_JOB_US: f64 = 900_000.0;
 
-/// Jobs of one worker end at least this share of a job's time apart.
-const SPACING_MIN: f64 = 0.8;
+/// Waves that jobs of two lengths do not look like.
+const PROVEN_WAVES_MIN: f64 = 4.0;
 
 /// Windows that are tried, until one has enough jobs.
 const WINDOWS_US: [u64; 4] = [SHORT_US, LONG_US, 300_000_000, 600_000_000];
@@ -163,12 +162,16 @@ impl Crew<'_, '_> {
             // With a backlog the prefetch is always full, and a pool of workers always busy.
             return None;
         }
-        let work = Work::of(&self.members, JOBS_MIN)?;
-        // Short jobs have to show it often, however seldom they come.
-        let work = match work.job_us() < LONG_JOB_US {
-            true => Work::of(&self.members, SHORT_JOBS_MIN)?,
-            false => work,
-        };
+        match job_groups::look(&self.members) {
+            Shown::Waiting(waiting) => self.waves_of(&waiting, consumers),
+            Shown::Healthy => None,
+            Shown::Nothing => self.waves_of(&self.short_waves()?, consumers),
+        }
+    }
+
+    /// Waves of jobs that come again and again, all together.
+    fn short_waves(&self) -> Option<Waiting> {
+        let work = Work::of(&self.members, SHORT_JOBS_MIN)?;
         let job_us = work.job_us();
         let per_consumer = work.acks * job_us / work.consumer_busy_us;
         let at_a_time = work.acks * job_us / work.busy_us;
@@ -178,19 +181,16 @@ impl Crew<'_, '_> {
             per_consumer <= SERIAL_MAX && at_a_time <= AT_A_TIME_MAX && work.held() >= HELD_MIN;
         // More than half of the acknowledgements come together with others.
         let pooled = per_consumer >= PARALLEL_MIN && work.ack_gap_us < 0.2 * job_us;
-        let is_seldom = job_us < LONG_JOB_US && work.window.span_us > 2 * SHORT_US;
+        let is_seldom = work.window.span_us > 2 * SHORT_US;
         let width = match is_seldom {
             true => SELDOM_WAVE_WIDTH,
             false => WAVE_WIDTH,
         };
         let (waves, later) = work.waves(job_us, width);
-        // Of long ones few are enough, because it is seen when they end: one after the other.
-        let is_shown = job_us < LONG_JOB_US || self.is_spaced(&work, job_us, pooled);
-        if job_us < WAIT_US_MIN
+        if !(WAIT_US_MIN..SHORT_JOB_US).contains(&job_us)
             // Who always has messages never shows how long one of them takes.
             || work.busy_us > BUSY_SHARE_MAX * work.window.span_us as f64
             || !(hidden || pooled)
-            || !is_shown
             || waves < WAVES_MIN
             || later < LATER_MIN
         {
@@ -203,18 +203,49 @@ impl Crew<'_, '_> {
         if later > (last - 1.0) / last + LATER_SLACK {
             return None;
         }
-        let rate = work.acks * 1e6 / work.busy_us;
+        // Jobs of two lengths, and a pool of a program's own, look the same.
+        let (patient, _) = self.members.first()?;
+        let is_proven = hidden && last >= PROVEN_WAVES_MIN && work.in_order >= IN_ORDER_MIN;
+        if !is_proven && !job_groups::shares_workers(patient.client()) {
+            return None;
+        }
+        Some(Waiting {
+            job_us,
+            jobs: work.acks,
+            waited: later * work.acks,
+            busy_us: work.busy_us,
+            least_us: work.busy_us / last,
+            at_a_time,
+            held_max: at_a_time * last,
+            waves: last,
+            span_us: work.window.span_us,
+        })
+    }
+
+    /// What is said of jobs that wait for each other.
+    fn waves_of(&self, waiting: &Waiting, consumers: u64) -> Option<Sign> {
+        let Waiting {
+            job_us,
+            jobs,
+            at_a_time,
+            waves,
+            ..
+        } = *waiting;
+        let later = waiting.waited / jobs;
+        let rate = jobs * 1e6 / waiting.busy_us;
+        let after = jobs * 1e6 / waiting.least_us;
         let arithmetic = format!(
-            "now {} of {} at a time = {}/s; all that it has at once, in 1 wave instead of {} \
+            "now {} of {} at a time = {}/s; all that it has at once, in 1 wave instead of {}{} \
              = {}/s",
             counted(at_a_time, "job", "jobs"),
             time(job_us),
             number(rate),
-            number(last),
-            number(rate * last)
+            if waves > 2.0 { "up to " } else { "" },
+            number(waves),
+            number(after)
         );
         let measure = Measure::SubscriptionMessagesPerSecond;
-        let prediction = Prediction::of_rate(measure, rate, rate * last, arithmetic);
+        let prediction = Prediction::of_rate(measure, rate, after, arithmetic);
         if prediction.gain < GAIN_MIN {
             return None;
         }
@@ -225,7 +256,7 @@ impl Crew<'_, '_> {
                 format!(
                     "{} at a time, though the client has up to {} on {} consumers",
                     counted(at_a_time, "job", "jobs"),
-                    messages(at_a_time * last),
+                    messages(waiting.held_max),
                     consumers
                 ),
             ),
@@ -236,7 +267,7 @@ impl Crew<'_, '_> {
                     "acknowledgements come in waves: after {}, and {} of them after {} times that",
                     time(job_us),
                     percent(later),
-                    match last as u64 {
+                    match waves as u64 {
                         2 => "2".to_owned(),
                         last => format!("2 to {last}"),
                     }
@@ -244,12 +275,12 @@ impl Crew<'_, '_> {
             ),
             Fact::new(
                 "acks",
-                work.acks,
-                format!("{} messages were acknowledged", number(work.acks)),
+                jobs,
+                format!("{} messages were acknowledged", number(jobs)),
             ),
         ];
         // All its workers together, and not one of them less: then each consumer has its share.
-        let credit = match hidden {
+        let credit = match at_a_time <= AT_A_TIME_MAX {
             true => 1.0,
             false => (at_a_time / consumers as f64).ceil().max(1.0),
         };
@@ -259,28 +290,9 @@ impl Crew<'_, '_> {
             cause,
             evidence,
             prediction,
-            work.window.span_us,
+            waiting.span_us,
             Variables::from([("credit", credit), ("consumers", consumers as f64)]),
         ))
-    }
-
-    /// Whether acknowledgements of all members together are as far apart as jobs are long. Those
-    /// that come together count as one, if `is_pooled`.
-    fn is_spaced(&self, work: &Work, job_us: f64, is_pooled: bool) -> bool {
-        let members = self.members.iter().map(|(patient, _)| patient);
-        let from_us = |patient: &Patient<'_>| patient.now_us.saturating_sub(work.window.span_us);
-        let mut ends_us: Vec<u64> = members
-            .flat_map(|patient| patient.history.acks_since(from_us(patient)))
-            .collect();
-        ends_us.sort_unstable();
-        if is_pooled {
-            ends_us.dedup_by(|next_us, us| *next_us <= *us + 2 * LOOK_US);
-        }
-        let pairs = ends_us.windows(2).map(|pair| pair[1] - pair[0]);
-        let apart_us = (SPACING_MIN * job_us) as u64;
-        let apart = pairs.clone().filter(|gap_us| gap_us + LOOK_US >= apart_us);
-        let count = pairs.len();
-        count >= 2 && apart.count() as f64 >= 0.9 * count as f64
     }
 
     fn sign(
@@ -323,6 +335,8 @@ struct Work {
     /// The same, for all consumers together.
     consumer_busy_us: f64,
     rtt_us: f64,
+    /// Share of the acknowledgements in the order of delivery, where it is least.
+    in_order: f64,
     /// The usual time between two acknowledgements of a connection.
     ack_gap_us: f64,
 }
@@ -358,6 +372,7 @@ impl Work {
                 busy_us: 0.0,
                 consumer_busy_us: 0.0,
                 rtt_us: 0.0,
+                in_order: 1.0,
                 ack_gap_us: 0.0,
             });
             work.latencies.merge(latencies);
@@ -366,6 +381,8 @@ impl Work {
             work.busy_us = work.busy_us.max(busy_us);
             work.consumer_busy_us += busy_us * *consumers as f64;
             work.rtt_us = work.rtt_us.max(rtt_us);
+            let in_order = window.flow.counters.acks_in_order as f64 / acks;
+            work.in_order = work.in_order.min(in_order);
             let gaps = &window.flow.histograms.ack_gap_us;
             work.ack_gap_us = work.ack_gap_us.max(gaps.quantile(0.5) as f64);
         }

@@ -9,7 +9,9 @@ mod churn;
 mod fetch_rhythm;
 mod given_up;
 mod hoarding;
+mod job_groups;
 mod linger;
+mod link_queue;
 mod nagle;
 mod no_compression;
 mod one_connection;
@@ -33,6 +35,7 @@ use crate::queues::QueueHistory;
 use crate::window::{History, Window};
 
 pub(crate) use churn::{ClosedConnections, channels, connections};
+pub(crate) use given_up::Way;
 pub(crate) use hoarding::Crew;
 
 /// Below this wait per request nothing is said, in microseconds.
@@ -197,8 +200,11 @@ impl Patient<'_> {
         if self.publishes() {
             let rounds = rounds::Rounds::of(self);
             signs.extend(rounds.as_ref().and_then(|it| sync_produce::see(self, it)));
-            signs.extend(rounds.as_ref().and_then(|it| linger::see(self, it)));
-            signs.extend(rounds.as_ref().and_then(|it| nagle::see_produce(self, it)));
+            let linger = rounds.as_ref().and_then(|it| linger::see(self, it));
+            let other = linger.as_ref().map(|sign| sign.prediction.gain);
+            signs.extend(linger);
+            let nagle = |it| nagle::see_produce(self, it, other);
+            signs.extend(rounds.as_ref().and_then(nagle));
             signs.extend(one_connection::see(self, rounds.as_ref()));
             signs.extend(tiny_batches::see(self));
             signs.extend(no_compression::see(self, rounds.as_ref()));

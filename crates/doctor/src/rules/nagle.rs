@@ -12,36 +12,67 @@
 use cloverleaf_telemetry::HistogramSnapshot;
 
 use crate::advice::Side;
-use crate::finding::{Confidence, Fact, Measure, Prediction};
-use crate::rules::rounds::Rounds;
-use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
+use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
+use crate::rules::rounds::{self, Rounds};
+use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables, WAIT_US_MIN};
 use crate::units::{bytes, number, percent, time};
 
 /// Linux' shortest delay of an acknowledgement, and how late its timer may be.
 const DELAYED_ACK_US: (f64, f64) = (36_000.0, 50_000.0);
 
+/// Shorter holes in a request are nobody's complaint. Half of what other waits are, because the
+/// first of those who complained had a round trip of 1 ms, which is one whether the clock says 0.9
+/// or 1.1.
+const HOLE_US_MIN: f64 = 500.0;
+
 /// Larger requests may take more than one window of the network.
-const REQUEST_BYTES_MAX: u64 = 8 << 10;
+pub(super) const REQUEST_BYTES_MAX: u64 = 8 << 10;
 
 /// How far the hole may be from a round trip.
-const RTT_SLACK: (f64, f64) = (0.75, 1.4);
+pub(super) const RTT_SLACK: (f64, f64) = (0.75, 1.4);
 
 /// Share of the requests whose rest comes late.
 const LATE_SHARE_MIN: f64 = 0.8;
 
-pub(crate) fn see_produce(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
+/// Share of the reads that may come sooner than a round trip after the one before: where
+/// acknowledgements fill a packet, and where our kernel has acknowledged before we answered.
+const SOONER_SHARE_MAX: f64 = 0.04;
+
+/// With all credit used for this share of the time there is always something to do.
+const CREDIT_USED_SURE: f64 = 0.9;
+
+/// `lingering` is the gain of not lingering, where the client does: next to that wait this one may
+/// look small, and what is left without it is what counts.
+pub(crate) fn see_produce(
+    patient: &Patient<'_>,
+    rounds: &Rounds,
+    lingering: Option<f64>,
+) -> Option<Sign> {
     let histograms = &patient.short.flow.histograms;
     let receives = &histograms.request_receive_us;
     if !rounds.is_one_by_one() || histograms.split_request_bytes.quantile(0.9) > REQUEST_BYTES_MAX {
         return None;
     }
-    let holes = Holes::of(receives, rounds.rtt_us)?;
+    let holes = Holes::of(receives, rounds.rtt_us, HOLE_US_MIN)?;
     if holes.share < LATE_SHARE_MIN {
         return None;
     }
     let waited_us = rounds.receive_us;
-    let prediction = rounds.without(waited_us, "request", "until its rest comes");
-    if prediction.gain < GAIN_MIN {
+    let mut prediction = rounds.without(waited_us, "request", "until its rest comes");
+    if let Some(gain) = lingering {
+        let left_us = rounds.cycle_us() / gain;
+        let without_us = left_us - waited_us;
+        if without_us <= 0.0 || left_us / without_us < GAIN_MIN {
+            return None;
+        }
+        let rate = rounds.rate() * rounds.cycle_us() / without_us;
+        let both = format!(
+            "; and without lingering, too, {} = {}/s",
+            time(without_us),
+            number(rate)
+        );
+        prediction.arithmetic.push_str(&both);
+    } else if prediction.gain < GAIN_MIN {
         return None;
     }
     let mean_bytes = histograms.split_request_bytes.mean();
@@ -88,6 +119,23 @@ pub(crate) fn see_produce(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign
 
 /// On the consumer's side: of the acknowledgements that a client sends one after the other the
 /// first comes at once, and all others together, late.
+///
+/// ```text
+/// nothing in flight    ── 10 messages ──►                            held
+///                      ◄── 1 ack ── a round trip later               9 acks
+///                      ── 1 message ──►                              1 ack
+///                      ◄── 9 acks ── another one later
+///                      ── 9 messages ──►                             9 acks
+///                      ◄── 1 ack ── …
+/// ```
+///
+/// With messages to come all the time it stays so: two groups take turns, and each acknowledgement
+/// takes two round trips. So it would if each of them took a call to a database that is as far
+/// away. What tells one from the other:
+/// - a kernel that holds back has one small packet on the way at a time, so that no two reads are
+///   closer to each other than a round trip; calls to a database end when they do;
+/// - to the first message after nothing was in flight nothing is before the acknowledgement: it is
+///   not held back. A call to a database takes as long then.
 pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
     let flow = &patient.short.flow;
     let (counters, histograms) = (&flow.counters, &flow.histograms);
@@ -97,12 +145,26 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
         return None;
     }
     let rtt_us = patient.rtt_us()?;
-    let holes = Holes::of(gaps, rtt_us)?;
+    let holes = Holes::of(gaps, rtt_us, WAIT_US_MIN)?;
     // Some acknowledgements need one round trip, and most of them one hole more.
-    let quick_us = latencies.quantile(0.02) as f64;
+    let least_us = latencies.quantile(0.02) as f64;
     let late_us = latencies.quantile(0.75) as f64;
-    let is_quick = quick_us <= rtt_us * RTT_SLACK.1 + WAIT_US_MIN;
     let hole_us = holes.length_us;
+    let quick_max_us = rtt_us * RTT_SLACK.1 + WAIT_US_MIN;
+    let first_us = patient
+        .history
+        .first_ack_us(patient.now_us.saturating_sub(LONG_US));
+    // Where two groups take turns none is quick but the first.
+    let is_by_turns = least_us > quick_max_us && holes.share >= LATE_SHARE_MIN;
+    let (quick_us, first) = match first_us.filter(|_| is_by_turns) {
+        Some(first_us) => (first_us as f64, "one that none is before"),
+        None => (least_us, "the first"),
+    };
+    let is_quick = quick_us <= quick_max_us;
+    let sooner = gaps.count_between(0, (rounds::RTT_SLACK * rtt_us) as u64);
+    if sooner as f64 > 1.0 + SOONER_SHARE_MAX * reads as f64 {
+        return None;
+    }
     let is_late = (late_us - quick_us - hole_us).abs() <= 0.3 * hole_us;
     // Every second gap is the hole, the others are the way to the next delivery.
     let short = gaps.count_at_most((hole_us / 2.0) as u64) as f64 / reads as f64;
@@ -127,6 +189,12 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
     );
     let measure = Measure::ConnectionMessagesPerSecond;
     let prediction = Prediction::of_rate(measure, rate, rate * gain, arithmetic);
+    // Where now and then none waits the rate is that of what comes.
+    let bound = match credit_used < CREDIT_USED_SURE {
+        true => Bound::AtMost,
+        false => Bound::Exact,
+    };
+    let prediction = prediction.bounded(bound);
     if prediction.gain < GAIN_MIN {
         return None;
     }
@@ -144,7 +212,7 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
             "ack_latency_us",
             late_us,
             format!(
-                "the first comes after {}, most after {}",
+                "{first} comes after {}, most after {}",
                 time(quick_us),
                 time(late_us)
             ),
@@ -155,6 +223,10 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
             format!("a round trip takes {}", holes.explained(rtt_us)),
         ),
     ];
+    let mut unseen = vec!["whether the program itself acknowledges in groups".to_owned()];
+    if is_by_turns {
+        unseen.push("whether messages after a pause are less work than the others".to_owned());
+    }
     Some(Sign {
         rule: Rule::Nagle,
         side: Side::Consumer,
@@ -165,7 +237,7 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
         evidence,
         window_us: patient.short.span_us,
         prediction,
-        unseen: vec!["whether the program itself acknowledges in groups".to_owned()],
+        unseen,
         variables: Variables::new(),
         place: patient.place(),
     })
@@ -186,13 +258,13 @@ struct Holes {
 }
 
 impl Holes {
-    fn of(times: &HistogramSnapshot, rtt_us: f64) -> Option<Holes> {
+    fn of(times: &HistogramSnapshot, rtt_us: f64, least_us: f64) -> Option<Holes> {
         let count = times.count();
         if count < EVENTS_MIN {
             return None;
         }
         let within = |low: f64, high: f64| {
-            (low >= WAIT_US_MIN).then(|| Holes {
+            (low >= least_us).then(|| Holes {
                 share: times.count_between(low as u64, high as u64) as f64 / count as f64,
                 length_us: middle(times, low, high),
             })

@@ -5,17 +5,21 @@
 //! after    │◄ req. ►│◄ req. ►│◄ req. ►│◄ req. ►│       the same messages in fewer bytes
 //! ```
 //!
-//! How well they compress is not guessed: the session compresses a small piece of a request now
-//! and then, of those only that came in several reads. What is compressed already counts as what
-//! does not compress. That the link is the limit shows in one of three ways:
+//! How well they compress is not guessed: the session compresses a small piece of what is published
+//! now and then, of requests only that came in several reads. What is compressed already counts as
+//! what does not compress, or is not looked at (a connection of NSQ's that is compressed). That the
+//! link is the limit shows in one of three ways:
 //!
 //! - always some request is on its way in;
 //! - nearly always, most of them right behind the one before, and the pauses are those of a full
 //!   link, which loses a packet now and then: a round trip, until that comes again;
 //! - for most of the time, and the client waits for each answer and does nothing else.
 
+use cloverleaf_telemetry::Protocol;
+
 use crate::advice::Side;
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
+use crate::rules::nagle;
 use crate::rules::rounds::Rounds;
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
 use crate::units::{bytes, number, percent, time};
@@ -49,8 +53,10 @@ const READ_BYTES_MAX: f64 = 64.0 * 1024.0;
 /// On a faster link compressing takes about as long as sending.
 const LINK_BYTES_PER_SECOND_MAX: f64 = 32e6;
 
-/// So many bytes a client compresses in a second: lz4 on half a core.
+/// So many bytes a client compresses in a second: lz4 on half a core, or what NSQ's clients have,
+/// Deflate.
 const COMPRESSED_PER_SECOND: f64 = 150e6;
+const DEFLATED_PER_SECOND: f64 = 20e6;
 
 /// Requests in flight that every client may have, nearly: whether it may have more is not known.
 const IN_FLIGHT: f64 = 5.0;
@@ -74,6 +80,13 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
     let receiving_us = (histograms.request_receive_us.sum() as f64 / publishes).min(cycle_us);
     let share = receiving_us / cycle_us;
     let rtt_us = patient.rtt_us().unwrap_or_default();
+    // The end of a small request that comes a round trip after its beginning waited for an
+    // acknowledgement, and not for the link.
+    let is_hole = histograms.split_request_bytes.quantile(0.9) <= nagle::REQUEST_BYTES_MAX
+        && (nagle::RTT_SLACK.0 * rtt_us..=nagle::RTT_SLACK.1 * rtt_us).contains(&receiving_us);
+    if is_hole {
+        return None;
+    }
     let gaps = &histograms.request_gap_us;
     let pauses = gaps.count_between((PAUSE_SHARE_MIN * receiving_us) as u64, u64::MAX);
     let longest_us = gaps.quantile(1.0) as f64;
@@ -88,11 +101,17 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
     };
     let is_waiting = share >= WAITING_SHARE_MIN && rounds.is_some_and(waits);
     let is_limit = share >= FULL_SHARE_MIN || is_lossy || is_waiting;
-    if !is_limit || receiving_us < WAIT_US_MIN {
+    // NSQ's requests are small, and come without a pause where the link is full.
+    let is_stream = patient.protocol == Protocol::Nsq && share >= FULL_SHARE_MIN;
+    if !is_limit || (receiving_us < WAIT_US_MIN && !is_stream) {
         return None;
     }
     let least_us = (rtt_us + histograms.service_us.mean()) / IN_FLIGHT;
-    let compressing_us = request_bytes * 1e6 / COMPRESSED_PER_SECOND;
+    let compressed_per_second = match patient.protocol {
+        Protocol::Nsq => DEFLATED_PER_SECOND,
+        _ => COMPRESSED_PER_SECOND,
+    };
+    let compressing_us = request_bytes * 1e6 / compressed_per_second;
     let reckoned_us = cycle_us - receiving_us * (1.0 - 1.0 / ratio);
     let after_us = reckoned_us.max(compressing_us);
     // Who fills the link and has no more to send has records that do not wait for their turn.
@@ -124,7 +143,7 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
             "compression_ratio",
             ratio,
             format!(
-                "{} of its records, taken here and there, take {} compressed (lz4): {}",
+                "{} of what it sends, taken here and there, take {} compressed (lz4): {}",
                 bytes(sampled as f64),
                 bytes(compressed as f64),
                 percent(1.0 / ratio)
@@ -164,8 +183,14 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
             "whether it is the link that is full, or what the client's TCP may have on its way (a \
              small send buffer, far away)"
                 .to_owned(),
-            "how much better other codecs and larger pieces compress than those looked at"
-                .to_owned(),
+            match patient.protocol {
+                Protocol::Nsq => {
+                    "how much smaller Deflate makes it than lz4: it knows what came \
+                                  before, so that small messages gain more than that"
+                }
+                _ => "how much better other codecs and larger pieces compress than those looked at",
+            }
+            .to_owned(),
         ],
         variables: Variables::new(),
         place: None,

@@ -19,9 +19,6 @@ const IN_FLIGHT_MAX: f64 = 32.0;
 /// How much the bunches of different steps may differ.
 const BUNCH_SPREAD_MAX: f64 = 1.25;
 
-/// Who does this much beside waiting has a rhythm of its own.
-const THINK_SHARE_MAX: f64 = 0.35;
-
 /// Records that are so many round trips old, and at least this, wait for their turn.
 const AGE_ROUND_TRIPS_MIN: f64 = 4.0;
 const AGE_US_MIN: f64 = 50_000.0;
@@ -29,8 +26,18 @@ const AGE_US_MIN: f64 = 50_000.0;
 /// Of records that wait for their turn, the oldest are so many times as old as the youngest.
 const AGE_SPREAD_MIN: f64 = 2.0;
 
+/// While records wait for their turn a request takes as many as it may: at least so many, and the
+/// larger tenth of the requests hardly more than the smaller one. Where that varies none waits, and
+/// it is the program that has given its records the times of something long past.
+const FULL_MESSAGES_MIN: f64 = 2.0;
+const FULL_SPREAD_MAX: f64 = 1.3;
+
 /// Share of the time in which a request is coming in, together: what is more is bandwidth.
 const RECEIVING_SHARE_MAX: f64 = 0.5;
+
+/// What cannot be seen.
+const MORE_TO_SEND: &str = "how much more the program would send, and how much the network carries";
+const OWN_TIMES: &str = "whether the program gives its records times of its own, of long before";
 
 /// How many times as many requests in flight are advised, or connections.
 const FACTOR: f64 = 4.0;
@@ -45,7 +52,7 @@ fn see_bunches(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     let (wait_us, think_us) = (rounds.wait_us(), rounds.think_us());
     if !(IN_FLIGHT_MIN..=IN_FLIGHT_MAX).contains(&rounds.requests)
         || wait_us < WAIT_US_MIN
-        || think_us > THINK_SHARE_MAX * wait_us
+        || !rounds.is_all_waiting()
         || !is_constant(patient)
         || !Rounds::is_waiting(patient)
     {
@@ -70,6 +77,7 @@ fn see_bunches(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         evidence,
         cause: "The connection has as many requests in flight as it may, or the program waits for \
                 the answers after each lot of them: a round trip for each lot.",
+        unseen: &[MORE_TO_SEND],
     }
     .sign(patient, rounds.rtt_us)
 }
@@ -90,6 +98,16 @@ fn is_constant(patient: &Patient<'_>) -> bool {
     per_round.len() >= 2 && extremes.is_some_and(|(least, most)| most <= BUNCH_SPREAD_MAX * least)
 }
 
+/// Whether each step had as many requests: a limit is one all the time.
+fn is_steady(patient: &Patient<'_>) -> bool {
+    let steps = patient.history.steps(3);
+    let rates = steps
+        .iter()
+        .map(|step| step.per_second(step.flow.counters.publishes));
+    steps.len() >= 2
+        && extremes(rates).is_some_and(|(least, most)| most <= BUNCH_SPREAD_MAX * least)
+}
+
 fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
     let flow = &patient.short.flow;
     let (ages, publishes) = (&flow.histograms.record_age_us, flow.counters.publishes);
@@ -106,10 +124,15 @@ fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
         // longer and less long.
         && ages.quantile(0.95) as f64 >= AGE_SPREAD_MIN * ages.quantile(0.05) as f64
         && ages.quantile(0.5) < 120_000_000;
+    let sizes = &flow.histograms.request_messages;
+    let is_full = sizes.mean() >= FULL_MESSAGES_MIN
+        && sizes.quantile(0.9) as f64 <= FULL_SPREAD_MAX * sizes.quantile(0.1) as f64;
     // What takes most of the time to come in, the network's bandwidth limits.
     let receives = &flow.histograms.request_receive_us;
     let receiving_us = receives.mean() * receives.count() as f64;
     if !is_old
+        || !is_full
+        || !is_steady(patient)
         || receiving_us > RECEIVING_SHARE_MAX * patient.short.span_us as f64
         || flow.counters.requests_silent > 0
         || cycle_us < WAIT_US_MIN
@@ -145,6 +168,7 @@ fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
         evidence,
         cause: "The connection has as many requests in flight as it may, and waits a round trip \
                 for each lot of them.",
+        unseen: &[MORE_TO_SEND, OWN_TIMES],
     }
     .sign(patient, rtt_us)
 }
@@ -156,6 +180,7 @@ struct Case {
     factor: f64,
     evidence: Vec<Fact>,
     cause: &'static str,
+    unseen: &'static [&'static str],
 }
 
 impl Case {
@@ -188,9 +213,7 @@ impl Case {
             evidence: self.evidence,
             window_us: patient.short.span_us,
             prediction,
-            unseen: vec![
-                "how much more the program would send, and how much the network carries".to_owned(),
-            ],
+            unseen: self.unseen.iter().map(|it| (*it).to_owned()).collect(),
             variables: Variables::from([
                 ("in_flight", wanted),
                 (

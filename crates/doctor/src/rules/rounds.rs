@@ -26,6 +26,16 @@ pub(super) const RTT_SLACK: f64 = 0.92;
 /// near to the round trip by chance, is unmasked by whatever is served late once.
 const SOONER_SHARE: u64 = 200;
 
+/// Who does more than this beside waiting has a rhythm of its own: work, a timer, a library that
+/// lingers.
+const THINK_SHARE_MAX: f64 = 0.35;
+
+/// Who does more than this, as a share of the waiting and in microseconds, may as well sleep
+/// between two messages, and not wait at all: nothing that arrives here tells one from the other.
+/// Hardly anybody sleeps for less.
+const THINK_SHARE_SURE: f64 = 0.15;
+const THINK_US_SURE: f64 = 1_500.0;
+
 /// Steps that it takes to tell a clock from somebody who waits, and that are looked at.
 const PACE_STEPS_MIN: usize = 3;
 const PACE_STEPS: usize = 12;
@@ -136,6 +146,12 @@ impl Rounds {
         self.requests < 1.05
     }
 
+    /// Whether the client does so little beside waiting that waiting is what it does.
+    pub(crate) fn is_all_waiting(&self) -> bool {
+        let sure_us = (THINK_SHARE_SURE * self.wait_us()).max(THINK_US_SURE);
+        self.think_us() <= sure_us.min(THINK_SHARE_MAX * self.wait_us())
+    }
+
     /// From a request to the next.
     pub(crate) fn cycle_us(&self) -> f64 {
         self.gap_us + self.receive_us + self.service_us
@@ -158,7 +174,7 @@ impl Rounds {
         let rest_us = cycle_us - waited_us;
         let after = self.rate() * cycle_us / rest_us.max(1.0);
         let arithmetic = format!(
-            "now 1 {unit} per {} = {} messages/s; without {} {waits} 1 per {} = {}/s",
+            "now 1 {unit} per {} = {} messages/s; without {} {waits}, 1 per {} = {}/s",
             time(cycle_us),
             number(self.rate()),
             time(waited_us),

@@ -13,13 +13,10 @@ use crate::units::{number, percent, time};
 /// that nobody has to think about memory and time-outs.
 const IN_FLIGHT_ADVISED: f64 = 10.0;
 
-/// Who does this much beside waiting has a rhythm of its own: work, a timer, a lingering library.
-const THINK_SHARE_MAX: f64 = 0.35;
-
 /// Less of the time than this, and something else is the limit: the network's bandwidth.
 const WAITING_SHARE_MIN: f64 = 0.5;
 
-/// Who does this much beside waiting may as well sleep for a fixed time and not wait at all.
+/// Who does more than this share of the waiting in between may sleep, by chance about as long.
 const THINK_SHARE_SURE: f64 = 0.1;
 
 /// Records of a clock that agrees with the broker's are younger than this.
@@ -36,7 +33,7 @@ const THINK_US_MIN: f64 = 20.0;
 
 pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     let (wait_us, think_us) = (rounds.wait_us(), rounds.think_us());
-    if !rounds.is_one_by_one() || wait_us < WAIT_US_MIN || think_us > THINK_SHARE_MAX * wait_us {
+    if !rounds.is_one_by_one() || wait_us < WAIT_US_MIN || !rounds.is_all_waiting() {
         return None;
     }
     let cycle_us = rounds.cycle_us();

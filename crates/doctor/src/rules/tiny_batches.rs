@@ -11,6 +11,7 @@ use crate::units::{bytes, counted, number};
 /// Below this it is not worth anybody's while.
 const REQUESTS_PER_SECOND_MIN: f64 = 2_000.0;
 
+/// What is more than this in a request, messages or bytes of them, is a batch, if a small one.
 const MESSAGES_MAX: f64 = 2.0;
 const REQUEST_BYTES_MAX: f64 = 1024.0;
 
@@ -25,7 +26,8 @@ const WAKE_COST: f64 = 200.0;
 /// Who is asked again so soon has not slept.
 const PAUSE_US_MIN: u64 = 1_000;
 
-/// How long is advised to collect, and how large batches may then be.
+/// How long is advised to collect, and how large batches may then be: twice what comes meanwhile,
+/// Java's default of batch.size at least, and librdkafka's, of a million, at most.
 const LINGER_MS: f64 = 10.0;
 const BATCH_ROOM: f64 = 2.0;
 const BATCH_BYTES_MIN: f64 = 16_384.0;

@@ -8,15 +8,18 @@
 //! program --- library ===  link  === broker
 //!                 |---------------------|      records are old, and requests are cut off when
 //!                                              their client loses patience and connects anew
+//!                         |-------------|      the round trip is long (`link_queue`)
 //!                                     |-|      requests wait long for their answers
 //! ```
+
+use cloverleaf_telemetry::Protocol;
 
 use crate::Client;
 use crate::advice::Side;
 use crate::finding::{Confidence, Fact, Prediction};
 use crate::rules::given_up::GaveUp;
 use crate::rules::{
-    ClosedConnections, EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables,
+    ClosedConnections, EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables, link_queue,
 };
 use crate::units::{number, time};
 
@@ -63,6 +66,10 @@ const COLLECT_US: f64 = 10_000.0;
 
 /// What is seen of a connection whose client has left `abandoned` requests unanswered lately.
 pub(crate) fn see(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
+    see_in_broker(patient, abandoned).or_else(|| link_queue::see(patient))
+}
+
+fn see_in_broker(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
     let services = &patient.short.flow.histograms.service_us;
     let rtt_us = patient.rtt_us().unwrap_or_default();
     let publishes = patient.short.flow.counters.publishes;
@@ -149,23 +156,36 @@ pub(crate) fn see_given_up(closed: &ClosedConnections, now_us: u64) -> Vec<(Clie
     let seen = closed
         .given_up(now_us)
         .filter_map(|(client, gave_up, rtt_us)| {
-            let sign = sign_of(&gave_up, f64::from(rtt_us))?;
+            let sign = sign_of(client.protocol, &gave_up, f64::from(rtt_us))?;
             Some((client.clone(), sign))
         });
     seen.collect()
 }
 
-fn sign_of(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
-    let age_us = gave_up.record_age_us;
-    let in_flight = gave_up.rate * age_us / 1e6;
-    let (requests, messages) = (gave_up.publishes as f64, gave_up.messages as f64);
+fn sign_of(protocol: Protocol, gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
     // So does the greeting of each connection, in which there are no messages.
     let greeting = gave_up.requests.saturating_sub(gave_up.publishes);
     let waited = gave_up.waited.saturating_sub(greeting);
     if gave_up.connections < TROUBLE_MIN
         || gave_up.ago_us > RECENT_US
         || rtt_us == 0.0
-        || gave_up.record_ages < TROUBLE_MIN
+        // One request at a time waits for the link and not for others of its kind.
+        || waited as f64 > WAITED_SHARE_MAX * gave_up.publishes as f64
+    {
+        return None;
+    }
+    match link_queue::knows(protocol) {
+        true => link_queue::see_given_up(gave_up),
+        false => sign_of_ages(gave_up, rtt_us),
+    }
+}
+
+/// By the times that records bear.
+fn sign_of_ages(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
+    let age_us = gave_up.record_age_us;
+    let in_flight = gave_up.rate * age_us / 1e6;
+    let (requests, messages) = (gave_up.publishes as f64, gave_up.messages as f64);
+    if gave_up.record_ages < TROUBLE_MIN
         || age_us < SERVICE_US_MIN
         || in_flight < IN_FLIGHT_MIN
         // What does not fill the link does not queue there, whatever its records' times say.
@@ -174,8 +194,6 @@ fn sign_of(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
         // patience with them.
         || age_us > (PATIENCE_MAX * gave_up.every_us).max(gave_up.longest_us as f64)
         || age_us < PATIENCE_MIN * gave_up.every_us
-        // One request at a time waits for the link and not for others of its kind.
-        || waited as f64 > WAITED_SHARE_MAX * requests
     {
         return None;
     }

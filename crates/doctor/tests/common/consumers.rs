@@ -18,6 +18,10 @@ pub struct Taker {
     pub pool: usize,
     /// Consumers that share its connection, and its credit.
     pub consumers: u64,
+    /// The order in which it hands its messages to the workers, whether or not they are free; if
+    /// empty, each goes to the one that is free first.
+    pub hands_to: Vec<usize>,
+    handed: usize,
     in_flight: u64,
     last_ack: u64,
 }
@@ -31,6 +35,8 @@ impl Taker {
             credit,
             pool,
             consumers: 1,
+            hands_to: Vec::new(),
+            handed: 0,
             in_flight: 0,
             last_ack: 0,
         }
@@ -139,7 +145,14 @@ impl Takers {
             let here_us = now_us + taker.rtt_us / 2;
             let back_us = taker.rtt_us - taker.rtt_us / 2;
             let free_us = &mut self.pools[taker.pool].free_us;
-            let worker = free_us.iter_mut().min().unwrap();
+            let worker = match taker
+                .hands_to
+                .get(taker.handed % taker.hands_to.len().max(1))
+            {
+                Some(worker) => &mut free_us[*worker],
+                None => free_us.iter_mut().min().unwrap(),
+            };
+            taker.handed += 1;
             *worker = here_us.max(*worker) + (self.job_us)(job);
             let ack_us = *worker + back_us;
             let ack = Event::Ack {

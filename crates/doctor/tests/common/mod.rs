@@ -38,6 +38,7 @@ pub struct Who {
     pub library: &'static str,
     pub version: &'static str,
     pub client_id: &'static str,
+    pub platform: &'static str,
     pub address: [u8; 4],
     pub rtt_us: u64,
 }
@@ -49,6 +50,7 @@ impl Who {
             library,
             version,
             client_id: "",
+            platform: "",
             address: [10, 0, 0, 1],
             rtt_us: 10 * MS,
         }
@@ -69,6 +71,9 @@ pub struct World {
     pub now_us: u64,
     models: Vec<Box<dyn Model>>,
     rtts: Rc<RefCell<HashMap<i32, u64>>>,
+    /// How much longer than the least one the round trips are by now, as far as the kernel's mean
+    /// shows it.
+    pub queue_us: u64,
     ports: u16,
     /// What appeared, with the second in which it did.
     pub appeared: Vec<(u64, Finding)>,
@@ -82,6 +87,7 @@ impl World {
             now_us: 100 * S,
             models: Vec::new(),
             rtts: Rc::default(),
+            queue_us: 0,
             ports: 10_000,
             appeared: Vec::new(),
         }
@@ -96,7 +102,7 @@ impl World {
             library: who.library.to_owned(),
             version: who.version.to_owned(),
             client_id: who.client_id.to_owned(),
-            platform: String::new(),
+            platform: who.platform.to_owned(),
         });
         let descriptor = i32::from(self.ports);
         probe.attach_socket(descriptor);
@@ -119,7 +125,7 @@ impl World {
             let rtt_us = *rtts.get(&descriptor)? as u32;
             Some(TcpInfo {
                 // A client that answers late makes it look longer.
-                rtt_us: rtt_us + rtt_us / 10,
+                rtt_us: rtt_us + rtt_us / 10 + self.queue_us as u32,
                 min_rtt_us: rtt_us,
                 ..TcpInfo::default()
             })

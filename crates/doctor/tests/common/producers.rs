@@ -94,7 +94,7 @@ impl Producer {
         let (number, half_us) = (self.number, self.rtt_us / 2);
         self.number += 1;
         let mut free_us = self.last_sent_us;
-        if self.answers_us.len() >= self.in_flight {
+        while self.answers_us.len() >= self.in_flight {
             let answered_us = self.answers_us.pop_front().unwrap_or_default();
             free_us = free_us.max(answered_us + half_us);
         }

@@ -23,6 +23,7 @@ const KEPT_MAX: usize = 4096;
 
 impl Fetching {
     /// Appends the body of the answer, and ends the request.
+    #[inline(never)]
     pub(crate) fn answer(&mut self, env: &Env<'_>, out: &mut Output) -> Told {
         self.stage = Stage::Idle;
         let mut kind = std::mem::take(&mut self.kind);

@@ -119,8 +119,10 @@ struct Look {
     is_cold: bool,
 }
 
+/// What it does is never inlined where answers are polled: those to a Produce would carry it too.
 impl Fetching {
     /// Begins a request. The one before it was answered, or given up with its connection.
+    #[inline(never)]
     pub(crate) fn begin(&mut self, request: Request, env: &Env<'_>) {
         env.probe.fetch_begun(env.now.us);
         self.request = request;
@@ -177,6 +179,7 @@ impl Fetching {
     }
 
     /// Goes on; ready when the body of the answer may be appended with [`Fetching::answer`].
+    #[inline(never)]
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, env: &Env<'_>) -> Poll<()> {
         loop {
             let is_due = env.is_ending || env.now.us >= self.due_us;

@@ -49,6 +49,16 @@ pub(crate) struct Totals {
     pub(crate) topics: Topics,
 }
 
+impl Totals {
+    /// Adds those of the next request.
+    pub(crate) fn merge(&mut self, next: &Totals) {
+        self.messages += next.messages;
+        self.bytes += next.bytes;
+        self.topics.merge(&next.topics);
+        self.first_record_ms = self.first_record_ms.or(next.first_record_ms);
+    }
+}
+
 /// What the producer wants to hear, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acks {

@@ -64,8 +64,6 @@ pub(crate) struct Story {
     pub(crate) broker: &'static [(&'static str, &'static str)],
     /// Whether the broker has a certificate.
     pub(crate) with_tls: bool,
-    /// In how many seconds it is found at the latest.
-    pub(crate) found_within_s: f64,
     /// How many seconds are measured after the change, if the user has no other wish.
     pub(crate) measured_s: f64,
     /// Plays until the stage says that it is enough, with the change or without; in the end it says

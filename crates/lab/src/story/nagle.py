@@ -1,6 +1,7 @@
 """Publishes over TLS, one message after the other, as in seed 001."""
 
 import sys
+import tempfile
 import time
 
 from confluent_kafka import Producer
@@ -17,15 +18,19 @@ def delivered(error, _message):
         sys.exit(str(error))
 
 
-producer = Producer({
-    "bootstrap.servers": address,
-    "client.id": "lab-" + topic,
-    "security.protocol": "ssl",
-    "ssl.ca.pem": authority,
-    "error_cb": failed,
-    "linger.ms": 0,
-    "socket.nagle.disable": is_off == "true",
-})
+# Versions of seed 001's time take the authority as a file only, and read it at once.
+with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
+    file.write(authority)
+    file.flush()
+    producer = Producer({
+        "bootstrap.servers": address,
+        "client.id": "lab-" + topic,
+        "security.protocol": "ssl",
+        "ssl.ca.location": file.name,
+        "error_cb": failed,
+        "linger.ms": 0,
+        "socket.nagle.disable": is_off == "true",
+    })
 while True:
     begun = time.monotonic()
     producer.produce(topic, b"x" * 600, on_delivery=delivered)

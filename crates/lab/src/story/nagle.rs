@@ -21,7 +21,6 @@ pub(super) fn story() -> Story {
         // As other brokers do: the kernel acknowledges when it likes.
         broker: &[("quick-ack", "false")],
         with_tls: true,
-        found_within_s: 15.0,
         measured_s: 6.0,
         play,
     }

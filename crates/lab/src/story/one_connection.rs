@@ -35,7 +35,6 @@ pub(super) fn story() -> Story {
         bandwidth: None,
         broker: &[],
         with_tls: false,
-        found_within_s: 15.0,
         measured_s: 6.0,
         play,
     }

@@ -19,6 +19,9 @@ use crate::place::{LabError, Place};
 /// How often the doctor is asked.
 const LOOK: Duration = Duration::from_millis(200);
 
+/// When the doctor has found it at the latest: what is promised of it.
+const FOUND_WITHIN: Duration = Duration::from_secs(15);
+
 /// After the finding, for others to appear and numbers to settle: two of the doctor's steps.
 const SETTLE: Duration = Duration::from_secs(4);
 
@@ -171,7 +174,6 @@ impl Act<'_> {
         playing: &Playing,
     ) -> Result<Result<(Finding, Count), String>, LabError> {
         let begun = Instant::now();
-        let most = Duration::from_secs_f64(self.story.found_within_s);
         loop {
             if !self.rest(playing, LOOK) {
                 return Ok(Err("it was ended".to_owned()));
@@ -179,8 +181,8 @@ impl Act<'_> {
             if self.report(None)?.findings.iter().any(|it| it.is_active) {
                 break;
             }
-            if begun.elapsed() > most {
-                let seconds = self.story.found_within_s;
+            if begun.elapsed() > FOUND_WITHIN {
+                let seconds = FOUND_WITHIN.as_secs();
                 let problem = format!("the doctor has found nothing within {seconds} seconds");
                 return Ok(Err(problem));
             }

@@ -18,11 +18,10 @@ pub(super) fn story() -> Story {
         library: kafka::LIBRARY,
         setting: "produce() without waiting for each message",
         value: ValueIn::Code("buffer_unordered("),
-        rtt: Duration::from_millis(10),
+        rtt: Duration::from_millis(20),
         bandwidth: None,
         broker: &[],
         with_tls: false,
-        found_within_s: 15.0,
         measured_s: 6.0,
         play,
     }

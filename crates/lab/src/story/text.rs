@@ -1,7 +1,7 @@
 //! A story as it is printed.
 
 use cloverleaf_bench::words;
-use cloverleaf_doctor::{Bound, Finding, Report, findings_text};
+use cloverleaf_doctor::{Bound, Detail, Finding, Report, findings_text};
 
 use super::perform::Told;
 use crate::command::Page;
@@ -68,7 +68,7 @@ fn alone(finding: &Finding, page: &Page) -> String {
         findings: vec![finding.clone()],
         more: 0,
     };
-    let text = findings_text(&report, page.width, page.with_colours);
+    let text = findings_text(&report, page.width, page.with_colours, Detail::Full);
     match text.trim_end().rsplit_once('\n') {
         Some((finding, _)) => format!("{}\n\n", finding.trim_end()),
         None => text,

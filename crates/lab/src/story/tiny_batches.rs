@@ -24,7 +24,6 @@ pub(super) fn story() -> Story {
         bandwidth: None,
         broker: &[],
         with_tls: false,
-        found_within_s: 15.0,
         measured_s: 8.0,
         play,
     }

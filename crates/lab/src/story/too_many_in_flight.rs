@@ -28,7 +28,6 @@ pub(super) fn story() -> Story {
         bandwidth: Some(40_000_000),
         broker: &[],
         with_tls: false,
-        found_within_s: 15.0,
         measured_s: 6.0,
         play,
     }

@@ -58,18 +58,18 @@ defmodule Seed do
     {:ok, connection} = AMQP.Connection.open(uri, name: "feeder")
     {:ok, channel} = AMQP.Channel.open(connection)
     AMQP.Queue.declare(channel, @queue, durable: true)
-    job_ms = Settings.number("JOB_MS", 500)
+    job_ms = Settings.number("JOB_MS", 4000)
     jobs = Settings.number("JOBS", 2)
     {:ok, _} = InternalJobs.start(@queue, uri, job_ms)
     # Both producers consume, and all processors have asked.
     Process.sleep(1500)
-    until = System.monotonic_time(:millisecond) + 1000 * Settings.number("SECONDS", 25)
-    took = groups(channel, jobs, until, [])
+    until = System.monotonic_time(:millisecond) + 1000 * Settings.number("SECONDS", 60)
+    took = groups(channel, {jobs, job_ms}, until, [])
     mean = Enum.sum(took) / length(took)
     IO.puts("a group of #{jobs} jobs of #{job_ms} ms took #{round(mean)} ms on the mean")
   end
 
-  defp groups(channel, jobs, until, took) do
+  defp groups(channel, {jobs, job_ms} = group, until, took) do
     start = System.monotonic_time(:millisecond)
 
     if start >= until do
@@ -78,8 +78,9 @@ defmodule Seed do
       for _ <- 1..jobs, do: AMQP.Basic.publish(channel, "", @queue, "job")
       for _ <- 1..jobs, do: receive(do: (:done -> :ok))
       ms = System.monotonic_time(:millisecond) - start
-      Process.sleep(200)
-      groups(channel, jobs, until, [ms | took])
+      # As long again as one job: groups do not meet.
+      Process.sleep(job_ms)
+      groups(channel, group, until, [ms | took])
     end
   end
 end

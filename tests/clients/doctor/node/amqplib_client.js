@@ -1,5 +1,6 @@
 // amqplib: it leaves Nagle's algorithm on, unless it is told not to.
 
+const http = require('http')
 const amqp = require('amqplib')
 const kit = require('./kit')
 
@@ -22,9 +23,9 @@ async function syncProduce() {
 }
 
 // Takes what waits, and acknowledges each message by itself.
-async function consume(messages, prefetch, socket) {
+async function consume(messages, prefetch) {
   let seen = 0
-  const connection = await connect(kit.STORY, socket)
+  const connection = await connect(kit.STORY, { noDelay: true })
   const channel = await connection.createChannel()
   await channel.assertQueue(kit.STORY)
   for (let i = 0; i < messages; i++) channel.sendToQueue(kit.STORY, body)
@@ -32,6 +33,65 @@ async function consume(messages, prefetch, socket) {
   await channel.consume(kit.STORY, (message) => { seen += 1; channel.ack(message) })
   await kit.untilOver()
   await connection.close()
+  if (!seen) throw new Error('nothing came')
+}
+
+// Somebody else's messages, some each second.
+async function feed(messages) {
+  const connection = await connect('feeder', { noDelay: true })
+  const channel = await connection.createChannel()
+  await channel.assertQueue(kit.STORY)
+  const send = () => {
+    for (let i = 0; i < messages; i++) channel.sendToQueue(kit.STORY, body)
+  }
+  send()
+  setInterval(send, 1000)
+}
+
+// Works off what comes, ten at a time, as fast as it can.
+async function heldBack() {
+  let seen = 0
+  const connection = await connect(kit.STORY, {})
+  const channel = await connection.createChannel()
+  await channel.assertQueue(kit.STORY)
+  await channel.prefetch(10)
+  await channel.consume(kit.STORY, (message) => { seen += 1; channel.ack(message) })
+  await feed(200)
+  await kit.untilOver()
+  if (!seen) throw new Error('nothing came')
+}
+
+// The same with a call, for all that are there, to something that is as far away as the broker.
+async function farDatabase() {
+  let seen = 0
+  const [host, port] = process.env.CLOVERLEAF_NSQD_HTTP.split(':')
+  const agent = new http.Agent({ keepAlive: true, maxSockets: 1 })
+  const call = () => new Promise((resolve, reject) => {
+    const options = { host, port, path: '/ping', agent }
+    const request = http.get(options, (answer) => answer.resume().on('end', resolve))
+    request.setNoDelay(true)
+    request.on('error', reject)
+  })
+  const connection = await connect(kit.STORY, { noDelay: true })
+  const channel = await connection.createChannel()
+  await channel.assertQueue(kit.STORY)
+  await channel.prefetch(10)
+  let waiting = []
+  let works = false
+  await channel.consume(kit.STORY, async (message) => {
+    waiting.push(message)
+    if (works) return
+    works = true
+    while (waiting.length) {
+      const messages = waiting
+      waiting = []
+      await call()
+      for (const message of messages) { seen += 1; channel.ack(message) }
+    }
+    works = false
+  })
+  await feed(200)
+  await kit.untilOver()
   if (!seen) throw new Error('nothing came')
 }
 
@@ -75,9 +135,10 @@ async function good() {
 
 kit.say('amqplib', kit.version('amqplib'))
 kit.main({
-  nagle: () => consume(20000, 10, {}),
+  nagle: heldBack,
+  'far-database': farDatabase,
   'sync-produce': syncProduce,
-  'window-too-small': () => consume(5000, 1, { noDelay: true }),
+  'window-too-small': () => consume(5000, 1),
   'slow-handler': slowHandler,
   good
 })

@@ -1,4 +1,5 @@
-// nsqjs: a reader that takes one message at a time, one that works for too long, and a good one.
+// nsqjs: a reader that takes one message at a time, one that works for too long, a writer over a full
+// link, and a good one.
 
 const nsq = require('nsqjs')
 const kit = require('./kit')
@@ -55,6 +56,30 @@ async function ackDeadline() {
   if (!seen) throw new Error('nothing came')
 }
 
+// What programs send each other: the same names in each, with other values.
+function text(number) {
+  let text = ''
+  while (text.length < 1000) {
+    const value = Math.floor(Math.random() * 1e9)
+    text += `{"order":${number},"customer":"c-${value % 1e6}","amount":${value % 977},"currency":"EUR","state":"paid"}`
+  }
+  return text
+}
+
+// As much as the connection takes; so many at a time, for the program's own sake.
+async function noCompression() {
+  let seen = 0
+  const publisher = await writer(kit.STORY)
+  const send = (number) => publisher.publish('nsqjs-text', text(number), (problem) => {
+    if (problem) throw problem
+    seen += 1
+    send(number + 1)
+  })
+  for (let i = 0; i < 500; i++) send(i)
+  await kit.untilOver()
+  if (!seen) throw new Error('nothing was answered')
+}
+
 async function good() {
   let seen = 0
   const publisher = await writer('good')
@@ -70,4 +95,9 @@ async function good() {
 }
 
 kit.say('nsqjs', kit.version('nsqjs'))
-kit.main({ 'window-too-small': windowTooSmall, 'ack-deadline': ackDeadline, good })
+kit.main({
+  'window-too-small': windowTooSmall,
+  'ack-deadline': ackDeadline,
+  'no-compression': noCompression,
+  good
+})

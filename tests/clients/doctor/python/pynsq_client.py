@@ -1,6 +1,8 @@
-"""pynsq: a reader that takes one message at a time, one that works for too long, and a good one."""
+"""pynsq: a reader that takes one message at a time, writers over a full link, and a good one."""
 
+import itertools
 import os
+import random
 import time as clock
 
 import nsq
@@ -54,6 +56,49 @@ def window_too_small():
     seen = reader("pynsq", lambda message: True, hostname=kit.STORY)
     run(time)
     assert seen, "nothing came"
+
+
+def send(body):
+    """As much as the connection takes; so many at a time, for the program's own sake."""
+    time, writer = kit.Time(), nsq.Writer([NSQD], hostname=kit.STORY)
+    numbers, answers = itertools.count(), []
+
+    def one():
+        writer.pub("pynsq-text", body(next(numbers)), callback=answered)
+
+    def answered(conn, answer):
+        assert answer == b"OK", answer
+        answers.append(answer)
+        one()
+
+    def begin():
+        if any(conn.state == "CONNECTED" for conn in writer.conns.values()):
+            for _ in range(500):
+                one()
+        else:
+            tornado.ioloop.IOLoop.current().call_later(0.05, begin)
+
+    begin()
+    run(time)
+    assert answers, "nothing was answered"
+
+
+@kit.story
+def no_compression():
+    """Each message has the same names, with other values."""
+    line = '{"order":%d,"customer":"c-%06d","amount":%d,"currency":"EUR","state":"paid"}'
+
+    def text(number):
+        values = [random.getrandbits(32) for _ in range(13)]
+        return "".join(line % (number, it % 1000000, it % 977) for it in values).encode()
+
+    send(text)
+
+
+@kit.story
+def noise():
+    """The link is as full, and nothing can be done about it."""
+    send(lambda number: random.randbytes(1000))
 
 
 @kit.story

@@ -6,14 +6,14 @@ use std::thread;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
-use super::lab::{self, Outcome};
+use super::lab::{self, Link, Outcome};
 use super::patients::{Patient, Program};
 use super::{Context, Programs, kafka, queues};
 use crate::install::Tool;
 use crate::workspace::tail;
 
 /// As in `cloverleaf lab healthy`.
-const RTT: &str = "10ms";
+const FAR: Link = Link::far("10ms");
 
 const TOOLS: &[Tool] = &[
     Tool::KafkaPython,
@@ -66,7 +66,7 @@ pub(crate) fn watch(context: &Context, seconds: u32) -> Result<Watched> {
     let (others, in_rust) = thread::scope(|scope| {
         let in_rust = scope.spawn(|| watch_rust(context, seconds));
         let settings = lab::with_tls(context);
-        let others = lab::play(context, RTT, &settings, &commands, &seconds.to_string());
+        let others = lab::play(context, FAR, &settings, &commands, &seconds.to_string());
         let panicked = |_| Err(anyhow!("the thread has panicked"));
         (others, in_rust.join().unwrap_or_else(panicked))
     });

@@ -95,10 +95,28 @@ pub(super) fn with_tls(context: &Context) -> Vec<String> {
 /// In the lab's own network nobody else has it.
 const TLS: &str = "127.0.0.1:9093";
 
+/// What lies between the patients and the broker.
+#[derive(Clone, Copy)]
+pub(super) struct Link {
+    pub(super) rtt: &'static str,
+    /// What goes over it each way, if that is little.
+    pub(super) bandwidth: Option<&'static str>,
+}
+
+impl Link {
+    /// One that carries all there is.
+    pub(super) const fn far(rtt: &'static str) -> Link {
+        Link {
+            rtt,
+            bandwidth: None,
+        }
+    }
+}
+
 /// Plays all of them at once for so many seconds.
 pub(super) fn play(
     context: &Context,
-    rtt: &str,
+    link: Link,
     settings: &[String],
     patients: &[(&Patient, Command)],
     seconds: &str,
@@ -107,7 +125,11 @@ pub(super) fn play(
     let script = folder.path().join("patients.sh");
     std::fs::write(&script, together(patients, folder.path())?)?;
     let mut lab = Command::new(&context.binary);
-    lab.args(["lab", "run", "--json", "--rtt-by", "kernel", "--rtt", rtt]);
+    lab.args(["lab", "run", "--json", "--rtt-by", "kernel"]);
+    lab.args(["--rtt", link.rtt]);
+    if let Some(bandwidth) = link.bandwidth {
+        lab.args(["--bandwidth", bandwidth]);
+    }
     for setting in settings {
         lab.args(["--set", setting]);
     }

@@ -4,6 +4,7 @@ use super::patients::{Expected, Patient, Program, Value};
 
 pub(super) const GO_NSQ: Program = Program::Go("gonsq");
 const PYNSQ: Program = Program::Python("pynsq_client.py");
+const HTTP: Program = Program::Python("http_client.py");
 pub(super) const NSQJS: Program = Program::Node("nsqjs_client.js");
 pub(super) const PIKA: Program = Program::AmqpPython("pika_client.py");
 const AIO_PIKA: Program = Program::AmqpPython("aio_pika_client.py");
@@ -24,6 +25,18 @@ const fn window(client: &'static str, setting: &'static str, code: &'static str)
 /// A confirm after the other.
 const fn sync(client: &'static str, setting: &'static str, code: &'static str) -> Expected {
     Expected::new("sync-produce", client, setting).code(code)
+}
+
+/// A connection that should be compressed.
+const fn compression(
+    client: &'static str,
+    setting: &'static str,
+    value: &'static str,
+    code: &'static str,
+) -> Expected {
+    Expected::new("no-compression", client, setting)
+        .value(Value::Is(value))
+        .code(code)
 }
 
 /// NSQ's clients.
@@ -90,6 +103,49 @@ pub(super) const NSQ: &[Patient] = &[
             .code("messageTimeout: "),
     ),
     Patient::well("nsqjs", NSQJS),
+    Patient::ill(
+        "urllib connects for each message",
+        HTTP,
+        "urllib-each",
+        Expected::new("churn", "urllib", "http.client.HTTPConnection")
+            .code("connection.request(\"POST\", "),
+    )
+    .named(""),
+    Patient::ill(
+        "curl connects for each message",
+        HTTP,
+        "curl-each",
+        Expected::new("churn", "curl", "one curl for many messages").code("/mpub?topic="),
+    )
+    .named(""),
+    Patient::well("a scraper that publishes nothing", HTTP)
+        .playing("scraper")
+        .named(""),
+    Patient::well("HTTP with a connection that stays", HTTP).named(""),
+];
+
+/// Publishers of text that compresses well. The link is as full for the one who compresses it.
+pub(super) const NARROW: &[Patient] = &[
+    Patient::ill(
+        "go-nsq sends text as it is",
+        GO_NSQ,
+        "no-compression",
+        compression("go-nsq", "Config.Deflate", "true", "config.Deflate = true"),
+    ),
+    Patient::ill(
+        "pynsq sends text as it is",
+        PYNSQ,
+        "no-compression",
+        compression("pynsq", "deflate", "True", "deflate=True"),
+    ),
+    Patient::ill(
+        "nsqjs sends text as it is",
+        NSQJS,
+        "no-compression",
+        compression("nsqjs", "deflate", "true", "deflate: true"),
+    ),
+    Patient::well("go-nsq compresses", GO_NSQ).playing("compression"),
+    Patient::well("pynsq sends what does not compress", PYNSQ).playing("noise"),
 ];
 
 /// AMQP's clients.
@@ -159,6 +215,15 @@ pub(super) const AMQP: &[Patient] = &[
         "window-too-small",
         window("amqplib", "prefetch", "channel.prefetch("),
     ),
+    Patient::ill(
+        "amqplib's acknowledgements are held back",
+        AMQPLIB,
+        "nagle",
+        Expected::new("nagle", "amqplib", "noDelay")
+            .value(Value::Is("true"))
+            .code("amqp.connect(url, { noDelay: true })"),
+    ),
+    Patient::well("amqplib with a database as far away", AMQPLIB).playing("far-database"),
     Patient::well("amqplib", AMQPLIB),
     Patient::ill(
         "amqp091-go waits for each confirm",

@@ -3,6 +3,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"math/rand"
 	"os"
 	"sync/atomic"
 	"time"
@@ -96,6 +98,43 @@ func ackDeadline() {
 	until(consumer("go-nsq-slow", config, 4, 1500*time.Millisecond))
 }
 
+// What programs send each other: the same names in each, with other values.
+func text(number int) []byte {
+	body := make([]byte, 0, 1400)
+	for len(body) < 1200 {
+		value := rand.Uint32()
+		body = fmt.Appendf(body, `{"order":%d,"customer":"c-%06d","amount":%d,"currency":"EUR","state":"paid"}`,
+			number, value%1000000, value%977)
+	}
+	return body
+}
+
+// As much text as the connection takes; so many at a time, for the program's own sake.
+func send(config *nsq.Config) {
+	// The link is another's, too: a write may wait for longer than a second.
+	config.WriteTimeout = 10 * time.Second
+	producer, err := nsq.NewProducer(nsqd, config)
+	kit.Check(err)
+	producer.SetLoggerLevel(nsq.LogLevelMax)
+	done := make(chan *nsq.ProducerTransaction, 500)
+	for number := 0; !kit.IsOver(); number++ {
+		if number >= cap(done) {
+			kit.Check((<-done).Error)
+		}
+		kit.Check(producer.PublishAsync("go-nsq-text", text(number), done))
+	}
+}
+
+func noCompression() {
+	send(config())
+}
+
+func compression() {
+	config := config()
+	config.Deflate = true
+	send(config)
+}
+
 func churn() {
 	for !kit.IsOver() {
 		producer := producer(kit.Story)
@@ -129,6 +168,8 @@ func main() {
 		"hoarding":         hoarding,
 		"ack-deadline":     ackDeadline,
 		"churn":            churn,
+		"no-compression":   noCompression,
+		"compression":      compression,
 		"good":             good,
 	})
 }

@@ -1,0 +1,206 @@
+//! How long single messages were worked on, as far as a look a second tells them apart.
+//!
+//! ```text
+//! looks   |         |         |         |         |
+//! acks          x x                  x x
+//! log                2 of J              2 of 2 J       (since the look before)
+//! ```
+//!
+//! Work of less than a tenth of a second is not in it, and neither is that of a client that does so
+//! much at once that looks do not tell it apart: windows are for that.
+
+use std::collections::VecDeque;
+
+use cloverleaf_telemetry::HistogramSnapshot;
+
+/// The bucket of work that is logged: it begins with 2^17 microseconds.
+const SLOW_BUCKET: u16 = 120;
+
+/// Entries that are kept: two dozen groups of jobs, of most clients.
+const ENTRIES_MAX: usize = 48;
+
+/// Entries that a look may add, and acknowledgements.
+const ADDED_MAX: usize = 8;
+const ACKS_MAX: u64 = 256;
+
+/// Messages that took about the same, and were acknowledged between two looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Acked {
+    /// The look before, and the one at which it was seen.
+    pub(crate) since_us: u64,
+    pub(crate) at_us: u64,
+    pub(crate) latency_us: u64,
+    pub(crate) count: u64,
+}
+
+/// The last of them.
+#[derive(Debug, Default)]
+pub(crate) struct AckLog {
+    looked_us: u64,
+    /// Counts of the slow buckets, and the sum of all, as they were then.
+    slow: Vec<(u16, u64)>,
+    sum: u64,
+    entries: VecDeque<Acked>,
+    /// Of what was delivered since then everything is in it.
+    pub(crate) whole_since_us: u64,
+}
+
+impl AckLog {
+    /// Of a connection that was opened then, and has done nothing before.
+    pub(crate) fn since(opened_us: u64) -> AckLog {
+        AckLog {
+            looked_us: opened_us.max(1),
+            ..AckLog::default()
+        }
+    }
+
+    /// Looks at all latencies of a connection. What is there already at the first
+    /// look is nothing new.
+    pub(crate) fn look(&mut self, latencies: &HistogramSnapshot, now_us: u64) {
+        let buckets = latencies.buckets();
+        let first = buckets.partition_point(|(bucket, _)| *bucket < SLOW_BUCKET);
+        let since_us = std::mem::replace(&mut self.looked_us, now_us);
+        let is_first = since_us == 0;
+        let sum_before = std::mem::replace(&mut self.sum, latencies.sum());
+        if self.slow == buckets[first..] {
+            self.whole_since_us = if is_first {
+                now_us
+            } else {
+                self.whole_since_us
+            };
+            return;
+        }
+        let before = std::mem::replace(&mut self.slow, buckets[first..].to_vec());
+        let mut added = Vec::new();
+        let mut is_known = !is_first;
+        for (bucket, count) in &self.slow {
+            let at = before.binary_search_by_key(bucket, |(bucket, _)| *bucket);
+            let known = at.map_or(0, |at| before[at].1);
+            match count.checked_sub(known) {
+                Some(0) => {}
+                Some(count) => added.push((*bucket, count)),
+                None => is_known = false,
+            }
+        }
+        let acks: u64 = added.iter().map(|(_, count)| count).sum();
+        if !is_known || added.len() > ADDED_MAX || acks > ACKS_MAX {
+            self.entries.clear();
+            self.whole_since_us = now_us;
+            return;
+        }
+        let gained_us = latencies.sum().wrapping_sub(sum_before);
+        let is_one = added.len() == 1;
+        for (bucket, count) in added {
+            let one = HistogramSnapshot::from_buckets(vec![(bucket, count)], 0, u64::MAX);
+            let middle_us = one.map_or(0, |one| one.quantile(0.5));
+            // If there is one bucket only, the mean is exact.
+            let mean_us = gained_us / count;
+            let is_mean = is_one && mean_us.abs_diff(middle_us) <= middle_us / 12;
+            if self.entries.len() == ENTRIES_MAX {
+                let oldest = self.entries.pop_front();
+                let at_us = oldest.map_or(0, |oldest| oldest.at_us);
+                self.whole_since_us = self.whole_since_us.max(at_us);
+            }
+            self.entries.push_back(Acked {
+                since_us,
+                at_us: now_us,
+                latency_us: if is_mean { mean_us } else { middle_us },
+                count,
+            });
+        }
+    }
+
+    /// Forgets what it knows, and gives the memory back.
+    pub(crate) fn forget(&mut self) {
+        self.entries = VecDeque::new();
+        self.whole_since_us = self.looked_us;
+    }
+
+    /// What it knows, oldest first.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Acked> {
+        self.entries.iter()
+    }
+
+    /// How much memory it takes beside itself.
+    pub(crate) fn len_bytes(&self) -> usize {
+        size_of::<(u16, u64)>() * self.slow.capacity()
+            + size_of::<Acked>() * self.entries.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use cloverleaf_telemetry::{Probe, Protocol, Registry};
+
+    use super::*;
+
+    const S: u64 = 1_000_000;
+
+    /// With which the first bucket begins.
+    const SLOW_US: u64 = 1 << 17;
+
+    fn look(log: &mut AckLog, probe: &Probe, now_us: u64) {
+        log.look(&probe.snapshot(|_| None).histograms.ack_latency_us, now_us);
+    }
+
+    fn probe() -> Probe {
+        Registry::new().open(Protocol::Amqp, SocketAddr::from(([127, 0, 0, 1], 9)), 1)
+    }
+
+    #[test]
+    fn slow_work_is_logged_with_its_time_and_quick_work_is_not() {
+        let (probe, mut log) = (probe(), AckLog::default());
+        probe.acked_many(1, 9 * S);
+        look(&mut log, &probe, S);
+        probe.acked_many(2, 3 * S);
+        look(&mut log, &probe, 2 * S);
+        probe.acked_many(1, SLOW_US - 1);
+        look(&mut log, &probe, 3 * S);
+        probe.acked_many(1, SLOW_US);
+        look(&mut log, &probe, 5 * S);
+        let seen: Vec<_> = log.entries().copied().collect();
+        let entry = |since_us, at_us, latency_us, count| Acked {
+            since_us,
+            at_us,
+            latency_us,
+            count,
+        };
+        let expected = [entry(S, 2 * S, 3 * S, 2), entry(3 * S, 5 * S, SLOW_US, 1)];
+        assert_eq!(seen, expected);
+        assert_eq!(log.whole_since_us, S);
+    }
+
+    #[test]
+    fn times_that_come_together_are_told_apart_about() {
+        let (probe, mut log) = (probe(), AckLog::default());
+        look(&mut log, &probe, S);
+        probe.acked_many(2, S);
+        probe.acked_many(1, 2 * S);
+        look(&mut log, &probe, 2 * S);
+        let seen: Vec<_> = log.entries().map(|it| (it.latency_us, it.count)).collect();
+        for ((latency_us, count), expected) in seen.into_iter().zip([(S, 2), (2 * S, 1)]) {
+            assert!(
+                latency_us.abs_diff(expected.0) <= expected.0 / 16,
+                "{latency_us}"
+            );
+            assert_eq!(count, expected.1);
+        }
+    }
+
+    #[test]
+    fn a_log_is_bounded_and_says_what_it_lost() {
+        let (probe, mut log) = (probe(), AckLog::default());
+        for second in 1..=100 {
+            look(&mut log, &probe, second * S);
+            probe.acked_many(1, S);
+        }
+        assert_eq!(log.entries().count(), ENTRIES_MAX);
+        assert_eq!(log.whole_since_us, 52 * S);
+        assert!(log.len_bytes() < 4096);
+        probe.acked_many(ACKS_MAX + 1, S);
+        look(&mut log, &probe, 101 * S);
+        assert_eq!((log.entries().count(), log.whole_since_us), (0, 101 * S));
+    }
+}
