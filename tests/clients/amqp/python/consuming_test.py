@@ -5,7 +5,7 @@ import threading
 import admin
 from kit import (
     ORIGINAL, Consumer, Skip, channel, check, connected, consumers, count, drain, get, main, name,
-    parameters, pika, publish, pump, queue, refused, same, wait_for,
+    parameters, pika, publish, pump, queue, refused, same, settled, until_refused, wait_for,
 )
 
 
@@ -37,15 +37,13 @@ def a_window_for_each_consumer():
         one = Consumer(on, title)
         on.basic_qos(prefetch_count=5)
         two = Consumer(on, title)
-        pump(on)
-        same((len(one.got), len(two.got)), (3, 5), "without an acknowledgement")
+        settled(lambda: (len(one.got), len(two.got)), (3, 5), "without an acknowledgement", on)
         one.ack(one.got[0])
         two.ack(two.got[1])
-        pump(on)
-        same((len(one.got), len(two.got)), (4, 6), "one more each")
+        settled(lambda: (len(one.got), len(two.got)), (4, 6), "one more each", on)
         on.basic_ack(0, multiple=True)
-        pump(on)
-        same(len(one.got) + len(two.got), 18, "all acknowledged, and the windows full again")
+        settled(lambda: len(one.got) + len(two.got), 18,
+                "all acknowledged, and the windows full again", on)
 
 
 @check
@@ -56,11 +54,13 @@ def a_window_for_the_channel():
         publish(on, second, *numbers(10))
         on.basic_qos(prefetch_count=4, global_qos=True)
         one, two = Consumer(on, first), Consumer(on, second)
-        pump(on)
-        same(len(one.got) + len(two.got), 4, "all consumers of the channel together")
+
+        def both():
+            return len(one.got) + len(two.got)
+
+        settled(both, 4, "all consumers of the channel together", on)
         on.basic_ack(0, multiple=True)
-        pump(on)
-        same(len(one.got) + len(two.got), 8, "and four more")
+        settled(both, 8, "and four more", on)
         # Both limits hold: a narrower one for each consumer.
         on.basic_qos(prefetch_count=1)
         third = queue(on)
@@ -69,8 +69,7 @@ def a_window_for_the_channel():
         on.basic_cancel(two.tag)
         on.basic_ack(0, multiple=True)
         narrow = Consumer(on, third)
-        pump(on)
-        same(len(narrow.got), 1, "with a window of 1 of its own")
+        settled(lambda: len(narrow.got), 1, "with a window of 1 of its own", on)
 
 
 @check
@@ -96,8 +95,8 @@ def messages_are_shared_evenly():
             other.basic_qos(prefetch_count=10)
             all_of_them.append(Consumer(other, title))
         publish(on, title, *numbers(40))
-        pump(on, seconds=1)
-        same([len(consumer.got) for consumer in all_of_them], [10] * 4, "each one's share")
+        settled(lambda: [len(consumer.got) for consumer in all_of_them], [10] * 4,
+                "each one's share", on)
 
 
 @check
@@ -176,14 +175,14 @@ def tags_that_are_not_known():
     ]:
         with refused(406, "PRECONDITION_FAILED - unknown delivery tag 99"), channel() as on:
             use(on)
-            pump(on, seconds=2)
+            until_refused(on)
     with refused(406, "unknown delivery tag 1"), channel() as on:
         title = queue(on)
         publish(on, title, b"once")
         got = get(on, title, auto_ack=False)
         on.basic_ack(got.method.delivery_tag)
         on.basic_ack(got.method.delivery_tag)
-        pump(on, seconds=2)
+        until_refused(on)
 
 
 @check
@@ -195,7 +194,7 @@ def tags_belong_to_their_channel():
         got = get(one, title, auto_ack=False)
         with refused(406, "unknown delivery tag"):
             two.basic_ack(got.method.delivery_tag)
-            pump(two, seconds=2)
+            until_refused(two)
         one.basic_ack(got.method.delivery_tag)
         same(count(one, title), 0, "left")
 
@@ -269,6 +268,7 @@ def consumer_tags():
                 raw._consumers.pop("twice", None)
                 raw.basic_consume(title, print, consumer_tag="twice", callback=answers.append)
                 pump(on)
+            until_refused(on)
 
 
 @check
@@ -297,8 +297,8 @@ def consumers_of_higher_priority_come_first():
             on.basic_qos(prefetch_count=2)
             found[priority] = Consumer(on, title, arguments={"x-priority": priority})
         publish(out, title, *numbers(5))
-        pump(out, seconds=0.6)
-        same({p: len(c.got) for p, c in found.items()}, {10: 2, 5: 2, 0: 1}, "each one's share")
+        settled(lambda: {p: len(c.got) for p, c in found.items()}, {10: 2, 5: 2, 0: 1},
+                "each one's share", out)
 
 
 @check
@@ -361,7 +361,7 @@ def direct_reply_to():
             pass
     with refused(406, "fast reply consumer does not exist"), channel() as on:
         publish(on, queue(on), b"x", reply_to="amq.rabbitmq.reply-to")
-        pump(on, seconds=2)
+        until_refused(on)
     with refused(406, "reply consumer cannot acknowledge"), channel() as on:
         Consumer(on, "amq.rabbitmq.reply-to")
 
@@ -416,8 +416,8 @@ def a_command_while_it_runs_changes_who_gets_what():
             on.basic_qos(prefetch_count=10)
             all_of_them.append(Consumer(on, title))
         publish(out, title, *numbers(12))
-        pump(out, seconds=0.5)
-        same(sorted(len(consumer.got) for consumer in all_of_them), [2, 10], "fill-first")
+        settled(lambda: sorted(len(consumer.got) for consumer in all_of_them), [2, 10],
+                "fill-first", out)
         out.queue_delete(title)
 
 

@@ -4,7 +4,7 @@ import pika
 
 from kit import (
     PERSISTENT, Consumer, channel, check, connected, count, drain, exchange, get, main, name,
-    publish, pump, queue, refused, same, wait_for,
+    publish, pump, queue, refused, same, until_refused, wait_for,
 )
 
 
@@ -177,7 +177,7 @@ def carbon_copies():
             same(got.method.routing_key, to, "the key is the message's own")
     with refused(406, "invalid message"), channel() as on:
         publish(on, queue(on), b"wrong", headers={"CC": "not a list"})
-        pump(on)
+        until_refused(on)
 
 
 @check
@@ -191,7 +191,7 @@ def internal_exchange_takes_no_publishes():
         same(get(on, title).body, b"through", "by way of another")
         with refused(403, f"cannot publish to internal exchange '{inner}' in vhost '/'"):
             publish(on, "", b"directly", through=inner)
-            pump(on)
+            until_refused(on)
 
 
 @check
@@ -251,7 +251,7 @@ def what_may_not_be_deleted():
         on.exchange_delete(title)
         with refused(404, f"no exchange '{title}' in vhost '/'"):
             publish(on, "key", b"nowhere", through=title)
-            pump(on)
+            until_refused(on)
 
 
 @check

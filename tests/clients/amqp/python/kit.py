@@ -27,6 +27,8 @@ ORIGINAL = os.environ.get("AMQP_ORIGINAL") == "1"
 PERSISTENT = 2
 # How long a check looks on when nothing more may come.
 QUIET_S = 0.3
+# In this time comes what comes at all.
+COMES_S_MAX = 20
 
 Got = collections.namedtuple("Got", "method properties body")
 
@@ -102,7 +104,7 @@ def get(on, title, auto_ack=True):
     def one():
         method, properties, body = on.basic_get(title, auto_ack=auto_ack)
         return method and Got(method, properties, body)
-    return wait_for(one, f"{title} has a message", 10)
+    return wait_for(one, f"{title} has a message", COMES_S_MAX)
 
 
 def told_of(title):
@@ -145,6 +147,20 @@ def pump(*channels, seconds=QUIET_S):
             on.connection.process_data_events(time_limit=0.01)
             if isinstance(on._closing_reason, ChannelClosedByBroker):
                 raise on._closing_reason
+
+
+def settled(found, expected, what, *channels):
+    """Works until `found()` is what is expected, and looks on for a while whether it stays so."""
+    deadline = time.monotonic() + COMES_S_MAX
+    while found() != expected and time.monotonic() < deadline:
+        pump(*channels, seconds=0.02)
+    pump(*channels)
+    same(found(), expected, what)
+
+
+def until_refused(*channels):
+    """Works until the broker closes one of them, which raises, or has had time enough for that."""
+    pump(*channels, seconds=COMES_S_MAX)
 
 
 class Consumer:
