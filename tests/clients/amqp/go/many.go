@@ -14,7 +14,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// everybodyAtOnce: nothing is lost, nothing comes twice, each publisher's order is kept.
+// everybodyAtOnce: nothing is lost, nothing comes twice, and what a consumer gets of a publisher
+// comes in its order.
 func everybodyAtOnce(ctx context.Context) error {
 	const publishers, consumers, each = 20, 20, 500
 	connection, channel, err := open()
@@ -45,6 +46,7 @@ func everybodyAtOnce(ctx context.Context) error {
 				if err != nil {
 					return err
 				}
+				next := [publishers]int{}
 				for {
 					select {
 					case <-done:
@@ -56,6 +58,14 @@ func everybodyAtOnce(ctx context.Context) error {
 						if _, twice := seen.LoadOrStore(string(got.Body), true); twice {
 							return fmt.Errorf("%s came twice", got.Body)
 						}
+						var publisher, number int
+						if _, err := fmt.Sscanf(string(got.Body), "%d-%d", &publisher, &number); err != nil {
+							return err
+						}
+						if number < next[publisher] {
+							return fmt.Errorf("%s came after %d of the same", got.Body, next[publisher]-1)
+						}
+						next[publisher] = number + 1
 						if err := got.Ack(false); err != nil {
 							return err
 						}
