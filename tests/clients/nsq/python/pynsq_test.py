@@ -40,7 +40,9 @@ TLS = {
     "tls_v1": True,
     "tls_options": {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": os.environ["NSQ_TLS_CA"]},
 }
-CHECK_S_MAX = 30
+# Only what hangs takes so long; a machine that is slow and busy does not decide.
+CHECK_S_MAX = 300
+WAIT_S_MAX = 100
 numbers = itertools.count()
 checks = []
 
@@ -55,7 +57,7 @@ def new_topic():
 
 
 async def wait_for(condition, what):
-    deadline = time.monotonic() + CHECK_S_MAX
+    deadline = time.monotonic() + WAIT_S_MAX
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain until {what}"
         await asyncio.sleep(0.005)
@@ -71,7 +73,7 @@ async def publish(writer, command, *arguments):
     """Returns the broker's answer; pynsq's own future is done once the command is written."""
     answer = asyncio.get_running_loop().create_future()
     getattr(writer, command)(*arguments, callback=lambda conn, data: answer.set_result(data))
-    return await asyncio.wait_for(answer, CHECK_S_MAX)
+    return await asyncio.wait_for(answer, WAIT_S_MAX)
 
 
 class Collector:
@@ -193,7 +195,7 @@ async def touch_prevents_the_timeout():
 
     async def work(message):
         for _ in range(5):
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(1.2)
             message.touch()
         message.finish()
         done.append(message)
@@ -202,7 +204,7 @@ async def touch_prevents_the_timeout():
         message.enable_async()
         asyncio.ensure_future(work(message))
 
-    collector = Collector(topic, decide, msg_timeout=1)
+    collector = Collector(topic, decide, msg_timeout=4)
     await wait_for(lambda: done, "the message is finished")
     assert await collector.until(1) == [(b"kept", 1)], "touched, and delivered again all the same"
 
@@ -306,7 +308,7 @@ async def main():
             print(f"skip {name}: python-snappy could not be installed")
             continue
         try:
-            await asyncio.wait_for(function(), 2 * CHECK_S_MAX)
+            await asyncio.wait_for(function(), CHECK_S_MAX)
             print(f"ok {name}", flush=True)
         except Exception as error:
             failed = True

@@ -20,7 +20,7 @@ import (
 const (
 	producers     = 16
 	perProducer   = 2000
-	secondsMax    = 60
+	secondsMax    = 120
 	batchMessages = 10
 )
 
@@ -80,6 +80,14 @@ func check(name string, body func(topic string) string) {
 	}
 }
 
+// newConfig leaves a busy machine more time than the library's one second.
+func newConfig() *nsq.Config {
+	config := nsq.NewConfig()
+	config.DialTimeout = 20 * time.Second
+	config.WriteTimeout = 20 * time.Second
+	return config
+}
+
 type consumer struct {
 	handlers, window int
 	set              func(*nsq.Config)
@@ -90,7 +98,7 @@ func run(topic string, consumers []consumer, before func(*nsq.Message) error, or
 	book := ledger.New(producers)
 	reader := book.Reader()
 	for _, c := range consumers {
-		config := nsq.NewConfig()
+		config := newConfig()
 		config.MaxInFlight = c.window
 		config.LookupdPollInterval = 200 * time.Millisecond
 		if c.set != nil {
@@ -124,7 +132,7 @@ func run(topic string, consumers []consumer, before func(*nsq.Message) error, or
 		group.Add(1)
 		go func(p int) {
 			defer group.Done()
-			config := nsq.NewConfig()
+			config := newConfig()
 			if consumers[0].set != nil {
 				consumers[0].set(config)
 			}
