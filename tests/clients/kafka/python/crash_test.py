@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException, TopicPartition  # noqa: E402
 from own_broker import Broker  # noqa: E402
 
 confluent_kit.BROKER = harness.BROKER
-harness.CHECK_S_MAX = 60 + 30 * rounds
+harness.CHECK_S_MAX = 300 + 30 * rounds
 PARTITIONS = 3
 # What makes a client wait longer than a broker takes to come back is no test of the broker.
 PATIENT = {

@@ -19,7 +19,8 @@ import traceback
 BROKER = os.environ.get("KAFKA", "127.0.0.1:9092")
 TLS = os.environ.get("KAFKA_TLS", "")
 TLS_CA = os.environ.get("KAFKA_TLS_CA", "")
-CHECK_S_MAX = int(os.environ.get("CHECK_S_MAX", "60"))
+# Only what hangs takes so long; a machine that is slow and busy does not decide.
+CHECK_S_MAX = int(os.environ.get("CHECK_S_MAX", "300"))
 
 _checks = []
 _numbers = itertools.count()
@@ -27,6 +28,11 @@ _numbers = itertools.count()
 
 class Skip(Exception):
     """The check has no meaning here; the message says why."""
+
+
+class TookTooLong(BaseException):
+    """The check's time is over. No `except` of a check or a library is meant to take it: a
+    TimeoutError would be one of the errors that they expect."""
 
 
 def check(function):
@@ -60,7 +66,7 @@ def shorten(value):
 
 
 def _timed_out(signum, frame):
-    raise TimeoutError(f"took longer than {CHECK_S_MAX} s")
+    raise TookTooLong(f"took longer than {CHECK_S_MAX} s")
 
 
 def main():
@@ -79,7 +85,7 @@ def main():
                 function()
         except Skip as why:
             print(f"skip {title}: {why}", flush=True)
-        except Exception as error:
+        except (Exception, TookTooLong) as error:
             failed = True
             traceback.print_exc()
             why = " ".join(f"{type(error).__name__}: {error}".split())

@@ -17,7 +17,7 @@ def are_made():
     for first in range(0, TOPICS, 200):
         some = [NewTopic(topic, PARTITIONS, 1) for topic in topics[first:first + 200]]
         for future in client.create_topics(some).values():
-            future.result(timeout=60)
+            future.result(timeout=120)
     found = client.list_topics(timeout=30).topics
     same(sum(len(found[topic].partitions) for topic in topics), TOPICS * PARTITIONS, "partitions")
 
@@ -31,7 +31,7 @@ def are_written_to():
             for partition in range(PARTITIONS):
                 out.produce(topic, b"%d" % round_, partition=partition, on_delivery=reports)
             out.poll(0)
-    same(out.flush(50), 0, "messages left")
+    same(out.flush(200), 0, "messages left")
     same(reports.codes()[:3], [], "errors")
     same(len(reports.messages), 3 * TOPICS * PARTITIONS, "messages")
 
@@ -40,7 +40,7 @@ def are_written_to():
 def are_read_by_one_consumer():
     client = consumer()
     client.assign([TopicPartition(t, p, 0) for t in topics for p in range(PARTITIONS)])
-    messages = read(client, 3 * TOPICS * PARTITIONS, seconds=50)
+    messages = read(client, 3 * TOPICS * PARTITIONS, seconds=200)
     by_partition = {}
     for message in messages:
         by_partition.setdefault((message.topic(), message.partition()), []).append(message.value())
@@ -57,8 +57,8 @@ def are_shared_by_a_group():
     settings = {"fetch.wait.max.ms": 20}
     members = [Member([f"^{PREFIX}-.*"], group, **settings) for _ in range(2)]
     half = TOPICS * PARTITIONS // 2
-    wait_for(lambda: [len(m.assigned) for m in members] == [half, half], "each has half", 50)
-    wait_for(lambda: sum(len(m.values) for m in members) >= 6 * half, "all has come", 50)
+    wait_for(lambda: [len(m.assigned) for m in members] == [half, half], "each has half", 120)
+    wait_for(lambda: sum(len(m.values) for m in members) >= 6 * half, "all has come", 120)
     for member in members:
         member.stop()
 
@@ -67,7 +67,7 @@ def are_shared_by_a_group():
 def some_are_deleted():
     client, some = admin(), topics[:200]
     for future in client.delete_topics(some, operation_timeout=30).values():
-        future.result(timeout=60)
+        future.result(timeout=120)
     left = client.list_topics(timeout=30).topics
     same([topic for topic in topics if topic in left], topics[200:], "topics left")
 

@@ -36,7 +36,7 @@ def run(tool, *arguments, text="", fails=False, with_errors=True):
     address = ["--bootstrap-server", BROKER]
     # This one wants its verb first.
     command += [*arguments, *address] if tool == "kafka-cluster" else [*address, *arguments]
-    result = subprocess.run(command, input=text, text=True, capture_output=True, timeout=50)
+    result = subprocess.run(command, input=text, text=True, capture_output=True, timeout=150)
     printed = result.stdout + result.stderr
     # Some end with 0 after an error.
     failed = result.returncode != 0 or "Exception" in printed
@@ -57,7 +57,7 @@ def produce(topic, lines, *arguments):
 
 
 def consume(topic, count, *arguments):
-    limits = ["--max-messages", str(count), "--timeout-ms", "20000"]
+    limits = ["--max-messages", str(count), "--timeout-ms", "60000"]
     return run("kafka-console-consumer", "--topic", topic, "--from-beginning", *limits, *arguments,
                with_errors=False).splitlines()
 
@@ -222,7 +222,7 @@ def performance_tools():
                "--record-size", "100", "--throughput", "-1", "--command-property", "acks=all")
     assert "20000 records sent" in text, text
     text = run("kafka-consumer-perf-test", "--topic", topic, "--num-records", "20000",
-               "--timeout", "20000")
+               "--timeout", "60000")
     same(text.splitlines()[-1].split(", ")[4], "20000", "records consumed")
     text = run("kafka-e2e-latency", "--topic", create(), "--num-records", "200",
                "--producer-acks", "all", "--record-size", "100")

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// CheckMax is how long a check may take.
-const CheckMax = 60 * time.Second
+// CheckMax is how long a check may take. Only what hangs takes so long; a machine that
+// is slow and busy does not decide.
+const CheckMax = 300 * time.Second
 
 // Check is one named check.
 type Check struct {
