@@ -15,7 +15,8 @@ from harness import check, main, same, wait_for
 VALUE_BYTES = 30_000
 ROUNDS = 6
 KEYS = 24
-TOMBSTONES_KEPT_MS = 6000
+# So long that a slow machine reads the log often enough to see one.
+TOMBSTONES_KEPT_MS = 15_000
 SETTINGS = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1 << 20),
@@ -45,9 +46,9 @@ def read_from_start(topic):
     _, end = client.get_watermark_offsets(at, timeout=30)
     client.assign([at])
     messages = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while client.position([at])[0].offset < end:
-        assert time.monotonic() < deadline, f"{client.position([at])[0].offset} of {end} in 30 s"
+        assert time.monotonic() < deadline, f"{client.position([at])[0].offset} of {end} in 60 s"
         for message in client.consume(100, 0.1):
             assert message.error() is None, message.error()
             messages.append(message)
@@ -80,7 +81,7 @@ def old_values_go_and_the_newest_stay():
         assert all(len(m.value()) > VALUE_BYTES for m in newest.values())
         return len(messages) == KEYS
 
-    wait_for(newest_only, "each key has one value", 45)
+    wait_for(newest_only, "each key has one value", 120)
     rest = []
     while len({m.key() for m in rest if m.key() in places and number_of(m) == ROUNDS - 1}) < KEYS:
         rest += confluent_kit.read(follower, 1)
@@ -113,7 +114,7 @@ def a_tombstone_is_seen_and_then_goes():
             states.append(now)
         return now == []
 
-    wait_for(is_gone, "the tombstone is gone", 50)
+    wait_for(is_gone, "the tombstone is gone", 200)
     # False: the value, True: its tombstone. The value never comes without the tombstone.
     same([s for s in states if s not in ([False, True], [True], [])], [], "other states")
     same(states[-2:], [[True], []], "the tombstone alone, then nothing")

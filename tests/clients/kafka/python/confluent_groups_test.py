@@ -1,6 +1,5 @@
 """confluent-kafka (librdkafka): consumer groups. Runs with librdkafka 1.9 and with 2.x."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -131,11 +130,14 @@ def a_member_that_dies():
     settings = ["--dies", topic, group]
     other = subprocess.Popen(
         [sys.executable, __file__, *settings], stdout=subprocess.PIPE, text=True)
-    same(other.stdout.readline().strip(), "has 4", "what the other process says")
-    survivor = Member([topic], group, **SESSION)
-    wait_for(lambda: len(survivor.assigned) == 2, "both have two")
-    os.kill(other.pid, signal.SIGKILL)
-    other.wait()
+    try:
+        same(other.stdout.readline().strip(), "has 4", "what the other process says")
+        survivor = Member([topic], group, **SESSION)
+        wait_for(lambda: len(survivor.assigned) == 2, "both have two")
+    finally:
+        # With it alive, whoever reads what this program prints would wait for its end, too.
+        other.kill()
+        other.wait()
     wait_for(lambda: len(survivor.assigned) == 4, "the survivor has all", seconds=20)
     survivor.stop()
 
@@ -145,13 +147,21 @@ def a_member_that_dies_in_a_rebalance():
     topic, group = create(partitions=4), name("group")
     survivor = Member([topic], group, **SESSION)
     wait_for(lambda: len(survivor.assigned) == 4, "the first has all")
+
+    def revokes():
+        return sum(kind == "revoke" for kind, _ in survivor.events)
+
     for _ in range(3):
+        # The rebalance of the turn before may go on; this turn is about the next one.
+        wait_for(lambda: survivor.events[-1][0] == "assign", "the survivor has its part", 60)
+        before = revokes()
         other = subprocess.Popen(
             [sys.executable, __file__, "--dies", topic, group], stdout=subprocess.PIPE, text=True)
-        revokes = len(survivor.events)
-        wait_for(lambda: len(survivor.events) > revokes, "the rebalance has begun")
-        os.kill(other.pid, signal.SIGKILL)
-        other.wait()
+        try:
+            wait_for(lambda: revokes() > before, "the rebalance has begun")
+        finally:
+            other.kill()
+            other.wait()
     wait_for(lambda: len(survivor.assigned) == 4, "the survivor has all", seconds=30)
     survivor.stop()
 

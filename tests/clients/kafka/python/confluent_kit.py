@@ -129,6 +129,7 @@ class Member(threading.Thread):
     def __init__(self, topics, group, **settings):
         super().__init__(daemon=True)
         self.client = consumer(group_id=group, **settings)
+        # A new set each time: another thread may be looking through the one that it has taken.
         self.assigned = set()
         self.events = []
         self.values = []
@@ -140,15 +141,15 @@ class Member(threading.Thread):
 
     def on_assign(self, client, partitions):
         self.events.append(("assign", len(partitions)))
-        self.assigned |= {(p.topic, p.partition) for p in partitions}
+        self.assigned = self.assigned | {(p.topic, p.partition) for p in partitions}
 
     def on_revoke(self, client, partitions):
         self.events.append(("revoke", len(partitions)))
-        self.assigned -= {(p.topic, p.partition) for p in partitions}
+        self.assigned = self.assigned - {(p.topic, p.partition) for p in partitions}
 
     def on_lost(self, client, partitions):
         self.events.append(("lost", len(partitions)))
-        self.assigned -= {(p.topic, p.partition) for p in partitions}
+        self.assigned = self.assigned - {(p.topic, p.partition) for p in partitions}
 
     def run(self):
         try:

@@ -185,6 +185,17 @@ def a_consumer_waits_for_what_comes():
     assert sorted(took)[10] < 0.25, f"median of {sorted(took)[10]:.3f} s until a message came"
 
 
+def reaches_end(client):
+    """The client tells that it has read all."""
+    deadline = time.monotonic() + 30
+    while True:
+        message = client.poll(0.2)
+        if message is not None:
+            same(message.error() and message.error().code(), KafkaError._PARTITION_EOF, "the end")
+            return
+        assert time.monotonic() < deadline, "the end is not reached"
+
+
 @check
 def assign_and_seek():
     topic = create()
@@ -196,10 +207,15 @@ def assign_and_seek():
     same([m.value() for m in read(client, 10)], [b"%d" % n for n in range(90, 100)], "from 90")
     client.seek(TopicPartition(topic, 0, OFFSET_BEGINNING))
     same(read(client, 1)[0].value(), b"0", "from the beginning")
+    client.close()
+    # The client asks where the end is, and behind a Fetch that waits it hears of it late.
+    client = consumer(enable_partition_eof=True)
     client.assign([TopicPartition(topic, 0, OFFSET_END)])
+    reaches_end(client)
     same(client.poll(1), None, "nothing after the end")
     produce_all(topic, [b"new"])
     same(read(client, 1)[0].value(), b"new", "what came after the end")
+    reaches_end(client)
     client.pause([TopicPartition(topic, 0)])
     produce_all(topic, [b"while paused"])
     same(client.poll(0.5), None, "a paused partition")

@@ -155,7 +155,7 @@ def administration():
     produce(topic, [b"x"])
     consume(topic, 1, group_id=consume_group)
     wait_for(lambda: consume_group in repr(admin.list_groups()), "the group is listed")
-    admin.delete_groups([consume_group])
+    same(admin.delete_groups([consume_group]), {consume_group: "OK"}, "deleted groups")
     assert admin.describe_cluster()
     assert admin.describe_log_dirs()
     admin.delete_topics([topic])

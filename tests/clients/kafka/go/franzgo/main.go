@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -40,6 +41,8 @@ func main() {
 func client(options ...kgo.Opt) (*kgo.Client, error) {
 	defaults := []kgo.Opt{
 		kgo.SeedBrokers(os.Getenv("KAFKA")), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		// A member hears of a rebalance with it, by default only after three seconds.
+		kgo.HeartbeatInterval(300 * time.Millisecond),
 	}
 	return kgo.NewClient(append(defaults, options...)...)
 }

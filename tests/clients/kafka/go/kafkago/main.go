@@ -194,22 +194,35 @@ func share(ctx context.Context) error {
 	if err := produce(ctx, &kafka.Writer{Topic: topic, Balancer: &kafka.Hash{}}, 400); err != nil {
 		return err
 	}
-	got := make(chan error, 400)
+	type result struct {
+		value string
+		err   error
+	}
+	results := make(chan result)
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
 	for _, reader := range readers {
 		go func() {
 			for {
-				_, err := reader.ReadMessage(ctx)
-				got <- err
+				message, err := reader.ReadMessage(reading)
+				select {
+				case results <- result{string(message.Value), err}:
+				case <-reading.Done():
+				}
 				if err != nil {
 					return
 				}
 			}
 		}()
 	}
-	for range 400 {
-		if err := <-got; err != nil {
-			return err
+	// A rebalance may bring some a second time.
+	seen := map[string]bool{}
+	for len(seen) < 400 {
+		got := <-results
+		if got.err != nil {
+			return fmt.Errorf("%d different messages have come: %w", len(seen), got.err)
 		}
+		seen[got.value] = true
 	}
 	return nil
 }
