@@ -173,7 +173,9 @@ pub(super) fn many_queues(context: &Context, report: &mut Report) -> Result<()> 
     let folder = context.workspace.temp_folder("amqp-many-queues")?;
     let mut broker = context.plain_broker(folder.path())?;
     let before = broker.process().usage()?.rss_bytes;
-    report.program(&mut context.with_addresses(python(context, "many_queues_test.py"), &broker))?;
+    let mut program = python(context, "many_queues_test.py");
+    program.env("BROKER_PID", broker.process().pid().to_string());
+    report.program(&mut context.with_addresses(program, &broker))?;
     if context.kind == Kind::Cloverleaf {
         report.check("memory of 10,000 queues", || {
             let used = broker.process().usage()?.rss_peak_bytes - before;

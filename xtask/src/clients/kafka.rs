@@ -114,6 +114,8 @@ pub(super) fn nagle(context: &Context, report: &mut Report) -> Result<()> {
         let mut options = context.options(folder.path())?;
         options.tls = Some(context.tls_files());
         options.more.push(format!("--quick-ack={quick_ack}"));
+        // What is measured waits for the network, not for a disk that may be slow.
+        options.durability = Some("kernel");
         let broker = options.start()?;
         for python in [
             context.clients.kafka_python_program(),

@@ -1,6 +1,7 @@
-"""Ten thousand queues: declared, bound, used, deleted."""
+"""Ten thousand queues: declared, bound, used, deleted. BROKER_PID is the broker's process."""
 
-import time
+import os
+import pathlib
 
 import raw
 from kit import (
@@ -9,10 +10,17 @@ from kit import (
 from raw import Wire
 
 QUEUES = 10_000
-# What a declaration of ours may take; RabbitMQ takes ten times as long.
-DECLARE_S_MAX = 3
+# Of the broker's own processor time: what else the machine does is not its fault.
+DECLARE_CPU_S_MAX = 3
 DURABLE = 2
 OWN = name("many")
+
+
+def broker_cpu_s():
+    """What the broker has used so far: user and system time of proc(5), behind the name."""
+    stat = pathlib.Path("/proc", os.environ["BROKER_PID"], "stat").read_text()
+    ticks = stat.rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def title(number):
@@ -22,15 +30,16 @@ def title(number):
 @check
 def ten_thousand_queues_are_declared():
     wire = Wire()
-    start = time.monotonic()
+    before = 0 if ORIGINAL else broker_cpu_s()
     for first in range(0, QUEUES, 500):
         wire.send(b"".join(raw.queue_declare(1, title(n), DURABLE)
                            for n in range(first, first + 500)))
         for _ in range(500):
             wire.expect((50, 11))
-    took = time.monotonic() - start
-    print(f"        {took:.2f} s for {QUEUES} declarations")
-    assert ORIGINAL or took < DECLARE_S_MAX, f"{took:.1f} s"
+    if not ORIGINAL:
+        used = broker_cpu_s() - before
+        assert used < DECLARE_CPU_S_MAX, f"the broker used {used:.1f} s"
+        print(f"        the broker used {used:.2f} s for {QUEUES} declarations")
     wire.close()
 
 
