@@ -7,6 +7,7 @@ mod healthy;
 mod kafka;
 mod lab;
 mod patients;
+mod play;
 mod queues;
 mod stories;
 
@@ -17,20 +18,18 @@ use anyhow::{Context as _, Result, bail};
 
 use super::{Context, Report};
 use crate::workspace::{Workspace, output};
-use lab::{Answer, Finding, Link, Outcome, Played};
+use lab::{Answer, Finding, Link};
 use patients::{Expected, Patient, Program};
-
-/// How long patients play: what a rule needs to see, and the start of a Java machine.
-const SECONDS: &str = "15";
-
-/// Patients that play at once: so many leave a small machine time for each.
-const AT_ONCE_MAX: usize = 8;
+use play::play;
 
 /// How far they are from the broker: far enough that what they do themselves is little, on a busy
 /// machine, too.
 const FAR: Link = Link::far("20ms");
 /// The same for libraries that linger, for 5 ms: that has to be a good part of it.
 const LINGER: Link = Link::far("5ms");
+/// The same for a program that starts another one for each message, which takes a slow machine more
+/// than 20 ms.
+const FARTHER: Link = Link::far("60ms");
 /// The blog post's.
 const SEED_001: Link = Link::far("1ms");
 /// Less than each of the patients would send, who share it.
@@ -55,7 +54,8 @@ pub(super) fn kafka(context: &Context, report: &mut Report) -> Result<()> {
 }
 
 pub(super) fn nsq(context: &Context, report: &mut Report) -> Result<()> {
-    play(context, report, FAR, queues::NSQ, &[])
+    play(context, report, FAR, queues::NSQ, &[])?;
+    play(context, report, FARTHER, queues::HTTP, &[])
 }
 
 pub(super) fn amqp(context: &Context, report: &mut Report) -> Result<()> {
@@ -78,112 +78,6 @@ pub(super) fn seed_001(context: &Context, report: &mut Report) -> Result<()> {
 /// Stories with what they change.
 pub(super) fn stories(context: &Context, report: &mut Report) -> Result<()> {
     stories::play(context, report)
-}
-
-/// Starts the patients beside a broker, some at a time, and checks what is found of each of them;
-/// a second time if it is not what it should be, because rates are measured, on a machine that may
-/// be busy. Where nobody may make a network it says so: that is not for a tool to mend.
-fn play(
-    context: &Context,
-    report: &mut Report,
-    link: Link,
-    patients: &[Patient],
-    settings: &[String],
-) -> Result<()> {
-    let programs = Programs::build(context, patients)?;
-    for patients in patients.chunks(AT_ONCE_MAX) {
-        let commands = patients
-            .iter()
-            .map(|patient| Ok((patient, programs.command(context, patient)?)))
-            .collect::<Result<Vec<_>>>()?;
-        let once = || -> Result<Option<Checks>> {
-            match lab::play(context, link, settings, &commands, SECONDS)? {
-                Outcome::Played(played) => Ok(Some(played.checks(patients))),
-                Outcome::NoNetwork(reason) => {
-                    println!("SKIPPED {}: ****** {reason} ******", report.group);
-                    Ok(None)
-                }
-            }
-        };
-        let is_good = |checks: &Checks| checks.iter().all(|(_, outcome)| outcome.is_ok());
-        let checks = match once() {
-            Ok(Some(checks)) if !is_good(&checks) => {
-                for (name, outcome) in checks {
-                    if let Err(error) = outcome {
-                        println!("        {name}: {error:#}");
-                    }
-                }
-                println!("        once more: the machine may have had other things to do");
-                once()?
-            }
-            first => first?,
-        };
-        let Some(checks) = checks else {
-            return Ok(());
-        };
-        for (name, outcome) in checks {
-            report.check(&name, || outcome);
-        }
-    }
-    Ok(())
-}
-
-/// What is checked, and what came of it.
-type Checks = Vec<(String, Result<()>)>;
-
-impl Played {
-    fn checks(&self, patients: &[Patient]) -> Checks {
-        let each = patients.iter();
-        let mut checks: Checks = each
-            .map(|patient| (patient.name.to_owned(), self.check(patient)))
-            .collect();
-        let names: Vec<&str> = patients.iter().map(|it| it.name).collect();
-        let rest = format!("nothing else is found beside {}", names.join(", "));
-        checks.push((rest, self.check_rest(patients)));
-        checks
-    }
-
-    /// Whether a patient has what it should have, and nothing else.
-    fn check(&self, patient: &Patient) -> Result<()> {
-        let found: Vec<&Finding> = self.findings_of(patient)?;
-        match (&patient.expected, found.as_slice()) {
-            (None, []) => Ok(()),
-            (Some(expected), [finding]) => expected.check(finding),
-            (None, found) => bail!("it is well, but there is {}", lab::shown(found)),
-            (Some(expected), found) => bail!(
-                "{} is expected, and there is {}; the library says that it is {:?}",
-                expected.rule,
-                lab::shown(found),
-                self.says(patient)?
-            ),
-        }
-    }
-
-    /// Whether each finding is about one of them.
-    fn check_rest(&self, patients: &[Patient]) -> Result<()> {
-        let mut rest: Vec<&Finding> = self.answer.findings.iter().collect();
-        for patient in patients {
-            let found = self.findings_of(patient)?;
-            rest.retain(|finding| !found.iter().any(|it| std::ptr::eq(*it, *finding)));
-        }
-        match rest.as_slice() {
-            [] => Ok(()),
-            rest => bail!("{}", lab::shown(rest)),
-        }
-    }
-
-    /// The findings about clients with the patient's name, library and version.
-    fn findings_of(&self, patient: &Patient) -> Result<Vec<&Finding>> {
-        let says = self.says(patient)?;
-        let findings = self.answer.findings.iter();
-        let found = findings.filter(|finding| {
-            let client = &finding.client;
-            client.client_id == patient.client_id
-                && client.library == says.library
-                && client.version == says.version
-        });
-        Ok(found.collect())
-    }
 }
 
 impl Expected {

@@ -77,6 +77,7 @@ pub(crate) fn watch(context: &Context, seconds: u32) -> Result<Watched> {
     let (is_good, said) = in_rust?;
     let mut clients = Vec::new();
     for client in CLIENTS {
+        played.is_whole(client).context(client.name)?;
         let says = played.says(client)?;
         clients.push(format!(
             "{}: {} {}",

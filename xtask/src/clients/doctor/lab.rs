@@ -1,7 +1,7 @@
 //! `cloverleaf lab run` with many programs, and its report.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -70,15 +70,57 @@ pub(super) enum Outcome {
 /// What the doctor has found, and who has played.
 pub(super) struct Played {
     pub(super) answer: Answer,
-    says: Vec<(&'static str, Says)>,
+    each: Vec<Ended>,
+}
+
+/// What a patient has left.
+struct Ended {
+    name: &'static str,
+    says: Result<Says>,
+    /// What it has died of.
+    failed: Option<String>,
 }
 
 impl Played {
     /// Who a patient says that it is.
     pub(super) fn says(&self, patient: &Patient) -> Result<&Says> {
-        let says = self.says.iter().find(|(name, _)| *name == patient.name);
-        says.map(|(_, says)| says)
-            .with_context(|| format!("{} has not played", patient.name))
+        match &self.ended(patient)?.says {
+            Ok(says) => Ok(says),
+            Err(error) => bail!("{error:#}"),
+        }
+    }
+
+    /// Whether it has played until the end.
+    pub(super) fn is_whole(&self, patient: &Patient) -> Result<()> {
+        match &self.ended(patient)?.failed {
+            None => Ok(()),
+            Some(why) => bail!("{why}"),
+        }
+    }
+
+    fn ended(&self, patient: &Patient) -> Result<&Ended> {
+        let ended = self.each.iter().find(|it| it.name == patient.name);
+        ended.with_context(|| format!("{} has not played", patient.name))
+    }
+}
+
+impl Ended {
+    fn of(patient: &Patient, folder: &Path) -> Ended {
+        let read = |kind: &str| std::fs::read_to_string(file(patient, folder, kind));
+        let says = || -> Result<Says> {
+            let text = read(SAYS);
+            let text = text.with_context(|| format!("{} has not said who it is", patient.name))?;
+            Ok(serde_json::from_str(&text)?)
+        };
+        let failed = read(FAILED).ok().map(|status| {
+            let log = read(LOG).unwrap_or_default();
+            format!("it has ended with {}\n{}", status.trim(), tail(&log, 30))
+        });
+        Ended {
+            name: patient.name,
+            says: says(),
+            failed,
+        }
     }
 }
 
@@ -147,14 +189,12 @@ pub(super) fn play(
         }
         bail!("{}\n{}", output.status, tail(&stderr, 60));
     }
-    let says = patients.iter().map(|(patient, _)| {
-        let text = std::fs::read_to_string(folder.path().join(file(patient)));
-        let text = text.with_context(|| format!("{} has not said who it is", patient.name))?;
-        Ok((patient.name, serde_json::from_str(&text)?))
-    });
+    let patients = patients.iter();
     Ok(Outcome::Played(Played {
         answer: Answer::of(&String::from_utf8_lossy(&output.stdout))?,
-        says: says.collect::<Result<_>>()?,
+        each: patients
+            .map(|(patient, _)| Ended::of(patient, folder.path()))
+            .collect(),
     }))
 }
 
@@ -165,13 +205,13 @@ pub(super) fn no_network(status: &ExitStatus, stderr: &str) -> Option<String> {
     reason.map(str::to_owned)
 }
 
-/// A script that runs all of them at once, and fails if one of them does.
+/// A script that runs all of them at once. Who fails leaves its status: the others are judged all
+/// the same.
 fn together(patients: &[(&Patient, Command)], folder: &Path) -> Result<String> {
-    let mut script = String::from("running=\n");
+    let mut script = String::new();
     for (patient, command) in patients {
-        let environment = [("PATIENT", file(patient))];
         let mut words = vec!["env".to_owned()];
-        words.extend(environment.map(|(name, value)| format!("{name}={value}")));
+        words.push(format!("PATIENT={}", name(patient, SAYS)));
         for (name, value) in command.get_envs() {
             let value = value.unwrap_or_default();
             words.push(format!("{}={}", name.display(), value.display()));
@@ -179,24 +219,33 @@ fn together(patients: &[(&Patient, Command)], folder: &Path) -> Result<String> {
         words.push(command.get_program().display().to_string());
         words.extend(command.get_args().map(|it| it.display().to_string()));
         let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-        let log = folder.join(file(patient)).with_extension("log");
+        let file = |kind| quoted(&file(patient, folder, kind).display().to_string());
         writeln!(
             script,
-            "{{ {} >{log} 2>&1 || {{ echo {name} has failed >&2; cat {log} >&2; exit 3; }}; }} &\n\
-             running=\"$running $!\"",
+            "{{ {} >{} 2>&1 || echo $? >{}; }} &",
             words.join(" "),
-            log = quoted(&log.display().to_string()),
-            name = quoted(patient.name),
+            file(LOG),
+            file(FAILED),
         )?;
     }
-    script
-        .push_str("failed=0\nfor one in $running; do wait $one || failed=3; done\nexit $failed\n");
+    script.push_str("wait\n");
     Ok(script)
 }
 
-/// Its name as a file's.
-fn file(patient: &Patient) -> String {
-    patient.name.replace([' ', '/', ':'], "-")
+/// Who a patient is, by its own words.
+const SAYS: &str = "json";
+/// What it has printed.
+const LOG: &str = "log";
+/// The exit status of one that has failed.
+const FAILED: &str = "failed";
+
+/// The name of a file of a patient's.
+fn name(patient: &Patient, kind: &str) -> String {
+    format!("{}.{kind}", patient.name.replace([' ', '/', ':'], "-"))
+}
+
+fn file(patient: &Patient, folder: &Path, kind: &str) -> PathBuf {
+    folder.join(name(patient, kind))
 }
 
 /// A word for the shell.

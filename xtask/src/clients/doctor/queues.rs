@@ -4,7 +4,7 @@ use super::patients::{Expected, Patient, Program, Value};
 
 pub(super) const GO_NSQ: Program = Program::Go("gonsq");
 const PYNSQ: Program = Program::Python("pynsq_client.py");
-const HTTP: Program = Program::Python("http_client.py");
+const PYTHON_HTTP: Program = Program::Python("http_client.py");
 pub(super) const NSQJS: Program = Program::Node("nsqjs_client.js");
 pub(super) const PIKA: Program = Program::AmqpPython("pika_client.py");
 const AIO_PIKA: Program = Program::AmqpPython("aio_pika_client.py");
@@ -103,9 +103,13 @@ pub(super) const NSQ: &[Patient] = &[
             .code("messageTimeout: "),
     ),
     Patient::well("nsqjs", NSQJS),
+];
+
+/// Those of NSQ's HTTP interface. They are farther away: a start of curl is work of its own.
+pub(super) const HTTP: &[Patient] = &[
     Patient::ill(
         "urllib connects for each message",
-        HTTP,
+        PYTHON_HTTP,
         "urllib-each",
         Expected::new("churn", "urllib", "http.client.HTTPConnection")
             .code("connection.request(\"POST\", "),
@@ -113,15 +117,15 @@ pub(super) const NSQ: &[Patient] = &[
     .named(""),
     Patient::ill(
         "curl connects for each message",
-        HTTP,
+        PYTHON_HTTP,
         "curl-each",
         Expected::new("churn", "curl", "one curl for many messages").code("/mpub?topic="),
     )
     .named(""),
-    Patient::well("a scraper that publishes nothing", HTTP)
+    Patient::well("a scraper that publishes nothing", PYTHON_HTTP)
         .playing("scraper")
         .named(""),
-    Patient::well("HTTP with a connection that stays", HTTP).named(""),
+    Patient::well("HTTP with a connection that stays", PYTHON_HTTP).named(""),
 ];
 
 /// Publishers of text that compresses well. The link is as full for the one who compresses it.
