@@ -45,12 +45,15 @@ final class AmqpClient {
     }
 
     private static void windowTooSmall() throws Exception {
-        try (Connection connection = connect("window-too-small")) {
-            Channel channel = channel(connection, "amqp-java-window");
+        // On a connection of its own: whoever consumes them does nothing else.
+        try (Connection feeder = connect("feeder")) {
+            Channel channel = channel(feeder, "amqp-java-window");
             for (int i = 0; i < 5000; i++) {
                 channel.basicPublish("", "amqp-java-window", null, BODY);
             }
-            AtomicLong seen = consume(channel, "amqp-java-window", 1);
+        }
+        try (Connection connection = connect("window-too-small")) {
+            AtomicLong seen = consume(connection.createChannel(), "amqp-java-window", 1);
             untilOver(seen);
         }
     }

@@ -22,13 +22,24 @@ async function syncProduce() {
   await connection.close()
 }
 
+// Puts so many messages into a queue, on a connection of its own: whoever consumes them does nothing
+// else.
+async function fill(queue, messages) {
+  const connection = await connect('feeder', { noDelay: true })
+  const channel = await connection.createConfirmChannel()
+  await channel.assertQueue(queue)
+  for (let i = 0; i < messages; i++) channel.sendToQueue(queue, body)
+  // An end of the connection does not wait for what is still to be written.
+  await channel.waitForConfirms()
+  await connection.close()
+}
+
 // Takes what waits, and acknowledges each message by itself.
 async function consume(messages, prefetch) {
   let seen = 0
+  await fill(kit.STORY, messages)
   const connection = await connect(kit.STORY, { noDelay: true })
   const channel = await connection.createChannel()
-  await channel.assertQueue(kit.STORY)
-  for (let i = 0; i < messages; i++) channel.sendToQueue(kit.STORY, body)
   await channel.prefetch(prefetch)
   await channel.consume(kit.STORY, (message) => { seen += 1; channel.ack(message) })
   await kit.untilOver()

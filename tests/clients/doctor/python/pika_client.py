@@ -1,6 +1,7 @@
 """pika: blocking, one message at a time, or many."""
 
 import os
+import threading
 import time as clock
 
 import pika
@@ -15,17 +16,21 @@ def connection(name):
     return pika.BlockingConnection(PARAMETERS)
 
 
-def fill(channel, name, messages):
-    """Publishes so many messages to a queue without waiting for anything."""
-    for _ in range(messages):
-        channel.basic_publish("", name, b"v" * 200)
+def fill(name, messages):
+    """Publishes so many messages to a queue, on a connection of its own: whoever consumes them does
+    nothing else."""
+    with connection("feeder") as feeder:
+        channel = feeder.channel()
+        for _ in range(messages):
+            channel.basic_publish("", name, b"v" * 200)
 
 
-def consume(channel, name, time, work_s):
+def consume(channel, name, time, work_s, begins=lambda: None):
     """Works on one message after the other."""
     seen = 0
     for method, _, _ in channel.consume(name, inactivity_timeout=0.2):
         if method:
+            begins()
             clock.sleep(work_s)
             channel.basic_ack(method.delivery_tag)
             seen += 1
@@ -50,7 +55,7 @@ def window_too_small():
     """In a queue that its connection has for itself."""
     time, channel = kit.Time(), connection(kit.STORY).channel()
     name = channel.queue_declare("", exclusive=True).method.queue
-    fill(channel, name, 5000)
+    fill(name, 5000)
     channel.basic_qos(prefetch_count=1)
     assert consume(channel, name, time, 0), "nothing came"
     channel.connection.close()
@@ -68,18 +73,27 @@ def hoarding():
             workers.append(connection(kit.STORY).channel())
             workers[number].basic_qos(prefetch_count=50)
 
-        def work(number):
-            consume(workers[number], "pika-jobs", time, 0.3)
+        first_works, all_are_there = threading.Event(), threading.Event()
+
+        def work(number, begins=lambda: None):
+            consume(workers[number], "pika-jobs", time, 0.3, begins)
             workers[number].connection.close()
+
+        def come_late():
+            all_are_there.wait()
+            first_works.wait()
+            work(1)
 
         def feed():
             for _ in range(45):
                 channel.basic_publish("", "pika-jobs", b"job")
+            # Its answer comes when all of them are in the queue.
+            channel.queue_declare("pika-jobs")
+            all_are_there.set()
             while not time.is_over():
                 feeder.sleep(0.5)
 
-        feed_and_work = [feed, lambda: work(0)]
-        kit.together(*feed_and_work, lambda: (clock.sleep(1), work(1)))
+        kit.together(feed, lambda: work(0, first_works.set), come_late)
 
 
 @kit.story

@@ -15,9 +15,9 @@ import (
 
 var ctx = context.Background()
 
-func connect() *amqp.Connection {
+func connect(name string) *amqp.Connection {
 	properties := amqp.NewConnectionProperties()
-	properties.SetClientConnectionName(kit.Story)
+	properties.SetClientConnectionName(name)
 	connection, err := amqp.DialConfig(os.Getenv("CLOVERLEAF_AMQP_URL"), amqp.Config{Properties: properties})
 	kit.Check(err)
 	return connection
@@ -38,7 +38,7 @@ func message() amqp.Publishing {
 }
 
 func syncProduce() {
-	connection := connect()
+	connection := connect(kit.Story)
 	channel := channel(connection, "amqp091")
 	kit.Check(channel.Confirm(false))
 	for !kit.IsOver() {
@@ -50,7 +50,7 @@ func syncProduce() {
 }
 
 func churn() {
-	connection := connect()
+	connection := connect(kit.Story)
 	channel(connection, "amqp091-churn")
 	for !kit.IsOver() {
 		channel := channel(connection, "")
@@ -60,13 +60,20 @@ func churn() {
 	kit.Check(connection.Close())
 }
 
-func windowTooSmall() {
-	connection := connect()
-	channel := channel(connection, "amqp091-window")
-	for range 5000 {
-		kit.Check(channel.PublishWithContext(ctx, "", "amqp091-window", false, false, message()))
+// On a connection of its own: whoever consumes them does nothing else.
+func fill(queue string, messages int) {
+	connection := connect("feeder")
+	channel := channel(connection, queue)
+	for range messages {
+		kit.Check(channel.PublishWithContext(ctx, "", queue, false, false, message()))
 	}
-	consume(channel, "amqp091-window", 1)
+	kit.Check(connection.Close())
+}
+
+func windowTooSmall() {
+	fill("amqp091-window", 5000)
+	connection := connect(kit.Story)
+	consume(channel(connection, ""), "amqp091-window", 1)
 	kit.Wait()
 	kit.Check(connection.Close())
 }
@@ -88,7 +95,7 @@ func consume(channel *amqp.Channel, queue string, prefetch int) *atomic.Int64 {
 }
 
 func good() {
-	connection := connect()
+	connection := connect(kit.Story)
 	publisher := channel(connection, "good-amqp091")
 	seen := consume(channel(connection, ""), "good-amqp091", 20)
 	kit.Check(publisher.Confirm(false))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -42,12 +43,17 @@ func publish(topic string, messages int) {
 
 // A consumer with so many handlers, each of which works for so long.
 func consumer(topic string, config *nsq.Config, handlers int, work time.Duration) *atomic.Int64 {
+	return consumerThat(func() { time.Sleep(work) }, topic, config, handlers)
+}
+
+// A consumer whose handlers do this for each message.
+func consumerThat(works func(), topic string, config *nsq.Config, handlers int) *atomic.Int64 {
 	seen := new(atomic.Int64)
 	consumer, err := nsq.NewConsumer(topic, "channel", config)
 	kit.Check(err)
 	consumer.SetLoggerLevel(nsq.LogLevelMax)
 	consumer.AddConcurrentHandlers(nsq.HandlerFunc(func(*nsq.Message) error {
-		time.Sleep(work)
+		works()
 		seen.Add(1)
 		return nil
 	}), handlers)
@@ -75,16 +81,19 @@ func windowTooSmall() {
 	until(consumer("go-nsq-window", config(), 1, 0))
 }
 
-// AddHandler is one goroutine, however many messages the consumer holds; a second process comes a
-// moment later, and gets nothing.
+// AddHandler is one goroutine, however many messages the consumer holds; a second process comes when
+// the first one works on a message, has got all that were published with it, and gets nothing.
 func hoarding() {
 	const topic = "go-nsq-jobs"
 	config := config()
 	config.MaxInFlight = 50
-	seen := consumer(topic, config, 1, 300*time.Millisecond)
-	time.Sleep(500 * time.Millisecond)
+	first, begins := make(chan struct{}), sync.Once{}
+	seen := consumerThat(func() {
+		begins.Do(func() { close(first) })
+		time.Sleep(300 * time.Millisecond)
+	}, topic, config, 1)
 	publish(topic, 45)
-	time.Sleep(500 * time.Millisecond)
+	<-first
 	consumer(topic, config, 1, 300*time.Millisecond)
 	until(seen)
 }
