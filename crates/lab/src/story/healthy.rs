@@ -27,6 +27,9 @@ pub(crate) const NAME: &str = "healthy";
 /// What it is about.
 pub(crate) const TITLE: &str = "clients that do nothing wrong: idle, steady, in bursts, slow, TLS";
 
+/// What is said before the words of a client that has failed by itself.
+const FAILED: &str = "a client has failed: ";
+
 /// For how long they are watched, if the user has no other wish.
 const WATCHED_S: f64 = 60.0;
 const RTT: Duration = Duration::from_millis(10);
@@ -86,7 +89,7 @@ pub(crate) fn watch(
     };
     let report = (place.report(&query))?;
     let mut problems: Vec<String> = report.findings.iter().map(one_line).collect();
-    problems.extend(playing.end().err());
+    problems.extend(playing.end().err().map(|it| format!("{FAILED}{it}")));
     Ok(Told {
         story: NAME,
         title: TITLE,

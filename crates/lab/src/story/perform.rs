@@ -19,8 +19,12 @@ use crate::place::{LabError, Place};
 /// How often the doctor is asked.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// When the doctor has found it at the latest: what is promised of it.
+/// When the doctor has found it at the latest, after the client's first message: what is promised
+/// of it.
 const FOUND_WITHIN: Duration = Duration::from_secs(15);
+
+/// When the client has done that one at the latest: its program has to start, and to connect.
+const BEGUN_WITHIN: Duration = Duration::from_secs(60);
 
 /// After the finding, for others to appear and numbers to settle: two of the doctor's steps.
 const SETTLE: Duration = Duration::from_secs(4);
@@ -42,7 +46,7 @@ pub(crate) struct Told {
     pub(crate) distance: String,
     /// For how long healthy clients were watched, in seconds.
     pub(crate) watched_s: Option<f64>,
-    /// After how long the doctor had found it, in seconds.
+    /// How long after the first message the doctor had found it, in seconds.
     pub(crate) found_s: Option<f64>,
     /// What it said.
     pub(crate) finding: Option<Finding>,
@@ -173,7 +177,8 @@ impl Act<'_> {
         &mut self,
         playing: &Playing,
     ) -> Result<Result<(Finding, Count), String>, LabError> {
-        let begun = Instant::now();
+        let called = Instant::now();
+        let mut begun: Option<Instant> = None;
         loop {
             if !self.rest(playing, LOOK) {
                 return Ok(Err("it was ended".to_owned()));
@@ -181,13 +186,21 @@ impl Act<'_> {
             if self.report(None)?.findings.iter().any(|it| it.is_active) {
                 break;
             }
-            if begun.elapsed() > FOUND_WITHIN {
+            if begun.is_none() && playing.stage.meter.count().done > 0 {
+                begun = Some(Instant::now());
+            }
+            if begun.is_none() && called.elapsed() > BEGUN_WITHIN {
+                let seconds = BEGUN_WITHIN.as_secs();
+                let problem = format!("the client has done nothing within {seconds} seconds");
+                return Ok(Err(problem));
+            }
+            if begun.is_some_and(|it| it.elapsed() > FOUND_WITHIN) {
                 let seconds = FOUND_WITHIN.as_secs();
                 let problem = format!("the doctor has found nothing within {seconds} seconds");
                 return Ok(Err(problem));
             }
         }
-        self.told.found_s = Some(begun.elapsed().as_secs_f64());
+        self.told.found_s = Some(begun.map_or(0.0, |it| it.elapsed().as_secs_f64()));
         let (goes_on, count) = self.measure(playing, SETTLE);
         if !goes_on {
             return Ok(Err("it was ended".to_owned()));
