@@ -14,21 +14,43 @@ use crate::workspace::tail;
 /// Names the interpreter that has the libraries.
 const PYTHON: &str = "CLOVERLEAF_LAB_PYTHON";
 
-/// When a finding is there at the latest.
+/// When a finding is there at the latest, after the first message.
 const FOUND_S_MAX: f64 = 15.0;
 
-/// A story, and the setting that is to be changed in it.
-type Story = (&'static str, &'static str);
+/// A story.
+#[derive(Clone, Copy)]
+struct Story {
+    name: &'static str,
+    /// What is to be changed in it.
+    setting: &'static str,
+    /// How far away, if not as far as the story has it.
+    rtt: Option<&'static str>,
+}
+
+impl Story {
+    const fn new(name: &'static str, setting: &'static str) -> Story {
+        let rtt = None;
+        Story { name, setting, rtt }
+    }
+}
 
 /// Those of a row play at once; who needs a core for itself plays alone. `tiny-batches` predicts
 /// CPU time by what a request and a wake-up took on one machine, so it is played by hand.
 const STORIES: &[&[Story]] = &[
     &[
-        ("nagle", "socket.nagle.disable"),
-        ("ack-deadline", "msg_timeout"),
+        // A millisecond away, where `doctor/seed-001` is, what the library itself takes for a
+        // message is a good part of what is left after the change, and nobody can predict it.
+        Story {
+            rtt: Some("5ms"),
+            ..Story::new("nagle", "socket.nagle.disable")
+        },
+        Story::new("ack-deadline", "msg_timeout"),
     ],
-    &[("window-too-small", "basic_qos"), ("churn", CHURN)],
-    &[("partitions", "partitions of the topic")],
+    &[
+        Story::new("window-too-small", "basic_qos"),
+        Story::new("churn", CHURN),
+    ],
+    &[Story::new("partitions", "partitions of the topic")],
 ];
 const CHURN: &str = "one Connection and Channel for the life of the process";
 
@@ -66,7 +88,7 @@ pub(super) fn play(context: &Context, report: &mut Report) -> Result<()> {
             let panicked = |_| Err(anyhow!("the thread has panicked"));
             ended.map(|it| it.unwrap_or_else(panicked)).collect()
         });
-        for ((name, _), outcome) in row.iter().zip(outcomes) {
+        for (Story { name, .. }, outcome) in row.iter().zip(outcomes) {
             match outcome {
                 Ok(Outcome::NoNetwork(reason)) => {
                     println!("SKIPPED {}: ****** {reason} ******", report.group);
@@ -86,15 +108,16 @@ pub(super) fn play(context: &Context, report: &mut Report) -> Result<()> {
 /// A second time if it is not as it should be: rates are measured, on a machine that may be busy.
 fn play_twice(context: &Context, story: Story) -> Result<Outcome> {
     play_once(context, story).or_else(|error| {
-        println!("        {}: {error:#}", story.0);
+        println!("        {}: {error:#}", story.name);
         println!("        once more: the machine may have had other things to do");
         play_once(context, story)
     })
 }
 
-fn play_once(context: &Context, (name, setting): Story) -> Result<Outcome> {
+fn play_once(context: &Context, story: Story) -> Result<Outcome> {
     let mut lab = Command::new(&context.binary);
-    lab.args(["lab", name, "--json", "--rtt-by", "kernel"])
+    lab.args(["lab", story.name, "--json", "--rtt-by", "kernel"])
+        .args(story.rtt.map(|rtt| format!("--rtt={rtt}")))
         .env(PYTHON, context.clients.kafka_python_program())
         .stdin(Stdio::null());
     let output = lab.output().context("cannot start the lab")?;
@@ -106,7 +129,7 @@ fn play_once(context: &Context, (name, setting): Story) -> Result<Outcome> {
     let Some(told) = all.ok().and_then(|all| all.into_iter().next()) else {
         bail!("{}\n{}", output.status, tail(&stderr, 30));
     };
-    told.check(setting)?;
+    told.check(story.setting)?;
     match output.status.success() {
         true => Ok(Outcome::Told(told)),
         false => bail!("{}, without a reason", output.status),
