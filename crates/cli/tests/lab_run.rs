@@ -21,10 +21,21 @@ const PRODUCER: [&str; 9] = [
     "--url=nsq://127.0.0.1:4150",
     "--in-flight=1",
     "--batch-size=1",
-    "--duration=14s",
+    "--duration=24s",
     "--warm-up=0",
     "--quiet",
 ];
+
+/// What is found of the producer: a second time if nothing was, because rates are measured, on a
+/// machine that may be busy.
+fn found(args: &[&str]) -> Output {
+    let args = [&["--rtt=20ms", "--rtt-by=kernel"], args].concat();
+    let output = run(&args, &PRODUCER);
+    match output.status.code() {
+        Some(0) => run(&args, &PRODUCER),
+        _ => output,
+    }
+}
 
 fn run(args: &[&str], command: &[&str]) -> Output {
     let mut program = Command::new(BINARY);
@@ -113,7 +124,7 @@ fn the_doctor_tells_of_a_program_that_waits_for_each_answer() {
     if is_forbidden(IN_PROGRAM) {
         return;
     }
-    let output = run(&["--rtt=20ms", "--rtt-by=kernel", "--json"], &PRODUCER);
+    let output = found(&["--json"]);
     let report = json(&output);
     let findings = report["findings"].as_array().unwrap();
     assert_eq!(findings.len(), 1, "{report:#}");
@@ -126,7 +137,7 @@ fn what_the_doctor_tells_fits_a_screen() {
     if is_forbidden(IN_PROGRAM) {
         return;
     }
-    let output = run(&["--rtt=20ms", "--rtt-by=kernel"], &PRODUCER);
+    let output = found(&[]);
     let text = String::from_utf8(output.stdout).unwrap();
     let (_, finding) = text.split_once("SYNC-PRODUCE  ").expect("a finding");
     assert!(finding.lines().count() <= 16, "{text}");

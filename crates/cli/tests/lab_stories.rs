@@ -13,6 +13,9 @@ use network_support::{IN_PROGRAM, is_forbidden};
 use serde_json::Value;
 use support::BINARY;
 
+/// How far what comes may be from what was predicted.
+const FACTOR_MAX: f64 = 1.5;
+
 fn lab(args: &[&str]) -> Output {
     let mut program = Command::new(BINARY);
     program.arg("lab").args(args).output().unwrap()
@@ -28,11 +31,27 @@ fn told(args: &[&str]) -> Value {
         last = all[0].clone();
         let is_good = last["is_good"] == true;
         assert_eq!(output.status.code(), Some(i32::from(!is_good)), "{all:#}");
-        if is_good {
+        if is_good && is_as_predicted(&last) {
             break;
         }
     }
     last
+}
+
+/// Whether what came is what the finding predicted, as the bound that it said this to be.
+fn is_as_predicted(told: &Value) -> bool {
+    let [predicted, after] = ["predicted", "after"].map(|it| told[it].as_f64().unwrap());
+    // How many times as good as predicted: of a rate more is better, of a time less.
+    let reached = match told["finding"]["prediction"]["measure"].as_str().unwrap() {
+        "connection_messages_per_second" | "subscription_messages_per_second" => after / predicted,
+        _ => predicted / after,
+    };
+    match told["bound"].as_str().unwrap() {
+        "exact" => (1.0 / FACTOR_MAX..FACTOR_MAX).contains(&reached),
+        "at_least" => reached >= 1.0 / FACTOR_MAX,
+        "at_most" => reached < FACTOR_MAX,
+        bound => panic!("{bound} is no bound"),
+    }
 }
 
 /// The story finds what it is named after, and nothing else, and the change brings what was said.
@@ -45,8 +64,7 @@ fn is_found(story: &str, setting: &str) {
     assert_eq!(told["finding"]["rule"], story, "{told:#}");
     assert_eq!(told["change"]["setting"], setting, "{told:#}");
     assert!(told["found_s"].as_f64().unwrap() <= 15.0, "{told:#}");
-    let factor = told["after"].as_f64().unwrap() / told["predicted"].as_f64().unwrap();
-    assert!((1.0 / 1.5..1.5).contains(&factor), "{told:#}");
+    assert!(is_as_predicted(&told), "{told:#}");
 }
 
 #[test]
@@ -89,8 +107,19 @@ fn of_clients_that_do_nothing_wrong_nothing_is_said() {
     if is_forbidden(IN_PROGRAM) {
         return;
     }
-    let output = lab(&["healthy", "--rtt-by=kernel", "--time=30s", "--json"]);
-    let all: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let watch = || -> Value {
+        let output = lab(&["healthy", "--rtt-by=kernel", "--time=30s", "--json"]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        serde_json::from_slice(&output.stdout).expect(&errors)
+    };
+    let mut all = watch();
+    // Once more only if a client has failed by itself and nothing was found: what is found wrongly
+    // is found wrongly on a busy machine, too.
+    let problems = all[0]["problems"].as_array().unwrap();
+    let is_own = |it: &Value| it.as_str().unwrap().starts_with("a client has failed: ");
+    if !problems.is_empty() && problems.iter().all(is_own) {
+        all = watch();
+    }
     assert_eq!(all[0]["is_good"], true, "{all:#}");
     assert!(all[0]["watched_s"].as_f64().unwrap() >= 30.0, "{all:#}");
 }
