@@ -5,13 +5,14 @@
 
 mod support;
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cloverleaf_doctor::Report;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::Broker;
 
@@ -27,7 +28,13 @@ const WORKERS: usize = 4;
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// How long it may take until all connections are known.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// How often a worker looks whether it is over.
+const LOOK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 
 /// Files that are needed: the connections, and some.
 const FILES: u64 = CONNECTIONS as u64 + 200;
@@ -59,19 +66,15 @@ fn connect(address: &str, numbers: std::ops::Range<usize>) -> Vec<TcpStream> {
 
 /// Takes messages and finishes each, on all of these connections in turn. Counts them.
 fn work(streams: &mut [TcpStream], ends: &AtomicBool, finished: &AtomicU64) {
-    for stream in streams.iter() {
-        stream.set_nonblocking(true).unwrap();
-    }
     let mut received = vec![Vec::new(); streams.len()];
     let mut buffer = [0; 4096];
     while !ends.load(Ordering::Relaxed) {
-        for (stream, received) in streams.iter_mut().zip(&mut received) {
-            match stream.read(&mut buffer) {
-                Ok(0) => panic!("the broker has closed a consumer's connection"),
-                Ok(count) => received.extend_from_slice(&buffer[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
-                Err(error) => panic!("{error}"),
-            }
+        // The broker needs the cores: who has nothing to read rests.
+        for number in readable(streams) {
+            let (stream, received) = (&mut streams[number], &mut received[number]);
+            let count = stream.read(&mut buffer).unwrap();
+            assert!(count > 0, "the broker has closed a consumer's connection");
+            received.extend_from_slice(&buffer[..count]);
             while let Some(frame) = take_frame(received) {
                 // Size, type (2 is a message), time, attempts, id.
                 if frame[7] == 2 {
@@ -82,6 +85,16 @@ fn work(streams: &mut [TcpStream], ends: &AtomicBool, finished: &AtomicU64) {
             }
         }
     }
+}
+
+/// The places of those that have something to be read, once there are any, or none after a while.
+fn readable(streams: &[TcpStream]) -> Vec<usize> {
+    let wait = |stream| PollFd::new(stream, PollFlags::IN);
+    let mut waiting: Vec<PollFd<'_>> = streams.iter().map(wait).collect();
+    poll(&mut waiting, Some(&LOOK)).unwrap();
+    let waiting = waiting.iter().enumerate();
+    let are_there = waiting.filter(|(_, it)| !it.revents().is_empty());
+    are_there.map(|(number, _)| number).collect()
 }
 
 /// A whole frame, if there is one: its size, and so many bytes.
