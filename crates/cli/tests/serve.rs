@@ -40,8 +40,16 @@ fn a_second_signal_ends_the_broker_at_once() {
     // A request that is not complete holds the shutdown up.
     let mut stream = TcpStream::connect(broker.nsq_http()).unwrap();
     stream
-        .write_all(b"POST /pub?topic=t HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\r\nx")
+        .write_all(
+            b"POST /pub?topic=t HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\
+              expect: 100-continue\r\n\r\n",
+        )
         .unwrap();
+    // It has seen the head, and waits for the rest.
+    let mut answer = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
+    stream.read_exact(&mut answer).unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 100 "), "{answer:?}");
+    stream.write_all(b"x").unwrap();
     let deadline = Instant::now() + Duration::from_secs(8);
     while broker.child.try_wait().unwrap().is_none() {
         assert!(Instant::now() < deadline, "it goes on");
