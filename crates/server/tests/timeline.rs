@@ -109,17 +109,18 @@ fn a_hoarder_is_seen_in_both_queues() {
     let mut second = Nsq::connect(&broker, "second");
     second.subscribe("internal", "jobs", 1);
     let mut passed = Nsq::connect(&broker, "hoarder-out");
-    for id in &ids {
+    for (done, id) in (1..).zip(&ids) {
         work(Instant::now());
         passed.publish("internal", b"child");
         hoarder.say("FIN", id, "");
+        // The next job begins when the broker has seen the end of this one.
+        eventually("the FIN has come", || {
+            let topic = one(&broker, "external");
+            let held = lane(&topic, "hoarder").holds.iter();
+            held.filter(|it| it.outcome == HoldOutcome::Acked).count() == done
+        });
     }
     let child = second.message();
-    eventually("the last FIN has come", || {
-        let topic = one(&broker, "external");
-        let held = lane(&topic, "hoarder").holds.iter();
-        held.filter(|it| it.outcome == HoldOutcome::Acked).count() == 3
-    });
     let whole_us = began.elapsed().as_micros() as u64;
     let timeline = ask(&broker, &["external", "internal"]);
     let [external, internal] = &timeline.topics[..] else {
