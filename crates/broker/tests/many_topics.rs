@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cloverleaf_broker::{
     Broker, BrokerOptions, ManualClock, StartAt, SubscriptionOptions, TopicOptions,
@@ -20,6 +20,17 @@ fn resident_bytes() -> u64 {
         .unwrap();
     let kilobytes = line.split_whitespace().nth(1).unwrap();
     kilobytes.parse::<u64>().unwrap() * 1024
+}
+
+/// CPU time of this process, all its threads: what other programs do meanwhile does not count.
+fn cpu_time() -> Duration {
+    const TICKS_PER_SECOND: u64 = 100;
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    // Behind the program's name, which is in brackets.
+    let (_, rest) = stat.rsplit_once(')').unwrap();
+    let numbers = rest.split_whitespace().skip(11).take(2);
+    let ticks: u64 = numbers.map(|it| it.parse::<u64>().unwrap()).sum();
+    Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
 }
 
 fn open(folder: &tempfile::TempDir) -> (Log, Broker) {
@@ -44,7 +55,7 @@ fn ten_thousand_queues_are_made_in_seconds_and_are_small() {
     let folder = tempfile::tempdir().unwrap();
     let (log, broker) = open(&folder);
     let before = resident_bytes();
-    let started = Instant::now();
+    let started = cpu_time();
     let mut queues = Vec::new();
     for number in 0..QUEUES {
         let topic = broker
@@ -63,9 +74,12 @@ fn ten_thousand_queues_are_made_in_seconds_and_are_small() {
         }
     }
     broker.tick();
-    let took = started.elapsed();
+    let took = cpu_time() - started;
     let grown = resident_bytes().saturating_sub(before);
-    println!("{QUEUES} queues: {took:?}, {} KiB more", grown >> 10);
+    println!(
+        "{QUEUES} queues: {took:?} of CPU time, {} KiB more",
+        grown >> 10
+    );
     // Three seconds are for an optimized build.
     let took_max = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 3 });
     assert!(took < took_max, "{took:?}");
@@ -86,11 +100,12 @@ fn ten_thousand_queues_are_made_in_seconds_and_are_small() {
     log.close();
     assert_eq!(folders(&folder), 1);
 
-    let started = Instant::now();
+    let started = cpu_time();
     let (log, broker) = open(&folder);
-    println!("opened again: {:?}", started.elapsed());
+    let took = cpu_time() - started;
+    println!("opened again: {took:?}");
     assert_eq!(broker.topics().len(), QUEUES);
-    assert!(started.elapsed() < took_max);
+    assert!(took < took_max, "{took:?}");
     broker.close();
     log.close();
 }
