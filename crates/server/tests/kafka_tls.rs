@@ -4,7 +4,9 @@
 mod certificates;
 mod kafka_support;
 
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use certificates::{Authority, Certified, save};
 use cloverleaf_server::config_value::{ClientAuthPolicy, HostPort, TlsVersion};
@@ -59,7 +61,6 @@ impl Tested {
     ) -> bool {
         let mut client = self.client(certified, versions);
         let request = client.request(kafka_support::API_VERSIONS, 0, &[]);
-        use std::io::{Read, Write};
         let sent = client.stream.write_all(&request);
         sent.is_ok() && client.stream.read_exact(&mut [0; 8]).is_ok()
     }
@@ -82,6 +83,35 @@ fn messages_go_through_tls() {
         0,
         "the plain address serves too"
     );
+}
+
+/// A first message of TLS that a network has cut in pieces is served as one that comes whole.
+#[test]
+fn a_hello_may_come_in_pieces() {
+    const PAUSE: Duration = Duration::from_millis(50);
+    let tested = start_tls(|_| {});
+    for version in rustls::ALL_VERSIONS {
+        let mut connection = tested.authority.client(None, &[version]);
+        let mut socket = connect(tested.broker.server.addresses().kafka_tls.unwrap());
+        socket.set_nodelay(true).unwrap();
+        let patience = socket.read_timeout().unwrap();
+        let mut hello = Vec::new();
+        connection.write_tls(&mut hello).unwrap();
+        // In the head of the record, behind it, in the middle, and all but the last byte.
+        let mut begin = 0;
+        for end in [1, 3, 5, 6, hello.len() / 2, hello.len() - 1] {
+            socket.write_all(&hello[begin..end]).unwrap();
+            begin = end;
+            // The broker has time to read this piece alone, and neither answers nor closes.
+            socket.set_read_timeout(Some(PAUSE)).unwrap();
+            let answer = socket.read(&mut [0; 1]).map_err(|error| error.kind());
+            assert_eq!(answer, Err(ErrorKind::WouldBlock), "after {end} bytes");
+        }
+        socket.write_all(&hello[begin..]).unwrap();
+        socket.set_read_timeout(patience).unwrap();
+        let mut client = Client::new(StreamOwned::new(connection, socket));
+        client.api_versions();
+    }
 }
 
 #[test]
