@@ -284,6 +284,7 @@ impl Consuming {
         outcome
     }
 
+    #[inline(always)]
     fn tell_in_flight(&mut self, now: Now, client: &ClientHandle, probe: &Probe) {
         let Holding {
             in_flight,

@@ -482,6 +482,22 @@ impl Session {
 
     /// Tells the telemetry of one read.
     fn tell_read(&mut self, consumed: usize, input: usize, needed: usize, now: Now) {
+        if self.publishing.totals().commands > 0 || self.other_requests > 0 {
+            self.tell_requests(now);
+        }
+        if consumed > 0 {
+            self.last_command_us = now.us;
+            self.partial_since_us = None;
+        }
+        if needed > 0 && consumed < input {
+            self.partial_since_us.get_or_insert(now.us);
+            self.probe.read_ended_inside_frame();
+        }
+    }
+
+    /// The commands of one read that want an answer.
+    #[inline(never)]
+    fn tell_requests(&mut self, now: Now) {
         let first_us = self.partial_since_us.unwrap_or(now.us);
         let published = self.publishing.totals();
         if published.commands > 0 {
@@ -496,13 +512,5 @@ impl Session {
         }
         let others = std::mem::take(&mut self.other_requests);
         self.probe.requests(others, 0, 0, first_us, now.us);
-        if consumed > 0 {
-            self.last_command_us = now.us;
-            self.partial_since_us = None;
-        }
-        if needed > 0 && consumed < input {
-            self.partial_since_us.get_or_insert(now.us);
-            self.probe.read_ended_inside_frame();
-        }
     }
 }

@@ -58,11 +58,14 @@ impl Histogram {
     #[inline]
     pub fn record_many(&self, value: u64, count: u64) {
         let bucket = bucket_of(value);
-        let chunk = match self.chunks[bucket / CHUNK].get() {
-            Some(chunk) => chunk,
-            None => self.allocate(bucket / CHUNK),
-        };
-        let cell = &chunk[bucket % CHUNK];
+        match self.chunks[bucket / CHUNK].get() {
+            Some(chunk) => self.count(&chunk[bucket % CHUNK], value, count),
+            None => self.record_first(bucket, value, count),
+        }
+    }
+
+    #[inline]
+    fn count(&self, cell: &AtomicU64, value: u64, count: u64) {
         cell.store(cell.load(Relaxed).wrapping_add(count), Relaxed);
         let sum = self
             .sum
@@ -74,9 +77,14 @@ impl Histogram {
         }
     }
 
+    /// The first value of a chunk. It goes all the way by itself, so that a caller has nothing to
+    /// keep for afterwards.
     #[cold]
-    fn allocate(&self, chunk: usize) -> &Chunk {
-        self.chunks[chunk].get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK]))
+    #[inline(never)]
+    fn record_first(&self, bucket: usize, value: u64, count: u64) {
+        let empty = || Box::new([const { AtomicU64::new(0) }; CHUNK]);
+        let chunk = self.chunks[bucket / CHUNK].get_or_init(empty);
+        self.count(&chunk[bucket % CHUNK], value, count);
     }
 
     /// A copy of the counts. Not one instant: values recorded meanwhile may be in part of it.

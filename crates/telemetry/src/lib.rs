@@ -19,6 +19,7 @@ mod identity;
 mod lane;
 mod probe;
 mod probe_exchanges;
+mod probe_requests;
 mod prometheus;
 mod protocol;
 mod registry;

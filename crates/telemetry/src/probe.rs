@@ -64,32 +64,32 @@ pub struct Recorder {
     about: Mutex<About>,
     pub(crate) counters: CounterCells,
     last_active_us: Cell,
-    last_answer_us: Cell,
-    rounds: Rounds,
+    pub(crate) last_answer_us: Cell,
+    pub(crate) rounds: Rounds,
     last_ack_us: Cell,
     /// Small, because connections are many.
     first_ack_us: AtomicU32,
     no_credit_since_us: Cell,
     holding_since_us: Cell,
     /// Answers up to and with that of the request whose service is measured; 0 when none is.
-    timed_answers: Cell,
-    timed_since_us: Cell,
+    pub(crate) timed_answers: Cell,
+    pub(crate) timed_since_us: Cell,
     /// One more than the requests that had come when a read last ended inside a frame; 0: none did.
     inside_after: Cell,
-    requests_in_flight: Cell,
-    requests_in_flight_max: Cell,
+    pub(crate) requests_in_flight: Cell,
+    pub(crate) requests_in_flight_max: Cell,
     credit_granted: Cell,
     credit_used: Cell,
-    request_gap_us: Histogram,
-    request_receive_us: Histogram,
-    service_us: Histogram,
+    pub(crate) request_gap_us: Histogram,
+    pub(crate) request_receive_us: Histogram,
+    pub(crate) service_us: Histogram,
     record_age_us: Histogram,
     /// Requests of which the first and the last byte came in the same read.
-    requests_whole: Cell,
+    pub(crate) requests_whole: Cell,
     /// Publishing requests with one message each; the others are in `request_messages`.
-    requests_of_one: Cell,
-    request_messages: Histogram,
-    split_request_bytes: Histogram,
+    pub(crate) requests_of_one: Cell,
+    pub(crate) request_messages: Histogram,
+    pub(crate) split_request_bytes: Histogram,
     ack_latency_us: Histogram,
     ack_gap_us: Histogram,
     /// Few connections ever have any.
@@ -218,140 +218,6 @@ impl Recorder {
         }
     }
 
-    /// A request that wants an answer is complete: `messages` published by it (0 for any other
-    /// request), its size, and when the reads with its first and its last byte returned.
-    #[inline]
-    pub fn request(&self, messages: u64, bytes: u64, first_byte_us: u64, last_byte_us: u64) {
-        self.requests(1, messages, bytes, first_byte_us, last_byte_us);
-    }
-
-    /// `count` requests of one socket read, together: `messages` and `bytes` are sums, and the
-    /// histograms get their mean. The first of them may have begun in an earlier read. One call per
-    /// read, however many small requests it held.
-    #[inline]
-    pub fn requests(
-        &self,
-        count: u64,
-        messages: u64,
-        bytes: u64,
-        first_byte_us: u64,
-        last_byte_us: u64,
-    ) {
-        if !ENABLED || count == 0 {
-            return;
-        }
-        self.counters.requests.add(count);
-        if messages > 0 {
-            self.counters.publishes.add(count);
-            self.counters.messages_in.add(messages);
-            self.counters.published_bytes.add(bytes);
-            if messages == count {
-                self.requests_of_one.add(count);
-            } else {
-                self.request_messages.record_many(messages / count, count);
-            }
-        }
-        self.arrived(count, first_byte_us, last_byte_us);
-        if first_byte_us == last_byte_us {
-            // By far the most: their histogram gets them when somebody looks.
-            self.requests_whole.add(count);
-        } else {
-            // One of them had begun in a read before this; the others came whole.
-            self.requests_whole.add(count - 1);
-            let published_bytes = if messages > 0 { bytes / count } else { 0 };
-            let receive_us = last_byte_us.saturating_sub(first_byte_us);
-            self.arrived_in_parts(published_bytes, receive_us);
-        }
-    }
-
-    #[inline(never)]
-    fn arrived_in_parts(&self, published_bytes: u64, receive_us: u64) {
-        if published_bytes > 0 {
-            self.split_request_bytes.record(published_bytes);
-        }
-        self.request_receive_us.record(receive_us);
-    }
-
-    #[inline]
-    fn arrived(&self, count: u64, first_byte_us: u64, last_byte_us: u64) {
-        let in_flight = self.requests_in_flight.get();
-        let answered_us = match in_flight {
-            0 => self.last_answer_us.get(),
-            _ => 0,
-        };
-        let since_us = || first_byte_us.saturating_sub(self.timed_since_us.get());
-        let is_watched = if answered_us > 0 {
-            // A gap lies behind an answer, and behind each only once.
-            self.last_answer_us.set(0);
-            let gap_us = first_byte_us.saturating_sub(answered_us);
-            let is_passed = self.rounds.passes_over(gap_us, since_us());
-            if !is_passed {
-                let gaps = &self.request_gap_us;
-                self.rounds
-                    .watch(gap_us, first_byte_us, &self.counters, gaps);
-            }
-            !is_passed
-        } else {
-            !self.rounds.is_passing() || self.rounds.ends_passing(since_us())
-        };
-        let in_flight = in_flight + count;
-        if is_watched && self.timed_answers.get() == 0 {
-            self.timed_answers.set(in_flight);
-            self.timed_since_us.set(last_byte_us);
-        }
-        self.requests_in_flight.set(in_flight);
-        if in_flight > self.requests_in_flight_max.get() {
-            self.requests_in_flight_max.set(in_flight);
-        }
-    }
-
-    /// `count` requests were answered, and the answers handed to the kernel at `now_us`.
-    #[inline]
-    pub fn answered(&self, count: u64, now_us: u64) {
-        if !ENABLED || count == 0 {
-            return;
-        }
-        self.counters.responses.add(count);
-        let in_flight = self.requests_in_flight.get();
-        self.requests_in_flight.set(in_flight.saturating_sub(count));
-        self.last_answer_us.set(now_us);
-        if (self.timed_answers.get() | self.awaited_answer.get()) > 0 {
-            self.answered_awaited(count, now_us);
-        }
-    }
-
-    /// One of the answers is one whose request's service is measured, or that the timeline waits
-    /// for.
-    #[inline(never)]
-    fn answered_awaited(&self, count: u64, now_us: u64) {
-        let timed = self.timed_answers.get();
-        if timed > 0 {
-            if timed <= count {
-                let service_us = now_us.saturating_sub(self.timed_since_us.get());
-                let weight = self.rounds.weight();
-                self.service_us.record_many(service_us, weight);
-            }
-            self.timed_answers.set(timed.saturating_sub(count));
-        }
-        if self.awaited_answer.get() > 0 {
-            self.note_answers(now_us);
-        }
-    }
-
-    /// `count` of the requests that were told of last want no answer: they are not in flight.
-    #[inline]
-    pub fn unanswered(&self, count: u64) {
-        if ENABLED && count > 0 {
-            self.counters.requests_silent.add(count);
-            let in_flight = self.requests_in_flight.get();
-            if self.timed_answers.get() == in_flight {
-                // It may be one of these.
-                self.timed_answers.set(0);
-            }
-            self.requests_in_flight.set(in_flight.saturating_sub(count));
-        }
-    }
-
     /// The publishing requests of a socket read came this long after the time that the first
     /// record of the first of them bears; negative when that time is still to come.
     #[inline]
@@ -428,16 +294,16 @@ impl Recorder {
         self.counters.acks_in_order.add(in_order);
         self.counters.acks_out_of_order.add(out_of_order);
         let last_us = self.last_ack_us.get();
-        if last_us > 0 {
-            self.ack_gap_us.record(now_us.saturating_sub(last_us));
-        }
+        self.last_ack_us.set(now_us);
         let holding_us = self.holding_since_us.get();
         if holding_us > 0 && holding_us >= last_us {
             let first_us = now_us.saturating_sub(holding_us).max(1);
             let first_us = u32::try_from(first_us).unwrap_or(u32::MAX);
             self.first_ack_us.store(first_us, Relaxed);
         }
-        self.last_ack_us.set(now_us);
+        if last_us > 0 {
+            self.ack_gap_us.record(now_us.saturating_sub(last_us));
+        }
     }
 
     /// An acknowledgement named a message that is no longer in flight here.
@@ -490,7 +356,7 @@ impl Recorder {
     }
 
     /// How many messages the client has in flight now.
-    #[inline(never)]
+    #[inline]
     pub fn credit_used(&self, messages: u64, now_us: u64) {
         if !ENABLED {
             return;

@@ -107,6 +107,11 @@ impl<'w, S: Session> Peer<'w, S> {
     }
 
     /// Shows the session these bytes as one read, and returns what it has to say.
+    ///
+    /// None of these is inlined, so that they are the same code with the probe and without: the
+    /// compiler would put them into their callers in one case and not in the other, which is up to
+    /// 80 instructions per message.
+    #[inline(never)]
     fn say(&mut self, bytes: &[u8]) -> &[u8] {
         self.told.clear();
         // Asked for with and without the probe.
@@ -122,6 +127,7 @@ impl<'w, S: Session> Peer<'w, S> {
     }
 
     /// What the session has to say by itself.
+    #[inline(never)]
     fn listen(&mut self) -> &[u8] {
         self.told.clear();
         let now = std::hint::black_box(self.world.now());
@@ -129,6 +135,7 @@ impl<'w, S: Session> Peer<'w, S> {
         &self.told
     }
 
+    #[inline(never)]
     fn go_on(&mut self, now: Now) {
         let mut context = Context::from_waker(Waker::noop());
         loop {
@@ -145,14 +152,13 @@ impl<'w, S: Session> Peer<'w, S> {
     }
 }
 
-/// Not inlined, so that a session ends here with the probe and without: the compiler would put it
-/// into its caller in one case and not in the other, which is up to 80 instructions per message.
+/// Not inlined either: a session begins here.
 #[inline(never)]
 fn receive(session: &mut impl Session, input: &[u8], now: Now) -> Received {
     session.receive(input, now)
 }
 
-/// Not inlined either.
+/// As [`receive`].
 #[inline(never)]
 fn poll(session: &mut impl Session, context: &mut Context<'_>, now: Now, out: &mut Output) {
     session.poll(context, now, out);
