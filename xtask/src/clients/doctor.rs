@@ -59,7 +59,7 @@ pub(super) fn nsq(context: &Context, report: &mut Report) -> Result<()> {
 }
 
 pub(super) fn amqp(context: &Context, report: &mut Report) -> Result<()> {
-    play(context, report, FAR, queues::AMQP, &[])
+    play(context, report, FARTHER, queues::AMQP, &[])
 }
 
 /// Text over a link that is full of it.
