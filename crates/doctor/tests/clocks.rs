@@ -158,6 +158,26 @@ fn records_that_are_older_than_the_answer_were_not_waited_for() {
     world.silent();
 }
 
+/// A program that works on each message, and waits for each answer; its clock is behind by about
+/// as long as the work takes.
+#[test]
+fn work_that_varies_is_no_lingering() {
+    for (low_us, high_us, clock_us) in [
+        (5 * MS, 15 * MS, 10 * MS),
+        (0, 20 * MS, 10 * MS),
+        (10 * MS, 40 * MS, 22 * MS),
+    ] {
+        let mut world = World::new();
+        let mut one = producer(&mut world, &kafka().far(5 * MS));
+        let mut dice = Dice(low_us);
+        one.think_us = Box::new(move |_| dice.between(low_us, high_us));
+        one.record_clock_us = Some(clock_us as i64);
+        world.add(one);
+        world.run(60);
+        world.silent();
+    }
+}
+
 #[test]
 fn who_waits_is_found_within_fifteen_seconds_however_regular() {
     // Few rounds take longer to be told from a clock's.

@@ -131,6 +131,30 @@ fn a_library_that_collects_while_the_program_waits_is_found() {
     about(finding.prediction.after, rate_of(fixed), 1.3);
 }
 
+/// Its machine is slow to start the program, and threads wait for a processor at times: the one
+/// that makes a message, and the one that sends it.
+#[test]
+fn who_lingers_on_a_busy_machine_is_found() {
+    let mut world = World::new();
+    let mut one = producer(&mut world, &python().far(5 * MS));
+    one.linger_us = 5 * MS;
+    one.service_us = 4 * MS;
+    let late = |seed: u64| -> common::producers::Times {
+        let mut dice = Dice(seed);
+        Box::new(move |number| {
+            let start_us = if number < 150 { 12 * MS } else { 0 };
+            match dice.between(0, 4) {
+                0 => start_us + dice.between(0, 12 * MS),
+                _ => start_us + dice.between(0, 2 * MS),
+            }
+        })
+    };
+    (one.think_us, one.wander_us) = (late(1), late(2));
+    world.add(one);
+    world.run(15);
+    world.only(Rule::Linger);
+}
+
 #[test]
 fn a_linger_that_is_shorter_than_the_round_trip_hides_the_waiting_behind_it() {
     let mut world = World::new();

@@ -17,15 +17,24 @@ const LINGER_US_MAX: f64 = 1_000_000.0;
 /// Records bear whole milliseconds: on the mean they are half of one younger than they look.
 const AGE_ROUNDING_US: f64 = 500.0;
 
-/// How far age and gap may be apart: a share of the gap, or so many microseconds.
-const MATCH_SHARE: f64 = 0.25;
+/// What of the client's time the lingering is at least, and how far off either may look, in
+/// microseconds. The rest is the program's own work, and what a busy machine adds.
+const LINGER_SHARE_MIN: f64 = 0.65;
 const MATCH_US: f64 = 1_000.0;
+
+/// Nobody lingers for longer than from an answer to the next request, but for that and this share:
+/// the middle of a histogram's bucket is off by so much.
+const LINGER_SHARE_MAX: f64 = 1.25;
 
 /// More messages per request than this, and the wait does bring them together.
 const MESSAGES_MAX: f64 = 1.5;
 
-/// A library's timer is more regular than this: nine tenths of the gaps to one tenth.
-const SPREAD_MAX: f64 = 1.5;
+/// A library's timer is never early, so half of the gaps are at most so much longer than one tenth
+/// of them, beside the round trip; work is.
+const SPREAD_MAX: f64 = 1.35;
+
+/// On a busy machine some are late: three quarters are not by more than this.
+const LATE_MAX: f64 = 1.5;
 
 pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     let histograms = &patient.short.flow.histograms;
@@ -34,18 +43,22 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     {
         return None;
     }
-    let gaps = &histograms.request_gap_us;
-    let (low_us, high_us) = (gaps.quantile(0.1) as f64, gaps.quantile(0.9) as f64);
+    let gap_us = |share| histograms.request_gap_us.quantile(share) as f64;
+    let (low_us, high_us) = (gap_us(0.1), gap_us(0.75));
+    // The mean has the start of the program, too, and whatever happened once.
+    let think_us = gap_us(0.5).min(rounds.gap_us) - rounds.rtt_us;
+    let is_regular = think_us <= SPREAD_MAX * (low_us - rounds.rtt_us) + MATCH_US
+        && high_us <= LATE_MAX * low_us + MATCH_US;
     let age_us = ages.quantile(0.5) as f64;
-    let think_us = rounds.think_us();
     // The way here takes half of the round trip, and then the rest of the request may come late.
     let way_us = rounds.rtt_us / 2.0 + rounds.receive_us;
     let linger_us = age_us - way_us - AGE_ROUNDING_US;
-    let is_match = (linger_us - think_us).abs() <= (MATCH_SHARE * think_us).max(MATCH_US);
-    if !is_match
+    let least_us = (LINGER_SHARE_MIN * think_us).min(think_us - MATCH_US);
+    let most_us = (LINGER_SHARE_MAX * think_us).max(think_us + MATCH_US);
+    if !is_regular
+        || !(least_us..=most_us).contains(&linger_us)
         || think_us.min(linger_us) < WAIT_US_MIN
         || think_us > LINGER_US_MAX
-        || high_us > SPREAD_MAX * low_us + MATCH_US
     {
         return None;
     }
