@@ -57,7 +57,8 @@ pub(super) const SEED_001: &[Patient] = &[Patient::ill(
     NAGLE,
 )];
 
-/// Libraries that linger by default, under a program that waits. They have their default names.
+/// Libraries that linger by default, under a program that waits. They have their default names; the
+/// Java client lingers for longer than its default.
 pub(super) const LINGER_BY_DEFAULT: &[Patient] = &[
     Patient::ill("old confluent-kafka", OLD_CONFLUENT, "linger", LINGER).named("rdkafka"),
     Patient::ill("confluent-kafka", CONFLUENT, "linger", LINGER).named("rdkafka"),

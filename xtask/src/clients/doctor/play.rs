@@ -6,20 +6,21 @@ use super::lab::{self, Finding, Link, Outcome, Played};
 use super::patients::Patient;
 use super::{Context, Programs, Report};
 
-/// How long patients play: what a rule needs to see, and the start of a Java machine. Longer would
-/// not be better: what waits for messages that have come again waits longer and longer.
+/// How long patients play: what a rule needs to see, and the start of a Java machine.
 const SECONDS: &str = "15";
+
+/// The same for the second time: on a slow machine half of it may be the start. But where messages
+/// come again, they wait longer and longer for their handlers, and longer would not be better.
+const AGAIN_SECONDS: &str = "30";
+const COMES_AGAIN: &str = "ack-deadline";
 
 /// Patients that play at once: so many leave a small machine time for each.
 const AT_ONCE_MAX: usize = 8;
 
-/// The same for the second time: each of a slow machine's cores has hardly more than one to do.
-const AGAIN_AT_ONCE_MAX: usize = 2;
-
 /// Starts the patients beside a broker, some at a time, and checks what is found of each of them.
-/// Those of whom it is not what it should be play once more, and the results of the others stand:
-/// rates are measured, on a machine that may be busy. Where nobody may make a network it says so:
-/// that is not for a tool to mend.
+/// Those of whom it is not what it should be play once more, each alone, and the results of the
+/// others stand: rates are measured, on a machine that may be busy. Where nobody may make a network
+/// it says so: that is not for a tool to mend.
 pub(super) fn play(
     context: &Context,
     report: &mut Report,
@@ -62,7 +63,7 @@ struct Checks {
 
 impl Ward<'_> {
     fn check(&self, report: &mut Report, patients: &[&Patient]) -> Result<(), NoNetwork> {
-        let first = self.play(patients)?;
+        let first = self.play(patients, SECONDS)?;
         // Nobody knows whose fault it is if something else is found.
         let is_alone = first.rest.is_ok();
         let mut again = Vec::new();
@@ -88,12 +89,17 @@ impl Ward<'_> {
             names(&again)
         );
         let rounds: Vec<&[&Patient]> = match self.link.bandwidth {
-            None => again.chunks(AGAIN_AT_ONCE_MAX).collect(),
+            None => again.chunks(1).collect(),
             // Who shares a link with others has it for itself without them.
             Some(_) => vec![patients],
         };
         for patients in rounds {
-            let second = self.play(patients)?;
+            let expected = patients.iter().filter_map(|it| it.expected);
+            let seconds = match expected.map(|it| it.rule).any(|it| it == COMES_AGAIN) {
+                true => SECONDS,
+                false => AGAIN_SECONDS,
+            };
+            let second = self.play(patients, seconds)?;
             for (patient, outcome) in patients.iter().zip(second.each) {
                 if again.iter().any(|it| it.name == patient.name) {
                     report.check(&twice(patient.name), || outcome);
@@ -104,8 +110,8 @@ impl Ward<'_> {
         Ok(())
     }
 
-    fn play(&self, patients: &[&Patient]) -> Result<Checks, NoNetwork> {
-        match self.played(patients) {
+    fn play(&self, patients: &[&Patient], seconds: &str) -> Result<Checks, NoNetwork> {
+        match self.played(patients, seconds) {
             Ok(Outcome::Played(played)) => Ok(Checks {
                 each: patients.iter().map(|it| played.check(it)).collect(),
                 rest: played.check_rest(patients),
@@ -118,12 +124,12 @@ impl Ward<'_> {
         }
     }
 
-    fn played(&self, patients: &[&Patient]) -> Result<Outcome> {
+    fn played(&self, patients: &[&Patient], seconds: &str) -> Result<Outcome> {
         let patients = patients.iter().copied();
         let commands = patients
             .map(|patient| Ok((patient, self.programs.command(self.context, patient)?)))
             .collect::<Result<Vec<_>>>()?;
-        lab::play(self.context, self.link, self.settings, &commands, SECONDS)
+        lab::play(self.context, self.link, self.settings, &commands, seconds)
     }
 }
 
