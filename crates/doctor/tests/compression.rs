@@ -387,8 +387,9 @@ mod healthy {
 
     #[test]
     fn small_requests_of_many_in_flight_whose_ends_nagle_holds_back() {
-        // Each takes about a round trip, one behind the other.
-        for percent in [90, 100, 120] {
+        // Each takes about a round trip, or a part of it: the acknowledgement of the one before
+        // comes meanwhile.
+        for percent in [25, 50, 90, 100, 120] {
             left_alone(|one| OnLink {
                 request_bytes: 4_100,
                 bytes_per_second: 4_100 * S / one.rtt_us * 100 / percent,

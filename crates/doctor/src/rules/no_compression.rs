@@ -81,9 +81,14 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
     let share = receiving_us / cycle_us;
     let rtt_us = patient.rtt_us().unwrap_or_default();
     // The end of a small request that comes a round trip after its beginning waited for an
-    // acknowledgement, and not for the link.
+    // acknowledgement, and not for the link. Where several are in flight that of another one comes
+    // sooner. (NSQ's requests are always small; its libraries turn Nagle's algorithm off.)
+    let least_hole_us = match patient.protocol {
+        Protocol::Nsq => nagle::RTT_SLACK.0 * rtt_us,
+        _ => 0.0,
+    };
     let is_hole = histograms.split_request_bytes.quantile(0.9) <= nagle::REQUEST_BYTES_MAX
-        && (nagle::RTT_SLACK.0 * rtt_us..=nagle::RTT_SLACK.1 * rtt_us).contains(&receiving_us);
+        && (least_hole_us..=nagle::RTT_SLACK.1 * rtt_us).contains(&receiving_us);
     if is_hole {
         return None;
     }
