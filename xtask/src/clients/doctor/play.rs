@@ -15,7 +15,7 @@ const AGAIN_SECONDS: &str = "30";
 const COMES_AGAIN: &str = "ack-deadline";
 
 /// Patients that play at once: so many leave a small machine time for each.
-const AT_ONCE_MAX: usize = 8;
+const AT_ONCE_MAX: usize = 6;
 
 /// Starts the patients beside a broker, some at a time, and checks what is found of each of them.
 /// Those of whom it is not what it should be play once more, each alone, and the results of the
