@@ -142,16 +142,16 @@ fn who_lingers_on_a_busy_machine_is_found() {
     let late = |seed: u64| -> common::producers::Times {
         let mut dice = Dice(seed);
         Box::new(move |number| {
-            let start_us = if number < 150 { 12 * MS } else { 0 };
+            let start_us = if number < 100 { 12 * MS } else { 0 };
             match dice.between(0, 4) {
-                0 => start_us + dice.between(0, 12 * MS),
+                0 => start_us + dice.between(0, 8 * MS),
                 _ => start_us + dice.between(0, 2 * MS),
             }
         })
     };
     (one.think_us, one.wander_us) = (late(1), late(2));
     world.add(one);
-    world.run(15);
+    world.run(20);
     world.only(Rule::Linger);
 }
 

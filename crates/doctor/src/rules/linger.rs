@@ -7,7 +7,7 @@
 
 use crate::advice::Side;
 use crate::finding::{Confidence, Fact};
-use crate::rules::rounds::Rounds;
+use crate::rules::rounds::{RTT_SLACK, Rounds};
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
 use crate::units::{messages, time};
 
@@ -45,8 +45,9 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     }
     let gap_us = |share| histograms.request_gap_us.quantile(share) as f64;
     let (low_us, high_us) = (gap_us(0.1), gap_us(0.75));
-    // The mean has the start of the program, too, and whatever happened once.
-    let think_us = gap_us(0.5).min(rounds.gap_us) - rounds.rtt_us;
+    // The mean has the start of the program, too, and whatever happened once: no more than the
+    // middle one, which is as exact as its bucket.
+    let think_us = rounds.gap_us.min(gap_us(0.5) / RTT_SLACK) - rounds.rtt_us;
     let is_regular = think_us <= SPREAD_MAX * (low_us - rounds.rtt_us) + MATCH_US
         && high_us <= LATE_MAX * low_us + MATCH_US;
     let age_us = ages.quantile(0.5) as f64;
