@@ -6,13 +6,9 @@ use super::lab::{self, Finding, Link, Outcome, Played};
 use super::patients::Patient;
 use super::{Context, Programs, Report};
 
-/// How long patients play: what a rule needs to see, and the start of a Java machine.
+/// How long patients play: what a rule needs to see, and the start of a Java machine. Longer would
+/// not be better: what waits for messages that have come again waits longer and longer.
 const SECONDS: &str = "15";
-
-/// The same for the second time: on a slow machine half of it may be the start. But where messages
-/// come again, they wait longer and longer for their handlers, and longer would not be better.
-const AGAIN_SECONDS: &str = "30";
-const COMES_AGAIN: &str = "ack-deadline";
 
 /// Patients that play at once: so many leave a small machine time for each.
 const AT_ONCE_MAX: usize = 6;
@@ -63,7 +59,7 @@ struct Checks {
 
 impl Ward<'_> {
     fn check(&self, report: &mut Report, patients: &[&Patient]) -> Result<(), NoNetwork> {
-        let first = self.play(patients, SECONDS)?;
+        let first = self.play(patients)?;
         // Nobody knows whose fault it is if something else is found.
         let is_alone = first.rest.is_ok();
         let mut again = Vec::new();
@@ -94,12 +90,7 @@ impl Ward<'_> {
             Some(_) => vec![patients],
         };
         for patients in rounds {
-            let expected = patients.iter().filter_map(|it| it.expected);
-            let seconds = match expected.map(|it| it.rule).any(|it| it == COMES_AGAIN) {
-                true => SECONDS,
-                false => AGAIN_SECONDS,
-            };
-            let second = self.play(patients, seconds)?;
+            let second = self.play(patients)?;
             for (patient, outcome) in patients.iter().zip(second.each) {
                 if again.iter().any(|it| it.name == patient.name) {
                     report.check(&twice(patient.name), || outcome);
@@ -110,8 +101,8 @@ impl Ward<'_> {
         Ok(())
     }
 
-    fn play(&self, patients: &[&Patient], seconds: &str) -> Result<Checks, NoNetwork> {
-        match self.played(patients, seconds) {
+    fn play(&self, patients: &[&Patient]) -> Result<Checks, NoNetwork> {
+        match self.played(patients) {
             Ok(Outcome::Played(played)) => Ok(Checks {
                 each: patients.iter().map(|it| played.check(it)).collect(),
                 rest: played.check_rest(patients),
@@ -124,12 +115,12 @@ impl Ward<'_> {
         }
     }
 
-    fn played(&self, patients: &[&Patient], seconds: &str) -> Result<Outcome> {
+    fn played(&self, patients: &[&Patient]) -> Result<Outcome> {
         let patients = patients.iter().copied();
         let commands = patients
             .map(|patient| Ok((patient, self.programs.command(self.context, patient)?)))
             .collect::<Result<Vec<_>>>()?;
-        lab::play(self.context, self.link, self.settings, &commands, seconds)
+        lab::play(self.context, self.link, self.settings, &commands, SECONDS)
     }
 }
 
