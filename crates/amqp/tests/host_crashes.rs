@@ -3,18 +3,14 @@
 //!
 //! More seeds: `CLOVERLEAF_SEEDS=5000 cargo test -p cloverleaf-amqp --test host_crashes --release`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod host_common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::host_common::{Random, World};
 use cloverleaf_amqp::exception::Exception;
 use cloverleaf_amqp::host::SUBSCRIPTION;
 use cloverleaf_amqp::routing::Destination;
 use cloverleaf_amqp::wire::{Table, Value, method, table_bytes};
 use cloverleaf_broker::TopicOptions;
-use host_common::{Random, World};
 
 const QUEUES: [&str; 3] = ["q0", "q1", "q2"];
 const EXCHANGES: [&str; 3] = ["x0", "x1", "x2"];

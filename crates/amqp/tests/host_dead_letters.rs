@@ -1,13 +1,9 @@
 //! Messages that died: where they go, and what they say.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod host_common;
-
+use crate::host_common::{World, receive};
 use cloverleaf_amqp::message::Message;
 use cloverleaf_amqp::wire::{Array, Properties, Value, array_bytes};
 use cloverleaf_log::Durability;
-use host_common::{World, receive};
 
 const PERSISTENT: Properties<'static> = Properties {
     delivery_mode: Some(2),

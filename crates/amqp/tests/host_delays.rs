@@ -1,11 +1,7 @@
 //! Messages that an exchange holds back.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod host_common;
-
+use crate::host_common::World;
 use cloverleaf_amqp::wire::{Array, Properties, Value, array_bytes};
-use host_common::World;
 
 fn persistent(expiration: Option<&str>) -> Properties<'_> {
     Properties {

@@ -1,14 +1,10 @@
 //! Exchanges and bindings: declared, routed through, deleted; with RabbitMQ's words where something
 //! cannot be.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod host_common;
-
+use crate::host_common::{World, text};
 use cloverleaf_amqp::exception::ReplyCode;
 use cloverleaf_amqp::routing::Routed;
 use cloverleaf_amqp::wire::{Array, Table, Value, array_bytes, table_bytes};
-use host_common::{World, text};
 
 #[test]
 fn what_is_always_there() {

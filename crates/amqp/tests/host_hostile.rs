@@ -1,11 +1,7 @@
 //! Whatever clients declare is answered, and what was taken is there again after a restart.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod host_common;
-
+use crate::host_common::World;
 use cloverleaf_amqp::wire::{Table, Value, method, table_bytes};
-use host_common::World;
 use proptest::collection::vec;
 use proptest::prelude::*;
 

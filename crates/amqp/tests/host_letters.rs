@@ -1,11 +1,7 @@
 //! Where dead letters go, and where they do not go twice.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod host_common;
-
+use crate::host_common::{World, receive};
 use cloverleaf_amqp::wire::{Array, Properties, Value, array_bytes};
-use host_common::{World, receive};
 
 fn persistent() -> Properties<'static> {
     Properties {

@@ -1,16 +1,12 @@
 //! Queues: declared, used, deleted; with RabbitMQ's words where something cannot be.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod host_common;
-
 use std::sync::Arc;
 
+use crate::host_common::{World, receive, text};
 use cloverleaf_amqp::exception::ReplyCode;
 use cloverleaf_amqp::host::{DIRECT_REPLY_TO, HostOptions, SUBSCRIPTION};
 use cloverleaf_amqp::wire::{Properties, Table, Value, method};
 use cloverleaf_broker::{ConsumerOptions, SubscriptionOptions, TopicOptions};
-use host_common::{World, receive, text};
 
 #[test]
 fn a_queue_is_a_topic_with_one_subscription() {

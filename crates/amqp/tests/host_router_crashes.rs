@@ -1,14 +1,10 @@
 //! The router and crashes: whatever dies on the way, no persistent message that was confirmed is
 //! lost between its death, or its delay, and its queue.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod host_common;
-
 use std::collections::BTreeSet;
 
+use crate::host_common::{World, receive};
 use cloverleaf_amqp::wire::{Properties, Value};
-use host_common::{World, receive};
 
 const MESSAGES: usize = 12;
 

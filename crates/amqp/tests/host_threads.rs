@@ -1,22 +1,18 @@
 //! A virtual host as it runs: sessions of several threads, the broker's own threads, the router's.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod host_common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
+use crate::host_common::Random;
 use cloverleaf_amqp::host::{Queue, VirtualHost};
 use cloverleaf_amqp::message::Message;
 use cloverleaf_amqp::routing::{Destination, Routed};
 use cloverleaf_amqp::wire::{Table, Value, method, table_bytes};
 use cloverleaf_broker::{Broker, BrokerOptions, Consumer, ConsumerOptions, Delivery, SystemClock};
 use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, SimDisk};
-use host_common::Random;
 
 /// Long enough on any machine; nothing waits for it that works.
 const PATIENCE: Duration = Duration::from_secs(60);

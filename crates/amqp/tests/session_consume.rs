@@ -1,12 +1,9 @@
 //! Consuming: prefetch, acknowledgements, requeueing, cancelling, `basic.get`.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod session_common;
-
+use crate::session_common::{Peer, World, method_frame};
 use cloverleaf_amqp::wire::{
     Array, Method, Properties, Table, Value, array_bytes, method, table_bytes,
 };
-use session_common::{Peer, World, method_frame};
 
 fn publish_all(peer: &mut Peer<'_>, bodies: &[&str]) {
     for body in bodies {

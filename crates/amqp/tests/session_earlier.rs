@@ -1,11 +1,8 @@
 //! What tells of a queue comes after what the same connection has published to it, although another
 //! thread may write that.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod session_common;
-
+use crate::session_common::{Got, Peer, World};
 use cloverleaf_amqp::wire::{Method, method};
-use session_common::{Got, Peer, World};
 
 /// Sends a method for the queue "q" behind a publish that is not written yet, and says what came
 /// before it was, and after.

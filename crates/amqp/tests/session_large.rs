@@ -1,14 +1,11 @@
 //! What large messages and unfinished ones cost in memory.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod session_common;
 
 use std::task::{Context, Waker};
 
+use crate::session_common::{Peer, World, frames_of, publish_frames};
 use cloverleaf_amqp::wire::{Method, Properties, method};
 use cloverleaf_amqp::{ContentMemory, SessionOptions};
 use cloverleaf_session::{Output, Session as _};
-use session_common::{Peer, World, frames_of, publish_frames};
 
 /// What the next poll wants written.
 fn polled(peer: &mut Peer<'_>) -> Output {
@@ -31,7 +28,7 @@ fn a_large_body_is_sent_from_the_log_and_a_small_one_is_copied() {
             queue: "q",
             ..Default::default()
         };
-        let get = session_common::method_frame(1, &Method::BasicGet(get));
+        let get = crate::session_common::method_frame(1, &Method::BasicGet(get));
         peer.show(&get);
         let got = polled(&mut peer);
         assert!(got.len() > length, "it is in memory");
@@ -41,7 +38,7 @@ fn a_large_body_is_sent_from_the_log_and_a_small_one_is_copied() {
             Method::BasicRecover(method::BasicRecover { requeue: true }),
         );
         peer.written();
-        peer.show(&session_common::method_frame(
+        peer.show(&crate::session_common::method_frame(
             1,
             &Method::BasicConsume(method::BasicConsume {
                 queue: "q",
@@ -116,7 +113,7 @@ fn begin_contents(peer: &mut Peer<'_>, count: u16) {
         let frames = frames_of(&whole);
         peer.send(&frames[0]);
         // Between method and header, so that the session holds what comes.
-        peer.send(&session_common::frame(8, 0, &[]));
+        peer.send(&crate::session_common::frame(8, 0, &[]));
         peer.send(&frames[1]);
         peer.send(&frames[2]);
     }
@@ -134,7 +131,7 @@ fn one_connection_cannot_hold_all_of_the_memory() {
     let whole = publish_frames(5, "", "q", &Properties::default(), &[7; 9000], false);
     let frames = frames_of(&whole);
     peer.send(&frames[0]);
-    peer.send(&session_common::frame(8, 0, &[]));
+    peer.send(&crate::session_common::frame(8, 0, &[]));
     peer.send(&frames[1]);
     peer.send(&frames[2]);
     assert_eq!(peer.closed().0, 506, "more than half");

@@ -1,11 +1,8 @@
 //! Handshake, channels, heartbeats, and what ends a connection.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod session_common;
-
+use crate::session_common::{Got, World, frame, method_frame, publish_frames};
 use cloverleaf_amqp::wire::{Method, PROTOCOL_HEADER, Properties, Value, method, table_bytes};
 use cloverleaf_session::Session as _;
-use session_common::{Got, World, frame, method_frame, publish_frames};
 
 #[test]
 fn the_server_says_what_it_can() {

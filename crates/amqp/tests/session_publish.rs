@@ -1,12 +1,9 @@
 //! Publishing: contents however they are cut, confirms, returns, transactions.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod session_common;
-
+use crate::session_common::{Got, World, publish_frames};
 use cloverleaf_amqp::wire::{Method, Properties, Table, Value, method, table_bytes};
 use cloverleaf_amqp::{ContentMemory, SessionOptions};
 use cloverleaf_session::Session as _;
-use session_common::{Got, World, publish_frames};
 
 /// The confirms among what came: up to which number, whether several, whether it holds.
 fn confirms(all: &[Got]) -> Vec<(u64, bool, bool)> {
@@ -87,7 +84,7 @@ fn contents_arrive_however_they_are_cut_and_mixed() {
     let cut = |channel| {
         let body = [b'0' + channel as u8; 9000];
         let frames = publish_frames(channel, "", "q", &properties, &body, false);
-        session_common::frames_of(&frames)
+        crate::session_common::frames_of(&frames)
     };
     for (one, two) in cut(1).into_iter().zip(cut(2)) {
         peer.send(&one);
@@ -116,7 +113,7 @@ fn contents_in_pieces_have_one_memory() {
     let body = [7; 9000];
     let frames = |channel| {
         let frames = publish_frames(channel, "", "q", &Properties::default(), &body, false);
-        session_common::frames_of(&frames)
+        crate::session_common::frames_of(&frames)
     };
     let (one, two) = (frames(1), frames(2));
     peer.send(&one[0]);

@@ -1,15 +1,12 @@
 //! What is left over when a channel, a queue or a message goes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod session_common;
 
 use std::sync::Arc;
 
+use crate::session_common::{Got, Peer, World, method_frame, publish_frames};
 use bytes::Bytes;
 use cloverleaf_amqp::SessionOptions;
 use cloverleaf_amqp::wire::{Method, Properties, method};
 use cloverleaf_log::{Batch, BatchBuilder, Durability};
-use session_common::{Got, Peer, World, method_frame, publish_frames};
 
 /// A consumer without acknowledgements that has been given more than one round of output takes.
 fn with_a_rest(world: &World) -> Peer<'_> {

@@ -1,5 +1,4 @@
 //! The decoders answer any bytes with a value or an error, and give back what was put in.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use cloverleaf_amqp::wire::{
     ContentHeader, DEPTH_MAX, FrameError, FrameType, Method, MethodId, Properties, Reader, Table,

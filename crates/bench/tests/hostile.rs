@@ -1,7 +1,5 @@
 //! The clients against peers that announce more than they could ever send.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;

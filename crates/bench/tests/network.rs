@@ -1,9 +1,5 @@
 //! A network of two sides, as connections of the standard library see it.
 
-#![allow(clippy::unwrap_used)]
-
-mod network_support;
-
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::network_support::{IN_PROCESS, is_forbidden};
 use cloverleaf_bench::{
     Acks, Amount, Arrivals, BrokerPlace, Link, Meter, Network, PROXY_THREADS, PayloadKind, Plan,
     connect_across,
 };
-use network_support::{IN_PROCESS, is_forbidden};
 
 /// What a test sees of this process is its own.
 fn alone() -> Option<MutexGuard<'static, ()>> {

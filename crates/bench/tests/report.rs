@@ -1,7 +1,5 @@
 //! The report as a page: well-formed, whole, and safe whatever names users give.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeMap;
 
 use cloverleaf_bench::{

@@ -1,14 +1,10 @@
 //! Compressed batches of Kafka producers, delivered message by message.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::{World, ack_all, bodies, consumer, receive};
 use cloverleaf_broker::{
     BrokerOptions, Compaction, DurabilityMode, PublishError, SubscriptionOptions, TopicOptions,
 };
 use cloverleaf_log::{Batch, BatchBuilder, Codec, Durability};
-use common::{World, ack_all, bodies, consumer, receive};
 
 const CODECS: [Codec; 4] = [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd];
 

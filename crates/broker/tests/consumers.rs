@@ -1,18 +1,14 @@
 //! How consumers come and go, share, pull, and settle many messages at once.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
+use crate::common::{World, bodies, consumer, consumer_with, range, receive, take, take_body};
 use cloverleaf_broker::{
     AttachError, Consumer, ConsumerOptions, Dispatch, MessageRange, SharedWindow, Subscription,
     SubscriptionOptions,
 };
-use common::{World, bodies, consumer, consumer_with, range, receive, take, take_body};
 
 fn puller(subscription: &Arc<Subscription>) -> Consumer {
     let options = ConsumerOptions {

@@ -5,18 +5,14 @@
 //! a consumer has seen once is called redelivered for ever. More seeds:
 //! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-broker --test crashes --release`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use crate::common::{Got, Random, World, consumer, receive};
 use cloverleaf_broker::{Consumer, MessageRange, Published, SubscriptionOptions};
 use cloverleaf_log::Durability;
-use common::{Got, Random, World, consumer, receive};
 use uuid::Uuid;
 
 /// A publish whose answer is awaited.

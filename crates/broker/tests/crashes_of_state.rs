@@ -5,15 +5,11 @@
 //! newest ones, never one from the middle, and none that was synced. More seeds:
 //! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-broker --test crashes_of_state --release`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::collections::BTreeMap;
 
+use crate::common::{Random, World};
 use cloverleaf_broker::{Committed, TopicOptions};
 use cloverleaf_log::{Durability, Read};
-use common::{Random, World};
 use uuid::Uuid;
 
 const GROUPS: [&str; 2] = ["g", "h"];

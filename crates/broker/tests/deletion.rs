@@ -1,18 +1,14 @@
 //! Deleting topics: whatever crashes, no deleted topic comes back, none loses messages without
 //! being deleted, a new one of the same name loses nothing, and no folder is left for ever.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use crate::common::World;
 use cloverleaf_broker::TopicOptions;
 use cloverleaf_log::{Durability, Read};
-use common::World;
 use uuid::Uuid;
 
 /// What a run was told before the disk died.

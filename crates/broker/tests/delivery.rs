@@ -1,15 +1,11 @@
 //! Who gets which message, when, and what becomes of it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::{World, ack_all, bodies, consumer, consumer_with, poll, receive};
 use cloverleaf_broker::{
     BrokerOptions, ConsumerOptions, MessageId, NotInFlight, PublishError, SubscriptionOptions,
     TopicOptions,
 };
 use cloverleaf_log::Durability;
-use common::{World, ack_all, bodies, consumer, consumer_with, poll, receive};
 
 #[test]
 fn a_message_goes_to_one_consumer_and_is_gone_when_acknowledged() {

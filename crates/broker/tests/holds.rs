@@ -1,15 +1,12 @@
 //! Who held which messages when: what the timeline draws.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 
+use crate::common::{World, consumer_with, receive};
 use cloverleaf_broker::{
     Consumer, ConsumerHolds, ConsumerOptions, Hold, HoldEnd, Subscription, SubscriptionOptions,
 };
 use cloverleaf_telemetry::LaneMemory;
-use common::{World, consumer_with, receive};
 
 const START_MS: u64 = 1_700_000_000_000;
 

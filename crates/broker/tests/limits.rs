@@ -1,17 +1,13 @@
 //! Queues that are too long or too old: what goes, when, and where to.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{Got, World, bodies, consumer, consumer_with, receive};
 use cloverleaf_broker::{
     ConsumerOptions, Overflow, PartitionOrder, PublishError, Subscription, SubscriptionOptions,
     TopicOptions, headers,
 };
 use cloverleaf_log::{BatchBuilder, Codec, Durability};
-use common::{Got, World, bodies, consumer, consumer_with, receive};
 
 /// A queue whose messages live so long; dead ones go to `dead`.
 fn aging(world: &World, ttl_ms: u64) -> Arc<Subscription> {

@@ -1,15 +1,11 @@
 //! A subscription as the doctor looks at it: who has room, and who only waits for its turn.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{World, bodies, consumer_with};
 use cloverleaf_broker::{
     Consumer, ConsumerOptions, SharedWindow, Subscription, SubscriptionOptions,
 };
-use common::{World, bodies, consumer_with};
 
 /// Connection, credit, in flight.
 fn looks(subscription: &Subscription) -> Vec<(u64, u32, u32)> {

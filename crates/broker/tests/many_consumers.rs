@@ -1,15 +1,11 @@
 //! Many consumers of one subscription are ranked, few are looked at one by one: both get the same.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{Random, World, ack_all, consumer_with, range, receive};
 use cloverleaf_broker::{
     Consumer, ConsumerOptions, Dispatch, SharedWindow, Subscription, SubscriptionOptions,
 };
-use common::{Random, World, ack_all, consumer_with, range, receive};
 
 const CONSUMERS: u64 = 7;
 

@@ -1,7 +1,5 @@
 //! Ten thousand queues: made in seconds, small, and without a file each.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::sync::Arc;
 use std::time::Duration;
 

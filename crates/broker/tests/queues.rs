@@ -1,15 +1,11 @@
 //! What queues of other protocols ask of the engine: priorities, expiry, filters, limits, ranks.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::{World, ack_all, bodies, consumer, consumer_with, receive};
 use cloverleaf_broker::{
     AttachError, ConsumerOptions, Overflow, PartitionOrder, PublishError, SubscriptionOptions,
     TopicOptions, headers,
 };
 use cloverleaf_log::Durability;
-use common::{World, ack_all, bodies, consumer, consumer_with, receive};
 
 #[test]
 fn priorities_are_partitions_and_the_highest_goes_first() {
@@ -201,7 +197,7 @@ fn a_purge_leaves_what_consumers_hold_and_what_comes_later() {
     world.publish("t", &["66", "77", "88"]);
     drop(consumer);
     assert_eq!(
-        bodies(&common::consumer(&subscription, 9)),
+        bodies(&crate::common::consumer(&subscription, 9)),
         ["11", "66", "77", "88"]
     );
 }

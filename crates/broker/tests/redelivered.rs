@@ -1,12 +1,8 @@
 //! Which messages are called redelivered after a restart: all that a consumer may have seen, and
 //! few more.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::{World, consumer, receive, take};
 use cloverleaf_broker::SubscriptionOptions;
-use common::{World, consumer, receive, take};
 
 fn flags(world: &World) -> Vec<(String, bool)> {
     let consumer = consumer(&world.subscription("t", "s"), u32::MAX);

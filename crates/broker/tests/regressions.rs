@@ -1,17 +1,13 @@
 //! Bugs that were found once.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{World, bodies, consumer, consumer_with, poll, receive};
 use cloverleaf_broker::{
     Broker, BrokerOptions, CatalogError, ConsumerOptions, ManualClock, StartAt,
     SubscriptionOptions, TopicOptions,
 };
 use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, SimDisk};
-use common::{World, bodies, consumer, consumer_with, poll, receive};
 
 #[test]
 fn a_second_requeue_inside_a_run_comes_back() {

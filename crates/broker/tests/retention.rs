@@ -1,13 +1,9 @@
 //! What goes, and what stays: consumed messages, old ones, compacted ones.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::{World, ack_all, consumer, receive};
 use cloverleaf_broker::Clock;
 use cloverleaf_broker::{Compaction, Retention, TopicOptions};
 use cloverleaf_log::{BatchBuilder, Codec, Durability, Read};
-use common::{World, ack_all, consumer, receive};
 
 fn publish(world: &World, codec: Codec, pairs: &[(&str, Option<&str>)]) {
     let now_ms = i64::try_from(world.clock.now_us() / 1_000).unwrap();

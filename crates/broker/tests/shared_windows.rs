@@ -1,8 +1,6 @@
 //! One window over two subscriptions that deliver on two threads at once: never more in flight than
 //! it allows, and nobody waits for ever.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake, Waker};

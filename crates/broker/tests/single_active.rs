@@ -1,13 +1,9 @@
 //! Who gets everything where one consumer does.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 
+use crate::common::{World, ack_all, bodies, consumer_with, receive};
 use cloverleaf_broker::{Consumer, ConsumerOptions, Subscription, SubscriptionOptions};
-use common::{World, ack_all, bodies, consumer_with, receive};
 
 fn single(world: &World, active_yields: bool) -> Arc<Subscription> {
     let options = SubscriptionOptions {
@@ -70,7 +66,7 @@ fn one_that_yields_makes_way_once_it_holds_nothing() {
     let equal = ranked(&subscription, 5);
     world.publish("t", &["5"]);
     assert_eq!(bodies(&high), ["5"]);
-    high.nack_ranges(&[common::range(2, 3)]);
+    high.nack_ranges(&[crate::common::range(2, 3)]);
     let again = receive(&high).unwrap();
     assert_eq!(again.len(), 3);
     let highest = ranked(&subscription, 6);

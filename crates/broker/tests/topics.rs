@@ -1,14 +1,10 @@
 //! Topics that change while they are in use, and what protocols keep in the broker.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::task::{Context, Poll, Waker};
 
+use crate::common::{World, bodies, consumer};
 use cloverleaf_broker::{BrokerOptions, CatalogError, Committed, TopicOptions, Watcher};
 use cloverleaf_log::Durability;
-use common::{World, bodies, consumer};
 use uuid::Uuid;
 
 fn has_fired(watcher: &Watcher) -> bool {

@@ -1,16 +1,12 @@
 //! `cloverleaf bench` as a user runs it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{BINARY, Broker};
 use serde_json::Value;
-use support::{BINARY, Broker};
 
 fn bench(args: &[&str]) -> Output {
     let mut command = Command::new(BINARY);

@@ -1,9 +1,5 @@
 //! The clients of `cloverleaf bench` for Kafka and AMQP against the real binary.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
 use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,11 +9,11 @@ use cloverleaf_bench::{
     Target, Url, connect,
 };
 
-use support::BINARY;
+use crate::support::BINARY;
 
 /// A broker that lets in one user.
 struct Broker {
-    broker: support::Broker,
+    broker: crate::support::Broker,
     _folder: tempfile::TempDir,
 }
 
@@ -27,7 +23,7 @@ impl Broker {
         let mut command = Command::new(BINARY);
         command.env("CLOVERLEAF_AMQP_USER", "me:secret/1");
         Broker {
-            broker: support::Broker::start_as(command, folder.path()),
+            broker: crate::support::Broker::start_as(command, folder.path()),
             _folder: folder,
         }
     }

@@ -1,11 +1,5 @@
 //! `cloverleaf bench` over a real round trip, and what it says where there is none.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-#[path = "../../bench/tests/network_support/mod.rs"]
-mod network_support;
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
@@ -14,11 +8,11 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use crate::network_support::{IN_PROCESS, IN_PROGRAM, is_forbidden};
+use crate::support::BINARY;
 use cloverleaf_bench::{Link, Network};
 use cloverleaf_server::{Config, Server, Sources};
-use network_support::{IN_PROCESS, IN_PROGRAM, is_forbidden};
 use serde_json::Value;
-use support::BINARY;
 
 const SYNCHRONOUS: [&str; 5] = [
     "producer",
@@ -199,7 +193,7 @@ fn a_proxy_may_be_chosen() {
 #[test]
 fn brokers_elsewhere_are_behind_the_proxy() {
     let folder = tempfile::tempdir().unwrap();
-    let broker = support::Broker::start(folder.path());
+    let broker = crate::support::Broker::start(folder.path());
     let url = format!(
         "--url=nsq://{}?http={}",
         broker.nsq_tcp(),

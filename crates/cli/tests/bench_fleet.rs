@@ -1,16 +1,12 @@
 //! `cloverleaf bench worker`: load from several processes, as from several machines.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
+use crate::support::BINARY;
 use serde_json::{Value, json};
-use support::BINARY;
 
 /// A worker that is ended with the test.
 struct Worker {

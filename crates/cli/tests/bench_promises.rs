@@ -1,9 +1,5 @@
 //! The durability class in the titles of `cloverleaf bench`: what the real binary really promises.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
@@ -14,7 +10,7 @@ use cloverleaf_bench::{
 };
 use serde_json::Value;
 
-use support::{BINARY, Broker};
+use crate::support::{BINARY, Broker};
 
 fn plan(topic: &str, acks: Acks) -> Plan {
     Plan {

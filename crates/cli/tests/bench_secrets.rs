@@ -1,13 +1,9 @@
 //! Passwords and tokens of `cloverleaf bench` are in nothing that it prints or writes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
 use std::process::{Command, Output};
 
+use crate::support::{BINARY, Broker};
 use serde_json::Value;
-use support::{BINARY, Broker};
 
 const PASSWORD: &str = "t0ps3cret";
 

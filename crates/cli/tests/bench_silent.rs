@@ -1,9 +1,5 @@
 //! `cloverleaf bench` and a broker that is there and answers nothing any more.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
 use std::io::Read;
 use std::net::TcpListener;
 use std::process::Command;
@@ -14,7 +10,7 @@ use cloverleaf_bench::{
     Acks, Amount, Arrivals, BrokerPlace, Kind, PayloadKind, Plan, Stop, Target, Url, connect,
 };
 
-use support::BINARY;
+use crate::support::BINARY;
 
 /// What is waited for an answer, the topic's removal, and a slow machine.
 const BOUND: Duration = Duration::from_secs(110);
@@ -25,7 +21,7 @@ const PRODUCED_MIN: u64 = 100;
 /// Measures, and lets the broker sleep as soon as it has answered some messages.
 fn falls_silent(protocol: &str, options: &str, kind: Kind, arrivals: Arrivals) {
     let folder = tempfile::tempdir().unwrap();
-    let broker = support::Broker::start_as(Command::new(BINARY), folder.path());
+    let broker = crate::support::Broker::start_as(Command::new(BINARY), folder.path());
     let lines = broker.lines.iter().map(|line| line.trim());
     let address = match protocol {
         "nsq" => broker.nsq_tcp(),

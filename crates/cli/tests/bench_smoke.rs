@@ -1,15 +1,11 @@
 //! Every sub-command of `cloverleaf bench` with every protocol: its table, its JSON and its page.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use crate::support::{BINARY, Broker};
 use serde_json::Value;
-use support::{BINARY, Broker};
 
 /// Those that this program is built for.
 const PROTOCOLS: &[&str] = if cfg!(feature = "bench-kafka") {

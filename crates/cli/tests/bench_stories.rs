@@ -1,13 +1,9 @@
 //! Each story in its short form, with the brokers that it starts itself.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
 use std::process::Command;
 
+use crate::support::BINARY;
 use serde_json::Value;
-use support::BINARY;
 
 /// What a story tells: the same in words and as JSON.
 fn played(args: &[&str]) -> Value {

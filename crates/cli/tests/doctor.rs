@@ -1,9 +1,5 @@
 //! `cloverleaf doctor` against the binary itself, with clients that are slow, and that lie.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,8 +7,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::support::{BINARY, Broker};
 use cloverleaf_doctor::{Report, Rule};
-use support::{BINARY, Broker};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

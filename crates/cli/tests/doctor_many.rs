@@ -1,20 +1,16 @@
 //! The doctor of a broker with ten thousand connections and all the load that it bears: it answers
 //! in less than a second, and the broker goes on.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::support::Broker;
 use cloverleaf_doctor::Report;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use support::Broker;
 
 const CONNECTIONS: usize = 10_000;
 

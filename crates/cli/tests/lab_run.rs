@@ -1,17 +1,11 @@
 //! `cloverleaf lab run`: a program of the user's beside a broker at a distance.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-#[path = "../../bench/tests/network_support/mod.rs"]
-mod network_support;
-mod support;
-
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use network_support::{IN_PROGRAM, is_forbidden};
+use crate::network_support::{IN_PROGRAM, is_forbidden};
+use crate::support::BINARY;
 use serde_json::Value;
-use support::BINARY;
 
 /// It waits for each answer.
 const PRODUCER: [&str; 9] = [

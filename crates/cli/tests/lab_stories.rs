@@ -1,17 +1,11 @@
 //! `cloverleaf lab STORY`: pathologies with real client libraries, and what the doctor's advice is
 //! worth.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-#[path = "../../bench/tests/network_support/mod.rs"]
-mod network_support;
-mod support;
-
 use std::process::{Command, Output};
 
-use network_support::{IN_PROGRAM, is_forbidden};
+use crate::network_support::{IN_PROGRAM, is_forbidden};
+use crate::support::BINARY;
 use serde_json::Value;
-use support::BINARY;
 
 /// How far what comes may be from what was predicted.
 const FACTOR_MAX: f64 = 1.5;

@@ -1,15 +1,11 @@
 //! The binary itself: what it prints, how it ends, and the commands against it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{BINARY, Broker, serve};
+use crate::support::{BINARY, Broker, serve};
 
 #[test]
 fn serve_says_where_it_is_and_ends_well_on_sigterm() {

@@ -1,15 +1,11 @@
 //! `cloverleaf timeline` as a user runs it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
+use crate::support::Broker;
 use serde_json::Value;
-use support::Broker;
 
 /// A consumer that holds one message and a producer that has published it.
 fn hold_one(broker: &Broker) -> TcpStream {

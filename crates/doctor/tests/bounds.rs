@@ -1,10 +1,9 @@
 //! Whatever it is shown: no panic, bounded memory, bounded output, and the same again.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::net::SocketAddr;
 
+use crate::common::producers::Producer;
+use crate::common::{Dice, MS, Model, S, Who, World};
 use cloverleaf_doctor::{
     Advice, Consumer, Detail, Doctor, Observation, Partition, Query, Queue, findings_text, one_line,
 };
@@ -12,8 +11,6 @@ use cloverleaf_telemetry::{
     ClosedConnection, ConnectionSnapshot, Counters, Gauges, HistogramSnapshot, Histograms,
     Identity, Protocol, Snapshot, TcpInfo,
 };
-use common::producers::Producer;
-use common::{Dice, MS, Model, S, Who, World};
 use proptest::prelude::*;
 
 /// What must not reach a terminal; in a line not even the first.

@@ -1,13 +1,11 @@
 //! Connections with more than a thousand rounds a second, of which the telemetry watches some:
 //! the doctor finds what it found, and is silent where it was.
 
-mod common;
-
 use cloverleaf_doctor::Rule;
 use cloverleaf_telemetry::Protocol;
 
-use common::producers::{Producer, Times, jitter};
-use common::{Dice, MS, Model, S, Who, World, about, fact};
+use crate::common::producers::{Producer, Times, jitter};
+use crate::common::{Dice, MS, Model, S, Who, World, about, fact};
 
 fn kafka() -> Who {
     Who::new(Protocol::Kafka, "librdkafka", "2.6.0")

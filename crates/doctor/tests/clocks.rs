@@ -1,13 +1,10 @@
 //! Producers that send by a clock or at their leisure, near to the round trip by chance: nobody
 //! waits for anybody. And those that do wait, however regular they are.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
+use crate::common::producers::{Producer, jitter};
+use crate::common::{Dice, MS, S, Who, World};
 use cloverleaf_doctor::{Confidence, Rule};
 use cloverleaf_telemetry::Protocol;
-use common::producers::{Producer, jitter};
-use common::{Dice, MS, S, Who, World};
 
 fn producer(world: &mut World, who: &Who) -> Producer {
     let probe = world.connect(who);
@@ -27,7 +24,7 @@ fn nsq() -> Who {
 }
 
 /// From nothing to so many microseconds, never the same.
-fn up_to(us: u64, seed: u64) -> common::producers::Times {
+fn up_to(us: u64, seed: u64) -> crate::common::producers::Times {
     let mut dice = Dice(seed);
     Box::new(move |_| dice.between(0, us + 1))
 }
@@ -247,7 +244,7 @@ fn the_time_that_the_bytes_take_stays() {
     world.add(one);
     world.run(20);
     let finding = world.only(Rule::SyncProduce);
-    common::about(finding.prediction.after, 1e6 / 3_050.0, 1.05);
+    crate::common::about(finding.prediction.after, 1e6 / 3_050.0, 1.05);
 }
 
 /// A producer whose records are of all ages between these.
@@ -258,7 +255,7 @@ struct Aging {
     seen: u64,
 }
 
-impl common::Model for Aging {
+impl crate::common::Model for Aging {
     fn run(&mut self, to_us: u64) {
         self.one.run(to_us);
         let publishes = self.one.probe.snapshot(|_| None).counters.publishes;

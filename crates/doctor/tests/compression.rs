@@ -1,12 +1,9 @@
 //! Text over a full link: what must be found, and who must be left in peace.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
+use crate::common::producers::{Producer, Times};
+use crate::common::{Dice, MS, Model, S, Who, World, about, fact};
 use cloverleaf_doctor::{Bound, Rule, Severity};
 use cloverleaf_telemetry::{Probe, Protocol};
-use common::producers::{Producer, Times};
-use common::{Dice, MS, Model, S, Who, World, about, fact};
 
 /// Bytes that a read finds on a link where they come slowly.
 const READ_BYTES: u64 = 2_896;

@@ -1,12 +1,9 @@
 //! Consumers: what must be found, with which numbers, and who must be left in peace.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
+use crate::common::consumers::{Taker, Takers};
+use crate::common::{Dice, MS, S, Who, World, about, fact};
 use cloverleaf_doctor::{Bound, Finding, Rule, Severity};
 use cloverleaf_telemetry::Protocol;
-use common::consumers::{Taker, Takers};
-use common::{Dice, MS, S, Who, World, about, fact};
 
 fn pika() -> Who {
     Who::new(Protocol::Amqp, "Pika Python Client Library", "1.3.2")

@@ -1,12 +1,9 @@
 //! Work that takes longer than a message may be held: what is advised, and what is predicted.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
+use crate::common::producers::Times;
+use crate::common::{MS, Model, S, Who, World, about, fact};
 use cloverleaf_doctor::{Bound, Consumer, Finding, Queue, Rule};
 use cloverleaf_telemetry::{Probe, Protocol};
-use common::producers::Times;
-use common::{MS, Model, S, Who, World, about, fact};
 
 #[test]
 fn work_that_takes_longer_than_the_deadline_is_found() {

@@ -1,13 +1,9 @@
 //! Producers whose messages queue on a narrow link until their clients give up, and others that
 //! look like them.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
-
+use crate::common::{MS, S, Who, World, about, fact};
 use cloverleaf_doctor::Rule;
 use cloverleaf_telemetry::{Probe, Protocol};
-use common::{MS, S, Who, World, about, fact};
 
 fn librdkafka() -> Who {
     Who::new(Protocol::Kafka, "librdkafka", "2.10.0").far(20 * MS)

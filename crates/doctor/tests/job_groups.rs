@@ -1,13 +1,10 @@
 //! Jobs of seconds that come in groups: those that wait for each other inside the client, and
 //! those that began together and take different times.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
+use crate::common::consumers::{Taker, Takers};
+use crate::common::{Dice, MS, S, Who, World, about, fact};
 use cloverleaf_doctor::{Finding, Rule};
 use cloverleaf_telemetry::Protocol;
-use common::consumers::{Taker, Takers};
-use common::{Dice, MS, S, Who, World, about, fact};
 
 fn broadway() -> Who {
     Who {

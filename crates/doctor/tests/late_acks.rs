@@ -1,16 +1,13 @@
 //! Acknowledgements that come two round trips after the delivery: held back by the client's
 //! kernel, or by work that takes one of them.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::common::producers::{Times, jitter};
+use crate::common::{MS, Model, S, Who, World, about};
 use cloverleaf_doctor::{Bound, Consumer, Queue, Rule};
 use cloverleaf_telemetry::{Probe, Protocol};
-use common::producers::{Times, jitter};
-use common::{MS, Model, S, Who, World, about};
 
 const RTT_US: u64 = 40 * MS;
 

@@ -1,13 +1,9 @@
 //! Publishers whose requests queue before a narrow link, as the kernel's round trips show it, and
 //! others that look like them.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-mod common;
-
+use crate::common::{MS, S, Who, World, about, fact};
 use cloverleaf_doctor::{Bound, Rule, Severity};
 use cloverleaf_telemetry::{Probe, Protocol};
-use common::{MS, S, Who, World, about, fact};
 
 fn go_nsq() -> Who {
     Who::new(Protocol::Nsq, "go-nsq", "1.1.0").far(20 * MS)

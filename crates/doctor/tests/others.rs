@@ -1,11 +1,8 @@
 //! Connections that come and go, groups and their partitions, fetches by the clock.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
+use crate::common::{Dice, MS, Model, S, Who, World, about, fact};
 use cloverleaf_doctor::{Bound, Consumer, Partition, Queue, Rule};
 use cloverleaf_telemetry::{Probe, Protocol};
-use common::{Dice, MS, Model, S, Who, World, about, fact};
 
 /// One message, on a connection of its own: so many requests, of which the last is the message.
 fn one_message(probe: &Probe, requests: u64, at_us: u64, rtt_us: u64) {

@@ -1,12 +1,9 @@
 //! Producers: what must be found, with which numbers, and who must be left in peace.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
+use crate::common::producers::{Producer, jitter};
+use crate::common::{Dice, MS, S, Who, World, about, fact};
 use cloverleaf_doctor::{Bound, Confidence, Rule, Severity};
 use cloverleaf_telemetry::Protocol;
-use common::producers::{Producer, jitter};
-use common::{Dice, MS, S, Who, World, about, fact};
 
 const PYTHON: &str = "confluent-kafka-python";
 const PYTHON_VERSION: &str = "1.7.0-rdkafka-1.7.0";
@@ -28,7 +25,7 @@ fn producer(world: &mut World, who: &Who) -> Producer {
 /// What `producer` gets done per second, if it does so for ten seconds.
 fn rate_of(producer: Producer) -> f64 {
     let mut producer = producer;
-    use common::Model;
+    use crate::common::Model;
     let start_us = producer.start_us;
     producer.run(start_us + 10 * S);
     let seen = producer.probe.snapshot(|_| None);
@@ -139,7 +136,7 @@ fn who_lingers_on_a_busy_machine_is_found() {
     let mut one = producer(&mut world, &python().far(5 * MS));
     one.linger_us = 5 * MS;
     one.service_us = 4 * MS;
-    let late = |seed: u64| -> common::producers::Times {
+    let late = |seed: u64| -> crate::common::producers::Times {
         let mut dice = Dice(seed);
         Box::new(move |number| {
             let start_us = if number < 100 { 12 * MS } else { 0 };
@@ -244,7 +241,7 @@ fn in_bunches_of_five(world: &mut World, who: &Who) {
     one.record_clock_us = Some(0);
     // All five answers come together, and so do the next five requests.
     one.service_us = 500;
-    let mut dice = common::Dice(1);
+    let mut dice = crate::common::Dice(1);
     one.think_us = Box::new(move |number| match number % 5 {
         0 => dice.between(50, 150),
         _ => 0,
@@ -291,7 +288,7 @@ fn records_that_grow_old_in_the_client_are_a_connection_at_its_limit() {
     one.bytes = 16_000;
     one.think_us = Box::new(|_| 3 * MS);
     // They wait between 200 and 600 ms for their turn.
-    let mut dice = common::Dice(7);
+    let mut dice = crate::common::Dice(7);
     one.linger_us = 0;
     one.record_clock_us = None;
     let age = move || dice.between(200 * MS, 600 * MS) as i64;
@@ -312,7 +309,7 @@ struct Aging {
     seen: u64,
 }
 
-impl common::Model for Aging {
+impl crate::common::Model for Aging {
     fn run(&mut self, to_us: u64) {
         self.one.run(to_us);
         let publishes = self.one.probe.snapshot(|_| None).counters.publishes;
@@ -392,7 +389,7 @@ struct Crowded {
     from_us: u64,
 }
 
-impl common::Model for Crowded {
+impl crate::common::Model for Crowded {
     fn run(&mut self, to_us: u64) {
         self.backlog_us = (to_us - self.from_us).clamp(3 * S, 8 * S) / 10 - 300 * MS;
         self.one.service_us = MS + self.backlog_us;
@@ -445,7 +442,7 @@ mod healthy {
             let mut world = World::new();
             let mut one = producer(&mut world, &python());
             one.in_flight = 1000;
-            let mut dice = common::Dice(sleep_us);
+            let mut dice = crate::common::Dice(sleep_us);
             one.think_us = Box::new(move |_| sleep_us + dice.between(50, 250));
             // One request in fifty is served late, and the next one comes nevertheless.
             let mut number = 0;

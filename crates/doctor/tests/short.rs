@@ -1,13 +1,10 @@
 //! The short form of a finding: what a stranger reads in one screen.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
+use crate::common::consumers::{Taker, Takers};
+use crate::common::producers::Producer;
+use crate::common::{MS, S, Who, World};
 use cloverleaf_doctor::{Detail, Query, Report, findings_text};
 use cloverleaf_telemetry::Protocol;
-use common::consumers::{Taker, Takers};
-use common::producers::Producer;
-use common::{MS, S, Who, World};
 
 const SHORT: Detail = Detail::Short {
     more: "cloverleaf doctor --details",

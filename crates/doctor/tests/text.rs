@@ -1,12 +1,9 @@
 //! What people and programs read.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
-
+use crate::common::producers::Producer;
+use crate::common::{MS, Who, World};
 use cloverleaf_doctor::{Detail, Doctor, Query, Rule, findings_text, one_line};
 use cloverleaf_telemetry::Protocol;
-use common::producers::Producer;
-use common::{MS, Who, World};
 
 fn world() -> World {
     let mut world = World::new();

@@ -1,10 +1,6 @@
 //! Settings through Kafka: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, in every
 //! version, and what each setting does.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod control_world;
-
 use cloverleaf_broker::{Compaction, DurabilityMode};
 use cloverleaf_kafka::KafkaOptions;
 use kafka_protocol::messages::alter_configs_request::{AlterConfigsResource, AlterableConfig};
@@ -19,7 +15,7 @@ use kafka_protocol::messages::{
     AlterConfigsRequest, DescribeConfigsRequest, IncrementalAlterConfigsRequest,
 };
 
-use control_world::{World, name, text, versions};
+use crate::control_world::{World, name, text, versions};
 
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;

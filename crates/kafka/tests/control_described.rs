@@ -1,10 +1,6 @@
 //! What tools ask on the way to something else: DescribeTopicPartitions, ListConfigResources,
 //! ListPartitionReassignments, DescribeAcls, DescribeClientQuotas, in every version.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod control_world;
-
 use cloverleaf_broker::TopicOptions;
 use kafka_protocol::messages::describe_client_quotas_request::ComponentData;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
@@ -17,7 +13,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
-use control_world::{World, name, text, versions};
+use crate::control_world::{World, name, text, versions};
 
 fn topic(world: &World, name: &str, partitions: u32) {
     let options = || TopicOptions {

@@ -1,10 +1,6 @@
 //! Bytes that are no requests: the connection is closed or something is answered, nothing panics,
 //! and a short request is not answered with a flood.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod control_world;
-
 use cloverleaf_kafka::apis::{self, Api};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::{
@@ -14,7 +10,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::Request;
 use proptest::prelude::*;
 
-use control_world::{World, frame, frame_of, name, text, versions};
+use crate::control_world::{World, frame, frame_of, name, text, versions};
 
 /// The requests of this room.
 const CONTROL: &[Api] = &[

@@ -1,9 +1,5 @@
 //! Offsets through Kafka: ListOffsets, OffsetForLeaderEpoch, DeleteRecords, in every version.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod control_world;
-
 use cloverleaf_broker::TopicOptions;
 use kafka_protocol::messages::delete_records_request::{
     DeleteRecordsPartition, DeleteRecordsTopic,
@@ -16,7 +12,7 @@ use kafka_protocol::messages::{
     DeleteRecordsRequest, DescribeLogDirsRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest,
 };
 
-use control_world::{World, name, versions};
+use crate::control_world::{World, name, versions};
 
 fn at(index: i32, timestamp: i64) -> ListOffsetsPartition {
     ListOffsetsPartition::default()

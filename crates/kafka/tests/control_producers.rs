@@ -1,10 +1,6 @@
 //! What producers and their metrics need: InitProducerId, DescribeProducers,
 //! GetTelemetrySubscriptions, PushTelemetry.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod control_world;
-
 use std::collections::HashSet;
 use std::io::Write;
 
@@ -20,7 +16,7 @@ use kafka_protocol::messages::{
 };
 use uuid::Uuid;
 
-use control_world::{World, name, text, versions};
+use crate::control_world::{World, name, text, versions};
 
 #[test]
 fn every_producer_gets_a_number_of_its_own() {

@@ -1,9 +1,5 @@
 //! Topics through Kafka: Metadata, CreateTopics, DeleteTopics, CreatePartitions, in every version.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod control_world;
-
 use cloverleaf_broker::BrokerOptions;
 use cloverleaf_kafka::KafkaOptions;
 use kafka_protocol::messages::create_partitions_request::{
@@ -21,7 +17,7 @@ use kafka_protocol::messages::{
 };
 use uuid::Uuid;
 
-use control_world::{World, name, text, versions};
+use crate::control_world::{World, name, text, versions};
 
 fn wanted(topic: &str) -> MetadataRequestTopic {
     MetadataRequestTopic::default().with_name(Some(name(topic)))

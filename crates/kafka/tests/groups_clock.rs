@@ -1,18 +1,13 @@
 //! Groups and committed offsets when the machine's clock was set back between two runs. Within a
 //! run nothing can set the broker's clock: it is monotonic.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-mod groups_common;
-
 use cloverleaf_broker::BrokerOptions;
 use cloverleaf_kafka::KafkaOptions;
 use cloverleaf_log::LogOptions;
 use kafka_protocol::messages::{DescribeGroupsRequest, JoinGroupRequest};
 
-use common::{Peer, World};
-use groups_common::{
+use crate::common::{Peer, World};
+use crate::groups_common::{
     REBALANCE_IN_PROGRESS, SESSION_MS, UNKNOWN_MEMBER_ID, commit, committed, group, heartbeat,
     join, leave, offset, settled, sync,
 };

@@ -1,18 +1,13 @@
 //! Groups and offsets survive the broker: a kill at any time, a restart in the middle of a
 //! rebalance, a journal that cannot be written.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-mod groups_common;
-
 use cloverleaf_broker::BrokerOptions;
 use cloverleaf_kafka::KafkaOptions;
 use cloverleaf_log::LogOptions;
 use kafka_protocol::messages::{DescribeGroupsRequest, JoinGroupRequest, SyncGroupRequest};
 
-use common::{Peer, World};
-use groups_common::{
+use crate::common::{Peer, World};
+use crate::groups_common::{
     ILLEGAL_GENERATION, SESSION_MS, UNKNOWN_MEMBER_ID, commit, committed, group, heartbeat, join,
     leave, offset, settled, sync, sync_request,
 };

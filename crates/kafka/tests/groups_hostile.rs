@@ -1,10 +1,5 @@
 //! Bytes that are no requests about groups, and requests that ask for too much.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-mod groups_common;
-
 use bytes::Bytes;
 use cloverleaf_kafka::apis::{self, Api};
 use cloverleaf_session::Session as _;
@@ -15,8 +10,10 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::Request;
 use proptest::prelude::*;
 
-use common::{World, frame, text};
-use groups_common::{commit, fetch_request, group, join, leave_request, sync_request, versions};
+use crate::common::{World, frame, text};
+use crate::groups_common::{
+    commit, fetch_request, group, join, leave_request, sync_request, versions,
+};
 
 const GROUPS: &[Api] = &[
     Api::OffsetCommit,
@@ -113,7 +110,7 @@ fn a_member_with_too_much_metadata_is_refused() {
     let mut large = join(9, "g", "");
     large.protocols[0].metadata = Bytes::from(vec![0; 2 << 20]);
     assert_eq!(peer.call(9, &large).error_code, 10);
-    let joined = groups_common::join_alone(&mut peer, 9, "g");
+    let joined = crate::groups_common::join_alone(&mut peer, 9, "g");
     let member = joined.member_id.to_string();
     let seven = "x".repeat(7 << 20);
     let request = sync_request(5, "g", &joined, &[(&member, &seven)]);
@@ -153,7 +150,7 @@ fn assignments_count_too() {
     let (mut kept, mut refused) = (0, 0);
     for n in 0..40 {
         let name = format!("g{n}");
-        let joined = groups_common::join_alone(&mut peer, 9, &name);
+        let joined = crate::groups_common::join_alone(&mut peer, 9, &name);
         let member = joined.member_id.to_string();
         let request = sync_request(5, &name, &joined, &[(&member, &seven)]);
         match peer.call(5, &request).error_code {

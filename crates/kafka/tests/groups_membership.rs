@@ -1,23 +1,18 @@
 //! Members of groups, on the wire and in every version: JoinGroup, SyncGroup, Heartbeat,
 //! LeaveGroup.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-mod groups_common;
-
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::{
     HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest,
 };
 
-use cloverleaf_kafka::KafkaOptions;
-use common::{World, text};
-use groups_common::{
+use crate::common::{World, text};
+use crate::groups_common::{
     ILLEGAL_GENERATION, MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS, SESSION_MS, UNKNOWN_MEMBER_ID,
     group, heartbeat, join, join_alone, leave, settled, subscription, sync, sync_request, versions,
 };
+use cloverleaf_kafka::KafkaOptions;
 
 #[test]
 fn two_members_share_a_group_in_every_version_of_join_group() {
@@ -218,7 +213,7 @@ fn what_cannot_be_is_refused() {
         ..KafkaOptions::default()
     });
     let mut peer = world.connect();
-    let refused = |peer: &mut common::Peer<'_>, request: &JoinGroupRequest| {
+    let refused = |peer: &mut crate::common::Peer<'_>, request: &JoinGroupRequest| {
         let joined = peer.call(9, request);
         (joined.error_code, joined.generation_id)
     };
@@ -242,7 +237,9 @@ fn what_cannot_be_is_refused() {
     assert_eq!(peer.call(5, &wrong).error_code, 23);
 }
 
-fn settled_again(peer: &mut common::Peer<'_>) -> kafka_protocol::messages::JoinGroupResponse {
+fn settled_again(
+    peer: &mut crate::common::Peer<'_>,
+) -> kafka_protocol::messages::JoinGroupResponse {
     let described =
         kafka_protocol::messages::DescribeGroupsRequest::default().with_groups(vec![group("a")]);
     let described = peer.call(5, &described);

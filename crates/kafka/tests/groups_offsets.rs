@@ -1,10 +1,5 @@
 //! Committed offsets, on the wire and in every version.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-mod groups_common;
-
 use cloverleaf_broker::{BrokerOptions, DurabilityMode};
 use cloverleaf_kafka::KafkaOptions;
 use cloverleaf_log::LogOptions;
@@ -14,8 +9,8 @@ use kafka_protocol::messages::offset_delete_request::{
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
 use kafka_protocol::messages::{OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest};
 
-use common::{World, text};
-use groups_common::{
+use crate::common::{World, text};
+use crate::groups_common::{
     ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID, commit, committed, fetch_request,
     fetched, group, join, join_alone, leave, offset, settled, topic, versions,
 };
@@ -121,7 +116,7 @@ fn members_commit_and_others_do_not() {
     by_member.generation_id_or_member_epoch = joined.generation_id;
     assert_eq!(committed(&mut peer, 9, &by_member), REBALANCE_IN_PROGRESS);
     let member = joined.member_id.to_string();
-    groups_common::sync(&mut peer, 5, "g", &joined, &[(&member, "all")]);
+    crate::groups_common::sync(&mut peer, 5, "g", &joined, &[(&member, "all")]);
     assert_eq!(committed(&mut peer, 9, &by_member), 0);
     by_member.generation_id_or_member_epoch += 1;
     assert_eq!(committed(&mut peer, 9, &by_member), ILLEGAL_GENERATION);
@@ -257,7 +252,10 @@ fn offsets_of_groups_that_nobody_uses_expire() {
     committed(&mut member, 9, &request);
     for _ in 0..70 {
         peer.advance(9_000);
-        assert_eq!(groups_common::heartbeat(&mut member, "used", &joined), 0);
+        assert_eq!(
+            crate::groups_common::heartbeat(&mut member, "used", &joined),
+            0
+        );
     }
     peer.advance(60_000);
     assert_eq!(offset(&mut peer, "simple", "t"), -1);

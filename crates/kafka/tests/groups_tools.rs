@@ -1,17 +1,12 @@
 //! What tools ask about groups, on the wire and in every version: FindCoordinator, DescribeGroups,
 //! ListGroups, DeleteGroups.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-mod groups_common;
-
 use kafka_protocol::messages::{
     DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest, ListGroupsRequest,
 };
 
-use common::{Peer, World, text};
-use groups_common::{
+use crate::common::{Peer, World, text};
+use crate::groups_common::{
     commit, committed, fetched, group, join_alone, leave, settled, subscription, versions,
 };
 

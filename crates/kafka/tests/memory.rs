@@ -1,33 +1,29 @@
 //! No request makes the broker allocate by what it announces: only by what has come.
 //!
-//! An integration test of its own, because it counts what its whole process allocates.
-
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
+//! The allocator of all integration tests counts, each thread for itself.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::cell::Cell;
 use std::task::{Context, Waker};
 
+use crate::common::{World, batch};
 use bytes::Bytes;
 use cloverleaf_kafka::Session;
 use cloverleaf_kafka::apis::APIS;
 use cloverleaf_log::{Batch, Durability};
 use cloverleaf_session::{Output, Session as _};
-use common::{World, batch};
 
 /// Counts, and hands on to the system's allocator.
 struct Counting;
 
-static LARGEST: AtomicUsize = AtomicUsize::new(0);
-static TOTAL: AtomicUsize = AtomicUsize::new(0);
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    /// The thread's largest allocation, their sum, and how many there were.
+    static COUNTERS: Cell<(usize, usize, usize)> = const { Cell::new((0, 0, 0)) };
+}
 
 fn note(bytes: usize) {
-    LARGEST.fetch_max(bytes, Relaxed);
-    TOTAL.fetch_add(bytes, Relaxed);
-    COUNT.fetch_add(1, Relaxed);
+    let (largest, total, count) = COUNTERS.get();
+    COUNTERS.set((largest.max(bytes), total + bytes, count + 1));
 }
 
 // SAFETY: every call is handed on to the system's allocator as it is.
@@ -59,17 +55,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What the process allocates while `work` runs: the largest piece, the sum, how many.
+/// What this thread allocates while `work` runs: the largest piece, the sum, how many.
 fn measure(work: impl FnOnce()) -> (usize, usize, usize) {
-    for counter in [&LARGEST, &TOTAL, &COUNT] {
-        counter.store(0, Relaxed);
-    }
+    COUNTERS.set((0, 0, 0));
     work();
-    (
-        LARGEST.load(Relaxed),
-        TOTAL.load(Relaxed),
-        COUNT.load(Relaxed),
-    )
+    COUNTERS.get()
 }
 
 fn request(key: i16, version: i16, is_flexible: bool, body: &[u8]) -> Vec<u8> {
@@ -97,13 +87,7 @@ const HUGE: [&[u8]; 4] = [
 /// Answers that do not depend on the request: the list of versions, a table of settings.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 
-// One test, because the counters are the process's.
 #[test]
-fn allocations_follow_what_has_come() {
-    short_frames_with_huge_counts();
-    steady_requests_allocate_next_to_nothing();
-}
-
 fn short_frames_with_huge_counts() {
     let world = World::new();
     let mut frames = 0;
@@ -139,6 +123,7 @@ fn short_frames_with_huge_counts() {
 
 /// A producer's and a consumer's connection in their stride: neither a message nor a request costs
 /// an allocation, but for the batch, which the log keeps, and the list in which it gives it back.
+#[test]
 fn steady_requests_allocate_next_to_nothing() {
     let world = World::new();
     let topic = world.topic("t", 1);

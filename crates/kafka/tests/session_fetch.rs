@@ -1,13 +1,9 @@
 //! Fetch: every version against the library's client side, long polls, limits.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::fetch::{Ask, parts, publish, strings, told};
+use crate::common::{Peer, World, batch};
 use cloverleaf_kafka::error_code::ErrorCode;
 use cloverleaf_session::Session as _;
-use common::fetch::{Ask, parts, publish, strings, told};
-use common::{Peer, World, batch};
 use kafka_protocol::messages::ApiVersionsRequest;
 use kafka_protocol::messages::fetch_request::FetchRequest;
 

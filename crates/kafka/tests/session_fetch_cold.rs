@@ -1,14 +1,10 @@
 //! Fetch of what lies in files: on the reader thread, early, and over holes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::fetch::{Ask, parts, publish, told};
+use crate::common::{World, batches};
 use cloverleaf_kafka::error_code::ErrorCode;
 use cloverleaf_log::{LogOptions, SimDisk};
 use cloverleaf_session::Session as _;
-use common::fetch::{Ask, parts, publish, told};
-use common::{World, batches};
 use kafka_protocol::messages::fetch_request::FetchRequest;
 
 /// A broker that keeps nothing in memory.

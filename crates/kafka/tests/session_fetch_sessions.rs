@@ -1,12 +1,8 @@
 //! Fetch sessions (KIP-227): what they remember, when they end, and that nobody starves.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::fetch::{Ask, From, publish, strings, told};
+use crate::common::{Peer, World};
 use cloverleaf_kafka::error_code::ErrorCode;
-use common::fetch::{Ask, From, publish, strings, told};
-use common::{Peer, World};
 
 #[test]
 fn a_session_names_only_what_has_changed() {

@@ -1,16 +1,12 @@
 //! What is true of every request: frames, headers, versions, order, limits, and hostile bytes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use cloverleaf_kafka::KafkaOptions;
 use std::sync::atomic::Ordering;
 
+use crate::common::{Peer, World, batch, frame, text};
 use cloverleaf_kafka::apis::APIS;
 use cloverleaf_kafka::error_code::ErrorCode;
 use cloverleaf_session::Session as _;
-use common::{Peer, World, batch, frame, text};
 use kafka_protocol::messages::api_versions_response::ApiVersionsResponse;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic};

@@ -1,15 +1,11 @@
 //! Produce: every version against the library's client side, and every way to be refused.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::fetch::{Ask, parts};
+use crate::common::{World, batch, text};
 use bytes::Bytes;
 use cloverleaf_kafka::error_code::ErrorCode;
 use cloverleaf_log::{Batch, BatchBuilder, Codec, Read};
 use cloverleaf_session::Session as _;
-use common::fetch::{Ask, parts};
-use common::{World, batch, text};
 use kafka_protocol::messages::produce_request::{
     PartitionProduceData, ProduceRequest, TopicProduceData,
 };
@@ -286,7 +282,10 @@ fn a_topic_may_stamp_and_bound_times_and_want_keys() {
         .set_options(|options| options.append_time = true)
         .unwrap();
     world.clock.advance(5_000);
-    assert_eq!(send(batch(&["a"])), (0, common::START_MS as i64 + 5_000));
+    assert_eq!(
+        send(batch(&["a"])),
+        (0, crate::common::START_MS as i64 + 5_000)
+    );
     topic
         .set_options(|options| {
             options.append_time = false;
@@ -343,7 +342,7 @@ fn records_with_timestamps_that_are_not_taken_are_named() {
         })
         .unwrap();
     let mut peer = world.connect();
-    let now_ms = common::START_MS as i64;
+    let now_ms = crate::common::START_MS as i64;
     let (old_ms, young_ms) = (now_ms - 3_600_001, now_ms + 3_600_001);
     let keyed = |records: &[(Option<&[u8]>, i64)]| {
         let mut builder = BatchBuilder::with_capacity(64, records[0].1);
@@ -388,7 +387,7 @@ fn records_with_timestamps_that_are_not_taken_are_named() {
 }
 
 fn sequenced(values: &[&str], epoch: i16, sequence: i32) -> Batch {
-    let mut builder = BatchBuilder::with_capacity(64, common::START_MS as i64);
+    let mut builder = BatchBuilder::with_capacity(64, crate::common::START_MS as i64);
     for value in values {
         builder.push(None, Some(value.as_bytes()), &[]);
     }

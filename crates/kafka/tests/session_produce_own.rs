@@ -1,14 +1,10 @@
 //! Produce requests that come in a buffer of their own, because they are large.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::{Peer, World, batch, frame, text};
 use bytes::{Bytes, BytesMut};
 use cloverleaf_kafka::error_code::ErrorCode;
 use cloverleaf_log::Read;
 use cloverleaf_session::Session as _;
-use common::{Peer, World, batch, frame, text};
 use kafka_protocol::messages::produce_request::{
     PartitionProduceData, ProduceRequest, TopicProduceData,
 };

@@ -1,13 +1,9 @@
 //! How well what producers send compresses: which requests are looked at, and how often.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::{Peer, World, frame, text};
 use bytes::{Bytes, BytesMut};
 use cloverleaf_log::{BatchBuilder, Codec};
 use cloverleaf_session::Session as _;
-use common::{Peer, World, frame, text};
 use kafka_protocol::messages::TopicName;
 use kafka_protocol::messages::produce_request::{
     PartitionProduceData, ProduceRequest, TopicProduceData,

@@ -1,15 +1,11 @@
 //! ListOffsets by time: where the broker's clock was set back, and where the disk has the data.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
+use crate::common::{START_MS, World, text};
 use cloverleaf_broker::{Clock as _, Topic};
 use cloverleaf_log::{BatchBuilder, Codec, Durability, LogOptions, SimDisk};
-use common::{START_MS, World, text};
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::{ListOffsetsRequest, ListOffsetsResponse, TopicName};
 

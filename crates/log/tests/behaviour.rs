@@ -1,14 +1,11 @@
 //! The log through its public interface, on a simulated disk driven by hand.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
+use crate::common::{batch_of, manual, offsets, open, put, read_all, text_at, topic};
 use bytes::Bytes;
 use cloverleaf_log::{
     AppendError, Batch, BatchBuilder, Codec, Durability, FaultyDisk, Log, LogOptions,
     PartitionOptions, Read, SimDisk,
 };
-use common::{batch_of, manual, offsets, open, put, read_all, text_at, topic};
 
 const SMALL: PartitionOptions = PartitionOptions {
     segment_bytes: 4096,

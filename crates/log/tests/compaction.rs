@@ -1,19 +1,16 @@
 //! Compaction through the log's public interface: what stays, what goes, and what a crash at any
 //! step leaves.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::common::{Random, manual, open, put, read_all, topic};
 use cloverleaf_log::{
     Batch, BatchBuilder, Codec, CompactionOptions, Durability, FaultyDisk, Log, LogError, Offset,
     OpenMode, PartitionLog, PartitionOptions, Read, SimDisk,
 };
-use common::{Random, manual, open, put, read_all, topic};
 
 const SMALL: PartitionOptions = PartitionOptions {
     segment_bytes: 1_000,

@@ -1,5 +1,4 @@
 //! Compressed batches: the round trip with every codec, and bytes that are none.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use bytes::Bytes;
 use cloverleaf_log::{BATCH_HEADER_BYTES, Batch, BatchBuilder, Codec, InflateError};

@@ -3,17 +3,14 @@
 //!
 //! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-log --test crashes` runs more of it,
 //! `CLOVERLEAF_SEED=7` the one that a failure has named.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::common::{Random, batch_of, manual, read_all, text_at, topic};
 use cloverleaf_log::{
     Appended, Durability, Log, LogOptions, Offset, PartitionLog, PartitionOptions, Pending, SimDisk,
 };
-use common::{Random, batch_of, manual, read_all, text_at, topic};
 
 const PARTITIONS: usize = 3;
 

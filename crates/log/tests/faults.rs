@@ -1,15 +1,12 @@
 //! Bad days: failing writes and syncs, full and read-only disks, bit rot, lost indexes.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
 
 use std::sync::Arc;
 
+use crate::common::{batch_of, manual, offsets, open, put, read_all, topic};
 use cloverleaf_log::{
     AppendError, Durability, FaultyDisk, INDEX_ENTRY_BYTES, Log, LogOptions, OpenError, OpenMode,
     PartitionOptions, Read, SimDisk,
 };
-use common::{batch_of, manual, offsets, open, put, read_all, topic};
 
 const SMALL: PartitionOptions = PartitionOptions {
     segment_bytes: 200_000,

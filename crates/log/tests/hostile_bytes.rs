@@ -1,6 +1,5 @@
 //! Decoders answer any bytes with a value or an error, never with a panic, and give back what was
 //! put in.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use bytes::Bytes;
 use cloverleaf_log::{Batch, BatchBuilder, BatchError, RecordCursor, RecordsSummary};

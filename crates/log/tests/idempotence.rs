@@ -1,13 +1,10 @@
 //! Idempotent producers through the log's public interface.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod common;
-
+use crate::common::{manual, offsets, open, put, read_all, topic};
 use cloverleaf_log::{
     AppendError, Batch, BatchBuilder, Durability, FaultyDisk, Log, LogOptions, PartitionOptions,
     SimDisk,
 };
-use common::{manual, offsets, open, put, read_all, topic};
 
 /// A batch of producer 7, epoch 0.
 fn batch(sequence: i32, records: usize) -> Batch {

@@ -1,18 +1,15 @@
 //! What failing disks and crashes leave behind: batches of producers that are dropped beside a
 //! poisoned segment, producers that were forgotten, files that compaction could not clear away,
 //! room behind the last batch.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
 
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use crate::common::{batch_of, manual, offsets, open, put, read_all, text_at, topic};
 use cloverleaf_log::{
     AppendError, Batch, BatchBuilder, CompactionOptions, Durability, FaultyDisk, Log, LogOptions,
     OpenMode, PartitionLog, PartitionOptions, SimDisk,
 };
-use common::{batch_of, manual, offsets, open, put, read_all, text_at, topic};
 
 const DIR: &str = "topics/00000000-0000-0000-0000-000000000001/0";
 

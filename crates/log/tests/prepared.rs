@@ -1,16 +1,13 @@
 //! Segments whose file is written with zeros ahead: when one is made, that it is used, what becomes
 //! of it otherwise, and what a crash at any step leaves.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
 
 use std::sync::Arc;
 
+use crate::common::{batch_of, manual, open, read_all, text_at, topic};
 use cloverleaf_log::{
     Disk, Durability, FaultyDisk, Log, LogOptions, OpenMode, PartitionLog, PartitionOptions,
     RealDisk, SimDisk,
 };
-use common::{batch_of, manual, open, read_all, text_at, topic};
 
 const SEGMENT_BYTES: u64 = 10_000;
 /// The segment's size in whole blocks.

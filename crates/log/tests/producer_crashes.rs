@@ -3,19 +3,16 @@
 //!
 //! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-log --test producer_crashes` runs more of it,
 //! `CLOVERLEAF_SEED=7` the one that a failure has named.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::common::{Random, manual, read_all, text_at, topic};
 use cloverleaf_log::{
     AppendError, Appended, BatchBuilder, Durability, Log, LogOptions, Offset, PartitionLog,
     PartitionOptions, SimDisk,
 };
-use common::{Random, manual, read_all, text_at, topic};
 
 const PRODUCERS: usize = 3;
 const IN_FLIGHT_MAX: usize = 5;

@@ -1,16 +1,13 @@
 //! The log on a real file system with its threads.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::common::{batch_of, offsets, put, read_all, text_at, topic};
 use cloverleaf_log::{
     AppendError, Durability, Log, LogOptions, OpenError, PartitionOptions, RealDisk, Recovery,
 };
-use common::{batch_of, offsets, put, read_all, text_at, topic};
 
 fn options() -> LogOptions {
     LogOptions {

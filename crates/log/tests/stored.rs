@@ -1,18 +1,15 @@
 //! Batches that are sent from their files: which ones, and that they are the right bytes.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::common::{batch_of, put, read_all, topic};
 use cloverleaf_log::{
     Batch, Durability, Faults, FaultyDisk, Log, LogOptions, Offset, PartitionLog, PartitionOptions,
     Read, RealDisk, StoredBatches,
 };
-use common::{batch_of, put, read_all, topic};
 use rustix::fs::Advice;
 
 const BATCH_TEXT_BYTES: usize = 20_000;
@@ -288,7 +285,10 @@ fn ranges_are_right_while_somebody_writes() {
             };
             for batch in sent(&stored) {
                 assert_eq!(batch.base_offset(), from);
-                assert!(common::text_at(&batch, from) == text(from / 2), "{from}");
+                assert!(
+                    crate::common::text_at(&batch, from) == text(from / 2),
+                    "{from}"
+                );
                 from = batch.end_offset();
             }
             seen += 1;

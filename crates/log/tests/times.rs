@@ -1,17 +1,14 @@
 //! Clocks that go wrong, and records looked up by their times: whatever the times are, and
 //! wherever the data lies.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 
+use crate::common::{Random, manual, put, topic};
 use cloverleaf_log::{
     AppendError, Batch, BatchBuilder, Codec, Durability, FaultyDisk, Log, LogClock, LogOptions,
     Offset, PartitionLog, PartitionOptions, Read, SimDisk,
 };
-use common::{Random, manual, put, topic};
 
 const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 24 * HOUR_MS;

@@ -1,12 +1,9 @@
 //! nsqlookupd's HTTP interface for this one broker.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod http_support;
 
 use std::sync::atomic::Ordering;
 
+use crate::http_support::{Nsqd, error, ok, seen, start};
 use cloverleaf_nsq::http::Content;
-use http_support::{Nsqd, error, ok, seen, start};
 use serde_json::{Value, json};
 
 const US: &str = concat!(

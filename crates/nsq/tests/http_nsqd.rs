@@ -1,13 +1,10 @@
 //! nsqd's HTTP interface over a real broker: what nsqd's own `http_test.go` asks, and every error.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod http_support;
 
 use std::sync::atomic::Ordering;
 
+use crate::http_support::{error, ok, start};
 use cloverleaf_nsq::http::Content;
 use cloverleaf_nsq::http_nsqd::BodyError;
-use http_support::{error, ok, start};
 use proptest::prelude::*;
 
 fn binary(messages: &[&[u8]]) -> Vec<u8> {
@@ -333,7 +330,7 @@ fn stats_are_text_unless_json_is_asked_for() {
 fn options_are_shown_and_changed() {
     let nsqd = start();
     let put = |name: &str, body: &[u8]| {
-        http_support::seen(nsqd.call("PUT", &format!("/config/{name}"), body))
+        crate::http_support::seen(nsqd.call("PUT", &format!("/config/{name}"), body))
     };
     assert_eq!(nsqd.get("/config/nsqlookupd_tcp_addresses"), ok("[]"));
     let addresses = r#"["127.0.0.1:4160"]"#;

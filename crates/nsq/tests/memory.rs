@@ -1,31 +1,34 @@
 //! What a consumer's session does for a message costs the same however many consumers there are.
 //!
-//! An integration test of its own, because it counts what its whole process allocates.
-
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
+//! The allocator of all integration tests counts, each thread for itself.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::cell::Cell;
 
-use common::World;
+use crate::common::World;
 
 /// Counts, and hands on to the system's allocator.
 struct Counting;
 
-static BYTES: AtomicUsize = AtomicUsize::new(0);
+thread_local! {
+    /// All that this thread has allocated.
+    static BYTES: Cell<usize> = const { Cell::new(0) };
+}
+
+fn note(bytes: usize) {
+    BYTES.set(BYTES.get() + bytes);
+}
 
 // SAFETY: every call is handed on to the system's allocator as it is.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        BYTES.fetch_add(layout.size(), Relaxed);
+        note(layout.size());
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        BYTES.fetch_add(bytes, Relaxed);
+        note(bytes);
         // SAFETY: the caller keeps the contract of `realloc`.
         unsafe { System.realloc(pointer, layout, bytes) }
     }
@@ -39,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What the process allocates at most while a consumer finishes one of ten messages and gets the
+/// What the thread allocates at most while a consumer finishes one of ten messages and gets the
 /// next, beside so many other consumers.
 fn bytes_per_message(others: usize) -> usize {
     let world = World::new();
@@ -57,9 +60,9 @@ fn bytes_per_message(others: usize) -> usize {
         let id = busy.messages()[0].id.clone();
         // What it knows of the backlog is old by then.
         world.advance(20);
-        let before = BYTES.load(Relaxed);
+        let before = BYTES.get();
         busy.send(format!("FIN {id}\n").as_bytes());
-        most = most.max(BYTES.load(Relaxed) - before);
+        most = most.max(BYTES.get() - before);
     }
     drop(others);
     most

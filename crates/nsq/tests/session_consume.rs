@@ -1,12 +1,8 @@
 //! SUB and what follows, through a session: windows, time-outs, requeues, the end.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::{Frame, World, response, sized};
 use cloverleaf_nsq::SessionOptions;
 use cloverleaf_session::Session as _;
-use common::{Frame, World, response, sized};
 
 fn fin(id: &str) -> Vec<u8> {
     format!("FIN {id}\n").into_bytes()
@@ -374,7 +370,7 @@ fn a_sample_is_delivered_and_the_rest_is_done_with() {
     let bodies: Vec<String> = (0..1000).map(|n| n.to_string()).collect();
     let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
     let mut producer = world.connect();
-    producer.send(&common::publish_many("t", &bodies));
+    producer.send(&crate::common::publish_many("t", &bodies));
     producer.expect_ok();
     let mut consumer = world.connect();
     consumer.identify(r#"{"sample_rate":42}"#);
@@ -393,14 +389,14 @@ fn a_full_output_stops_only_its_own_consumer() {
     let bodies = vec![body.as_str(); 1000];
     let mut slow = world.subscribe("t", "slow", 2500);
     let mut producer = world.connect();
-    producer.send(&common::publish_many("t", &bodies));
+    producer.send(&crate::common::publish_many("t", &bodies));
     producer.expect_ok();
     world.settle();
     slow.poll();
     let first = slow.messages().len();
     assert!(first < 100, "{first} messages in one round");
     let mut quick = world.subscribe("t", "quick", 2500);
-    producer.send(&common::publish("t", "after"));
+    producer.send(&crate::common::publish("t", "after"));
     quick.pump();
     assert_eq!(quick.bodies(), ["after"]);
     slow.pump();

@@ -1,15 +1,11 @@
 //! IDENTIFY, heartbeats, upgrades, AUTH, back-pressure and shutdown through a session.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::{Frame, World, publish, response, sized};
 use cloverleaf_nsq::authorization::Authorizations;
 use cloverleaf_nsq::identify::Compression;
 use cloverleaf_nsq::stats_clients::ClientTls;
 use cloverleaf_nsq::{Request, SessionOptions};
 use cloverleaf_session::Session as _;
-use common::{Frame, World, publish, response, sized};
 
 #[test]
 fn identify_is_answered_with_ok_or_with_json() {

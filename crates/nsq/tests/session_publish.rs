@@ -1,13 +1,9 @@
 //! PUB, MPUB and DPUB through a session: stored, batched, answered in order, refused with nsqd's
 //! words.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::{Frame, World, publish, publish_many, response, sized};
 use cloverleaf_nsq::SessionOptions;
 use cloverleaf_session::Session as _;
-use common::{Frame, World, publish, publish_many, response, sized};
 use proptest::prelude::*;
 
 #[test]

@@ -1,12 +1,8 @@
 //! How well what producers send would compress: which commands are looked at, and how often.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod common;
-
+use crate::common::{Peer, World, publish, publish_many, response};
 use cloverleaf_nsq::identify::Compression;
 use cloverleaf_nsq::options::SessionOptions;
-use common::{Peer, World, publish, publish_many, response};
 
 /// A message of so many bytes of text.
 fn words(bytes: usize) -> String {

@@ -1,7 +1,5 @@
 //! The admin interface of a real broker, over HTTP.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

@@ -1,13 +1,9 @@
 //! AMQP over real sockets: login, users, TLS, what is no AMQP, the admin interface.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod amqp_support;
-mod certificates;
 
 use std::io::{Read, Write};
 
-use amqp_support::{Client, HEADER, ask_admin, connect, start};
-use certificates::{Authority, save};
+use crate::amqp_support::{Client, HEADER, ask_admin, connect, start};
+use crate::certificates::{Authority, save};
 use cloverleaf_server::config_login::Logins;
 use cloverleaf_server::config_value::OptionValue;
 use rustls::StreamOwned;

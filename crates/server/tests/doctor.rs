@@ -1,15 +1,12 @@
 //! The doctor of a real broker: what it finds of real connections, and where it tells it.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod nsq_support;
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::nsq_support::{Answer, Broker, PATIENCE, exchange, start};
 use cloverleaf_doctor::{Query, Report, Rule};
-use nsq_support::{Answer, Broker, PATIENCE, exchange, start};
 
 /// A consumer that works on one message at a time.
 struct Worker {

@@ -1,14 +1,11 @@
 //! The doctor and Kafka's groups: raw members with more connections than one.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod kafka_support;
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::kafka_support::{Broker, Client, Fields, JOIN_GROUP, OFFSET_COMMIT, start, string};
 use cloverleaf_doctor::{Query, Rule};
-use kafka_support::{Broker, Client, Fields, JOIN_GROUP, OFFSET_COMMIT, start, string};
 
 const SYNC_GROUP: i16 = 14;
 

@@ -1,15 +1,12 @@
 //! The doctor and a Kafka client that reconnects for each message, under a name that no log and no
 //! terminal should see as it is.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod kafka_support;
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::kafka_support::{Broker, METADATA, PRODUCE, connect, produce_body, start, string};
 use cloverleaf_doctor::{Detail, Query, Report, Rule, findings_text, one_line};
-use kafka_support::{Broker, METADATA, PRODUCE, connect, produce_body, start, string};
 
 const NAME: &str = "\u{1b}]0;gotcha\u{7}\u{1b}[2J\u{9b}31m\r\nfake line\u{202e}\u{2066}";
 

@@ -1,15 +1,12 @@
 //! Peers that begin huge requests and do not end them: what they hold is bounded for all of them
 //! together, others are served meanwhile, and in the end so are those who wait.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod kafka_support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use kafka_support::{Broker, PRODUCE, connect, eventually, produce_body, start};
+use crate::kafka_support::{Broker, PRODUCE, connect, eventually, produce_body, start};
 
 const MIB: usize = 1 << 20;
 /// How many peers begin a request.

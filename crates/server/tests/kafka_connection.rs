@@ -1,15 +1,14 @@
 //! Kafka over real sockets: what sessions without a socket cannot show.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod kafka_support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use crate::kafka_support::{
+    API_VERSIONS, Client, FETCH, config, fetch_body, fetched, holds, start,
+};
 use cloverleaf_server::Server;
 use cloverleaf_server::config_value::HostPort;
-use kafka_support::{API_VERSIONS, Client, FETCH, config, fetch_body, fetched, holds, start};
 
 #[test]
 fn messages_go_in_and_come_out() {

@@ -1,16 +1,12 @@
 //! Fetches that are answered from files: to plain connections and over TLS, fast readers and slow.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod certificates;
-mod kafka_support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use crate::certificates::{Authority, save};
+use crate::kafka_support::{Broker, Client, FETCH, Fields, connect, eventually, start, string};
 use bytes::Bytes;
-use certificates::{Authority, save};
 use cloverleaf_log::Batch;
-use kafka_support::{Broker, Client, FETCH, Fields, connect, eventually, start, string};
 use rustls::StreamOwned;
 
 /// All of them are several times what sockets hold.

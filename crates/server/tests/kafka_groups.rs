@@ -1,15 +1,12 @@
 //! Consumer groups in a real broker: their clock, their lag in the admin interface, the end.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod kafka_support;
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
-use cloverleaf_server::admin_types::{GroupDetails, GroupSummary};
-use kafka_support::{
+use crate::kafka_support::{
     Broker, Client, JOIN_GROUP, OFFSET_COMMIT, PRODUCE, eventually, produce_body, start, string,
 };
+use cloverleaf_server::admin_types::{GroupDetails, GroupSummary};
 
 /// Commits an offset of partition 0 without being a member.
 fn commit<S: Read + Write>(client: &mut Client<S>, group: &str, topic: &str, offset: i64) {
@@ -91,7 +88,7 @@ fn the_metrics_show_connections_with_their_software() {
         body.extend_from_slice(text.as_bytes());
     }
     body.push(0);
-    client.ask(kafka_support::API_VERSIONS, 3, &body);
+    client.ask(crate::kafka_support::API_VERSIONS, 3, &body);
     let page = broker.admin("/metrics");
     assert!(
         page.contains("protocol=\"kafka\",client=\"testlib/1.2.3\""),

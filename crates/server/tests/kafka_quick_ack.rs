@@ -1,16 +1,12 @@
 //! The story of a synchronous producer with Nagle's algorithm: it writes each request in pieces,
 //! and its kernel holds the second piece back until the first is acknowledged.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod certificates;
-mod kafka_support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use certificates::{Authority, save};
-use kafka_support::{API_VERSIONS, Broker, Client, connect, start};
+use crate::certificates::{Authority, save};
+use crate::kafka_support::{API_VERSIONS, Broker, Client, connect, start};
 use rustls::{ClientConnection, Stream};
 
 /// Without the quick acknowledgement the second piece waits for about 40 ms.

@@ -1,17 +1,13 @@
 //! Kafka over TLS, with and without certificates of clients.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod certificates;
-mod kafka_support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use certificates::{Authority, Certified, save};
+use crate::certificates::{Authority, Certified, save};
+use crate::kafka_support::{Broker, Client, config, connect, start};
 use cloverleaf_server::config_value::{ClientAuthPolicy, HostPort, TlsVersion};
 use cloverleaf_server::{Config, Server};
-use kafka_support::{Broker, Client, config, connect, start};
 use rustls::{ClientConnection, StreamOwned, SupportedProtocolVersion};
 
 struct Tested {
@@ -60,7 +56,7 @@ impl Tested {
         versions: &[&'static SupportedProtocolVersion],
     ) -> bool {
         let mut client = self.client(certified, versions);
-        let request = client.request(kafka_support::API_VERSIONS, 0, &[]);
+        let request = client.request(crate::kafka_support::API_VERSIONS, 0, &[]);
         let sent = client.stream.write_all(&request);
         sent.is_ok() && client.stream.read_exact(&mut [0; 8]).is_ok()
     }
@@ -75,7 +71,7 @@ fn messages_go_through_tls() {
         client.make_topic("t");
         assert_eq!(client.produce("t", -1, &[b"secret"]).0, 0);
         let (error, batches) = client.fetch("t", 0, 1000);
-        assert!(error == 0 && kafka_support::holds(&batches, b"secret"));
+        assert!(error == 0 && crate::kafka_support::holds(&batches, b"secret"));
     }
     let mut plain = tested.broker.client();
     assert_eq!(

@@ -1,7 +1,4 @@
 //! NSQ's TCP protocol over real sockets: what sessions without a socket cannot show.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod nsq_support;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,8 +6,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
+use crate::nsq_support::{Broker, PATIENCE, start};
 use cloverleaf_server::config_value::AuthMethod;
-use nsq_support::{Broker, PATIENCE, start};
 
 struct Client {
     stream: TcpStream,

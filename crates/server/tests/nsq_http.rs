@@ -1,10 +1,7 @@
 //! NSQ's HTTP interfaces over sockets: what the pure tests of the NSQ crate cannot see.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod nsq_support;
-
+use crate::nsq_support::{exchange, request, start};
 use cloverleaf_server::config_value::ByteSize;
-use nsq_support::{exchange, request, start};
 
 #[test]
 fn messages_are_published_and_counted() {

@@ -1,7 +1,4 @@
 //! Registration with nsqlookupd, against one of a few lines that writes down what it is told.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod nsq_support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use nsq_support::{Broker, PATIENCE, eventually, start, within};
+use crate::nsq_support::{Broker, PATIENCE, eventually, start, within};
 
 /// What happens at the nsqlookupd: a command without its body, or the end of a connection.
 type Events = Receiver<String>;

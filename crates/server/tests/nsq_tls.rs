@@ -1,16 +1,13 @@
 //! TLS on NSQ's TCP port: the upgrade after IDENTIFY, alone and under a compression, and what
 //! the auth service hears of the client's certificate.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod nsq_support;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
+use crate::nsq_support::{Broker, PATIENCE, start};
 use cloverleaf_server::config_value::{ClientAuthPolicy, TlsRequired};
-use nsq_support::{Broker, PATIENCE, start};
 use rcgen::{CertificateParams, DnType, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

@@ -1,20 +1,16 @@
 //! The timeline over real sockets: what each protocol's clients do is where it was.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod kafka_support;
-mod nsq_support;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use crate::kafka_support::Client;
+use crate::nsq_support::{Broker, eventually, exchange, start};
 use cloverleaf_server::TimelineQuery;
 use cloverleaf_server::timeline_types::{
     ExchangeKind, HoldLane, HoldOutcome, Timeline, TopicTimeline,
 };
 use cloverleaf_telemetry::Protocol;
-use kafka_support::Client;
-use nsq_support::{Broker, eventually, exchange, start};
 
 /// How long a job of these tests takes: long against what a loaded machine adds.
 const JOB: Duration = Duration::from_millis(300);
@@ -282,7 +278,7 @@ fn publishes_over_http_have_a_lane_of_their_connection() {
     // Who asks the admin interface is not watched.
     let admin = broker.server.addresses().admin.unwrap();
     assert_eq!(
-        nsq_support::request(admin, "GET", "/healthz", b"").status,
+        crate::nsq_support::request(admin, "GET", "/healthz", b"").status,
         200
     );
     let totals = broker
@@ -331,7 +327,7 @@ fn a_request_over_http_that_waits_for_leave_begins_with_its_body() {
 fn a_kafka_reader_shows_questions_answers_and_commits() {
     let broker = start(|_| {});
     let address = broker.server.addresses().kafka.unwrap();
-    let mut client = Client::new(kafka_support::connect(address));
+    let mut client = Client::new(crate::kafka_support::connect(address));
     client.make_topic("orders");
     client.produce("orders", 1, &[b"a", b"b", b"c"]);
     let (error, _) = client.fetch("orders", 0, 1 << 20);
@@ -370,16 +366,16 @@ fn a_kafka_reader_shows_questions_answers_and_commits() {
 /// OffsetCommit version 2 of somebody who is no member.
 fn commit(client: &mut Client<TcpStream>, group: &str, topic: &str, offset: i64) {
     let mut body = Vec::new();
-    kafka_support::string(&mut body, group);
+    crate::kafka_support::string(&mut body, group);
     body.extend((-1i32).to_be_bytes());
-    kafka_support::string(&mut body, "");
+    crate::kafka_support::string(&mut body, "");
     body.extend((-1i64).to_be_bytes());
     body.extend(1i32.to_be_bytes());
-    kafka_support::string(&mut body, topic);
+    crate::kafka_support::string(&mut body, topic);
     body.extend(1i32.to_be_bytes());
     body.extend(0i32.to_be_bytes());
     body.extend(offset.to_be_bytes());
-    kafka_support::string(&mut body, "");
+    crate::kafka_support::string(&mut body, "");
     let answer = client.ask(8, 2, &body);
     assert_eq!(&answer[answer.len() - 2..], [0, 0], "{answer:?}");
 }

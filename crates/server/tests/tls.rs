@@ -1,14 +1,10 @@
 //! TLS with each policy for clients' certificates, over the HTTPS interface.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod certificates;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 
-use certificates::{Authority, Certified, save};
+use crate::certificates::{Authority, Certified, save};
 use cloverleaf_server::config_value::{ClientAuthPolicy, ListenAddress, TlsRequired, TlsVersion};
 use cloverleaf_server::{Config, Server};
 use rustls::StreamOwned;

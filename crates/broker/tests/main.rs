@@ -1,0 +1,23 @@
+//! All integration tests of this crate in one binary, which is linked once.
+
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+mod common;
+mod compressed;
+mod consumers;
+mod crashes;
+mod crashes_of_state;
+mod deletion;
+mod delivery;
+mod holds;
+mod limits;
+mod looks;
+mod many_consumers;
+mod many_topics;
+mod queues;
+mod redelivered;
+mod regressions;
+mod retention;
+mod shared_windows;
+mod single_active;
+mod topics;

@@ -1,0 +1,19 @@
+//! All integration tests of this crate in one binary, which is linked once.
+
+#![allow(clippy::panic, clippy::unwrap_used)]
+
+mod bounds;
+mod busy;
+mod clocks;
+mod common;
+mod compression;
+mod consumers;
+mod deadlines;
+mod given_up;
+mod job_groups;
+mod late_acks;
+mod link_queue;
+mod others;
+mod producers;
+mod short;
+mod text;

@@ -1,0 +1,18 @@
+//! All integration tests of this crate in one binary, which is linked once.
+
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+mod behaviour;
+mod common;
+mod compaction;
+mod compression;
+mod crashes;
+mod faults;
+mod hostile_bytes;
+mod idempotence;
+mod leftovers;
+mod prepared;
+mod producer_crashes;
+mod real_disk;
+mod stored;
+mod times;

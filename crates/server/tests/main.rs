@@ -1,0 +1,25 @@
+//! All integration tests of this crate in one binary, which is linked once.
+
+#![allow(clippy::expect_used, clippy::unwrap_used)]
+
+mod admin;
+mod amqp_connection;
+mod amqp_support;
+mod certificates;
+mod doctor;
+mod doctor_groups;
+mod doctor_names;
+mod half_received;
+mod kafka_connection;
+mod kafka_files;
+mod kafka_groups;
+mod kafka_quick_ack;
+mod kafka_support;
+mod kafka_tls;
+mod nsq_connection;
+mod nsq_http;
+mod nsq_lookup_peer;
+mod nsq_support;
+mod nsq_tls;
+mod timeline;
+mod tls;
