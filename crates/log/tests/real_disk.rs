@@ -239,7 +239,10 @@ fn a_panic_in_a_thread_of_the_log_ends_the_process() {
     }
     let folder = tempfile::tempdir().unwrap();
     let output = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["a_panic_in_a_thread_of_the_log_ends_the_process", "--exact"])
+        .args([
+            "real_disk::a_panic_in_a_thread_of_the_log_ends_the_process",
+            "--exact",
+        ])
         .arg("--nocapture")
         .env(PANICS_IN, folder.path())
         .output()
