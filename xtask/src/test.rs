@@ -47,9 +47,10 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
             .map(|folder| (Kind::RabbitMq, folder.clone())),
     };
     if args.only.is_none() && original.is_none() {
-        run(workspace.cargo().args(["test", "--workspace", "--no-run"]))?;
+        let tests = ["test", "--profile", "ci", "--workspace"];
+        run(workspace.cargo().args(tests).arg("--no-run"))?;
         limit::within("the tests of the workspace", WORKSPACE_TIME_MAX, || {
-            run(workspace.cargo().args(["test", "--workspace"]))
+            run(workspace.cargo().args(tests))
         })?;
     }
     if args.no_clients {
