@@ -10,7 +10,7 @@ use cloverleaf_bench::{
     Acks, Amount, Arrivals, BrokerPlace, Kind, PayloadKind, Plan, Stop, Target, Url, connect,
 };
 
-use crate::support::BINARY;
+use crate::support::{BINARY, Broker};
 
 /// What is waited for an answer, the topic's removal, and a slow machine.
 const BOUND: Duration = Duration::from_secs(110);
@@ -21,14 +21,8 @@ const PRODUCED_MIN: u64 = 100;
 /// Measures, and lets the broker sleep as soon as it has answered some messages.
 fn falls_silent(protocol: &str, options: &str, kind: Kind, arrivals: Arrivals) {
     let folder = tempfile::tempdir().unwrap();
-    let broker = crate::support::Broker::start_as(Command::new(BINARY), folder.path());
-    let lines = broker.lines.iter().map(|line| line.trim());
-    let address = match protocol {
-        "nsq" => broker.nsq_tcp(),
-        "kafka" => lines.filter_map(|it| it.strip_prefix("Kafka")).collect(),
-        _ => lines.filter_map(|it| it.strip_prefix("AMQP")).collect(),
-    };
-    let address = address.trim();
+    let broker = Broker::start(folder.path());
+    let address = broker.address(protocol);
     let text = format!("{protocol}://{address}{options}");
     let url: Url = text.parse().unwrap();
     let client = connect(&url).unwrap();
