@@ -56,9 +56,9 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Context with our own release binary, which is built when it has to be.
+    /// Context with our own binary, which is built when it has to be.
     pub(crate) fn ours(workspace: &Workspace) -> Result<Self> {
-        let binary = workspace.release_binary()?;
+        let binary = workspace.test_binary()?;
         Ok(Self::new(workspace, Kind::Cloverleaf, binary))
     }
 

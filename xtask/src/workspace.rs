@@ -60,16 +60,28 @@ impl Workspace {
             .with_context(|| format!("cannot make a folder in {}", parent.display()))
     }
 
-    /// Builds the release binary and returns its path. `CLOVERLEAF_BIN` names a binary that is
-    /// there already.
+    /// Builds the released programs for a measurement; see [`Workspace::binary`].
     pub(crate) fn release_binary(&self) -> Result<PathBuf> {
+        self.binary("release")
+    }
+
+    /// Builds the programs in the profile of the tests; see [`Workspace::binary`].
+    pub(crate) fn test_binary(&self) -> Result<PathBuf> {
+        self.binary("ci")
+    }
+
+    /// Builds `cloverleaf` and, beside it, the program that it starts for `bench` and `lab`, and
+    /// returns the path of the first. `CLOVERLEAF_BIN` names one that is there already.
+    fn binary(&self, profile: &str) -> Result<PathBuf> {
         if let Some(path) = std::env::var_os("CLOVERLEAF_BIN") {
             return Ok(self.root.join(path));
         }
+        let packages = ["--package=cloverleaf", "--package=cloverleaf-workbench"];
         run(self
             .cargo()
-            .args(["build", "--release", "--package", "cloverleaf"]))?;
-        Ok(self.target.join("release/cloverleaf"))
+            .args(["build", "--profile", profile])
+            .args(packages))?;
+        Ok(self.target.join(profile).join("cloverleaf"))
     }
 
     /// `cargo` in the root of the checkout.

@@ -1,7 +1,7 @@
 //! What a protocol's client has to do for a measurement.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -47,17 +47,46 @@ pub enum DriverError {
 
 /// Tells consumers, and producers that are stopped early, to end.
 #[derive(Debug, Clone, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub struct Stop(Arc<Told>);
+
+/// The state that all copies share.
+#[derive(Debug)]
+struct Told {
+    is_set: AtomicBool,
+    /// No limit but each waiter's own: [`u64::MAX`].
+    silence_ns: AtomicU64,
+}
+
+impl Default for Told {
+    fn default() -> Told {
+        Told {
+            is_set: AtomicBool::new(false),
+            silence_ns: AtomicU64::new(u64::MAX),
+        }
+    }
+}
 
 impl Stop {
     /// Ends all who ask.
     pub fn set(&self) {
-        self.0.store(true, Ordering::Release);
+        self.0.is_set.store(true, Ordering::Release);
     }
 
     /// Whether it is time to end.
     pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        self.0.is_set.load(Ordering::Acquire)
+    }
+
+    /// Has a broker given up that is silent for so long, from now on: for a caller that knows
+    /// better than to wait for half a minute.
+    pub fn give_up_after(&self, silence: Duration) {
+        let ns = u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX);
+        self.0.silence_ns.store(ns, Ordering::Release);
+    }
+
+    /// The longest silence that anybody waits, in nanoseconds.
+    pub(crate) fn silence_ns(&self) -> u64 {
+        self.0.silence_ns.load(Ordering::Acquire)
     }
 }
 

@@ -26,7 +26,6 @@ mod fleet;
 mod flights;
 mod histogram;
 mod json;
-#[cfg(feature = "kafka")]
 mod kafka;
 mod listeners;
 mod meanwhile;
@@ -72,7 +71,6 @@ pub use outcome::{Kind, Outcome, Report, Row, Subject, Variation};
 pub use payload::{PayloadKind, Payloads, STAMP_BYTES, Stamp};
 pub use plan::{Acks, Amount, Plan};
 pub use proxy::{Bandwidth, BandwidthError, Carries, Link, PROXY_THREADS, Proxy, connect_over};
-pub use report::markup;
 pub use report::{page, side_by_side};
 pub use schedule::{Arrivals, Schedule};
 pub use table::render;

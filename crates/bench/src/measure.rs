@@ -223,6 +223,7 @@ impl Target<'_> {
             meter.look();
             overlap.look(standing);
             watch.show(standing.now_ns);
+            ending.shorten(stop.silence_ns());
             let ended = ending.look(standing, stop.is_set());
             is_whole = ended.unwrap_or(is_whole);
             ended.is_some()

@@ -3,6 +3,9 @@
 
 use std::collections::VecDeque;
 
+use crate::driver::{DriverError, Stop};
+use crate::url::Url;
+
 /// How often a connection that has nothing to do looks whether it is stopped.
 pub(crate) const LOOK_NS: u64 = 50_000_000;
 /// A broker that has answered nothing for so long, though something waits for it, answers no more.
@@ -21,7 +24,17 @@ const PAUSE_NS: u64 = 5_000_000;
 /// What is said of a message that is waited for no more.
 pub(crate) const UNANSWERED: &str = "no answer came";
 /// What is said of a broker that is waited for no more.
-pub(crate) const SILENT: &str = "it has answered nothing for 30 seconds";
+const SILENT: &str = "it has answered nothing for 30 seconds";
+
+/// The end of a producer. What has no answer is the broker's fault, unless the producer was told to
+/// stop.
+pub(crate) fn answered(has_all: bool, url: &Url, stop: &Stop) -> Result<(), DriverError> {
+    if has_all || stop.is_set() {
+        Ok(())
+    } else {
+        Err(url.gone(SILENT))
+    }
+}
 
 /// How long nothing has come though something was waited for.
 #[derive(Debug)]
@@ -49,19 +62,19 @@ impl Patience {
 
     /// Whether nothing more is to be waited for. It is asked at least every [`LOOK_NS`], right
     /// after it was looked for answers.
-    pub(crate) fn is_over(&mut self, now_ns: u64, is_waiting: bool, is_stopped: bool) -> bool {
+    pub(crate) fn is_over(&mut self, now_ns: u64, is_waiting: bool, stop: &Stop) -> bool {
         let step_ns = now_ns.saturating_sub(self.looked_ns).min(STEP_MAX_NS);
         self.looked_ns = now_ns;
         self.silent_ns = match is_waiting {
             true => self.silent_ns + step_ns,
             false => 0,
         };
-        if is_stopped {
+        if stop.is_set() {
             let stopped_ns = *self.stopped_ns.get_or_insert(now_ns);
             let since_ns = now_ns.saturating_sub(stopped_ns);
             return self.silent_ns > STOPPED_PATIENCE_NS || since_ns > STOPPED_MAX_NS;
         }
-        self.silent_ns > PATIENCE_NS
+        self.silent_ns > PATIENCE_NS.min(stop.silence_ns())
     }
 }
 
@@ -158,6 +171,10 @@ impl Room {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::time::Duration;
+
     use super::*;
 
     const MS: u64 = 1_000_000;
@@ -167,38 +184,61 @@ mod tests {
     fn only_silence_that_was_listened_to_counts() {
         let mut patience = Patience::new(0);
         let mut now_ns = 0;
-        let mut quiet = |patience: &mut Patience, for_ns: u64, is_stopped| {
+        let (goes_on, stopped) = (Stop::default(), Stop::default());
+        stopped.set();
+        let mut quiet = |patience: &mut Patience, for_ns: u64, stop: &Stop| {
             let end_ns = now_ns + for_ns;
             while now_ns < end_ns {
                 now_ns += LOOK_NS;
-                if patience.is_over(now_ns, true, is_stopped) {
+                if patience.is_over(now_ns, true, stop) {
                     return true;
                 }
             }
             false
         };
-        assert!(!quiet(&mut patience, 29 * SECOND, false));
+        assert!(!quiet(&mut patience, 29 * SECOND, &goes_on));
         patience.moved();
-        assert!(!quiet(&mut patience, 29 * SECOND, false));
-        assert!(quiet(&mut patience, 2 * SECOND, false), "nothing moves");
+        assert!(!quiet(&mut patience, 29 * SECOND, &goes_on));
+        assert!(quiet(&mut patience, 2 * SECOND, &goes_on), "nothing moves");
         patience.moved();
-        assert!(!quiet(&mut patience, SECOND, true));
-        assert!(quiet(&mut patience, 2 * SECOND, true), "it was stopped");
+        assert!(!quiet(&mut patience, SECOND, &stopped));
+        assert!(quiet(&mut patience, 2 * SECOND, &stopped), "it was stopped");
+        patience.moved();
+        assert!(!quiet(&mut patience, 3 * SECOND, &goes_on));
+        goes_on.give_up_after(Duration::from_secs(3));
+        assert!(
+            quiet(&mut patience, SECOND, &goes_on),
+            "nobody waits longer"
+        );
+        let goes_on = Stop::default();
         // Nothing is waited for.
         let mut patience = Patience::new(0);
         for second in 0..100 {
-            assert!(!patience.is_over(second * SECOND, false, false));
+            assert!(!patience.is_over(second * SECOND, false, &goes_on));
         }
         // The generator itself was asleep for a minute.
-        assert!(!patience.is_over(200 * SECOND, true, false));
+        assert!(!patience.is_over(200 * SECOND, true, &goes_on));
+    }
+
+    #[test]
+    fn a_broker_that_leaves_something_unanswered_is_told_of() {
+        let url: Url = "nsq://there:4150".parse().unwrap();
+        let stop = Stop::default();
+        assert!(answered(true, &url, &stop).is_ok());
+        let error = answered(false, &url, &stop).unwrap_err().to_string();
+        assert!(error.ends_with("it has answered nothing for 30 seconds"));
+        stop.set();
+        assert!(answered(false, &url, &stop).is_ok());
     }
 
     #[test]
     fn who_stops_does_not_wait_for_all_answers() {
         let mut patience = Patience::new(0);
+        let stop = Stop::default();
+        stop.set();
         let over = (0..1_000).find(|look| {
             patience.moved();
-            patience.is_over(look * LOOK_NS, true, true)
+            patience.is_over(look * LOOK_NS, true, &stop)
         });
         assert_eq!(over, Some(101));
     }

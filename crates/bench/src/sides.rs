@@ -97,6 +97,11 @@ impl Ending {
         }
     }
 
+    /// Nobody waits longer than this for a silent broker.
+    pub(crate) fn shorten(&mut self, quiet_ns: u64) {
+        self.quiet_ns = self.quiet_ns.min(quiet_ns);
+    }
+
     /// Whether it is over, and then whether everything could come until now.
     pub(crate) fn look(&mut self, standing: &Standing, is_stopped: bool) -> Option<bool> {
         let now_ns = standing.now_ns;

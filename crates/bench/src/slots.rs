@@ -3,7 +3,7 @@
 use crate::book::Book;
 use crate::driver::{DriverError, Stop};
 use crate::feed::Message;
-use crate::pace::{SILENT, UNANSWERED};
+use crate::pace::{UNANSWERED, answered};
 use crate::url::Url;
 
 /// Messages by slot: a library remembers that number for each, and tells it with the answer.
@@ -81,10 +81,7 @@ impl Slots {
                 Err(_) => book.failed(message, &UNANSWERED, now_ns),
             }
         }
-        match unanswered.is_empty() || stop.is_set() {
-            true => result,
-            false => result.and(Err(url.gone(SILENT))),
-        }
+        result.and_then(|()| answered(unanswered.is_empty(), url, stop))
     }
 }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::driver::{Connect, DriverError};
 use crate::nsq::Nsq;
-use crate::secrets::{self, HIDDEN, is_secret};
+use cloverleaf_page::secrets::{self, HIDDEN, is_secret};
 
 /// What is spoken there.
 #[derive(
@@ -294,14 +294,7 @@ pub fn connect(url: &Url) -> Result<Box<dyn Connect>, DriverError> {
                 .to_owned(),
         }),
         Protocol::Nsq => Ok(Box::new(Nsq::new(url)?)),
-        #[cfg(feature = "kafka")]
         Protocol::Kafka => Ok(Box::new(crate::kafka::Kafka::new(url)?)),
-        #[cfg(not(feature = "kafka"))]
-        Protocol::Kafka => Err(DriverError::Unsupported {
-            what: "this program was built without librdkafka, its client for Kafka: build it with \
-                   its default features, which needs `make` and a C++ compiler"
-                .to_owned(),
-        }),
         Protocol::Amqp => Ok(Box::new(crate::amqp::Amqp::new(url)?)),
     }
 }

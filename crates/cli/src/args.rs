@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, Args, Command, Subcommand, ValueHint, value_parser};
-use cloverleaf_bench::command::BenchCommand;
-use cloverleaf_lab::LabArgs;
+use cloverleaf_program::{BENCH, LAB, VERSION};
 use cloverleaf_server::{OPTIONS, OptionDef};
 
 use crate::doctor::DoctorArgs;
@@ -90,18 +89,6 @@ Examples:
   cloverleaf timeline --topic external_jobs --topic internal_jobs --last 3m --out jobs.svg
   cloverleaf timeline --topic orders --subscription billing --last 10s --out billing.html";
 
-const BENCH_EXAMPLES: &str = "\
-Without --url a broker is started in this process, on a temporary folder.
-
-Examples:
-  cloverleaf bench producer
-  cloverleaf bench end-to-end --url nsq://127.0.0.1:4150 --rate 50k
-  cloverleaf bench latency --protocol kafka --acks all
-  cloverleaf bench consumer --message-size 128,1024 --runs 3 --json figures.json
-
-The exit status is 1 if a message was lost or came out of order, or if the broker went away. Ctrl-C
-ends a measurement and prints what was measured until then; a second one ends at once.";
-
 /// The whole command line.
 pub(crate) fn command() -> Command {
     // The descriptions come last: the derived ones are those of the argument types.
@@ -113,13 +100,6 @@ pub(crate) fn command() -> Command {
         .about("Print the messages of a topic without consuming them");
     let timeline = TimelineArgs::augment_args(Command::new("timeline"))
         .about("Draw who held which messages, and who published them, in the last seconds");
-    let bench = BenchCommand::augment_subcommands(Command::new("bench"))
-        .about("Measure this broker or another: throughput, latency, losses, order")
-        .subcommand_required(true)
-        .arg_required_else_help(true)
-        .after_help(BENCH_EXAMPLES);
-    let lab = LabArgs::augment_args(Command::new("lab"))
-        .about("Slow clients on purpose: what the doctor finds of them, or of a program of yours");
     let doctor = DoctorArgs::augment_args(Command::new("doctor"))
         .about("Which clients are slow, why, and which setting to change");
     let doctor = with_admin(doctor, DOCTOR_EXAMPLES)
@@ -127,7 +107,7 @@ pub(crate) fn command() -> Command {
         .arg_required_else_help(false);
     let options = Command::new("options").about("Print the documentation of all options");
     Command::new("cloverleaf")
-        .version(env!("CARGO_PKG_VERSION"))
+        .version(VERSION)
         .about(ABOUT)
         .after_help(EXAMPLES)
         .subcommand_required(true)
@@ -138,8 +118,8 @@ pub(crate) fn command() -> Command {
         .subcommand(with_admin(tail, TAIL_EXAMPLES))
         .subcommand(doctor)
         .subcommand(with_admin(timeline, TIMELINE_EXAMPLES))
-        .subcommand(bench)
-        .subcommand(lab)
+        .subcommand(Command::new(BENCH.name).about(BENCH.about))
+        .subcommand(Command::new(LAB.name).about(LAB.about))
         .subcommand(options)
 }
 

@@ -10,12 +10,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{ArgMatches, Args, FromArgMatches as _, Subcommand};
 use cloverleaf_doctor::{Detail, Report, findings_text, one_line};
+use cloverleaf_page::Terminal;
 use cloverleaf_server::config_value::OptionValue;
 use cloverleaf_server::percent_encoded;
 
 use crate::client::Client;
 use crate::doctor_pages;
-use crate::terminal::Terminal;
 
 /// How often `--watch` asks. The doctor looks once a second.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -82,7 +82,7 @@ pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         false => args.once(&client),
     };
     match answer {
-        Err(error) if !crate::is_closed_pipe(&error) => {
+        Err(error) if !cloverleaf_program::is_closed_pipe(&error) => {
             eprintln!("cloverleaf: {error:#}");
             Ok(ExitCode::from(2))
         }

@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 
 use cloverleaf_doctor::Rule;
+use cloverleaf_page::Terminal;
 
 use crate::doctor_page_text::fitted;
-use crate::terminal::Terminal;
 
 /// The page of a rule.
 pub(crate) fn page(rule: Rule) -> &'static str {

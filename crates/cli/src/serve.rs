@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use cloverleaf_server::config_value::{DurabilityMode, OptionValue};
-use cloverleaf_server::{Config, OPTIONS, Server, Signals, Sources};
+use cloverleaf_server::{Config, OPTIONS, Server, Signals, Sources, end_with_vital_threads};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::{logging, panics};
+use crate::logging;
 
 /// Exit status when a second signal cuts the shutdown short, as after an unhandled Ctrl-C.
 const EXIT_IMPATIENT: i32 = 130;
@@ -20,7 +20,7 @@ const EXIT_IMPATIENT: i32 = 130;
 pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let config = Config::load(&sources(matches))?;
     let level = logging::init(config.general.log_level);
-    panics::end_with_vital_threads();
+    end_with_vital_threads();
     let signals = Signals::listen(|| {
         tracing::warn!("told to end twice: ending at once");
         std::process::exit(EXIT_IMPATIENT);

@@ -58,17 +58,27 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "cloverleaf-nsq",
         ],
     ),
-    ("cloverleaf-bench", &[]),
+    ("cloverleaf-page", &[]),
+    ("cloverleaf-program", &["cloverleaf-page"]),
+    ("cloverleaf-bench", &["cloverleaf-page"]),
     ("cloverleaf-lab", &["cloverleaf-bench", "cloverleaf-doctor"]),
     (
         "cloverleaf",
         &[
+            "cloverleaf-page",
+            "cloverleaf-program",
+            "cloverleaf-server",
+            "cloverleaf-doctor",
+        ],
+    ),
+    (
+        "cloverleaf-workbench",
+        &[
+            "cloverleaf-page",
+            "cloverleaf-program",
             "cloverleaf-bench",
             "cloverleaf-lab",
             "cloverleaf-server",
-            "cloverleaf-broker",
-            "cloverleaf-log",
-            "cloverleaf-nsq",
             "cloverleaf-doctor",
         ],
     ),
@@ -99,7 +109,48 @@ const IO_CRATES: &[&str] = &[
     "smol",
 ];
 
+/// The package of the broker's program.
+const BROKER: &str = "cloverleaf";
+/// These belong to the workbench: who builds the broker waits for none of them, and needs no C++
+/// compiler.
+const NOT_IN_BROKER: &[&str] = &[
+    "cloverleaf-bench",
+    "cloverleaf-lab",
+    "cloverleaf-workbench",
+    "comfy-table",
+    "hdrhistogram",
+    "indicatif",
+    "lapin",
+    "rcgen",
+    "rdkafka",
+    "rdkafka-sys",
+];
+
+/// Looks at direct dependencies, and at all that the broker's program is built from.
 pub(super) fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
+    let mut cargo = workspace.cargo();
+    let tree = ["tree", "--offline", "--edges=normal,build", "--prefix=none"];
+    let tree = output(cargo.args(tree).args(["--package", BROKER]))?;
+    let mut findings = in_broker(&tree);
+    findings.extend(direct(workspace)?);
+    Ok(findings)
+}
+
+/// `tree` is `cargo tree`'s: a name and a version a line.
+fn in_broker(tree: &str) -> Vec<Finding> {
+    let names = tree.lines().filter_map(|line| line.split(' ').next());
+    let mut found: Vec<&str> = names.filter(|name| NOT_IN_BROKER.contains(name)).collect();
+    found.sort_unstable();
+    found.dedup();
+    let findings = found.into_iter().map(|name| Finding {
+        path: PathBuf::from(BROKER),
+        line: 0,
+        what: format!("it is built from {name}, which belongs into cloverleaf-workbench"),
+    });
+    findings.collect()
+}
+
+fn direct(workspace: &Workspace) -> Result<Vec<Finding>> {
     let mut cargo = workspace.cargo();
     let text = output(cargo.args(["metadata", "--no-deps", "--offline", "--format-version=1"]))?;
     let metadata: Value = serde_json::from_str(&text)?;
@@ -140,4 +191,18 @@ pub(super) fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
         }
     }
     Ok(findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crate_of_the_workbench_in_the_broker_is_found_once() {
+        let tree = "cloverleaf v0.1.0\nrdkafka v0.39.0\nserde v1.0.229\nrdkafka v0.39.0 (*)\n";
+        let found = in_broker(tree);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].what.contains("rdkafka"));
+        assert!(in_broker("cloverleaf v0.1.0\nlapin-like v1.0.0\n").is_empty());
+    }
 }

@@ -174,7 +174,7 @@ impl AmqpProducer {
             if is_done && !is_waiting {
                 return Ok(());
             }
-            if patience.is_over(now_ns, is_waiting, stop.is_set()) {
+            if patience.is_over(now_ns, is_waiting, stop) {
                 return Ok(());
             }
             let has_room = was_full && !self.slots.is_full() && !is_done;

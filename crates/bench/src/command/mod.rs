@@ -38,8 +38,6 @@ pub use sweep::{Over, SweepArgs};
 pub use values::{ArrivalsArg, PayloadArg};
 pub use worker::WorkerArgs;
 
-pub use crate::secrets::argument as without_secret;
-
 use crate::driver::DriverError;
 use crate::fleet::FleetError;
 use crate::nsq::Sink;

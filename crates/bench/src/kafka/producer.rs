@@ -210,7 +210,7 @@ impl KafkaProducer {
     fn wait(&mut self, most: Duration, stop: &Stop, pace: &mut Pace) -> bool {
         let is_waiting = !self.slots.is_empty();
         let now_ns = pace.clock.now_ns();
-        if pace.patience.is_over(now_ns, is_waiting, stop.is_set()) {
+        if pace.patience.is_over(now_ns, is_waiting, stop) {
             return true;
         }
         pace.waiter.wait(most.min(WAIT_MAX));

@@ -7,7 +7,7 @@ use crate::feed::{Feed, Next};
 use crate::flights::Flights;
 use crate::nsq::codec::{Frame, HEARTBEAT, Publish, command};
 use crate::nsq::wire::{Wire, WireError};
-use crate::pace::{LOOK_NS, Patience, Room, SILENT};
+use crate::pace::{LOOK_NS, Patience, Room, answered};
 use crate::url::Url;
 
 /// More is not written before the system has taken what is.
@@ -44,11 +44,7 @@ impl Produce for Producer {
             Some(refused) => url.refused(refused),
             None => url.gone(error),
         })?;
-        match unanswered {
-            0 => Ok(()),
-            _ if stop.is_set() => Ok(()),
-            _ => Err(url.gone(SILENT)),
-        }
+        answered(unanswered == 0, &url, stop)
     }
 }
 
@@ -84,9 +80,7 @@ impl Producer {
                 work.patience.moved();
             }
             let is_waiting = !work.flights.is_empty();
-            if work.is_done && !is_waiting
-                || work.patience.is_over(now_ns, is_waiting, stop.is_set())
-            {
+            if work.is_done && !is_waiting || work.patience.is_over(now_ns, is_waiting, stop) {
                 return Ok(());
             }
             let most_ns = match due_ns {

@@ -261,6 +261,15 @@ mod tests {
     }
 
     #[test]
+    fn jitter_delays_by_all_that_it_may() {
+        let mut way = Way::new(5_000, 1_000, None);
+        let due_ns: Vec<u64> = (0..1_000).map(|_| way.due_ns(1, 0)).collect();
+        let (least, most) = (due_ns.iter().min(), due_ns.iter().max());
+        assert!(least.is_some_and(|it| (5_000..5_100).contains(it)));
+        assert!(most.is_some_and(|it| (5_900..=6_000).contains(it)));
+    }
+
+    #[test]
     fn a_silent_line_sends_a_little_at_once_and_then_at_its_rate() {
         let mut way = Way::new(0, 0, Some(8_000_000));
         assert_eq!(way.due_ns(16 << 10, 0), 0);

@@ -321,3 +321,7 @@ fn deliver(line: &mut Line, to: &mut Side, is_over: &mut bool, now_ns: u64) -> D
     }
     delivered
 }
+
+#[cfg(test)]
+#[path = "pair_tests.rs"]
+mod tests;

@@ -1,18 +1,15 @@
-//! The proxy with real sockets. Lower bounds are exact; upper ones are wide, since machines that
-//! run tests are busy.
+//! The proxy with real sockets, whatever the time: `pair_tests.rs` tells a connection the time.
 
 #![allow(clippy::unwrap_used)]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::*;
-
-const WIDE: Duration = Duration::from_secs(5);
 
 fn link(rtt_ms: u64, jitter_ms: u64, bandwidth: Option<&str>) -> Link {
     Link {
@@ -54,95 +51,28 @@ fn echo(mut stream: TcpStream) {
     }
 }
 
-/// How long a message and its echo take.
-fn round(stream: &mut TcpStream) -> Duration {
-    let begun = Instant::now();
+/// A message and its echo.
+fn round(stream: &mut TcpStream) {
     stream.write_all(b"hello").unwrap();
     let mut answer = [0; 5];
     stream.read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"hello");
-    begun.elapsed()
 }
 
 #[test]
-fn each_round_trip_takes_its_time_and_the_first_one_two() {
-    let proxy = proxy(link(40, 0, None), echo);
-    let begun = Instant::now();
-    let mut stream = client(&proxy);
-    round(&mut stream);
-    let first = begun.elapsed();
-    assert!(
-        first >= Duration::from_millis(80) && first < WIDE,
-        "{first:?}"
-    );
-    let rounds: Vec<Duration> = (0..5).map(|_| round(&mut stream)).collect();
-    assert!(
-        rounds.iter().all(|it| *it >= Duration::from_millis(40)),
-        "{rounds:?}"
-    );
-    assert!(
-        *rounds.iter().min().unwrap() < Duration::from_millis(200),
-        "{rounds:?}"
-    );
-}
-
-#[test]
-fn jitter_makes_it_longer_and_never_shorter() {
-    let proxy = proxy(link(10, 20, None), echo);
-    let mut stream = client(&proxy);
-    let rounds: Vec<Duration> = (0..10).map(|_| round(&mut stream)).collect();
-    assert!(
-        rounds.iter().all(|it| *it >= Duration::from_millis(10)),
-        "{rounds:?}"
-    );
-    let spread = *rounds.iter().max().unwrap() - *rounds.iter().min().unwrap();
-    assert!(spread > Duration::from_millis(2), "{rounds:?}");
-}
-
-#[test]
-fn what_is_on_its_way_does_not_wait_for_answers() {
-    let proxy = proxy(link(100, 0, None), echo);
-    let mut stream = client(&proxy);
-    round(&mut stream);
-    let begun = Instant::now();
+fn an_hour_is_longer_than_no_distance() {
+    let far = proxy(link(3_600_000, 0, None), |_| panic!("an hour has passed"));
+    let mut waiting = client(&far);
+    waiting.write_all(b"hello").unwrap();
+    let near = proxy(link(0, 0, None), echo);
+    let mut stream = client(&near);
     for _ in 0..100 {
-        stream.write_all(b"hello").unwrap();
+        round(&mut stream);
     }
-    let mut answers = [0; 500];
-    stream.read_exact(&mut answers).unwrap();
-    let all = begun.elapsed();
-    // One behind the other they would take ten seconds.
-    assert!(all >= Duration::from_millis(100) && all < WIDE, "{all:?}");
-}
-
-#[test]
-fn bandwidth_is_a_bound_for_all_connections_together() {
-    const EACH: usize = 250_000;
-    let proxy = proxy(link(0, 0, Some("10Mbit")), |mut stream| {
-        let mut all = Vec::new();
-        stream.read_to_end(&mut all).unwrap();
-        stream.write_all(&(all.len() as u64).to_be_bytes()).unwrap();
-    });
-    let begun = Instant::now();
-    thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                let mut stream = client(&proxy);
-                stream.write_all(&vec![7; EACH]).unwrap();
-                stream.shutdown(Shutdown::Write).unwrap();
-                let mut answer = [0; 8];
-                stream.read_exact(&mut answer).unwrap();
-                assert_eq!(u64::from_be_bytes(answer), EACH as u64);
-            });
-        }
-    });
-    // Half a megabyte, but for the bucket's depth, at 1.25 megabytes per second.
-    let least = (2 * EACH - (16 << 10)) as f64 / 1_250_000.0;
-    let took = begun.elapsed().as_secs_f64();
-    assert!(
-        took >= least && took < least + 10.0,
-        "{took} s, at least {least} s"
-    );
+    waiting.set_nonblocking(true).unwrap();
+    // The far broker's panic would end its connection.
+    let error = waiting.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::WouldBlock);
 }
 
 #[test]
@@ -156,11 +86,9 @@ fn half_of_a_connection_may_end_first() {
     let mut stream = client(&proxy);
     stream.write_all(b"forwards").unwrap();
     stream.shutdown(Shutdown::Write).unwrap();
-    let begun = Instant::now();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert_eq!(answer, "sdrawrof");
-    assert!(begun.elapsed() >= Duration::from_millis(20));
 }
 
 #[test]
@@ -223,7 +151,6 @@ fn a_writer_feels_a_slow_reader() {
 #[test]
 fn many_connections_are_carried_at_once() {
     let proxy = proxy(link(30, 0, None), echo);
-    let begun = Instant::now();
     let mut streams: Vec<TcpStream> = (0..100).map(|_| client(&proxy)).collect();
     for (number, stream) in streams.iter_mut().enumerate() {
         stream.write_all(&(number as u64).to_be_bytes()).unwrap();
@@ -233,7 +160,6 @@ fn many_connections_are_carried_at_once() {
         stream.read_exact(&mut answer).unwrap();
         assert_eq!(u64::from_be_bytes(answer), number as u64);
     }
-    assert!(begun.elapsed() >= Duration::from_millis(60));
     drop(proxy);
     let ended = streams[0].read(&mut [0; 1]);
     assert!(!matches!(ended, Ok(1..)), "{ended:?}");

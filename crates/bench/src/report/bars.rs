@@ -1,11 +1,11 @@
 //! Throughput as bars, in groups, with the spread over the runs.
 
-use super::markup::{Markup, Px};
 use super::plot;
 use super::scale::Scale;
 use super::view::{Section, View, colour, shorten};
 use crate::figures;
 use crate::words;
+use cloverleaf_page::markup::{Markup, Px};
 
 const BAR_WIDTH_MAX: f64 = 64.0;
 /// A bar of this width has room for its value.

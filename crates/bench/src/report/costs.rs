@@ -1,12 +1,12 @@
 //! What a message costs: CPU time of the broker and of the generator, and the broker's memory.
 
-use super::markup::{Markup, Px};
 use super::plot;
 use super::scale::Scale;
 use super::view::{Group, View, colour, shorten};
 use crate::figures;
 use crate::outcome::Row;
 use crate::words;
+use cloverleaf_page::markup::{Markup, Px};
 
 const ROW_HEIGHT: f64 = 24.0;
 const BAR_HEIGHT: f64 = 14.0;

@@ -1,12 +1,12 @@
 //! How something grows with a setting: rate, latency and cost as lines over its values.
 
-use super::markup::Markup;
 use super::plot::{self, Line, Plot};
 use super::scale::Scale;
 use super::view::{Section, View, shorten};
 use crate::figures::{self, Summary};
 use crate::outcome::Outcome;
 use crate::words;
+use cloverleaf_page::markup::Markup;
 
 /// Values that are further apart stand on a logarithmic axis.
 const LINEAR_MAX: f64 = 25.0;

@@ -1,6 +1,5 @@
 //! The distribution of times, by percentiles of which each nine is as wide as the one before.
 
-use super::markup::Markup;
 use super::plot::{self, Line, Plot};
 use super::scale::{MARKS, Scale, nines_of};
 use super::view::{Group, View};
@@ -8,6 +7,7 @@ use crate::figures::{self, Times};
 use crate::histogram::Histogram;
 use crate::outcome::Kind;
 use crate::words;
+use cloverleaf_page::markup::Markup;
 
 /// Points of a line per nine.
 const POINTS_PER_NINE: f64 = 40.0;

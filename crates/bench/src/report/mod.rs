@@ -8,7 +8,6 @@ mod beside;
 mod costs;
 mod curves;
 mod latency;
-pub mod markup;
 mod plot;
 mod scale;
 mod sections;
@@ -16,12 +15,13 @@ mod series;
 mod tables;
 mod view;
 
+pub use beside::side_by_side;
+use cloverleaf_page::markup::Markup;
+use view::{View, colour};
+
 use crate::driver::Promise;
 use crate::outcome::Report;
 use crate::{notes, words};
-pub use beside::side_by_side;
-use markup::Markup;
-use view::{View, colour};
 
 const STYLE: &str = include_str!("style.css");
 

@@ -1,8 +1,8 @@
 //! A picture with two axes and lines in it.
 
-use super::markup::{Attributes, Markup, Px};
 use super::scale::{Scale, spread};
 use super::view::colour;
+use cloverleaf_page::markup::{Attributes, Markup, Px};
 
 /// Letters of this size; names are as wide as the style sheet's font lets them be at most.
 const LETTER_HEIGHT: f64 = 13.0;

@@ -1,11 +1,11 @@
 //! One kind of measurement: its headline, its settings, its charts.
 
-use super::markup::Markup;
 use super::view::{Group, Section, View, colour};
 use super::{bars, costs, curves, latency, series};
 use crate::figures::{self, Summary};
 use crate::outcome::{Kind, Row};
 use crate::words;
+use cloverleaf_page::markup::Markup;
 
 const WIDE: (f64, f64) = (1064.0, 340.0);
 const HALF: (f64, f64) = (514.0, 300.0);

@@ -1,6 +1,5 @@
 //! What happened in each second.
 
-use super::markup::Markup;
 use super::plot::{self, Line, Plot};
 use super::scale::Scale;
 use super::view::{Group, View};
@@ -9,6 +8,7 @@ use crate::figures;
 use crate::outcome::Outcome;
 use crate::plan::Amount;
 use crate::words;
+use cloverleaf_page::markup::Markup;
 
 /// A second's messages, and their p99 in nanoseconds if there were any.
 struct Point {

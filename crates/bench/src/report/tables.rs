@@ -1,11 +1,11 @@
 //! All figures as tables, and the conditions under which they were measured.
 
-use super::markup::Markup;
 use super::view::{View, colour};
 use crate::figures::{self, Summary, Times};
 use crate::outcome::{Outcome, Report, Row};
 use crate::table;
 use crate::words::{self, NOTHING};
+use cloverleaf_page::markup::Markup;
 
 /// Most values of one setting that are listed.
 const VALUES_MAX: usize = 12;

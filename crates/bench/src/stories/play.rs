@@ -77,12 +77,7 @@ impl<'p, 's> Play<'p, 's> {
     /// The brokers that the user named, or embedded ones for these protocols.
     pub(super) fn urls(&mut self, protocols: &[Protocol]) -> Result<Vec<Url>, BenchError> {
         if self.urls.is_empty() {
-            let is_built = |it: &&Protocol| **it != Protocol::Kafka || cfg!(feature = "kafka");
-            let built: Vec<&Protocol> = protocols.iter().filter(is_built).collect();
-            if built.len() < protocols.len() {
-                self.note("This program was built without a client for Kafka.".to_owned());
-            }
-            return Ok(built.into_iter().map(|it| Url::embedded(*it)).collect());
+            return Ok(protocols.iter().map(|it| Url::embedded(*it)).collect());
         }
         let other = |url: &&Url| !protocols.contains(&url.protocol);
         match self.urls.iter().find(other) {

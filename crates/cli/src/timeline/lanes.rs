@@ -1,6 +1,6 @@
 //! What is shown of a timeline: lanes with their names, bars and figures.
 
-use cloverleaf_bench::words;
+use cloverleaf_page::words;
 use cloverleaf_server::timeline_types::{
     ExchangeLane, ExchangePiece, HoldLane, HoldOutcome, HoldPiece, LaneOwner, Timeline,
 };

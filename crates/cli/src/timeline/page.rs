@@ -1,7 +1,7 @@
 //! The page: the picture with its numbers under the pointer. It needs nothing but itself.
 
-use cloverleaf_bench::markup::Markup;
-use cloverleaf_bench::words;
+use cloverleaf_page::markup::Markup;
+use cloverleaf_page::words;
 use cloverleaf_server::timeline_types::Timeline;
 
 use super::lanes::Group;

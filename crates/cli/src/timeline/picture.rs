@@ -1,7 +1,7 @@
 //! The picture: an SVG that stands alone, or stands in a page.
 
-use cloverleaf_bench::markup::{Attributes, Markup, Px};
-use cloverleaf_bench::words;
+use cloverleaf_page::markup::{Attributes, Markup, Px};
+use cloverleaf_page::words;
 use cloverleaf_server::timeline_types::Timeline;
 
 use super::lanes::{Group, Lane, clock, time};

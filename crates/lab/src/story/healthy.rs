@@ -47,10 +47,7 @@ const CLIENTS: &[Client] = &[
     ("over-tls", over_tls),
 ];
 
-#[cfg(feature = "kafka")]
 use super::healthy_kafka::CLIENTS as KAFKA_CLIENTS;
-#[cfg(not(feature = "kafka"))]
-const KAFKA_CLIENTS: &[Client] = &[];
 
 /// Has them work, and tells of what the doctor says of any.
 ///

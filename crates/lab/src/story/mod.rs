@@ -5,7 +5,6 @@ mod ack_deadline;
 mod amqp;
 mod churn;
 pub(crate) mod healthy;
-#[cfg(feature = "kafka")]
 mod healthy_kafka;
 mod hoarding;
 mod nagle;
@@ -18,21 +17,13 @@ mod tls;
 mod verdict;
 mod window_too_small;
 
-#[cfg(feature = "kafka")]
 mod kafka;
-#[cfg(feature = "kafka")]
 mod linger;
-#[cfg(feature = "kafka")]
 mod no_compression;
-#[cfg(feature = "kafka")]
 mod one_connection;
-#[cfg(feature = "kafka")]
 mod partitions;
-#[cfg(feature = "kafka")]
 mod sync_produce;
-#[cfg(feature = "kafka")]
 mod tiny_batches;
-#[cfg(feature = "kafka")]
 mod too_many_in_flight;
 
 use std::fmt;
@@ -114,25 +105,18 @@ impl fmt::Display for Fix {
 }
 
 impl Story {
-    /// All of them that this program was built with, the most valuable first.
+    /// All of them, the most valuable first.
     pub(crate) fn all() -> Vec<Story> {
         vec![
-            #[cfg(feature = "kafka")]
             sync_produce::story(),
-            #[cfg(feature = "kafka")]
             linger::story(),
             nagle::story(),
             hoarding::story(),
             window_too_small::story(),
-            #[cfg(feature = "kafka")]
             one_connection::story(),
-            #[cfg(feature = "kafka")]
             partitions::story(),
-            #[cfg(feature = "kafka")]
             too_many_in_flight::story(),
-            #[cfg(feature = "kafka")]
             tiny_batches::story(),
-            #[cfg(feature = "kafka")]
             no_compression::story(),
             churn::story(),
             ack_deadline::story(),

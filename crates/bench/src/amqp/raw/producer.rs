@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::book::Book;
 use crate::driver::{DriverError, Produce, Stop};
 use crate::feed::{Feed, Message, Next};
-use crate::pace::{LOOK_NS, Patience, Room, SILENT, UNANSWERED};
+use crate::pace::{LOOK_NS, Patience, Room, UNANSWERED, answered};
 use crate::plan::{Acks, Plan};
 use crate::url::Url;
 use crate::wire::WireError;
@@ -103,7 +103,7 @@ impl RawProducer {
                 patience.moved();
             }
             let is_waiting = !self.unconfirmed.is_empty();
-            if is_done && !is_waiting || patience.is_over(now_ns, is_waiting, stop.is_set()) {
+            if is_done && !is_waiting || patience.is_over(now_ns, is_waiting, stop) {
                 return Ok(());
             }
             let most_ns = due_ns.saturating_sub(now_ns).min(LOOK_NS);
@@ -165,11 +165,7 @@ impl Produce for RawProducer {
                 Err(_) => book.failed(&message, &UNANSWERED, now_ns),
             });
         result.map_err(|error| self.connection.error(error))?;
-        match unanswered {
-            0 => Ok(()),
-            _ if stop.is_set() => Ok(()),
-            _ => Err(self.connection.url.gone(SILENT)),
-        }
+        answered(unanswered == 0, &self.connection.url, stop)
     }
 }
 

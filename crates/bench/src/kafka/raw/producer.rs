@@ -9,7 +9,7 @@ use crate::book::Book;
 use crate::clock::Clock;
 use crate::driver::{DriverError, Produce, Stop};
 use crate::feed::{Feed, Message, Next};
-use crate::pace::{LOOK_NS, Patience, Room, SILENT, UNANSWERED};
+use crate::pace::{LOOK_NS, Patience, Room, UNANSWERED, answered};
 use crate::plan::{Acks, Plan};
 use crate::url::Url;
 use crate::wire::WireError;
@@ -104,9 +104,7 @@ impl RawProducer {
                 work.patience.moved();
             }
             let is_waiting = !self.messages.is_empty();
-            if work.is_done && !is_waiting
-                || work.patience.is_over(now_ns, is_waiting, stop.is_set())
-            {
+            if work.is_done && !is_waiting || work.patience.is_over(now_ns, is_waiting, stop) {
                 return Ok(());
             }
             let most_ns = due_ns.saturating_sub(now_ns).min(LOOK_NS);
@@ -234,10 +232,6 @@ impl Produce for RawProducer {
             }
         }
         result.map_err(|error| self.connection.error(error))?;
-        match unanswered {
-            0 => Ok(()),
-            _ if stop.is_set() => Ok(()),
-            _ => Err(self.connection.url.gone(SILENT)),
-        }
+        answered(unanswered == 0, &self.connection.url, stop)
     }
 }

@@ -3,16 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::{fs, process, thread};
+use std::process::ExitCode;
+use std::{fs, thread};
 
 use cloverleaf_bench::command::{BenchCommand, EmbedOptions, EmbeddedBroker, Session};
-use cloverleaf_bench::{GENERATOR_THREADS, Stop, allow_networks};
-use cloverleaf_server::Signals;
+use cloverleaf_bench::{GENERATOR_THREADS, allow_networks};
 
 use crate::embedded::{Embedded, there};
+use crate::stop;
 
-/// Exit status when a second Ctrl-C does not wait for what is being measured.
-const EXIT_IMPATIENT: i32 = 130;
 /// The options that say where a broker listens.
 const ADDRESSES: [&str; 6] = [
     "admin-address",
@@ -23,22 +22,13 @@ const ADDRESSES: [&str; 6] = [
     "amqp-address",
 ];
 
-/// Measures. `false`: something was lost, out of order or cut short.
-pub(crate) fn run(command: &BenchCommand) -> anyhow::Result<bool> {
+/// Measures. A failure is also what was lost, out of order or cut short.
+pub(crate) fn run(command: &BenchCommand) -> anyhow::Result<ExitCode> {
     if command.wants_networks() {
         // Where it is refused, making one says so, or nobody needs it.
         let _ = allow_networks();
     }
-    let stop = Stop::default();
-    let signals = Signals::listen(|| process::exit(EXIT_IMPATIENT))?;
-    let told = stop.clone();
-    let name = |what: &str| format!("{GENERATOR_THREADS}{what}");
-    thread::Builder::new()
-        .name(name("signals"))
-        .spawn(move || {
-            signals.wait();
-            told.set();
-        })?;
+    let stop = stop::by_signals()?;
     let words: Vec<String> = std::env::args().collect();
     // On a thread with a name that tells it from the broker's, so that its CPU time is ours.
     thread::scope(|scope| {
@@ -46,9 +36,13 @@ pub(crate) fn run(command: &BenchCommand) -> anyhow::Result<bool> {
             let mut session = Session::new(&start, stop, words);
             command.run(&mut session)
         };
-        let thread = thread::Builder::new().name(name("main"));
+        let thread = thread::Builder::new().name(format!("{GENERATOR_THREADS}main"));
         match thread.spawn_scoped(scope, work)?.join() {
-            Ok(result) => Ok(result?),
+            Ok(result) => Ok(if result? {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })

@@ -1,7 +1,5 @@
 //! `cloverleaf bench` as a user runs it.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -127,11 +125,7 @@ fn the_table_names_durability_clocks_and_sizes() {
 fn a_broker_in_another_process_is_measured_and_left_clean() {
     let folder = tempfile::tempdir().unwrap();
     let broker = Broker::start(&folder.path().join("data"));
-    let url = format!(
-        "--url=nsq://{}?http={}",
-        broker.nsq_tcp(),
-        broker.nsq_http()
-    );
+    let url = format!("--url={}", broker.nsq());
     let run = measured(&[
         "end-to-end",
         &url,
@@ -145,7 +139,7 @@ fn a_broker_in_another_process_is_measured_and_left_clean() {
         run["usage"]["broker_rss_bytes"].as_u64().unwrap() > 1 << 20,
         "{run}"
     );
-    assert!(!broker.ok(&["topic", "list"]).contains("cloverleaf-bench"));
+    assert!(!broker.get("/stats").contains("cloverleaf-bench"));
     measured(&[
         "producer",
         &url,
@@ -154,18 +148,14 @@ fn a_broker_in_another_process_is_measured_and_left_clean() {
         "--topic=mine",
     ]);
     assert!(
-        broker.ok(&["topic", "list"]).contains("mine"),
+        broker.get("/stats").contains("mine"),
         "a user's topic stays"
     );
 }
 
 /// A measurement that would take minutes, once its first messages have come.
 fn begun(broker: &Broker) -> Child {
-    let url = format!(
-        "--url=nsq://{}?http={}",
-        broker.nsq_tcp(),
-        broker.nsq_http()
-    );
+    let url = format!("--url={}", broker.nsq());
     let mut child = Command::new(BINARY)
         .args([
             "bench",
@@ -192,11 +182,7 @@ fn begun(broker: &Broker) -> Child {
 
 /// Whether anything was published to the broker's topics.
 fn has_messages(broker: &Broker) -> bool {
-    let mut stream = TcpStream::connect(broker.nsq_http()).unwrap();
-    let request = b"GET /stats?format=json HTTP/1.0\r\nHost: x\r\n\r\n";
-    stream.write_all(request).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let answer = broker.get("/stats?format=json");
     let mut counts = answer.split("\"message_count\":").skip(1);
     counts.any(|rest| !rest.starts_with('0'))
 }

@@ -19,15 +19,9 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn no_output_has_a_password_or_a_token() {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(BINARY);
-    command.env("CLOVERLEAF_AMQP_USER", format!("me:{PASSWORD}"));
-    let broker = Broker::start_as(command, &folder.path().join("data"));
-    let address = |name: &str| {
-        let lines = broker.lines.iter();
-        let mut found = lines.filter_map(|line| line.trim().strip_prefix(name));
-        found.next().unwrap().trim().to_owned()
-    };
-    let amqp = format!("amqp://me:{PASSWORD}@{}?prefetch=7", address("AMQP"));
+    let user = format!("me:{PASSWORD}");
+    let broker = Broker::with(&folder.path().join("data"), &[("amqp-user", &user)]);
+    let amqp = format!("amqp://me:{PASSWORD}@{}?prefetch=7", broker.address("amqp"));
     let page = folder.path().join("page.html");
     let json = folder.path().join("figures.json");
     let output = bench(&[

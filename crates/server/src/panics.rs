@@ -7,7 +7,7 @@
 use std::{io, panic, process, thread};
 
 /// Ends the process when such a thread panics, after the usual message.
-pub(crate) fn end_with_vital_threads() {
+pub fn end_with_vital_threads() {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |fault| {
         usual(fault);

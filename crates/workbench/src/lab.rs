@@ -3,17 +3,13 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::{process, thread};
 
-use cloverleaf_bench::{GENERATOR_THREADS, Stop, allow_networks};
+use cloverleaf_bench::allow_networks;
 use cloverleaf_lab::{Addresses, BrokerOptions, LabArgs, LabBroker, Outcome, Page};
-use cloverleaf_server::Signals;
+use cloverleaf_page::Terminal;
 
 use crate::embedded::{Embedded, there};
-use crate::terminal::Terminal;
-
-/// Exit status when a second Ctrl-C does not wait for what is being done.
-const EXIT_IMPATIENT: i32 = 130;
+use crate::stop;
 
 /// Does what the arguments say.
 pub(crate) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
@@ -21,14 +17,7 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
         // Where it is refused, making one says so, or nobody needs it.
         let _ = allow_networks();
     }
-    let stop = Stop::default();
-    let signals = Signals::listen(|| process::exit(EXIT_IMPATIENT))?;
-    let told = stop.clone();
-    let name = format!("{GENERATOR_THREADS}signals");
-    thread::Builder::new().name(name).spawn(move || {
-        signals.wait();
-        told.set();
-    })?;
+    let stop = stop::by_signals()?;
     let terminal = Terminal::here();
     let page = Page {
         width: terminal.width,

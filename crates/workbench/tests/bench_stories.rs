@@ -87,7 +87,6 @@ fn story_000_a_distance_costs_who_waits() {
 }
 
 #[test]
-#[cfg(feature = "bench-kafka")]
 fn story_000_kafka_stays_behind_the_distance() {
     let story = played(&[
         "000",
@@ -132,7 +131,6 @@ fn story_002_has_four_sizes_and_the_seeds_percentiles() {
 }
 
 #[test]
-#[cfg(feature = "bench-kafka")]
 fn story_002_is_played_through_kafka() {
     let story = played(&["002", "--duration=300ms", "--url=embedded:kafka"]);
     let latency = &story["tables"][1];

@@ -1,6 +1,5 @@
 //! `cloverleaf bench` over a real round trip, and what it says where there is none.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,9 +8,8 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::network_support::{IN_PROCESS, IN_PROGRAM, is_forbidden};
-use crate::support::BINARY;
+use crate::support::{BINARY, Broker, embedded};
 use cloverleaf_bench::{Link, Network};
-use cloverleaf_server::{Config, Server, Sources};
 use serde_json::Value;
 
 const SYNCHRONOUS: [&str; 5] = [
@@ -71,7 +69,6 @@ fn a_producer_of_nsq_waits_for_a_round_trip() {
 }
 
 #[test]
-#[cfg(feature = "bench-kafka")]
 fn a_producer_of_kafka_waits_for_a_round_trip() {
     over_the_kernel("kafka");
 }
@@ -193,12 +190,8 @@ fn a_proxy_may_be_chosen() {
 #[test]
 fn brokers_elsewhere_are_behind_the_proxy() {
     let folder = tempfile::tempdir().unwrap();
-    let broker = crate::support::Broker::start(folder.path());
-    let url = format!(
-        "--url=nsq://{}?http={}",
-        broker.nsq_tcp(),
-        broker.nsq_http()
-    );
+    let broker = Broker::start(folder.path());
+    let url = format!("--url={}", broker.nsq());
     let args = [&SYNCHRONOUS[..], &[&url, "--rtt=30ms"]].concat();
     let report = report(Command::new(BINARY), &args);
     is_far(&report, 30.0, BY_PROXY);
@@ -271,26 +264,6 @@ fn clients_that_would_pass_the_proxy_have_no_distance_and_it_is_said() {
     );
 }
 
-fn embedded(folder: &std::path::Path) -> Server {
-    let mut flags = BTreeMap::new();
-    for part in [
-        "admin",
-        "nsq-tcp",
-        "nsq-http",
-        "nsq-lookup-http",
-        "kafka",
-        "amqp",
-    ] {
-        flags.insert(format!("{part}-address"), vec!["127.0.0.1:0".to_owned()]);
-    }
-    flags.insert("data-dir".to_owned(), vec![folder.display().to_string()]);
-    let sources = Sources {
-        flags,
-        ..Sources::default()
-    };
-    Server::start(Config::load(&sources).unwrap()).unwrap()
-}
-
 /// The broker's own telemetry asks the kernel for each connection.
 #[test]
 fn the_broker_sees_how_far_away_its_client_is() {
@@ -304,7 +277,7 @@ fn the_broker_sees_how_far_away_its_client_is() {
         ..Link::default()
     });
     let network = network.unwrap();
-    let server = network.at_broker(|| embedded(folder.path())).unwrap();
+    let server = network.at_broker(|| embedded(folder.path(), &[])).unwrap();
     let addresses = server.addresses();
     let (nsq, admin) = (addresses.nsq_tcp.unwrap(), addresses.admin.unwrap());
     let mut client = network

@@ -1,15 +1,12 @@
 //! The clients of `cloverleaf bench` for Kafka and AMQP against the real binary.
 
 use std::net::TcpListener;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cloverleaf_bench::{
     Acks, Amount, Arrivals, BrokerPlace, Kind, Outcome, PayloadKind, Plan, Progress, Promise, Stop,
     Target, Url, connect,
 };
-
-use crate::support::BINARY;
 
 /// A broker that lets in one user.
 struct Broker {
@@ -20,27 +17,19 @@ struct Broker {
 impl Broker {
     fn start() -> Broker {
         let folder = tempfile::tempdir().unwrap();
-        let mut command = Command::new(BINARY);
-        command.env("CLOVERLEAF_AMQP_USER", "me:secret/1");
+        let user = [("amqp-user", "me:secret/1")];
         Broker {
-            broker: crate::support::Broker::start_as(command, folder.path()),
+            broker: crate::support::Broker::with(folder.path(), &user),
             _folder: folder,
         }
     }
 
-    /// What is printed behind a word.
-    fn address(&self, name: &str) -> String {
-        let lines = self.broker.lines.iter();
-        let mut found = lines.filter_map(|line| line.trim().strip_prefix(name));
-        found.next().unwrap().trim().to_owned()
-    }
-
     fn kafka(&self) -> String {
-        format!("kafka://{}", self.address("Kafka"))
+        format!("kafka://{}", self.broker.address("kafka"))
     }
 
     fn amqp(&self) -> String {
-        format!("amqp://me:secret%2F1@{}", self.address("AMQP"))
+        format!("amqp://me:secret%2F1@{}", self.broker.address("amqp"))
     }
 
     /// Each client.
@@ -292,7 +281,7 @@ fn who_cannot_be_reached_or_refuses_is_named() {
         let expected = format!("cannot connect to {url}: Connection refused");
         assert!(error.starts_with(&expected), "{error}");
     }
-    let wrong = format!("amqp://me:wrong@{}", broker.address("AMQP"));
+    let wrong = format!("amqp://me:wrong@{}", broker.broker.address("amqp"));
     let error = measure(&wrong, Kind::Produce, &plan("t")).unwrap_err();
     assert!(
         error.contains("refuses: ") && error.contains("ACCESS_REFUSED"),
@@ -306,7 +295,7 @@ fn who_cannot_be_reached_or_refuses_is_named() {
         "{error}"
     );
     // Kafka where AMQP is wanted.
-    let swapped = format!("amqp://{}", broker.address("Kafka"));
+    let swapped = format!("amqp://{}", broker.broker.address("kafka"));
     let error = measure(&swapped, Kind::Produce, &plan("t")).unwrap_err();
     assert!(error.contains("cannot connect to "), "{error}");
     let option = format!("{}?linger=5", broker.kafka());

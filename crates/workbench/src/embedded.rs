@@ -5,10 +5,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use cloverleaf_doctor::{Query, Report};
-use cloverleaf_server::{Config, Server, Sources};
+use cloverleaf_server::{Config, Server, Sources, end_with_vital_threads};
 use tempfile::TempDir;
-
-use crate::panics;
 
 /// A running broker and its folder, which goes when this does.
 pub(crate) struct Embedded {
@@ -23,7 +21,7 @@ impl Embedded {
         name: &str,
         mut flags: BTreeMap<String, Vec<String>>,
     ) -> anyhow::Result<Embedded> {
-        panics::end_with_vital_threads();
+        end_with_vital_threads();
         let folder = tempfile::Builder::new()
             .prefix(&format!("cloverleaf-{name}-"))
             .tempdir()?;

@@ -62,13 +62,11 @@ fn is_found(story: &str, setting: &str) {
 }
 
 #[test]
-#[cfg(feature = "bench-kafka")]
 fn librdkafka_that_waits_for_each_answer() {
     is_found("sync-produce", "produce() without waiting for each message");
 }
 
 #[test]
-#[cfg(feature = "bench-kafka")]
 fn librdkafka_that_waits_for_company() {
     is_found("linger", "linger.ms");
 }
@@ -79,19 +77,16 @@ fn lapin_that_hands_all_messages_to_one_worker() {
 }
 
 #[test]
-#[cfg(feature = "bench-kafka")]
 fn librdkafka_with_too_few_requests_in_flight() {
     is_found("one-connection", "producers");
 }
 
 #[test]
-#[cfg(feature = "bench-kafka")]
 fn librdkafka_that_gives_up_what_queues_on_a_narrow_line() {
     is_found("too-many-in-flight", "queue.buffering.max.messages");
 }
 
 #[test]
-#[cfg(feature = "bench-kafka")]
 fn librdkafka_that_sends_text_as_it_is() {
     is_found("no-compression", "compression.type");
 }

@@ -149,10 +149,8 @@ fn a_worker_does_the_work_of_each_sub_command_with_each_protocol() {
         &["compare", "--runs=1", "--url=other=embedded:nsq"],
         &["sweep", "--over=connections", "--values=1,2"],
     ];
-    let mut protocols = vec![("nsq", every), ("amqp", &every[1..3])];
-    if cfg!(feature = "bench-kafka") {
-        protocols.push(("kafka", &every[1..3]));
-    }
+    let both = &every[1..3];
+    let protocols = [("nsq", every), ("amqp", both), ("kafka", both)];
     for (protocol, commands) in protocols {
         let url = format!("--url=embedded:{protocol}");
         for command in commands {

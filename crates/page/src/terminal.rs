@@ -10,18 +10,18 @@ const WIDTH_MAX: usize = 120;
 
 /// How to print a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Terminal {
+pub struct Terminal {
     /// Columns.
-    pub(crate) width: usize,
+    pub width: usize,
     /// Whether it takes colours.
-    pub(crate) with_colours: bool,
+    pub with_colours: bool,
     /// Whether somebody looks at it, rather than a file or a program.
-    pub(crate) is_terminal: bool,
+    pub is_terminal: bool,
 }
 
 impl Terminal {
     /// Standard output, as it is now.
-    pub(crate) fn here() -> Terminal {
+    pub fn here() -> Terminal {
         let is_terminal = io::stdout().is_terminal();
         let columns = match is_terminal {
             true => rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| size.ws_col),

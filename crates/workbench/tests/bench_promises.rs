@@ -35,19 +35,8 @@ fn plan(topic: &str, acks: Acks) -> Plan {
 /// A broker in this durability mode.
 fn broker(mode: &str) -> (Broker, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(BINARY);
-    command.env("CLOVERLEAF_DURABILITY", mode);
-    (
-        Broker::start_as(command, &folder.path().join("data")),
-        folder,
-    )
-}
-
-/// What is printed behind a word.
-fn address(broker: &Broker, name: &str) -> String {
-    let lines = broker.lines.iter();
-    let mut found = lines.filter_map(|line| line.trim().strip_prefix(name));
-    found.next().unwrap().trim().to_owned()
+    let data = folder.path().join("data");
+    (Broker::with(&data, &[("durability", mode)]), folder)
 }
 
 /// The class that a producer of this kind is titled with.
@@ -76,8 +65,8 @@ fn a_class_is_that_of_the_brokers_mode() {
         ("disk", Promise::Disk, Promise::Disk),
     ] {
         let (broker, _folder) = broker(mode);
-        let kafka = format!("kafka://{}", address(&broker, "Kafka"));
-        let amqp = format!("amqp://{}", address(&broker, "AMQP"));
+        let kafka = format!("kafka://{}", broker.address("kafka"));
+        let amqp = format!("amqp://{}", broker.address("amqp"));
         for url in [&kafka, &amqp, &format!("{kafka}?client=raw")] {
             assert_eq!(class(url, "t", Acks::One), one, "{mode} {url}");
             assert_eq!(class(url, "t", Acks::All), all, "{mode} {url}");
@@ -86,7 +75,7 @@ fn a_class_is_that_of_the_brokers_mode() {
         // What the URL says counts more than the plan.
         let by_url = |acks: &str| class(&format!("{kafka}?acks={acks}"), "t", Acks::One);
         assert_eq!((by_url("0"), by_url("all")), (Promise::None, all), "{mode}");
-        let nsq = format!("nsq://{}?http={}", broker.nsq_tcp(), broker.nsq_http());
+        let nsq = broker.nsq();
         assert_eq!(class(&nsq, "t2", Acks::All), one, "{mode} {nsq}");
         assert_eq!(class(&nsq, "t2#ephemeral", Acks::All), Promise::Memory);
         // A topic that wants to be synced is, whatever the mode.
@@ -98,7 +87,7 @@ fn a_class_is_that_of_the_brokers_mode() {
 #[test]
 fn a_queue_that_was_there_is_not_taken_for_another() {
     let (broker, _folder) = broker("protocol");
-    let there = address(&broker, "AMQP");
+    let there = broker.address("amqp");
     for (name, is_durable) in [("durable", true), ("one", false), ("all", false)] {
         declare(&there, name, is_durable);
     }
@@ -204,7 +193,7 @@ fn titles_of_embedded_brokers_know_what_their_urls_say() {
 #[test]
 fn what_a_user_claims_is_marked_and_needs_answers() {
     let (broker, _folder) = broker("protocol");
-    let there = address(&broker, "AMQP");
+    let there = broker.address("amqp");
     let url = format!("--url=amqp://{there}?durability=disk");
     let (title, run) = titled(&url, &["--acks=one"]);
     assert_eq!(title, "Publishing · durability: disk (claimed)");

@@ -7,12 +7,7 @@ use std::process::{Child, Command, Stdio};
 use crate::support::{BINARY, Broker};
 use serde_json::Value;
 
-/// Those that this program is built for.
-const PROTOCOLS: &[&str] = if cfg!(feature = "bench-kafka") {
-    &["nsq", "kafka", "amqp"]
-} else {
-    &["nsq", "amqp"]
-};
+const PROTOCOLS: [&str; 3] = ["nsq", "kafka", "amqp"];
 
 /// Few messages, and yet several requests: all in one would come at one moment, which is no rate.
 const SMALL: [&str; 4] = [
@@ -181,13 +176,11 @@ fn each_end_is_measured_with_each_protocol() {
 #[test]
 fn acknowledgements_promise_what_the_protocol_has() {
     for (protocol, promise) in [("nsq", "kernel"), ("kafka", "disk"), ("amqp", "disk")] {
-        if PROTOCOLS.contains(&protocol) {
-            let protocol = format!("--protocol={protocol}");
-            let args = ["producer", &protocol, "--acks=all", "--count=200"];
-            let output = Output::of(&args);
-            let run = output.runs().next().unwrap();
-            assert_eq!(run["durability"], promise, "{args:?}");
-        }
+        let protocol = format!("--protocol={protocol}");
+        let args = ["producer", &protocol, "--acks=all", "--count=200"];
+        let output = Output::of(&args);
+        let run = output.runs().next().unwrap();
+        assert_eq!(run["durability"], promise, "{args:?}");
     }
 }
 
@@ -266,7 +259,11 @@ fn protocols_stand_side_by_side() {
 fn other_processes_are_compared_with_their_memory() {
     let folder = tempfile::tempdir().unwrap();
     let broker = Broker::start(folder.path());
-    let (tcp, http, pid) = (broker.nsq_tcp(), broker.nsq_http(), broker.child.id());
+    let (tcp, http, pid) = (
+        broker.address("nsq"),
+        broker.address("nsq-http"),
+        broker.child.id(),
+    );
     let url = |name: &str| format!("--url={name}=nsq://{tcp}?http={http}&pid={pid}");
     let load = ["--what=producer", "--count=2000", "--runs=1"];
     let (one, two) = (url("one, x=0"), url("two"));
@@ -289,7 +286,7 @@ fn other_processes_are_compared_with_their_memory() {
 fn something_grows_with_each_protocol() {
     for protocol in PROTOCOLS {
         let argument = format!("--protocol={protocol}");
-        let grows: &[(&str, &str, &str)] = match *protocol {
+        let grows: &[(&str, &str, &str)] = match protocol {
             // Topics take their time to come and to go.
             "kafka" => &[
                 ("partitions", "--values=1,3", "partitions"),
@@ -367,9 +364,6 @@ fn what_a_protocol_does_not_have_is_refused_or_noted() {
             !output.status.success() && errors.contains(part),
             "{args:?}: {errors}"
         );
-    }
-    if !PROTOCOLS.contains(&"kafka") {
-        return;
     }
     let output = Output::of(&[
         "compare",

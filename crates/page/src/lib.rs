@@ -1,0 +1,11 @@
+//! Pages for people: figures in [`words`], well-formed [`markup`], how wide a [`Terminal`] is, and
+//! which [`secrets`] none of them shows.
+//!
+//! Architecture invariant: this crate knows no broker, no measurement and no command line.
+
+pub mod markup;
+pub mod secrets;
+mod terminal;
+pub mod words;
+
+pub use terminal::Terminal;

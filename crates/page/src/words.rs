@@ -1,0 +1,178 @@
+//! Figures as people read them: the same words in a table, a report and a picture.
+//!
+//! A number and its unit are joined by a space that does not break.
+
+/// Stands where there is no figure.
+pub const NOTHING: &str = "–";
+/// Stands between a number and its unit, and does not break.
+pub const SPACE: char = '\u{a0}';
+
+/// A whole number with separators: "1,234,567".
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number that was measured, with at least three digits: "0.0123", "1.24", "12.4", "1,234,567".
+pub fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return NOTHING.to_owned();
+    }
+    let size = value.abs();
+    let decimals = match size {
+        0.0 => 0,
+        _ if size >= 99.95 => 0,
+        _ if size >= 9.995 => 1,
+        _ if size >= 0.9995 => 2,
+        // As many as it takes, down to a billionth.
+        _ => (2 - size.log10().floor().max(-9.0) as i32).unsigned_abs() as usize,
+    };
+    if decimals > 0 {
+        return format!("{value:.decimals$}");
+    }
+    let sign = if value.round() < 0.0 { "-" } else { "" };
+    format!("{sign}{}", count(size.round() as u64))
+}
+
+/// A number where there is little room: "950", "12.3 k", "1.23 M".
+pub fn short(value: f64) -> String {
+    let scaled = [(999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (999.5, 1e3, "k")];
+    let found = scaled.iter().find(|(from, ..)| value.abs() >= *from);
+    match found {
+        Some((_, by, letter)) => format!("{}{SPACE}{letter}", number(value / by)),
+        None => number(value),
+    }
+}
+
+/// A tick of an axis: as short as it can be without a loss ("0", "2.5 k", "100 k").
+pub fn tick(value: f64) -> String {
+    let text = short(value);
+    let (digits, unit) = match text.split_once(SPACE) {
+        Some((digits, unit)) => (digits, Some(unit)),
+        None => (text.as_str(), None),
+    };
+    let digits = match digits.contains('.') {
+        true => digits.trim_end_matches('0').trim_end_matches('.'),
+        false => digits,
+    };
+    match unit {
+        Some(unit) => format!("{digits}{SPACE}{unit}"),
+        None => digits.to_owned(),
+    }
+}
+
+/// A time of so many nanoseconds, with three digits: "950 ns", "1.24 ms", "12.4 s".
+pub fn time(ns: f64) -> String {
+    let units = [
+        (999.5e6, 1e9, "s"),
+        (999.5e3, 1e6, "ms"),
+        (999.5, 1e3, "µs"),
+    ];
+    let found = units.iter().find(|(from, ..)| ns >= *from);
+    let (by, unit) = found.map_or((1.0, "ns"), |(_, by, unit)| (*by, *unit));
+    match ns.is_finite() {
+        true => format!("{}{SPACE}{unit}", number(ns / by)),
+        false => NOTHING.to_owned(),
+    }
+}
+
+/// A time on an axis: "100 µs", "1 ms".
+pub fn time_tick(ns: f64) -> String {
+    let text = time(ns);
+    let Some((digits, unit)) = text.split_once(SPACE) else {
+        return text;
+    };
+    let digits = match digits.contains('.') {
+        true => digits.trim_end_matches('0').trim_end_matches('.'),
+        false => digits,
+    };
+    format!("{digits}{SPACE}{unit}")
+}
+
+/// Bytes of memory: "512 B", "1.5 KiB", "123 MiB".
+pub fn memory(bytes: f64) -> String {
+    const KIB: f64 = 1024.0;
+    let units = [(KIB * KIB * KIB, "GiB"), (KIB * KIB, "MiB"), (KIB, "KiB")];
+    let found = units.iter().find(|(from, _)| bytes >= *from * 0.9995);
+    let (by, unit) = found.copied().unwrap_or((1.0, "B"));
+    format!("{}{SPACE}{unit}", number(bytes / by))
+}
+
+/// Bytes per second in millions: "123 MB/s".
+pub fn byte_rate(bytes_per_second: f64) -> String {
+    format!("{}{SPACE}MB/s", number(bytes_per_second / 1e6))
+}
+
+/// Messages per second: "1,234,567/s".
+pub fn rate(messages_per_second: f64) -> String {
+    format!("{}/s", number(messages_per_second))
+}
+
+/// A number of which whole ones are shown in full.
+pub fn whole_or_number(value: f64) -> String {
+    match value >= 0.0 && value.fract() == 0.0 && value < 1e15 {
+        true => count(value as u64),
+        false => number(value),
+    }
+}
+
+/// A time since 1970 in milliseconds as "2026-11-22 04:40 UTC".
+pub fn date(unix_ms: u64) -> String {
+    let minutes = unix_ms / 60_000;
+    let (hour, minute) = (minutes / 60 % 24, minutes % 60);
+    // Days of the proleptic Gregorian calendar, in eras of 400 years that begin in March.
+    let days = minutes / 1_440 + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = match month < 10 {
+        true => (month + 3, 0),
+        false => (month - 9, 1),
+    };
+    let year = era * 400 + year + next;
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_at_a_glance() {
+        let plain = |text: String| text.replace(SPACE, " ");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!([count(0), count(999), count(1_000)], ["0", "999", "1,000"]);
+        assert_eq!(number(0.012_34), "0.0123");
+        assert_eq!(number(0.262), "0.262");
+        assert_eq!([number(9.996), number(99.96)], ["10.0", "100"]);
+        assert_eq!([number(-1_234.4), number(-0.2)], ["-1,234", "-0.200"]);
+        assert_eq!([number(f64::NAN), number(0.0)], ["–", "0"]);
+        assert_eq!(plain(short(1_234_567.0)), "1.23 M");
+        assert_eq!(plain(tick(2_500.0)), "2.5 k");
+        assert_eq!([tick(0.0), tick(100.0)], ["0", "100"]);
+        assert_eq!(plain(tick(100_000.0)), "100 k");
+        assert_eq!(plain(time(999_600.0)), "1.00 ms");
+        assert_eq!(plain(time(950.0)), "950 ns");
+        assert_eq!(plain(time(12_345_000_000.0)), "12.3 s");
+        assert_eq!(plain(time_tick(10_000.0)), "10 µs");
+        assert_eq!(plain(memory(1_536.0)), "1.50 KiB");
+        assert_eq!(plain(byte_rate(123_456_789.0)), "123 MB/s");
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_782_400_000), "2000-02-29 00:00 UTC");
+        assert_eq!(date(1_795_322_460_000), "2026-11-22 04:41 UTC");
+        assert_eq!(date(4_107_542_399_999), "2100-02-28 23:59 UTC");
+    }
+}

@@ -1,0 +1,74 @@
+//! The process around each of the two programs, `cloverleaf` and `cloverleaf-workbench`: allocator,
+//! command line, exit status; and which commands of the first are the second's.
+//!
+//! Architecture invariant: this crate knows nothing that only one of the two programs needs.
+
+mod allocator;
+
+use std::process::ExitCode;
+
+use clap::error::ContextValue;
+use clap::{ArgMatches, Command};
+use cloverleaf_page::secrets::masked;
+
+/// The name of the program that measures, and that of the package which has it.
+pub const WORKBENCH: &str = "cloverleaf-workbench";
+/// The version of both programs, which share a workspace.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// A command of the workbench, which `cloverleaf` has it carry out.
+pub struct WorkbenchCommand {
+    /// The word on the command line.
+    pub name: &'static str,
+    /// The line in the help of both programs.
+    pub about: &'static str,
+}
+
+/// Measures brokers.
+pub const BENCH: WorkbenchCommand = WorkbenchCommand {
+    name: "bench",
+    about: "Measure this broker or another: throughput, latency, losses, order",
+};
+/// Plays mistakes of clients.
+pub const LAB: WorkbenchCommand = WorkbenchCommand {
+    name: "lab",
+    about: "Slow clients on purpose: what the doctor finds of them, or of a program of yours",
+};
+
+/// Reads the command line, and has `run` do what it says; errors go to standard error.
+pub fn main(
+    command: Command,
+    run: impl FnOnce(&ArgMatches) -> anyhow::Result<ExitCode>,
+) -> ExitCode {
+    allocator::give_back_soon();
+    let matches = match command.try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => without_secrets(error).exit(),
+    };
+    match run(&matches) {
+        Ok(code) => code,
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cloverleaf: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Hides passwords: what is wrong with the command line may be a URL that has one.
+fn without_secrets(mut error: clap::Error) -> clap::Error {
+    let texts = error.context().filter_map(|(kind, value)| match value {
+        ContextValue::String(text) => Some((kind, masked(text))),
+        _ => None,
+    });
+    for (kind, text) in texts.collect::<Vec<_>>() {
+        error.insert(kind, ContextValue::String(text));
+    }
+    error
+}
+
+/// Whether nobody reads any more: `cloverleaf … | head` is no error.
+pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<std::io::Error>();
+    error.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
