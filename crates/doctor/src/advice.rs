@@ -90,6 +90,19 @@ pub struct Change {
     pub sources: Vec<String>,
 }
 
+/// What a finding of this rule would advise a client, whatever was measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleAdvice {
+    /// The rule.
+    pub rule: Rule,
+    /// Whether it is about what the client sends or what it receives.
+    pub side: Side,
+    /// The changes, of which the first is named first.
+    pub changes: Vec<Change>,
+    /// Why this library cannot have it.
+    pub immune: Option<String>,
+}
+
 /// What there is to say about a rule and a client.
 #[derive(Debug, Default)]
 pub(crate) struct Advised {
@@ -187,6 +200,28 @@ impl Advice {
             }
         }
         best.map(|(_, family, entry)| (family, entry))
+    }
+
+    /// All advice for a client of this library and version, in the order of [`Rule::ALL`]: it
+    /// depends on nothing but who the client is. What a finding would fill in with numbers stands
+    /// in capitals.
+    pub fn for_client(&self, client: &Client) -> Vec<RuleAdvice> {
+        let sides = [Side::Producer, Side::Consumer];
+        let cases = Rule::ALL
+            .iter()
+            .flat_map(|rule| sides.map(|side| (*rule, side)));
+        cases
+            .map(|(rule, side)| {
+                let advised = self.of(rule, side, client, &Variables::new(), &None);
+                RuleAdvice {
+                    rule,
+                    side,
+                    changes: advised.changes,
+                    immune: advised.immune,
+                }
+            })
+            .filter(|it| !it.changes.is_empty() || it.immune.is_some())
+            .collect()
     }
 
     /// What there is to say about a rule at a client.

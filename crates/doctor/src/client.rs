@@ -28,7 +28,7 @@ pub struct Client {
 
 impl Client {
     /// Of a connection.
-    pub(crate) fn of(protocol: Protocol, peer: SocketAddr, identity: &Identity) -> Client {
+    pub fn of(protocol: Protocol, peer: SocketAddr, identity: &Identity) -> Client {
         Client {
             // The same address, however the socket writes it.
             address: peer.ip().to_canonical(),

@@ -5,6 +5,7 @@
 //! GET    /healthz                                   200 ok, or 503 with the reason
 //! GET    /debug/connections                         telemetry snapshot
 //! GET    /api/doctor?since=SECONDS&client=TEXT      what slows clients down
+//! GET    /api/doctor/clients?client=TEXT            which advice fits each client
 //! GET    /api/topics                                list
 //! POST   /api/topics                                create
 //! GET    /api/topics/TOPIC                          describe
@@ -56,6 +57,7 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
         .route("/healthz", get(health))
         .route("/debug/connections", get(connections))
         .route("/api/doctor", get(admin_doctor::report))
+        .route("/api/doctor/clients", get(admin_doctor::clients))
         .route(
             "/api/topics",
             get(admin_topics::list).post(admin_topics::create),
@@ -136,7 +138,8 @@ async fn refuse_web_pages(request: Request, next: Next) -> Response {
 
 async fn unknown() -> Refused {
     Refused::not_found(
-        "no such path; see /metrics, /healthz, /debug/connections, /api/doctor, /api/timeline, \
+        "no such path; see /metrics, /healthz, /debug/connections, /api/doctor, /api/doctor/clients, \
+         /api/timeline, \
          /api/topics, /api/groups, /api/clients, /api/amqp/queues, /api/amqp/exchanges, \
          /api/amqp/bindings",
     )

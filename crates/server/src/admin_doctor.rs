@@ -1,16 +1,20 @@
 //! What the doctor has found, in the admin interface.
 //!
-//! `GET /api/doctor?since=SECONDS&client=TEXT`
+//! ```text
+//! GET /api/doctor?since=SECONDS&client=TEXT   what slows clients down
+//! GET /api/doctor/clients?client=TEXT         which advice fits each client's library and version
+//! ```
 //!
 //! With `since` also findings that have ended, if they were seen within so many seconds; with
-//! `client` only those about clients whose address, library or name has this in it.
+//! `client` only what is about clients whose address, library or name has this in it.
 
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
-use serde::Deserialize;
+use cloverleaf_doctor::KnownClients;
+use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
 use crate::admin::{Asked, Context, Refused};
@@ -26,27 +30,60 @@ pub(crate) struct DoctorQuery {
     client: Option<String>,
 }
 
+/// The query string of a question about clients.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ClientsQuery {
+    client: Option<String>,
+}
+
+/// `GET /api/doctor/clients`
+pub(crate) async fn clients(
+    State(context): Context,
+    query: Asked<ClientsQuery>,
+) -> Result<impl IntoResponse, Refused> {
+    let Query(query) = query?;
+    let client = looked_for(query.client)?;
+    let context = Arc::clone(&context);
+    answer(move || {
+        let snapshot = context.registry.snapshot(context.now_us(), |_| None);
+        KnownClients::of(&snapshot, context.practice.advice(), client.as_deref())
+    })
+    .await
+}
+
 /// `GET /api/doctor`
 pub(crate) async fn report(
     State(context): Context,
     query: Asked<DoctorQuery>,
 ) -> Result<impl IntoResponse, Refused> {
     let Query(query) = query?;
-    let client = query.client.filter(|text| !text.is_empty());
-    if client
-        .as_ref()
-        .is_some_and(|text| text.len() > CLIENT_BYTES_MAX)
-    {
-        let why = format!("`client` is longer than {CLIENT_BYTES_MAX} bytes");
-        return Err(Refused::bad_request(why));
-    }
+    let client = looked_for(query.client)?;
     let query = cloverleaf_doctor::Query {
         since_us: query.since.map(|seconds| seconds.saturating_mul(1_000_000)),
         client,
     };
     let context = Arc::clone(&context);
-    // The doctor may be thinking, and a long answer takes its time: others go on meanwhile.
-    let answer = spawn_blocking(move || serde_json::to_vec(&context.practice.report(&query)));
+    answer(move || context.practice.report(&query)).await
+}
+
+/// The text by which clients are looked for.
+fn looked_for(client: Option<String>) -> Result<Option<String>, Refused> {
+    let client = client.filter(|text| !text.is_empty());
+    match client {
+        Some(text) if text.len() > CLIENT_BYTES_MAX => {
+            let why = format!("`client` is longer than {CLIENT_BYTES_MAX} bytes");
+            Err(Refused::bad_request(why))
+        }
+        client => Ok(client),
+    }
+}
+
+/// Answers on another thread: the doctor may be thinking, and a long answer takes its time.
+async fn answer<T: Serialize>(
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Result<impl IntoResponse, Refused> {
+    let answer = spawn_blocking(move || serde_json::to_vec(&ask()));
     match answer.await {
         Ok(Ok(json)) => Ok(([(header::CONTENT_TYPE, "application/json")], json)),
         Ok(Err(error)) => Err(failed(error.to_string())),

@@ -54,6 +54,11 @@ impl Practice {
         }
     }
 
+    /// The advice that findings give.
+    pub(crate) fn advice(&self) -> &Advice {
+        &self.advice
+    }
+
     /// What is found. While the doctor thinks, which takes some time where there are thousands of
     /// connections, it is what was found before.
     pub(crate) fn report(&self, query: &Query) -> Report {

@@ -5,8 +5,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::nsq_support::{Answer, Broker, PATIENCE, exchange, start};
-use cloverleaf_doctor::{Query, Report, Rule};
+use crate::nsq_support::{Answer, Broker, PATIENCE, eventually, exchange, start};
+use cloverleaf_doctor::{KnownClients, Query, Report, Rule};
 
 /// A consumer that works on one message at a time.
 struct Worker {
@@ -234,4 +234,34 @@ fn questions_that_make_no_sense_are_refused() {
     );
     let report: Report = serde_json::from_str(&admin(&broker, "/api/doctor").body).unwrap();
     assert_eq!(report.findings, []);
+}
+
+#[test]
+fn each_client_is_told_the_advice_that_fits_it_before_anything_is_wrong() {
+    let broker = start(|_| ());
+    assert_eq!(broker.post("/topic/create?topic=jobs", b"").status, 200);
+    let _worker = Worker::start(&broker, hoarder(), 1);
+    let known = || {
+        let answer = admin(&broker, "/api/doctor/clients?client=billing");
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        serde_json::from_str::<KnownClients>(&answer.body).unwrap()
+    };
+    eventually("the client is known", || known().clients.len() == 1);
+    let client = &known().clients[0];
+    assert_eq!(client.client.library, "go-nsq");
+    assert_eq!(client.client.version, "1.1.0");
+    let hoarding = client.advice.iter().find(|it| it.rule == Rule::Hoarding);
+    assert_eq!(
+        hoarding.unwrap().changes[0].setting,
+        "AddConcurrentHandlers"
+    );
+    let none = admin(&broker, "/api/doctor/clients?client=nobody");
+    assert_eq!(none.body, r#"{"clients":[],"more":0}"#);
+    for query in [
+        "?since=1".to_owned(),
+        format!("?client={}", "x".repeat(2000)),
+    ] {
+        let answer = admin(&broker, &format!("/api/doctor/clients{query}"));
+        assert_eq!(answer.status, 400, "{}", answer.body);
+    }
 }
