@@ -33,7 +33,7 @@ use groups::{GROUPS, Group};
 
 pub(crate) use amqp::crash_rounds as amqp_crash_rounds;
 pub(crate) use crash::crash_rounds;
-pub(crate) use doctor::watch_healthy;
+pub(crate) use doctor::{PlaysArgs, plays};
 pub(crate) use kafka::crash_rounds as kafka_crash_rounds;
 pub(crate) use memory::limits;
 

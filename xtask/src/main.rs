@@ -45,6 +45,8 @@ enum Cmd {
     BenchPeers(bench_peers::Args),
     /// Run a third-party client's own test suite against the release binary.
     Suites(suites::Args),
+    /// Play real clients that make mistakes, and healthy ones, and count what the doctor finds.
+    Plays(clients::PlaysArgs),
     /// Kill the broker with -9 at random moments under load, and count what is missing.
     CrashLoop {
         /// How often to kill it.
@@ -92,6 +94,7 @@ fn dispatch() -> Result<bool> {
         Cmd::Tidy => tidy::main(&workspace),
         Cmd::BenchPeers(args) => bench_peers::main(&workspace, &args),
         Cmd::Suites(args) => suites::main(&workspace, &args),
+        Cmd::Plays(args) => clients::plays(&workspace, &args),
         Cmd::CrashLoop { rounds, protocol } => match protocol {
             Protocol::Nsq => clients::crash_rounds(&workspace, rounds),
             Protocol::Kafka => clients::kafka_crash_rounds(&workspace, rounds),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
-use crate::clients::{Context, watch_healthy};
+use crate::clients::Context;
 use crate::install::Tool;
 use crate::nsqd_shim;
 use crate::process::Process;
@@ -29,9 +29,6 @@ pub(crate) struct Args {
     /// Against the original broker: what fails there too is not our fault (Kafka's clients).
     #[arg(long)]
     against_original: bool,
-    /// For how many seconds doctor-healthy watches.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
-    seconds: u32,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -43,8 +40,6 @@ enum Suite {
     FranzGo,
     Librdkafka,
     Amqp091Go,
-    /// Clients of many libraries that do nothing wrong: the doctor has nothing to say of them.
-    DoctorHealthy,
 }
 
 /// What a suite said.
@@ -90,7 +85,6 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
         Suite::FranzGo => kafka::franz_go(&context)?,
         Suite::Librdkafka => kafka::librdkafka(&context)?,
         Suite::Amqp091Go => amqp::amqp091_go(&context)?,
-        Suite::DoctorHealthy => doctor_healthy(&context, args.seconds)?,
     };
     for name in &result.failed {
         println!("FAILED {name}");
@@ -102,18 +96,6 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
         result.failed.len()
     );
     Ok(result.failed.is_empty())
-}
-
-/// Clients that do nothing wrong, watched for long.
-fn doctor_healthy(context: &Context, seconds: u32) -> Result<SuiteResult> {
-    let watched = watch_healthy(context, seconds)?;
-    let log = context.workspace.target().join("doctor-healthy.log");
-    std::fs::write(&log, &watched.said)?;
-    Ok(SuiteResult {
-        passed: watched.clients,
-        failed: watched.found,
-        log,
-    })
 }
 
 /// go-nsq's suite, as its `test.sh` runs it: on nsqd's own ports, with its own certificates and a

@@ -23,6 +23,9 @@ pub(crate) fn until(
     Ok(())
 }
 
+/// How long to wait for what must come: it is never a verdict on speed, only the end of what hangs.
+pub(crate) const HANG: Duration = Duration::from_secs(10 * 60);
+
 /// Lets time pass where time itself is what is tested: a crash at a random moment, a load that
 /// must run for a while.
 pub(crate) fn pass(time: Duration) {

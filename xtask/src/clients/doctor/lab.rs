@@ -1,14 +1,15 @@
-//! `cloverleaf lab run` with many programs, and its report.
+//! `cloverleaf lab run` with a patient's program, and its report.
 
-use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
 use super::patients::Patient;
-use crate::clients::Context;
+use super::programs::Says;
+use super::wards::Ward;
+use super::{Change, Context, Programs};
 use crate::workspace::tail;
 
 /// Exit status of `lab run` when the program did well, with and without findings.
@@ -19,32 +20,25 @@ const NO_NETWORK: &str = "no --rtt-by kernel";
 
 /// The report, of which only this is read.
 #[derive(Debug, Deserialize)]
-pub(super) struct Answer {
-    pub(super) findings: Vec<Finding>,
+struct Answer {
+    findings: Vec<Finding>,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Finding {
-    pub(super) rule: String,
-    pub(super) cause: String,
-    pub(super) client: Client,
-    pub(super) changes: Vec<Change>,
+    rule: String,
+    cause: String,
+    client: Client,
+    changes: Vec<Change>,
     evidence: Vec<Fact>,
+    pub(super) prediction: Prediction,
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Client {
-    pub(super) library: String,
-    pub(super) version: String,
-    pub(super) client_id: String,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Change {
-    pub(super) client: String,
-    pub(super) setting: String,
-    pub(super) value: Option<String>,
-    pub(super) code: Vec<String>,
+struct Client {
+    library: String,
+    version: String,
+    client_id: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -52,239 +46,140 @@ struct Fact {
     text: String,
 }
 
-/// Who a patient says that it is.
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Says {
-    pub(super) library: String,
-    pub(super) version: String,
+#[derive(Debug, Deserialize)]
+pub(super) struct Prediction {
+    pub(super) gain: f64,
 }
 
-/// What came of it.
-pub(super) enum Outcome {
-    Played(Played),
-    /// The machine lets nobody make a network, for this reason: behind a proxy nobody can tell
-    /// waiting from thinking.
-    NoNetwork(String),
-}
-
-/// What the doctor has found, and who has played.
+/// What the doctor has found of a patient, and who that says that it is.
 pub(super) struct Played {
-    pub(super) answer: Answer,
-    each: Vec<Ended>,
-}
-
-/// What a patient has left.
-struct Ended {
-    name: &'static str,
-    says: Result<Says>,
-    /// What it has died of.
-    failed: Option<String>,
+    pub(super) findings: Vec<Finding>,
+    says: Says,
 }
 
 impl Played {
-    /// Who a patient says that it is.
-    pub(super) fn says(&self, patient: &Patient) -> Result<&Says> {
-        match &self.ended(patient)?.says {
-            Ok(says) => Ok(says),
-            Err(error) => bail!("{error:#}"),
+    /// Whether there is the finding that the patient should have, about it, and nothing else.
+    pub(super) fn check(&self, patient: &Patient) -> Result<()> {
+        match (&patient.expected, self.findings.as_slice()) {
+            (None, []) => Ok(()),
+            (Some(expected), [finding]) => {
+                finding.is_about(patient, &self.says)?;
+                expected.check(&finding.rule, &finding.changes)
+            }
+            (None, _) => bail!("it is well, but there is {}", self.shown()),
+            (Some(expected), _) => bail!("{} is expected, not {}", expected.rule, self.shown()),
         }
     }
 
-    /// Whether it has played until the end.
-    pub(super) fn is_whole(&self, patient: &Patient) -> Result<()> {
-        match &self.ended(patient)?.failed {
-            None => Ok(()),
-            Some(why) => bail!("{why}"),
-        }
-    }
-
-    fn ended(&self, patient: &Patient) -> Result<&Ended> {
-        let ended = self.each.iter().find(|it| it.name == patient.name);
-        ended.with_context(|| format!("{} has not played", patient.name))
-    }
-}
-
-impl Ended {
-    fn of(patient: &Patient, folder: &Path) -> Ended {
-        let read = |kind: &str| std::fs::read_to_string(file(patient, folder, kind));
-        let says = || -> Result<Says> {
-            let text = read(SAYS);
-            let text = text.with_context(|| format!("{} has not said who it is", patient.name))?;
-            Ok(serde_json::from_str(&text)?)
-        };
-        let failed = read(FAILED).ok().map(|status| {
-            let log = read(LOG).unwrap_or_default();
-            format!("it has ended with {}\n{}", status.trim(), tail(&log, 30))
-        });
-        Ended {
-            name: patient.name,
-            says: says(),
-            failed,
+    /// Findings in a sentence.
+    fn shown(&self) -> String {
+        let shown: Vec<String> = self.findings.iter().map(Finding::shown).collect();
+        match shown.as_slice() {
+            [] => "nothing".to_owned(),
+            shown => shown.join(", and "),
         }
     }
 }
 
-/// The broker's settings for TLS beside the clear.
-pub(super) fn with_tls(context: &Context) -> Vec<String> {
+impl Finding {
+    fn is_about(&self, patient: &Patient, says: &Says) -> Result<()> {
+        let client = &self.client;
+        let is = client.client_id == patient.client_id
+            && client.library == says.library
+            && client.version == says.version;
+        if !is {
+            bail!(
+                "{} is found; the library says that it is {says:?}",
+                self.shown()
+            );
+        }
+        Ok(())
+    }
+
+    fn shown(&self) -> String {
+        let facts = self.evidence.iter().map(|fact| fact.text.as_str());
+        format!(
+            "{} of {} {} {:?} ({} {})",
+            self.rule,
+            self.client.library,
+            self.client.version,
+            self.client.client_id,
+            self.cause,
+            facts.collect::<Vec<_>>().join("; ")
+        )
+    }
+}
+
+/// Plays a patient beside a broker of its own for so many seconds; what its doctor sees goes to
+/// `record`, if there is such a file.
+pub(super) fn play(
+    context: &Context,
+    programs: &Programs,
+    ward: &Ward,
+    patient: &Patient,
+    seconds: u64,
+    record: Option<&Path>,
+) -> Result<Played> {
+    let folder = context.workspace.temp_folder("doctor")?;
+    let says = folder.path().join("says.json");
+    let program = programs.command(context, patient, seconds, &says)?;
+    let mut lab = Command::new(&context.binary);
+    lab.args(["lab", "run", "--json", "--rtt-by", "kernel"]);
+    lab.args(["--rtt", ward.link.rtt]);
+    if let Some(bandwidth) = ward.link.bandwidth {
+        lab.args(["--bandwidth", bandwidth]);
+    }
+    if let Some(file) = record {
+        lab.arg("--record").arg(file);
+    }
+    for setting in settings(context, ward) {
+        lab.args(["--set", &setting]);
+    }
+    lab.arg("--")
+        .arg(program.get_program())
+        .args(program.get_args());
+    for (name, value) in program.get_envs() {
+        lab.env(name, value.unwrap_or_default());
+    }
+    lab.env("CLOVERLEAF_KAFKA_TLS", TLS).stdin(Stdio::null());
+    let output = lab.output().context("cannot start the lab")?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    no_network(&output.status, &stderr)?;
+    if !output.status.code().is_some_and(|it| GOOD.contains(&it)) {
+        bail!("{}\n{}", output.status, tail(&stderr, 60));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let answer: Answer =
+        serde_json::from_str(&text).with_context(|| format!("no report: {text}"))?;
+    Ok(Played {
+        findings: answer.findings,
+        says: Says::read(&says)?,
+    })
+}
+
+/// The broker's settings: TLS beside the clear, and what the ward needs.
+fn settings(context: &Context, ward: &Ward) -> Vec<String> {
     let (certificate, key) = context.tls_files();
-    vec![
+    let mut settings = vec![
         format!("kafka-tls-address={TLS}"),
         format!("kafka-tls-cert={}", certificate.display()),
         format!("kafka-tls-key={}", key.display()),
-    ]
+    ];
+    if ward.acks_late {
+        settings.push("quick-ack=false".to_owned());
+    }
+    settings
 }
 
-/// In the lab's own network nobody else has it.
+/// In the lab's own network no other program has it.
 const TLS: &str = "127.0.0.1:9093";
 
-/// What lies between the patients and the broker.
-#[derive(Clone, Copy)]
-pub(super) struct Link {
-    pub(super) rtt: &'static str,
-    /// What goes over it each way, if that is little.
-    pub(super) bandwidth: Option<&'static str>,
-}
-
-impl Link {
-    /// One that carries all there is.
-    pub(super) const fn far(rtt: &'static str) -> Link {
-        Link {
-            rtt,
-            bandwidth: None,
-        }
-    }
-}
-
-/// Plays all of them at once for so many seconds.
-pub(super) fn play(
-    context: &Context,
-    link: Link,
-    settings: &[String],
-    patients: &[(&Patient, Command)],
-    seconds: &str,
-) -> Result<Outcome> {
-    let folder = context.workspace.temp_folder("doctor")?;
-    let script = folder.path().join("patients.sh");
-    std::fs::write(&script, together(patients, folder.path())?)?;
-    let mut lab = Command::new(&context.binary);
-    lab.args(["lab", "run", "--json", "--rtt-by", "kernel"]);
-    lab.args(["--rtt", link.rtt]);
-    if let Some(bandwidth) = link.bandwidth {
-        lab.args(["--bandwidth", bandwidth]);
-    }
-    for setting in settings {
-        lab.args(["--set", setting]);
-    }
-    lab.args(["--", "sh"]).arg(&script);
-    lab.env("SECONDS", seconds)
-        .env("SAYS", folder.path())
-        .env("CLOVERLEAF_KAFKA_TLS", TLS)
-        .env("CLOVERLEAF_TLS_CA", context.tls_authority())
-        .stdin(Stdio::null());
-    let output = lab.output().context("cannot start the lab")?;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    if !output.status.code().is_some_and(|it| GOOD.contains(&it)) {
-        if let Some(reason) = no_network(&output.status, &stderr) {
-            return Ok(Outcome::NoNetwork(reason));
-        }
-        bail!("{}\n{}", output.status, tail(&stderr, 60));
-    }
-    let patients = patients.iter();
-    Ok(Outcome::Played(Played {
-        answer: Answer::of(&String::from_utf8_lossy(&output.stdout))?,
-        each: patients
-            .map(|(patient, _)| Ended::of(patient, folder.path()))
-            .collect(),
-    }))
-}
-
-/// Why the machine lets nobody make a network, if that is why the lab has failed.
-pub(super) fn no_network(status: &ExitStatus, stderr: &str) -> Option<String> {
+/// An error where the machine lets no program make a network: behind a proxy the doctor cannot
+/// tell waiting from thinking, so that a play there says nothing.
+pub(super) fn no_network(status: &ExitStatus, stderr: &str) -> Result<()> {
     let mut lines = stderr.lines().filter(|_| !status.success());
-    let reason = lines.find(|line| line.contains(NO_NETWORK));
-    reason.map(str::to_owned)
-}
-
-/// A script that runs all of them at once. Who fails leaves its status: the others are judged all
-/// the same.
-fn together(patients: &[(&Patient, Command)], folder: &Path) -> Result<String> {
-    let mut script = String::new();
-    for (patient, command) in patients {
-        let mut words = vec!["env".to_owned()];
-        words.push(format!("PATIENT={}", name(patient, SAYS)));
-        for (name, value) in command.get_envs() {
-            let value = value.unwrap_or_default();
-            words.push(format!("{}={}", name.display(), value.display()));
-        }
-        words.push(command.get_program().display().to_string());
-        words.extend(command.get_args().map(|it| it.display().to_string()));
-        let words: Vec<String> = words.iter().map(|word| quoted(word)).collect();
-        let file = |kind| quoted(&file(patient, folder, kind).display().to_string());
-        writeln!(
-            script,
-            "{{ {} >{} 2>&1 || echo $? >{}; }} &",
-            words.join(" "),
-            file(LOG),
-            file(FAILED),
-        )?;
-    }
-    script.push_str("wait\n");
-    Ok(script)
-}
-
-/// Who a patient is, by its own words.
-const SAYS: &str = "json";
-/// What it has printed.
-const LOG: &str = "log";
-/// The exit status of one that has failed.
-const FAILED: &str = "failed";
-
-/// The name of a file of a patient's.
-fn name(patient: &Patient, kind: &str) -> String {
-    format!("{}.{kind}", patient.name.replace([' ', '/', ':'], "-"))
-}
-
-fn file(patient: &Patient, folder: &Path, kind: &str) -> PathBuf {
-    folder.join(name(patient, kind))
-}
-
-/// A word for the shell.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
-}
-
-/// Findings in a sentence.
-pub(super) fn shown(findings: &[&Finding]) -> String {
-    if findings.is_empty() {
-        return "nothing".to_owned();
-    }
-    let shown = findings.iter().map(|finding| {
-        let facts = finding.evidence.iter().map(|fact| fact.text.as_str());
-        format!(
-            "{} of {} {} {:?} ({} {})",
-            finding.rule,
-            finding.client.library,
-            finding.client.version,
-            finding.client.client_id,
-            finding.cause,
-            facts.collect::<Vec<_>>().join("; ")
-        )
-    });
-    shown.collect::<Vec<_>>().join(", and ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_reach_a_program_as_they_are() {
-        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
-        let output = Command::new("sh")
-            .arg("-c")
-            .arg(format!("printf %s {}", quoted("it's $HOME *")))
-            .output();
-        let output = output.map(|output| output.stdout);
-        assert!(matches!(output.as_deref(), Ok(b"it's $HOME *")));
+    match lines.find(|line| line.contains(NO_NETWORK)) {
+        Some(reason) => bail!("no network can be made: {reason}"),
+        None => Ok(()),
     }
 }

@@ -14,7 +14,7 @@ pub(super) struct Patient {
 }
 
 /// A program in `tests/clients/doctor`, and what runs it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Program {
     KafkaPython(&'static str),
     OldLibrdkafka(&'static str),

@@ -1,0 +1,271 @@
+//! `cargo xtask plays`: live plays of the doctor, some times each, and what came of them.
+//!
+//! A play depends on what else the machine does, so it is no part of the gate, which replays
+//! recordings. It is run by hand before a change of the doctor is closed: each play so many times,
+//! and all runs count.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use super::lab;
+use super::patients::Patient;
+use super::stories::{self, STORIES, Story};
+use super::wards::{WARDS, Ward};
+use super::{Context, Programs};
+use crate::workspace::Workspace;
+
+/// Play real clients that make mistakes, and healthy ones, and count what the doctor finds.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only plays whose name has one of these in it: WARD/PATIENT or stories/STORY.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// How often each is played.
+    #[arg(long, default_value_t = 1)]
+    runs: usize,
+    /// How many are played at once, each with a broker and a network of its own.
+    #[arg(long, default_value_t = 4)]
+    at_once: usize,
+    /// For how many seconds patients play: as long as a rule may take, and a Java machine to start.
+    #[arg(long, default_value_t = 15)]
+    seconds: u64,
+    /// How many threads keep the machine busy meanwhile.
+    #[arg(long, default_value_t = 0)]
+    load: usize,
+    /// Write a recording of each patient's play into this folder, for `doctor/tests/recorded.rs`.
+    #[arg(long, value_name = "FOLDER")]
+    record: Option<PathBuf>,
+    /// Write what came of each run into this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Something to play.
+#[derive(Clone, Copy)]
+enum Play {
+    Patient(&'static Ward, &'static Patient),
+    Story(&'static Story),
+}
+
+/// What came of one run.
+#[derive(Serialize)]
+struct Run {
+    play: String,
+    /// What was not as it should be.
+    problem: Option<String>,
+    /// The gain that the finding predicts.
+    gain: Option<f64>,
+    /// What a story measured after the change, in parts of what was predicted.
+    of_predicted: Option<f64>,
+    /// Seconds from a story's first message to the finding.
+    found_s: Option<f64>,
+}
+
+/// Plays them. True when each run of each was as it should be.
+pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
+    let plays: Vec<Play> = all().filter(|it| it.is_chosen(&args.names)).collect();
+    if plays.is_empty() {
+        let names: Vec<String> = all().map(|it| it.name()).collect();
+        bail!("no play is named so; there are {}", names.join(", "));
+    }
+    let context = Context::ours(workspace)?;
+    let patients = plays.iter().filter_map(|it| it.patient());
+    let programs = Programs::build(&context, patients)?;
+    if plays.iter().any(|it| matches!(it, Play::Story(_))) {
+        context.clients.install(crate::install::Tool::KafkaPython)?;
+    }
+    if let Some(folder) = &args.record {
+        std::fs::create_dir_all(folder)?;
+    }
+    let runs = under_load(args.load, || play_all(&context, &programs, args, &plays));
+    if let Some(file) = &args.json {
+        std::fs::write(file, serde_json::to_vec_pretty(&runs)?)?;
+    }
+    print!("{}", table(&plays, &runs));
+    let failed = runs.iter().filter(|run| run.problem.is_some()).count();
+    println!("{} passed, {failed} failed", runs.len() - failed);
+    Ok(failed == 0)
+}
+
+fn all() -> impl Iterator<Item = Play> {
+    let patients = WARDS.iter().flat_map(|ward| {
+        let patients = ward.patients.iter();
+        patients.map(move |patient| Play::Patient(ward, patient))
+    });
+    patients.chain(STORIES.iter().map(Play::Story))
+}
+
+impl Play {
+    /// Its name: no other play has it, and it can be a file's.
+    fn name(self) -> String {
+        let (group, name) = match self {
+            Play::Patient(ward, patient) => (ward.name, patient.name),
+            Play::Story(story) => ("stories", story.name),
+        };
+        let is_plain = |it: char| it.is_ascii_alphanumeric() || it == '.';
+        let name: String = name
+            .chars()
+            .map(|it| if is_plain(it) { it } else { '-' })
+            .collect();
+        format!("{group}/{}", name.to_lowercase())
+    }
+
+    fn patient(self) -> Option<&'static Patient> {
+        match self {
+            Play::Patient(_, patient) => Some(patient),
+            Play::Story(_) => None,
+        }
+    }
+
+    fn is_chosen(self, names: &[String]) -> bool {
+        let own = self.name();
+        names.is_empty() || names.iter().any(|name| own.contains(name.as_str()))
+    }
+
+    fn run(self, context: &Context, programs: &Programs, args: &Args) -> Run {
+        let mut run = Run {
+            play: self.name(),
+            problem: None,
+            gain: None,
+            of_predicted: None,
+            found_s: None,
+        };
+        let result = match self {
+            Play::Patient(ward, patient) => {
+                let record = args.record.as_ref().map(|folder| {
+                    let name = self.name().replace('/', "-");
+                    folder.join(format!("{name}.recording"))
+                });
+                let record = record.as_deref();
+                lab::play(context, programs, ward, patient, args.seconds, record).and_then(
+                    |played| {
+                        run.gain = played.findings.first().map(|it| it.prediction.gain);
+                        played.check(patient)
+                    },
+                )
+            }
+            Play::Story(story) => stories::play(context, story).map(|measured| {
+                run.of_predicted = measured.of_predicted;
+                run.found_s = measured.found_s;
+            }),
+        };
+        run.problem = result.err().map(|error| format!("{error:#}"));
+        run
+    }
+}
+
+/// All runs, in the order of plays, some at once.
+fn play_all(context: &Context, programs: &Programs, args: &Args, plays: &[Play]) -> Vec<Run> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
+    let work = || loop {
+        let at = next.fetch_add(1, Ordering::Relaxed);
+        // All plays once before any is played again: what the machine does then meets all.
+        if at >= plays.len() * args.runs {
+            return;
+        }
+        let run = plays[at % plays.len()].run(context, programs, args);
+        match &run.problem {
+            None => println!("ok      {}", run.play),
+            Some(problem) => println!("FAILED  {}: {problem}", run.play),
+        }
+        let mut done = done.lock().unwrap_or_else(|it| it.into_inner());
+        done.push((at, run));
+    };
+    thread::scope(|scope| {
+        for _ in 0..args.at_once.max(1) {
+            scope.spawn(work);
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(|it| it.into_inner());
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, run)| run).collect()
+}
+
+/// Does something while so many threads take all the time that they get.
+fn under_load<T>(threads: usize, work: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let result = work();
+        is_over.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+/// A line for each play: how many of its runs were as they should be, and least, middle and most
+/// of what was measured.
+fn table(plays: &[Play], runs: &[Run]) -> String {
+    let mut lines = format!(
+        "{:<60} {:>7}  {:<22} {:<22} {:<22}\n",
+        "play", "as told", "gain predicted", "measured/predicted", "found after s"
+    );
+    for play in plays {
+        let name = play.name();
+        let own: Vec<&Run> = runs.iter().filter(|run| run.play == name).collect();
+        let good = own.iter().filter(|run| run.problem.is_none()).count();
+        let spread = |of: fn(&Run) -> Option<f64>| {
+            let mut values: Vec<f64> = own.iter().filter_map(|run| of(run)).collect();
+            values.sort_by(f64::total_cmp);
+            match values.as_slice() {
+                [] => "–".to_owned(),
+                [one] => format!("{one:.2}"),
+                all => {
+                    let middle = all[all.len() / 2];
+                    format!("{:.2} {middle:.2} {:.2}", all[0], all[all.len() - 1])
+                }
+            }
+        };
+        lines.push_str(&format!(
+            "{name:<60} {:>7}  {:<22} {:<22} {:<22}\n",
+            format!("{good}/{}", own.len()),
+            spread(|run| run.gain),
+            spread(|run| run.of_predicted),
+            spread(|run| run.found_s)
+        ));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn each_play_has_a_name_of_its_own_that_can_be_a_file_s() {
+        let names: Vec<String> = all().map(Play::name).collect();
+        let distinct: BTreeSet<&String> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+        let plain = |it: char| it.is_ascii_alphanumeric() || "-./".contains(it);
+        assert!(names.iter().all(|it| it.chars().all(plain)), "{names:?}");
+    }
+
+    #[test]
+    fn all_runs_count() {
+        let run = |problem: Option<&str>, gain| Run {
+            play: "seed-001/the-blog-post-s-loop".to_owned(),
+            problem: problem.map(str::to_owned),
+            gain: Some(gain),
+            of_predicted: None,
+            found_s: None,
+        };
+        let plays: Vec<Play> = all().filter(|it| it.name().starts_with("seed")).collect();
+        let runs = [run(None, 37.0), run(Some("nothing"), 30.0), run(None, 41.0)];
+        let table = table(&plays, &runs);
+        assert!(table.contains("2/3"), "{table}");
+        assert!(table.contains("30.00 37.00 41.00"), "{table}");
+    }
+}
