@@ -49,11 +49,3 @@ fn stories_have_names() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.contains("hoarding"), "{errors}");
 }
-
-#[test]
-fn without_a_real_round_trip_it_says_so() {
-    let output = lab(&["window-too-small", "--rtt-by=proxy"]);
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("TCP does not see that delay"), "{text}");
-    assert_eq!(output.status.code(), Some(1), "{text}");
-}
