@@ -72,15 +72,14 @@ mod tests {
                 let _ = stream.write_all(b"x");
             }
         });
-        let begun = Instant::now();
-        let mut timed = Timed::connect(&address, Duration::from_millis(200)).unwrap();
+        // Some bytes come in that time on any machine; without the limit they never end.
+        let mut timed = Timed::connect(&address, Duration::from_secs(2)).unwrap();
         let mut bytes = Vec::new();
         let error = timed.read_to_end(&mut bytes).unwrap_err();
         let kinds = [ErrorKind::TimedOut, ErrorKind::WouldBlock];
         assert!(kinds.contains(&error.kind()), "{error}");
         assert!(!bytes.is_empty());
         assert!(timed.write_all(b"more").is_err());
-        assert!(begun.elapsed() < Duration::from_secs(20));
         drop(over);
         drips.join().unwrap();
     }

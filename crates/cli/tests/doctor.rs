@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::support::{BINARY, Broker};
 use cloverleaf_doctor::{Report, Rule};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A limit for hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What no terminal and no log may see of a client's names.
 const HOSTILE: &str = "\u{1b}]0;gotcha\u{7}\u{1b}[2J\u{9b}31m\r\nfake line\u{202e}";
@@ -101,7 +102,7 @@ impl Hoarder {
                 let id = self
                     .messages
                     .pop_front()
-                    .expect("it has messages for half a minute");
+                    .expect("it has messages for a while");
                 let finish = [b"FIN ", &id[..], b"\n"].concat();
                 self.stream.write_all(&finish).unwrap();
             }

@@ -289,7 +289,7 @@ fn a_worker_that_dies_is_said_and_the_others_report() {
     let output = bench(&[
         "producer",
         "--producers=2",
-        "--duration=20s",
+        "--duration=3s",
         "--warm-up=0",
         &addresses,
         "--json",

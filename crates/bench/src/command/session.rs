@@ -93,7 +93,7 @@ impl<'s> Session<'s> {
         if !conditions.is_release {
             notes.push(
                 "This program was compiled without optimisation: no figure here says anything \
-                 about a broker. Use cargo run --release."
+                 about a broker. Build it with --release."
                     .to_owned(),
             );
         }
