@@ -89,7 +89,7 @@ fn a_queue_that_was_there_is_not_taken_for_another() {
     let (broker, _folder) = broker("protocol");
     let there = broker.address("amqp");
     for (name, is_durable) in [("durable", true), ("one", false), ("all", false)] {
-        declare(&there, name, is_durable);
+        declare(there, name, is_durable);
     }
     let url = format!("amqp://{there}");
     assert_eq!(class(&url, "durable", Acks::All), Promise::Disk);
