@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
+
 /// Tells the time. The broker asks once per batch of work, never per message.
 pub trait Clock: Send + Sync {
     /// Microseconds since the Unix epoch.
@@ -12,6 +14,15 @@ pub trait Clock: Send + Sync {
     fn now_ms(&self) -> u64 {
         self.now_us() / 1000
     }
+
+    /// Whether a test moves it.
+    fn is_driven(&self) -> bool {
+        false
+    }
+
+    /// Calls `hook` after each move of a clock that is driven: who sleeps until a time has to be
+    /// woken then, because that time may have come at once. Others never call it.
+    fn on_move(&self, _hook: Box<dyn Fn() + Send + Sync>) {}
 }
 
 /// The machine's clock: the wall clock's time at the start of the process, and monotonic time
@@ -46,23 +57,37 @@ impl Clock for SystemClock {
 }
 
 /// A clock that stands still until a test moves it.
-#[derive(Debug)]
-pub struct ManualClock(AtomicU64);
+pub struct ManualClock {
+    now_us: AtomicU64,
+    hooks: Mutex<Vec<Box<dyn Fn() + Send + Sync>>>,
+}
 
 impl ManualClock {
     /// A clock that shows `now_ms`.
     pub fn new(now_ms: u64) -> Self {
-        Self(AtomicU64::new(now_ms * 1000))
+        Self {
+            now_us: AtomicU64::new(now_ms * 1000),
+            hooks: Mutex::default(),
+        }
     }
 
     /// Moves the clock forward by `ms`.
     pub fn advance(&self, ms: u64) {
-        self.0.fetch_add(ms * 1000, Ordering::SeqCst);
+        self.now_us.fetch_add(ms * 1000, Ordering::SeqCst);
+        self.hooks.lock().iter().for_each(|hook| hook());
     }
 }
 
 impl Clock for ManualClock {
     fn now_us(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
+        self.now_us.load(Ordering::SeqCst)
+    }
+
+    fn is_driven(&self) -> bool {
+        true
+    }
+
+    fn on_move(&self, hook: Box<dyn Fn() + Send + Sync>) {
+        self.hooks.lock().push(hook);
     }
 }

@@ -49,6 +49,12 @@ impl Broker {
     }
 
     fn keep_house(&self) {
+        let shared = Arc::downgrade(&self.shared);
+        self.shared.clock.on_move(Box::new(move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.work.kick();
+            }
+        }));
         loop {
             let until_ms = {
                 let mut housekeeping = self.housekeeping.lock();

@@ -294,6 +294,14 @@ impl<L: Link> Connection<L> {
             self.sleep_due_us = due_us;
             return Poll::Pending;
         }
+        if self.context.clock.is_driven() {
+            self.context.sleepers.push(cx);
+            // It may have been moved before it knew of this sleeper.
+            return match self.context.now_us() >= due_us {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            };
+        }
         let timer = match &mut self.sleep {
             Some(timer) => timer,
             None => self.sleep.insert(Box::pin(sleep(Duration::ZERO))),

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::task::{Context, Waker};
 
 use cloverleaf_amqp::SessionOptions as AmqpOptions;
 use cloverleaf_amqp::host::VirtualHost;
-use cloverleaf_broker::Broker;
+use cloverleaf_broker::{Broker, Clock};
 use cloverleaf_kafka::KafkaContext;
 use cloverleaf_log::Log;
 use cloverleaf_nsq::definitions::ChannelPolicy;
@@ -86,11 +86,36 @@ pub struct ServerContext {
     pub(crate) health: Health,
     /// What the doctor knows of the clients.
     pub(crate) practice: Practice,
-    pub(crate) started: Instant,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// When it started, by its clock.
+    pub(crate) started_us: u64,
+    /// Connections that sleep while a clock that is driven stands still.
+    pub(crate) sleepers: Arc<Sleepers>,
     /// TLS towards NSQ's auth services.
     pub(crate) auth_tls: ClientTls,
     pub(crate) draining: watch::Sender<bool>,
     pub(crate) noise: Noise,
+}
+
+/// Tasks that wait for the next move of a clock that is driven.
+#[derive(Default)]
+pub(crate) struct Sleepers(Mutex<Vec<Waker>>);
+
+impl Sleepers {
+    /// Wakes them whenever this clock is moved.
+    pub(crate) fn of(clock: &dyn Clock) -> Arc<Sleepers> {
+        let sleepers = Arc::<Sleepers>::default();
+        let woken = Arc::clone(&sleepers);
+        clock.on_move(Box::new(move || {
+            let all = std::mem::take(&mut *woken.0.lock());
+            all.into_iter().for_each(Waker::wake);
+        }));
+        sleepers
+    }
+
+    pub(crate) fn push(&self, cx: &Context<'_>) {
+        self.0.lock().push(cx.waker().clone());
+    }
 }
 
 /// What clients can make happen as often as they like, and has a log line nevertheless.
@@ -113,9 +138,8 @@ pub(crate) struct Noise {
 impl ServerContext {
     /// Microseconds on the monotonic clock of the probes; never 0.
     pub fn now_us(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_micros())
-            .unwrap_or(u64::MAX)
-            .saturating_add(1)
+        let since_us = self.clock.now_us().saturating_sub(self.started_us);
+        since_us.saturating_add(1)
     }
 
     /// Turns true when the broker shuts down: finish what is pending, flush, close.

@@ -100,27 +100,54 @@ impl Practice {
     }
 }
 
+/// What the doctor's looks keep from one to the next.
+#[derive(Default)]
+struct Looks {
+    log: FindingsLog,
+    ends: Ends,
+}
+
+impl Looks {
+    fn look(&mut self, context: &ServerContext) {
+        let new = context
+            .practice
+            .observe(&observation(context, &mut self.ends));
+        self.log.write(&new, context.now_us());
+    }
+}
+
 /// The thread. Dropping it ends it.
 pub(crate) struct DoctorThread {
+    looks: Arc<Mutex<Looks>>,
     /// Dropped to end it.
     end: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DoctorThread {
-    /// Starts it.
+    /// Starts it. Where a test drives the clock, the test says when to look, and there is none.
     ///
     /// # Errors
     /// The system refuses a thread.
     pub(crate) fn start(context: &Arc<ServerContext>) -> io::Result<DoctorThread> {
-        let context = Arc::clone(context);
+        let looks = Arc::<Mutex<Looks>>::default();
         let (end, ended) = channel();
-        let thread = thread::Builder::new().name(NAME.to_owned());
-        let thread = thread.spawn(move || run(&context, &ended))?;
-        Ok(DoctorThread {
+        let mut doctor = DoctorThread {
+            looks: Arc::clone(&looks),
             end: Some(end),
-            thread: Some(thread),
-        })
+            thread: None,
+        };
+        if !context.clock.is_driven() {
+            let context = Arc::clone(context);
+            let thread = thread::Builder::new().name(NAME.to_owned());
+            doctor.thread = Some(thread.spawn(move || run(&context, &looks, &ended))?);
+        }
+        Ok(doctor)
+    }
+
+    /// Looks now, on the caller's thread.
+    pub(crate) fn look(&self, context: &ServerContext) {
+        self.looks.lock().look(context);
     }
 
     /// Ends the thread. Blocks until then, at most for a look.
@@ -141,18 +168,12 @@ impl Drop for DoctorThread {
     }
 }
 
-fn run(context: &ServerContext, ended: &Receiver<()>) {
-    let practice = &context.practice;
-    let mut log = FindingsLog::default();
-    let mut ends = Ends::default();
+fn run(context: &ServerContext, looks: &Mutex<Looks>, ended: &Receiver<()>) {
     let mut next = Instant::now();
     loop {
         let began = Instant::now();
-        let look = || {
-            let new = practice.observe(&observation(context, &mut ends));
-            log.write(&new, context.now_us());
-        };
-        next = match practice.safely(look) {
+        let look = || looks.lock().look(context);
+        next = match context.practice.safely(look) {
             Some(()) => {
                 // A look that came late is not made up for, and one that takes long leaves the
                 // machine to others for longer.

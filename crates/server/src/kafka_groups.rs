@@ -16,6 +16,8 @@ pub(crate) async fn run(context: Arc<ServerContext>) {
     let hook = Arc::clone(&earlier);
     let groups = &context.kafka.groups;
     groups.on_due(Box::new(move || hook.notify_one()));
+    let hook = Arc::clone(&earlier);
+    context.clock.on_move(Box::new(move || hook.notify_one()));
     loop {
         let due_ms = groups.tick(context.now_us() / 1000);
         let due_us = due_ms.saturating_mul(1000);

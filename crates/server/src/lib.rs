@@ -96,5 +96,6 @@ pub use options::{AmqpConfig, GeneralConfig, KafkaConfig, NsqConfig, OPTIONS, Op
 pub use panics::end_with_vital_threads;
 pub use server::{Server, StartError};
 pub use signals::Signals;
+pub use tcp_info::segments_sent;
 pub use timeline::TimelineQuery;
 pub use tls::TlsError;

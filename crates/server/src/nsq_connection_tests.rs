@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cloverleaf_amqp::host::VirtualHost;
-use cloverleaf_broker::{Broker, BrokerOptions, ManualClock};
+use cloverleaf_broker::{Broker, BrokerOptions, Clock as _, ManualClock};
 use cloverleaf_kafka::{KafkaContext, KafkaOptions};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
 use cloverleaf_nsq::SessionOptions;
@@ -19,11 +19,14 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::config::Config;
-use crate::context::{Addresses, Noise};
+use crate::context::{Addresses, Noise, Sleepers};
 use crate::half_received::HalfReceived;
 use crate::health::Health;
 use crate::kafka_worker::KafkaWorker;
 use crate::nsq_auth_http;
+
+/// How long anything may take before it counts as never.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A broker with room for one publish at a time, which writes only when the test says so.
 fn context() -> Arc<ServerContext> {
@@ -40,7 +43,7 @@ fn context() -> Arc<ServerContext> {
         ..BrokerOptions::default()
     };
     let clock = Arc::new(ManualClock::new(1_700_000_000_000));
-    let broker = Broker::open(log.clone(), recovery, broker_options, clock).unwrap();
+    let broker = Broker::open(log.clone(), recovery, broker_options, clock.clone()).unwrap();
     let config = Config::default();
     let worker = KafkaWorker::start("kafka-control").unwrap().worker();
     Arc::new(ServerContext {
@@ -67,7 +70,9 @@ fn context() -> Arc<ServerContext> {
         half_received: HalfReceived::new(1 << 20, 1_000_000),
         health: Health::default(),
         practice: crate::doctor::Practice::new(cloverleaf_doctor::Advice::default()),
-        started: std::time::Instant::now(),
+        sleepers: Sleepers::of(&*clock),
+        started_us: clock.now_us(),
+        clock,
         auth_tls: nsq_auth_http::ClientTls::default(),
         draining: watch::Sender::new(false),
         noise: Noise::default(),
@@ -93,7 +98,7 @@ fn sized(line: &str, body: &str) -> Vec<u8> {
 async fn expect_oks(client: &mut TcpStream, count: usize) {
     let mut frames = vec![0; 10 * count];
     let read = client.read_exact(&mut frames);
-    timeout(Duration::from_secs(10), read)
+    timeout(PATIENCE, read)
         .await
         .expect("an answer comes")
         .unwrap();
@@ -107,9 +112,7 @@ async fn until(mut condition: impl FnMut() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    timeout(Duration::from_secs(10), waiting)
-        .await
-        .expect("it comes true");
+    timeout(PATIENCE, waiting).await.expect("it comes true");
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use std::{io, mem};
 
 use cloverleaf_amqp::host::VirtualHost;
-use cloverleaf_broker::{Broker, BrokerOptions, Clock as _, DurabilityMode, SystemClock};
+use cloverleaf_broker::{Broker, BrokerOptions, Clock, DurabilityMode, SystemClock};
 use cloverleaf_doctor::{Advice, Query, Report};
 use cloverleaf_kafka::KafkaContext;
 use cloverleaf_log::{Log, LogClock, LogOptions, RealDisk};
@@ -23,7 +23,7 @@ use crate::config_check::OutOfRange;
 use crate::config_value::{
     ClientAuthPolicy, DurabilityMode as ConfiguredDurability, TlsRequired, bytes, ms,
 };
-use crate::context::{Addresses, Noise, ServerContext};
+use crate::context::{Addresses, Noise, ServerContext, Sleepers};
 use crate::doctor::{DoctorThread, Practice};
 use crate::doctor_advice::{self, AdviceFolderError};
 use crate::file_limit::ConnectionLimits;
@@ -91,7 +91,21 @@ impl Server {
     ///
     /// # Errors
     /// See [`StartError`]; nothing is left behind then.
-    pub fn start(mut config: Config) -> Result<Server, StartError> {
+    pub fn start(config: Config) -> Result<Server, StartError> {
+        Server::start_with_clock(config, Arc::new(SystemClock::default()))
+    }
+
+    /// As [`Server::start`], where deadlines, silent connections, groups and all that is measured
+    /// go by a clock of the caller's. While it is a clock that is driven, the doctor looks only
+    /// when [`Server::look`] is called. What waits for the kernel or for other programs (HTTP,
+    /// nsqlookupd, the drain, NSQ's auth services) takes the machine's time all the same.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left behind then.
+    pub fn start_with_clock(
+        mut config: Config,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Server, StartError> {
         if config.nsq.tls_client_auth_policy != ClientAuthPolicy::None
             && config.nsq.tls_required == TlsRequired::No
         {
@@ -110,13 +124,17 @@ impl Server {
         tracing::debug!(files, "open files allowed");
         fit_connections(&mut config, files);
         let disk = RealDisk::open(&config.general.data_dir)?;
-        let clock = Arc::new(SystemClock::default());
-        let (log, recovery) = Log::open(disk, log_options(&config, *clock))?;
+        let (log, recovery) = Log::open(disk, log_options(&config, Arc::clone(&clock)))?;
         let report = recovery.report.clone();
-        let broker = Broker::open(log.clone(), recovery, broker_options(&config), clock);
+        let broker = Broker::open(
+            log.clone(),
+            recovery,
+            broker_options(&config),
+            Arc::clone(&clock),
+        );
         let started = broker
             .map_err(StartError::from)
-            .and_then(|broker| Running::start(config, log.clone(), broker, tls, advice));
+            .and_then(|broker| Running::start(config, log.clone(), broker, clock, tls, advice));
         match started {
             Ok(running) => Ok(Server {
                 context: running.context,
@@ -157,6 +175,11 @@ impl Server {
     /// are thousands of connections.
     pub fn doctor(&self, query: &Query) -> Report {
         self.context.practice.report(query)
+    }
+
+    /// Lets the doctor look now, as it does once a second where the clock is not driven.
+    pub fn look(&self) {
+        self.doctor.look(&self.context);
     }
 
     /// Who held which messages, and who published them, lately.
@@ -249,6 +272,7 @@ impl Running {
         config: Config,
         log: Log,
         broker: Broker,
+        clock: Arc<dyn Clock>,
         tls: Tls,
         advice: Advice,
     ) -> Result<Running, StartError> {
@@ -314,7 +338,9 @@ impl Running {
             ),
             health: Health::default(),
             practice: Practice::new(advice),
-            started: Instant::now(),
+            sleepers: Sleepers::of(&*clock),
+            started_us: clock.now_us(),
+            clock,
             auth_tls: ClientTls::default(),
             draining: watch::Sender::new(false),
             noise: Noise::default(),
@@ -450,7 +476,7 @@ fn core_count(config: &Config) -> usize {
     }
 }
 
-fn log_options(config: &Config, clock: SystemClock) -> LogOptions {
+fn log_options(config: &Config, clock: Arc<dyn Clock>) -> LogOptions {
     LogOptions {
         tail_bytes_max: config.general.tail_bytes_max.0,
         disk_free_bytes_min: config.general.disk_free_bytes_min.0,

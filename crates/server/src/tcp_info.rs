@@ -4,21 +4,8 @@ use cloverleaf_telemetry::TcpInfo;
 
 /// Asks the kernel about a socket; `None` when it is none, or not a TCP one.
 pub(crate) fn tcp_info(descriptor: i32) -> Option<TcpInfo> {
-    // SAFETY: `tcp_info` is a plain C struct of integers, for which all zeroes is a valid value.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the pointer is to `info`, which is writable for `length` bytes; the kernel writes
-    // at most that many, and fewer if it is older than the struct.
-    let result = unsafe {
-        libc::getsockopt(
-            descriptor,
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            (&raw mut info).cast(),
-            &raw mut length,
-        )
-    };
-    (result == 0).then_some(TcpInfo {
+    let info = ask(descriptor)?;
+    Some(TcpInfo {
         rtt_us: info.tcpi_rtt,
         // All ones: no sample yet. The server's own view of its first round trip is in it.
         min_rtt_us: match info.tcpi_min_rtt {
@@ -35,6 +22,30 @@ pub(crate) fn tcp_info(descriptor: i32) -> Option<TcpInfo> {
         last_sent_ms: info.tcpi_last_data_sent,
         last_received_ms: info.tcpi_last_data_recv,
     })
+}
+
+/// How many segments a socket has sent, those that only acknowledge included: so a test sees
+/// whether something was acknowledged, whatever time that took. `None` as above.
+pub fn segments_sent(descriptor: i32) -> Option<u32> {
+    ask(descriptor).map(|info| info.tcpi_segs_out)
+}
+
+fn ask(descriptor: i32) -> Option<libc::tcp_info> {
+    // SAFETY: `tcp_info` is a plain C struct of integers, for which all zeroes is a valid value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: the pointer is to `info`, which is writable for `length` bytes; the kernel writes
+    // at most that many, and fewer if it is older than the struct.
+    let result = unsafe {
+        libc::getsockopt(
+            descriptor,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    (result == 0).then_some(info)
 }
 
 /// The least round trip of a socket, in microseconds; 0 where the kernel knows none. One that has

@@ -126,7 +126,9 @@ fn a_broker_that_drains_lets_its_clients_go() {
     let broker = start(|_| {});
     let mut client = Client::login(connect(broker.address()), "guest", "guest");
     client.open();
-    broker.server.shutdown();
+    let ending = std::thread::spawn(|| broker.server.shutdown());
     let (code, text) = client.refusal();
     assert_eq!(code, 320, "{text}");
+    drop(client);
+    ending.join().unwrap();
 }

@@ -1,23 +1,24 @@
 //! The doctor and Kafka's groups: raw members with more connections than one.
 
-use std::io::ErrorKind;
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::kafka_support::{Broker, Client, Fields, JOIN_GROUP, OFFSET_COMMIT, start, string};
+use crate::kafka_support::{
+    Broker, Client, Fields, JOIN_GROUP, OFFSET_COMMIT, start_driven, string,
+};
+use crate::support::Time;
 use cloverleaf_doctor::{Query, Rule};
 
 const SYNC_GROUP: i16 = 14;
-
-/// Two looks at the partitions are eight seconds apart, and the first comes when the broker is as
-/// old.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `orders` as a consumer's metadata: version, topics, no user data.
 const METADATA: &[u8] = b"\0\0\0\0\0\x01\0\x06orders\xff\xff\xff\xff";
 
 /// Partition 0 of `orders` as an assignment.
 const ASSIGNMENT: &[u8] = b"\0\0\0\0\0\x01\0\x06orders\0\0\0\x01\0\0\0\0\xff\xff\xff\xff";
+
+/// How long a group waits for more members.
+const REBALANCE_DELAY: Duration = Duration::from_secs(1);
 
 struct Member {
     client: Client<TcpStream>,
@@ -60,9 +61,12 @@ fn joined(mut client: Client<TcpStream>) -> Member {
 }
 
 /// Two members of the group `billing`, of which the first has the topic's only partition.
-fn group(broker: &Broker) -> [Member; 2] {
+fn group(broker: &Broker, time: &mut Time) -> [Member; 2] {
     let mut clients = [broker.client(), broker.client()];
     clients.iter_mut().for_each(send_join);
+    // The delay begins anew with the second one.
+    time.pass(REBALANCE_DELAY);
+    time.pass(REBALANCE_DELAY);
     let mut members = clients.map(joined);
     members.sort_by_key(|member| !member.is_leader);
     let owner = members[0].id.clone();
@@ -85,17 +89,6 @@ fn group(broker: &Broker) -> [Member; 2] {
     members
 }
 
-/// Lets time pass on a connection on which nothing comes.
-fn pause(client: &Client<TcpStream>, time: Duration) {
-    client.stream.set_read_timeout(Some(time)).unwrap();
-    let error = client.stream.peek(&mut [0]).unwrap_err();
-    assert!(matches!(
-        error.kind(),
-        ErrorKind::WouldBlock | ErrorKind::TimedOut
-    ));
-    client.stream.set_read_timeout(Some(PATIENCE)).unwrap();
-}
-
 impl Member {
     fn commit(&mut self, offset: i64) {
         let mut body = Vec::new();
@@ -116,16 +109,16 @@ impl Member {
 
 #[test]
 fn a_group_with_fewer_partitions_than_members_is_found() {
-    let broker = start(|config| {
-        config.kafka.initial_rebalance_delay = Duration::from_secs(1);
+    let (broker, mut time) = start_driven(|config| {
+        config.kafka.initial_rebalance_delay = REBALANCE_DELAY;
     });
     let mut producer = broker.client();
     producer.make_topic("orders");
-    let [mut owner, _idle] = group(&broker);
+    let [mut owner, _idle] = group(&broker, &mut time);
     let mut fetcher = broker.client();
     let bodies = vec![&b"an order"[..]; 20];
-    let deadline = Instant::now() + PATIENCE;
     let (mut published, mut done) = (0i64, 0i64);
+    let mut since_look_ms = 0;
     let report = loop {
         // Twenty come, and five are done.
         producer.produce("orders", 1, &bodies);
@@ -133,14 +126,23 @@ fn a_group_with_fewer_partitions_than_members_is_found() {
         fetcher.fetch("orders", done, 1 << 10);
         done += 5;
         owner.commit(done);
-        let report = broker.server.doctor(&Query::default());
-        if !report.findings.is_empty() {
-            break report;
-        }
-        assert!(Instant::now() < deadline, "nothing is found: {report:?}");
         // Its work takes now longer, now less long: it is no timer.
         let work_ms = 30 + published as u64 % 70;
-        pause(&fetcher, Duration::from_millis(work_ms));
+        time.pass(Duration::from_millis(work_ms));
+        since_look_ms += work_ms;
+        if since_look_ms >= 1_000 {
+            since_look_ms = 0;
+            broker.server.look();
+            let report = broker.server.doctor(&Query::default());
+            if !report.findings.is_empty() {
+                break report;
+            }
+            // Two looks at the partitions are eight seconds apart; a minute is more than enough.
+            assert!(
+                report.watched_us < 60_000_000,
+                "nothing is found: {report:?}"
+            );
+        }
     };
     assert!(done < published);
     let [finding] = &report.findings[..] else {

@@ -1,16 +1,16 @@
 //! The doctor and a Kafka client that reconnects for each message, under a name that no log and no
 //! terminal should see as it is.
 
-use std::io::ErrorKind;
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::kafka_support::{Broker, METADATA, PRODUCE, connect, produce_body, start, string};
+use crate::kafka_support::{
+    Broker, METADATA, PRODUCE, connect, produce_body, start_driven, string,
+};
+use crate::support::Time;
 use cloverleaf_doctor::{Detail, Query, Report, Rule, findings_text, one_line};
 
 const NAME: &str = "\u{1b}]0;gotcha\u{7}\u{1b}[2J\u{9b}31m\r\nfake line\u{202e}\u{2066}";
-
-const PATIENCE: Duration = Duration::from_secs(40);
 
 fn ask(stream: &mut TcpStream, key: i16, version: i16, body: &[u8]) {
     use std::io::{Read, Write};
@@ -30,35 +30,31 @@ fn ask(stream: &mut TcpStream, key: i16, version: i16, body: &[u8]) {
 }
 
 /// A connection for one message, of a program that takes its time.
-fn publish(broker: &Broker) {
+fn publish(broker: &Broker, time: &mut Time) {
     let mut stream = connect(broker.address());
     ask(&mut stream, METADATA, 1, &0i32.to_be_bytes());
-    stream
-        .set_read_timeout(Some(Duration::from_millis(5)))
-        .unwrap();
-    let error = stream.peek(&mut [0]).unwrap_err();
-    assert!(matches!(
-        error.kind(),
-        ErrorKind::WouldBlock | ErrorKind::TimedOut
-    ));
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    time.pass(Duration::from_millis(20));
     ask(&mut stream, PRODUCE, 3, &produce_body("orders", 1, &[b"x"]));
 }
 
 #[test]
 fn a_name_moves_no_cursor_wherever_it_is_told() {
-    let broker = start(|_| ());
+    let (broker, mut time) = start_driven(|_| ());
     broker.client().make_topic("orders");
-    let deadline = Instant::now() + PATIENCE;
     let report = loop {
-        for _ in 0..20 {
-            publish(&broker);
+        for _ in 0..50 {
+            publish(&broker, &mut time);
         }
+        time.settle();
+        broker.server.look();
         let report = broker.server.doctor(&Query::default());
         if !report.findings.is_empty() {
             break report;
         }
-        assert!(Instant::now() < deadline, "nothing is found: {report:?}");
+        assert!(
+            report.watched_us < 60_000_000,
+            "nothing is found: {report:?}"
+        );
     };
     let [finding] = &report.findings[..] else {
         panic!("one finding is expected: {report:?}");

@@ -6,7 +6,8 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use crate::kafka_support::{Broker, PRODUCE, connect, eventually, produce_body, start};
+use crate::kafka_support::{Broker, PRODUCE, connect, eventually, produce_body};
+use crate::support::{Time, start_driven};
 
 const MIB: usize = 1 << 20;
 /// How many peers begin a request.
@@ -63,10 +64,13 @@ fn metric(broker: &Broker, name: &str) -> u64 {
     line.unwrap().parse::<f64>().unwrap() as u64
 }
 
-fn broker(timeout: Duration) -> Broker {
-    start(|config| {
+/// How long a peer that has begun a request may be silent.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+
+fn broker() -> (Broker, Time) {
+    start_driven(|config| {
         config.general.half_received_bytes_max.0 = BOUND;
-        config.general.half_received_timeout = timeout;
+        config.general.half_received_timeout = SILENCE_MAX;
         config.kafka.batch_bytes_max.0 = 32 << 20;
         config.nsq.max_body_size.0 = 32 << 20;
         config.nsq.max_msg_size.0 = 32 << 20;
@@ -109,7 +113,7 @@ fn nsq_goes_round(stream: &mut TcpStream, topic: &str, bytes: usize) {
 
 #[test]
 fn half_requests_of_kafka_are_bounded_and_others_go_on() {
-    let broker = broker(Duration::from_secs(600));
+    let (broker, _time) = broker();
     let mut usual = broker.client();
     usual.make_topic("t");
     let hostile = Hostile::begin(broker.address(), &kafka_head());
@@ -138,7 +142,7 @@ fn half_requests_of_kafka_are_bounded_and_others_go_on() {
 
 #[test]
 fn half_commands_of_nsq_are_bounded_and_others_go_on() {
-    let broker = broker(Duration::from_secs(600));
+    let (broker, _time) = broker();
     let nsq = broker.server.addresses().nsq_tcp.unwrap();
     let hostile = Hostile::begin(nsq, &nsq_head());
     expect_bounded(&broker);
@@ -157,17 +161,23 @@ fn half_commands_of_nsq_are_bounded_and_others_go_on() {
 
 #[test]
 fn who_does_not_go_on_is_closed_and_a_large_request_comes_through() {
-    let broker = broker(Duration::from_millis(500));
+    let (broker, mut time) = broker();
     let mut usual = broker.client();
     usual.make_topic("t");
     let hostile = Hostile::begin(broker.address(), &kafka_head());
-    eventually("some wait", || metric(&broker, "waiting") > 0);
+    expect_bounded(&broker);
     let body = vec![b'u'; 22 * MIB];
     let request = usual.request(PRODUCE, 3, &produce_body("t", 1, &[&body]));
-    usual.send(&request);
-    usual.answer();
-    eventually("all the others are closed", || {
-        metric(&broker, "closed_total") == PEERS as u64
+    thread::scope(|scope| {
+        let large = scope.spawn(|| {
+            usual.send(&request);
+            usual.answer();
+        });
+        // It is the last in the queue. When its turn comes it has nearly all its time.
+        time.pass_until(SILENCE_MAX / 20, "all the others are closed", || {
+            metric(&broker, "closed_total") == PEERS as u64
+        });
+        large.join().unwrap();
     });
     for stream in &hostile.streams {
         let mut rest = Vec::new();

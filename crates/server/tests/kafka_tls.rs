@@ -2,10 +2,10 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use crate::certificates::{Authority, Certified, save};
 use crate::kafka_support::{Broker, Client, config, connect, start};
+use crate::support::expect_read;
 use cloverleaf_server::config_value::{ClientAuthPolicy, HostPort, TlsVersion};
 use cloverleaf_server::{Config, Server};
 use rustls::{ClientConnection, StreamOwned, SupportedProtocolVersion};
@@ -84,13 +84,11 @@ fn messages_go_through_tls() {
 /// A first message of TLS that a network has cut in pieces is served as one that comes whole.
 #[test]
 fn a_hello_may_come_in_pieces() {
-    const PAUSE: Duration = Duration::from_millis(50);
     let tested = start_tls(|_| {});
     for version in rustls::ALL_VERSIONS {
         let mut connection = tested.authority.client(None, &[version]);
         let mut socket = connect(tested.broker.server.addresses().kafka_tls.unwrap());
         socket.set_nodelay(true).unwrap();
-        let patience = socket.read_timeout().unwrap();
         let mut hello = Vec::new();
         connection.write_tls(&mut hello).unwrap();
         // In the head of the record, behind it, in the middle, and all but the last byte.
@@ -98,13 +96,14 @@ fn a_hello_may_come_in_pieces() {
         for end in [1, 3, 5, 6, hello.len() / 2, hello.len() - 1] {
             socket.write_all(&hello[begin..end]).unwrap();
             begin = end;
-            // The broker has time to read this piece alone, and neither answers nor closes.
-            socket.set_read_timeout(Some(PAUSE)).unwrap();
+            // The broker reads this piece alone, and neither answers nor closes.
+            expect_read(&socket);
+            socket.set_nonblocking(true).unwrap();
             let answer = socket.read(&mut [0; 1]).map_err(|error| error.kind());
             assert_eq!(answer, Err(ErrorKind::WouldBlock), "after {end} bytes");
+            socket.set_nonblocking(false).unwrap();
         }
         socket.write_all(&hello[begin..]).unwrap();
-        socket.set_read_timeout(patience).unwrap();
         let mut client = Client::new(StreamOwned::new(connection, socket));
         client.api_versions();
     }

@@ -21,5 +21,6 @@ mod nsq_http;
 mod nsq_lookup_peer;
 mod nsq_support;
 mod nsq_tls;
+mod support;
 mod timeline;
 mod tls;

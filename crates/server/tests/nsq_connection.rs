@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use crate::nsq_support::{Broker, PATIENCE, start};
+use crate::nsq_support::{Broker, PATIENCE, start, start_driven};
 use cloverleaf_server::config_value::AuthMethod;
 
 struct Client {
@@ -197,22 +197,37 @@ fn a_consumer_that_reads_nothing_stops_nobody_else() {
 
 #[test]
 fn heartbeats_come_without_any_traffic() {
-    let broker = start(|_| {});
+    let (broker, mut time) = start_driven(|_| {});
     let mut client = connect(&broker);
     client.send(&sized("IDENTIFY\n", br#"{"heartbeat_interval":1000}"#));
     client.expect_ok();
-    client.expect(0, "_heartbeat_");
+    for _ in 0..2 {
+        time.pass(Duration::from_millis(999));
+        client.send(b"NOP\n");
+        time.pass(Duration::from_millis(1));
+        client.expect(0, "_heartbeat_");
+    }
     // Silent for two intervals: the end.
+    time.pass(Duration::from_millis(1000));
     client.expect(0, "_heartbeat_");
+    time.pass(Duration::from_millis(1000));
     client.expect_end();
 }
 
 #[test]
 fn who_never_says_the_magic_is_closed() {
-    let broker = start(|config| config.nsq.client_timeout = Duration::from_millis(200));
-    let mut client = connect_silent(&broker);
-    client.send(b"  V");
-    client.expect_end();
+    let (broker, mut time) = start_driven(|config| {
+        config.nsq.client_timeout = Duration::from_secs(200);
+    });
+    let [mut slow, mut silent] = [connect_silent(&broker), connect_silent(&broker)];
+    slow.send(b"  V");
+    silent.send(b"  V");
+    time.pass(Duration::from_secs(199));
+    slow.send(b"2");
+    slow.send(&publish("t", b"in time"));
+    slow.expect_ok();
+    time.pass(Duration::from_secs(2));
+    silent.expect_end();
 }
 
 #[test]

@@ -3,14 +3,13 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 use cloverleaf_server::config_value::ListenAddress;
 use cloverleaf_server::{Config, Server};
 use tempfile::TempDir;
 
-/// How long anything may take in a test before it counts as never.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+use crate::support::PATIENCE;
+
 /// What a client says first.
 pub const HEADER: &[u8] = b"AMQP\x00\x00\x09\x01";
 /// Body bytes of the largest frame.
@@ -31,7 +30,6 @@ pub fn start(change: impl FnOnce(&mut Config)) -> Broker {
     config.general.admin_address = any_port();
     config.general.disk_free_bytes_min.0 = 0;
     config.general.cores = 1;
-    config.general.drain_timeout = Duration::from_millis(300);
     config.nsq.tcp_address.0.clear();
     config.nsq.http_address.0.clear();
     config.nsq.lookup_http_address.0.clear();

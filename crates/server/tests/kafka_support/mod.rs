@@ -1,50 +1,13 @@
-//! A real broker, and a Kafka client that knows bytes only: no version with compact lengths.
+//! A Kafka client that knows bytes only: no version with compact lengths.
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use cloverleaf_log::BatchBuilder;
-use cloverleaf_server::config_value::ListenAddress;
-use cloverleaf_server::{Config, Server};
-use tempfile::TempDir;
 
-/// How long anything may take in a test before it counts as never.
-pub const PATIENCE: Duration = Duration::from_secs(20);
-
-pub struct Broker {
-    pub server: Server,
-    _folder: TempDir,
-}
-
-/// A configuration with free ports, on this folder.
-pub fn config(folder: &TempDir) -> Config {
-    let any_port = || ListenAddress("127.0.0.1:0".to_owned());
-    let mut config = Config::default();
-    config.general.data_dir = folder.path().join("data");
-    config.general.admin_address = any_port();
-    config.general.disk_free_bytes_min.0 = 0;
-    config.general.cores = 1;
-    config.nsq.tcp_address = any_port();
-    config.nsq.http_address = any_port();
-    config.nsq.https_address = any_port();
-    config.nsq.lookup_http_address = any_port();
-    config.kafka.address = any_port();
-    config.amqp.address = any_port();
-    config
-}
-
-/// Starts a broker; `change` sets what the test is about.
-pub fn start(change: impl FnOnce(&mut Config)) -> Broker {
-    let folder = tempfile::tempdir().unwrap();
-    let mut config = config(&folder);
-    change(&mut config);
-    Broker {
-        server: Server::start(config).unwrap(),
-        _folder: folder,
-    }
-}
+pub use crate::support::{Broker, PATIENCE, config, eventually, start, start_driven};
 
 impl Broker {
     pub fn address(&self) -> SocketAddr {
@@ -238,15 +201,6 @@ pub fn produce_body(topic: &str, acks: i16, bodies: &[&[u8]]) -> Vec<u8> {
 pub fn string(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&(text.len() as i16).to_be_bytes());
     out.extend_from_slice(text.as_bytes());
-}
-
-/// Waits until `condition` holds.
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Reads an answer field by field.

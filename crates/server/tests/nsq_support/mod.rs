@@ -1,43 +1,10 @@
-//! A real broker on ports of the system's choice, and an HTTP client of a few lines.
+//! An HTTP client of a few lines, for NSQ's interfaces and ours.
 #![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
 
-use cloverleaf_server::config_value::ListenAddress;
-use cloverleaf_server::{Config, Server};
-use tempfile::TempDir;
-
-/// How long anything may take in a test before it counts as never.
-pub const PATIENCE: Duration = Duration::from_secs(20);
-
-pub struct Broker {
-    pub server: Server,
-    _folder: TempDir,
-}
-
-/// Starts a broker; `change` sets what the test is about.
-pub fn start(change: impl FnOnce(&mut Config)) -> Broker {
-    let folder = tempfile::tempdir().unwrap();
-    let any_port = || ListenAddress("127.0.0.1:0".to_owned());
-    let mut config = Config::default();
-    config.general.data_dir = folder.path().join("data");
-    config.general.admin_address = any_port();
-    config.general.cores = 1;
-    config.nsq.tcp_address = any_port();
-    config.nsq.http_address = any_port();
-    config.nsq.https_address = any_port();
-    config.nsq.lookup_http_address = any_port();
-    config.kafka.address = any_port();
-    config.amqp.address = any_port();
-    config.nsq.broadcast_address = "127.0.0.1".to_owned();
-    change(&mut config);
-    Broker {
-        server: Server::start(config).unwrap(),
-        _folder: folder,
-    }
-}
+pub use crate::support::{Broker, PATIENCE, eventually, start, start_driven};
 
 pub struct Answer {
     pub status: u16,
@@ -118,21 +85,4 @@ fn is_whole(answer: &[u8]) -> bool {
     length
         .and_then(|length| length.parse().ok())
         .is_some_and(|length: usize| body.len() >= length)
-}
-
-/// Waits until `condition` holds.
-pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
-    assert!(within(PATIENCE, condition), "never: {what}");
-}
-
-/// Whether a condition comes true in time.
-pub fn within(patience: Duration, mut condition: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + patience;
-    while !condition() {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    true
 }

@@ -1,0 +1,157 @@
+//! A real broker on ports of the system's choice, and how a test waits for it.
+#![allow(clippy::unwrap_used, clippy::expect_used, dead_code, unreachable_pub)]
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use cloverleaf_broker::ManualClock;
+use cloverleaf_server::config_value::ListenAddress;
+use cloverleaf_server::{Config, Server};
+use tempfile::TempDir;
+
+use crate::kafka_support::Client;
+use crate::nsq_support::request;
+
+/// How long anything may take before it counts as never: only for what hangs.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+pub struct Broker {
+    pub server: Server,
+    _folder: TempDir,
+}
+
+/// A configuration with free ports, on this folder.
+pub fn config(folder: &TempDir) -> Config {
+    let any_port = || ListenAddress("127.0.0.1:0".to_owned());
+    let mut config = Config::default();
+    config.general.data_dir = folder.path().join("data");
+    config.general.admin_address = any_port();
+    config.general.disk_free_bytes_min.0 = 0;
+    config.general.cores = 1;
+    config.nsq.tcp_address = any_port();
+    config.nsq.http_address = any_port();
+    config.nsq.https_address = any_port();
+    config.nsq.lookup_http_address = any_port();
+    config.nsq.broadcast_address = "127.0.0.1".to_owned();
+    // Another program's answers take as long as the machine is slow.
+    config.nsq.http_client_connect_timeout = PATIENCE;
+    config.nsq.http_client_request_timeout = PATIENCE;
+    config.kafka.address = any_port();
+    config.amqp.address = any_port();
+    config
+}
+
+/// Starts a broker; `change` sets what the test is about.
+pub fn start(change: impl FnOnce(&mut Config)) -> Broker {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(&folder);
+    change(&mut config);
+    Broker {
+        server: Server::start(config).unwrap(),
+        _folder: folder,
+    }
+}
+
+/// Starts a broker for which time passes only as the test says.
+pub fn start_driven(change: impl FnOnce(&mut Config)) -> (Broker, Time) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(&folder);
+    change(&mut config);
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let clock = Arc::new(ManualClock::new(since_epoch.as_millis() as u64));
+    let broker = Broker {
+        server: Server::start_with_clock(config, clock.clone()).unwrap(),
+        _folder: folder,
+    };
+    let addresses = broker.server.addresses();
+    let time = Time {
+        clock,
+        control: broker.client(),
+        admin: addresses.admin.unwrap(),
+    };
+    (broker, time)
+}
+
+/// The time of a broker, and a Kafka connection by which it is seen what the broker has done.
+pub struct Time {
+    clock: Arc<ManualClock>,
+    control: Client<TcpStream>,
+    admin: std::net::SocketAddr,
+}
+
+impl Time {
+    /// Waits until the broker has done what it can do by what was sent so far. Its only core and
+    /// its HTTP thread take their connections in turn, each until nothing moves: the first round
+    /// trip begins behind what was sent, the second one behind its turn.
+    pub fn settle(&mut self) {
+        for _ in 0..2 {
+            self.control.api_versions();
+            assert_eq!(request(self.admin, "GET", "/healthz", b"").status, 200);
+        }
+    }
+
+    /// Lets time pass for a broker that has done what it had to do before, and waits until it has
+    /// done what is due then.
+    pub fn pass(&mut self, time: Duration) {
+        self.settle();
+        self.clock.advance(u64::try_from(time.as_millis()).unwrap());
+        self.settle();
+    }
+
+    /// Lets time pass in steps until `condition` holds.
+    pub fn pass_until(&mut self, step: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+        eventually(what, || {
+            self.pass(step);
+            condition()
+        });
+    }
+}
+
+/// Waits until `condition` holds.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Shuts a broker down that would wait for its connections without end.
+pub fn expect_shutdown(broker: Broker) {
+    let (sender, ended) = channel();
+    let thread = std::thread::spawn(move || {
+        broker.server.shutdown();
+        let _ = sender.send(());
+    });
+    ended.recv_timeout(PATIENCE).expect("it does not end");
+    thread.join().unwrap();
+}
+
+/// How many bytes the kernel holds that were sent over this connection and not yet read.
+fn unread_bytes(socket: &TcpStream) -> u64 {
+    let port = |address: std::io::Result<std::net::SocketAddr>| address.unwrap().port();
+    let (own, other) = (port(socket.local_addr()), port(socket.peer_addr()));
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let mut bytes = 0;
+    for line in table.lines().skip(1) {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let port = |field: &str| u16::from_str_radix(field.rsplit_once(':').unwrap().1, 16);
+        let ends = (port(fields[1]).unwrap(), port(fields[2]).unwrap());
+        let (to_send, to_read) = fields[4].split_once(':').unwrap();
+        if ends == (own, other) {
+            bytes += u64::from_str_radix(to_send, 16).unwrap();
+        } else if ends == (other, own) {
+            bytes += u64::from_str_radix(to_read, 16).unwrap();
+        }
+    }
+    bytes
+}
+
+/// Waits until the broker has read what was sent over this connection.
+pub fn expect_read(socket: &TcpStream) {
+    // What leaves one queue between two lines of the table is in the other the next time.
+    eventually("it is sent", || unread_bytes(socket) == 0);
+    eventually("it is read", || unread_bytes(socket) == 0);
+}
