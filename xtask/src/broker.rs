@@ -1,9 +1,10 @@
 //! A broker under test: ours, or an original, with the same options in each one's own words.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 
@@ -12,6 +13,9 @@ use crate::kafka_server;
 use crate::process::Process;
 use crate::rabbitmq_server;
 use crate::wait;
+
+/// How far the first ports of processes are apart whose numbers follow each other.
+const PORTS_OF_PROCESS: u32 = 101;
 
 /// Which program is under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,11 +252,7 @@ impl Broker {
         let open = |address| TcpStream::connect(address).is_ok();
         let pings = || http::get(http, "/ping").is_ok_and(|answer| answer.status == 200);
         let process = &mut self.process;
-        let serves_within = match kind {
-            Kind::RabbitMq => Duration::from_secs(60),
-            Kind::Cloverleaf | Kind::Nsqd | Kind::Kafka => Duration::from_secs(30),
-        };
-        wait::until("the broker serves", serves_within, || {
+        wait::until("the broker serves", wait::HANG, || {
             if let Some(status) = process.exit_status()? {
                 bail!("the broker ended ({status}):\n{}", process.log());
             }
@@ -275,7 +275,7 @@ impl Broker {
 
     /// SIGTERM; returns how it ended.
     pub(crate) fn terminate(&mut self) -> Result<ExitStatus> {
-        self.process.terminate(Duration::from_secs(30))
+        self.process.terminate(wait::HANG)
     }
 
     /// Creates a topic and, unless it is empty, a channel on it.
@@ -304,16 +304,24 @@ impl Broker {
     }
 }
 
-/// As many different free ports on the loopback device as asked for.
+/// As many different free ports on the loopback device as asked for: below those that the kernel
+/// gives to whoever asks for any, which a client's connection could take before the broker does, or
+/// between its end and its next start. Each process of ours begins elsewhere, because groups run
+/// side by side.
 pub(crate) fn free_addresses<const N: usize>() -> Result<[SocketAddr; N]> {
-    // All are held until all are known, else one port could be given twice.
-    let mut listeners = Vec::with_capacity(N);
-    for _ in 0..N {
-        listeners.push(TcpListener::bind("127.0.0.1:0")?);
-    }
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    const PORTS: Range<u16> = 10_000..32_000;
+    let many = u32::from(PORTS.end - PORTS.start);
+    let first = std::process::id().wrapping_mul(PORTS_OF_PROCESS);
+    let mut free = (0..many).filter_map(|_| {
+        let next = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % many;
+        let port = PORTS.start + u16::try_from(next).ok()?;
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        TcpListener::bind(address).is_ok().then_some(address)
+    });
     let mut addresses = [SocketAddr::from(([127, 0, 0, 1], 0)); N];
-    for (address, listener) in addresses.iter_mut().zip(&listeners) {
-        *address = listener.local_addr()?;
+    for address in &mut addresses {
+        *address = free.next().context("no port is free")?;
     }
     Ok(addresses)
 }

@@ -2,9 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+
+use crate::wait;
 
 /// An answer without its headers.
 pub(crate) struct Answer {
@@ -36,9 +37,8 @@ pub(crate) fn post(address: SocketAddr, path: &str, body: &[u8]) -> Result<Answe
 
 fn request(address: SocketAddr, method: &str, path: &str, body: &[u8]) -> Result<Answer> {
     let what = || format!("{method} {path} at {address}");
-    let mut stream =
-        TcpStream::connect_timeout(&address, Duration::from_secs(2)).with_context(what)?;
-    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let mut stream = TcpStream::connect_timeout(&address, wait::HANG).with_context(what)?;
+    stream.set_read_timeout(Some(wait::HANG))?;
     let head = format!(
         "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n",
         body.len()

@@ -1,11 +1,13 @@
 //! Third-party clients, from their package registries into `target/clients`.
 //!
 //! Installed once; a file `NAME.installed` with the pinned versions says that one is complete.
+//! Several processes may want the same at once: one installs it, the others wait.
 
 mod amqp;
 mod kafka;
 pub(crate) mod rabbitmq;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -180,17 +182,25 @@ impl Clients {
 
     /// Runs `install` unless it has succeeded before for just these versions.
     fn once(&self, name: &str, what: &[&str], install: impl Fn() -> Result<()>) -> Result<()> {
+        std::fs::create_dir_all(&self.folder)?;
+        let _lock = lock(&self.folder.join(format!("{name}.lock")))?;
         let done = self.folder.join(format!("{name}.installed"));
         let versions = what.join("\n");
         if std::fs::read_to_string(&done).is_ok_and(|text| text == versions) {
             return Ok(());
         }
-        std::fs::create_dir_all(&self.folder)?;
         println!("installing {}", what.join(", "));
         install()?;
         std::fs::write(&done, versions)?;
         Ok(())
     }
+}
+
+/// Waits until no other process has locked this file; it is locked until the answer is dropped.
+fn lock(path: &Path) -> Result<File> {
+    let file = File::create(path)?;
+    file.lock()?;
+    Ok(file)
 }
 
 /// A new, empty Python environment.

@@ -37,13 +37,13 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Cmd {
-    /// Run all tests, then third-party clients against the release binary.
+    /// Run all tests, and third-party clients against our binary.
     Test(test::Args),
     /// Check the house rules that a compiler does not check.
     Tidy,
     /// Measure against the original brokers with their own benchmark programs.
     BenchPeers(bench_peers::Args),
-    /// Run a third-party client's own test suite against the release binary.
+    /// Run a third-party client's own test suite against our binary.
     Suites(suites::Args),
     /// Play real clients that make mistakes, and healthy ones, and count what the doctor finds.
     Plays(clients::PlaysArgs),
@@ -58,6 +58,8 @@ enum Cmd {
     },
     /// Measure memory with 10 million messages waiting, and a restart with a 10 GB log.
     Limits,
+    #[command(hide = true)]
+    Group(clients::GroupArgs),
     #[command(hide = true)]
     Within(limit::Args),
     #[command(hide = true)]
@@ -101,6 +103,7 @@ fn dispatch() -> Result<bool> {
             Protocol::Amqp => clients::amqp_crash_rounds(&workspace, rounds),
         },
         Cmd::Limits => clients::limits(&workspace),
+        Cmd::Group(args) => clients::run_group(&workspace, &args),
         Cmd::Within(args) => limit::main(&args),
         Cmd::Floor(args) => floor::main(&args),
         Cmd::Fuzz(args) => fuzz::main(&workspace, &args),

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use crate::wait;
+
 /// No frame of a test is larger; a larger one is a broken stream.
 const FRAME_BYTES_MAX: usize = 64 << 20;
 
@@ -39,7 +41,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects and says `  V2`; reads fail after 20 s without a byte.
+    /// Connects and says `  V2`; reads fail when nothing comes for ever.
     pub(crate) fn open(address: SocketAddr) -> Result<Self> {
         let mut connection = Self::open_raw(address)?;
         connection.send(b"  V2")?;
@@ -48,10 +50,10 @@ impl Connection {
 
     /// Connects and says nothing.
     pub(crate) fn open_raw(address: SocketAddr) -> Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))
+        let stream = TcpStream::connect_timeout(&address, wait::HANG)
             .with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+        stream.set_read_timeout(Some(wait::HANG))?;
         Ok(Self {
             reader: BufReader::with_capacity(64 << 10, stream),
         })

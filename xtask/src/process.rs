@@ -94,6 +94,13 @@ impl Process {
         Ok(())
     }
 
+    /// Bytes that its system calls have read so far, from files or from elsewhere.
+    pub(crate) fn bytes_read(&self) -> Result<u64> {
+        let counts = std::fs::read_to_string(format!("/proc/{}/io", self.pid()))?;
+        let read = counts.lines().find_map(|line| line.strip_prefix("rchar: "));
+        Ok(read.context("/proc/PID/io has no rchar")?.parse()?)
+    }
+
     /// CPU and memory from `/proc`.
     pub(crate) fn usage(&self) -> Result<Usage> {
         usage(self.pid())
@@ -106,6 +113,21 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Seconds that all cores together have been idle since the machine started, and those that have
+/// passed on all of them: the first line of `/proc/stat`, see proc(5).
+pub(crate) fn machine_time() -> Result<(f64, f64)> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let first = stat.lines().next().unwrap_or_default();
+    // User, nice, system, idle, waiting for a disk, two kinds of interrupts, stolen.
+    let words = first.split_whitespace().skip(1).take(8);
+    let ticks: Vec<f64> = words.filter_map(|word| word.parse().ok()).collect();
+    let idle = ticks.get(3).context("/proc/stat has no idle time")?
+        + ticks.get(4).context("/proc/stat has no waiting time")?;
+    let per_second = rustix::param::clock_ticks_per_second() as f64;
+    let all: f64 = ticks.iter().sum();
+    Ok((idle / per_second, all / per_second))
 }
 
 /// CPU and memory of any process, from `/proc/PID/stat` and `/proc/PID/status`.

@@ -7,12 +7,11 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 
-use crate::clients::Context;
+use crate::clients::{Context, Original};
 use crate::install::Tool;
 use crate::nsqd_shim;
 use crate::process::Process;
@@ -64,11 +63,11 @@ impl SuiteResult {
 }
 
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
-    let context = if args.against_original {
-        Context::original_kafka(workspace)?
-    } else {
-        Context::ours(workspace)?
+    let original = match args.against_original {
+        true => Original::kafka(),
+        false => Original::default(),
     };
+    let context = Context::with(workspace, &original)?;
     let result = match args.suite {
         Suite::GoNsq => go_nsq(&context)?,
         Suite::Pynsq => match &args.source {
@@ -118,7 +117,7 @@ pub(crate) fn go_nsq(context: &Context) -> Result<SuiteResult> {
     lookupd.arg(format!("--tcp-address={lookupd_tcp}"));
     lookupd.arg(format!("--http-address={lookupd_http}"));
     let _lookupd = Process::start(&mut lookupd, &folder.path().join("nsqlookupd.out"))?;
-    wait::until("nsqlookupd listens", Duration::from_secs(10), || {
+    wait::until("nsqlookupd listens", wait::HANG, || {
         Ok(std::net::TcpStream::connect(lookupd_tcp).is_ok())
     })?;
     let _broker = options.start()?;

@@ -1,60 +1,67 @@
 //! `cargo xtask test`: everything that shows that the broker works.
 
-use std::path::PathBuf;
-use std::time::Duration;
+use std::process::Command;
 
 use anyhow::Result;
 
-use crate::broker::Kind;
-use crate::clients;
-use crate::install::Clients;
-use crate::limit;
-use crate::workspace::{Workspace, run};
+use crate::clients::{self, Original, Wanted};
+use crate::workspace::{WORKSPACE_TESTS, Workspace, run};
 
-/// What the tests of the workspace may take once they are built: ten times what they take on two
-/// cores. It is there for what hangs, and each test that can wait has a limit of its own.
-const WORKSPACE_TIME_MAX: Duration = Duration::from_secs(60 * 60);
+/// What the tests of the workspace may take once they are built, in seconds: the end of one that
+/// hangs, on a machine that is ten times slower, too.
+const WORKSPACE_SECONDS_MAX: u64 = 45 * 60;
+/// What runs side by side waits for most of its time: more than two at once keep two cores busy.
+const AT_ONCE: usize = 4;
 
-/// Runs all tests of the workspace, then real third-party clients against the release binary.
+/// Runs all tests of the workspace, and beside them real third-party clients against our binary.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only the client tests whose name contains this, and no others.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// Only the tests of the workspace: needs nothing but Rust.
-    #[arg(long, conflicts_with = "only")]
+    #[arg(long, conflicts_with_all = ["only", "Original"])]
     no_clients: bool,
-    /// Run the client tests against this nsqd, which shows whether the tests are right.
-    #[arg(long, value_name = "PROGRAM", conflicts_with = "no_clients")]
-    against_nsqd: Option<PathBuf>,
-    /// Run the Kafka client tests against Apache Kafka, for the same reason.
-    #[arg(long, conflicts_with_all = ["no_clients", "against_nsqd"])]
-    against_kafka: bool,
-    /// Run the AMQP client tests against RabbitMQ, for the same reason: a folder with a Debian that
-    /// has the package rabbitmq-server (from debootstrap). Needs root.
-    #[arg(long, value_name = "FOLDER")]
-    #[arg(conflicts_with_all = ["no_clients", "against_nsqd", "against_kafka"])]
-    against_rabbitmq: Option<PathBuf>,
+    /// How many groups of client tests run side by side.
+    #[arg(long, value_name = "COUNT", default_value_t = AT_ONCE)]
+    at_once: usize,
+    #[command(flatten)]
+    original: Original,
 }
 
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
-    let original = match &args.against_nsqd {
-        Some(nsqd) => Some((Kind::Nsqd, nsqd.clone())),
-        None if args.against_kafka => Some((Kind::Kafka, Clients::new(workspace).kafka_jars()?)),
-        None => args
-            .against_rabbitmq
-            .as_ref()
-            .map(|folder| (Kind::RabbitMq, folder.clone())),
+    let workspace_tests = match args.only.is_none() && args.original.is_none() {
+        true => Some(workspace_tests(workspace)?),
+        false => None,
     };
-    if args.only.is_none() && original.is_none() {
-        let tests = ["test", "--profile", "ci", "--workspace"];
-        run(workspace.cargo().args(tests).arg("--no-run"))?;
-        limit::within("the tests of the workspace", WORKSPACE_TIME_MAX, || {
-            run(workspace.cargo().args(tests))
-        })?;
+    match workspace_tests {
+        Some(mut tests) if args.no_clients => {
+            run(&mut tests)?;
+            Ok(true)
+        }
+        workspace_tests => clients::run(
+            workspace,
+            Wanted {
+                workspace_tests,
+                only: args.only.clone(),
+                original: args.original.clone(),
+                at_once: args.at_once,
+            },
+        ),
     }
-    if args.no_clients {
-        return Ok(true);
+}
+
+/// The command that runs the tests of the workspace, which are built now.
+fn workspace_tests(workspace: &Workspace) -> Result<Command> {
+    let cargo = workspace.cargo();
+    run(workspace.cargo().args(WORKSPACE_TESTS).arg("--no-run"))?;
+    let mut within = Command::new(std::env::current_exe()?);
+    within.current_dir(workspace.root());
+    within.args(["within", "--seconds", &WORKSPACE_SECONDS_MAX.to_string()]);
+    within.arg("--").arg(cargo.get_program());
+    for (name, value) in cargo.get_envs() {
+        within.env(name, value.unwrap_or_default());
     }
-    clients::run(workspace, args.only.as_deref(), original)
+    within.args(WORKSPACE_TESTS);
+    Ok(within)
 }

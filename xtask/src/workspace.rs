@@ -7,6 +7,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
+/// The tests of the workspace, in the profile in which all that is tested is built.
+pub(crate) const WORKSPACE_TESTS: [&str; 5] =
+    ["test", "--profile", "ci", "--workspace", "--locked"];
+
 /// The checkout that this program was compiled from.
 #[derive(Clone)]
 pub(crate) struct Workspace {
@@ -60,28 +64,29 @@ impl Workspace {
             .with_context(|| format!("cannot make a folder in {}", parent.display()))
     }
 
-    /// Builds the released programs for a measurement; see [`Workspace::binary`].
+    /// Builds `cloverleaf` and, beside it, the program that it starts for `bench` and `lab`, as
+    /// they are released, for a measurement; returns the path of the first. `CLOVERLEAF_BIN` names
+    /// one that is there already.
     pub(crate) fn release_binary(&self) -> Result<PathBuf> {
-        self.binary("release")
+        let packages = ["--package=cloverleaf", "--package=cloverleaf-workbench"];
+        self.binary(
+            "release",
+            &[&["build", "--release"], &packages[..]].concat(),
+        )
     }
 
-    /// Builds the programs in the profile of the tests; see [`Workspace::binary`].
+    /// Builds the same programs as the tests of the workspace do: any other choice of packages
+    /// would compile the engine once more, with other features.
     pub(crate) fn test_binary(&self) -> Result<PathBuf> {
-        self.binary("ci")
+        self.binary("ci", &[&WORKSPACE_TESTS[..], &["--no-run"]].concat())
     }
 
-    /// Builds `cloverleaf` and, beside it, the program that it starts for `bench` and `lab`, and
-    /// returns the path of the first. `CLOVERLEAF_BIN` names one that is there already.
-    fn binary(&self, profile: &str) -> Result<PathBuf> {
+    fn binary(&self, folder: &str, build: &[&str]) -> Result<PathBuf> {
         if let Some(path) = std::env::var_os("CLOVERLEAF_BIN") {
             return Ok(self.root.join(path));
         }
-        let packages = ["--package=cloverleaf", "--package=cloverleaf-workbench"];
-        run(self
-            .cargo()
-            .args(["build", "--profile", profile])
-            .args(packages))?;
-        Ok(self.target.join(profile).join("cloverleaf"))
+        run(self.cargo().args(build))?;
+        Ok(self.target.join(folder).join("cloverleaf"))
     }
 
     /// `cargo` in the root of the checkout.

@@ -3,7 +3,6 @@
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde_json::Value;
@@ -75,7 +74,7 @@ fn start(context: &Context, folder: &Path, flag: &str) -> Result<(Process, Socke
     let mut command = Command::new(context.clients.nsq_program("nsqadmin"));
     command.arg(format!("--http-address={address}")).arg(flag);
     let process = Process::start(&mut command, &folder.join("nsqadmin.out"))?;
-    wait::until("nsqadmin listens", Duration::from_secs(10), || {
+    wait::until("nsqadmin listens", wait::HANG, || {
         Ok(TcpStream::connect(address).is_ok())
     })?;
     Ok((process, address))

@@ -115,12 +115,9 @@ pub(super) fn crash(context: &Context, report: &mut Report) -> Result<()> {
 /// `cargo xtask crash-loop --protocol amqp`.
 pub(crate) fn crash_rounds(workspace: &Workspace, rounds: u32) -> Result<bool> {
     Clients::new(workspace).install(Tool::AmqpPython)?;
-    let mut report = Report {
-        group: "crash-loop",
-        ..Report::default()
-    };
+    let mut report = Report::new("crash-loop", false);
     crash_loop(&Context::ours(workspace)?, &mut report, rounds)?;
-    Ok(report.failed.is_empty())
+    Ok(report.is_good())
 }
 
 fn crash_loop(context: &Context, report: &mut Report, rounds: u32) -> Result<()> {
@@ -137,7 +134,7 @@ pub(super) fn restart(context: &Context, report: &mut Report) -> Result<()> {
 /// A full disk: what connections are told, and that nothing which was confirmed is lost.
 pub(super) fn disk(context: &Context, report: &mut Report) -> Result<()> {
     let folder = context.workspace.temp_folder("amqp-disk")?;
-    let Some(disk) = SmallDisk::for_group(context, report, folder.path())? else {
+    let Some(disk) = SmallDisk::for_group(report, folder.path())? else {
         return Ok(());
     };
     let mut program = python(context, "disk_full_test.py");

@@ -23,12 +23,9 @@ pub(super) fn drain(context: &Context, report: &mut Report) -> Result<()> {
 /// `cargo xtask crash-loop`.
 pub(crate) fn crash_rounds(workspace: &Workspace, rounds: u32) -> Result<bool> {
     Clients::new(workspace).install(Tool::Go)?;
-    let mut report = Report {
-        group: "crash-loop",
-        ..Report::default()
-    };
+    let mut report = Report::new("crash-loop", false);
     restarts(&Context::ours(workspace)?, &mut report, "KILL", rounds)?;
-    Ok(report.failed.is_empty())
+    Ok(report.is_good())
 }
 
 fn restarts(context: &Context, report: &mut Report, signal: &str, rounds: u32) -> Result<()> {

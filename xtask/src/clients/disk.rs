@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -16,15 +15,13 @@ use crate::workspace::output;
 const DISK_BYTES: usize = 64 << 20;
 /// What lies on it beside the broker's data, to be deleted when it is full.
 const BALLAST_BYTES: usize = 16 << 20;
-/// A broker that refuses to start says so in this time.
-const REFUSE_MAX: Duration = Duration::from_secs(5);
 
 pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
     let folder = context.workspace.temp_folder("disk")?;
     report.check("a second broker on the same folder", || {
         second_broker(context, folder.path())
     });
-    if !may_mount(context, report) {
+    if !may_mount(report) {
         return Ok(());
     }
     report.check("a read-only folder", || read_only(context, folder.path()));
@@ -64,7 +61,7 @@ fn refused_start(options: &Options) -> Result<String> {
 
 fn refused_start_logged(options: &Options, log: &Path) -> Result<String> {
     let mut process = crate::process::Process::start(&mut options.command(), log)?;
-    let status = process.wait(REFUSE_MAX)?;
+    let status = process.wait(wait::HANG)?;
     if status.success() {
         bail!("the broker ended with {status}");
     }
@@ -82,7 +79,7 @@ fn full(context: &Context, folder: &Path) -> Result<()> {
     left -= half;
 
     std::fs::remove_file(disk.ballast())?;
-    wait::until("publishing works again", Duration::from_secs(20), || {
+    wait::until("publishing works again", wait::HANG, || {
         // A refused MPUB closes its connection, as it does with nsqd.
         let mut producer = Connection::open(broker.tcp())?;
         producer.send(&batch(0))?;
@@ -138,15 +135,10 @@ fn consume(broker: &Broker, messages: usize) -> Result<()> {
 }
 
 /// Whether small disks can be mounted; if not, the group is skipped, or has failed in CI.
-fn may_mount(context: &Context, report: &mut Report) -> bool {
+fn may_mount(report: &mut Report) -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        let why = "only root can mount a small disk";
-        if context.ci {
-            report.fail("a full disk", why);
-        } else {
-            println!("SKIPPED {}: ****** {why} ******", report.group);
-        }
+        report.skip("a full disk", "only root can mount a small disk");
     }
     is_root
 }
@@ -159,14 +151,8 @@ pub(super) struct SmallDisk {
 
 impl SmallDisk {
     /// A disk in `folder`, or `None` where none can be mounted, which is then reported.
-    pub(super) fn for_group(
-        context: &Context,
-        report: &mut Report,
-        folder: &Path,
-    ) -> Result<Option<Self>> {
-        may_mount(context, report)
-            .then(|| Self::new(folder))
-            .transpose()
+    pub(super) fn for_group(report: &mut Report, folder: &Path) -> Result<Option<Self>> {
+        may_mount(report).then(|| Self::new(folder)).transpose()
     }
 
     fn new(folder: &Path) -> Result<Self> {

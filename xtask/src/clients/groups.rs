@@ -159,12 +159,6 @@ pub(super) const GROUPS: &[Group] = &[
         run: kafka::cross,
     },
     Group {
-        name: "kafka/nagle",
-        needs: &[Tool::KafkaPython, Tool::OldLibrdkafka],
-        original: None,
-        run: kafka::nagle,
-    },
-    Group {
         name: "kafka/crash",
         needs: &[Tool::KafkaPython],
         original: Some(Kind::Kafka),

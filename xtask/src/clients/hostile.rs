@@ -10,12 +10,13 @@ use anyhow::{Result, bail};
 use super::{Context, Report};
 use crate::broker::{Broker, Kind};
 use crate::nsq::{Connection, Frame, multi_publish_command, publish_command};
+use crate::wait;
 
 /// More than caches, buffers and what may be half received take (128 MiB, and one request beside),
 /// and much less than what is thrown at the broker.
 const RSS_BYTES_MAX: u64 = 400 << 20;
-/// How long a broker may take to drop a connection that it should drop.
-const CLOSE_MAX: Duration = Duration::from_secs(10);
+/// How long nothing may be taken until it counts as all that the broker takes.
+const QUIET: Duration = Duration::from_secs(1);
 /// Connections that are opened and closed.
 const CONNECTIONS: usize = 10_000;
 
@@ -303,7 +304,7 @@ fn half_sent(address: SocketAddr, peers: usize, head: &[u8]) -> Result<Vec<TcpSt
     }
     // Until the broker has taken nothing for a while.
     let mut quiet_since = Instant::now();
-    while quiet_since.elapsed() < Duration::from_secs(1) {
+    while quiet_since.elapsed() < QUIET {
         for (stream, left) in &mut streams {
             let most = (*left).min(piece.len());
             match stream.write(&piece[..most]) {
@@ -330,8 +331,8 @@ fn refused(connection: &mut Connection, code: &str, what: &str) -> Result<()> {
 }
 
 fn closed(connection: &mut Connection, what: &str) -> Result<()> {
-    if !connection.is_closed_within(CLOSE_MAX)? {
-        bail!("{what}: the connection is still open after {CLOSE_MAX:?}");
+    if !connection.is_closed_within(wait::HANG)? {
+        bail!("{what}: the connection is still open");
     }
     Ok(())
 }

@@ -105,33 +105,6 @@ pub(super) fn cross(context: &Context, report: &mut Report) -> Result<()> {
     python_script(context, report, &python, "cross_nsq_test.py")
 }
 
-/// The synchronous loop of a producer that leaves Nagle's algorithm on: with our quick ACK it does
-/// not stall, without it it does.
-pub(super) fn nagle(context: &Context, report: &mut Report) -> Result<()> {
-    let script = source(context, "python").join("seed_001_test.py");
-    for quick_ack in [true, false] {
-        let folder = context.workspace.temp_folder("nagle")?;
-        let mut options = context.options(folder.path())?;
-        options.tls = Some(context.tls_files());
-        options.more.push(format!("--quick-ack={quick_ack}"));
-        // What is measured waits for the network, not for a disk that may be slow.
-        options.durability = Some("kernel");
-        let broker = options.start()?;
-        for python in [
-            context.clients.kafka_python_program(),
-            context.clients.old_librdkafka_program(),
-        ] {
-            let mut command = context.with_addresses(Command::new(python), &broker);
-            command.arg(&script);
-            if !quick_ack {
-                command.env("NAGLE_STALLS", "1");
-            }
-            report.program(&mut command)?;
-        }
-    }
-    Ok(())
-}
-
 pub(super) fn crash(context: &Context, report: &mut Report) -> Result<()> {
     restarts(context, report, CRASH_ROUNDS)
 }
@@ -139,12 +112,9 @@ pub(super) fn crash(context: &Context, report: &mut Report) -> Result<()> {
 /// `cargo xtask crash-loop --protocol kafka`.
 pub(crate) fn crash_rounds(workspace: &Workspace, rounds: u32) -> Result<bool> {
     Clients::new(workspace).install(Tool::KafkaPython)?;
-    let mut report = Report {
-        group: "crash-loop",
-        ..Report::default()
-    };
+    let mut report = Report::new("crash-loop", false);
     restarts(&Context::ours(workspace)?, &mut report, rounds)?;
-    Ok(report.failed.is_empty())
+    Ok(report.is_good())
 }
 
 fn restarts(context: &Context, report: &mut Report, rounds: u32) -> Result<()> {
@@ -204,7 +174,7 @@ pub(super) fn compaction(context: &Context, report: &mut Report) -> Result<()> {
 
 pub(super) fn disk(context: &Context, report: &mut Report) -> Result<()> {
     let folder = context.workspace.temp_folder("kafka-disk")?;
-    let Some(disk) = SmallDisk::for_group(context, report, folder.path())? else {
+    let Some(disk) = SmallDisk::for_group(report, folder.path())? else {
         return Ok(());
     };
     let broker = disk.options(context)?.start()?;

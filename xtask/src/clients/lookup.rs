@@ -3,7 +3,6 @@
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Result, bail};
 
@@ -12,9 +11,6 @@ use crate::broker::{Broker, Kind, free_addresses};
 use crate::http;
 use crate::process::Process;
 use crate::wait;
-
-/// Registration is told at once; this is for a busy machine.
-const REGISTER_MAX: Duration = Duration::from_secs(10);
 
 pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
     let folder = context.workspace.temp_folder("lookup")?;
@@ -28,7 +24,7 @@ pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
         until_found(lookupd.http, "registered", Some(port))
     });
     report.check("a channel is registered", || {
-        wait::until("the channel is registered", REGISTER_MAX, || {
+        wait::until("the channel is registered", wait::HANG, || {
             let answer = http::get(lookupd.http, "/channels?topic=registered")?.json()?;
             Ok(answer["channels"][0] == "ch")
         })
@@ -65,7 +61,7 @@ impl Lookupd {
             .arg(format!("--tcp-address={tcp}"))
             .arg(format!("--http-address={http}"));
         let process = Process::start(&mut command, &folder.join("nsqlookupd.out"))?;
-        wait::until("nsqlookupd listens", REGISTER_MAX, || {
+        wait::until("nsqlookupd listens", wait::HANG, || {
             Ok(TcpStream::connect(tcp).is_ok() && TcpStream::connect(http).is_ok())
         })?;
         Ok(Self {
@@ -79,7 +75,7 @@ impl Lookupd {
 /// Waits until a lookup finds the topic at this TCP port, or at none.
 fn until_found(lookup: SocketAddr, topic: &str, port: Option<u16>) -> Result<()> {
     let what = format!("a lookup of {topic} finds port {port:?}");
-    wait::until(&what, REGISTER_MAX, || {
+    wait::until(&what, wait::HANG, || {
         let answer = http::get(lookup, &format!("/lookup?topic={topic}"))?;
         if answer.status == 404 {
             return Ok(port.is_none());

@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -47,7 +46,7 @@ pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
         concurrently(&broker, &mut published)
     });
     broker.terminate()?;
-    wait::until("the trace is complete", Duration::from_secs(10), || {
+    wait::until("the trace is complete", wait::HANG, || {
         let trace = std::fs::read_to_string(&trace)?;
         Ok(trace.contains("+++ exited") || count_answers(&trace) >= messages(&published))
     })?;

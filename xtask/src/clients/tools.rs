@@ -3,7 +3,6 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -12,9 +11,6 @@ use crate::broker::Broker;
 use crate::process::Process;
 use crate::wait;
 use crate::workspace::output;
-
-/// No tool takes longer for what is asked of it here.
-const TOOL_MAX: Duration = Duration::from_secs(30);
 
 pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
     let folder = context.workspace.temp_folder("tools")?;
@@ -77,11 +73,11 @@ fn to_file(context: &Context, broker: &Broker, folder: &Path) -> Result<()> {
         }
         Ok(found)
     };
-    wait::until("nsq_to_file has written all lines", TOOL_MAX, || {
+    wait::until("nsq_to_file has written all lines", wait::HANG, || {
         Ok(written()?.len() >= lines.len())
     })
     .with_context(|| process.log())?;
-    process.terminate(TOOL_MAX)?;
+    process.terminate(wait::HANG)?;
     let (mut found, mut sent) = (written()?, lines);
     found.sort();
     sent.sort();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Clients, module, module_copy, npm, pip, venv};
+use super::{Clients, lock, module, module_copy, npm, pip, venv};
 use crate::workspace::output;
 
 const PYTHON_PACKAGES: &[&str] = &[
@@ -215,6 +215,8 @@ pub(super) fn maven(packages: &[&str], to: &Path) -> Result<()> {
     }
     text.push_str("</dependencies></project>");
     std::fs::create_dir_all(to)?;
+    // Two that fill its repository at once would damage it.
+    let _lock = lock(&to.with_file_name("maven.lock"))?;
     let pom = to.with_extension("pom.xml");
     std::fs::write(&pom, text)?;
     let mut maven = Command::new("mvn");
