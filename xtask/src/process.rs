@@ -27,6 +27,9 @@ pub(crate) struct Usage {
     pub(crate) cpu_s: f64,
     /// Resident memory now, in bytes.
     pub(crate) rss_bytes: u64,
+    /// As much of it as is its own: without the pages of its program, which differ from one
+    /// profile to the other.
+    pub(crate) own_bytes: u64,
     /// The most resident memory so far, in bytes.
     pub(crate) rss_peak_bytes: u64,
 }
@@ -153,6 +156,7 @@ pub(crate) fn usage(pid: u32) -> Result<Usage> {
     Ok(Usage {
         cpu_s: ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
         rss_bytes: field("VmRSS:"),
+        own_bytes: field("RssAnon:"),
         rss_peak_bytes: field("VmHWM:"),
     })
 }

@@ -148,7 +148,7 @@ mod tests {
         let begun = Instant::now();
         let heard = listener.hear::<String>(Some(Duration::from_millis(100)));
         assert!(matches!(heard, Err(LineError::Silent)), "{heard:?}");
-        assert!(begun.elapsed() < Duration::from_secs(5));
+        assert!(begun.elapsed() < Duration::from_secs(60));
         drop((listener, _speaker));
         slow.join().unwrap();
     }

@@ -10,7 +10,7 @@ import (
 
 // checkMax is how long a check may take. Only what hangs takes so long; a machine that
 // is slow and busy does not decide.
-const checkMax = 300 * time.Second
+const checkMax = 1800 * time.Second
 
 type check struct {
 	name string

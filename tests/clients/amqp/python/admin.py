@@ -5,6 +5,8 @@ import os
 import urllib.parse
 import urllib.request
 
+from kit import PATIENCE_S
+
 ADMIN = os.environ.get("ADMIN", "127.0.0.1:8080")
 
 
@@ -13,7 +15,7 @@ def ask(path, method="GET", body=None):
     request = urllib.request.Request(f"http://{ADMIN}{path}", data=data, method=method)
     if data is not None:
         request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         text = answer.read()
     return json.loads(text) if text else None
 

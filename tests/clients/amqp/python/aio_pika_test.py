@@ -7,13 +7,13 @@ from aio_pika import DeliveryMode, ExchangeType, Message
 from aio_pika.exceptions import DeliveryError, ChannelPreconditionFailed, QueueEmpty
 from aio_pika.patterns import RPC, Master
 
-from kit import AMQP, check, main, name, same
+from kit import AMQP, PATIENCE_S, check, main, name, same
 
 URL = f"amqp://guest:guest@{AMQP}/%2F"
 
 
 async def connect(**more):
-    return await aio_pika.connect(URL, timeout=20, **more)
+    return await aio_pika.connect(URL, timeout=PATIENCE_S, **more)
 
 
 async def within(seconds, awaitable, what):
@@ -33,7 +33,7 @@ async def publish_and_consume():
                           content_type="text/plain", message_id="m", priority=3)
         confirmed = await channel.default_exchange.publish(message, queue.name)
         assert confirmed is not None, "it was not confirmed"
-        async with queue.iterator(timeout=10) as messages:
+        async with queue.iterator(timeout=PATIENCE_S) as messages:
             async for got in messages:
                 async with got.process():
                     same((got.body, got.headers, got.message_id, got.priority, got.content_type),
@@ -108,10 +108,10 @@ async def exchanges_and_their_bindings():
         for key, more in [("a.b", {}), ("a.b.c", {}), ("to.headers.now", {"x": "1"}),
                           ("to.headers.now", {"x": "2"})]:
             await topic.publish(Message(key.encode(), headers=more), key)
-        found = [(await queue.get(timeout=5, no_ack=True)).body for _ in range(2)]
+        found = [(await queue.get(timeout=PATIENCE_S, no_ack=True)).body for _ in range(2)]
         same(found, [b"a.b", b"to.headers.now"], "what came through")
         try:
-            await queue.get(timeout=5, no_ack=True)
+            await queue.get(timeout=PATIENCE_S, no_ack=True)
             raise AssertionError("more came through")
         except QueueEmpty:
             pass
@@ -182,7 +182,7 @@ async def a_transaction():
                 raise RuntimeError("undone")
         except RuntimeError:
             pass
-        same((await queue.get(timeout=5, no_ack=True)).body, b"kept", "the first")
+        same((await queue.get(timeout=PATIENCE_S, no_ack=True)).body, b"kept", "the first")
         same(await queue.get(fail=False, no_ack=True), None, "no other")
 
 

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 
-from kit import AMQP, check, main, name, same, told_of, wait_for
+from kit import AMQP, PATIENCE_S, check, main, name, same, told_of, wait_for
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 OWN = name("celery")
@@ -27,7 +27,6 @@ from amqp.exceptions import ConsumerCancelled  # noqa: E402
 from celery import chain, group  # noqa: E402
 from celery.exceptions import TaskRevokedError  # noqa: E402
 
-RESULT_S_MAX = 40
 
 
 @contextlib.contextmanager
@@ -48,7 +47,7 @@ def worker(queues, concurrency=2, pool="threads", **environment):
         return " ready." in pathlib.Path(log.name).read_text()
 
     try:
-        wait_for(ready, "the worker is ready", 40)
+        wait_for(ready, "the worker is ready")
         yield process
     except BaseException:
         print(tail(log), file=sys.stderr)
@@ -62,7 +61,7 @@ def worker(queues, concurrency=2, pool="threads", **environment):
                 pass
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(20)
+        process.wait()
         log.close()
 
 
@@ -77,26 +76,26 @@ def journal():
 @check
 def tasks_and_their_results():
     with worker(["default"]):
-        same(tasks.add.delay(2, 3).get(timeout=RESULT_S_MAX), 5, "one task")
+        same(tasks.add.delay(2, 3).get(timeout=PATIENCE_S), 5, "one task")
         results = [tasks.add.delay(n, n) for n in range(200)]
-        same([r.get(timeout=RESULT_S_MAX) for r in results], [2 * n for n in range(200)], "many")
+        same([r.get(timeout=PATIENCE_S) for r in results], [2 * n for n in range(200)], "many")
         try:
-            tasks.fail.delay().get(timeout=RESULT_S_MAX)
+            tasks.fail.delay().get(timeout=PATIENCE_S)
         except ValueError as error:
             same(str(error), "on purpose", "what the task raised")
         else:
             raise AssertionError("it did not fail")
-        same(tasks.succeeds_at_the_third_time.delay().get(timeout=RESULT_S_MAX), 2, "retries")
+        same(tasks.succeeds_at_the_third_time.delay().get(timeout=PATIENCE_S), 2, "retries")
         start = time.monotonic()
         result = tasks.add.apply_async((1, 1), countdown=1)
-        same(result.get(timeout=RESULT_S_MAX), 2, "with an eta")
+        same(result.get(timeout=PATIENCE_S), 2, "with an eta")
         assert time.monotonic() - start >= 0.95, "it came too early"
-        same(chain(tasks.add.s(1, 2), tasks.add.s(3), tasks.add.s(4))().get(timeout=RESULT_S_MAX),
+        same(chain(tasks.add.s(1, 2), tasks.add.s(3), tasks.add.s(4))().get(timeout=PATIENCE_S),
              10, "a chain")
-        same(group(tasks.add.s(n, 1) for n in range(20))().get(timeout=RESULT_S_MAX),
+        same(group(tasks.add.s(n, 1) for n in range(20))().get(timeout=PATIENCE_S),
              [n + 1 for n in range(20)], "a group")
         tasks.note.apply_async(("never",), queue=f"{OWN}.default", expires=-1)
-        same(tasks.add.delay(1, 2).get(timeout=RESULT_S_MAX), 3, "behind an expired task")
+        same(tasks.add.delay(1, 2).get(timeout=PATIENCE_S), 3, "behind an expired task")
         assert "never" not in journal(), "an expired task was run"
 
 
@@ -104,7 +103,7 @@ def tasks_and_their_results():
 def processes_in_the_place_of_threads():
     with worker(["default"], pool="prefork"):
         results = [tasks.add.delay(n, 1) for n in range(50)]
-        same([r.get(timeout=RESULT_S_MAX) for r in results], list(range(1, 51)), "results")
+        same([r.get(timeout=PATIENCE_S) for r in results], list(range(1, 51)), "results")
 
 
 @check
@@ -115,7 +114,7 @@ def tasks_of_higher_priority_come_first():
         tasks.note.apply_async((f"high {number}",), priority=9)
     with worker(["first"], concurrency=1):
         wait_for(lambda: sum(" " in line and line.split()[0] in ("low", "high")
-                             for line in journal()) == 10, "all are done", RESULT_S_MAX)
+                             for line in journal()) == 10, "all are done")
     found = [line for line in journal() if line.split()[0] in ("low", "high")]
     same(found, [f"{kind} {n}" for kind in ["high", "low"] for n in range(5)], "order")
 
@@ -124,11 +123,11 @@ def tasks_of_higher_priority_come_first():
 def a_task_that_is_acknowledged_late_outlives_its_worker():
     with worker(["late"], concurrency=1, pool="solo") as process:
         tasks.slow_late.delay("job", 3)
-        wait_for(lambda: "begin job False" in journal(), "it has begun", RESULT_S_MAX)
+        wait_for(lambda: "begin job False" in journal(), "it has begun")
         os.killpg(process.pid, signal.SIGKILL)
     assert "end job" not in journal(), "it ended before its worker was killed"
     with worker(["late"], concurrency=1, pool="solo"):
-        wait_for(lambda: "end job" in journal(), "another worker has done it", RESULT_S_MAX)
+        wait_for(lambda: "end job" in journal(), "another worker has done it")
     same([line for line in journal() if line.startswith("begin job")],
          ["begin job False", "begin job True"], "the second time it is marked as redelivered")
 
@@ -137,20 +136,20 @@ def a_task_that_is_acknowledged_late_outlives_its_worker():
 def remote_control_and_revoked_tasks():
     with worker(["default"], concurrency=1):
         control = tasks.app.control
-        replies = wait_for(lambda: control.ping(timeout=2), "a worker answers", 20)
+        replies = wait_for(lambda: control.ping(timeout=2), "a worker answers")
         same([list(reply.values()) for reply in replies], [[{"ok": "pong"}]], "answers")
-        registered = control.inspect(timeout=5).registered()
+        registered = wait_for(lambda: control.inspect(timeout=2).registered(), "it tells its tasks")
         assert "celery_tasks.add" in list(registered.values())[0], registered
         # A worker runs what it has begun: it must know before.
         known = celery.utils.uuid()
         control.revoke(known)
-        wait_for(lambda: known in str(control.inspect(timeout=2).revoked()), "it is known", 20)
+        wait_for(lambda: known in str(control.inspect(timeout=2).revoked()), "it is known")
         busy = tasks.sleep.delay(3)
         revoked = tasks.note.apply_async(
             ("revoked",), queue=f"{OWN}.default", task_id=known)
-        same(busy.get(timeout=RESULT_S_MAX), 3, "the task before it")
+        same(busy.get(timeout=PATIENCE_S), 3, "the task before it")
         try:
-            revoked.get(timeout=RESULT_S_MAX)
+            revoked.get(timeout=PATIENCE_S)
         except TaskRevokedError:
             pass
         else:
@@ -162,13 +161,13 @@ def remote_control_and_revoked_tasks():
 def quorum_queues_with_their_delayed_delivery():
     """Celery delays tasks of quorum queues in a chain of queues with dead letters."""
     script = ("import time, celery_tasks as t; start = time.monotonic(); "
-              "r = t.add.apply_async((2, 2), countdown=2); assert r.get(timeout=40) == 4; "
+              "r = t.add.apply_async((2, 2), countdown=2); assert r.get(timeout=600) == 4; "
               "took = time.monotonic() - start; assert took > 1.0, took; "
-              "assert t.add.delay(1, 2).get(timeout=40) == 3")
+              "assert t.add.delay(1, 2).get(timeout=600) == 3")
     with worker(["quorum"], CELERY_QUORUM="1"):
         done = subprocess.run(
-            [sys.executable, "-c", script], cwd=FOLDER, capture_output=True, text=True, timeout=90,
-            env={**os.environ, "CELERY_QUORUM": "1"})
+            [sys.executable, "-c", script], cwd=FOLDER, capture_output=True, text=True,
+            timeout=PATIENCE_S, env={**os.environ, "CELERY_QUORUM": "1"})
         assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -190,10 +189,10 @@ def events_of_workers():
         publisher = threading.Thread(target=work, daemon=True)
         publisher.start()
         try:
-            receiver.capture(limit=None, timeout=RESULT_S_MAX, wakeup=True)
+            receiver.capture(limit=None, timeout=PATIENCE_S, wakeup=True)
         finally:
             stop.set()
-            publisher.join(10)
+            publisher.join(PATIENCE_S)
         assert receiver.should_stop, seen
 
 
@@ -215,10 +214,10 @@ def kombu_by_itself():
                                  headers={"h": number}, compression="zlib", serializer="json",
                                  retry=True)
             while len(found) < 50:
-                connection.drain_events(timeout=20)
+                connection.drain_events(timeout=PATIENCE_S)
         simple = connection.SimpleQueue(name("queue"))
         simple.put("one")
-        message = simple.get(timeout=20)
+        message = simple.get(timeout=PATIENCE_S)
         same(message.payload, "one", "a simple queue")
         message.ack()
         same(simple.qsize(), 0, "left")

@@ -57,12 +57,12 @@ def a_wrong_virtual_host():
 
 @check
 def heartbeats_keep_a_quiet_connection():
-    with connected(heartbeat=1) as connection:
+    with connected(heartbeat=3) as connection:
         on = connection.channel()
         title = queue(on)
         consumer = Consumer(on, title)
         start = time.monotonic()
-        while time.monotonic() - start < 5:
+        while time.monotonic() - start < 9:
             connection.process_data_events(time_limit=0.5)
         assert connection.is_open, "the broker has closed it"
         publish(on, title, b"still there")
@@ -79,9 +79,9 @@ def missed_heartbeats_end_a_connection():
         get(silent.channel(), title, auto_ack=False)
         # It says nothing any more: after two intervals and a little the message is back.
         start = time.monotonic()
-        got = wait_for(lambda: on.basic_get(title, auto_ack=True)[0], "the message is back", 15)
+        got = wait_for(lambda: on.basic_get(title, auto_ack=True)[0], "the message is back")
         took = time.monotonic() - start
-        assert got.redelivered and 1.5 < took < 12, f"back after {took:.1f} s"
+        assert got.redelivered and took > 1.5, f"back after {took:.1f} s"
         on.queue_delete(title)
 
 

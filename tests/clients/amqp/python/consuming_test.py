@@ -4,8 +4,9 @@ import threading
 
 import admin
 from kit import (
-    ORIGINAL, Consumer, Skip, channel, check, connected, consumers, count, drain, get, main, name,
-    parameters, pika, publish, pump, queue, refused, same, settled, until_refused, wait_for,
+    ORIGINAL, PATIENCE_S, Consumer, Skip, channel, check, connected, consumers, count, drain, get,
+    main, name, parameters, pika, publish, pump, queue, refused, same, settled, until_refused,
+    wait_for,
 )
 
 
@@ -127,7 +128,7 @@ def a_closed_channel_gives_back_what_it_holds():
         consumer.ack(consumer.got[10])
         consumer.ack(consumer.got[49])
         other.close()
-        wait_for(lambda: count(on, title) == 98, "98 are back", 10)
+        wait_for(lambda: count(on, title) == 98, "98 are back")
         expected = [body for n, body in enumerate(numbers(100)) if n not in (10, 49)]
         found = [get(on, title) for _ in range(98)]
         same([got.body for got in found], expected, "in order")
@@ -145,7 +146,7 @@ def a_lost_connection_gives_back_what_it_holds():
         consumer.wait(10)
         # The socket is closed without a word.
         lost._impl._transport._sock.close()
-        wait_for(lambda: count(on, title) == 10, "all are back", 20)
+        wait_for(lambda: count(on, title) == 10, "all are back")
         same(drain(on, title), numbers(10), "in order")
         on.queue_delete(title)
 
@@ -229,7 +230,7 @@ def basic_get():
         consumer.wait(2)
         same(on.basic_get(title), (None, None, None), "a consumer has the others")
         on.basic_nack(0, multiple=True)
-        wait_for(lambda: pump(on, seconds=0.05) or len(consumer.got) == 5, "all come to it", 10)
+        wait_for(lambda: pump(on, seconds=0.05) or len(consumer.got) == 5, "all come to it")
     with refused(404, "NOT_FOUND - no queue 'missing' in vhost '/'"), channel() as on:
         on.basic_get("missing")
 
@@ -312,7 +313,7 @@ def consumers_hear_that_their_queue_is_gone():
         publish(on, title, b"held")
         consumer.wait(1)
         other.queue_delete(title)
-        wait_for(lambda: pump(on, seconds=0.05) or cancelled, "it is told", 10)
+        wait_for(lambda: pump(on, seconds=0.05) or cancelled, "it is told")
         same(cancelled, [consumer.tag], "cancelled consumers")
         # What it held can be acknowledged, though there is nobody to hear it.
         consumer.ack(consumer.got[0])
@@ -392,10 +393,10 @@ def ten_consumers_on_ten_connections():
             worker.start()
         with channel() as fast:
             publish(fast, title, *numbers(total))
-        wait_for(lambda: len(found) >= total, "all have come", 40)
+        wait_for(lambda: len(found) >= total, "all have come")
         stop.set()
         for worker in workers:
-            worker.join(20)
+            worker.join(PATIENCE_S)
         same(sorted(found), list(range(total)), "each of them once")
         same(count(out, title), 0, "left")
         out.queue_delete(title)

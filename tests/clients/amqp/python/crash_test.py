@@ -17,12 +17,12 @@ command = sys.argv[4:]
 del sys.argv[1:]
 
 from kit import (  # noqa: E402
-    PERSISTENT, channel, check, connected, main, name, pika, same, wait_for,
+    PATIENCE_S, PERSISTENT, channel, check, connected, main, name, pika, same, wait_for,
 )
 from own_broker import Broker  # noqa: E402
 
 harness.BROKER = kit.AMQP
-harness.CHECK_S_MAX = 300 + 30 * rounds
+harness.CHECK_S_MAX += 60 * rounds
 # Of a connection that the broker leaves, and of a broker that is not there yet.
 GONE = (pika.exceptions.AMQPError, pika.exceptions.AMQPConnectionError, OSError, AssertionError)
 IN_FLIGHT_MAX = 300
@@ -109,19 +109,19 @@ def crash(mode, arguments=None):
         publishing, consuming = Publishing(title, mode), Consuming(title)
         for _ in range(rounds):
             had, read = len(publishing.confirmed), len(consuming.got)
-            wait_for(lambda: len(publishing.confirmed) > had + 500, "messages are confirmed", 90)
-            wait_for(lambda: len(consuming.got) > read + 100, "messages are consumed", 90)
+            wait_for(lambda: len(publishing.confirmed) > had + 500, "messages are confirmed")
+            wait_for(lambda: len(consuming.got) > read + 100, "messages are consumed")
             time.sleep(random.uniform(0, 0.3))
             broker.kill()
             broker.start()
         had = len(publishing.confirmed)
-        wait_for(lambda: len(publishing.confirmed) > had + 500, "messages flow at last", 90)
+        wait_for(lambda: len(publishing.confirmed) > had + 500, "messages flow at last")
         publishing.stop.set()
-        publishing.join(60)
+        publishing.join(PATIENCE_S)
         assert not publishing.is_alive(), "some are never confirmed"
         missing = wait_for_all(publishing, consuming)
         consuming.stop.set()
-        consuming.join(20)
+        consuming.join(PATIENCE_S)
         same(sorted(missing)[:5], [], "confirmed messages that were lost")
         same(sorted(publishing.refused)[:5], [], "messages that were refused")
         check_order(consuming.got)
@@ -134,7 +134,7 @@ def wait_for_all(publishing, consuming):
     had, since = len(consuming.got), time.monotonic()
     while True:
         missing = publishing.confirmed - {number for number, _ in list(consuming.got)}
-        if not missing or time.monotonic() - since > 10:
+        if not missing or time.monotonic() - since > PATIENCE_S:
             return missing
         if len(consuming.got) > had:
             had, since = len(consuming.got), time.monotonic()

@@ -8,8 +8,8 @@ import os
 import urllib.request
 
 from kit import (
-    PERSISTENT, Consumer, channel, check, count, drain, exchange, get, main, name, pika, publish,
-    pump, queue, same, wait_for,
+    PATIENCE_S, PERSISTENT, Consumer, channel, check, count, drain, exchange, get, main, name,
+    pika, publish, pump, queue, same, wait_for,
 )
 
 import nsq
@@ -21,7 +21,7 @@ NSQ_TCP = os.environ["NSQ_TCP"]
 
 def post(path, body=b""):
     request = urllib.request.Request(f"http://{NSQ_HTTP}{path}", data=body, method="POST")
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         same(answer.status, 200, path)
 
 
@@ -146,7 +146,7 @@ async def publishes_come_to_an_nsq_channel():
         reader = nsq.Reader(topic=title, channel="ch", message_handler=handle,
                             nsqd_tcp_addresses=[NSQ_TCP], max_in_flight=50)
         try:
-            await asyncio.wait_for(enough.wait(), 30)
+            await asyncio.wait_for(enough.wait(), PATIENCE_S)
         finally:
             reader.close()
         same(sorted(bodies), sorted(sent), "bodies in NSQ")
@@ -161,7 +161,7 @@ def a_topic_that_is_deleted_takes_its_queue_along():
         on.add_on_cancel_callback(lambda frame: cancelled.append(frame.method.consumer_tag))
         consuming = Consumer(on, title)
         post(f"/topic/delete?topic={title}")
-        wait_for(lambda: pump(on, seconds=0.05) or cancelled, "the consumer is told", 20)
+        wait_for(lambda: pump(on, seconds=0.05) or cancelled, "the consumer is told")
         same(cancelled, [consuming.tag], "cancelled")
         same(on.queue_declare(title, durable=True).method.message_count, 0, "a new one is empty")
         same(count(on, title), 0, "messages")

@@ -3,8 +3,8 @@
 import time
 
 from kit import (
-    Consumer, channel, check, count, drain, exchange, get, main, name, publish, pump, queue, same,
-    settled, wait_for,
+    PATIENCE_S, Consumer, channel, check, count, drain, exchange, get, main, name, publish, pump,
+    queue, same, settled, wait_for,
 )
 
 
@@ -129,7 +129,7 @@ def a_circle_without_a_rejection_ends():
         queue(on, {**again, "x-dead-letter-routing-key": first}, queue=second)
         publish(on, first, b"body")
         # Who asks one queue after the other may miss it on its way: so they have to stay empty.
-        deadline, empty_since = time.monotonic() + 20, time.monotonic()
+        deadline, empty_since = time.monotonic() + PATIENCE_S, time.monotonic()
         while time.monotonic() < empty_since + 1:
             left = count(on, first), count(on, second)
             if left != (0, 0):
@@ -170,7 +170,7 @@ def many_at_once():
         consumer = Consumer(on, title)
         got = consumer.wait(2000)
         on.basic_nack(got[-1].method.delivery_tag, multiple=True, requeue=False)
-        wait_for(lambda: count(on, dead) == 2000, "all are there", 20)
+        wait_for(lambda: count(on, dead) == 2000, "all are there")
         same(drain(on, dead), sent, "in order")
 
 

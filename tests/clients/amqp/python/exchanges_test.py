@@ -307,7 +307,7 @@ def mandatory_messages_without_a_queue_come_back():
         on.basic_publish(through, "unknown", b"body", properties, mandatory=True)
         on.basic_publish(through, "unknown", b"dropped")
         on.basic_publish(through, "known", b"routed", mandatory=True)
-        wait_for(lambda: pump(on, seconds=0.05) or returned, "the message comes back", 10)
+        wait_for(lambda: pump(on, seconds=0.05) or returned, "the message comes back")
         pump(on)
         same(len(returned), 1, "messages that came back")
         method, properties, body = returned[0]

@@ -8,8 +8,8 @@ import time
 
 import raw
 from kit import (
-    ORIGINAL, PERSISTENT, Consumer, Skip, address, channel, check, count, main, name, publish, pump,
-    queue, same, wait_for,
+    ORIGINAL, PATIENCE_S, PERSISTENT, Consumer, Skip, address, channel, check, count, main, name,
+    publish, pump, queue, same, wait_for,
 )
 from raw import BODY, CONTENT_HEADER, HEADER, HEARTBEAT, METHOD, Wire
 
@@ -22,12 +22,11 @@ HALF_SENT_MAX = 1_000_000_000
 
 
 class Healthy(threading.Thread):
-    """Publishes, waits for the confirm, consumes; remembers the slowest turn."""
+    """Publishes, waits for the confirm, consumes."""
 
     def __init__(self):
         super().__init__(daemon=True)
         self.turns = 0
-        self.slowest = 0
         self.error = None
         self.stop = threading.Event()
         self.start()
@@ -38,37 +37,39 @@ class Healthy(threading.Thread):
                 title = queue(on)
                 consumer = Consumer(on, title)
                 while not self.stop.is_set():
-                    start = time.monotonic()
                     publish(on, title, b"%d" % self.turns, delivery_mode=PERSISTENT)
                     got = consumer.wait(self.turns + 1)[-1]
                     same(got.body, b"%d" % self.turns, "what the healthy client got")
                     consumer.ack(got)
                     self.turns += 1
-                    self.slowest = max(self.slowest, time.monotonic() - start)
         except Exception as error:
             self.error = error
 
-    def finish(self):
+    def goes_on(self):
         had = self.turns
         wait_for(lambda: self.error or self.turns > had + 20, "the healthy client goes on")
+
+    def finish(self):
+        self.goes_on()
         self.stop.set()
-        self.join(20)
+        self.join(PATIENCE_S)
         assert self.error is None, f"the healthy client: {self.error!r}"
-        assert self.slowest < 10, f"the healthy client waited {self.slowest:.1f} s"
 
 
 def beside_a_healthy_one(function):
+    """A generator yields where it is at its worst: there the healthy one has to go on."""
     def run():
         healthy = Healthy()
-        function()
+        for _ in function() or ():
+            healthy.goes_on()
         healthy.finish()
     run.__name__ = function.__name__
     return check(run)
 
 
 def connect():
-    stream = socket.create_connection(address(), 10)
-    stream.settimeout(raw.CLOSE_S_MAX)
+    stream = socket.create_connection(address(), PATIENCE_S)
+    stream.settimeout(PATIENCE_S)
     return stream
 
 
@@ -118,7 +119,7 @@ def every_beginning_of_a_dialogue():
         stream = connect()
         for byte in whole:
             stream.sendall(bytes([byte]))
-        wait_for(lambda: count_of(on, "half"), "the message is there", 10)
+        wait_for(lambda: count_of(on, "half"), "the message is there")
         on.queue_delete("half")
     stream.close()
 
@@ -265,7 +266,7 @@ def two_thousand_channels_with_a_consumer_each():
             assert found is not None, "the broker has closed"
             deliveries += found[1] == (60, 60)
         wire.close()
-        wait_for(lambda: count(on, title) == 2047, "all are back", 20)
+        wait_for(lambda: count(on, title) == 2047, "all are back")
         on.queue_delete(title)
 
 
@@ -297,6 +298,7 @@ def half_contents():
                 # It was closed, which is an answer as good as any.
                 pass
     print(f"        {sent >> 20} MB were taken of {HALF_PEERS} half contents")
+    yield
     for wire, _ in wires:
         wire.close()
 
@@ -324,7 +326,7 @@ def a_consumer_that_never_acknowledges():
         thousand = raw.message(1, title, b"x" * 100) * 1000
         for _ in range(total // 1000):
             wire.send(thousand)
-        wait_for(lambda: count(on, title) == total, "all are there", 30)
+        wait_for(lambda: count(on, title) == total, "all are there")
         wire.send(raw.basic_consume(1, title, "greedy", bits=0))
         got = 0
         while got < total:
@@ -333,7 +335,7 @@ def a_consumer_that_never_acknowledges():
             got += found[1] == (60, 60)
         same(count(on, title), 0, "ready")
         wire.close()
-        wait_for(lambda: count(on, title) == total, "all are back", 30)
+        wait_for(lambda: count(on, title) == total, "all are back")
         on.queue_delete(title)
 
 
@@ -348,7 +350,7 @@ def a_consumer_that_never_reads():
         for _ in range(1500):
             publish(on, title, body)
         wire.close()
-        wait_for(lambda: count(on, title) == 1500, "all are back", 30)
+        wait_for(lambda: count(on, title) == 1500, "all are back")
         on.queue_delete(title)
 
 
@@ -403,7 +405,7 @@ def missed_heartbeats():
     start = time.monotonic()
     wire.is_closed()
     took = time.monotonic() - start
-    assert 1.5 < took < 8, f"closed after {took:.1f} s of silence with a heartbeat of 1 s"
+    assert took > 1.5, f"closed after {took:.1f} s of silence with a heartbeat of 1 s"
 
 
 @check

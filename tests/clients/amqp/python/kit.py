@@ -19,7 +19,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "kafka" / "pyt
 import pika  # noqa: E402
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker  # noqa: E402
 
-from harness import Skip, check, main, name, same, wait_for  # noqa: E402, F401
+from harness import PATIENCE_S, Skip, check, main, name, same, wait_for  # noqa: E402, F401
 
 AMQP = os.environ.get("AMQP", "127.0.0.1:5672")
 ORIGINAL = os.environ.get("AMQP_ORIGINAL") == "1"
@@ -27,8 +27,6 @@ ORIGINAL = os.environ.get("AMQP_ORIGINAL") == "1"
 PERSISTENT = 2
 # How long a check looks on when nothing more may come.
 QUIET_S = 0.3
-# In this time comes what comes at all.
-COMES_S_MAX = 20
 
 Got = collections.namedtuple("Got", "method properties body")
 
@@ -40,7 +38,7 @@ def address():
 
 def parameters(user="guest", password="guest", vhost="/", **more):
     host, port = address()
-    more = {"socket_timeout": 20, "blocked_connection_timeout": 60, **more}
+    more = {"socket_timeout": PATIENCE_S, "blocked_connection_timeout": PATIENCE_S, **more}
     login = pika.PlainCredentials(user, password)
     return pika.ConnectionParameters(host, port, vhost, login, **more)
 
@@ -104,7 +102,7 @@ def get(on, title, auto_ack=True):
     def one():
         method, properties, body = on.basic_get(title, auto_ack=auto_ack)
         return method and Got(method, properties, body)
-    return wait_for(one, f"{title} has a message", COMES_S_MAX)
+    return wait_for(one, f"{title} has a message")
 
 
 def told_of(title):
@@ -114,7 +112,7 @@ def told_of(title):
         return "not asked for"
     path = f"http://{admin}/api/topics/{urllib.parse.quote(title, safe='')}"
     try:
-        with urllib.request.urlopen(path, timeout=5) as answer:
+        with urllib.request.urlopen(path, timeout=PATIENCE_S) as answer:
             return answer.read().decode()
     except OSError as error:
         return str(error)
@@ -151,7 +149,7 @@ def pump(*channels, seconds=QUIET_S):
 
 def settled(found, expected, what, *channels):
     """Works until `found()` is what is expected, and looks on for a while whether it stays so."""
-    deadline = time.monotonic() + COMES_S_MAX
+    deadline = time.monotonic() + PATIENCE_S
     while found() != expected and time.monotonic() < deadline:
         pump(*channels, seconds=0.02)
     pump(*channels)
@@ -160,7 +158,7 @@ def settled(found, expected, what, *channels):
 
 def until_refused(*channels):
     """Works until the broker closes one of them, which raises, or has had time enough for that."""
-    pump(*channels, seconds=COMES_S_MAX)
+    pump(*channels, seconds=PATIENCE_S)
 
 
 class Consumer:
@@ -182,13 +180,13 @@ class Consumer:
     def bodies(self):
         return [got.body for got in self.got]
 
-    def wait(self, number, seconds=20):
+    def wait(self, number):
         """Works until it has so many messages, and returns all that it has."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + PATIENCE_S
         while len(self.got) < number:
             self.channel.connection.process_data_events(time_limit=0.05)
             assert time.monotonic() < deadline, (
-                f"waited {seconds} s in vain for {number} messages; {len(self.got)} came;"
+                f"waited in vain for {number} messages; {len(self.got)} came;"
                 f" {self._why()}")
         return self.got
 

@@ -61,7 +61,7 @@ def one_message_to_a_thousand_queues():
             on.queue_bind(title(number), through)
         publish(on, "", b"to all", through=through, delivery_mode=PERSISTENT)
         for number in range(0, 1000, 37):
-            wait_for(lambda: count(on, title(number)) == 1, "it has come", 10)
+            wait_for(lambda: count(on, title(number)) == 1, "it has come")
         on.exchange_delete(through)
 
 

@@ -125,7 +125,7 @@ def an_auto_delete_queue_goes_with_its_last_consumer():
         on.queue_declare(title, auto_delete=True)
         publish(on, title, b"waits for a first consumer")
         one, two = Consumer(on, title, auto_ack=True), Consumer(on, title, auto_ack=True)
-        wait_for(lambda: pump(on, seconds=0.05) or one.got + two.got, "it is delivered", 10)
+        wait_for(lambda: pump(on, seconds=0.05) or one.got + two.got, "it is delivered")
         on.basic_cancel(one.tag)
         same(consumers(on, title), 1, "consumers left")
         on.basic_cancel(two.tag)
@@ -154,7 +154,7 @@ def purge_and_delete():
         with refused(406, f"PRECONDITION_FAILED - queue '{title}' in vhost '/' in use"):
             connection.channel().queue_delete(title, if_unused=True)
         consumer.channel.close()
-        wait_for(lambda: count(on, title) == 2, "both are back", 10)
+        wait_for(lambda: count(on, title) == 2, "both are back")
         same(on.queue_delete(title, if_unused=True).method.message_count, 2, "deleted with it")
         same(on.queue_delete(title).method.message_count, 0, "it is no error to delete nothing")
         with refused(404, f"NOT_FOUND - no queue '{title}' in vhost '/'"):
@@ -182,11 +182,11 @@ def messages_of_a_queue_live_as_long_as_it_says():
         start = time.monotonic()
         publish(on, title, b"1", b"2")
         same(count(on, title), 2, "at first")
-        wait_for(lambda: count(on, dead) == 2, "both are dead", 20)
+        wait_for(lambda: count(on, dead) == 2, "both are dead")
         took = time.monotonic() - start
         first, second = get(on, dead), get(on, dead)
         same((first.body, second.body), (b"1", b"2"), "in order")
-        assert 4.9 < took < 20, f"they lived {took:.2f} s"
+        assert took > 4.9, f"they lived {took:.2f} s"
         entry = death(first)
         same((entry["reason"], entry["queue"], entry["count"]), ("expired", title, 1), "x-death")
         same(count(on, title), 0, "left")
@@ -205,7 +205,7 @@ def a_message_lives_as_long_as_it_says():
         # One without delay to a queue without consumer is gone at once.
         plain = queue(on)
         publish(on, plain, b"never seen", expiration="0")
-        wait_for(lambda: count(on, plain) == 0, "it has gone", 5)
+        wait_for(lambda: count(on, plain) == 0, "it has gone")
     for wrong in ["soon", "-1", "1.5", ""]:
         with refused(406, f"invalid expiration '{wrong}'"), channel() as on:
             publish(on, queue(on), b"wrong", expiration=wrong)
@@ -243,18 +243,18 @@ def an_unused_queue_expires():
     title = name("queue")
     with connected() as connection:
         on = connection.channel()
-        on.queue_declare(title, arguments={"x-expires": 3000})
+        on.queue_declare(title, arguments={"x-expires": 10_000})
         consumer = Consumer(on, title)
-        pump(on, seconds=6)
+        pump(on, seconds=12)
         same(consumers(on, title), 1, "a consumer keeps it")
         on.basic_cancel(consumer.tag)
         for _ in range(4):
-            pump(on, seconds=1.2)
+            pump(on, seconds=3)
             on.basic_get(title)  # so does a look into it
         with refused(404, f"no queue '{title}' in vhost '/'"):
-            for _ in range(4):
+            for _ in range(20):
                 # A declaration would keep it, too.
-                pump(on, seconds=5)
+                pump(on, seconds=12)
                 connection.channel().queue_declare(title, passive=True)
 
 

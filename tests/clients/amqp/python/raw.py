@@ -3,13 +3,11 @@
 import socket
 import struct
 
-from kit import address
+from kit import PATIENCE_S, address
 
 HEADER = b"AMQP\x00\x00\x09\x01"
 METHOD, CONTENT_HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 CONNECTION_CLOSE, CHANNEL_CLOSE = (10, 50), (20, 40)
-# A broker that drops a connection does so in this time.
-CLOSE_S_MAX = 20
 
 
 def short(text):
@@ -75,7 +73,7 @@ class Wire:
 
     def __init__(self, opened=True, channels=1, **tuned):
         self.stream = socket.create_connection(address(), 20)
-        self.stream.settimeout(CLOSE_S_MAX)
+        self.stream.settimeout(PATIENCE_S)
         self.read = b""
         self.taken = 0
         if opened:
@@ -104,7 +102,7 @@ class Wire:
             except ConnectionResetError:
                 piece = b""
             except TimeoutError:
-                raise AssertionError(f"the broker neither answers nor closes in {CLOSE_S_MAX} s")
+                raise AssertionError("the broker neither answers nor closes")
             if not piece:
                 return None
             self.read, self.taken = self.read[self.taken:] + piece, 0

@@ -6,7 +6,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.helpers import create_ssl_context
 
-from harness import BROKER, TLS, TLS_CA, Skip, check, main, name, same
+from harness import BROKER, PATIENCE_S, TLS, TLS_CA, Skip, check, main, name, same
 
 
 async def create(partitions=1):
@@ -33,7 +33,7 @@ async def consume(topic, count, **settings):
     consumer = AIOKafkaConsumer(topic, **settings)
     await consumer.start()
     try:
-        return [await asyncio.wait_for(consumer.getone(), 20) for _ in range(count)]
+        return [await asyncio.wait_for(consumer.getone(), PATIENCE_S) for _ in range(count)]
     finally:
         await consumer.stop()
 
@@ -84,7 +84,7 @@ async def a_group_commits_and_goes_on():
     consumer = AIOKafkaConsumer(topic, **settings)
     await consumer.start()
     for _ in range(8):
-        await asyncio.wait_for(consumer.getone(), 20)
+        await asyncio.wait_for(consumer.getone(), PATIENCE_S)
     partition = TopicPartition(topic, 0)
     await consumer.commit({partition: 8})
     same(await consumer.committed(partition), 8, "committed")
@@ -116,7 +116,7 @@ async def seek_and_ends():
     same(await consumer.end_offsets([partition]), {partition: 30}, "end")
     consumer.assign([partition])
     consumer.seek(partition, 25)
-    same((await asyncio.wait_for(consumer.getone(), 20)).value, b"25", "after a seek")
+    same((await asyncio.wait_for(consumer.getone(), PATIENCE_S)).value, b"25", "after a seek")
     await consumer.stop()
 
 

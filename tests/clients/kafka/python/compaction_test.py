@@ -9,7 +9,7 @@ import time
 from confluent_kafka import TopicPartition
 
 import confluent_kit
-from harness import check, main, same, wait_for
+from harness import PATIENCE_S, check, main, same, wait_for
 
 # Segments of one MiB are the smallest that Kafka 4 takes; values do not compress.
 VALUE_BYTES = 30_000
@@ -43,12 +43,12 @@ def write(topic, keys, number):
 def read_from_start(topic):
     client = confluent_kit.consumer()
     at = TopicPartition(topic, 0, 0)
-    _, end = client.get_watermark_offsets(at, timeout=30)
+    _, end = client.get_watermark_offsets(at, timeout=PATIENCE_S)
     client.assign([at])
     messages = []
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while client.position([at])[0].offset < end:
-        assert time.monotonic() < deadline, f"{client.position([at])[0].offset} of {end} in 60 s"
+        assert time.monotonic() < deadline, f"{client.position([at])[0].offset} of {end}"
         for message in client.consume(100, 0.1):
             assert message.error() is None, message.error()
             messages.append(message)
@@ -81,7 +81,7 @@ def old_values_go_and_the_newest_stay():
         assert all(len(m.value()) > VALUE_BYTES for m in newest.values())
         return len(messages) == KEYS
 
-    wait_for(newest_only, "each key has one value", 120)
+    wait_for(newest_only, "each key has one value")
     rest = []
     while len({m.key() for m in rest if m.key() in places and number_of(m) == ROUNDS - 1}) < KEYS:
         rest += confluent_kit.read(follower, 1)
@@ -114,7 +114,7 @@ def a_tombstone_is_seen_and_then_goes():
             states.append(now)
         return now == []
 
-    wait_for(is_gone, "the tombstone is gone", 200)
+    wait_for(is_gone, "the tombstone is gone")
     # False: the value, True: its tombstone. The value never comes without the tombstone.
     same([s for s in states if s not in ([False, True], [True], [])], [], "other states")
     same(states[-2:], [[True], []], "the tombstone alone, then nothing")

@@ -8,20 +8,20 @@ from confluent_kafka.admin import (
     ResourceType)
 
 from confluent_kit import KEPT, Member, admin, consumer, create, produce_all, read, read_topic
-from harness import check, main, name, same, wait_for
+from harness import PATIENCE_S, check, main, name, same, wait_for
 
 
 def done(futures):
     """The results of some futures, by key."""
     if isinstance(futures, dict):
-        return {key: future.result(timeout=20) for key, future in futures.items()}
-    return futures.result(timeout=20)
+        return {key: future.result(timeout=PATIENCE_S) for key, future in futures.items()}
+    return futures.result(timeout=PATIENCE_S)
 
 
 def refused(futures, code, what):
     for future in futures.values():
         try:
-            future.result(timeout=20)
+            future.result(timeout=PATIENCE_S)
         except KafkaException as problem:
             error = problem.args[0]
             same(error.name(), KafkaError(code).name(), what)
@@ -42,13 +42,22 @@ def alter(client, topic, *entries):
     return client.incremental_alter_configs([resource])
 
 
+def listed(client, topic=None):
+    return client.list_topics(topic, timeout=PATIENCE_S)
+
+
+def ends(client, topic):
+    """The first and the next offset of partition 0."""
+    return client.get_watermark_offsets(TopicPartition(topic, 0), timeout=PATIENCE_S)
+
+
 @check
 def topics_are_made_and_deleted():
     client = admin()
     topics = [name() for _ in range(3)]
     done(client.create_topics([NewTopic(topic, num_partitions=3) for topic in topics]))
-    wait_for(lambda: set(topics) <= set(client.list_topics(timeout=10).topics), "they are there")
-    found = client.list_topics(topics[0], timeout=10).topics[topics[0]]
+    wait_for(lambda: set(topics) <= set(listed(client).topics), "they are there")
+    found = listed(client, topics[0]).topics[topics[0]]
     same(sorted(found.partitions), [0, 1, 2], "partitions")
     same([p.replicas for p in found.partitions.values()], [[1]] * 3, "replicas")
     again = client.create_topics([NewTopic(topics[0], 1)])
@@ -56,7 +65,7 @@ def topics_are_made_and_deleted():
     refused(client.create_topics([NewTopic("no good!", 1)]), KafkaError.TOPIC_EXCEPTION, "name")
     refused(client.create_topics([NewTopic(name(), 0)]), KafkaError.INVALID_PARTITIONS, "none")
     done(client.delete_topics(topics))
-    wait_for(lambda: not set(topics) & set(client.list_topics(timeout=10).topics), "they are gone")
+    wait_for(lambda: not set(topics) & set(listed(client).topics), "they are gone")
     refused(client.delete_topics([name()]), KafkaError.UNKNOWN_TOPIC_OR_PART, "an unknown one")
 
 
@@ -64,7 +73,7 @@ def topics_are_made_and_deleted():
 def validate_only_makes_nothing():
     client, topic = admin(), name()
     done(client.create_topics([NewTopic(topic, 1)], validate_only=True))
-    same(topic in client.list_topics(timeout=10).topics, False, "made")
+    same(topic in listed(client).topics, False, "made")
 
 
 @check
@@ -82,7 +91,7 @@ def partitions_are_added():
     client, topic = admin(), create(partitions=2)
     produce_all(topic, [{"value": b"before", "partition": 1}])
     done(client.create_partitions([NewPartitions(topic, 5)]))
-    wait_for(lambda: len(client.list_topics(topic, timeout=10).topics[topic].partitions) == 5, "5")
+    wait_for(lambda: len(listed(client, topic).topics[topic].partitions) == 5, "5")
     produce_all(topic, [{"value": b"after", "partition": 4}])
     got = {m.value() for m in read_topic(topic, 2, partitions=5)}
     same(got, {b"before", b"after"}, "messages")
@@ -162,7 +171,7 @@ def replication_that_many_programs_ask_for():
         same(problem.args[0].code(), KafkaError.INVALID_REPLICATION_FACTOR, "error")
         return
     produce_all(topic, [b"x"], acks="all")
-    same(client.list_topics(topic, timeout=10).topics[topic].partitions[0].isrs, [1], "replicas")
+    same(listed(client, topic).topics[topic].partitions[0].isrs, [1], "replicas")
 
 
 @check
@@ -171,12 +180,12 @@ def records_are_deleted():
     produce_all(topic, [b"%d" % n for n in range(10)])
     done(client.delete_records([TopicPartition(topic, 0, 6)]))
     reader = consumer()
-    same(reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=10), (6, 10), "ends")
+    same(ends(reader, topic), (6, 10), "ends")
     reader.close()
     same([m.offset() for m in read_topic(topic, 4)], [6, 7, 8, 9], "what is left")
     done(client.delete_records([TopicPartition(topic, 0, -1)]))
     reader = consumer()
-    same(reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=10), (10, 10), "ends")
+    same(ends(reader, topic), (10, 10), "ends")
     reader.close()
     beyond = client.delete_records([TopicPartition(topic, 0, 500)])
     refused(beyond, KafkaError.OFFSET_OUT_OF_RANGE, "beyond the end")
@@ -252,7 +261,7 @@ def the_cluster_is_described():
     same([node.id for node in found.nodes], [1], "nodes")
     same(found.controller.id, 1, "controller")
     assert found.cluster_id, "no cluster id"
-    same(client.list_topics(timeout=10).cluster_id, found.cluster_id, "cluster id of Metadata")
+    same(listed(client).cluster_id, found.cluster_id, "cluster id of Metadata")
 
 
 main()

@@ -7,10 +7,14 @@ import sys
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from confluent_kit import Member, consumer, create, produce_all, read, shared_evenly
-from harness import check, main, name, same, wait_for
+from harness import PATIENCE_S, check, main, name, same, wait_for
 
-# Kafka's own lower bound for a session.
-SESSION = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500}
+# As long as the broker allows, and longer than a check waits: whoever leaves is not waited for, and
+# whoever is slow is not taken for dead.
+SESSION = {"session_timeout_ms": 1_800_000, "max_poll_interval_ms": 1_800_000,
+           "heartbeat_interval_ms": 500}
+# Of one that dies: Kafka's own lower bound.
+MORTAL = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500}
 
 
 def committed(topic, group, partition=0):
@@ -18,7 +22,7 @@ def committed(topic, group, partition=0):
 
     def ask():
         try:
-            return client.committed([TopicPartition(topic, partition)], timeout=20)
+            return client.committed([TopicPartition(topic, partition)], timeout=PATIENCE_S)
         except KafkaException as problem:
             # Kafka's coordinator starts with the first group of all.
             same(problem.args[0].code(), KafkaError.NOT_COORDINATOR, "error")
@@ -69,7 +73,7 @@ def metadata_of_a_commit():
     except TypeError:
         pass  # librdkafka 1.x's binding has no metadata
     client.commit(offsets=[offset], asynchronous=False)
-    found = client.committed([TopicPartition(topic, 0)], timeout=20)[0]
+    found = client.committed([TopicPartition(topic, 0)], timeout=PATIENCE_S)[0]
     same(found.offset, 7, "offset")
     if hasattr(found, "metadata") and hasattr(offset, "metadata"):
         same(found.metadata, offset.metadata, "metadata")
@@ -88,7 +92,7 @@ def two_members_share_and_hand_over():
     wait_for(lambda: len(first.values) + len(second.values) >= 600, "all has come")
     same(sorted(int(v) for v in first.values + second.values), list(range(600)), "values")
     second.stop()
-    wait_for(lambda: len(first.assigned) == 6, "the first has all again", seconds=5)
+    wait_for(lambda: len(first.assigned) == 6, "the first has all again")
     first.stop()
 
 
@@ -138,7 +142,7 @@ def a_member_that_dies():
         # With it alive, whoever reads what this program prints would wait for its end, too.
         other.kill()
         other.wait()
-    wait_for(lambda: len(survivor.assigned) == 4, "the survivor has all", seconds=20)
+    wait_for(lambda: len(survivor.assigned) == 4, "the survivor has all")
     survivor.stop()
 
 
@@ -153,7 +157,7 @@ def a_member_that_dies_in_a_rebalance():
 
     for _ in range(3):
         # The rebalance of the turn before may go on; this turn is about the next one.
-        wait_for(lambda: survivor.events[-1][0] == "assign", "the survivor has its part", 60)
+        wait_for(lambda: survivor.events[-1][0] == "assign", "the survivor has its part")
         before = revokes()
         other = subprocess.Popen(
             [sys.executable, __file__, "--dies", topic, group], stdout=subprocess.PIPE, text=True)
@@ -162,19 +166,19 @@ def a_member_that_dies_in_a_rebalance():
         finally:
             other.kill()
             other.wait()
-    wait_for(lambda: len(survivor.assigned) == 4, "the survivor has all", seconds=30)
+    wait_for(lambda: len(survivor.assigned) == 4, "the survivor has all")
     survivor.stop()
 
 
 @check
 def a_member_that_stops_polling():
     topic, group = create(partitions=2), name("group")
-    idle = consumer(group_id=group, max_poll_interval_ms=6000, **SESSION)
+    idle = consumer(group_id=group, max_poll_interval_ms=6000, **MORTAL)
     idle.subscribe([topic])
     wait_for(lambda: idle.poll(0.1) is None and len(idle.assignment()) == 2, "it has both")
     other = Member([topic], group, **SESSION)
     # The idle one leaves by itself, as it knows that it is late.
-    wait_for(lambda: len(other.assigned) == 2, "the other has both", seconds=30)
+    wait_for(lambda: len(other.assigned) == 2, "the other has both")
     message = wait_for(lambda: idle.poll(0.5), "an error has come")
     same(message.error().code(), KafkaError._MAX_POLL_EXCEEDED, "error")
     other.stop()
@@ -184,13 +188,12 @@ def a_member_that_stops_polling():
 @check
 def static_members_come_back_without_a_rebalance():
     topic, group = create(partitions=4), name("group")
-    settings = dict(SESSION, session_timeout_ms=10000)
-    stays = Member([topic], group, group_instance_id="stays", **settings)
-    leaves = Member([topic], group, group_instance_id="comes-back", **settings)
+    stays = Member([topic], group, group_instance_id="stays", **SESSION)
+    leaves = Member([topic], group, group_instance_id="comes-back", **SESSION)
     wait_for(lambda: shared_evenly([stays, leaves], 4), "both have two")
     had, events = set(leaves.assigned), list(stays.events)
     leaves.stop()
-    back = Member([topic], group, group_instance_id="comes-back", **settings)
+    back = Member([topic], group, group_instance_id="comes-back", **SESSION)
     wait_for(lambda: back.assigned, "it is back")
     same(back.assigned, had, "what it has")
     same(stays.events, events, "rebalances that the other saw")
@@ -254,7 +257,7 @@ def new_partitions_reach_a_member():
     wait_for(lambda: len(member.assigned) == 1, "one partition")
     client = admin()
     for future in client.create_partitions([NewPartitions(topic, 3)]).values():
-        future.result(timeout=20)
+        future.result(timeout=PATIENCE_S)
     wait_for(lambda: len(member.assigned) == 3, "three partitions")
     produce_all(topic, [{"value": b"%d" % n, "partition": n} for n in range(3)])
     wait_for(lambda: sorted(member.values) == [b"0", b"1", b"2"], "messages of all three")
@@ -265,7 +268,7 @@ def new_partitions_reach_a_member():
 def twenty_members():
     topic, group = create(partitions=20), name("group")
     members = [Member([topic], group, **SESSION) for _ in range(20)]
-    wait_for(lambda: shared_evenly(members, 20), "each has one", seconds=50)
+    wait_for(lambda: shared_evenly(members, 20), "each has one")
     for member in members:
         member.is_over.set()
     for member in members:
@@ -274,7 +277,7 @@ def twenty_members():
 
 def die(topic, group):
     """A member in a process of its own, which is killed."""
-    member = Member([topic], group, **SESSION)
+    member = Member([topic], group, **MORTAL)
     wait_for(lambda: member.assigned, "it is assigned")
     print(f"has {len(member.assigned)}", flush=True)
     signal.pause()

@@ -6,7 +6,7 @@ import time
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from harness import BROKER, name, same, wait_for
+from harness import BROKER, PATIENCE_S, name, same, wait_for
 
 # For messages with timestamps of years ago, which would be old enough to go.
 KEPT = {"retention.ms": "-1"}
@@ -22,10 +22,10 @@ def create(partitions=1, topic=None, **config):
     new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
     client = admin()
     for future in client.create_topics([new]).values():
-        future.result(timeout=30)
+        future.result(timeout=PATIENCE_S)
 
     def is_led():
-        found = client.list_topics(topic, timeout=10).topics[topic]
+        found = client.list_topics(topic, timeout=PATIENCE_S).topics[topic]
         led = found.error is None and all(p.leader >= 0 for p in found.partitions.values())
         return led and len(found.partitions) == partitions
 
@@ -68,7 +68,7 @@ class Deliveries:
         return [error.code() for error in self.errors]
 
 
-def produce_all(topic, values, timeout=30, **settings):
+def produce_all(topic, values, **settings):
     """Produces and waits until all are acknowledged; returns the reports."""
     out, reports = producer(**settings), Deliveries()
     for value in values:
@@ -80,7 +80,7 @@ def produce_all(topic, values, timeout=30, **settings):
             except BufferError:
                 out.poll(0.1)
         out.poll(0)
-    same(out.flush(timeout), 0, "messages left after flush")
+    same(out.flush(PATIENCE_S), 0, "messages left after flush")
     same([str(error) for error in reports.errors], [], "delivery errors")
     return reports.messages
 
@@ -90,21 +90,20 @@ def stored(client):
     parts = []
     for at in client.position(client.assignment()):
         try:
-            first, end = client.get_watermark_offsets(at, timeout=5)
+            first, end = client.get_watermark_offsets(at, timeout=PATIENCE_S)
         except KafkaException as error:
             first, end = "?", error
         parts.append(f"{at.topic}/{at.partition} has {first} to {end}, read up to {at.offset}")
     return "; ".join(parts) or "nothing is assigned"
 
 
-def read(client, count, seconds=30):
+def read(client, count):
     """Polls until `count` messages have come."""
     messages = []
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE_S
     while len(messages) < count:
         if time.monotonic() > deadline:
-            raise AssertionError(f"{len(messages)} of {count} messages have come in {seconds} s; "
-                                 f"{stored(client)}")
+            raise AssertionError(f"{len(messages)} of {count} messages have come; {stored(client)}")
         for message in client.consume(count - len(messages), 0.1):
             # Old versions tell the end of a partition as an error.
             if message.error() is None:
@@ -162,7 +161,7 @@ class Member(threading.Thread):
 
     def stop(self, close=True):
         self.is_over.set()
-        self.join(20)
+        self.join(PATIENCE_S)
         if close:
             self.client.close()
         assert self.problem is None, self.problem

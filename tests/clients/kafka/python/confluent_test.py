@@ -11,7 +11,7 @@ from confluent_kafka import (
 from confluent_kit import (
     CODECS, KEPT, Deliveries, admin, consumer, create, produce_all, producer, read,
     read_topic)
-from harness import TLS, TLS_CA, Skip, check, main, name, same, wait_for
+from harness import PATIENCE_S, TLS, TLS_CA, Skip, check, main, name, same, wait_for
 
 
 def round_trip(count=300, **settings):
@@ -72,7 +72,7 @@ def acks_zero_one_and_all():
     sent = [b"message %d" % n for n in range(300)]
     for value in sent:
         out.produce(topic, value)
-    same(out.flush(30), 0, "messages left after flush")
+    same(out.flush(PATIENCE_S), 0, "messages left after flush")
     # What a producer without acknowledgements leaves behind in its socket may go with it: it stays
     # until all has come.
     same([m.value() for m in read_topic(topic, 300)], sent, "values")
@@ -86,7 +86,7 @@ def offsets_in_the_reports():
     same([m.offset() for m in reports], list(range(50)), "offsets")
     out, report = producer(acks=0), Deliveries()
     out.produce(topic, b"y", on_delivery=report)
-    out.flush(10)
+    out.flush(PATIENCE_S)
     same(report.codes(), [], "errors with acks=0")
 
 
@@ -131,15 +131,15 @@ def a_message_that_is_too_large():
     topic = create(**{"max.message.bytes": "10000"})
     out, reports = producer(), Deliveries()
     out.produce(topic, os.urandom(9_000), on_delivery=reports)
-    out.flush(20)
+    out.flush(PATIENCE_S)
     same(reports.codes(), [], "errors below the limit")
     out.produce(topic, os.urandom(20_000), on_delivery=reports)
-    out.flush(20)
+    out.flush(PATIENCE_S)
     same(reports.codes(), [KafkaError.MSG_SIZE_TOO_LARGE], "errors above the limit")
     # The broker refuses one that is too large for its default, too.
     out, reports = producer(**{"message.max.bytes": 10_000_000}), Deliveries()
     out.produce(create(), os.urandom(3_000_000), on_delivery=reports)
-    out.flush(20)
+    out.flush(PATIENCE_S)
     same(reports.codes(), [KafkaError.MSG_SIZE_TOO_LARGE], "errors above the default")
 
 
@@ -170,24 +170,22 @@ def timestamps():
 @check
 def a_consumer_waits_for_what_comes():
     topic = create()
-    client = consumer(fetch_wait_max_ms=5000)
+    # Whoever waits as long as it may 20 times does not come to an end.
+    client = consumer(fetch_wait_max_ms=250_000, socket_timeout_ms=300_000)
     client.assign([TopicPartition(topic, 0, 0)])
     same(client.poll(0.5), None, "an empty topic")
-    out, took = producer(), []
+    out = producer()
     for n in range(20):
-        start = time.monotonic()
         out.produce(topic, b"%d" % n)
         out.poll(0)
         same(read(client, 1)[0].value(), b"%d" % n, "value")
-        took.append(time.monotonic() - start)
-        out.flush(10)
+        out.flush(PATIENCE_S)
     client.close()
-    assert sorted(took)[10] < 0.25, f"median of {sorted(took)[10]:.3f} s until a message came"
 
 
 def reaches_end(client):
     """The client tells that it has read all."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         message = client.poll(0.2)
         if message is not None:
@@ -231,12 +229,14 @@ def watermarks_and_offsets_for_times():
     produce_all(topic, [
         {"value": b"x", "partition": 0, "timestamp": base + n * 1000} for n in range(20)])
     client = consumer()
-    same(client.get_watermark_offsets(TopicPartition(topic, 0), timeout=10), (0, 20), "ends of 0")
-    same(client.get_watermark_offsets(TopicPartition(topic, 1), timeout=10), (0, 0), "ends of 1")
+    for partition, expected in [(0, (0, 20)), (1, (0, 0))]:
+        at = TopicPartition(topic, partition)
+        found = client.get_watermark_offsets(at, timeout=PATIENCE_S)
+        same(found, expected, f"ends of {partition}")
 
     def at(timestamp, partition=0):
         asked = [TopicPartition(topic, partition, timestamp)]
-        return client.offsets_for_times(asked, timeout=10)[0].offset
+        return client.offsets_for_times(asked, timeout=PATIENCE_S)[0].offset
 
     same(at(base), 0, "the first")
     same(at(base - 5), 0, "before the first")
@@ -273,10 +273,10 @@ def topics_that_do_not_exist():
     message = wait_for(lambda: client.poll(0.2), "an error has come")
     same(message.error().code(), KafkaError.UNKNOWN_TOPIC_OR_PART, "error")
     client.close()
-    same(missing in admin().list_topics(timeout=10).topics, False, "made by consuming")
+    same(missing in admin().list_topics(timeout=PATIENCE_S).topics, False, "made by consuming")
     out, reports = producer(), Deliveries()
     out.produce("not a name!", b"x", on_delivery=reports)
-    out.flush(20)
+    out.flush(PATIENCE_S)
     same(len(reports.errors), 1, "errors for a name that is none")
 
 
@@ -308,7 +308,7 @@ def tls():
     settings.pop("ssl.ca.location")
     out, reports = producer(**settings, message_timeout_ms=2000), Deliveries()
     out.produce(topic, b"x", on_delivery=reports)
-    out.flush(10)
+    out.flush(PATIENCE_S)
     same(reports.codes(), [KafkaError._MSG_TIMED_OUT], "errors without the authority")
 
 
@@ -317,9 +317,9 @@ def a_topic_deleted_and_made_again():
     topic = create()
     produce_all(topic, [b"old"] * 5)
     client = admin()
-    for future in client.delete_topics([topic], operation_timeout=10).values():
-        future.result(timeout=20)
-    wait_for(lambda: topic not in client.list_topics(timeout=10).topics, "it is gone")
+    for future in client.delete_topics([topic], operation_timeout=PATIENCE_S).values():
+        future.result(timeout=PATIENCE_S)
+    wait_for(lambda: topic not in client.list_topics(timeout=PATIENCE_S).topics, "it is gone")
     create(topic=topic)
     produce_all(topic, [b"new"])
     same([(m.value(), m.offset()) for m in read_topic(topic, 1)], [(b"new", 0)], "messages")
@@ -334,7 +334,7 @@ def many_producers_at_once():
         for number, out in enumerate(clients):
             out.produce(topic, f"{number} {n}", partition=number % 4, on_delivery=reports)
     for out in clients:
-        same(out.flush(30), 0, "messages left")
+        same(out.flush(PATIENCE_S), 0, "messages left")
     same(reports.codes(), [], "errors")
     got = read_topic(topic, 2000, partitions=4)
     for number in range(20):

@@ -11,7 +11,7 @@ import threading
 import time
 
 import harness
-from harness import check, main, same, wait_for
+from harness import PATIENCE_S, check, main, same, wait_for
 
 rounds, harness.BROKER = int(sys.argv[1]), sys.argv[2]
 command = sys.argv[4:]
@@ -22,7 +22,7 @@ from confluent_kafka import KafkaException, TopicPartition  # noqa: E402
 from own_broker import Broker  # noqa: E402
 
 confluent_kit.BROKER = harness.BROKER
-harness.CHECK_S_MAX = 300 + 30 * rounds
+harness.CHECK_S_MAX += 60 * rounds
 PARTITIONS = 3
 # What makes a client wait longer than a broker takes to come back is no test of the broker.
 PATIENT = {
@@ -67,15 +67,15 @@ class Producing(threading.Thread):
 
     def finish(self):
         self.stop.set()
-        self.join(20)
-        same(self.out.flush(120), 0, "messages that were never answered")
+        self.join(PATIENCE_S)
+        same(self.out.flush(PATIENCE_S), 0, "messages that were never answered")
         same(self.errors[:3], [], "delivery errors")
 
 
 def read_all(topic, partition):
     client = confluent_kit.consumer()
     at = TopicPartition(topic, partition, 0)
-    _, end = client.get_watermark_offsets(at, timeout=30)
+    _, end = client.get_watermark_offsets(at, timeout=PATIENCE_S)
     client.assign([at])
     messages = []
     while client.position([at])[0].offset < end:
@@ -101,16 +101,16 @@ def crash(acks):
         reader.start()
         for _ in range(rounds):
             had, commits = sum(producing.acknowledged), len(committed)
-            wait_for(lambda: sum(producing.acknowledged) > had + 500, "messages flow", 90)
-            wait_for(lambda: len(committed) > commits, "the group commits", 90)
+            wait_for(lambda: sum(producing.acknowledged) > had + 500, "messages flow")
+            wait_for(lambda: len(committed) > commits, "the group commits")
             time.sleep(random.uniform(0, 0.3))
             broker.kill()
             broker.start()
         had = sum(producing.acknowledged)
-        wait_for(lambda: sum(producing.acknowledged) > had + 500, "messages flow at last", 90)
+        wait_for(lambda: sum(producing.acknowledged) > had + 500, "messages flow at last")
         producing.finish()
         committing.set()
-        reader.join(60)
+        reader.join(PATIENCE_S)
         for partition in range(PARTITIONS):
             values = [int(m.value()) for m in read_all(topic, partition)]
             sent = producing.sent[partition]
@@ -127,7 +127,7 @@ def crash(acks):
         client = confluent_kit.consumer(group_id=group)
         for partition in range(PARTITIONS):
             wanted = [TopicPartition(topic, partition)]
-            found = client.committed(wanted, timeout=30)[0].offset
+            found = client.committed(wanted, timeout=PATIENCE_S)[0].offset
             best = max((o for p, o in committed if p == partition), default=-1)
             assert found >= best, f"partition {partition}: {best} was committed, {found} is kept"
         client.close()

@@ -11,7 +11,7 @@ import nsq
 from confluent_kafka import TopicPartition
 
 from confluent_kit import CODECS, Member, consumer, create, produce_all, read, read_topic
-from harness import check, main, name, same, wait_for
+from harness import PATIENCE_S, check, main, name, same, wait_for
 
 NSQ_TCP = os.environ["NSQ_TCP"]
 NSQ_HTTP = os.environ["NSQ_HTTP"]
@@ -27,7 +27,7 @@ def publish(topic, bodies):
 
 def post(path, body=b""):
     request = urllib.request.Request(f"http://{NSQ_HTTP}{path}", data=body, method="POST")
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
         same(answer.status, 200, path)
 
 
@@ -45,7 +45,7 @@ async def channel(topic, count, channel_name="ch"):
         topic=topic, channel=channel_name, message_handler=handle, nsqd_tcp_addresses=[NSQ_TCP],
         max_in_flight=500)
     try:
-        await asyncio.wait_for(enough.wait(), 30)
+        await asyncio.wait_for(enough.wait(), PATIENCE_S)
     except asyncio.TimeoutError:
         raise AssertionError(f"{len(bodies)} of {count} messages have come to the channel")
     finally:

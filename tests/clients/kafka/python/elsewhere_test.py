@@ -1,12 +1,12 @@
 """From another machine: the broker listens everywhere, and tells each client what it has reached."""
 
 import confluent_kit
-from harness import BROKER, check, main, same
+from harness import BROKER, PATIENCE_S, check, main, same
 
 
 @check
 def clients_elsewhere_are_told_the_address_that_they_have_reached():
-    brokers = confluent_kit.admin().list_topics(timeout=10).brokers.values()
+    brokers = confluent_kit.admin().list_topics(timeout=PATIENCE_S).brokers.values()
     same([f"{b.host}:{b.port}" for b in brokers], [BROKER], "brokers")
 
 

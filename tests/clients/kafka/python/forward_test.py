@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 import confluent_kit
 import harness
-from harness import check, main, same, wait_for
+from harness import PATIENCE_S, check, main, same
 
 DIRECT, FORWARD = harness.BROKER, os.environ["FORWARD"]
 
@@ -79,7 +79,7 @@ def use(bootstrap):
     read = [m.value() for m in confluent_kit.read(client, len(values))]
     same(sorted(read), sorted(values), "values")
     client.commit(asynchronous=False)
-    found = client.committed([TopicPartition(topic, n) for n in range(2)], timeout=10)
+    found = client.committed([TopicPartition(topic, n) for n in range(2)], timeout=PATIENCE_S)
     same(sum(max(one.offset, 0) for one in found), len(values), "committed")
     client.close()
 
@@ -90,7 +90,7 @@ def clients_are_told_the_advertised_address_and_use_it():
     try:
         for bootstrap in (FORWARD, DIRECT):
             confluent_kit.BROKER = bootstrap
-            brokers = confluent_kit.admin().list_topics(timeout=10).brokers.values()
+            brokers = confluent_kit.admin().list_topics(timeout=PATIENCE_S).brokers.values()
             same([f"{b.host}:{b.port}" for b in brokers], [FORWARD], f"told at {bootstrap}")
             had = forward.bytes
             use(bootstrap)
@@ -104,7 +104,7 @@ def without_the_forward_nothing_is_to_be_had():
     confluent_kit.BROKER = DIRECT
     out, reports = confluent_kit.producer(message_timeout_ms=3000), confluent_kit.Deliveries()
     out.produce("nowhere", b"x", on_delivery=reports)
-    out.flush(20)
+    out.flush(PATIENCE_S)
     same(len(reports.errors), 1, "messages that were not delivered")
     client = confluent_kit.consumer()
     try:

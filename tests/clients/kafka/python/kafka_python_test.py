@@ -7,7 +7,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions, NewTo
 from kafka.errors import TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
-from harness import BROKER, TLS, TLS_CA, Skip, check, main, name, same, wait_for
+from harness import BROKER, PATIENCE_S, TLS, TLS_CA, Skip, check, main, name, same, wait_for
 
 
 def create(partitions=1, **config):
@@ -22,7 +22,7 @@ def produce(topic, values, **settings):
     producer = KafkaProducer(bootstrap_servers=BROKER, **settings)
     futures = [producer.send(topic, **(value if isinstance(value, dict) else {"value": value}))
                for value in values]
-    reports = [future.get(30) for future in futures]
+    reports = [future.get(PATIENCE_S) for future in futures]
     producer.close()
     return reports
 
@@ -30,7 +30,7 @@ def produce(topic, values, **settings):
 def consume(topic, count, **settings):
     settings.setdefault("auto_offset_reset", "earliest")
     settings.setdefault("bootstrap_servers", BROKER)
-    consumer = KafkaConsumer(topic, consumer_timeout_ms=20_000, **settings)
+    consumer = KafkaConsumer(topic, consumer_timeout_ms=PATIENCE_S * 1000, **settings)
     messages = []
     for message in consumer:
         messages.append(message)
@@ -117,7 +117,7 @@ def two_members_share():
     same(len(held[0] | held[1]), 4, "partitions held")
     stop.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
 
 
 @check
@@ -172,7 +172,7 @@ def tls():
     producer = KafkaProducer(**settings)
     for n in range(100):
         producer.send(topic, b"%d" % n)
-    producer.flush(20)
+    producer.flush(PATIENCE_S)
     producer.close()
     got = consume(topic, 100, **settings)
     same([m.value for m in got], [b"%d" % n for n in range(100)], "values")

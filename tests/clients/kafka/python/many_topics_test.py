@@ -4,7 +4,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from confluent_kit import Deliveries, Member, admin, consumer, producer, read
-from harness import check, main, name, same, wait_for
+from harness import PATIENCE_S, check, main, name, same, wait_for
 
 TOPICS, PARTITIONS = 1000, 10
 PREFIX = name("many")
@@ -17,8 +17,8 @@ def are_made():
     for first in range(0, TOPICS, 200):
         some = [NewTopic(topic, PARTITIONS, 1) for topic in topics[first:first + 200]]
         for future in client.create_topics(some).values():
-            future.result(timeout=120)
-    found = client.list_topics(timeout=30).topics
+            future.result(timeout=PATIENCE_S)
+    found = client.list_topics(timeout=PATIENCE_S).topics
     same(sum(len(found[topic].partitions) for topic in topics), TOPICS * PARTITIONS, "partitions")
 
 
@@ -31,7 +31,7 @@ def are_written_to():
             for partition in range(PARTITIONS):
                 out.produce(topic, b"%d" % round_, partition=partition, on_delivery=reports)
             out.poll(0)
-    same(out.flush(200), 0, "messages left")
+    same(out.flush(PATIENCE_S), 0, "messages left")
     same(reports.codes()[:3], [], "errors")
     same(len(reports.messages), 3 * TOPICS * PARTITIONS, "messages")
 
@@ -40,7 +40,7 @@ def are_written_to():
 def are_read_by_one_consumer():
     client = consumer()
     client.assign([TopicPartition(t, p, 0) for t in topics for p in range(PARTITIONS)])
-    messages = read(client, 3 * TOPICS * PARTITIONS, seconds=200)
+    messages = read(client, 3 * TOPICS * PARTITIONS)
     by_partition = {}
     for message in messages:
         by_partition.setdefault((message.topic(), message.partition()), []).append(message.value())
@@ -57,8 +57,8 @@ def are_shared_by_a_group():
     settings = {"fetch.wait.max.ms": 20}
     members = [Member([f"^{PREFIX}-.*"], group, **settings) for _ in range(2)]
     half = TOPICS * PARTITIONS // 2
-    wait_for(lambda: [len(m.assigned) for m in members] == [half, half], "each has half", 120)
-    wait_for(lambda: sum(len(m.values) for m in members) >= 6 * half, "all has come", 120)
+    wait_for(lambda: [len(m.assigned) for m in members] == [half, half], "each has half")
+    wait_for(lambda: sum(len(m.values) for m in members) >= 6 * half, "all has come")
     for member in members:
         member.stop()
 
@@ -66,9 +66,9 @@ def are_shared_by_a_group():
 @check
 def some_are_deleted():
     client, some = admin(), topics[:200]
-    for future in client.delete_topics(some, operation_timeout=30).values():
-        future.result(timeout=120)
-    left = client.list_topics(timeout=30).topics
+    for future in client.delete_topics(some, operation_timeout=PATIENCE_S).values():
+        future.result(timeout=PATIENCE_S)
+    left = client.list_topics(timeout=PATIENCE_S).topics
     same([topic for topic in topics if topic in left], topics[200:], "topics left")
 
 

@@ -5,7 +5,7 @@ import socket
 import subprocess
 
 import harness
-from harness import wait_for
+from harness import PATIENCE_S, wait_for
 
 
 def listens():
@@ -30,7 +30,7 @@ class Broker:
             assert self.process.poll() is None, "the broker has ended"
             return listens()
 
-        wait_for(serves, "the broker serves", 60)
+        wait_for(serves, "the broker serves")
 
     def __enter__(self):
         self.start()
@@ -43,11 +43,11 @@ class Broker:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         # One that was started by way of another program may end a little later than that.
-        wait_for(lambda: not listens(), "the broker has gone", 30)
+        wait_for(lambda: not listens(), "the broker has gone")
 
     def stop(self):
         """An orderly end."""
         self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(timeout=30)
+        status = self.process.wait(timeout=PATIENCE_S)
         # Java says that it was ended by a signal.
         assert status in (0, 143), f"the broker ended with {status}"

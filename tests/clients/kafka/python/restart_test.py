@@ -6,7 +6,7 @@ usage: restart_test.py ADDRESS -- COMMAND...   the command that runs the broker
 import sys
 
 import harness
-from harness import check, main, same, wait_for
+from harness import PATIENCE_S, check, main, same, wait_for
 
 harness.BROKER, command = sys.argv[1], sys.argv[3:]
 del sys.argv[1:]
@@ -27,7 +27,7 @@ def committed(group, topic, partitions):
 
     def answered():
         try:
-            found[:] = client.committed(wanted, timeout=30)
+            found[:] = client.committed(wanted, timeout=PATIENCE_S)
             return True
         except KafkaException:
             return False  # Kafka listens before it is the group's coordinator
@@ -95,9 +95,9 @@ def members_and_producers_go_on_without_a_rebalance():
                 broker.stop()
                 produce(300)
                 broker.start()
-                wait_for(read_all, "the member has read all after the restart", 110)
+                wait_for(read_all, "the member has read all after the restart")
                 same(member.events, events, "what the member was told")
-            same(out.flush(30), 0, "messages that were never answered")
+            same(out.flush(PATIENCE_S), 0, "messages that were never answered")
             same(reports.codes(), [], "delivery errors")
             values = sorted(int(value) for value in member.values)
             same(values, list(range(sent)), "what the member has read")

@@ -6,7 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from harness import BROKER, check, main, name, same
+from harness import BROKER, PATIENCE_S, check, main, name, same
 
 CLASS_PATH = os.path.join(os.environ["KAFKA_JARS"], "*")
 TOOLS = {
@@ -36,7 +36,7 @@ def run(tool, *arguments, text="", fails=False, with_errors=True):
     address = ["--bootstrap-server", BROKER]
     # This one wants its verb first.
     command += [*arguments, *address] if tool == "kafka-cluster" else [*address, *arguments]
-    result = subprocess.run(command, input=text, text=True, capture_output=True, timeout=150)
+    result = subprocess.run(command, input=text, text=True, capture_output=True, timeout=PATIENCE_S)
     printed = result.stdout + result.stderr
     # Some end with 0 after an error.
     failed = result.returncode != 0 or "Exception" in printed

@@ -11,7 +11,7 @@ const nsq = require('nsqjs')
 
 const {NSQ_TCP, NSQ_AUTH_TCP, NSQ_AUTH_HTTP} = process.env
 // Only what hangs takes so long; a machine that is slow and busy does not decide.
-const WAIT_MS_MAX = 100000
+const WAIT_MS_MAX = 600000
 // nsqjs offers no way to name a certificate authority, so it is told not to look.
 const TLS = {tls: true, tlsVerification: false}
 let topics = 0

@@ -10,7 +10,6 @@ use super::wards::WARDS;
 use super::{Change, Context, Programs, Report};
 use crate::broker::Broker;
 use crate::http;
-
 use crate::process::Process;
 use crate::wait::{self, HANG};
 
@@ -28,6 +27,7 @@ struct KnownClient {
 
 #[derive(Debug, Deserialize)]
 struct Client {
+    protocol: String,
     library: String,
     version: String,
     client_id: String,
@@ -130,7 +130,8 @@ fn ask(
 
 impl KnownClient {
     fn is(&self, patient: &Patient, says: &Says) -> bool {
-        self.client.library == says.library
+        self.client.protocol == patient.program.protocol()
+            && self.client.library == says.library
             && self.client.version == says.version
             && self.client.client_id == patient.client_id
     }

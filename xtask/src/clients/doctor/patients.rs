@@ -28,6 +28,22 @@ pub(super) enum Program {
     JavaAmqp,
 }
 
+impl Program {
+    /// What it speaks, as the doctor names it.
+    pub(super) fn protocol(self) -> &'static str {
+        match self {
+            Program::KafkaPython(_) | Program::OldLibrdkafka(_) => "kafka",
+            Program::KafkaNode(_) | Program::JavaKafka => "kafka",
+            Program::AmqpPython(_) | Program::AmqpNode(_) | Program::JavaAmqp => "amqp",
+            Program::Python("http_client.py") => "http",
+            Program::Python(_) | Program::Node(_) => "nsq",
+            Program::Go("gonsq") => "nsq",
+            Program::Go("amqp091") => "amqp",
+            Program::Go(_) => "kafka",
+        }
+    }
+}
+
 /// What the one finding says.
 #[derive(Clone, Copy)]
 pub(super) struct Expected {

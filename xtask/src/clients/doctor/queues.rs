@@ -180,7 +180,7 @@ pub(super) const AMQP: &[Patient] = &[
         "hoarding",
         Expected::new("hoarding", "pika", "basic_qos(prefetch_count)")
             .value(Value::Is("1"))
-            .code("channel.basic_qos(prefetch_count=1)"),
+            .code("channel.basic_qos(prefetch_count="),
     ),
     Patient::well("pika", PIKA),
     Patient::ill(

@@ -11,7 +11,7 @@ import (
 
 // CheckMax is how long a check may take. Only what hangs takes so long; a machine that
 // is slow and busy does not decide.
-const CheckMax = 300 * time.Second
+const CheckMax = 1800 * time.Second
 
 // Check is one named check.
 type Check struct {

@@ -20,7 +20,7 @@ import (
 const (
 	producers     = 16
 	perProducer   = 2000
-	secondsMax    = 120
+	secondsMax    = 600
 	batchMessages = 10
 )
 
@@ -83,8 +83,8 @@ func check(name string, body func(topic string) string) {
 // newConfig leaves a busy machine more time than the library's one second.
 func newConfig() *nsq.Config {
 	config := nsq.NewConfig()
-	config.DialTimeout = 20 * time.Second
-	config.WriteTimeout = 20 * time.Second
+	config.DialTimeout = 60 * time.Second
+	config.WriteTimeout = 60 * time.Second
 	return config
 }
 

@@ -30,11 +30,11 @@ const (
 	producers = 8
 	topic     = "restarts"
 	// A broker that is not serving after this time has failed.
-	startMax = 30 * time.Second
+	startMax = 600 * time.Second
 	// As has one that has not ended so long after SIGTERM.
-	stopMax = 20 * time.Second
+	stopMax = 600 * time.Second
 	// What has not come when nothing came for this time is lost.
-	stuckMax = 20 * time.Second
+	stuckMax = 600 * time.Second
 )
 
 var (
