@@ -13,6 +13,9 @@ use rustix::process::{Pid, Signal};
 
 use crate::wait;
 
+/// This program, for another process of it, also when building has put another in its place.
+pub(crate) const MYSELF: &str = "/proc/self/exe";
+
 /// A running program with its output in a file. Dropped, it is killed.
 pub(crate) struct Process {
     child: Child,

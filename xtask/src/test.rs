@@ -5,6 +5,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::clients::{self, Original, Wanted};
+use crate::process::MYSELF;
 use crate::workspace::{WORKSPACE_TESTS, Workspace, run};
 
 /// What the tests of the workspace may take once they are built, in seconds: the end of one that
@@ -55,7 +56,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
 fn workspace_tests(workspace: &Workspace) -> Result<Command> {
     let cargo = workspace.cargo();
     run(workspace.cargo().args(WORKSPACE_TESTS).arg("--no-run"))?;
-    let mut within = Command::new(std::env::current_exe()?);
+    let mut within = Command::new(MYSELF);
     within.current_dir(workspace.root());
     within.args(["within", "--seconds", &WORKSPACE_SECONDS_MAX.to_string()]);
     within.arg("--").arg(cargo.get_program());

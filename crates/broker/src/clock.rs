@@ -15,6 +15,12 @@ pub trait Clock: Send + Sync {
         self.now_us() / 1000
     }
 
+    /// Microseconds since the Unix epoch by the calendar, which may jump: for what is compared with
+    /// other programs' times.
+    fn unix_us(&self) -> u64 {
+        self.now_us()
+    }
+
     /// Whether a test moves it.
     fn is_driven(&self) -> bool {
         false
@@ -38,13 +44,9 @@ pub struct SystemClock {
 
 impl Default for SystemClock {
     fn default() -> Self {
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        let started_us = u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX);
         Self {
             started: Instant::now(),
-            started_us,
+            started_us: calendar_us(),
         }
     }
 }
@@ -54,6 +56,16 @@ impl Clock for SystemClock {
         let elapsed_us = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.started_us.saturating_add(elapsed_us)
     }
+
+    fn unix_us(&self) -> u64 {
+        calendar_us()
+    }
+}
+
+fn calendar_us() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since_epoch = since_epoch.unwrap_or_default();
+    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A clock that stands still until a test moves it.

@@ -19,7 +19,8 @@
 //!
 //! What it is not: it knows nothing of protocols beyond the tag, opens no socket, has no clock
 //! (times are part of the observation) and changes nothing. It is pure and deterministic: the
-//! same observations give the same findings. Its memory is bounded, whatever clients do.
+//! same observations give the same findings, so what was recorded of real clients ([`Recorder`])
+//! is a test for ever. Its memory is bounded, whatever clients do.
 
 mod ack_log;
 mod advice;
@@ -33,6 +34,7 @@ mod names;
 mod observation;
 mod pack;
 mod queues;
+mod recording;
 mod rules;
 mod text;
 mod units;
@@ -46,5 +48,6 @@ pub use finding::{Bound, Confidence, Fact, Finding, Measure, Prediction, Severit
 pub use known_clients::{KnownClient, KnownClients};
 pub use observation::{Consumer, Observation, Partition, Queue};
 pub use queues::{ALL_PARTITIONS_MAX, PARTITIONS_MAX};
+pub use recording::{Recorder, RecordingError, read_recording};
 pub use rules::Rule;
 pub use text::{Detail, findings_text, one_line};

@@ -15,5 +15,6 @@ mod late_acks;
 mod link_queue;
 mod others;
 mod producers;
+mod recorded;
 mod short;
 mod text;

@@ -137,6 +137,8 @@ pub struct BrokerOptions {
     pub settings: BTreeMap<String, String>,
     /// Its certificate, with which it speaks Kafka and AMQP over TLS, too.
     pub certificate: Option<Certificate>,
+    /// The file that gets a recording of what its doctor looks at.
+    pub record: Option<PathBuf>,
 }
 
 /// Where a broker's certificate lies.

@@ -1,6 +1,7 @@
 //! `cloverleaf lab …`: arguments, and what becomes of them.
 
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -48,6 +49,9 @@ pub struct LabArgs {
     /// Print what is told as JSON
     #[arg(long)]
     json: bool,
+    /// Record what the doctor looks at, for tests of the doctor; of one story
+    #[arg(long, value_name = "FILE", conflicts_with = "all")]
+    record: Option<PathBuf>,
 }
 
 /// What there is beside the stories.
@@ -76,6 +80,17 @@ pub struct Page {
     pub width: usize,
     /// Whether the terminal has colours.
     pub with_colours: bool,
+}
+
+/// How a story is to be played.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wish<'a> {
+    /// Another distance than its own.
+    pub(crate) link: &'a LinkArgs,
+    /// Another time than its own, in seconds.
+    pub(crate) seconds: Option<f64>,
+    /// The file that gets a recording.
+    pub(crate) record: Option<&'a Path>,
 }
 
 impl LabArgs {
@@ -120,10 +135,14 @@ impl LabArgs {
             if stop.is_set() {
                 break;
             }
-            let seconds = self.time.map(|time| time.as_secs_f64());
+            let wish = Wish {
+                link: &self.link,
+                seconds: self.time.map(|time| time.as_secs_f64()),
+                record: self.record.as_deref(),
+            };
             let one = match story {
-                Some(story) => perform(&story, (&self.link, seconds), start, stop)?,
-                None => healthy::watch((&self.link, seconds), start, stop)?,
+                Some(story) => perform(&story, wish, start, stop)?,
+                None => healthy::watch(wish, start, stop)?,
             };
             if !self.json {
                 print(&format!("{}\n", one.render(page)))?;

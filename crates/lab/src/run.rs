@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,6 +46,9 @@ pub struct RunArgs {
     /// Print the doctor's report as JSON, and what the program prints to standard error
     #[arg(long)]
     json: bool,
+    /// Record what the doctor looks at, for tests of the doctor
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
     /// The program, and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<String>,
@@ -97,6 +101,7 @@ impl RunArgs {
         let set = self.set.iter().map(|text| setting(text));
         let wanted = BrokerOptions {
             settings: set.collect::<Result<_, _>>()?,
+            record: self.record.clone(),
             ..BrokerOptions::default()
         };
         let place = Place::open(&self.link, &wanted, start)?;

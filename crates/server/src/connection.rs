@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use cloverleaf_session::{Now, Session};
 use parking_lot::Mutex;
@@ -377,11 +377,8 @@ fn add(us: u64, timeout_us: Option<u64>) -> u64 {
 }
 
 pub(crate) fn now(context: &ServerContext) -> Now {
-    let unix = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
     Now {
         us: context.now_us(),
-        unix_us: u64::try_from(unix.as_micros()).unwrap_or(u64::MAX),
+        unix_us: context.clock.unix_us(),
     }
 }

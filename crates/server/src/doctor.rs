@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use cloverleaf_doctor::{
     Advice, Chart, Doctor, Finding, Observation, Query, Report, RuleCount, one_line,
@@ -105,13 +105,19 @@ impl Practice {
 struct Looks {
     log: FindingsLog,
     ends: Ends,
+    observer: Option<Observer>,
 }
+
+/// Is shown what the doctor looks at.
+pub type Observer = Box<dyn FnMut(&Observation) + Send>;
 
 impl Looks {
     fn look(&mut self, context: &ServerContext) {
-        let new = context
-            .practice
-            .observe(&observation(context, &mut self.ends));
+        let seen = observation(context, &mut self.ends);
+        if let Some(observer) = &mut self.observer {
+            observer(&seen);
+        }
+        let new = context.practice.observe(&seen);
         self.log.write(&new, context.now_us());
     }
 }
@@ -148,6 +154,11 @@ impl DoctorThread {
     /// Looks now, on the caller's thread.
     pub(crate) fn look(&self, context: &ServerContext) {
         self.looks.lock().look(context);
+    }
+
+    /// Shows an observer all that is looked at from now on.
+    pub(crate) fn show(&self, observer: Observer) {
+        self.looks.lock().observer = Some(observer);
     }
 
     /// Ends the thread. Blocks until then, at most for a look.
@@ -197,13 +208,11 @@ fn run(context: &ServerContext, looks: &Mutex<Looks>, ended: &Receiver<()>) {
 /// What there is to be seen now.
 fn observation(context: &ServerContext, ends: &mut Ends) -> Observation {
     let taken_us = context.now_us();
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    let unix_us = since_epoch.unwrap_or_default().as_micros();
     let snapshot = context.registry.snapshot(taken_us, tcp_info);
     let queues = queues(context, &snapshot.connections, ends);
     Observation {
         taken_us,
-        unix_us: u64::try_from(unix_us).unwrap_or(u64::MAX),
+        unix_us: context.clock.unix_us(),
         snapshot,
         queues,
     }

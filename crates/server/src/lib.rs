@@ -90,6 +90,7 @@ pub use config_check::OutOfRange;
 pub use config_docs::options_markdown;
 pub use config_load::{ConfigError, Sources};
 pub use context::{Addresses, CoreContext, ServerContext};
+pub use doctor::Observer;
 pub use doctor_advice::AdviceFolderError;
 pub use listener::BindError;
 pub use options::{AmqpConfig, GeneralConfig, KafkaConfig, NsqConfig, OPTIONS, OptionDef};

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{SystemTime, UNIX_EPOCH};
 use std::{io, mem};
 
 use cloverleaf_amqp::host::VirtualHost;
@@ -24,7 +23,7 @@ use crate::config_value::{
     ClientAuthPolicy, DurabilityMode as ConfiguredDurability, TlsRequired, bytes, ms,
 };
 use crate::context::{Addresses, Noise, ServerContext, Sleepers};
-use crate::doctor::{DoctorThread, Practice};
+use crate::doctor::{DoctorThread, Observer, Practice};
 use crate::doctor_advice::{self, AdviceFolderError};
 use crate::file_limit::ConnectionLimits;
 use crate::half_received::HalfReceived;
@@ -177,6 +176,12 @@ impl Server {
         self.context.practice.report(query)
     }
 
+    /// Shows an observer what the doctor looks at, from now on: on the doctor's thread, once a
+    /// second.
+    pub fn show_looks(&self, observer: Observer) {
+        self.doctor.show(observer);
+    }
+
     /// Lets the doctor look now, as it does once a second where the clock is not driven.
     pub fn look(&self) {
         self.doctor.look(&self.context);
@@ -311,9 +316,6 @@ impl Running {
             nsq_lookup_http: address(&http.nsq_lookup)?,
         };
         let level = config_nsq::log_level(config.general.log_level);
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
         let host = VirtualHost::open_with(broker.clone(), config_amqp::host_options(&config))?;
         let control = KafkaWorker::start("kafka-control")?;
         let lookups = KafkaWorker::start("kafka-lookups")?;
@@ -331,7 +333,7 @@ impl Running {
             nsq_runtime: Arc::new(RuntimeOptions::new(nsq.lookupd_tcp_address.clone(), level)),
             tls: tls.nsq,
             addresses,
-            started_ms: u64::try_from(since_epoch.as_millis()).unwrap_or(0),
+            started_ms: clock.unix_us() / 1_000,
             half_received: HalfReceived::new(
                 config.general.half_received_bytes_max.0,
                 ms(config.general.half_received_timeout).saturating_mul(1000),

@@ -91,9 +91,13 @@ fn play_hoarding(broker: &Broker, identify: &str) -> (Worker, Worker) {
 
 /// Works on one message after the other, until something is found or all are done.
 fn work_until_found(broker: &Broker, time: &mut Time, hoarder: &mut Worker) -> Report {
+    // It has looked before there was anything to be seen.
+    broker.server.look();
+    let mut dice = 1u64;
     for done in 1u64.. {
-        // It takes now longer, now less long: it is no timer.
-        time.pass(Duration::from_millis(40 + done * 7 % 20));
+        // It takes now longer, now less long, as it comes: it is no timer.
+        dice = dice.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        time.pass(Duration::from_millis(40 + (dice >> 33) % 20));
         hoarder.finish();
         time.settle();
         if done % 20 == 0 {

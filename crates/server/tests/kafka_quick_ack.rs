@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 
 use crate::certificates::{Authority, save};
 use crate::kafka_support::{API_VERSIONS, Broker, Client, connect};
-use crate::support::{Time, expect_read, start_driven};
+use crate::support::{Time, eventually, start_driven};
 use cloverleaf_server::segments_sent;
 use cloverleaf_telemetry::TcpInfo;
 use rustls::{ClientConnection, Stream};
@@ -20,8 +20,9 @@ const ROUNDS: usize = 11;
 /// Where the broker is slow the kernel may acknowledge before it has read, but not always.
 const ROUNDS_MAX: usize = 10_000;
 
-/// What the broker's kernel has sent to this client.
-fn segments(broker: &Broker, client: SocketAddr) -> u32 {
+/// Segments that the broker's kernel has sent to this client, and bytes that the broker has read of
+/// it.
+fn traffic(broker: &Broker, client: SocketAddr) -> (u32, u64) {
     let count = |descriptor| {
         let cwnd = segments_sent(descriptor)?;
         // Any of its fields carries the number out.
@@ -32,7 +33,8 @@ fn segments(broker: &Broker, client: SocketAddr) -> u32 {
     };
     let snapshot = broker.server.context().registry.snapshot(1, count);
     let connection = snapshot.connections.iter().find(|it| it.peer == client);
-    connection.unwrap().tcp.unwrap().cwnd
+    let connection = connection.unwrap();
+    (connection.tcp.unwrap().cwnd, connection.counters.bytes_in)
 }
 
 /// Whether a first piece is acknowledged when it was read and nothing else: in each of some
@@ -50,11 +52,12 @@ fn acknowledges_at_once(
     }
     let mut round = || {
         time.settle();
-        let before = segments(broker, address);
+        let (segments, bytes) = traffic(broker, address);
         let rest = send();
-        expect_read(client);
-        time.settle();
-        let is_acknowledged = segments(broker, address) > before;
+        // Quickly: the kernel waits for 40 ms at most.
+        eventually("it is read", || traffic(broker, address).1 > bytes);
+        time.take_turn();
+        let is_acknowledged = traffic(broker, address).0 > segments;
         finish(rest);
         is_acknowledged
     };

@@ -179,6 +179,7 @@ fn deliveries_that_come_again_wait_since_the_last_one_ended() {
     client.say("REQ", &id, " 150");
     time.pass(Duration::from_millis(150));
     let id = client.message();
+    time.pass(Duration::from_millis(20));
     drop(client);
     eventually("it is given back", || {
         one(&broker, "t").subscriptions[0].depth == 1

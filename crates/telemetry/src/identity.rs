@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Who is at the other end, as far as it says so itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Identity {
     /// Client library, e.g. `go-nsq`; empty when unknown.
     pub library: String,
@@ -12,7 +13,6 @@ pub struct Identity {
     /// The name that the client gave itself; empty when none.
     pub client_id: String,
     /// What the client says that it runs on; empty when it does not.
-    #[serde(default)]
     pub platform: String,
 }
 

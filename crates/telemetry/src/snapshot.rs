@@ -1,4 +1,6 @@
 //! Telemetry as plain data: what `/metrics` renders and the doctor reads.
+//!
+//! What was recorded is read again by later versions: a field that comes later has a default.
 
 use std::net::SocketAddr;
 
@@ -8,6 +10,7 @@ use crate::{Counters, HistogramSnapshot, Identity, Protocol, TcpInfo};
 
 /// Values of this moment, as opposed to what only grows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Gauges {
     /// Requests received and not answered yet.
     pub requests_in_flight: u64,
@@ -37,6 +40,7 @@ macro_rules! histograms {
         /// histograms are exact, and so is every counter but `round_changes_us`; `rounds` and
         /// `rounds_us` lag by what is passed over, less than a hundred rounds.
         #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
         pub struct Histograms { $($(#[doc = $help])+ pub $name: HistogramSnapshot,)+ }
 
         impl Histograms {
@@ -165,6 +169,7 @@ pub struct ProtocolTotals {
 
 /// Everything at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Snapshot {
     /// When it was taken, on the broker's monotonic clock, in microseconds.
     pub taken_us: u64,

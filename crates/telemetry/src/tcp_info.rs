@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The fields of Linux's `TCP_INFO` that explain a slow client. Filled by the server on demand,
 /// never on the hot path; all zero where the kernel does not say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TcpInfo {
     /// Smoothed round-trip time, in microseconds.
     pub rtt_us: u32,

@@ -1,12 +1,18 @@
 //! `cloverleaf lab`: the command line of the lab crate, with brokers in this process.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use cloverleaf_bench::allow_networks;
+use cloverleaf_doctor::Recorder;
 use cloverleaf_lab::{Addresses, BrokerOptions, LabArgs, LabBroker, Outcome, Page};
 use cloverleaf_page::Terminal;
+use cloverleaf_program::VERSION;
 
 use crate::embedded::{Embedded, there};
 use crate::stop;
@@ -35,6 +41,22 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
         Outcome::Found => 1,
         Outcome::Failed => 2,
     }))
+}
+
+/// Has the broker's doctor write what it looks at into this file.
+fn record(broker: &Embedded, path: &Path) -> anyhow::Result<()> {
+    let file = File::create(path).with_context(|| path.display().to_string())?;
+    let mut recorder = Some(Recorder::new(BufWriter::new(file), VERSION)?);
+    let path = path.to_path_buf();
+    broker.server()?.show_looks(Box::new(move |seen| {
+        let outcome = recorder.as_mut().map(|it| it.record(seen));
+        if let Some(Err(error)) = outcome {
+            // Once: it is not tried again.
+            eprintln!("cloverleaf: {} is not complete: {error}", path.display());
+            recorder = None;
+        }
+    }));
+    Ok(())
 }
 
 fn start(options: &BrokerOptions) -> Result<LabBroker, String> {
@@ -69,6 +91,9 @@ fn begin(options: &BrokerOptions) -> anyhow::Result<LabBroker> {
         flags.insert(name.clone(), vec![value.clone()]);
     }
     let broker = Arc::new(Embedded::start("lab", flags)?);
+    if let Some(path) = &options.record {
+        record(&broker, path)?;
+    }
     let addresses = broker.server()?.addresses();
     let asked = Arc::clone(&broker);
     Ok(LabBroker {

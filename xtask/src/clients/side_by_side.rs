@@ -141,7 +141,7 @@ impl Stage<'_> {
 
     /// Runs a group in a process of its own.
     fn group(&self, group: &Group) -> Result<(String, bool)> {
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(process::MYSELF);
         command.args(["group", group.name]).args(&self.original);
         // It is built.
         command.env("CLOVERLEAF_BIN", &self.context.binary);

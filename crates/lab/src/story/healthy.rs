@@ -2,12 +2,12 @@
 //! a timer, has much to do at times, works for long, or is as fast as it needs to be, is no case.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cloverleaf_bench::Stop;
-use cloverleaf_bench::command::LinkArgs;
 use cloverleaf_doctor::{Query, one_line};
 use futures_util::StreamExt;
 use lapin::Connection;
@@ -19,6 +19,7 @@ use super::stage::Meter;
 use super::tls::{self, Tls};
 use super::{Stage, amqp};
 use crate::broker::{BrokerOptions, StartBroker};
+use crate::command::Wish;
 use crate::place::{LabError, Place};
 
 /// What the story is called.
@@ -54,15 +55,16 @@ use super::healthy_kafka::CLIENTS as KAFKA_CLIENTS;
 /// # Errors
 /// The machine does not let it.
 pub(crate) fn watch(
-    (link, seconds): (&LinkArgs, Option<f64>),
+    wish: Wish<'_>,
     start: &StartBroker<'_>,
     stop: &Stop,
 ) -> Result<Told, LabError> {
-    let mut link = link.clone();
+    let mut link = wish.link.clone();
     link.rtt.get_or_insert(RTT);
     let tls = Tls::make().map_err(|error| LabError::system("no certificate", error))?;
     let wanted = BrokerOptions {
         certificate: Some(tls.certificate.clone()),
+        record: wish.record.map(Path::to_path_buf),
         ..BrokerOptions::default()
     };
     let place = Place::open(&link, &wanted, start)?;
@@ -75,7 +77,7 @@ pub(crate) fn watch(
     });
     let playing = Playing::begin_with(&place, stage, all)?;
     let begun = Instant::now();
-    let time = Duration::from_secs_f64(seconds.unwrap_or(WATCHED_S));
+    let time = Duration::from_secs_f64(wish.seconds.unwrap_or(WATCHED_S));
     while begun.elapsed() < time && !stop.is_set() && playing.goes_on() {
         thread::sleep(LOOK);
     }

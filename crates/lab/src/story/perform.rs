@@ -1,9 +1,9 @@
 //! How a story goes: what is wrong, what the doctor says of it, the change, and what it brings.
 
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cloverleaf_bench::command::LinkArgs;
 use cloverleaf_bench::{Bandwidth, BrokerPlace, Meter, Stop};
 use cloverleaf_doctor::{Bound, Finding, Measure, Query, Report};
 use serde::Serialize;
@@ -14,6 +14,7 @@ use super::tls::Tls;
 use super::verdict::Values;
 use super::{Fix, Story, verdict};
 use crate::broker::{BrokerOptions, StartBroker};
+use crate::command::Wish;
 use crate::place::{LabError, Place};
 
 /// How often the doctor is asked.
@@ -83,11 +84,11 @@ impl Told {
 /// The machine does not let it. What is not as it should be stands in the answer.
 pub(crate) fn perform(
     story: &Story,
-    (link, seconds): (&LinkArgs, Option<f64>),
+    wish: Wish<'_>,
     start: &StartBroker<'_>,
     stop: &Stop,
 ) -> Result<Told, LabError> {
-    let mut link = link.clone();
+    let mut link = wish.link.clone();
     link.rtt.get_or_insert(story.rtt);
     let narrow = story.bandwidth.and_then(Bandwidth::from_bits_per_s);
     link.bandwidth = link.bandwidth.or(narrow);
@@ -99,6 +100,7 @@ pub(crate) fn perform(
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect(),
         certificate: tls.as_ref().map(|it| it.certificate.clone()),
+        record: wish.record.map(Path::to_path_buf),
         ..BrokerOptions::default()
     };
     let place = Place::open(&link, &wanted, start)?;
@@ -108,7 +110,7 @@ pub(crate) fn perform(
         distance: place.note(),
         ..Told::default()
     };
-    let measured = Duration::from_secs_f64(seconds.unwrap_or(story.measured_s));
+    let measured = Duration::from_secs_f64(wish.seconds.unwrap_or(story.measured_s));
     let mut act = Act {
         story,
         place: &place,

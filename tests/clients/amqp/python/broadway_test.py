@@ -117,6 +117,12 @@ class Pipeline:
             waiting = sum(len(producer.waiting) for producer in self.producers)
             return sum(self.worked) + sum(map(len, self.mailboxes)) + waiting
 
+    def idle(self):
+        """Processors that have nothing to do."""
+        with self.lock:
+            return sum(not worked and not mailbox
+                       for worked, mailbox in zip(self.worked, self.mailboxes))
+
     def wait(self, number):
         deadline = time.monotonic() + PATIENCE_S
         with self.changed:
@@ -138,8 +144,8 @@ def run(arguments=None):
         pipeline = Pipeline(title)
         for number in range(MESSAGES):
             on.basic_publish("", title, b"%d" % number)
-        wait_for(lambda: pipeline.has() == MESSAGES and not any(pipeline.mailboxes), "all has come")
-        idle = pipeline.worked.count(0)
+        wait_for(lambda: pipeline.has() == MESSAGES, "all has come")
+        idle = pipeline.idle()
         pipeline.finish.set()
         pipeline.wait(MESSAGES)
         # All is acknowledged: nothing comes back when the producers have gone.

@@ -37,7 +37,7 @@ pub(crate) struct Args {
     /// How many threads keep the machine busy meanwhile.
     #[arg(long, default_value_t = 0)]
     load: usize,
-    /// Write a recording of each patient's play into this folder, for `doctor/tests/recorded.rs`.
+    /// Write a recording of each play into this folder, for `doctor/tests/recorded.rs`.
     #[arg(long, value_name = "FOLDER")]
     record: Option<PathBuf>,
     /// Write what came of each run into this file.
@@ -135,13 +135,14 @@ impl Play {
             of_predicted: None,
             found_s: None,
         };
+        let record = args.record.as_ref().map(|folder| {
+            let name = self.name().replace('/', "-");
+            let load = if args.load > 0 { "-under-load" } else { "" };
+            folder.join(format!("{name}{load}.recording"))
+        });
+        let record = record.as_deref();
         let result = match self {
             Play::Patient(ward, patient) => {
-                let record = args.record.as_ref().map(|folder| {
-                    let name = self.name().replace('/', "-");
-                    folder.join(format!("{name}.recording"))
-                });
-                let record = record.as_deref();
                 lab::play(context, programs, ward, patient, args.seconds, record).and_then(
                     |played| {
                         run.gain = played.findings.first().map(|it| it.prediction.gain);
@@ -149,7 +150,7 @@ impl Play {
                     },
                 )
             }
-            Play::Story(story) => stories::play(context, story).map(|measured| {
+            Play::Story(story) => stories::play(context, story, record).map(|measured| {
                 run.of_predicted = measured.of_predicted;
                 run.found_s = measured.found_s;
             }),

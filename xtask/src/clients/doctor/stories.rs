@@ -1,6 +1,7 @@
 //! The stories of `cloverleaf lab`: each makes the change that the finding names, and measures
 //! whether it brings as much as was predicted.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -76,11 +77,12 @@ pub(super) struct Measured {
     pub(super) of_predicted: Option<f64>,
 }
 
-/// Plays a story once.
-pub(super) fn play(context: &Context, story: &Story) -> Result<Measured> {
+/// Plays a story once; what its doctor sees goes to `record`, if there is such a file.
+pub(super) fn play(context: &Context, story: &Story, record: Option<&Path>) -> Result<Measured> {
     let mut lab = Command::new(&context.binary);
     lab.args(["lab", story.name, "--json", "--rtt-by", "kernel"])
         .args(story.rtt.map(|rtt| format!("--rtt={rtt}")))
+        .args(record.map(|file| format!("--record={}", file.display())))
         .env(PYTHON, context.clients.kafka_python_program())
         .stdin(Stdio::null());
     let output = lab.output().context("cannot start the lab")?;
