@@ -2,6 +2,7 @@
 //!
 //! It runs as a test too, so that `cargo test` says what CI will say.
 
+mod clocks;
 mod edges;
 mod files;
 mod lines;
@@ -47,6 +48,22 @@ impl Source {
         extension.is_some_and(|extension| extensions.contains(&extension))
     }
 
+    /// What stands in tests, without comments: all of the programs in `tests/` and of what runs
+    /// them, and what follows `#[cfg(test)]` (by habit tests stand at the end of a file).
+    fn test_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        let comment = if self.is(&["py"]) { "#" } else { "//" };
+        let mut in_tests = self.is(&["rs", "py", "go", "js", "java"])
+            && (self.path.iter().any(|part| part == "tests")
+                || self.path.starts_with("xtask")
+                || self.path.to_string_lossy().ends_with("tests.rs"));
+        let is_rust = self.is(&["rs"]);
+        let lines = (1..).zip(self.text.lines());
+        lines.filter_map(move |(number, line)| {
+            in_tests |= is_rust && line.starts_with("#[cfg(test)]");
+            in_tests.then(|| (number, line.split(comment).next().unwrap_or_default()))
+        })
+    }
+
     fn find(&self, line: usize, what: impl Into<String>) -> Finding {
         Finding {
             path: self.path.clone(),
@@ -74,10 +91,12 @@ fn findings(workspace: &Workspace) -> Result<Vec<Finding>> {
     let mut findings = edges::check(workspace)?;
     for source in &sources {
         lines::check(source, &mut findings);
+        clocks::check(source, &mut findings);
         files::check_length(source, &mut findings);
         links::check(workspace.root(), source, &mut findings);
     }
     files::check_decisions(&sources, &mut findings);
+    files::check_tests(&sources, &mut findings);
     Ok(findings)
 }
 

@@ -76,8 +76,10 @@ fn shown(finding: &Finding, look: usize) -> String {
         None => it.setting.clone(),
     });
     let (rule, gain) = (finding.rule, finding.prediction.gain);
-    let client = finding.library_shown.as_deref();
-    let client = client.unwrap_or("a client");
+    let client = match finding.client.library.as_str() {
+        "" => "an unknown client",
+        library => library,
+    };
     format!("{rule} of {client}, {change}, × {gain:.2}, look {look}")
 }
 

@@ -138,10 +138,9 @@ async fn refuse_web_pages(request: Request, next: Next) -> Response {
 
 async fn unknown() -> Refused {
     Refused::not_found(
-        "no such path; see /metrics, /healthz, /debug/connections, /api/doctor, /api/doctor/clients, \
-         /api/timeline, \
-         /api/topics, /api/groups, /api/clients, /api/amqp/queues, /api/amqp/exchanges, \
-         /api/amqp/bindings",
+        "no such path; see /metrics, /healthz, /debug/connections, /api/doctor, \
+         /api/doctor/clients, /api/timeline, /api/topics, /api/groups, /api/clients, \
+         /api/amqp/queues, /api/amqp/exchanges, /api/amqp/bindings",
     )
 }
 

@@ -135,8 +135,15 @@ impl DoctorThread {
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub(crate) fn start(context: &Arc<ServerContext>) -> io::Result<DoctorThread> {
-        let looks = Arc::<Mutex<Looks>>::default();
+    pub(crate) fn start(
+        context: &Arc<ServerContext>,
+        observer: Option<Observer>,
+    ) -> io::Result<DoctorThread> {
+        let looks = Looks {
+            observer,
+            ..Looks::default()
+        };
+        let looks = Arc::new(Mutex::new(looks));
         let (end, ended) = channel();
         let mut doctor = DoctorThread {
             looks: Arc::clone(&looks),
@@ -154,11 +161,6 @@ impl DoctorThread {
     /// Looks now, on the caller's thread.
     pub(crate) fn look(&self, context: &ServerContext) {
         self.looks.lock().look(context);
-    }
-
-    /// Shows an observer all that is looked at from now on.
-    pub(crate) fn show(&self, observer: Observer) {
-        self.looks.lock().observer = Some(observer);
     }
 
     /// Ends the thread. Blocks until then, at most for a look.

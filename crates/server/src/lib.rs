@@ -84,6 +84,7 @@ mod transport_deflate;
 mod transport_snappy;
 mod web_pages;
 
+pub use cloverleaf_broker::SystemClock;
 pub use cloverleaf_nsq::http_query::escape as percent_encoded;
 pub use config::{AnonymousRemote, Config, DeadLetter, DeadLetterRule};
 pub use config_check::OutOfRange;

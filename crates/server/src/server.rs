@@ -91,7 +91,7 @@ impl Server {
     /// # Errors
     /// See [`StartError`]; nothing is left behind then.
     pub fn start(config: Config) -> Result<Server, StartError> {
-        Server::start_with_clock(config, Arc::new(SystemClock::default()))
+        Server::start_with(config, Arc::new(SystemClock::default()), None)
     }
 
     /// As [`Server::start`], where deadlines, silent connections, groups and all that is measured
@@ -99,11 +99,14 @@ impl Server {
     /// when [`Server::look`] is called. What waits for the kernel or for other programs (HTTP,
     /// nsqlookupd, the drain, NSQ's auth services) takes the machine's time all the same.
     ///
+    /// An observer is shown all that the doctor looks at, on the doctor's thread.
+    ///
     /// # Errors
     /// See [`StartError`]; nothing is left behind then.
-    pub fn start_with_clock(
+    pub fn start_with(
         mut config: Config,
         clock: Arc<dyn Clock>,
+        observer: Option<Observer>,
     ) -> Result<Server, StartError> {
         if config.nsq.tls_client_auth_policy != ClientAuthPolicy::None
             && config.nsq.tls_required == TlsRequired::No
@@ -131,9 +134,9 @@ impl Server {
             broker_options(&config),
             Arc::clone(&clock),
         );
-        let started = broker
-            .map_err(StartError::from)
-            .and_then(|broker| Running::start(config, log.clone(), broker, clock, tls, advice));
+        let started = broker.map_err(StartError::from).and_then(|broker| {
+            Running::start(config, log.clone(), broker, clock, tls, advice, observer)
+        });
         match started {
             Ok(running) => Ok(Server {
                 context: running.context,
@@ -174,12 +177,6 @@ impl Server {
     /// are thousands of connections.
     pub fn doctor(&self, query: &Query) -> Report {
         self.context.practice.report(query)
-    }
-
-    /// Shows an observer what the doctor looks at, from now on: on the doctor's thread, once a
-    /// second.
-    pub fn show_looks(&self, observer: Observer) {
-        self.doctor.show(observer);
     }
 
     /// Lets the doctor look now, as it does once a second where the clock is not driven.
@@ -280,6 +277,7 @@ impl Running {
         clock: Arc<dyn Clock>,
         tls: Tls,
         advice: Advice,
+        observer: Option<Observer>,
     ) -> Result<Running, StartError> {
         let (nsq, kafka, amqp) = (&config.nsq, &config.kafka, &config.amqp);
         let listeners = Listeners {
@@ -354,7 +352,7 @@ impl Running {
             .broker
             .record_holds_in(Arc::clone(context.registry.lanes()));
         let router = AmqpRouter::start(&context)?;
-        let doctor = DoctorThread::start(&context)?;
+        let doctor = DoctorThread::start(&context, observer)?;
         let mut running = Starting {
             context: Arc::clone(&context),
             threads: Vec::new(),

@@ -61,7 +61,7 @@ fn begin(options: &EmbedOptions) -> anyhow::Result<EmbeddedBroker> {
         flags.insert("durability".to_owned(), vec![mode.clone()]);
     }
     flags.insert("quick-ack".to_owned(), vec![options.quick_ack.to_string()]);
-    let broker = Embedded::start("bench", flags)?;
+    let broker = Embedded::start("bench", flags, None)?;
     let addresses = broker.server()?.addresses();
     Ok(EmbeddedBroker {
         nsq: there(addresses.nsq_tcp)?,

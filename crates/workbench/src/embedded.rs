@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cloverleaf_doctor::{Query, Report};
-use cloverleaf_server::{Config, Server, Sources, end_with_vital_threads};
+use cloverleaf_server::{Config, Observer, Server, Sources, SystemClock, end_with_vital_threads};
 use tempfile::TempDir;
 
 /// A running broker and its folder, which goes when this does.
@@ -16,10 +17,12 @@ pub(crate) struct Embedded {
 
 impl Embedded {
     /// Starts one with these options and no others: of it nothing is configured but what the
-    /// command line says. `name` is what its folder is called.
+    /// command line says. `name` is what its folder is called; an observer is shown what its doctor
+    /// looks at.
     pub(crate) fn start(
         name: &str,
         mut flags: BTreeMap<String, Vec<String>>,
+        observer: Option<Observer>,
     ) -> anyhow::Result<Embedded> {
         end_with_vital_threads();
         let folder = tempfile::Builder::new()
@@ -32,7 +35,8 @@ impl Embedded {
             variables: BTreeMap::new(),
             flags,
         };
-        let server = Server::start(Config::load(&sources)?)?;
+        let clock = Arc::new(SystemClock::default());
+        let server = Server::start_with(Config::load(&sources)?, clock, observer)?;
         Ok(Embedded {
             server: Some(server),
             folder,

@@ -13,6 +13,7 @@ use cloverleaf_doctor::Recorder;
 use cloverleaf_lab::{Addresses, BrokerOptions, LabArgs, LabBroker, Outcome, Page};
 use cloverleaf_page::Terminal;
 use cloverleaf_program::VERSION;
+use cloverleaf_server::Observer;
 
 use crate::embedded::{Embedded, there};
 use crate::stop;
@@ -43,20 +44,19 @@ pub(crate) fn run(args: &LabArgs) -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// Has the broker's doctor write what it looks at into this file.
-fn record(broker: &Embedded, path: &Path) -> anyhow::Result<()> {
+/// Writes what a doctor looks at into this file.
+fn recorder(path: &Path) -> anyhow::Result<Observer> {
     let file = File::create(path).with_context(|| path.display().to_string())?;
     let mut recorder = Some(Recorder::new(BufWriter::new(file), VERSION)?);
     let path = path.to_path_buf();
-    broker.server()?.show_looks(Box::new(move |seen| {
+    Ok(Box::new(move |seen| {
         let outcome = recorder.as_mut().map(|it| it.record(seen));
         if let Some(Err(error)) = outcome {
             // Once: it is not tried again.
             eprintln!("cloverleaf: {} is not complete: {error}", path.display());
             recorder = None;
         }
-    }));
-    Ok(())
+    }))
 }
 
 fn start(options: &BrokerOptions) -> Result<LabBroker, String> {
@@ -90,10 +90,8 @@ fn begin(options: &BrokerOptions) -> anyhow::Result<LabBroker> {
     for (name, value) in &options.settings {
         flags.insert(name.clone(), vec![value.clone()]);
     }
-    let broker = Arc::new(Embedded::start("lab", flags)?);
-    if let Some(path) = &options.record {
-        record(&broker, path)?;
-    }
+    let observer = options.record.as_deref().map(recorder).transpose()?;
+    let broker = Arc::new(Embedded::start("lab", flags, observer)?);
     let addresses = broker.server()?.addresses();
     let asked = Arc::clone(&broker);
     Ok(LabBroker {

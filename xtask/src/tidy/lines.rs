@@ -99,10 +99,7 @@ const BANS: &[Ban] = &[
 /// In tests time passes by a driven clock or until a condition holds, never by sleeping.
 const SLEEPS: &[&str] = &["thread::sleep(", "time::sleep("];
 /// The helpers that wait for a condition, and so have to sleep between two looks.
-const WAIT_HELPERS: &[&str] = &[
-    "xtask/src/wait.rs",
-    "crates/server/tests/nsq_support/mod.rs",
-];
+const WAIT_HELPERS: &[&str] = &["xtask/src/wait.rs", "crates/server/tests/support/mod.rs"];
 
 /// Files in which `unsafe` may stand: what they ask of the kernel has no safe interface.
 const UNSAFE_ALLOWED: &[&str] = &[
@@ -134,10 +131,6 @@ pub(super) fn check(source: &Source, findings: &mut Vec<Finding>) {
         return;
     }
     let rust = source.is(&["rs"]);
-    // By habit tests stand at the end of a file.
-    let mut in_tests = path.components().any(|part| part.as_os_str() == "tests")
-        || path.starts_with("xtask")
-        || path.to_string_lossy().ends_with("tests.rs");
     for (index, line) in source.text.lines().enumerate() {
         let number = index + 1;
         for ban in BANS
@@ -149,23 +142,24 @@ pub(super) fn check(source: &Source, findings: &mut Vec<Finding>) {
         if !rust {
             continue;
         }
-        in_tests |= line.starts_with("#[cfg(test)]");
         let columns = line.chars().count();
         if columns > COLUMNS_MAX {
             let what = format!("{columns} columns where {COLUMNS_MAX} are the limit: break it");
             findings.push(source.find(number, what));
         }
         let code = line.split("//").next().unwrap_or_default();
-        if in_tests
-            && SLEEPS.iter().any(|sleep| code.contains(sleep))
-            && !is_one_of(path, WAIT_HELPERS)
-        {
-            let what = "a test that sleeps: wait for a condition, or drive the clock";
-            findings.push(source.find(number, what));
-        }
         if is_unsafe(code) && !is_one_of(path, UNSAFE_ALLOWED) {
             let what = "unsafe: use a safe interface (rustix has most), or add the file with its \
                         reason to UNSAFE_ALLOWED in tidy/lines.rs";
+            findings.push(source.find(number, what));
+        }
+    }
+    if !rust || is_one_of(path, WAIT_HELPERS) {
+        return;
+    }
+    for (number, code) in source.test_lines() {
+        if SLEEPS.iter().any(|sleep| code.contains(sleep)) {
+            let what = "a test that sleeps: wait for a condition, or drive the clock";
             findings.push(source.find(number, what));
         }
     }

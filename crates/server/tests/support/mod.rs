@@ -62,7 +62,7 @@ pub fn start_driven(change: impl FnOnce(&mut Config)) -> (Broker, Time) {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let clock = Arc::new(ManualClock::new(since_epoch.as_millis() as u64));
     let broker = Broker {
-        server: Server::start_with_clock(config, clock.clone()).unwrap(),
+        server: Server::start_with(config, clock.clone(), None).unwrap(),
         _folder: folder,
     };
     let addresses = broker.server.addresses();

@@ -32,8 +32,7 @@ class Producer:
     def __init__(self, title, pipeline):
         self.pipeline = pipeline
         self.waiting = collections.deque()
-        # Those who have asked, in the order of their asking: (asked at, processor), once for each
-        # message asked for.
+        # Those who have asked, in the order of their asking, once for each message asked for.
         self.asked = collections.deque(
             processor for _ in range(MAX_DEMAND) for processor in range(PROCESSORS))
         self.title = title
@@ -42,7 +41,7 @@ class Producer:
         self.acked = 0
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
-        assert self.ready.wait(20), "a producer does not start"
+        assert self.ready.wait(PATIENCE_S), "a producer does not start"
 
     def run(self):
         with channel() as on:
