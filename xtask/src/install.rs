@@ -1,11 +1,9 @@
 //! Third-party clients, from their package registries into `target/clients`.
 //!
-//! Installed once; a file `NAME.installed` with the pinned versions says that one is complete.
+//! What is installed is pinned with all that it needs: by lock files in `tests/clients/locks`, by
+//! versions here, and by the `go.sum` of the programs. Installed once: a file `NAME.installed` says
+//! by which lock, and another lock has it installed again.
 //! Several processes may want the same at once: one installs it, the others wait.
-
-mod amqp;
-mod kafka;
-pub(crate) mod rabbitmq;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,11 +13,8 @@ use anyhow::{Context, Result};
 
 use crate::workspace::{Workspace, on_path, output};
 
-/// Versions are pinned, so that a test that passed yesterday passes today.
-const PYTHON_PACKAGES: &[&str] = &["pynsq==0.9.1", "tornado==6.5.10"];
 /// Compiled code, which is not to be had for each Python on each machine.
 const PYTHON_SNAPPY: &str = "python-snappy==0.7.3";
-const NODE_PACKAGES: &[&str] = &["nsqjs@0.13.0", "snappystream@2.0.0"];
 const NSQ_MODULE: &str = "github.com/nsqio/nsq@v1.3.0";
 const NSQ_PROGRAMS: &[&str] = &[
     "bench/bench_writer",
@@ -33,6 +28,23 @@ const NSQ_PROGRAMS: &[&str] = &[
     "apps/to_nsq",
 ];
 const GO_NSQ_MODULE: &str = "github.com/nsqio/go-nsq@v1.1.0";
+
+/// The lock file of the environment of this name.
+macro_rules! locked {
+    ($name:literal, $file:literal) => {
+        include_str!(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../tests/clients/locks/",
+            $name,
+            "/",
+            $file
+        ))
+    };
+}
+
+mod amqp;
+mod kafka;
+pub(crate) mod rabbitmq;
 
 /// What has to be on the machine for a group of client tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -141,13 +153,13 @@ impl Clients {
 
     /// More packages beside nsqjs, for its own test suite.
     pub(crate) fn npm(&self, packages: &[&str]) -> Result<()> {
-        npm(&self.node_folder(), packages)
+        npm("install", &self.node_folder(), packages)
     }
 
     fn python(&self) -> Result<()> {
-        self.once("python", PYTHON_PACKAGES, || {
-            venv(&self.folder.join("python"))?;
-            self.pip(PYTHON_PACKAGES)?;
+        let requirements = locked!("python", "requirements.txt");
+        self.once("python", &[requirements, PYTHON_SNAPPY], || {
+            self.python_environment("python", requirements)?;
             if let Err(error) = self.pip(&[PYTHON_SNAPPY]) {
                 println!("SKIPPED nsq/python: ****** snappy: {error:#} ******");
             }
@@ -156,7 +168,28 @@ impl Clients {
     }
 
     fn node(&self) -> Result<()> {
-        self.once("node", NODE_PACKAGES, || self.npm(NODE_PACKAGES))
+        let manifest = locked!("node", "package.json");
+        self.node_packages("node", manifest, locked!("node", "package-lock.json"))
+    }
+
+    /// A new Python environment with just these packages.
+    fn python_environment(&self, name: &str, requirements: &str) -> Result<()> {
+        let folder = self.folder.join(name);
+        venv(&folder)?;
+        let file = folder.join("requirements.txt");
+        std::fs::write(&file, requirements)?;
+        output(pip(&folder.join("bin/python")).arg("-r").arg(file)).map(drop)
+    }
+
+    /// A folder with a manifest of npm and just what its lock file says.
+    fn node_packages(&self, name: &str, manifest: &str, lock: &str) -> Result<()> {
+        self.once(name, &[lock], || {
+            let folder = self.folder.join(name);
+            std::fs::create_dir_all(&folder)?;
+            std::fs::write(folder.join("package.json"), manifest)?;
+            std::fs::write(folder.join("package-lock.json"), lock)?;
+            npm("ci", &folder, &[])
+        })
     }
 
     /// `go install` would ask the module proxy for a list of versions, which some refuse; so the
@@ -180,24 +213,24 @@ impl Clients {
         })
     }
 
-    /// Runs `install` unless it has succeeded before for just these versions.
-    fn once(&self, name: &str, what: &[&str], install: impl Fn() -> Result<()>) -> Result<()> {
+    /// Runs `install` unless it has succeeded before for just this lock.
+    fn once(&self, name: &str, lock: &[&str], install: impl Fn() -> Result<()>) -> Result<()> {
         std::fs::create_dir_all(&self.folder)?;
-        let _lock = lock(&self.folder.join(format!("{name}.lock")))?;
+        let _alone = alone(&self.folder.join(format!("{name}.lock")))?;
         let done = self.folder.join(format!("{name}.installed"));
-        let versions = what.join("\n");
-        if std::fs::read_to_string(&done).is_ok_and(|text| text == versions) {
+        let lock = lock.join("\n");
+        if std::fs::read_to_string(&done).is_ok_and(|text| text == lock) {
             return Ok(());
         }
-        println!("installing {}", what.join(", "));
+        println!("installing {name}");
         install()?;
-        std::fs::write(&done, versions)?;
+        std::fs::write(&done, lock)?;
         Ok(())
     }
 }
 
 /// Waits until no other process has locked this file; it is locked until the answer is dropped.
-fn lock(path: &Path) -> Result<File> {
+fn alone(path: &Path) -> Result<File> {
     let file = File::create(path)?;
     file.lock()?;
     Ok(file)
@@ -217,10 +250,11 @@ fn pip(python: &Path) -> Command {
     pip
 }
 
-fn npm(folder: &Path, packages: &[&str]) -> Result<()> {
+/// `npm install` of these packages, or `npm ci` of what the folder's lock file says.
+fn npm(command: &str, folder: &Path, packages: &[&str]) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     let mut npm = Command::new("npm");
-    npm.args(["install", "--no-audit", "--no-fund", "--loglevel=error"]);
+    npm.args([command, "--no-audit", "--no-fund", "--loglevel=error"]);
     output(npm.arg("--prefix").arg(folder).args(packages)).map(drop)
 }
 

@@ -5,19 +5,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use super::kafka::maven;
-use super::{Clients, module_copy, npm, pip, venv};
-use crate::workspace::output;
+use super::{Clients, module_copy};
 
-const PYTHON_PACKAGES: &[&str] = &[
-    "pika==1.4.4",
-    "aio-pika==10.2.1",
-    "celery==5.7.0",
-    "kombu==5.7.0",
-    "confluent-kafka==2.16.1",
-    "pynsq==0.9.1",
-    "tornado==6.5.10",
-];
-const NODE_PACKAGES: &[&str] = &["amqplib@2.3.1"];
 /// The client, and a silent logger.
 const JARS: &[&str] = &[
     "com.rabbitmq:amqp-client:5.23.0",
@@ -40,16 +29,16 @@ impl Clients {
     }
 
     pub(super) fn amqp_python(&self) -> Result<()> {
-        self.once("amqp-python", PYTHON_PACKAGES, || {
-            venv(&self.folder.join("amqp-python"))?;
-            output(pip(&self.amqp_python_program()).args(PYTHON_PACKAGES)).map(drop)
+        let requirements = locked!("amqp-python", "requirements.txt");
+        self.once("amqp-python", &[requirements], || {
+            self.python_environment("amqp-python", requirements)
         })
     }
 
     pub(super) fn amqp_node(&self) -> Result<()> {
-        self.once("amqp-node", NODE_PACKAGES, || {
-            npm(&self.amqp_node_folder(), NODE_PACKAGES)
-        })
+        let manifest = locked!("amqp-node", "package.json");
+        let lock = locked!("amqp-node", "package-lock.json");
+        self.node_packages("amqp-node", manifest, lock)
     }
 
     /// The folder with RabbitMQ's Java client and all that it needs.

@@ -5,18 +5,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Clients, lock, module, module_copy, npm, pip, venv};
+use super::{Clients, alone, module, module_copy, npm, pip, venv};
 use crate::workspace::output;
 
-const PYTHON_PACKAGES: &[&str] = &[
-    "confluent-kafka==2.16.1",
-    "kafka-python==3.0.12",
-    "aiokafka==0.14.0",
-    "cramjam==2.14.0",
-    "lz4==4.4.5",
-    "pynsq==0.9.1",
-    "tornado==6.5.10",
-];
+const PYTHON_REQUIREMENTS: &str = locked!("kafka-python", "requirements.txt");
 /// Its wheels are for Pythons that are gone: it is compiled against the librdkafka below.
 const OLD_CONFLUENT_KAFKA: &str = "confluent-kafka==1.9.2";
 /// Has librdkafka 1.9.2 in it as a header and a static library.
@@ -37,7 +29,6 @@ class ExternalService:
 class SpawnedService:
     pass
 ";
-const NODE_PACKAGES: &[&str] = &["kafkajs@2.2.4", "kafkajs-snappy@1.1.0", "kafkajs-lz4@1.2.1"];
 /// The broker, its command line tools, and its client, which the tools need; a silent logger.
 const JARS: &[&str] = &[
     "org.apache.kafka:kafka_2.13:4.3.1",
@@ -72,16 +63,18 @@ impl Clients {
     }
 
     pub(super) fn kafka_python(&self) -> Result<()> {
-        self.once("kafka-python", PYTHON_PACKAGES, || {
-            venv(&self.folder.join("kafka-python"))?;
-            self.kafka_pip(PYTHON_PACKAGES)
+        self.once("kafka-python", &[PYTHON_REQUIREMENTS], || {
+            self.python_environment("kafka-python", PYTHON_REQUIREMENTS)
         })
     }
 
     /// kafka-python's source with its tests, which its wheel has not.
     pub(crate) fn kafka_python_source(&self) -> Result<PathBuf> {
         let folder = self.folder.join("kafka-python-source");
-        let package = PYTHON_PACKAGES[1];
+        let mut packages = PYTHON_REQUIREMENTS.lines();
+        let package = packages
+            .find(|package| package.starts_with("kafka-python=="))
+            .context("the requirements have no kafka-python")?;
         self.once("kafka-python-source", &[package], || {
             if folder.exists() {
                 std::fs::remove_dir_all(&folder)?;
@@ -134,9 +127,9 @@ impl Clients {
     }
 
     pub(super) fn kafka_node(&self) -> Result<()> {
-        self.once("kafka-node", NODE_PACKAGES, || {
-            npm(&self.kafka_node_folder(), NODE_PACKAGES)
-        })
+        let manifest = locked!("kafka-node", "package.json");
+        let lock = locked!("kafka-node", "package-lock.json");
+        self.node_packages("kafka-node", manifest, lock)
     }
 
     /// The folder with Kafka's jars and all that they need.
@@ -152,7 +145,11 @@ impl Clients {
         let source = folder.join("node_modules/node-rdkafka/deps/librdkafka");
         self.once("librdkafka", &[LIBRDKAFKA_PACKAGE], || {
             // Without its scripts npm would only unpack it.
-            npm(&folder, &["--ignore-scripts", LIBRDKAFKA_PACKAGE])?;
+            npm(
+                "install",
+                &folder,
+                &["--ignore-scripts", LIBRDKAFKA_PACKAGE],
+            )?;
             let mut configure = Command::new("bash");
             configure
                 .current_dir(&source)
@@ -216,7 +213,7 @@ pub(super) fn maven(packages: &[&str], to: &Path) -> Result<()> {
     text.push_str("</dependencies></project>");
     std::fs::create_dir_all(to)?;
     // Two that fill its repository at once would damage it.
-    let _lock = lock(&to.with_file_name("maven.lock"))?;
+    let _alone = alone(&to.with_file_name("maven.lock"))?;
     let pom = to.with_extension("pom.xml");
     std::fs::write(&pom, text)?;
     let mut maven = Command::new("mvn");

@@ -220,7 +220,9 @@ mod tests {
 
     #[test]
     fn a_file_has_the_readings_that_it_is_allowed_no_more_and_no_less() {
-        let (file, allowed) = READS[0].1[0];
+        let mut files = READS.iter().flat_map(|(_, files)| *files);
+        let is_all_tests = |file: &str| file.starts_with("crates/broker/tests");
+        let (file, allowed) = *files.find(|(file, _)| is_all_tests(file)).unwrap();
         let clock = "    let start = Instant::now();\n";
         assert_eq!(found(file, &clock.repeat(allowed)), 0);
         assert_eq!(found(file, &clock.repeat(allowed + 1)), 1);
