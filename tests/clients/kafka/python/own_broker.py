@@ -3,6 +3,7 @@
 import signal
 import socket
 import subprocess
+from pathlib import Path
 
 import harness
 from harness import PATIENCE_S, wait_for
@@ -44,6 +45,23 @@ class Broker:
         self.process.wait()
         # One that was started by way of another program may end a little later than that.
         wait_for(lambda: not listens(), "the broker has gone")
+
+    def written(self):
+        """Returns once the kernel has what was acknowledged before.
+
+        The broker writes it within 10 ms of its own time, and nothing tells of it; but who has
+        something to do is running, or ready to, or waits for the disk: all threads sleep through
+        twenty looks only when nothing is left.
+        """
+        looks = []
+
+        def rests():
+            tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+            states = {(task / "stat").read_text().rpartition(") ")[2][0] for task in tasks}
+            looks.append(states == {"S"})
+            return looks[-20:] == [True] * 20
+
+        wait_for(rests, "the broker rests")
 
     def stop(self):
         """An orderly end."""
