@@ -61,7 +61,10 @@ fn workspace_tests(workspace: &Workspace) -> Result<Command> {
     within.args(["within", "--seconds", &WORKSPACE_SECONDS_MAX.to_string()]);
     within.arg("--").arg(cargo.get_program());
     for (name, value) in cargo.get_envs() {
-        within.env(name, value.unwrap_or_default());
+        match value {
+            Some(value) => within.env(name, value),
+            None => within.env_remove(name),
+        };
     }
     within.args(WORKSPACE_TESTS);
     Ok(within)

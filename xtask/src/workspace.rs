@@ -95,6 +95,15 @@ impl Workspace {
         cargo
             .current_dir(&self.root)
             .env("CARGO_TARGET_DIR", &self.target);
+        // `cargo run` tells xtask which package it is. Passed on, that would be a change of the
+        // environment for `ring`, which is compiled anew then, and all that needs it.
+        for (name, _) in std::env::vars_os() {
+            let of_package = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+            let name_text = name.to_string_lossy();
+            if of_package.iter().any(|start| name_text.starts_with(start)) {
+                cargo.env_remove(&name);
+            }
+        }
         cargo
     }
 }
