@@ -64,7 +64,7 @@ fn number(text: &str) -> f64 {
 
 #[test]
 fn story_000_is_played_over_packets_where_the_machine_lets_it() {
-    let story = played(&["000", "--duration=50ms", "--rtt=2ms", "--url=embedded:nsq"]);
+    let story = played(&["000", "--count=50", "--rtt=2ms", "--url=embedded:nsq"]);
     let windows = &story["tables"][0];
     assert_eq!(windows["rows"].as_array().unwrap().len(), 5);
     assert_eq!(cell(windows, 4, "the seed"), "22,000/s (line 46)");
@@ -90,7 +90,7 @@ fn story_001_has_a_broker_that_does_nothing_against_it() {
 
 #[test]
 fn story_002_has_four_sizes_and_the_seeds_percentiles() {
-    let story = played(&["002", "--duration=50ms", "--url=embedded:nsq"]);
+    let story = played(&["002", "--count=200", "--url=embedded:nsq"]);
     assert_eq!(story["tables"][0]["rows"].as_array().unwrap().len(), 4);
     let latency = &story["tables"][1];
     assert_eq!(
@@ -140,7 +140,7 @@ fn story_003_processors_are_idle_unless_one_consumer_gets_all() {
 
 #[test]
 fn story_004_publishers_and_many_subscribers() {
-    let story = played(&["004", "--duration=100ms"]);
+    let story = played(&["004", "--count=2000"]);
     let table = &story["tables"][0];
     assert!(number(&cell(table, 0, "published")) > 0.0, "{table:#}");
     assert_eq!(cell(table, 0, "consumed"), "–");

@@ -7,6 +7,7 @@ use clap::Args;
 use super::distance::LinkArgs;
 use super::output::{print, write};
 use super::{BenchError, Session, values};
+use crate::plan::Amount;
 use crate::proxy::Link;
 use crate::stories::{How, Play, Story, StoryName};
 use crate::url::Url;
@@ -26,6 +27,10 @@ pub struct StoryArgs {
     /// Let each measurement take so long [default: a second or two]
     #[arg(long, value_name = "TIME", value_parser = values::seconds, conflicts_with = "full")]
     pub duration: Option<f64>,
+    /// Let each measurement be so many messages
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    #[arg(conflicts_with_all = ["full", "duration"])]
+    pub count: Option<u64>,
     /// The brokers [default: embedded ones]. 000 and 002 want nsq:// or kafka://, 001 and 004
     /// nsq://, 003 amqp://
     #[arg(long = "url", value_name = "URL")]
@@ -89,7 +94,10 @@ impl StoryArgs {
         let link = *session.link();
         let how = How {
             is_full: self.full,
-            seconds: self.duration,
+            amount: match self.count {
+                Some(count) => Some(Amount::Messages(count)),
+                None => self.duration.map(Amount::Seconds),
+            },
             is_quiet: self.quiet,
         };
         let mut play = Play::new(session, self.seed, (self.urls.clone(), link), how);

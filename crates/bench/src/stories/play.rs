@@ -24,8 +24,8 @@ pub(crate) struct Play<'p, 's> {
 pub(crate) struct How {
     /// At the seed's size.
     pub(crate) is_full: bool,
-    /// Seconds of each measurement, if they are not to be the story's.
-    pub(crate) seconds: Option<f64>,
+    /// How much each measurement is, if it is not to be as much as the story's.
+    pub(crate) amount: Option<Amount>,
     /// Nothing is shown meanwhile.
     pub(crate) is_quiet: bool,
 }
@@ -67,8 +67,8 @@ impl<'p, 's> Play<'p, 's> {
 
     /// How long a measurement is: so many seconds, and at the seed's size as long as that one.
     pub(super) fn amount(&self, short_s: f64, full: Amount) -> Amount {
-        match (self.how.seconds, self.how.is_full) {
-            (Some(seconds), _) => Amount::Seconds(seconds),
+        match (self.how.amount, self.how.is_full) {
+            (Some(amount), _) => amount,
             (None, true) => full,
             (None, false) => Amount::Seconds(short_s),
         }
