@@ -119,6 +119,18 @@ fn read(root: &Path, folder: &Path, sources: &mut Vec<Source>) -> Result<()> {
     Ok(())
 }
 
+/// How many findings a rule has in a text at this path.
+#[cfg(test)]
+fn found(check: fn(&Source, &mut Vec<Finding>), path: &str, text: &str) -> usize {
+    let source = Source {
+        path: PathBuf::from(path),
+        text: text.to_owned(),
+    };
+    let mut findings = Vec::new();
+    check(&source, &mut findings);
+    findings.len()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

@@ -191,18 +191,10 @@ fn seconds(code: &str) -> Option<u64> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::path::PathBuf;
-
     use super::*;
 
     fn found(path: &str, text: &str) -> usize {
-        let mut findings = Vec::new();
-        let source = Source {
-            path: PathBuf::from(path),
-            text: text.to_owned(),
-        };
-        check(&source, &mut findings);
-        findings.len()
+        super::super::found(check, path, text)
     }
 
     #[test]

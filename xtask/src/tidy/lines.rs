@@ -190,18 +190,10 @@ fn is_unsafe(code: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use super::*;
 
     fn found(path: &str, text: &str) -> usize {
-        let mut findings = Vec::new();
-        let source = Source {
-            path: PathBuf::from(path),
-            text: text.to_owned(),
-        };
-        check(&source, &mut findings);
-        findings.len()
+        super::super::found(check, path, text)
     }
 
     #[test]
