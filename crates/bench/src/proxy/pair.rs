@@ -145,11 +145,12 @@ impl Pair {
         }
     }
 
-    /// Moves what can be moved.
+    /// Moves what can be moved. The time is asked after each read: what was sent while this thread
+    /// did not run would arrive too early by an earlier one.
     pub(super) fn flow(
         &mut self,
         ways: &mut Ways,
-        now_ns: u64,
+        now_ns: &dyn Fn() -> u64,
         buffer: &mut [u8],
         endpoint: &mut Endpoint<'_>,
     ) -> After {
@@ -158,20 +159,20 @@ impl Pair {
         loop {
             let before = turn;
             let exchange = &mut self.exchange;
-            // Before it is open, nothing can be sent.
-            let sent_ns = now_ns.max(self.open_ns);
+            let open_ns = self.open_ns;
             let mut pass = |line: &mut Line, bytes: &[u8]| {
                 if let Some(exchange) = exchange.as_mut() {
                     exchange.requests(bytes);
                 }
-                let due_ns = ways.up.due_ns(bytes.len(), sent_ns);
+                // Before it is open, nothing can be sent.
+                let due_ns = ways.up.due_ns(bytes.len(), now_ns().max(open_ns));
                 line.put(bytes, due_ns);
                 due_ns
             };
             let buffer = &mut buffer[..piece];
             turn = read(&mut self.client, &mut self.up, buffer, turn, &mut pass);
             let Some(server) = &mut self.server else {
-                if now_ns >= self.connect_ns {
+                if now_ns() >= self.connect_ns {
                     return After::Connect;
                 }
                 match turn < before {
@@ -193,11 +194,12 @@ impl Pair {
                         &*scratch
                     }
                 };
-                let due_ns = ways.down.due_ns(passes.len(), now_ns);
+                let due_ns = ways.down.due_ns(passes.len(), now_ns());
                 line.put(passes, due_ns);
                 due_ns
             };
             turn = read(server, &mut self.down, buffer, turn, &mut pass);
+            let now_ns = now_ns();
             let up = deliver(&mut self.up, server, &mut self.up_is_over, now_ns);
             let down = deliver(
                 &mut self.down,

@@ -56,7 +56,8 @@ impl Told {
             self.pair.wake(is_server, true, true);
         }
         let mut buffer = [0; 1 << 16];
-        self.pair.flow(ways, now_ns, &mut buffer, &mut |_, _| None)
+        self.pair
+            .flow(ways, &|| now_ns, &mut buffer, &mut |_, _| None)
     }
 
     /// The broker's end of it, once it is connected.
@@ -131,6 +132,28 @@ fn each_round_trip_takes_its_time_and_the_first_one_two() {
     gets(&broker, b"one");
     assert_eq!(told.flow(&mut ways, 121 * MS), After::Wait(None));
     gets(&broker, b"two");
+}
+
+/// By an earlier time, what came after it would arrive too early: the thread may have had to rest
+/// in between.
+#[test]
+fn the_time_is_asked_after_the_read() {
+    let (mut ways, rtt_ns) = ways(40, None);
+    let mut told = Told::new(rtt_ns);
+    let _broker = told.connect(&mut ways, 60 * MS);
+    told.client_sends(b"late");
+    let socket = told.pair.client.stream.try_clone().unwrap();
+    let now_ns = || {
+        let left = socket.peek(&mut [0]).unwrap_err();
+        assert_eq!(left.kind(), ErrorKind::WouldBlock, "it was not read");
+        100 * MS
+    };
+    told.pair.wake(false, true, true);
+    let mut buffer = [0; 1 << 16];
+    let after = told
+        .pair
+        .flow(&mut ways, &now_ns, &mut buffer, &mut |_, _| None);
+    assert_eq!(after, After::Wait(Some(120 * MS)));
 }
 
 #[test]

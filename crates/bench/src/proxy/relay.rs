@@ -225,7 +225,7 @@ impl Relay {
             return false;
         };
         loop {
-            let now_ns = self.clock.now_ns();
+            let clock = self.clock;
             let (doors, epoll) = (&mut self.doors, &self.epoll);
             let seen = &self.seen;
             let mut endpoint = |host: &str, port| {
@@ -235,7 +235,7 @@ impl Relay {
                 }
                 door
             };
-            let after = pair.flow(&mut self.ways, now_ns, buffer, &mut endpoint);
+            let after = pair.flow(&mut self.ways, &|| clock.now_ns(), buffer, &mut endpoint);
             match after {
                 After::Over => return false,
                 After::Again => {
