@@ -85,6 +85,8 @@ impl Housekeeping {
     /// A full journal is replaced by a snapshot, and so is one that has failed.
     fn look_after_journal(&mut self, now_ms: u64) {
         self.next_journal_ms = now_ms + JOURNAL_INTERVAL_MS;
+        // The thread that does not come back cannot say so itself.
+        let _ = self.shared.log.stalled_read();
         let journal = self.shared.log.journal();
         if self.needs_snapshot || journal.should_snapshot() || journal.failure().is_some() {
             self.snapshot();

@@ -345,9 +345,7 @@ impl PartitionLog {
             ..
         } = cleaner;
         // What cannot be read today must not be given up for ever.
-        let is_corrupt = run
-            .iter()
-            .any(|segment| !segment.reported.lock().is_empty());
+        let is_corrupt = run.iter().any(|segment| !segment.damages.lock().is_empty());
         if outcome.is_err() || is_corrupt || !is_changed {
             writer.discard(&self.shared);
         }

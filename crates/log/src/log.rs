@@ -132,7 +132,7 @@ impl Log {
         })?;
         start("log-reader", |shared| {
             while let Work::Items(jobs) = shared.queues.reads.wait(None) {
-                jobs.into_iter().for_each(|job| job.run());
+                jobs.into_iter().for_each(|job| job.run(shared));
             }
         })?;
         start("log-remover", |shared| {
@@ -246,12 +246,9 @@ impl Log {
         for work in shared.queues.preparations.take() {
             shared.prepare(work);
         }
-        shared
-            .queues
-            .reads
-            .take()
-            .into_iter()
-            .for_each(|job| job.run());
+        for job in shared.queues.reads.take() {
+            job.run(shared);
+        }
     }
 
     /// Manual mode: queued writes and one group commit, no housekeeping.
@@ -264,6 +261,13 @@ impl Log {
         if !requests.is_empty() {
             commit_group(shared, requests);
         }
+    }
+
+    /// Which read the disk has not answered for ten seconds, if there is one: all reads that are not
+    /// in memory wait behind it. Whoever asks first has it told in the log, too.
+    pub fn stalled_read(&self) -> Option<String> {
+        let shared = &self.inner.shared;
+        shared.reader_watch.stalled(shared.options.clock.now_ms())
     }
 
     /// Whether whoever holds the log drives it ([`LogOptions::manual`]).

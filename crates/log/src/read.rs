@@ -2,8 +2,9 @@
 //!
 //! A reader names an offset. What was written lately comes from memory; older data is read in
 //! chunks from the page cache on the caller's thread, as long as the kernel has it there; else the
-//! read is [`Read::Cold`] and runs on the thread "log-reader". Corrupt regions are reported once
-//! and jumped over: a reader sees a gap.
+//! read is [`Read::Cold`] and runs on the thread "log-reader", some bytes at a time: others have
+//! their turn meanwhile, however long a damaged file is. Damaged regions are told once and stepped
+//! over (`damage.rs`): a reader sees a gap.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -12,9 +13,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
+use crate::damage::{Fault, step_over};
 use crate::disk::{DiskFile, read_full};
 use crate::error::{IoFailure, LogError, ReadError};
-use crate::index::{boundary_after, position_before};
+use crate::index::position_before;
 use crate::metrics::count;
 use crate::partition::{PartitionLog, State};
 use crate::segment::Segment;
@@ -25,6 +27,9 @@ use crate::shared::Shared;
 const CHUNK_BYTES_MIN: usize = 64 << 10;
 /// Largest chunk, in bytes: bounds the memory that one small batch in it keeps alive.
 pub(crate) const CHUNK_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes that a cold read looks at before others have their turn.
+const TURN_BYTES: u64 = 16 << 20;
 
 /// What a read found.
 #[derive(Debug)]
@@ -45,6 +50,8 @@ pub struct ColdRead {
     partition: Arc<PartitionLog>,
     from: Offset,
     bytes_max: usize,
+    /// Where its last turn was over.
+    reached: Option<Reached>,
 }
 
 /// Takes the outcome of a cold read: batches as in [`Read::Batches`]; none means [`Read::End`].
@@ -57,8 +64,21 @@ pub(crate) struct ColdJob {
 }
 
 impl ColdJob {
-    pub(crate) fn run(self) {
-        (self.reader)(self.read.run());
+    /// One turn of it. Who is not done by then comes behind the others.
+    pub(crate) fn run(mut self, shared: &Shared) {
+        let (clock, watch) = (&shared.options.clock, &shared.reader_watch);
+        watch.begin(
+            clock.now_ms(),
+            self.read.partition.dir.clone(),
+            self.read.from,
+        );
+        let outcome = self.read.turn(TURN_BYTES);
+        watch.end(clock.now_ms());
+        match outcome {
+            Some(outcome) => (self.reader)(outcome),
+            // A log that is stopping takes no more work: the reader is dropped.
+            None => drop(shared.queues.reads.push(self)),
+        }
     }
 }
 
@@ -75,9 +95,34 @@ impl ColdRead {
     ///
     /// # Errors
     /// A file could not be opened or read.
-    pub fn run(self) -> Result<Vec<Batch>, ReadError> {
-        count(&self.partition.shared.counters.cold_reads, 1);
-        Ok(self.partition.read_blocking(self.from, self.bytes_max)?)
+    pub fn run(mut self) -> Result<Vec<Batch>, ReadError> {
+        loop {
+            if let Some(outcome) = self.turn(u64::MAX) {
+                return outcome;
+            }
+        }
+    }
+
+    /// Looks at so many bytes, about; `None` when that was not enough.
+    fn turn(&mut self, bytes: u64) -> Option<Result<Vec<Batch>, ReadError>> {
+        if self.reached.is_none() {
+            count(&self.partition.shared.counters.cold_reads, 1);
+        }
+        let mut turn = Turn {
+            patience: Patience::Blocks,
+            left: bytes,
+            reached: self.reached.take(),
+        };
+        let found = self.partition.read_as(self.from, self.bytes_max, &mut turn);
+        match found {
+            Found::Batches(batches) => Some(Ok(batches)),
+            Found::Failed(failure) => Some(Err(failure.into())),
+            Found::Nothing | Found::WouldBlock => Some(Ok(Vec::new())),
+            Found::Later(from) => {
+                (self.from, self.reached) = (from, turn.reached);
+                None
+            }
+        }
     }
 }
 
@@ -88,10 +133,46 @@ enum Patience {
     Blocks,
 }
 
+/// How much a read may look at.
+struct Turn {
+    patience: Patience,
+    /// Bytes.
+    left: u64,
+    /// Where the one before it was over, or where this one is.
+    reached: Option<Reached>,
+}
+
+/// Where a turn is over.
+#[derive(Debug)]
+struct Reached {
+    segment: Arc<Segment>,
+    position: u64,
+}
+
+impl Turn {
+    fn new(patience: Patience) -> Turn {
+        Turn {
+            patience,
+            left: u64::MAX,
+            reached: None,
+        }
+    }
+
+    fn over(&mut self, segment: &Arc<Segment>, position: u64, from: Offset) -> Found {
+        self.reached = Some(Reached {
+            segment: segment.clone(),
+            position,
+        });
+        Found::Later(from)
+    }
+}
+
 enum Found {
     Batches(Vec<Batch>),
     /// Nothing readable in what was looked at.
     Nothing,
+    /// The turn is over; the next one goes on from here.
+    Later(Offset),
     WouldBlock,
     Failed(IoFailure),
 }
@@ -110,14 +191,15 @@ impl PartitionLog {
         if from >= self.written_end() {
             return Read::End;
         }
-        match self.read_as(from, bytes_max, Patience::CacheOnly) {
+        match self.read_as(from, bytes_max, &mut Turn::new(Patience::CacheOnly)) {
             Found::Batches(batches) => Read::Batches(batches),
             Found::Nothing => Read::End,
             // A failed read is tried again where it can be reported.
-            Found::WouldBlock | Found::Failed(_) => Read::Cold(ColdRead {
+            Found::WouldBlock | Found::Failed(_) | Found::Later(_) => Read::Cold(ColdRead {
                 partition: self.clone(),
                 from,
                 bytes_max,
+                reached: None,
             }),
         }
     }
@@ -129,7 +211,7 @@ impl PartitionLog {
         first.is_some_and(|first| from >= first.base_offset())
     }
 
-    fn read_as(&self, mut from: Offset, bytes_max: usize, patience: Patience) -> Found {
+    fn read_as(&self, mut from: Offset, bytes_max: usize, turn: &mut Turn) -> Found {
         loop {
             let place = self.state.lock().place(from, bytes_max);
             let (segment, start) = match place {
@@ -138,9 +220,13 @@ impl PartitionLog {
                 Place::Segment(segment, start) => (segment, start),
             };
             let end = segment.end();
-            match read_segment(&self.shared, &segment, start, bytes_max, patience) {
+            match read_segment(&self.shared, &segment, start, bytes_max, turn) {
                 Found::Nothing => from = end.max(start + 1),
                 Found::Failed(_) if self.is_gone(&segment) => from = end,
+                Found::Failed(failure) if failure.kind == ErrorKind::NotFound => {
+                    segment.tell_missing(&self.shared);
+                    from = end;
+                }
                 found => return found,
             }
         }
@@ -162,11 +248,8 @@ impl PartitionLog {
         from: Offset,
         bytes_max: usize,
     ) -> Result<Vec<Batch>, IoFailure> {
-        match self.read_as(from, bytes_max, Patience::Blocks) {
-            Found::Batches(batches) => Ok(batches),
-            Found::Nothing | Found::WouldBlock => Ok(Vec::new()),
-            Found::Failed(failure) => Err(failure),
-        }
+        self.read_as(from, bytes_max, &mut Turn::new(Patience::Blocks))
+            .blocking()
     }
 }
 
@@ -177,10 +260,18 @@ pub(crate) fn read_from_segment(
     segment: &Arc<Segment>,
     from: Offset,
 ) -> Result<Vec<Batch>, IoFailure> {
-    match read_segment(shared, segment, from, CHUNK_BYTES_MAX, Patience::Blocks) {
-        Found::Batches(batches) => Ok(batches),
-        Found::Nothing | Found::WouldBlock => Ok(Vec::new()),
-        Found::Failed(failure) => Err(failure),
+    let mut turn = Turn::new(Patience::Blocks);
+    read_segment(shared, segment, from, CHUNK_BYTES_MAX, &mut turn).blocking()
+}
+
+impl Found {
+    /// Of a turn that has no end, and may block.
+    fn blocking(self) -> Result<Vec<Batch>, IoFailure> {
+        match self {
+            Found::Batches(batches) => Ok(batches),
+            Found::Nothing | Found::WouldBlock | Found::Later(_) => Ok(Vec::new()),
+            Found::Failed(failure) => Err(failure),
+        }
     }
 }
 
@@ -233,11 +324,16 @@ fn read_segment(
     segment: &Arc<Segment>,
     from: Offset,
     bytes_max: usize,
-    patience: Patience,
+    turn: &mut Turn,
 ) -> Found {
-    let mut position = match segment.position_of(from) {
+    let blocks = turn.patience == Patience::Blocks;
+    // Compaction may have put another one in its place meanwhile.
+    let reached = turn.reached.take();
+    let reached = reached.filter(|it| Arc::ptr_eq(&it.segment, segment));
+    let known = reached.map(|it| it.position);
+    let mut position = match known.or_else(|| segment.position_of(from)) {
         Some(position) => position,
-        None if patience == Patience::CacheOnly => return Found::WouldBlock,
+        None if !blocks => return Found::WouldBlock,
         None => {
             segment.load_index(shared);
             segment
@@ -250,78 +346,71 @@ fn read_segment(
         Err(failure) => return Found::Failed(failure),
     };
     let mut chunk_bytes = bytes_max.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
+    // The offset behind the last batch that was seen.
+    let (mut after, mut careful_at) = (None, None);
     loop {
         let left = segment.len().saturating_sub(position);
         if left == 0 {
             return Found::Nothing;
         }
+        if turn.left == 0 {
+            return turn.over(segment, position, from);
+        }
         let wanted = chunk_bytes.min(usize::try_from(left).unwrap_or(usize::MAX));
-        let fill = |chunk: &mut [u8]| fill_chunk(&*file, position, chunk, patience);
-        let chunk = match shared.chunks.read(wanted, fill) {
-            Ok(chunk) => chunk,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Found::WouldBlock,
-            Err(error) => {
-                if patience == Patience::CacheOnly {
-                    return Found::WouldBlock;
+        turn.left = turn.left.saturating_sub(wanted as u64);
+        let fill = |chunk: &mut [u8]| fill_chunk(&*file, position, chunk, turn.patience);
+        let fault = match shared.chunks.read(wanted, fill) {
+            Ok(chunk) => {
+                // The end was set before the length that bounds the chunk.
+                let within = segment.base..segment.end();
+                let split = split_chunk(&chunk, from, &within, bytes_max);
+                segment.note_checked(position, position + split.used as u64);
+                position += split.used as u64;
+                if let Some(last) = split.batches.last() {
+                    segment.set_hint(last.end_offset(), position);
+                    return Found::Batches(split.batches);
                 }
-                let next = segment.with_index(|entries| boundary_after(entries, position));
-                let next = next.flatten().unwrap_or(segment.len());
-                if next < position + wanted as u64 {
-                    // Perhaps only what lies behind the next boundary cannot be read.
-                    chunk_bytes = (next - position) as usize;
-                    continue;
+                after = split.after.or(after);
+                match split.end {
+                    SplitEnd::Invalid(reason) => Fault::NoBatch(reason),
+                    SplitEnd::Wants(bytes) => {
+                        let bytes_left = segment.len().saturating_sub(position);
+                        if bytes as u64 > bytes_left.min(shared.options.batch_bytes_max) {
+                            Fault::NoBatch("impossible length".to_owned())
+                        } else if chunk.len() == wanted {
+                            chunk_bytes = chunk_bytes.max(bytes);
+                            continue;
+                        } else if blocks {
+                            Fault::Ends
+                        } else {
+                            // The page cache has only the beginning.
+                            return Found::WouldBlock;
+                        }
+                    }
                 }
-                segment.report_corruption(shared, position, &error.to_string());
-                position = next;
+            }
+            Err(_) if !blocks => return Found::WouldBlock,
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Fault::Ends,
+            Err(_) if chunk_bytes > CHUNK_BYTES_MIN && careful_at != Some(position) => {
+                // Perhaps only something behind the next batches cannot be read.
+                (chunk_bytes, careful_at) = (CHUNK_BYTES_MIN, Some(position));
                 continue;
             }
+            Err(error) => Fault::Unreadable(error),
         };
-        // The end was set before the length that bounds the chunk.
-        let within = segment.base..segment.end();
-        let split = split_chunk(&chunk, from, &within, bytes_max);
-        segment.note_checked(position, position + split.used as u64);
-        if !split.batches.is_empty() {
-            if let Some(last) = split.batches.last() {
-                segment.set_hint(last.end_offset(), position + split.used as u64);
-            }
-            return Found::Batches(split.batches);
-        }
-        position += split.used as u64;
-        match split.end {
-            SplitEnd::Wants(bytes) => {
-                let whole = bytes as u64 <= segment.len().saturating_sub(position)
-                    && bytes as u64 <= shared.options.batch_bytes_max;
-                if !whole {
-                    match skip_corrupt(shared, segment, position, "impossible length") {
-                        Some(next) => position = next,
-                        None => return Found::Nothing,
-                    }
-                } else if patience == Patience::CacheOnly && chunk.len() < wanted {
-                    // The page cache has only the beginning.
-                    return Found::WouldBlock;
-                } else {
-                    chunk_bytes = chunk_bytes.max(bytes);
+        let next = match segment.behind_damage(position) {
+            Some(next) => next,
+            None if !blocks => return Found::WouldBlock,
+            None => {
+                let left = &mut turn.left;
+                match step_over(shared, segment, &*file, position, after, &fault, left) {
+                    Some(next) => next,
+                    None => return turn.over(segment, position, from),
                 }
             }
-            SplitEnd::Invalid(reason) => match skip_corrupt(shared, segment, position, &reason) {
-                Some(next) => position = next,
-                None => return Found::Nothing,
-            },
-        }
+        };
+        position = next;
     }
-}
-
-/// Reports a corrupt region; the next known boundary behind it, if there is one.
-fn skip_corrupt(
-    shared: &Shared,
-    segment: &Arc<Segment>,
-    position: u64,
-    reason: &str,
-) -> Option<u64> {
-    segment.report_corruption(shared, position, reason);
-    segment
-        .with_index(|entries| boundary_after(entries, position))
-        .flatten()
 }
 
 /// Fills a chunk from the file and says how many bytes there were: at least one.
@@ -348,6 +437,8 @@ struct Split {
     batches: Vec<Batch>,
     /// Bytes up to the end of the last whole batch, wanted or not.
     used: usize,
+    /// The offset behind it.
+    after: Option<Offset>,
     end: SplitEnd,
 }
 
@@ -361,8 +452,8 @@ enum SplitEnd {
 /// Batches that claim offsets outside `within` are invalid: no checksum covers the base offset.
 fn split_chunk(chunk: &Bytes, from: Offset, within: &Range<Offset>, bytes_max: usize) -> Split {
     let mut batches: Vec<Batch> = Vec::new();
-    let mut used = 0;
-    let mut taken = 0;
+    let (mut used, mut taken) = (0, 0);
+    let mut after = None;
     let end = loop {
         let rest = &chunk[used..];
         if rest.len() < BATCH_HEADER_BYTES {
@@ -379,16 +470,23 @@ fn split_chunk(chunk: &Bytes, from: Offset, within: &Range<Offset>, bytes_max: u
             Ok(batch) if batch.base_offset() < within.start || batch.end_offset() > within.end => {
                 break SplitEnd::Invalid("offsets of another segment".to_owned());
             }
-            Ok(batch) if batch.end_offset() > from => {
-                taken += len;
-                batches.push(batch);
+            Ok(batch) => {
+                after = Some(batch.end_offset());
+                if batch.end_offset() > from {
+                    taken += len;
+                    batches.push(batch);
+                }
             }
-            Ok(_) => {}
             Err(error) => break SplitEnd::Invalid(error.to_string()),
         }
         used += len;
     };
-    Split { batches, used, end }
+    Split {
+        batches,
+        used,
+        after,
+        end,
+    }
 }
 
 impl From<LogError> for ReadError {

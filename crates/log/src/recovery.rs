@@ -307,7 +307,8 @@ fn recover_segment(
     // follow: their first one becomes an index entry, so that readers jump there.
     let mut gaps = Vec::new();
     while next_base.is_some() && found.torn_bytes > 0 && gaps.len() < GAPS_MAX {
-        let next = find_batch(&*file, found.position, found.end..below, bytes_max);
+        let starts = found.position + 1..u64::MAX;
+        let next = find_batch(&*file, starts, found.end..below, bytes_max);
         let Some((position, offset)) = next.map_err(fail("read"))? else {
             break;
         };

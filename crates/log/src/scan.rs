@@ -127,23 +127,30 @@ pub(crate) fn scan(
     Ok(scan)
 }
 
-/// Searches behind a corrupt region that begins at `after` for the next valid batch with offsets
-/// within `offsets`: its position and base offset.
+/// Searches the first valid batch that begins in `starts` and has offsets within `offsets`: its
+/// position and base offset.
 ///
 /// A message may contain what looks like a batch, and be taken for one. That message came from a
 /// producer who could have published those records as well.
 pub(crate) fn find_batch(
     file: &dyn DiskFile,
-    after: u64,
+    starts: Range<u64>,
     offsets: Range<Offset>,
     batch_bytes_max: u64,
 ) -> io::Result<Option<(u64, Offset)>> {
     let file_len = file.len()?;
-    let mut effort = file_len.saturating_mul(SEARCH_EFFORT);
-    let mut window = vec![0; WINDOW_BYTES.min(file_len.saturating_sub(after) as usize)];
-    let mut start = after + 1;
+    // The last header may begin at the end of the range, and then reaches beyond it.
+    let last_header = BATCH_HEADER_BYTES as u64 - 1;
+    let end = file_len.min(starts.end.saturating_add(last_header));
+    let bytes = end.saturating_sub(starts.start);
+    let mut effort = bytes
+        .saturating_mul(SEARCH_EFFORT)
+        .saturating_add(batch_bytes_max);
+    let mut window = vec![0; WINDOW_BYTES.min(bytes as usize)];
+    let mut start = starts.start;
     loop {
-        let count = read_full(file, &mut window, start)?;
+        let wanted = window.len().min(end.saturating_sub(start) as usize);
+        let count = read_full(file, &mut window[..wanted], start)?;
         for (at, header) in window[..count].windows(BATCH_HEADER_BYTES).enumerate() {
             let Ok(len) = Batch::peek_len(header) else {
                 continue;

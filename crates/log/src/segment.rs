@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use crate::batch::{Batch, Offset};
+use crate::damage::{Damage, Damages};
 use crate::disk::{DiskFile, OpenMode, read_full};
 use crate::error::IoFailure;
 use crate::index::{
@@ -76,8 +77,8 @@ pub(crate) struct Segment {
     /// Held during a sync of this file: the kernel reports a failed sync only once, and whoever
     /// comes second must see that it is poisoned.
     pub(crate) sync_lock: Mutex<()>,
-    /// Positions of corrupt regions that were reported already.
-    pub(crate) reported: Mutex<Vec<u64>>,
+    /// The damaged regions that readers have found.
+    pub(crate) damages: Mutex<Damages>,
     /// Where recent sequential readers will go on: (offset, position).
     hints: Mutex<[(Offset, u64); 4]>,
 }
@@ -154,7 +155,7 @@ impl Segment {
             pinned: AtomicBool::new(false),
             index: Mutex::new(index),
             sync_lock: Mutex::new(()),
-            reported: Mutex::new(Vec::new()),
+            damages: Mutex::default(),
             hints: Mutex::new([(Offset::MAX, 0); 4]),
         })
     }
@@ -468,22 +469,36 @@ impl Segment {
         hints[0] = (offset, position);
     }
 
-    /// Reports a corrupt region once.
-    pub(crate) fn report_corruption(&self, shared: &Shared, position: u64, reason: &str) {
-        self.distrust_from(position);
-        let mut reported = self.reported.lock();
-        if reported.contains(&position) {
-            return;
+    /// Where readers go on behind damage at this position, if somebody has found out.
+    pub(crate) fn behind_damage(&self, position: u64) -> Option<u64> {
+        match self.damages.lock().range(..=position).next_back() {
+            Some((_, Damage::UpTo(next))) if *next > position => Some(*next),
+            _ => None,
         }
-        reported.push(position);
-        drop(reported);
-        crate::metrics::count(&shared.counters.corrupt_regions, 1);
-        tracing::error!(
-            file = %self.log_path(),
-            position,
-            reason,
-            "corrupt region in the log; readers jump to the next known batch boundary"
-        );
+    }
+
+    /// Tells, once, that its file is not there.
+    pub(crate) fn tell_missing(&self, shared: &Shared) {
+        let whole = Damage::UpTo(self.len());
+        if self.damages.lock().insert(0, whole) != Some(whole) {
+            crate::metrics::count(&shared.counters.corrupt_regions, 1);
+            let (from, to) = (self.base, self.end());
+            tracing::error!(
+                file = %self.log_path(), from, to,
+                "a file of the log is gone: the messages with offsets from..to are lost"
+            );
+        }
+    }
+
+    /// Notes what is known of the damage at this position.
+    pub(crate) fn note_damage(&self, position: u64, damage: Damage) {
+        self.damages.lock().insert(position, damage);
+    }
+}
+
+impl std::fmt::Debug for Segment {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Segment({})", self.log_path())
     }
 }
 

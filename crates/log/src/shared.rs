@@ -20,6 +20,7 @@ use crate::prepared::{Preparation, PreparedFiles};
 use crate::producers::ProducersTotal;
 use crate::queue::Queue;
 use crate::read::ColdJob;
+use crate::reader_watch::ReaderWatch;
 use crate::removal::{Removal, Removals};
 use crate::residents::Residents;
 use crate::space::Space;
@@ -94,6 +95,7 @@ pub(crate) struct Shared {
     pub(crate) journal: Journal,
     pub(crate) tail: Tail,
     pub(crate) chunks: ChunkBuffers,
+    pub(crate) reader_watch: ReaderWatch,
     pub(crate) space: Space,
     pub(crate) open_files: Residents,
     pub(crate) prepared_files: PreparedFiles,
@@ -119,6 +121,7 @@ impl Shared {
             space: Space::new(options.disk_free_bytes_min),
             open_files: Residents::new(options.open_files_max as u64),
             chunks: ChunkBuffers::default(),
+            reader_watch: ReaderWatch::default(),
             indexes: Residents::new(options.index_bytes_max),
             partitions: RwLock::default(),
             removals: Removals::default(),

@@ -163,6 +163,12 @@ fn unhealthy(context: &ServerContext) -> Option<String> {
     if context.is_draining() {
         return Some("the broker is shutting down".to_owned());
     }
+    if let Some(read) = context.log.stalled_read() {
+        return Some(format!(
+            "the disk does not answer: {read} is being read, and all who want what is not in \
+             memory wait for it"
+        ));
+    }
     let general = &context.config.general;
     let metrics = context.log.metrics();
     context

@@ -1,0 +1,124 @@
+//! What readers know of the damaged regions of a segment: each is told once, and stepped over.
+//!
+//! A region begins where a batch should and none is. Behind it the next batch is searched whose
+//! checksum holds, up to the next boundary that the index knows; what is found is remembered, so
+//! that it is searched once and not by each reader.
+
+use std::collections::BTreeMap;
+
+use crate::batch::Offset;
+use crate::disk::DiskFile;
+use crate::index::boundary_after;
+use crate::metrics::count;
+use crate::scan::find_batch;
+use crate::segment::Segment;
+use crate::shared::Shared;
+
+/// Bytes that are searched at once: what cannot be read within it is given up.
+const SEARCH_BYTES: u64 = 64 << 10;
+
+/// The damaged regions of a segment, by where they begin.
+pub(crate) type Damages = BTreeMap<u64, Damage>;
+
+/// What is known of a damaged region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Damage {
+    /// It reaches at least up to here; somebody goes on searching.
+    AtLeast(u64),
+    /// Readers go on here: with a batch, or at the segment's end.
+    UpTo(u64),
+}
+
+/// What a reader has found where a batch should begin.
+pub(crate) enum Fault {
+    /// Bytes that are no batch, for this reason.
+    NoBatch(String),
+    /// The disk cannot read it.
+    Unreadable(std::io::Error),
+    /// The file ends here, before the segment does.
+    Ends,
+}
+
+/// Steps over a damaged region that begins at `position`: where readers go on, or `None` when they
+/// have to come again because `turn` is over, the bytes that may be looked at. `after` is the
+/// offset behind the last batch before the region, if that is known.
+pub(crate) fn step_over(
+    shared: &Shared,
+    segment: &Segment,
+    file: &dyn DiskFile,
+    position: u64,
+    after: Option<Offset>,
+    fault: &Fault,
+    turn: &mut u64,
+) -> Option<u64> {
+    let known = segment.damages.lock().get(&position).copied();
+    let searched = match known {
+        Some(Damage::UpTo(next)) => return Some(next),
+        Some(Damage::AtLeast(searched)) => searched,
+        None => position,
+    };
+    let boundary = segment.with_index(|entries| boundary_after(entries, position));
+    let boundary = boundary.flatten().unwrap_or(segment.len());
+    let offsets = after.unwrap_or(segment.base)..segment.end();
+    let bytes_max = shared.options.batch_bytes_max;
+    let found = match fault {
+        Fault::Ends => Some((segment.len(), Some(segment.end()))),
+        Fault::Unreadable(_) => Some((boundary, None)),
+        Fault::NoBatch(_) => {
+            let mut searched = searched;
+            loop {
+                if searched >= boundary {
+                    break Some((boundary, None));
+                }
+                if *turn == 0 {
+                    segment.note_damage(position, Damage::AtLeast(searched));
+                    break None;
+                }
+                let until = boundary.min(searched + SEARCH_BYTES);
+                *turn = turn.saturating_sub(until - searched);
+                let starts = searched + 1..until + 1;
+                match find_batch(file, starts, offsets.clone(), bytes_max) {
+                    Ok(Some((next, offset))) => break Some((next, Some(offset))),
+                    // What cannot be read holds no batch for anybody.
+                    Ok(None) | Err(_) => searched = until,
+                }
+            }
+        }
+    };
+    let (next, offset) = found?;
+    // One that ends too early is found by each reader where that one would go on.
+    let is_new = next < segment.len() || segment.behind_damage(next - 1).is_none();
+    segment.note_damage(position, Damage::UpTo(next));
+    segment.distrust_from(position);
+    if is_new {
+        count(&shared.counters.corrupt_regions, 1);
+        tell(segment, position, next, after.zip(offset), fault);
+    }
+    Some(next)
+}
+
+fn tell(
+    segment: &Segment,
+    position: u64,
+    next: u64,
+    offsets: Option<(Offset, Offset)>,
+    fault: &Fault,
+) {
+    let file = segment.log_path();
+    let bytes = next.saturating_sub(position);
+    let reason = match fault {
+        Fault::NoBatch(reason) => reason.clone(),
+        Fault::Unreadable(error) => error.to_string(),
+        Fault::Ends => "the file ends too early".to_owned(),
+    };
+    match offsets {
+        Some((from, to)) => tracing::error!(
+            %file, position, bytes, %reason, from, to,
+            "corrupt region in the log: the messages with offsets from..to are lost"
+        ),
+        None => tracing::error!(
+            %file, position, bytes, %reason,
+            "corrupt region in the log: the messages in it are lost"
+        ),
+    }
+}
