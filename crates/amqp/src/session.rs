@@ -158,6 +158,8 @@ pub struct Session {
     /// The broker ends: nothing further is taken, and the client is told once what it is owed has
     /// been written.
     is_stopping: bool,
+    /// Either side has said `connection.close-ok`.
+    said_goodbye: bool,
     failure: Option<String>,
 }
 
@@ -317,6 +319,12 @@ enum Step {
 }
 
 impl Session {
+    /// Whether it ended in order. Then the client is the one who closes the socket: one that still
+    /// reads takes an end that comes earlier for a fault (amqp091-go tells `NotifyClose` of it).
+    pub fn said_goodbye(&self) -> bool {
+        self.said_goodbye
+    }
+
     /// A connection that has just been accepted.
     pub fn new(parts: SessionParts, now: Now) -> Session {
         let owner = parts.host.owner();
@@ -364,6 +372,7 @@ impl Session {
             answered_unsent: 0,
             is_released: false,
             is_stopping: false,
+            said_goodbye: false,
             failure: None,
         }
     }

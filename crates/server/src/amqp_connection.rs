@@ -79,6 +79,10 @@ impl Link for AmqpLink {
         session.write_timeout_us().or(Some(WRITE_TIMEOUT_US))
     }
 
+    fn peer_closes_first(&self, session: &Session) -> bool {
+        session.said_goodbye()
+    }
+
     fn noise<'a>(&self, context: &'a ServerContext) -> &'a Mutex<Repeats> {
         match self.is_tls {
             true => &context.noise.amqp_tls,

@@ -16,8 +16,6 @@ use std::time::Duration;
 
 use cloverleaf_session::{Now, Session};
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::connection_io::{Broken, Io, Progress, Scratch};
@@ -28,10 +26,12 @@ use crate::transport::{LayerError, Layers};
 /// Bytes that one connection reads and writes before it lets others of its core have a turn.
 const TURN_BYTES: usize = 256 * 1024;
 
-/// After an error frame: how long, and for how many bytes, we go on reading so that the frame is
-/// not destroyed by a reset before the peer has read it.
+/// After an error frame: how long we go on reading so that the frame is not destroyed by a reset
+/// before the peer has read it.
 const LINGER: Duration = Duration::from_millis(500);
-const LINGER_BYTES: usize = 256 * 1024;
+
+/// How long a peer that closes first has time for that.
+const FAREWELL: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// The buffers that all connections of a core share.
@@ -59,6 +59,11 @@ pub(crate) trait Link {
 
     /// Counts the connections that ended in an error, for their log line.
     fn noise<'a>(&self, context: &'a ServerContext) -> &'a Mutex<Repeats>;
+
+    /// Whether the session has ended in a way in which the peer closes the socket first.
+    fn peer_closes_first(&self, _session: &Self::Session) -> bool {
+        false
+    }
 
     /// The TLS handshake is over.
     fn handshaken(&mut self, _session: &mut Self::Session, _layers: Option<&Layers>) {}
@@ -330,6 +335,7 @@ impl<L: Link> Connection<L> {
         } = self;
         let close = |error: &dyn Display| tell_closed(link.noise(&context), peer, error);
         let failure = session.take_failure();
+        let peer_closes_first = link.peer_closes_first(&session);
         // What the client held goes to others at once, not after a slow farewell.
         drop(session);
         match &ending {
@@ -347,27 +353,19 @@ impl<L: Link> Connection<L> {
                 close(&"it began a large request and did not send the rest in time");
             }
         }
-        io.say_goodbye();
-        if matches!(ending, Ending::Said | Ending::Layer(_)) {
-            let (mut stream, at_end) = io.into_stream();
-            // Errors do not matter any more: the connection is at its end.
-            let _ = stream.shutdown().await;
-            if !at_end {
-                let _ = timeout(LINGER, linger(&mut stream)).await;
+        if peer_closes_first && matches!(ending, Ending::Said) {
+            let mut receiver = context.draining();
+            tokio::select! {
+                _ = timeout(FAREWELL, io.linger()) => {}
+                // It has waited long enough when the broker ends.
+                _ = receiver.wait_for(|draining| *draining) => {}
             }
         }
-    }
-}
-
-async fn linger(stream: &mut TcpStream) {
-    // On the heap, because an array would be part of every connection's future all its life.
-    let mut bytes = vec![0; 4096];
-    let mut left = LINGER_BYTES;
-    while let Ok(read) = stream.read(&mut bytes).await {
-        if read == 0 || read >= left {
-            return;
+        io.say_goodbye();
+        if matches!(ending, Ending::Said | Ending::Layer(_)) {
+            io.shutdown().await;
+            let _ = timeout(LINGER, io.linger()).await;
         }
-        left -= read;
     }
 }
 

@@ -9,12 +9,15 @@ use std::task::{Context, Poll, ready};
 use bytes::BufMut;
 use cloverleaf_session::{Now, Session};
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::connection_output::{OutputScratch, Unsent, Wire};
 use crate::half_received::{FREE_BYTES, HalfReceived, Hold};
 use crate::transport::{Inbox, LayerError, Layers};
+
+/// How much is thrown away of what a peer sends behind the end.
+const LINGER_BYTES: usize = 256 * 1024;
 
 /// Most bytes of one socket read.
 const READ_BYTES: usize = 256 * 1024;
@@ -367,9 +370,23 @@ impl Io {
         }
     }
 
-    /// The socket, and whether the peer has ended its side.
-    pub(crate) fn into_stream(self) -> (TcpStream, bool) {
-        (self.stream, self.at_end)
+    /// Sends nothing more. Errors do not matter: the connection is at its end.
+    pub(crate) async fn shutdown(&mut self) {
+        let _ = self.stream.shutdown().await;
+    }
+
+    /// Throws away what the peer sends until it ends its side, or has sent too much.
+    pub(crate) async fn linger(&mut self) {
+        // On the heap, because an array would be part of every connection's future all its life.
+        let mut bytes = vec![0; 4096];
+        let mut left = LINGER_BYTES;
+        while !self.at_end {
+            match self.stream.read(&mut bytes).await {
+                Ok(read @ 1..) if read < left => left -= read,
+                Ok(0) | Err(_) => self.at_end = true,
+                Ok(_) => return,
+            }
+        }
     }
 }
 

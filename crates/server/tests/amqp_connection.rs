@@ -1,6 +1,6 @@
 //! AMQP over real sockets: login, users, TLS, what is no AMQP, the admin interface.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 
 use crate::amqp_support::{Client, HEADER, ask_admin, connect, start};
 use crate::certificates::{Authority, save};
@@ -25,6 +25,7 @@ fn what_speaks_something_else_is_told_what_is_spoken_here() {
     for header in [
         &b"AMQP\x00\x00\x09\x00"[..],
         b"AMQP\x01\x01\x08\x00",
+        b"AMQP\x01\x01\x00\x08",
         b"GET / HT",
     ] {
         let mut socket = connect(broker.address());
@@ -32,6 +33,40 @@ fn what_speaks_something_else_is_told_what_is_spoken_here() {
         let mut answer = Vec::new();
         socket.read_to_end(&mut answer).unwrap();
         assert_eq!(answer, HEADER, "{header:?}");
+    }
+}
+
+#[test]
+fn a_client_that_says_0_9_means_0_9_1() {
+    let broker = start(|_| {});
+    let mut socket = connect(broker.address());
+    socket.write_all(b"AMQP\x01\x01\x00\x09").unwrap();
+    let mut start = [0; 13];
+    socket.read_exact(&mut start).unwrap();
+    // A method of channel 0: connection.start, version 0-9.
+    assert_eq!(start[..3], [1, 0, 0]);
+    assert_eq!(start[7..], [0, 10, 0, 10, 0, 9]);
+}
+
+/// amqp091-go reads until the end that it makes itself, and tells of an earlier one as of a fault.
+#[test]
+fn who_has_closed_in_order_ends_the_socket_itself() {
+    let broker = start(|_| {});
+    let open = || {
+        let socket = connect(broker.address());
+        let mut client = Client::login(socket.try_clone().unwrap(), "guest", "guest");
+        client.open();
+        (socket, client)
+    };
+    let (mut socket, mut client) = open();
+    client.close();
+    socket.set_nonblocking(true).unwrap();
+    // Others come and go meanwhile: the end would be here by then.
+    for _ in 0..20 {
+        let (other, _) = open();
+        drop(other);
+        let read = socket.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(read, Err(ErrorKind::WouldBlock), "the broker has ended it");
     }
 }
 

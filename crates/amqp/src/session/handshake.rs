@@ -64,17 +64,21 @@ pub(super) struct Negotiated {
     pub(super) heartbeat_us: u64,
 }
 
+/// What is taken for ours: 0-9 differs in nothing that a client of today uses, and RabbitMQ takes it
+/// for 0-9-1, too (Perl's AnyEvent::RabbitMQ says it).
+const PROTOCOL_HEADERS: [&[u8; 8]; 2] = [PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09"];
+
 impl Session {
     /// Looks at the first bytes. Returns how many are done with.
     pub(super) fn protocol_header(&mut self, input: &[u8]) -> usize {
         let Some(header) = input.first_chunk::<8>() else {
             // What cannot become it any more is refused at once.
-            if !PROTOCOL_HEADER.starts_with(input) {
+            if !PROTOCOL_HEADERS.iter().any(|it| it.starts_with(input)) {
                 self.refuse_header(input);
             }
             return 0;
         };
-        if header != PROTOCOL_HEADER {
+        if !PROTOCOL_HEADERS.contains(&header) {
             self.refuse_header(header);
             return 0;
         }
@@ -179,6 +183,7 @@ impl Session {
                 Ok(())
             }
             (Phase::Closing, Method::ConnectionCloseOk(_)) => {
+                self.said_goodbye = true;
                 self.phase = Phase::Draining;
                 Ok(())
             }
@@ -187,6 +192,7 @@ impl Session {
                 numbers.iter().for_each(|number| self.write_rests(*number));
                 self.release_all();
                 self.reply(0, &Method::ConnectionCloseOk(method::ConnectionCloseOk {}));
+                self.said_goodbye = true;
                 self.phase = Phase::Draining;
                 Ok(())
             }

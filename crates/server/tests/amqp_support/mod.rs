@@ -129,6 +129,16 @@ impl<S: Read + Write> Client<S> {
         self.expect((20, 11));
     }
 
+    /// Ends the connection in order, and leaves the socket open.
+    pub fn close(&mut self) {
+        self.method(
+            0,
+            (10, 50),
+            &[vec![0, 200], short("bye"), vec![0; 4]].concat(),
+        );
+        self.expect((10, 51));
+    }
+
     /// Declares a durable queue.
     pub fn declare(&mut self, queue: &str) {
         let arguments = [vec![0, 0], short(queue), vec![2], long(b"")].concat();
