@@ -1,6 +1,7 @@
 //! Log lines on standard error.
 
-use std::io::IsTerminal as _;
+use std::borrow::Cow;
+use std::io::{self, Write};
 
 use cloverleaf_server::config_value::LogLevel;
 use tracing_subscriber::filter::LevelFilter;
@@ -15,8 +16,9 @@ pub(crate) type LevelHandle = Handle<LevelFilter, Registry>;
 /// Installs the subscriber.
 pub(crate) fn init(level: LogLevel) -> LevelHandle {
     let (filter, handle) = reload::Layer::new(filter_of(level));
-    let lines = fmt::layer().with_writer(std::io::stderr).with_target(false);
-    let lines = lines.with_ansi(std::io::stderr().is_terminal());
+    let lines = fmt::layer().with_writer(|| OneLine(io::stderr()));
+    // Colours are control characters, too.
+    let lines = lines.with_target(false).with_ansi(false);
     // A second subscriber would be a second call, which only a test could make.
     let _ = tracing_subscriber::registry()
         .with(filter)
@@ -31,5 +33,84 @@ fn filter_of(level: LogLevel) -> LevelFilter {
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
+    }
+}
+
+/// Writes each event as one line, whatever a peer has put into a name: nobody makes lines of his
+/// own in our log. The subscriber writes an event as one piece.
+struct OneLine<W>(W);
+
+impl<W: Write> Write for OneLine<W> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        self.0.write_all(&without_controls(event))?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// The event with its control characters written as Rust writes them, but for the end of the line.
+fn without_controls(event: &[u8]) -> Cow<'_, [u8]> {
+    let text = String::from_utf8_lossy(event);
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    if !line.contains(char::is_control) {
+        return Cow::Borrowed(event);
+    }
+    let mut clean = String::with_capacity(event.len() + 16);
+    for it in line.chars() {
+        match it.is_control() {
+            true => clean.extend(it.escape_default()),
+            false => clean.push(it),
+        }
+    }
+    clean.push('\n');
+    Cow::Owned(clean.into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_peer_makes_no_lines_of_its_own() {
+        let written = Written::default();
+        let to = written.clone();
+        let lines = fmt::layer().with_writer(move || OneLine(to.clone()));
+        let subscriber = tracing_subscriber::registry().with(lines.with_ansi(false));
+        let name = "x\r\n2026-11-23T00:00:00Z  INFO all is well\u{1b}[2J\t\u{0}\u{9b}é";
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(user = %name, "PLAIN login refused: user '{name}'");
+            tracing::info!("in order");
+        });
+        let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].contains("x\\r\\n2026"), "{text}");
+        assert!(
+            lines[0].contains('é') && lines[1].ends_with("in order"),
+            "{text}"
+        );
+        let controls = text.chars().filter(|it| it.is_control()).count();
+        assert_eq!(controls, 2, "the ends of two lines: {text:?}");
     }
 }

@@ -147,6 +147,40 @@ fn more_partitions_than_open_files_work() {
 }
 
 #[test]
+fn nobody_else_may_read_what_is_stored() {
+    fn look(folder: &std::path::Path, seen: &mut usize) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let mode = entry.metadata().unwrap().permissions().mode();
+            let path = entry.path();
+            let expected = if path.is_dir() { 0o700 } else { 0o600 };
+            assert_eq!(mode & 0o777, expected, "{}: {mode:o}", path.display());
+            *seen += 1;
+            if path.is_dir() {
+                look(&path, seen);
+            }
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let disk = RealDisk::open(folder.path().join("new/data")).unwrap();
+    let (log, _) = Log::open(disk, options()).unwrap();
+    let partition = log
+        .partition(topic(1), 0, PartitionOptions::default())
+        .unwrap();
+    for durability in [Durability::Kernel, Durability::Disk] {
+        let appended = partition.append(batch_of(&["secret"]), durability);
+        appended.unwrap().wait().unwrap();
+    }
+    partition.seal_active();
+    put(&partition, batch_of(&["next"]));
+    log.close();
+    let mut seen = 0;
+    look(folder.path(), &mut seen);
+    // Two folders, the journal's two files, the lock, topics, topic, partition, segments, indexes.
+    assert!(seen >= 11, "only {seen}");
+}
+
+#[test]
 fn a_second_broker_is_told_who_has_the_folder() {
     let folder = tempfile::tempdir().unwrap();
     let (log, _) = open(&folder, options());

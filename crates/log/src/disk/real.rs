@@ -1,9 +1,9 @@
 //! The operating system's files below one folder.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,6 +29,18 @@ pub struct RealDisk {
     syncfs_reports_errors: bool,
 }
 
+/// Files that are made now are the broker's alone: they have other people's messages in them.
+fn own_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
+/// Makes a folder and those above it that are missing, for the broker alone.
+fn create_folders(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
 impl RealDisk {
     /// Opens the data folder and creates it if it is missing.
     ///
@@ -36,7 +48,7 @@ impl RealDisk {
     /// The folder cannot be created or opened.
     pub fn open(root: impl AsRef<Path>) -> Result<Arc<RealDisk>, OpenError> {
         let root = root.as_ref().to_path_buf();
-        let opened = fs::create_dir_all(&root).and_then(|()| File::open(&root));
+        let opened = create_folders(&root).and_then(|()| File::open(&root));
         match opened {
             Ok(handle) => Ok(Arc::new(RealDisk {
                 root,
@@ -71,8 +83,7 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, path: &str, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true);
+        let mut options = own_file();
         match mode {
             OpenMode::Existing => {}
             OpenMode::OpenOrCreate => {
@@ -89,12 +100,7 @@ impl Disk for RealDisk {
 
     fn create_zeroed(&self, path: &str, len: u64, goes_on: &dyn Fn() -> bool) -> io::Result<()> {
         let path = self.path(path);
-        let mut options = OpenOptions::new();
-        let created = options
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)?;
+        let created = own_file().create_new(true).open(&path)?;
         let ordinary = RealFile {
             file: Arc::new(created),
         };
@@ -128,7 +134,7 @@ impl Disk for RealDisk {
     }
 
     fn create_dir_all(&self, path: &str) -> io::Result<()> {
-        fs::create_dir_all(self.path(path))
+        create_folders(&self.path(path))
     }
 
     fn list(&self, path: &str) -> io::Result<Vec<DirEntry>> {
@@ -180,9 +186,7 @@ impl Disk for RealDisk {
 
     fn lock(&self, path: &str) -> Result<Box<dyn DiskLock>, LockFailure> {
         let path = self.path(path);
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
+        let file = own_file()
             .create(true)
             .truncate(false)
             .open(&path)
