@@ -328,10 +328,55 @@ fn parse_mpub<'a>(
     let topic = topic_name("MPUB", topic)?;
     let (body, used) = match reader.body(&MPUB_BODY, options.body_bytes_max)? {
         Ok(body) => body,
-        Err(incomplete) => return Ok(Parsed::Incomplete(incomplete)),
+        Err(incomplete) => {
+            check_begun(reader.begun_body(), options)?;
+            return Ok(Parsed::Incomplete(incomplete));
+        }
     };
     let messages = check_messages(body, options)?;
     Ok(Parsed::Complete(Command::Mpub { topic, messages }, used))
+}
+
+/// Refuses an MPUB by its count and by the size of its first message, as nsqd does, before more of
+/// it comes. Not by the others: each read would walk all of them once more.
+fn check_begun(body: &[u8], options: &SessionOptions) -> Result<(), ProtocolError> {
+    let Some((count, messages)) = body.split_first_chunk() else {
+        return Ok(());
+    };
+    check_count(*count, options)?;
+    match messages.first_chunk() {
+        Some(size) => check_size(0, *size, options).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// How many messages an MPUB has.
+fn check_count(count: [u8; SIZE_BYTES], options: &SessionOptions) -> Result<u32, ProtocolError> {
+    let count = i32::from_be_bytes(count);
+    // The count itself, then at least a size and one byte for each.
+    let count_max = i64::from(options.body_bytes_max).saturating_sub(4) / 5;
+    match count > 0 && i64::from(count) <= count_max {
+        true => Ok(count as u32),
+        false => {
+            let text = format!("MPUB invalid message count {count}");
+            Err(ProtocolError::new(Code::BadBody, text))
+        }
+    }
+}
+
+/// Bytes of the message with this index.
+fn check_size(
+    index: u32,
+    size: [u8; SIZE_BYTES],
+    options: &SessionOptions,
+) -> Result<usize, ProtocolError> {
+    let (size, most) = (i32::from_be_bytes(size), options.msg_bytes_max);
+    let text = match size {
+        ..=0 => format!("MPUB invalid message({index}) body size {size}"),
+        _ if size as u32 > most => format!("MPUB message too big {size} > {most}"),
+        _ => return Ok(size as usize),
+    };
+    Err(ProtocolError::new(Code::BadMessage, text))
 }
 
 /// Checks count and sizes within an MPUB's body, so that the messages can be stored in one go.
@@ -344,28 +389,15 @@ fn check_messages<'a>(
     let Some((count, messages)) = body.split_first_chunk::<SIZE_BYTES>() else {
         return Err(bad_body("MPUB failed to read message count".into()));
     };
-    let count = i32::from_be_bytes(*count);
-    // The count itself, then at least a size and one byte for each.
-    let count_max = i64::from(options.body_bytes_max).saturating_sub(4) / 5;
-    if count <= 0 || i64::from(count) > count_max {
-        return Err(bad_body(format!("MPUB invalid message count {count}")));
-    }
+    let count = check_count(*count, options)?;
     let mut rest = messages;
     for index in 0..count {
         let Some((size, behind)) = rest.split_first_chunk::<SIZE_BYTES>() else {
             let text = format!("MPUB failed to read message({index}) body size");
             return Err(bad_message(text));
         };
-        let size = i32::from_be_bytes(*size);
-        if size <= 0 {
-            let text = format!("MPUB invalid message({index}) body size {size}");
-            return Err(bad_message(text));
-        }
-        if size as u32 > options.msg_bytes_max {
-            let most = options.msg_bytes_max;
-            return Err(bad_message(format!("MPUB message too big {size} > {most}")));
-        }
-        let Some(behind) = behind.get(size as usize..) else {
+        let size = check_size(index, *size, options)?;
+        let Some(behind) = behind.get(size..) else {
             return Err(bad_message("MPUB failed to read message body".into()));
         };
         rest = behind;
@@ -375,7 +407,7 @@ fn check_messages<'a>(
         return Err(bad_body(format!("MPUB invalid body size {}", body.len())));
     }
     Ok(Messages {
-        count: count as u32,
+        count,
         rest: messages,
     })
 }
@@ -437,6 +469,12 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// What has come of the body behind its size.
+    fn begun_body(self) -> &'a [u8] {
+        let begin = self.used.saturating_add(SIZE_BYTES);
+        self.input.get(begin..).unwrap_or_default()
+    }
+
     /// The sized body behind the line and the bytes used up to its end, or what is missing.
     #[inline]
     fn body(

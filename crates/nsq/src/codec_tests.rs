@@ -195,6 +195,18 @@ fn sizes_are_refused_before_their_bytes_come() {
             "E_BAD_BODY AUTH body too big 2147483647 > 1000",
         ),
         (claim("AUTH\n", -7), "E_BAD_BODY AUTH invalid body size -7"),
+        (
+            [claim("MPUB t\n", 900), vec![0, 0, 0, 0]].concat(),
+            "E_BAD_BODY MPUB invalid message count 0",
+        ),
+        (
+            [claim("MPUB t\n", 900), vec![0, 0, 0, 1, 0, 0, 0, 101]].concat(),
+            "E_BAD_MESSAGE MPUB message too big 101 > 100",
+        ),
+        (
+            [claim("MPUB t\n", 900), vec![0, 0, 0, 1, 0, 0, 0, 0]].concat(),
+            "E_BAD_MESSAGE MPUB invalid message(0) body size 0",
+        ),
     ] {
         check_error(&input, expect);
     }
