@@ -163,6 +163,25 @@ impl Argument<'_> {
     }
 }
 
+/// Reads the arguments with which somebody consumes from `queue`: the consumer's priority. Unknown
+/// ones mean nothing.
+///
+/// # Errors
+/// PRECONDITION_FAILED with RabbitMQ's words: an argument of another type.
+pub(crate) fn consumer_priority(queue: &str, table: Table<'_>) -> Result<i32, Exception> {
+    let argument = |name: &'static str| {
+        let value = table.get(name)?;
+        Some(Argument { name, queue, value })
+    };
+    // It has no effect in RabbitMQ 4 either, but is checked.
+    if let Some(argument) = argument("x-cancel-on-ha-failover") {
+        argument.truth()?;
+    }
+    let priority = argument("x-priority").map(|it| it.integer());
+    let priority = priority.transpose()?.unwrap_or(0);
+    Ok(priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32)
+}
+
 impl QueueArguments {
     /// Reads the arguments with which `queue` is declared. Unknown ones mean nothing.
     ///

@@ -53,6 +53,33 @@ fn prefetch_bounds_what_is_unacknowledged() {
 }
 
 #[test]
+fn arguments_of_another_type_are_refused() {
+    let text = Value::String(b"high");
+    for (name, value, why) in [
+        ("x-priority", text, "\"expected integer, got longstr\""),
+        (
+            "x-cancel-on-ha-failover",
+            text,
+            "{unacceptable_type,longstr}",
+        ),
+    ] {
+        let world = World::default();
+        let mut peer = world.channel();
+        peer.declare("q", &[]);
+        let arguments = table_bytes(&[(name, value)]);
+        let consume = method::BasicConsume {
+            queue: "q",
+            arguments: Table::check(&arguments).unwrap(),
+            ..Default::default()
+        };
+        peer.method(1, Method::BasicConsume(consume));
+        let text =
+            format!("PRECONDITION_FAILED - invalid arg '{name}' for queue 'q' in vhost '/': {why}");
+        assert_eq!(peer.closed(), (406, text));
+    }
+}
+
+#[test]
 fn telemetry_sees_what_a_consumer_holds() {
     let world = World::default();
     let mut peer = world.channel();

@@ -16,6 +16,7 @@ use super::settling::Run;
 use crate::exception::{Exception, ReplyCode};
 use crate::host::Queue;
 use crate::message::Message;
+use crate::queue_arguments::consumer_priority;
 use crate::wire::{Method, method};
 
 /// Most consumers of a connection, those that were cancelled and hold deliveries among them.
@@ -117,10 +118,8 @@ impl Session {
             "" => format!("amq.ctag-{}", Uuid::new_v4().simple()),
             tag => tag.to_owned(),
         };
-        let priority = consume.arguments.get("x-priority");
-        let priority = priority.and_then(|value| value.as_integer()).unwrap_or(0);
         let options = ConsumerOptions {
-            priority: priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32,
+            priority: consumer_priority(&queue.name, consume.arguments)?,
             exclusive: consume.exclusive,
             label: tag.clone(),
             connection: self.probe.id(),
