@@ -229,23 +229,20 @@ impl State {
     }
 
     /// Leaves the subscription's name with each shared window that is all that keeps a consumer
-    /// from its messages. `true`: one of them has room again, so look once more.
-    pub(crate) fn waits_for_shared_window(&mut self, subscription: &Arc<Subscription>) -> bool {
+    /// from its messages.
+    pub(crate) fn wait_for_shared_windows(&mut self, subscription: &Arc<Subscription>) {
         if subscription.options().single_active {
             // The others get nothing, whatever room they have.
             let active = self.consumers.active();
             let active = active.and_then(|slot| self.consumers.get(slot));
-            return active.is_some_and(|consumer| consumer.waits_for_shared(subscription));
+            let freed = active.and_then(|consumer| consumer.wait_for_shared(subscription));
+            self.freed.extend(freed);
+        } else if self.consumers.ranked().is_none() {
+            // Many were parked as they were found.
+            let all = self.consumers.slots().iter().flatten();
+            let freed = all.filter_map(|consumer| consumer.wait_for_shared(subscription));
+            self.freed.extend(freed);
         }
-        if self.consumers.ranked().is_some() {
-            // They were parked as they were found.
-            return false;
-        }
-        let mut has_room = false;
-        for consumer in self.consumers.slots().iter().flatten() {
-            has_room |= consumer.waits_for_shared(subscription);
-        }
-        has_room
     }
 }
 
@@ -253,23 +250,18 @@ impl Subscription {
     /// There is room again in a shared window for which this has waited.
     pub(crate) fn window_has_room(self: &Arc<Self>, window: &Arc<SharedWindow>) {
         self.change(|state| {
-            if state.unpark(window) {
-                window.wait(self);
+            if state.unpark(window) && window.wait(self) {
+                state.freed(Some(window.clone()));
             }
         });
     }
 }
 
 impl ConsumerState {
-    /// Whether there is room again in the shared window that alone keeps it from its messages.
-    fn waits_for_shared(&self, subscription: &Arc<Subscription>) -> bool {
-        if self.own_room() == 0 {
-            return false;
-        }
-        let Some(shared) = self.shared_window() else {
-            return false;
-        };
-        shared.wait(subscription);
-        shared.room() > 0
+    /// Waits for the shared window that alone keeps it from its messages; it is returned if it has
+    /// room that nobody is told of.
+    fn wait_for_shared(&self, subscription: &Arc<Subscription>) -> Option<Arc<SharedWindow>> {
+        let shared = self.shared_window().filter(|_| self.own_room() > 0)?;
+        shared.wait(subscription).then(|| shared.clone())
     }
 }

@@ -41,7 +41,8 @@ impl State {
             let consumer = consumers.get_mut(slot as usize)?.as_mut()?;
             let (room, in_flight) = (consumer.room(), consumer.in_flight);
             if room == 0 {
-                ranking.park(slot, consumer, subscription);
+                let freed = ranking.park(slot, consumer, subscription);
+                self.freed.extend(freed);
                 continue;
             }
             let rivals = ranking.rivals();

@@ -155,9 +155,7 @@ impl Subscription {
         loop {
             let chosen = state.choose(self);
             let Some((slot, wanted)) = chosen else {
-                if state.waits_for_shared_window(self) {
-                    continue;
-                }
+                state.wait_for_shared_windows(self);
                 self.hungry.store(false, Ordering::Relaxed);
                 return;
             };

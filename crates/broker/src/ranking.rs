@@ -116,27 +116,21 @@ impl Ranking {
         })
     }
 
-    /// The consumer's shared window was full: others go before it until there is room again.
+    /// The consumer's shared window was full: others go before it until there is room again. It is
+    /// returned if it has room that nobody is told of.
     pub(crate) fn park(
         &mut self,
         slot: u32,
         consumer: &mut ConsumerState,
         subscription: &Arc<Subscription>,
-    ) {
-        let Some(window) = consumer.shared_window() else {
-            return;
-        };
-        let key = key_of(window);
-        if !self.parked.contains_key(&key) {
-            window.wait(subscription);
-            if window.room() > 0 {
-                // It came before this was heard of.
-                return;
-            }
-        }
+    ) -> Option<Arc<SharedWindow>> {
+        let window = consumer.shared_window()?.clone();
+        let key = key_of(&window);
+        let has_room = !self.parked.contains_key(&key) && window.wait(subscription);
         let (before, wanted) = (consumer.place, self.place_of(consumer, Some(key)));
         self.exchange(slot, before, wanted);
         consumer.place = wanted;
+        has_room.then_some(window)
     }
 
     /// Lets as many go of those parked at `window` as have room there. `true`: some stay, though

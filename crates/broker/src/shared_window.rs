@@ -3,11 +3,13 @@
 //!
 //! Each subscription has a lock of its own, so a place in the window is taken before messages are
 //! looked for, and what was too much is given back. A subscription that finds no place leaves its
-//! name; whoever frees one lets it look again, once no lock is held.
+//! name; whoever frees one lets it look again, once no lock is held. While somebody waits there is
+//! room for the one whose turn it is alone: who has freed a place would take it again otherwise, and
+//! the messages of the others would never come.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -25,6 +27,8 @@ pub struct SharedWindow {
     /// In flight, and places that a subscription holds while it looks for messages.
     taken: AtomicU64,
     waiting: Mutex<Waiting>,
+    /// How many wait.
+    waiting_count: AtomicUsize,
 }
 
 /// Who found no place.
@@ -42,6 +46,8 @@ struct Waiting {
 thread_local! {
     /// Windows with new room while this thread serves one already: so serving nests in no depth.
     static FREED: RefCell<Option<Vec<Arc<SharedWindow>>>> = const { RefCell::new(None) };
+    /// Where the window lies in which this thread lets somebody look whose turn it is; 0: none.
+    static TURN: Cell<usize> = const { Cell::new(0) };
 }
 
 impl SharedWindow {
@@ -51,6 +57,7 @@ impl SharedWindow {
             messages_max: AtomicU32::new(messages),
             taken: AtomicU64::new(0),
             waiting: Mutex::default(),
+            waiting_count: AtomicUsize::new(0),
         })
     }
 
@@ -66,13 +73,30 @@ impl SharedWindow {
         u32::try_from(self.taken.load(Ordering::SeqCst)).unwrap_or(u32::MAX)
     }
 
-    /// Places that are free now.
+    /// Places that the caller may take now.
     pub(crate) fn room(&self) -> u64 {
+        match self.is_for_others() {
+            true => 0,
+            false => self.free(),
+        }
+    }
+
+    /// Places that are free, whoever may take them.
+    pub(crate) fn free(&self) -> u64 {
         room(&self.messages_max, self.taken.load(Ordering::SeqCst))
+    }
+
+    /// Whether somebody waits, and it is not the caller's turn.
+    fn is_for_others(&self) -> bool {
+        self.waiting_count.load(Ordering::SeqCst) > 0
+            && TURN.get() != std::ptr::from_ref(self).addr()
     }
 
     /// Takes up to `count` places. Returns how many.
     pub(crate) fn reserve(&self, count: u64) -> u64 {
+        if self.is_for_others() {
+            return 0;
+        }
         let mut granted = 0;
         let _before = self
             .taken
@@ -96,13 +120,21 @@ impl SharedWindow {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, subtract);
     }
 
-    /// Lets `subscription` look again when there is room. The caller looks once more itself: what
-    /// was freed before is told to nobody.
-    pub(crate) fn wait(&self, subscription: &Arc<Subscription>) {
+    /// Lets `subscription` look again when there is room. `true`: there is some already, of which
+    /// nobody is told; the caller has [`serve`] called once it holds no lock.
+    #[must_use]
+    pub(crate) fn wait(&self, subscription: &Arc<Subscription>) -> bool {
         let mut waiting = self.waiting.lock();
         if waiting.known.insert(Arc::as_ptr(subscription) as usize) {
             waiting.push(Arc::downgrade(subscription));
+            self.count_waiting(&waiting);
         }
+        self.free() > 0
+    }
+
+    fn count_waiting(&self, waiting: &Waiting) {
+        let count = waiting.subscriptions.len();
+        self.waiting_count.store(count, Ordering::SeqCst);
     }
 
     /// Lets those who wait look again, as long as there is room.
@@ -115,10 +147,11 @@ impl SharedWindow {
                     // Whoever serves looks for room once more after this.
                     return;
                 }
-                let next = match self.room() {
+                let next = match self.free() {
                     0 => None,
                     _ => waiting.pop(),
                 };
+                self.count_waiting(&waiting);
                 is_mine = next.is_some();
                 waiting.is_served = is_mine;
                 next
@@ -126,6 +159,7 @@ impl SharedWindow {
             match next {
                 Some(next) => {
                     if let Some(subscription) = next.upgrade() {
+                        let _ends = Turn::of(self);
                         subscription.window_has_room(self);
                     }
                 }
@@ -196,5 +230,24 @@ struct Serving;
 impl Drop for Serving {
     fn drop(&mut self) {
         FREED.with_borrow_mut(|freed| *freed = None);
+    }
+}
+
+/// This thread lets somebody look whose turn it is, until this is dropped.
+struct Turn {
+    before: usize,
+}
+
+impl Turn {
+    fn of(window: &SharedWindow) -> Turn {
+        Turn {
+            before: TURN.replace(std::ptr::from_ref(window).addr()),
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        TURN.set(self.before);
     }
 }

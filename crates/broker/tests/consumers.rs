@@ -307,6 +307,43 @@ fn a_consumer_that_is_not_active_may_share_a_window_with_room() {
     assert_eq!(bodies(&other), ["1", "2", "3"]);
 }
 
+/// Who has freed a place does not take it while others wait: RabbitMQ gives three queues of a
+/// channel with a prefetch of 1 a third each.
+#[test]
+fn a_shared_window_goes_round() {
+    for others_each in [0, 100] {
+        let world = World::new();
+        let topics = ["a", "b", "c"];
+        let shared = SharedWindow::new(1);
+        let consumers = topics.map(|topic| {
+            let subscription = world.subscription(topic, "s");
+            // With many the ranking chooses.
+            let others = (0..others_each).map(|_| consumer(&subscription, 0));
+            let others: Vec<Consumer> = others.collect();
+            (sharing(&subscription, &shared), others)
+        });
+        let messages: Vec<String> = (0..30).map(|number| number.to_string()).collect();
+        let messages: Vec<&str> = messages.iter().map(String::as_str).collect();
+        for topic in topics {
+            world.publish(topic, &messages);
+        }
+        let mut counts = [0_usize; 3];
+        for _ in 0..30 {
+            let mut came = 0;
+            for ((consumer, _), count) in consumers.iter().zip(&mut counts) {
+                let got: Vec<_> = receive(consumer).unwrap();
+                let ids: Vec<_> = got.iter().map(|got| got.id).collect();
+                assert!(ids.len() <= 1, "a window of one message");
+                (*count, came) = (*count + ids.len(), came + ids.len());
+                consumer.ack_many(&ids, |_, _, _| {});
+            }
+            assert!(came > 0, "{counts:?}: nobody gets anything");
+        }
+        let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+        assert!(most - least <= 1, "{counts:?}");
+    }
+}
+
 #[test]
 fn a_shared_window_counts_the_consumers_of_all_subscriptions() {
     let world = World::new();
