@@ -1,8 +1,8 @@
 //! What readers know of the damaged regions of a segment: each is told once, and stepped over.
 //!
 //! A region begins where a batch should and none is. Behind it the next batch is searched whose
-//! checksum holds, up to the next boundary that the index knows; what is found is remembered, so
-//! that it is searched once and not by each reader.
+//! checksum holds, or, where the disk does not answer, the next boundary that the index knows. What
+//! is found is remembered, so that it is searched once and not by each reader.
 
 use std::collections::BTreeMap;
 
@@ -57,24 +57,26 @@ pub(crate) fn step_over(
         Some(Damage::AtLeast(searched)) => searched,
         None => position,
     };
-    let boundary = segment.with_index(|entries| boundary_after(entries, position));
-    let boundary = boundary.flatten().unwrap_or(segment.len());
     let offsets = after.unwrap_or(segment.base)..segment.end();
     let bytes_max = shared.options.batch_bytes_max;
     let found = match fault {
         Fault::Ends => Some((segment.len(), Some(segment.end()))),
-        Fault::Unreadable(_) => Some((boundary, None)),
+        Fault::Unreadable(_) => {
+            let boundary = segment.with_index(|entries| boundary_after(entries, position));
+            Some((boundary.flatten().unwrap_or(segment.len()), None))
+        }
         Fault::NoBatch(_) => {
             let mut searched = searched;
             loop {
-                if searched >= boundary {
-                    break Some((boundary, None));
+                let left = segment.len().saturating_sub(searched);
+                if left == 0 {
+                    break Some((segment.len(), Some(segment.end())));
                 }
                 if *turn == 0 {
                     segment.note_damage(position, Damage::AtLeast(searched));
                     break None;
                 }
-                let until = boundary.min(searched + SEARCH_BYTES);
+                let until = searched + left.min(SEARCH_BYTES);
                 *turn = turn.saturating_sub(until - searched);
                 let starts = searched + 1..until + 1;
                 match find_batch(file, starts, offsets.clone(), bytes_max) {

@@ -436,6 +436,7 @@ fn a_long_damage_is_searched_in_turns_with_others() {
     log.step();
     assert_eq!(offsets(&first.try_recv().unwrap().unwrap()), [23]);
     assert_eq!(log.metrics().cold_reads, 2);
+    assert_eq!(log.metrics().corrupt_regions, 1, "told as one");
 }
 
 #[test]
