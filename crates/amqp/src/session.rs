@@ -319,12 +319,6 @@ enum Step {
 }
 
 impl Session {
-    /// Whether it ended in order. Then the client is the one who closes the socket: one that still
-    /// reads takes an end that comes earlier for a fault (amqp091-go tells `NotifyClose` of it).
-    pub fn said_goodbye(&self) -> bool {
-        self.said_goodbye
-    }
-
     /// A connection that has just been accepted.
     pub fn new(parts: SessionParts, now: Now) -> Session {
         let owner = parts.host.owner();

@@ -347,7 +347,7 @@ fn a_stall_is_in_the_response_time_and_hardly_in_the_service_time() {
     // 400 of 1,000 were due in the stall; half of these waited for more than 200 ms.
     let response_ns = produced.response.quantile_ns(0.8);
     assert!(response_ns > 150 * MS, "{response_ns}");
-    // How much less it is depends on the machine; the tests of `feed.rs` and `book.rs` tell the time.
+    // How much less depends on the machine; the tests of `feed.rs` and `book.rs` tell the time.
     let service_ns = produced.service.quantile_ns(0.8);
     assert!(service_ns < response_ns, "{service_ns} of {response_ns}");
     assert!(

@@ -4,8 +4,8 @@
 //! Each subscription has a lock of its own, so a place in the window is taken before messages are
 //! looked for, and what was too much is given back. A subscription that finds no place leaves its
 //! name; whoever frees one lets it look again, once no lock is held. While somebody waits there is
-//! room for the one whose turn it is alone: who has freed a place would take it again otherwise, and
-//! the messages of the others would never come.
+//! room for the one whose turn it is alone: who has freed a place would take it again otherwise,
+//! and the messages of the others would never come.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};

@@ -263,8 +263,8 @@ impl Log {
         }
     }
 
-    /// Which read the disk has not answered for ten seconds, if there is one: all reads that are not
-    /// in memory wait behind it. Whoever asks first has it told in the log, too.
+    /// Which read the disk has not answered for ten seconds, if there is one: all reads that are
+    /// not in memory wait behind it. Whoever asks first has it told in the log, too.
     pub fn stalled_read(&self) -> Option<String> {
         let shared = &self.inner.shared;
         shared.reader_watch.stalled(shared.options.clock.now_ms())

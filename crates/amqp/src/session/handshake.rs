@@ -64,11 +64,17 @@ pub(super) struct Negotiated {
     pub(super) heartbeat_us: u64,
 }
 
-/// What is taken for ours: 0-9 differs in nothing that a client of today uses, and RabbitMQ takes it
-/// for 0-9-1, too (Perl's AnyEvent::RabbitMQ says it).
+/// What is taken for ours: 0-9 differs in nothing that a client of today uses, and RabbitMQ takes
+/// it for 0-9-1, too (Perl's AnyEvent::RabbitMQ says it).
 const PROTOCOL_HEADERS: [&[u8; 8]; 2] = [PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09"];
 
 impl Session {
+    /// Whether it ended in order. Then the client is the one who closes the socket: one that still
+    /// reads takes an end that comes earlier for a fault (amqp091-go tells `NotifyClose` of it).
+    pub fn said_goodbye(&self) -> bool {
+        self.said_goodbye
+    }
+
     /// Looks at the first bytes. Returns how many are done with.
     pub(super) fn protocol_header(&mut self, input: &[u8]) -> usize {
         let Some(header) = input.first_chunk::<8>() else {
