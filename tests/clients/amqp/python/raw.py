@@ -158,8 +158,9 @@ class Wire:
                 return kind, code, found[2][3:3 + size].decode(errors="replace")
 
     def close_ok(self):
-        """After a connection.close: the broker closes the socket."""
+        """After a connection.close: the client ends the socket, and the broker follows."""
         self.send(method(0, 10, 51))
+        self.stream.shutdown(socket.SHUT_WR)
         self.is_closed()
 
     def is_closed(self):
