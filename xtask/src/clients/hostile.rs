@@ -287,8 +287,10 @@ fn kafka_half() -> Vec<u8> {
 }
 
 /// The beginning of an MPUB of 5 MB.
+/// Five messages, the first of which is as large as it may be: what is wrong is refused at once.
 fn nsq_half() -> Vec<u8> {
-    [b"  V2MPUB half\n", &5_000_000_u32.to_be_bytes()[..]].concat()
+    let numbers = [5_000_000_u32, 5, 1_000_000].map(u32::to_be_bytes);
+    [&b"  V2MPUB half\n"[..], &numbers.concat()].concat()
 }
 
 /// Peers that have sent nearly all of what they announce, as far as the broker takes it.
