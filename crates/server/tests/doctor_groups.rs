@@ -63,7 +63,11 @@ fn joined(mut client: Client<TcpStream>) -> Member {
 /// Two members of the group `billing`, of which the first has the topic's only partition.
 fn group(broker: &Broker, time: &mut Time) -> [Member; 2] {
     let mut clients = [broker.client(), broker.client()];
-    clients.iter_mut().for_each(send_join);
+    for client in &mut clients {
+        // Who is answered has been accepted: time waits only for connections that the core has.
+        client.api_versions();
+        send_join(client);
+    }
     // The delay begins anew with the second one.
     time.pass(REBALANCE_DELAY);
     time.pass(REBALANCE_DELAY);

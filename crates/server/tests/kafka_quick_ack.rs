@@ -68,7 +68,10 @@ fn acknowledges_at_once(
 
 fn is_plain_quick(quick_ack: bool) -> bool {
     let (broker, mut time) = start_driven(|config| config.general.quick_ack = quick_ack);
-    let client = std::cell::RefCell::new(broker.client());
+    let mut client = broker.client();
+    // The broker has accepted whom it answers; before, only its kernel acknowledges.
+    client.api_versions();
+    let client = std::cell::RefCell::new(client);
     let socket = client.borrow().stream.try_clone().unwrap();
     socket.set_nodelay(false).unwrap();
     let send = || {

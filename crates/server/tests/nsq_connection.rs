@@ -222,6 +222,10 @@ fn who_never_says_the_magic_is_closed() {
     let [mut slow, mut silent] = [connect_silent(&broker), connect_silent(&broker)];
     slow.send(b"  V");
     silent.send(b"  V");
+    // Connections are accepted in their order: with this one the silent ones are served.
+    let mut last = connect(&broker);
+    last.send(&publish("t", b"before"));
+    last.expect_ok();
     time.pass(Duration::from_secs(199));
     slow.send(b"2");
     slow.send(&publish("t", b"in time"));

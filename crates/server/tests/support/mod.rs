@@ -82,9 +82,10 @@ pub struct Time {
 }
 
 impl Time {
-    /// Waits until the broker has done what it can do by what was sent so far. Its only core and
-    /// its HTTP thread take their connections in turn, each until nothing moves: the first round
-    /// trip begins behind what was sent, the second one behind its turn.
+    /// Waits until the broker has done what it can do by what was sent so far over connections that
+    /// it has accepted (it has, whom it has answered). Its only core and its HTTP thread take
+    /// their connections in turn, each until nothing moves: the first round trip begins behind
+    /// what was sent, the second one behind its turn.
     pub fn settle(&mut self) {
         for _ in 0..2 {
             self.control.api_versions();
