@@ -129,7 +129,7 @@ const NOT_IN_BROKER: &[&str] = &[
 /// Looks at direct dependencies, and at all that the broker's program is built from.
 pub(super) fn check(workspace: &Workspace) -> Result<Vec<Finding>> {
     let mut cargo = workspace.cargo();
-    let tree = ["tree", "--offline", "--edges=normal,build", "--prefix=none"];
+    let tree = ["tree", "--locked", "--edges=normal,build", "--prefix=none"];
     let tree = output(cargo.args(tree).args(["--package", BROKER]))?;
     let mut findings = in_broker(&tree);
     findings.extend(direct(workspace)?);
