@@ -272,7 +272,7 @@ impl State {
         let mut logs = self.logs.iter().enumerate();
         self.ledger.ready() == 0
             && logs
-                .all(|(index, log)| self.ledger.next(partition_number(index)) >= log.next_offset())
+                .all(|(index, log)| self.ledger.next(partition_number(index)) >= log.accepted_end())
     }
 
     /// Whether bodies of `more` bytes would be too many beside those that wait.

@@ -174,10 +174,12 @@ impl Topic {
             });
         };
         let end = log.written_end();
-        if before > end {
+        if before > log.next_offset() {
             let offset = before;
             return Err(CatalogError::OffsetAboveEnd { offset, end });
         }
+        // A power loss may have taken what a reader has seen.
+        let before = before.min(end);
         if before <= log.start_offset() {
             return Ok(log.start_offset());
         }

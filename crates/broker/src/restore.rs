@@ -13,7 +13,8 @@ use crate::kept::{Identity, Kept};
 use crate::ledger::{Ledger, RestoredRetries};
 use crate::topic::Topic;
 
-/// After a power loss each partition goes on so many offsets above the end that was found.
+/// After a power loss the next message of each partition lies so many offsets above the end that
+/// was found.
 ///
 /// Messages that were not synced may have been seen by consumers and are gone; their offsets are
 /// not used again. The log syncs what nobody waits for every second, so they were fewer than this.
@@ -165,13 +166,13 @@ impl Restored {
             let topic = Topic::open(shared, definition)?;
             let subscriptions = by_topic.remove(&id).unwrap_or_default();
             for (partition, log) in (0u32..).zip(topic.logs().iter()) {
+                log.raise_next_offset(self.nexts.get(&(id, partition)).copied().unwrap_or(0));
                 // An acknowledgement may have outlived the message: its offset is never used again.
                 let named = subscriptions.iter().map(|(_, l)| l.known_end(partition));
                 // A client may commit what it likes; no offset so far above the end was ever used.
                 let used_max = log.next_offset().saturating_add(POWER_LOSS_GAP);
                 let mut committed = shared.committed.of_partition(id, partition);
                 committed.retain(|offset| *offset <= used_max);
-                log.raise_next_offset(self.nexts.get(&(id, partition)).copied().unwrap_or(0));
                 log.raise_next_offset(named.chain(committed).max().unwrap_or(0));
                 // Last: the log ends where nothing was found, and begins nowhere behind its end.
                 if let Some(start) = self.starts.get(&(id, partition)) {
@@ -180,13 +181,13 @@ impl Restored {
                 }
             }
             let ends: Vec<Offset> = topic.logs().iter().map(|log| log.next_offset()).collect();
+            if lost_power {
+                leave_gap(&topic);
+                shared.write(&topic.next_offsets())?;
+            }
             for (definition, mut ledger) in subscriptions {
                 marks.extend(finish_marks(&definition, &mut ledger, &ends, lost_power));
                 topic.add_subscription(&definition, ledger);
-            }
-            if lost_power {
-                leave_gap(&topic, &ends);
-                shared.write(&topic.next_offsets())?;
             }
             shared.restore_topic(&topic);
         }
@@ -218,14 +219,11 @@ fn finish_marks(
         .collect()
 }
 
-/// Goes on above every offset that was handed out before the power failed.
-fn leave_gap(topic: &Topic, ends: &[Offset]) {
-    for ((partition, log), end) in (0u32..).zip(topic.logs().iter()).zip(ends) {
-        let next = end.saturating_add(POWER_LOSS_GAP);
-        log.raise_next_offset(next);
-        for subscription in topic.subscriptions().iter() {
-            subscription.forget_range(partition, *end, next);
-        }
+/// Goes on above every offset that was handed out before the power failed. Only the next message
+/// shows it: until then each partition ends behind the last message that is there.
+fn leave_gap(topic: &Topic) {
+    for log in topic.logs().iter() {
+        log.raise_next_offset(log.next_offset().saturating_add(POWER_LOSS_GAP));
     }
 }
 

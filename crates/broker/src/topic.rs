@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use cloverleaf_log::{Offset, PartitionLog, SegmentInfo};
+use cloverleaf_log::{Offset, PartitionLog};
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
@@ -133,14 +133,9 @@ impl Topic {
             None if !self.subscriptions().is_empty() => return 0,
             None => self.logs().iter().map(|log| log.start_offset()).collect(),
         };
-        let stored = |(log, from): (&Arc<PartitionLog>, Offset)| -> u64 {
-            // Offsets between segments hold nothing.
-            let end = log.written_end();
-            let within =
-                |segment: SegmentInfo| segment.end.min(end).saturating_sub(segment.base.max(from));
-            log.segments().into_iter().map(within).sum()
-        };
-        self.logs().iter().zip(from).map(stored).sum()
+        let logs = self.logs();
+        let held = logs.iter().zip(from).map(|(log, from)| log.held_from(from));
+        held.sum()
     }
 
     /// Its subscriptions, sorted by name.
@@ -233,11 +228,8 @@ impl Topic {
     /// Offsets between segments hold no messages, so no subscription waits for them.
     fn forget_holes(&self, subscription: &Arc<Subscription>) {
         for (partition, log) in (0u32..).zip(self.logs().iter()) {
-            let segments = log.segments();
-            for pair in segments.windows(2) {
-                if pair[0].end < pair[1].base {
-                    subscription.forget_range(partition, pair[0].end, pair[1].base);
-                }
+            for hole in log.holes() {
+                subscription.forget_range(partition, hole.start, hole.end);
             }
         }
     }

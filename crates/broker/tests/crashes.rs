@@ -245,6 +245,13 @@ impl Run {
             self.handed
                 .retain(|(topic, name, _)| (*topic, *name) != key);
         }
+        for topic in self.world.broker.topics() {
+            for log in topic.logs().iter() {
+                let last = log.segments().into_iter().rfind(|it| it.end > it.base);
+                let last = last.map_or(log.start_offset(), |segment| segment.end);
+                assert_eq!(log.written_end(), last, "nobody reaches this end");
+            }
+        }
         for key in self.owed.keys().copied().collect::<Vec<_>>() {
             self.subscribe(key.0, key.1);
         }

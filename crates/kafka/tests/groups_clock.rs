@@ -6,6 +6,7 @@ use cloverleaf_kafka::KafkaOptions;
 use cloverleaf_log::LogOptions;
 use kafka_protocol::messages::{DescribeGroupsRequest, JoinGroupRequest};
 
+use crate::common::fetch::publish;
 use crate::common::{Peer, World};
 use crate::groups_common::{
     REBALANCE_IN_PROGRESS, SESSION_MS, UNKNOWN_MEMBER_ID, commit, committed, group, heartbeat,
@@ -26,7 +27,7 @@ fn options() -> KafkaOptions {
 fn ahead() -> World {
     let world = World::with(options());
     world.clock.advance(10 * DAY_MS);
-    world.topic("t", 1);
+    publish(&world.topic("t", 1), 0, &["m"; 5]);
     world
 }
 

@@ -9,6 +9,7 @@ use kafka_protocol::messages::offset_delete_request::{
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
 use kafka_protocol::messages::{OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest};
 
+use crate::common::fetch::publish;
 use crate::common::{World, text};
 use crate::groups_common::{
     ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID, commit, committed, fetch_request,
@@ -314,6 +315,8 @@ fn a_commit_waits_for_the_disk_when_everything_does() {
 fn a_commit_that_was_synced_survives_power_loss() {
     for seed in 0..20 {
         let world = durable(DurabilityMode::Disk);
+        publish(&world.topic("t", 1), 0, &["m"; 8]);
+        world.settle();
         let mut peer = world.connect();
         assert_eq!(committed(&mut peer, 9, &commit(9, "g", "t", 8)), 0);
         drop(peer);

@@ -18,6 +18,7 @@ mod groups_membership;
 mod groups_offsets;
 mod groups_tools;
 mod memory;
+mod power_losses;
 mod session_fetch;
 mod session_fetch_cold;
 mod session_fetch_sessions;

@@ -140,15 +140,16 @@ fn a_hole_in_the_offsets_is_waited_over() {
         let world = forgetful(&disk);
         let topic = world.topic("t", 1);
         let log = topic.partition(0).unwrap();
+        assert_eq!(log.written_end(), 1, "everybody reaches the end");
         assert!(
-            log.written_end() > 1 << 20,
+            log.next_offset() > 1 << 20,
             "offsets go on higher after a power loss"
         );
         if !is_cached {
             forget(&world);
         }
         let mut peer = world.connect();
-        let ask = Ask::new(12).of(&topic, &[(0, log.start_offset().max(1) as i64)]);
+        let ask = Ask::new(12).of(&topic, &[(0, 1)]);
         assert_eq!(told(&ask.empty(&mut peer)), [(0, 0, vec![])]);
         let id = ask.send(&mut peer);
         peer.pump();

@@ -195,7 +195,6 @@ impl PartitionLog {
             } else {
                 state.writing = false;
                 state.spare = std::mem::take(&mut batches);
-                self.pass_hole(&state);
                 queue = more && !std::mem::replace(&mut state.write_queued, true);
             }
             drop(state);

@@ -4,6 +4,7 @@
 //! `group_commit.rs` the sync, `read.rs` the way out, `retention.rs` the end.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -60,8 +61,9 @@ pub struct PartitionLog {
 pub(crate) struct State {
     /// The next batch gets this base offset.
     pub(crate) next_offset: Offset,
-    /// Where offsets went on after the last raise; 0 if there was none.
-    pub(crate) raised_to: Offset,
+    /// The last raise: where the offsets before it ended, and where they went on. The same number
+    /// twice if there was none.
+    pub(crate) raised: Range<Offset>,
     /// Readers start here even if older segments are still there.
     pub(crate) logical_start: Offset,
     /// The idempotent producers.
@@ -124,11 +126,17 @@ impl PartitionLog {
             unsnapped_bytes,
             raise_to: _,
         } = recovered;
+        // A segment that begins further up and holds nothing says where offsets go on, not where
+        // they end.
+        let full = segments
+            .iter()
+            .rfind(|segment| segment.end() > segment.base);
+        let end = full.map_or(next_offset, |segment| segment.end());
         let synced = segments.iter().all(|segment| !segment.is_dirty());
-        let synced_end = if synced { next_offset } else { 0 };
+        let synced_end = if synced { end } else { 0 };
         let mut state = State {
             next_offset,
-            raised_to: 0,
+            raised: end..next_offset,
             logical_start: 0,
             producers,
             unsnapped_bytes,
@@ -159,7 +167,7 @@ impl PartitionLog {
             dir: partition_dir(topic, number),
             segment_bytes: AtomicU64::new(PartitionOptions::default().segment_bytes),
             segment_ms: AtomicU64::new(u64::MAX),
-            written_end: AtomicU64::new(next_offset),
+            written_end: AtomicU64::new(end),
             synced_end: AtomicU64::new(synced_end),
             state: Mutex::new(state),
             writer: Mutex::new(writer),
@@ -214,7 +222,8 @@ impl PartitionLog {
     }
 
     /// Offset after the last record that readers can see: everything before was handed to the
-    /// kernel.
+    /// kernel. The next record may get a higher one ([`PartitionLog::next_offset`]), and nothing
+    /// will ever lie between.
     pub fn written_end(&self) -> Offset {
         self.written_end.load(Ordering::Acquire)
     }
@@ -242,28 +251,57 @@ impl PartitionLog {
 
     /// Makes sure that no record gets an offset below `at_least`. For the start: durable cursors
     /// may name offsets that a power loss took from the log, and those must not come back with
-    /// other content. The hole that this leaves is legal, and lies between two segments.
+    /// other content. The hole that this leaves is legal, and lies between two segments. Until the
+    /// next record is there, the end stays where it is: readers can reach it.
     pub fn raise_next_offset(&self, at_least: Offset) {
         let mut state = self.state.lock();
         if at_least > state.next_offset {
-            state.next_offset = at_least;
-            state.raised_to = at_least;
-            if !state.writing {
-                self.pass_hole(&state);
+            if state.raised.end != state.next_offset {
+                state.raised.start = state.next_offset;
             }
+            state.raised.end = at_least;
+            state.next_offset = at_least;
         }
     }
 
-    /// Moves the ends past the hole that [`PartitionLog::raise_next_offset`] has left, once nothing
-    /// below it is to be written any more. Call it while nobody writes.
-    pub(crate) fn pass_hole(&self, state: &State) {
+    /// The holes between segments, and the one that the last raise has left, if it lies before all
+    /// of them or behind the last record: they hold no records and never will.
+    pub fn holes(&self) -> Vec<Range<Offset>> {
+        let state = self.state.lock();
+        let first = state.segments.first().map_or(0, |segment| segment.base);
+        let first = state.raised.start..state.raised.end.min(first);
+        let pairs = state.segments.windows(2);
+        let between = pairs.map(|pair| pair[0].end()..pair[1].base);
+        let last = self.written_end()..state.raised.end;
+        let all = std::iter::once(first).chain(between).chain([last]);
+        all.filter(|hole| !hole.is_empty()).collect()
+    }
+
+    /// The same place for a reader, named so that its distance to the end counts no hole that lies
+    /// ahead of it: inside a hole that is the first record behind, or the end if there is none.
+    pub fn same_place(&self, offset: Offset) -> Offset {
         let end = self.written_end();
-        if state.raised_to > end && state.pending.is_empty() {
-            self.set_written_end(state.raised_to);
-            if self.synced_end() >= end {
-                self.set_synced_end(state.raised_to);
-            }
+        let holes = self.holes();
+        match holes.iter().find(|hole| hole.contains(&offset)) {
+            Some(hole) if hole.start < end => hole.end,
+            Some(_) => end,
+            None => offset,
         }
+    }
+
+    /// Offsets from `from` on that segments span: what a reader has before it, without the holes
+    /// between segments.
+    pub fn held_from(&self, from: Offset) -> u64 {
+        let end = self.written_end();
+        let state = self.state.lock();
+        let from = from.max(state.logical_start);
+        let within = |segment: &Arc<Segment>| {
+            segment
+                .end()
+                .min(end)
+                .saturating_sub(segment.base.max(from))
+        };
+        state.segments.iter().map(within).sum()
     }
 
     /// Sets who is told when batches have become readable, or could not be written; only the

@@ -8,7 +8,7 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use crate::batch::{Batch, Offset};
+use crate::batch::Offset;
 use crate::error::{IoFailure, LogError};
 use crate::metrics::count;
 use crate::partition::PartitionLog;
@@ -149,12 +149,10 @@ impl PartitionLog {
             return Ok(());
         }
         state.writing = true;
-        // What is pending goes into it, or behind it.
-        let next = state
-            .pending
-            .first()
-            .map_or(state.next_offset, Batch::base_offset);
         drop(state);
+        // What is pending goes into it, or behind it. Where offsets were raised it begins at the
+        // end all the same: readers who stand there have reached it after the next start, too.
+        let next = self.written_end();
         let mut writer = self.writer.lock();
         let begun = if writer.active.is_none() {
             writer.begin(self, next).err()
@@ -229,7 +227,6 @@ impl PartitionLog {
     fn release_writer(self: &Arc<Self>) {
         let mut state = self.state.lock();
         state.writing = false;
-        self.pass_hole(&state);
         let queue = !state.pending.is_empty() && !std::mem::replace(&mut state.write_queued, true);
         drop(state);
         if queue {

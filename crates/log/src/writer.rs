@@ -286,7 +286,7 @@ impl Writer {
 fn leaves_hole(partition: &PartitionLog, segment: &Segment, batch: &Batch) -> bool {
     let base = batch.base_offset();
     base > segment.end() && {
-        let raised_to = partition.state.lock().raised_to;
+        let raised_to = partition.state.lock().raised.end;
         segment.end() < raised_to && raised_to <= base
     }
 }

@@ -217,50 +217,6 @@ fn raised_offsets_leave_a_hole() {
 }
 
 #[test]
-fn a_raise_moves_the_ends_and_begins_a_segment() {
-    let disk = SimDisk::new();
-    let (log, _) = open(&disk);
-    let partition = log.partition(topic(1), 0, SMALL).unwrap();
-    partition.raise_next_offset(10);
-    assert_eq!((partition.written_end(), partition.synced_end()), (10, 10));
-    put(&partition, batch_of(&["a"]));
-    partition.raise_next_offset(100);
-    assert_eq!((partition.written_end(), partition.synced_end()), (100, 10));
-    assert_eq!(partition.start_offset(), 10);
-    log.step();
-    assert_eq!(partition.synced_end(), 100);
-    put(&partition, batch_of(&["b"]));
-    let ends: Vec<_> = partition
-        .segments()
-        .iter()
-        .map(|segment| (segment.base, segment.end))
-        .collect();
-    assert_eq!(ends, [(10, 11), (100, 101)]);
-}
-
-#[test]
-fn the_start_is_never_above_what_is_pending() {
-    let disk = SimDisk::new();
-    let options = LogOptions {
-        inline_writes: false,
-        ..manual()
-    };
-    let (log, _) = Log::open(disk.mount(), options).unwrap();
-    let partition = log.partition(topic(1), 0, SMALL).unwrap();
-    let appended = partition
-        .append(batch_of(&["a"]), Durability::Kernel)
-        .unwrap();
-    assert_eq!(partition.start_offset(), 0);
-    partition.raise_next_offset(50);
-    partition.truncate_before(50).unwrap();
-    assert_eq!((partition.start_offset(), partition.written_end()), (0, 0));
-    log.step_commit();
-    assert!(appended.is_ready());
-    assert_eq!((partition.start_offset(), partition.written_end()), (0, 50));
-    assert_eq!(offsets(&read_all(&partition)), [0]);
-}
-
-#[test]
 fn the_tail_count_follows_its_order() {
     let disk = SimDisk::new();
     let options = LogOptions {

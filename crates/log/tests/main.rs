@@ -13,6 +13,7 @@ mod idempotence;
 mod leftovers;
 mod prepared;
 mod producer_crashes;
+mod raises;
 mod real_disk;
 mod stored;
 mod times;

@@ -1,10 +1,7 @@
 //! Kafka's consumer groups, and what its clients tell of themselves, in the admin interface.
 
-use std::sync::Arc;
-
 use axum::Json;
 use axum::extract::{Path, State};
-use cloverleaf_broker::Topic;
 use cloverleaf_kafka::control::ClientFigures;
 use cloverleaf_kafka::groups::GroupView;
 
@@ -56,13 +53,13 @@ pub(crate) fn details(context: &ServerContext, group: GroupView) -> GroupDetails
         .into_iter()
         .filter_map(|committed| {
             let topic = context.broker.topic_by_id(committed.topic)?;
-            let end_offset = end_of(&topic, committed.partition)?;
+            let log = topic.partition(committed.partition)?;
             Some(GroupPartition {
                 topic: topic.name().to_owned(),
                 partition: committed.partition,
                 committed_offset: committed.offset,
-                end_offset,
-                lag: end_offset.saturating_sub(committed.offset),
+                end_offset: log.written_end(),
+                lag: log.held_from(committed.offset),
             })
         })
         .collect();
@@ -92,10 +89,6 @@ pub(crate) fn details(context: &ServerContext, group: GroupView) -> GroupDetails
         member_details: group.members.into_iter().map(member).collect(),
         partition_details,
     }
-}
-
-fn end_of(topic: &Arc<Topic>, partition: u32) -> Option<u64> {
-    topic.partition(partition).map(|log| log.written_end())
 }
 
 fn client_details(client: &ClientFigures, now_us: u64) -> ClientDetails {

@@ -308,14 +308,15 @@ fn queue(
         // What a client has fetched does not wait here, whether or not it is committed yet.
         if let Some(from) = committed.max(read) {
             let before = ends.before((id, partition), end);
-            backlog = backlog.saturating_add(before.saturating_sub(from));
+            let waits = before.saturating_sub(from).min(log.held_from(from));
+            backlog = backlog.saturating_add(waits);
         }
         partitions.push(Partition {
             partition,
             published: end,
             // Who has committed nothing yet may want all that there is: taken for it, the lag can
             // only fall by the first commit, and a lag that falls is no finding.
-            lag: end.saturating_sub(committed.unwrap_or_else(|| log.start_offset())),
+            lag: log.held_from(committed.unwrap_or(0)),
             connection,
         });
     }

@@ -189,6 +189,12 @@ pub(super) const GROUPS: &[Group] = &[
         run: kafka::restart,
     },
     Group {
+        name: "kafka/power-loss",
+        needs: &[Tool::KafkaPython],
+        original: None,
+        run: kafka::power_loss,
+    },
+    Group {
         name: "kafka/compaction",
         needs: &[Tool::KafkaPython],
         original: Some(Kind::Kafka),

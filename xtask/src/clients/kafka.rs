@@ -129,6 +129,12 @@ pub(super) fn restart(context: &Context, report: &mut Report) -> Result<()> {
     own_broker::run_plain(context, report, program, |options| options.kafka)
 }
 
+/// A broker that is killed and starts again as if the machine had lost power.
+pub(super) fn power_loss(context: &Context, report: &mut Report) -> Result<()> {
+    let program = python(context, "power_loss_test.py");
+    own_broker::run_plain(context, report, program, |options| options.kafka)
+}
+
 fn python(context: &Context, script: &str) -> Command {
     let mut command = Command::new(context.clients.kafka_python_program());
     command.arg(source(context, "python").join(script));

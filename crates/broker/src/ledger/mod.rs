@@ -231,6 +231,9 @@ impl Ledger {
         if cursor.restored_end <= end {
             return end - cursor.restored_end + cursor.restored_free;
         }
+        if cursor.covers(end, cursor.restored_end) {
+            return cursor.restored_free;
+        }
         // Part of it is held back: rare, and counted anew.
         self.free_between(partition, cursor.next, end)
     }

@@ -308,7 +308,10 @@ fn fetch_some(context: &KafkaContext, group: &str, wanted: Vec<(String, Vec<i32>
     };
     let fetch = |(name, partitions): (String, Vec<i32>)| {
         let found = topics::find(context, &name);
-        let one = |partition: i32| (partition, committed(found.as_deref(), partition));
+        let one = |partition: i32| {
+            let committed = committed(found.as_deref(), partition);
+            (partition, committed.map(|it| placed(found.as_deref(), it)))
+        };
         let partitions = partitions.into_iter().map(one).collect();
         (name, partitions)
     };
@@ -328,9 +331,22 @@ fn fetch_all(context: &KafkaContext, group: &str) -> Fetched {
         .into_iter()
         .filter_map(|(id, partitions)| {
             let topic = topics::find_by_id(context, id)?;
+            let placed = |(index, committed): (i32, Option<Committed>)| {
+                (index, committed.map(|it| placed(Some(&*topic), it)))
+            };
+            let partitions = partitions.into_iter().map(placed).collect();
             Some((topic.name().to_owned(), partitions))
         })
         .collect()
+}
+
+/// What was committed, as a place whose distance to the end is the group's lag: a group may have
+/// read what a power loss took, and the next message lies far above the last one then.
+fn placed(topic: Option<&Topic>, mut committed: Committed) -> Committed {
+    if let Some(log) = topic.and_then(|topic| topic.partition(committed.partition)) {
+        committed.offset = log.same_place(committed.offset);
+    }
+    committed
 }
 
 /// Offset, leader epoch and note, for an answer.

@@ -135,7 +135,10 @@ impl Part {
         let end = log.written_end();
         let is_outside = match offset.cmp(&end) {
             std::cmp::Ordering::Equal => false,
-            std::cmp::Ordering::Less => offset < log.start_offset(),
+            std::cmp::Ordering::Less => {
+                let start = log.start_offset();
+                offset < start && log.same_place(offset) < start
+            }
             std::cmp::Ordering::Greater => offset > log.next_offset(),
         };
         is_outside.then_some(ErrorCode::OffsetOutOfRange)
@@ -170,11 +173,17 @@ impl Part {
         self.watched_end = None;
     }
 
+    /// Where the partition ends for this reader. It may stand above the last message, because it
+    /// has read what a power loss took: nothing will be stored below it, so it is at the end.
+    fn high_watermark(&self, log: &PartitionLog) -> i64 {
+        (log.written_end() as i64).max(self.wanted.offset)
+    }
+
     /// What is told of the partition beside its data.
     pub(crate) fn ends(&self) -> Ends {
         match (&self.log, self.found.error) {
             (Some(log), None) => Ends {
-                high_watermark: log.written_end() as i64,
+                high_watermark: self.high_watermark(log),
                 log_start: log.start_offset() as i64,
             },
             _ => Ends {
@@ -193,7 +202,7 @@ impl Part {
             || self
                 .log
                 .as_ref()
-                .is_some_and(|log| log.written_end() as i64 != self.told.high_watermark)
+                .is_some_and(|log| self.high_watermark(log) != self.told.high_watermark)
     }
 
     /// The session's client is told this. An error is told again and again.

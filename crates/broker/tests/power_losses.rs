@@ -1,0 +1,224 @@
+//! After a power loss offsets go on far above those that were given away. Only the next message
+//! shows it: until then everybody can reach the end.
+
+use crate::common::{World, ack_all, bodies, consumer, poll, receive};
+use cloverleaf_broker::{Committed, StartAt, SubscriptionOptions, TopicOptions};
+use cloverleaf_log::{Durability, Offset, PartitionLog, Read};
+use std::sync::Arc;
+
+const GAP: u64 = 1 << 24;
+
+fn log(world: &World) -> Arc<PartitionLog> {
+    world.topic("t").partition(0).unwrap()
+}
+
+/// Nothing of it is sure to survive.
+fn publish_unsynced(world: &World, bodies: &[&str]) {
+    let published = world
+        .topic("t")
+        .publish(world.batch(bodies), Durability::Kernel);
+    assert!(matches!(poll(published.unwrap()), Some(Ok(()))));
+}
+
+/// The offset behind the last message that a reader finds.
+fn reached(log: &Arc<PartitionLog>) -> Offset {
+    let mut at = log.start_offset();
+    loop {
+        let batches = match log.read(at, 1 << 20) {
+            Read::Batches(batches) => batches,
+            Read::End => return at,
+            Read::Cold(read) => read.run().unwrap(),
+        };
+        match batches.last() {
+            Some(batch) => at = batch.end_offset(),
+            None => return at,
+        }
+    }
+}
+
+fn committed(world: &World, group: &str, offset: Offset) {
+    let committed = Committed {
+        group: group.to_owned(),
+        topic: world.topic("t").id(),
+        partition: 0,
+        offset,
+        leader_epoch: -1,
+        metadata: String::new(),
+        committed_ms: 1,
+    };
+    world.broker.commit_offsets(vec![committed]).unwrap();
+}
+
+/// What a group finds: its place, the end, and their distance.
+fn lag(world: &World, group: &str) -> i128 {
+    let id = world.topic("t").id();
+    let committed = world.broker.committed_offset(group, id, 0).unwrap();
+    let log = log(world);
+    let place = log.same_place(committed.offset);
+    assert_eq!(
+        log.held_from(committed.offset),
+        log.written_end()
+            .saturating_sub(place)
+            .min(log.held_from(0))
+    );
+    i128::from(log.written_end()) - i128::from(place)
+}
+
+fn starting_at(start: StartAt) -> SubscriptionOptions {
+    SubscriptionOptions {
+        start,
+        ..SubscriptionOptions::default()
+    }
+}
+
+/// Ten messages that last, all read by `all`, five by `some`, and then as many as the power loss
+/// takes, which `lost` has read.
+fn with_readers() -> World {
+    let world = World::new();
+    let change = |options: &mut TopicOptions| options.retention.consumed = false;
+    world.topic("t").set_options(change).unwrap();
+    let readers = ["all", "some"].map(|name| world.subscription("t", name));
+    world.publish("t", &["m"; 10]);
+    for (subscription, count) in readers.iter().zip([10, 5]) {
+        let reader = consumer(subscription, count);
+        ack_all(&reader, &receive(&reader).unwrap());
+    }
+    committed(&world, "all", 10);
+    committed(&world, "some", 5);
+    world.settle();
+    world.log.sync_all().unwrap();
+    world
+}
+
+#[test]
+fn everybody_reaches_the_end_without_a_new_message() {
+    let mut world = with_readers();
+    for seed in 0..20 {
+        // Seen, committed, and gone with the power, at least in some of these runs.
+        let seen = log(&world).next_offset() + 3;
+        committed(&world, "lost", seen);
+        world.log.sync_all().unwrap();
+        publish_unsynced(&world, &["gone"; 3]);
+        assert_eq!(log(&world).written_end(), seen);
+        world.lose_power_and_restart(seed);
+        for again in 0..3 {
+            let log = log(&world);
+            assert_eq!(reached(&log), log.written_end(), "seed {seed}");
+            assert!(log.written_end() <= seen && log.start_offset() <= log.written_end());
+            assert!(log.next_offset() >= seen + GAP);
+            assert_eq!(lag(&world, "lost"), 0);
+            let waits = |name| world.subscription("t", name).stats().depth;
+            let unread = log.held_from(10);
+            assert_eq!(waits("all"), unread);
+            assert_eq!(waits("some"), unread + 5);
+            match again {
+                0 => world.restart(),
+                _ => world.kill_and_restart(),
+            }
+        }
+    }
+}
+
+#[test]
+fn the_gap_is_left_once_and_is_no_backlog() {
+    let mut world = with_readers();
+    world.lose_power_and_restart(1);
+    let next = log(&world).next_offset();
+    assert_eq!(next, 10 + GAP);
+    for _ in 0..3 {
+        world.restart();
+        world.kill_and_restart();
+    }
+    assert_eq!(log(&world).next_offset(), next);
+    assert_eq!((lag(&world, "all"), lag(&world, "some")), (0, 5));
+    for (name, start) in [("new", StartAt::Latest), ("old", StartAt::Earliest)] {
+        world.subscription_with("t", name, starting_at(start));
+    }
+    world.publish("t", &["n"]);
+    assert_eq!(log(&world).written_end(), next + 1);
+    for _ in 0..2 {
+        let expected = [("all", 1), ("some", 6), ("new", 1), ("old", 11)];
+        for (name, count) in expected {
+            assert_eq!(world.subscription("t", name).stats().depth, count, "{name}");
+        }
+        assert_eq!((lag(&world, "all"), log(&world).held_from(5)), (1, 6));
+        world.restart();
+    }
+    for (name, count) in [("all", 1), ("some", 6), ("new", 1), ("old", 11)] {
+        let reader = consumer(&world.subscription("t", name), 100);
+        world.settle();
+        assert_eq!(bodies(&reader).len(), count, "{name}");
+    }
+}
+
+#[test]
+fn an_empty_partition_ends_where_it_begins() {
+    for by_retention in [true, false] {
+        let mut world = with_readers();
+        if !by_retention {
+            world.topic("t").delete_records(0, 10).unwrap();
+        }
+        world.lose_power_and_restart(1);
+        if by_retention {
+            // What is consumed goes, below the gap.
+            let log = log(&world);
+            log.seal_active();
+            world.log.step();
+            let all: Vec<Offset> = log.segments().iter().map(|it| it.base).collect();
+            log.drop_segments(&all).unwrap();
+        } else {
+            let next = log(&world).next_offset();
+            // As far as somebody may have read.
+            assert_eq!(world.topic("t").delete_records(0, next).unwrap(), 10);
+            assert!(world.topic("t").delete_records(0, next + 1).is_err());
+        }
+        for _ in 0..2 {
+            let log = log(&world);
+            assert_eq!((log.start_offset(), log.written_end()), (10, 10));
+            assert_eq!((lag(&world, "all"), log.held_from(0)), (0, 0));
+            assert_eq!(world.topic("t").depth(), 0);
+            world.restart();
+        }
+        world.publish("t", &["n"]);
+        let log = log(&world);
+        // Who stood at the end has missed nothing.
+        assert_eq!((log.same_place(10), log.held_from(0)), (10 + GAP, 1));
+        assert_eq!(reached(&log), 11 + GAP);
+    }
+}
+
+/// What was seen between two power losses may be gone, and its offsets are not given away again.
+#[test]
+fn each_power_loss_leaves_a_gap_above_the_one_before() {
+    for seed in 0..20 {
+        let mut world = World::new();
+        let mut seen = 0;
+        for round in 0..4 {
+            // The topic lasts; the messages may not.
+            world.topic("t");
+            world.broker.sync_definitions().unwrap();
+            publish_unsynced(&world, &["m"; 3]);
+            let log = log(&world);
+            assert!(round == 0 || log.written_end() >= seen + GAP, "seed {seed}");
+            seen = log.written_end();
+            world.lose_power_and_restart(seed * 100 + round);
+        }
+    }
+}
+
+#[test]
+fn what_a_paused_topic_holds_back_is_no_gap() {
+    let mut world = with_readers();
+    world.topic("t").pause().unwrap();
+    world.broker.sync_definitions().unwrap();
+    world.lose_power_and_restart(1);
+    world.publish("t", &["n"; 2]);
+    assert_eq!(world.topic("t").depth(), 2);
+    world.topic("t").unpause().unwrap();
+    assert_eq!(world.subscription("t", "all").stats().depth, 2);
+    let published = world.batch(&["o"]);
+    let published = world.topic("t").publish(published, Durability::Disk);
+    drop(published.unwrap());
+    world.settle();
+    assert_eq!(world.subscription("t", "some").stats().depth, 8);
+}
