@@ -93,6 +93,26 @@ fn a_kill_in_each_change_of_the_disk_loses_nothing() {
     }
 }
 
+/// However long the disk takes for the sync that they wait for.
+#[test]
+fn a_kill_routes_none_twice_that_had_moved() {
+    let (mut world, bodies) = world();
+    for _ in 0..6 {
+        world.clock.advance(400);
+        for _ in 0..3 {
+            world.broker.tick();
+            world.host.router_tick();
+        }
+    }
+    let dead = world.host.queue(world.owner, "dead").unwrap();
+    let got: BTreeSet<String> = world.bodies(&dead).into_iter().collect();
+    assert_eq!(got, bodies);
+    world.clock.advance(10);
+    world.broker.tick();
+    world.kill_and_restart();
+    assert_eq!(arrived(&world), BTreeSet::new());
+}
+
 #[test]
 fn a_power_loss_in_each_change_of_the_disk_loses_nothing() {
     for changes in 0..80 {

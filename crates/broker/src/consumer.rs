@@ -132,6 +132,13 @@ impl Consumer {
         self.subscription.ack_many(self.slot, ids, settled);
     }
 
+    /// Messages that are to be acknowledged once the disk has them where they were stored anew: the
+    /// kernel has them there, so that after a kill they count as acknowledged, and after a power
+    /// loss they do not. `false`: that is not so after all.
+    pub fn note_moved(&self, ids: &[MessageId], has_moved: bool) {
+        self.subscription.note_moved(ids, has_moved);
+    }
+
     /// Gives a message back: at once in its old position, or after `delay_ms`.
     pub fn nack(&self, id: MessageId, delay_ms: u64) -> Result<Settlement, NotInFlight> {
         self.subscription.nack(self.slot, id, delay_ms)

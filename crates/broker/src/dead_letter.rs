@@ -94,7 +94,8 @@ impl DeadLetters {
         self.write_some(shared, now_ms);
         let mut failed = Vec::new();
         let mut done = 0;
-        let moving = self.moving.advance(|dead, result| {
+        let written = |dead: &Vec<Dead>| letters_moved(dead, true);
+        let moving = self.moving.advance(written, |dead, result| {
             done += dead.len();
             match result {
                 Ok(()) => letters_written(&dead),
@@ -103,6 +104,7 @@ impl DeadLetters {
         });
         self.moving_count -= done;
         for (dead, error) in failed {
+            letters_moved(&dead, false);
             self.wait_all(dead, now_ms, &error.to_string());
         }
         let retry_ms = self
@@ -192,13 +194,24 @@ fn give_up(dead: &Dead, reason: &str) {
 
 /// Tells the subscriptions that these letters are written, or not wanted.
 fn letters_written(all: &[Dead]) {
-    let of_one = |a: &Dead, b: &Dead| Arc::ptr_eq(&a.subscription, &b.subscription);
-    for dead in all.chunk_by(of_one) {
-        if let Some(first) = dead.first() {
-            let ids: Vec<MessageId> = dead.iter().map(|dead| dead.id).collect();
-            first.subscription.letters_written(&ids);
-        }
+    for (subscription, ids) in by_subscription(all) {
+        subscription.letters_written(&ids);
     }
+}
+
+/// Tells the subscriptions that no kill takes these letters back, or that they are not written.
+fn letters_moved(all: &[Dead], has_moved: bool) {
+    for (subscription, ids) in by_subscription(all) {
+        subscription.note_moved(&ids, has_moved);
+    }
+}
+
+fn by_subscription(all: &[Dead]) -> impl Iterator<Item = (&Arc<Subscription>, Vec<MessageId>)> {
+    let chunks = all.chunk_by(|a, b| Arc::ptr_eq(&a.subscription, &b.subscription));
+    chunks.filter_map(|dead| {
+        let ids = dead.iter().map(|dead| dead.id).collect();
+        Some((&dead.first()?.subscription, ids))
+    })
 }
 
 /// Adds a letter to the open batch of its topic. Returns which one that is.

@@ -22,6 +22,8 @@
 //!                    leader epoch i32, committed ms u64, metadata text }
 //! 16 delivered       subscription id u64, partition u32, offset u64: all below may have been
 //!                    delivered; the last one counts
+//! 17 moved           as progress, of which the words count: stored where they go, as far as the
+//!                    kernel goes; the last one of a word counts
 //!
 //! text       length u32, UTF-8
 //! ```
@@ -70,6 +72,7 @@ pub(crate) enum Entry {
     Subscription(SubscriptionDefinition),
     SubscriptionDeleted(u64),
     Progress(u64, PartitionDelta),
+    Moved(u64, PartitionDelta),
     Committed(Committed),
     GroupDeleted(String),
     Start {
@@ -129,8 +132,12 @@ impl Entry {
                 out.push(4);
                 out.extend_from_slice(&id.to_be_bytes());
             }
-            Self::Progress(id, delta) => {
-                out.push(5);
+            Self::Progress(id, delta) | Self::Moved(id, delta) => {
+                out.push(if matches!(self, Self::Moved(..)) {
+                    17
+                } else {
+                    5
+                });
                 out.extend_from_slice(&id.to_be_bytes());
                 put_delta(&mut out, delta);
             }
@@ -207,10 +214,14 @@ impl Entry {
             2 => input.uuid().map(Self::TopicDeleted).ok_or_else(short),
             3 => read_json(kind, body).map(Self::Subscription),
             4 => input.u64().map(Self::SubscriptionDeleted).ok_or_else(short),
-            5 => {
+            5 | 17 => {
                 let id = input.u64().ok_or_else(short)?;
                 let delta = input.delta().ok_or_else(short)?;
-                Ok(Self::Progress(id, delta))
+                Ok(if kind == 5 {
+                    Self::Progress(id, delta)
+                } else {
+                    Self::Moved(id, delta)
+                })
             }
             6 => read_json(kind, body).map(Self::Committed),
             7 | 9 => {
@@ -489,14 +500,13 @@ mod tests {
             words: vec![(2, 3)],
             ranges: vec![(4, 5), (6, 7)],
         };
-        check(Entry::Progress(
-            9,
-            PartitionDelta {
-                partition: 1,
-                cursor,
-                retries: vec![retry],
-            },
-        ));
+        let delta = PartitionDelta {
+            partition: 1,
+            cursor,
+            retries: vec![retry],
+        };
+        check(Entry::Progress(9, delta.clone()));
+        check(Entry::Moved(9, delta));
         check(Entry::GroupDeleted("g".to_owned()));
         check(Entry::Start {
             topic,
@@ -559,7 +569,7 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..200),
-                                               kind in 0u8..18) {
+                                               kind in 0u8..19) {
             let mut bytes = bytes;
             if let Some(first) = bytes.first_mut() {
                 *first = kind;

@@ -102,9 +102,7 @@ impl Housekeeping {
         self.next_progress_ms = now_ms + self.shared.options.progress_interval_ms;
         let mut entries = Vec::new();
         for subscription in dirty {
-            let id = subscription.id();
-            let deltas = subscription.take_delta().into_iter();
-            entries.extend(deltas.map(|delta| Entry::Progress(id, delta)));
+            entries.extend(subscription.take_progress());
         }
         if entries.is_empty() {
             return;

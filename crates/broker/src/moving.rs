@@ -1,5 +1,5 @@
 //! Messages on their way from one topic to another: published there, acknowledged here once that is
-//! safe.
+//! safe. Between, while the disk is waited for, they have moved as far as a kill goes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,14 @@ use crate::publish::{PublishError, Published};
 /// Publishes under way, each with what has to be done afterwards.
 #[derive(Debug)]
 pub(crate) struct Moving<T> {
-    under_way: Vec<(Published, T)>,
+    under_way: Vec<UnderWay<T>>,
+}
+
+#[derive(Debug)]
+struct UnderWay<T> {
+    published: Published,
+    then: T,
+    is_written: bool,
 }
 
 impl<T> Default for Moving<T> {
@@ -23,21 +30,33 @@ impl<T> Default for Moving<T> {
 
 impl<T> Moving<T> {
     pub(crate) fn push(&mut self, published: Published, then: T) {
-        self.under_way.push((published, then));
+        self.under_way.push(UnderWay {
+            published,
+            then,
+            is_written: false,
+        });
     }
 
-    /// Calls `done` for each publish that is decided. `true` if some are still under way.
-    pub(crate) fn advance(&mut self, mut done: impl FnMut(T, Result<(), PublishError>)) -> bool {
+    /// Calls `written` for each publish that has been written, and is not decided yet, and `done`
+    /// for each that is. `true` if some are still under way.
+    pub(crate) fn advance(
+        &mut self,
+        mut written: impl FnMut(&T),
+        mut done: impl FnMut(T, Result<(), PublishError>),
+    ) -> bool {
         // The caller comes again by the clock, so nobody has to be woken.
         let mut context = Context::from_waker(Waker::noop());
-        let mut waiting = Vec::new();
-        for (mut published, then) in std::mem::take(&mut self.under_way) {
-            match Pin::new(&mut published).poll(&mut context) {
-                Poll::Ready(result) => done(then, result),
-                Poll::Pending => waiting.push((published, then)),
+        for mut one in std::mem::take(&mut self.under_way) {
+            if let Poll::Ready(result) = Pin::new(&mut one.published).poll(&mut context) {
+                done(one.then, result);
+                continue;
             }
+            if !one.is_written && one.published.is_written() {
+                one.is_written = true;
+                written(&one.then);
+            }
+            self.under_way.push(one);
         }
-        self.under_way = waiting;
         !self.under_way.is_empty()
     }
 }

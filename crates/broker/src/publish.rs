@@ -188,6 +188,11 @@ impl Published {
         self.appended.is_ready()
     }
 
+    /// While it waits for the disk: whether no kill takes it back any more.
+    pub fn is_written(&self) -> bool {
+        self.appended.is_written()
+    }
+
     /// The offset of the first message.
     pub fn first_offset(&self) -> u64 {
         self.appended.base

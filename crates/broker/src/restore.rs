@@ -10,7 +10,7 @@ use crate::broker::{OpenError, Shared, truncate};
 use crate::committed::CommittedOffsets;
 use crate::entries::{Entry, EntryError, SubscriptionDefinition, TopicDefinition};
 use crate::kept::{Identity, Kept};
-use crate::ledger::{Ledger, RestoredRetries};
+use crate::ledger::{Ledger, Moved, RestoredRetries};
 use crate::topic::Topic;
 
 /// After a power loss the next message of each partition lies so many offsets above the end that
@@ -25,6 +25,8 @@ const POWER_LOSS_GAP: u64 = 1 << 24;
 pub(crate) struct Restored {
     topics: BTreeMap<Uuid, TopicDefinition>,
     subscriptions: BTreeMap<u64, (SubscriptionDefinition, Ledger, RestoredRetries)>,
+    /// By subscription.
+    moved: BTreeMap<u64, Moved>,
     committed: CommittedOffsets,
     starts: BTreeMap<(Uuid, u32), Offset>,
     nexts: BTreeMap<(Uuid, u32), Offset>,
@@ -76,6 +78,7 @@ impl Restored {
                     ledger.restore(&delta, retries);
                 }
             }
+            Entry::Moved(id, delta) => self.moved.entry(id).or_default().restore(delta),
             Entry::Delivered {
                 subscription,
                 partition,
@@ -109,7 +112,13 @@ impl Restored {
                 let next = self.nexts.entry((topic, partition)).or_default();
                 *next = offset.max(*next);
             }
-            Entry::Opened(boot_id) => self.interrupted_boot = Some(boot_id),
+            Entry::Opened(boot_id) => {
+                let before = self.interrupted_boot.replace(boot_id);
+                if before.is_some() && before != self.interrupted_boot {
+                    // What had moved as far as the kernel of that boot went is gone with it.
+                    self.moved.clear();
+                }
+            }
             Entry::Closed => self.interrupted_boot = None,
         }
     }
@@ -147,10 +156,18 @@ impl Restored {
             let starts = starts + 1;
             shared.identity.get_or_init(|| Identity { cluster, starts });
         }
+        let lost_power = self
+            .interrupted_boot
+            .as_ref()
+            .is_some_and(|boot| *boot != recovery.boot_id);
+        let moved = settled_moves(shared, self.moved, lost_power);
         let mut by_topic: BTreeMap<Uuid, Vec<(SubscriptionDefinition, Ledger)>> = BTreeMap::new();
-        for (_, (definition, mut ledger, retries)) in self.subscriptions {
+        for (id, (definition, mut ledger, retries)) in self.subscriptions {
             if let Some(topic) = self.topics.get(&definition.topic) {
                 ledger.grow(topic.options.partitions as usize);
+            }
+            if let Some(moved) = moved.get(&id) {
+                ledger.settle_moved(moved);
             }
             ledger.finish_restore(retries);
             by_topic
@@ -158,9 +175,6 @@ impl Restored {
                 .or_default()
                 .push((definition, ledger));
         }
-        let lost_power = self
-            .interrupted_boot
-            .is_some_and(|boot| boot != recovery.boot_id);
         let mut marks = Vec::new();
         for (id, definition) in self.topics {
             let topic = Topic::open(shared, definition)?;
@@ -197,6 +211,23 @@ impl Restored {
         remove_folders(shared, recovery, &self.gone);
         Ok(())
     }
+}
+
+/// What has moved for good, by subscription. After a kill it is synced first: from here on it
+/// counts as acknowledged, whatever happens then.
+fn settled_moves(
+    shared: &Shared,
+    mut moved: BTreeMap<u64, Moved>,
+    lost_power: bool,
+) -> BTreeMap<u64, Moved> {
+    moved.retain(|_, moved| !moved.is_empty() && !lost_power);
+    if !moved.is_empty()
+        && let Err(error) = shared.log.sync_all()
+    {
+        tracing::warn!(%error, "cannot sync what was moved: dead letters may come twice");
+        moved.clear();
+    }
+    moved
 }
 
 /// Which messages of a subscription may have been delivered before, now that it is known where

@@ -158,13 +158,22 @@ impl Schedule {
                 }
             }
         }
-        self.moving.advance(|id, result| match result {
-            Ok(()) => settle(consumer.ack(id)),
-            Err(error) => {
-                tracing::warn!(%error, "cannot publish a delayed message yet");
-                settle(consumer.nack(id, RETRY_MS));
-            }
-        })
+        let mut moved = Vec::new();
+        let is_moving = self.moving.advance(
+            |id| moved.push(*id),
+            |id, result| match result {
+                Ok(()) => settle(consumer.ack(id)),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot publish a delayed message yet");
+                    consumer.note_moved(&[id], false);
+                    settle(consumer.nack(id, RETRY_MS));
+                }
+            },
+        );
+        if !moved.is_empty() {
+            consumer.note_moved(&moved, true);
+        }
+        is_moving
     }
 }
 

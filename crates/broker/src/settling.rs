@@ -234,6 +234,13 @@ impl Subscription {
             .collect()
     }
 
+    /// What is stored elsewhere, and not synced there yet ([`crate::Consumer::note_moved`]).
+    pub(crate) fn note_moved(self: &Arc<Self>, ids: &[MessageId], has_moved: bool) {
+        let mut state = self.state.lock();
+        state.ledger.note_moved(ids, has_moved);
+        self.finish(state);
+    }
+
     /// The letters of these dead messages are written, or not wanted: they are done with.
     pub(crate) fn letters_written(self: &Arc<Self>, ids: &[MessageId]) {
         self.change(|state| {

@@ -400,14 +400,26 @@ impl Subscription {
     }
 
     /// What has to be written down since the last call.
-    pub(crate) fn take_delta(&self) -> LedgerDelta {
+    pub(crate) fn take_progress(&self) -> Vec<Entry> {
         self.dirty.store(false, Ordering::Release);
-        self.state.lock().ledger.take_delta()
+        let mut state = self.state.lock();
+        let (delta, moved) = (state.ledger.take_delta(), state.ledger.take_moved());
+        drop(state);
+        self.progress(delta, moved)
     }
 
     /// Everything that has to be written down.
-    pub(crate) fn whole(&self) -> LedgerDelta {
-        self.state.lock().ledger.whole()
+    pub(crate) fn whole_progress(&self) -> Vec<Entry> {
+        let state = self.state.lock();
+        let (delta, moved) = (state.ledger.whole(), state.ledger.whole_moved());
+        drop(state);
+        self.progress(delta, moved)
+    }
+
+    fn progress(&self, delta: LedgerDelta, moved: LedgerDelta) -> Vec<Entry> {
+        let progress = delta.into_iter().map(|it| Entry::Progress(self.id, it));
+        let moved = moved.into_iter().map(|it| Entry::Moved(self.id, it));
+        progress.chain(moved).collect()
     }
 
     /// Whether every message in `[start, end)` of a partition is settled.

@@ -433,9 +433,7 @@ impl Topic {
         entries.extend(self.next_offsets());
         for subscription in self.subscriptions().iter().filter(|s| !s.is_ephemeral()) {
             entries.push(Entry::Subscription(subscription.definition(self.id)));
-            for delta in subscription.whole() {
-                entries.push(Entry::Progress(subscription.id(), delta));
-            }
+            entries.extend(subscription.whole_progress());
             entries.extend(subscription.delivered_entries());
         }
         entries

@@ -14,6 +14,7 @@ mod limits;
 mod looks;
 mod many_consumers;
 mod many_topics;
+mod moves;
 mod power_losses;
 mod queues;
 mod redelivered;

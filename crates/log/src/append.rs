@@ -252,7 +252,10 @@ impl PartitionLog {
         for WriteWaiter { end, class, waiter } in state.write_waiters.drain(..due) {
             match (&written.error, class) {
                 (Some(error), _) if end > round.end => told.add(waiter, Err(error.clone())),
-                (_, Durability::Disk) => state.sync_waiters.push((end, waiter)),
+                (_, Durability::Disk) => {
+                    waiter.note_written();
+                    state.sync_waiters.push((end, waiter));
+                }
                 _ => told.add(waiter, Ok(())),
             }
         }

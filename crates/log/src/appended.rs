@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
@@ -14,6 +16,8 @@ use crate::error::AppendError;
 /// One place to wait for the end of a write or a sync.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
+    /// The kernel has the batch, and a sync is waited for.
+    is_written: AtomicBool,
     state: Mutex<WaiterState>,
 }
 
@@ -36,6 +40,10 @@ impl Waiter {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    pub(crate) fn note_written(&self) {
+        self.is_written.store(true, Release);
     }
 
     fn is_ready(&self) -> bool {
@@ -77,6 +85,12 @@ impl Pending {
     /// Whether polling would give the outcome at once.
     pub fn is_ready(&self) -> bool {
         self.waiter.as_ref().is_none_or(|waiter| waiter.is_ready())
+    }
+
+    /// While it waits for a sync: whether the kernel has what is to be synced.
+    pub fn is_written(&self) -> bool {
+        let waiter = self.waiter.as_ref();
+        waiter.is_none_or(|waiter| waiter.is_written.load(Acquire))
     }
 
     /// Blocks this thread until the outcome is known. For programs without a runtime.
@@ -134,6 +148,11 @@ impl Appended {
     /// Whether polling would give the outcome at once.
     pub fn is_ready(&self) -> bool {
         self.pending.is_ready()
+    }
+
+    /// As [`Pending::is_written`].
+    pub fn is_written(&self) -> bool {
+        self.pending.is_written()
     }
 
     /// Blocks this thread until the outcome is known. For programs without a runtime.

@@ -2,7 +2,9 @@
 //! topics, and publishes them where they belong by what is bound now.
 //!
 //! A message is acknowledged in its hidden topic once all its publishes hold; so a crash may route
-//! it a second time, and loses none. What cannot be stored now is tried again later.
+//! it a second time, and loses none. Once the kernel has all of them it has moved: a kill routes it
+//! no second time, though the disk is still waited for. What cannot be stored now is tried again
+//! later.
 
 mod outgoing;
 mod routing;
@@ -33,6 +35,8 @@ const SWEEP_INTERVAL_MS: u64 = 200;
 /// So many messages that have to be routed once more are remembered with the queues that have them.
 /// Further ones go to all their queues again.
 const REACHED_MAX: usize = 100_000;
+/// While a publish waits for its write, the router looks again after so long.
+const UNWRITTEN_MS: u64 = 2;
 /// With nothing to do the router looks after so long all the same.
 const IDLE_MS: u64 = 3_600_000;
 
@@ -54,6 +58,8 @@ pub(super) struct Router {
     /// The queues that have a message already which has to be routed once more.
     reached: HashMap<(Lane, MessageId), Vec<Uuid>>,
     moving: Vec<Moving>,
+    /// Letters of which the kernel has all publishes since it was last noted.
+    moved: Vec<u64>,
     /// Queues of which a cycle was told.
     cycles: HashSet<Arc<str>>,
     next_sweep_ms: u64,
@@ -67,6 +73,8 @@ struct Letter {
     id: MessageId,
     /// Publishes that are not decided; one more while it is being routed.
     open: u32,
+    /// Of these, the ones that the kernel does not have yet.
+    unwritten: u32,
     /// One of them failed: the message is routed once more.
     failed: bool,
     /// The topics of the queues that have it. Not to be routed to these again.
@@ -79,6 +87,7 @@ struct Moving {
     letters: Vec<u64>,
     /// For which queue: its topic.
     queue: Option<Uuid>,
+    is_written: bool,
 }
 
 struct AbortOnPanic;
@@ -133,6 +142,9 @@ impl VirtualHost {
             until_ms = until_ms.min(due_ms);
         }
         router.advance(self, &Waker::from(self.signal.clone()), now_ms);
+        if router.moving.iter().any(|moving| !moving.is_written) {
+            until_ms = until_ms.min(now_ms + UNWRITTEN_MS);
+        }
         Some(until_ms)
     }
 }
@@ -143,6 +155,7 @@ impl Router {
         self.letters.clear();
         self.reached.clear();
         self.moving.clear();
+        self.moved.clear();
     }
 
     fn advance(&mut self, host: &VirtualHost, waker: &Waker, now_ms: u64) {
@@ -208,6 +221,7 @@ impl Router {
         outgoing.flush(self);
         let mut done = Vec::new();
         for letter in taken {
+            self.written_one(letter);
             self.close_one(letter, Ok(None), &mut done);
         }
         self.settle(done, now_ms);
@@ -220,6 +234,7 @@ impl Router {
             lane,
             id,
             open: 1,
+            unwritten: 1,
             failed: false,
             reached: self.reached.remove(&(lane, id)).unwrap_or_default(),
         };
@@ -231,6 +246,17 @@ impl Router {
     fn open_one(&mut self, letter: u64) {
         if let Some(letter) = self.letters.get_mut(&letter) {
             letter.open += 1;
+            letter.unwritten += 1;
+        }
+    }
+
+    /// The kernel has one publish of a letter, or it is routed, or it failed.
+    fn written_one(&mut self, number: u64) {
+        if let Some(letter) = self.letters.get_mut(&number) {
+            letter.unwritten = letter.unwritten.saturating_sub(1);
+            if letter.unwritten == 0 {
+                self.moved.push(number);
+            }
         }
     }
 
@@ -263,14 +289,22 @@ impl Router {
             published,
             letters,
             queue,
+            is_written: false,
         });
     }
 
-    /// Looks which publishes are decided.
+    /// Looks which publishes are written, and which are decided.
     fn finish(&mut self, context: &mut Context<'_>, now_ms: u64) {
         let mut done = Vec::new();
         for mut moving in std::mem::take(&mut self.moving) {
-            match Pin::new(&mut moving.published).poll(context) {
+            let polled = Pin::new(&mut moving.published).poll(context);
+            if !moving.is_written && (polled.is_ready() || moving.published.is_written()) {
+                moving.is_written = true;
+                for letter in &moving.letters {
+                    self.written_one(*letter);
+                }
+            }
+            match polled {
                 Poll::Pending => self.moving.push(moving),
                 Poll::Ready(result) => {
                     if let Err(error) = &result {
@@ -283,7 +317,25 @@ impl Router {
                 }
             }
         }
+        self.note_moved();
         self.settle(done, now_ms);
+    }
+
+    /// Tells the subscriptions what has moved and is still waited for.
+    fn note_moved(&mut self) {
+        let moved = std::mem::take(&mut self.moved);
+        let letters: Vec<&Letter> = moved
+            .iter()
+            .filter_map(|number| self.letters.get(number))
+            .filter(|letter| !letter.failed)
+            .collect();
+        for lane in LANES {
+            let of_lane = letters.iter().filter(|letter| letter.lane == lane);
+            let ids: Vec<MessageId> = of_lane.map(|letter| letter.id).collect();
+            if let (Some(consumer), false) = (&self.consumers[lane as usize], ids.is_empty()) {
+                consumer.note_moved(&ids, true);
+            }
+        }
     }
 
     /// Acknowledges what is done, and gives back what has to be done again.
@@ -302,6 +354,7 @@ impl Router {
                 consumer.ack_many(&well, |_, _, _| {});
             }
             for letter in of_lane().filter(|letter| letter.failed) {
+                consumer.note_moved(&[letter.id], false);
                 if consumer.nack(letter.id, RETRY_MS).is_err() {
                     tracing::debug!(id = ?letter.id, now_ms, "a letter was settled by others");
                 }

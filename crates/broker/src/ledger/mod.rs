@@ -8,6 +8,7 @@
 pub(crate) mod cursor;
 pub(crate) mod leases;
 pub(crate) mod marks;
+mod moved;
 mod persist;
 mod ranges;
 mod requeued;
@@ -25,6 +26,7 @@ use crate::message::{DeadReason, MessageId};
 use cursor::{Cursor, WORD, bits_between};
 use leases::{ConsumerSlot, Grant, LeaseState, Leases, NIL, Terms};
 use marks::Mark;
+pub(crate) use moved::Moved;
 pub(crate) use persist::{LedgerDelta, PartitionDelta, RestoredRetries, Retry};
 
 /// Messages at the head of the line.
@@ -123,6 +125,8 @@ pub(crate) struct Ledger {
     /// Messages that died and wait for their dead letter to be written.
     died: Vec<(MessageId, DeadReason)>,
     retries_dirty: Vec<(u32, Retry)>,
+    /// Messages that are stored where they go, and not acknowledged yet.
+    moved: Moved,
     /// Nothing of it survives a restart: changes are not collected.
     volatile: bool,
 }

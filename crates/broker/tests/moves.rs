@@ -1,0 +1,143 @@
+//! Messages that the broker moves from one topic to another, dead letters and delayed ones, and
+//! crashes: after a kill as few come twice as of others, and no power loss takes one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::common::{World, ack_all, consumer, receive};
+use cloverleaf_broker::{Consumer, SubscriptionOptions};
+use cloverleaf_log::Durability;
+
+const MESSAGES: u64 = 60;
+/// One message moves in each millisecond; progress is written down every ten.
+const TWICE_MAX: usize = 11;
+/// So seldom the disk syncs.
+const SYNC_MS: u64 = 40;
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Dead,
+    Delayed,
+}
+
+/// Messages that are on the disk, and have to move to "to". Of dead ones this holds all.
+fn world(kind: Kind) -> (World, Option<Consumer>) {
+    let world = World::new();
+    let options = SubscriptionOptions {
+        dead_letter: Some("to".to_owned()),
+        ..SubscriptionOptions::default()
+    };
+    let from = world.subscription_with("from", "s", options);
+    world.subscription("to", "s");
+    for number in 0..MESSAGES {
+        match kind {
+            Kind::Dead => world.publish("from", &[&number.to_string()]),
+            Kind::Delayed => {
+                let batch = world.batch(&[&number.to_string()]);
+                let delayed = world.topic("to");
+                let delayed = delayed.publish_delayed(&batch, 1 + number, Durability::Disk);
+                drop(delayed.unwrap());
+            }
+        }
+    }
+    let holder = matches!(kind, Kind::Dead).then(|| consumer(&from, u32::MAX));
+    world.log.sync_all().unwrap();
+    world.broker.tick();
+    (world, holder)
+}
+
+/// Lets a message move in each millisecond, until the disk dies after so many changes. Who reads
+/// acknowledges at once. Returns what was read: where each body lay.
+fn go_on(world: &World, holder: Option<Consumer>, changes: u64, reads: bool) -> Places {
+    world.disk.die_after(changes);
+    let mut places = Places::new();
+    let reader = reads.then(|| consumer(&world.subscription("to", "s"), u32::MAX));
+    let mut held = holder.iter().flat_map(|it| receive(it).unwrap());
+    let mut held = held.by_ref().collect::<Vec<_>>().into_iter();
+    for ms in 1..MESSAGES + 20 {
+        world.clock.advance(1);
+        if let (Some(holder), Some(got)) = (&holder, held.next()) {
+            holder.reject(got.id).unwrap();
+        }
+        world.broker.tick();
+        if let Some(reader) = &reader {
+            read(reader, &mut places);
+        }
+        if ms % SYNC_MS == 0 {
+            world.log.step();
+        }
+    }
+    places
+}
+
+type Places = BTreeMap<String, BTreeSet<u64>>;
+
+fn read(reader: &Consumer, places: &mut Places) {
+    let got = receive(reader).unwrap();
+    ack_all(reader, &got);
+    for got in got {
+        places.entry(got.body).or_default().insert(got.id.offset);
+    }
+}
+
+/// Everything arrives. Of dead letters those that nobody has rejected are given up now.
+fn finish(world: &World, places: &mut Places) {
+    let from = world.subscription("from", "s");
+    let (from, to) = (consumer(&from, u32::MAX), world.subscription("to", "s"));
+    let to = consumer(&to, u32::MAX);
+    for _ in 0..4 {
+        world.advance(2_000);
+        for got in receive(&from).unwrap() {
+            from.reject(got.id).unwrap();
+        }
+        read(&to, places);
+    }
+    assert_eq!(places.len() as u64, MESSAGES, "some are lost");
+}
+
+fn twice(places: &Places) -> usize {
+    places.values().filter(|offsets| offsets.len() > 1).count()
+}
+
+#[test]
+fn after_a_kill_few_come_twice() {
+    for kind in [Kind::Dead, Kind::Delayed] {
+        let mut most = 0;
+        for changes in (0..).step_by(3) {
+            let (mut world, holder) = world(kind);
+            let mut places = go_on(&world, holder, changes, true);
+            let is_over = places.len() as u64 == MESSAGES;
+            world.kill_and_restart();
+            finish(&world, &mut places);
+            let count = twice(&places);
+            assert!(count <= TWICE_MAX, "{kind:?}: {count} after {changes}");
+            most = most.max(count);
+            if is_over {
+                break;
+            }
+        }
+        assert!(most > 0, "no kill was in time");
+    }
+}
+
+#[test]
+fn no_power_loss_takes_one() {
+    for kind in [Kind::Dead, Kind::Delayed] {
+        for changes in (0..120).step_by(3) {
+            for seed in 0..4 {
+                let (mut world, holder) = world(kind);
+                let mut places = go_on(&world, holder, changes, false);
+                // What a start after a kill takes for moved is not lost by the next power loss.
+                if seed % 2 == 1 {
+                    world.kill_and_restart();
+                    world.broker.tick();
+                }
+                world.lose_power_and_restart(seed);
+                // Nor what had moved in a boot before, by a kill in the next one.
+                if seed >= 2 {
+                    world.kill_and_restart();
+                }
+                finish(&world, &mut places);
+            }
+        }
+    }
+}
