@@ -100,6 +100,12 @@ const STREAM_ONLY: &[&str] = &[
     "x-stream-filter-size-bytes",
     "x-initial-cluster-size",
 ];
+/// Arguments with which only streams are consumed from.
+const STREAM_CONSUMERS_ONLY: &[&str] = &[
+    "x-stream-filter",
+    "x-stream-match-unfiltered",
+    "x-stream-offset",
+];
 /// Those that a second declaration must repeat.
 const EQUIVALENT: &[&str] = &[
     "x-expires",
@@ -167,18 +173,16 @@ impl Argument<'_> {
 /// ones mean nothing.
 ///
 /// # Errors
-/// PRECONDITION_FAILED with RabbitMQ's words: an argument of another type.
-pub(crate) fn consumer_priority(queue: &str, table: Table<'_>) -> Result<i32, Exception> {
-    let argument = |name: &'static str| {
-        let value = table.get(name)?;
-        Some(Argument { name, queue, value })
-    };
-    // It has no effect in RabbitMQ 4 either, but is checked.
-    if let Some(argument) = argument("x-cancel-on-ha-failover") {
-        argument.truth()?;
-    }
-    let priority = argument("x-priority").map(|it| it.integer());
-    let priority = priority.transpose()?.unwrap_or(0);
+/// PRECONDITION_FAILED with RabbitMQ's words: an argument of another type, or of a stream.
+pub(crate) fn consumer_priority(
+    queue: &str,
+    kind: QueueKind,
+    table: Table<'_>,
+) -> Result<i32, Exception> {
+    let name = "x-priority";
+    let argument = table.get(name).map(|value| Argument { name, queue, value });
+    let priority = argument.map(|it| it.integer()).transpose()?.unwrap_or(0);
+    refuse_others(queue, kind, table, &[STREAM_CONSUMERS_ONLY])?;
     Ok(priority.clamp(i32::MIN.into(), i32::MAX.into()) as i32)
 }
 
@@ -267,11 +271,25 @@ fn queue_kind(argument: &Argument<'_>) -> Result<QueueKind, Exception> {
 
 /// Refuses arguments that this kind of queue does not have.
 fn check_kind(queue: &str, kind: QueueKind, table: Table<'_>) -> Result<(), Exception> {
-    let (others, name) = match kind {
-        QueueKind::Classic => (QUORUM_ONLY, "rabbit_classic_queue"),
-        QueueKind::Quorum => (CLASSIC_ONLY, "rabbit_quorum_queue"),
+    let others = match kind {
+        QueueKind::Classic => QUORUM_ONLY,
+        QueueKind::Quorum => CLASSIC_ONLY,
     };
-    let is_wrong = |name: &&str| others.contains(name) || STREAM_ONLY.contains(name);
+    refuse_others(queue, kind, table, &[others, STREAM_ONLY])
+}
+
+/// Refuses arguments that only another kind of queue has.
+fn refuse_others(
+    queue: &str,
+    kind: QueueKind,
+    table: Table<'_>,
+    others: &[&[&str]],
+) -> Result<(), Exception> {
+    let name = match kind {
+        QueueKind::Classic => "rabbit_classic_queue",
+        QueueKind::Quorum => "rabbit_quorum_queue",
+    };
+    let is_wrong = |name: &&str| others.iter().any(|others| others.contains(name));
     match table.fields().map(|(name, _)| name).find(is_wrong) {
         None => Ok(()),
         Some(wrong) => Err(Exception::precondition(format!(

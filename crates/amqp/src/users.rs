@@ -11,8 +11,9 @@ use crate::wire::{Table, Value};
 /// The user that there is without configuration, and its password.
 pub const GUEST: &str = "guest";
 
-/// The mechanisms that a client may choose from.
-pub(crate) const MECHANISMS: &str = "PLAIN AMQPLAIN";
+/// The mechanisms that a client may choose from, the best one first: some take the first that they
+/// know. ANONYMOUS is, as in RabbitMQ, `guest` with the password `guest`, and may do what that may.
+pub(crate) const MECHANISMS: &str = "PLAIN AMQPLAIN ANONYMOUS";
 
 /// Names and passwords.
 #[derive(Clone)]
@@ -86,6 +87,8 @@ impl Users {
         let (user, password) = match mechanism {
             "PLAIN" => plain(response),
             "AMQPLAIN" => amqplain(response),
+            // Whatever trace of itself a client may send.
+            "ANONYMOUS" => Some((GUEST.as_bytes(), GUEST.as_bytes())),
             mechanism => {
                 let mechanism = mechanism.to_owned();
                 return Err(Refused::Mechanism { mechanism });
@@ -164,6 +167,21 @@ mod tests {
         let refused = users.authenticate("PLAIN", response, ELSEWHERE);
         let user = "guest".to_owned();
         assert_eq!(refused, Err(Refused::NotLocal { user }));
+    }
+
+    #[test]
+    fn nobody_in_particular_is_guest() {
+        let users = Users::default();
+        for trace in [&b""[..], b"sigorney", b"\0"] {
+            let user = users.authenticate("ANONYMOUS", trace, HERE);
+            assert_eq!(user.unwrap(), "guest");
+        }
+        let user = "guest".to_owned();
+        let refused = users.authenticate("ANONYMOUS", b"", ELSEWHERE);
+        assert_eq!(refused, Err(Refused::NotLocal { user: user.clone() }));
+        let users = Users::new([("guest".to_owned(), "secret".to_owned())]);
+        let refused = users.authenticate("ANONYMOUS", b"", HERE);
+        assert_eq!(refused, Err(Refused::Credentials { user }));
     }
 
     #[test]

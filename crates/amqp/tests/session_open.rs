@@ -16,7 +16,7 @@ fn the_server_says_what_it_can() {
         panic!("{:?}", got[0].method());
     };
     assert_eq!((start.version_major, start.version_minor), (0, 9));
-    assert_eq!(start.mechanisms, b"PLAIN AMQPLAIN");
+    assert_eq!(start.mechanisms, b"PLAIN AMQPLAIN ANONYMOUS");
     let product = start.server_properties.get("product");
     assert_eq!(product, Some(Value::String(b"RabbitMQ")));
     for (name, expected) in [
@@ -77,6 +77,36 @@ fn a_wrong_password_is_told_to_who_understands_it() {
     let ids: Vec<_> = peer.receive().iter().map(Got::id).collect();
     let expected = [method::ConnectionStart::ID, method::ConnectionTune::ID];
     assert_eq!(ids, expected);
+}
+
+#[test]
+fn who_has_no_name_is_guest() {
+    let world = World::default();
+    let mut peer = world.connect_silent();
+    peer.handshake("ANONYMOUS", b"trace");
+    let ids: Vec<_> = peer.receive().iter().map(Got::id).collect();
+    let expected = [method::ConnectionStart::ID, method::ConnectionTune::ID];
+    assert_eq!(ids, expected);
+}
+
+#[test]
+fn a_large_frame_before_the_login_is_refused_before_it_is_there() {
+    // The first 7 bytes say it: a method of channel 0.
+    for (payload, is_taken) in [(8192u32, true), (8193, false)] {
+        let world = World::default();
+        let mut peer = world.connect_silent();
+        peer.send(PROTOCOL_HEADER);
+        peer.receive();
+        let mut start = vec![1, 0, 0];
+        start.extend(payload.to_be_bytes());
+        peer.send(&start);
+        let got = peer.receive();
+        match is_taken {
+            true => assert!(got.is_empty()),
+            false => assert_eq!(got[0].close().0, 501),
+        }
+        assert_eq!(peer.session.is_ended(), !is_taken);
+    }
 }
 
 #[test]

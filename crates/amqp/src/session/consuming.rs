@@ -119,7 +119,7 @@ impl Session {
             tag => tag.to_owned(),
         };
         let options = ConsumerOptions {
-            priority: consumer_priority(&queue.name, consume.arguments)?,
+            priority: consumer_priority(&queue.name, queue.arguments.kind, consume.arguments)?,
             exclusive: consume.exclusive,
             label: tag.clone(),
             connection: self.probe.id(),

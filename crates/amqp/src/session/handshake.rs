@@ -21,8 +21,8 @@ use super::{Phase, Session};
 use crate::exception::{Exception, ReplyCode};
 use crate::users::{MECHANISMS, Refused};
 use crate::wire::{
-    FRAME_MIN_BYTES, Frame, FrameType, Method, MethodId, PROTOCOL_HEADER, Table, Value, method,
-    table_bytes,
+    FRAME_MIN_BYTES, FRAME_OVERHEAD_BYTES, Frame, FrameType, Method, MethodId, PROTOCOL_HEADER,
+    Table, Value, method, table_bytes,
 };
 
 /// The product that programs look for before they use RabbitMQ's extensions, and the version whose
@@ -31,8 +31,9 @@ const PRODUCT: &str = "RabbitMQ";
 const VERSION: &str = "4.1.0";
 /// The only virtual host.
 const VIRTUAL_HOST: &str = "/";
-/// Frames of the handshake are no larger than this, because nothing is negotiated yet.
-pub(super) const HANDSHAKE_FRAME_BYTES_MAX: u32 = 131_072;
+/// Frames of a client that has not logged in are no larger than this, as in RabbitMQ 4.1
+/// (`initial_frame_max`): payload and overhead, of which it takes some bytes too much.
+pub(super) const HANDSHAKE_FRAME_BYTES_MAX: u32 = 8192 + FRAME_OVERHEAD_BYTES as u32;
 
 /// RabbitMQ's extensions that we have: all of RabbitMQ's.
 const CAPABILITIES: &[&str] = &[
