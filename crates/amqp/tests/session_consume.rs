@@ -199,6 +199,63 @@ fn a_limit_of_the_channel_is_shared_by_its_consumers() {
     assert_eq!(peer.bodies(), ["1"]);
 }
 
+/// As RabbitMQ's limiter has it: what it is given needs no acknowledgement and takes no place.
+#[test]
+fn who_does_not_acknowledge_gets_nothing_while_the_channels_limit_is_reached() {
+    // With many consumers they are ranked, and no longer looked at one by one.
+    for others in [0, 20] {
+        let world = World::default();
+        let mut peer = world.channel();
+        peer.declare("held", &[]);
+        peer.declare("free", &[]);
+        for body in ["1", "2", "3"] {
+            peer.publish("", "free", body);
+            peer.publish("", "held", body);
+        }
+        peer.prefetch(1, true);
+        peer.consume("held", "acks", false);
+        assert_eq!(peer.bodies(), ["1"]);
+        for number in 0..=others {
+            peer.consume("free", &format!("none-{number}"), true);
+        }
+        assert!(peer.bodies().is_empty(), "{others} others");
+        // Who waits has its turn in order: first the queue that waited first.
+        peer.ack(0, true);
+        assert_eq!(peer.bodies(), ["2"]);
+        peer.ack(0, true);
+        let mut bodies = peer.bodies();
+        bodies.sort();
+        assert_eq!(bodies, ["1", "2", "3", "3"]);
+        // The limit is reached again.
+        peer.publish("", "free", "4");
+        assert!(peer.bodies().is_empty());
+        peer.ack(0, true);
+        assert_eq!(peer.bodies(), ["4"]);
+        peer.publish("", "held", "4");
+        assert_eq!(peer.bodies(), ["4"]);
+        // It holds for consumers that were there before it, and goes with it.
+        peer.publish("", "free", "5");
+        assert!(peer.bodies().is_empty());
+        let qos = method::BasicQos::default();
+        peer.method(1, Method::BasicQos(qos));
+        let got = peer.receive();
+        assert_eq!(got[0].id(), method::BasicQosOk::ID);
+        assert_eq!(got[1].delivery().2, "5");
+    }
+    let world = World::default();
+    let mut peer = world.channel();
+    peer.declare("held", &[]);
+    peer.declare("free", &[]);
+    peer.consume("free", "none", true);
+    peer.prefetch(1, true);
+    peer.consume("held", "acks", false);
+    peer.publish("", "free", "1");
+    peer.publish("", "held", "2");
+    assert_eq!(peer.bodies(), ["1", "2"]);
+    peer.publish("", "free", "3");
+    assert!(peer.bodies().is_empty());
+}
+
 #[test]
 fn what_is_requeued_keeps_its_place() {
     let world = World::default();

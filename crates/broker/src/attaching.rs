@@ -147,12 +147,12 @@ impl Subscription {
         self.change(|state| {
             state.consumers.change(slot, |consumer| {
                 let in_flight = u64::from(consumer.in_flight);
-                left = consumer.shared_window().cloned();
+                left = consumer.places().cloned();
                 if let Some(left) = &left {
                     left.release(in_flight);
                 }
                 consumer.share(window);
-                if let Some(entered) = consumer.shared_window() {
+                if let Some(entered) = consumer.places() {
                     entered.enter(in_flight);
                 }
             });
@@ -222,10 +222,10 @@ impl State {
             .is_some_and(|(ranking, all)| ranking.unpark(window, all, last_served))
     }
 
-    /// The window that a consumer shares.
+    /// The window in which a consumer's messages take places.
     #[inline]
-    pub(crate) fn shared_window_of(&self, slot: u32) -> Option<Arc<SharedWindow>> {
-        self.consumers.get(slot)?.shared_window().cloned()
+    pub(crate) fn places_of(&self, slot: u32) -> Option<Arc<SharedWindow>> {
+        self.consumers.get(slot)?.places().cloned()
     }
 
     /// Leaves the subscription's name with each shared window that is all that keeps a consumer

@@ -79,20 +79,27 @@ impl ConsumerState {
         !self.retired && self.options.pull
     }
 
-    /// The window that it shares with others.
+    /// The window that it shares with others: while it is full, nothing is delivered.
     pub(crate) fn shared_window(&self) -> Option<&Arc<SharedWindow>> {
         self.shared.as_ref()
     }
 
+    /// The window in which its messages take places: those that need no acknowledgement take none.
+    pub(crate) fn places(&self) -> Option<&Arc<SharedWindow>> {
+        self.shared.as_ref().filter(|_| !self.options.auto_ack)
+    }
+
     pub(crate) fn share(&mut self, window: Option<Arc<SharedWindow>>) {
-        let is_limited = !self.options.auto_ack && !self.options.pull;
-        self.shared = window.filter(|_| is_limited);
+        self.shared = window.filter(|_| !self.options.pull);
     }
 
     /// Messages that may be delivered to it now.
     #[inline]
     pub(crate) fn room(&self) -> u64 {
         match &self.shared {
+            // Who takes no place takes none of those who wait.
+            Some(shared) if self.options.auto_ack && shared.free() > 0 => self.own_room(),
+            Some(shared) if self.options.auto_ack => 0,
             Some(shared) => self.own_room().min(shared.room()),
             None => self.own_room(),
         }
@@ -128,7 +135,7 @@ impl ConsumerState {
     pub(crate) fn settle(&mut self, count: u32) -> Option<Arc<SharedWindow>> {
         let count = count.min(self.in_flight);
         self.in_flight -= count;
-        let shared = self.shared.as_ref().filter(|_| count > 0)?;
+        let shared = self.places().filter(|_| count > 0)?;
         shared.release(u64::from(count));
         Some(shared.clone())
     }

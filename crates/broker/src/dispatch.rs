@@ -159,7 +159,7 @@ impl Subscription {
                 self.hungry.store(false, Ordering::Relaxed);
                 return;
             };
-            let found = match state.shared_window_of(slot) {
+            let found = match state.places_of(slot) {
                 None => {
                     let quota = wanted;
                     self.deliver_some(state, Wanted { slot, quota }, round)

@@ -315,7 +315,8 @@ pub struct ConsumerOptions {
     /// The only consumer there may be.
     pub exclusive: bool,
     /// Messages in flight to this consumer count, together with those of others (of any
-    /// subscription), against this window too. Not for consumers with `auto_ack` or `pull`.
+    /// subscription), against this window too. Those of one with `auto_ack` do not count, and come
+    /// while there is room; one with `pull` is not concerned.
     pub shared_window: Option<Arc<SharedWindow>>,
     /// Messages are settled as soon as the consumer has taken them.
     pub auto_ack: bool,

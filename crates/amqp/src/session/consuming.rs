@@ -58,7 +58,6 @@ impl Session {
                 // Those that were cancelled too, as long as deliveries of theirs are unsettled.
                 for slot in &channel.slots {
                     if let Some(consuming) = self.consumers.get_mut(*slot)
-                        && !consuming.no_ack
                         && !consuming.tag.is_empty()
                     {
                         let shared = Some(Arc::clone(&shared));
@@ -123,7 +122,7 @@ impl Session {
             exclusive: consume.exclusive,
             label: tag.clone(),
             connection: self.probe.id(),
-            shared_window: channel.window.clone().filter(|_| !consume.no_ack),
+            shared_window: channel.window.clone(),
             auto_ack: consume.no_ack,
             ..ConsumerOptions::default()
         };
