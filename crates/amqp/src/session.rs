@@ -30,8 +30,8 @@ use cloverleaf_broker::Unwritten;
 use cloverleaf_session::{Now, Output, Received};
 use cloverleaf_telemetry::Probe;
 
-use self::channel::{Channel, Mode};
-use self::confirms::{Commit, Confirms, Done, push_confirm};
+use self::channel::Channel;
+use self::confirms::{Confirms, Done};
 use self::consumers::Consumers;
 use self::consuming::PendingGet;
 use self::frames::{Gathered, gather, push_method};
@@ -40,9 +40,9 @@ use self::methods::{NONE, PUBLISH, cannot_decode, check_publish};
 use self::publishing::{Publishing, Target};
 use crate::content_memory::ContentShare;
 use crate::exception::{Exception, ReplyCode};
-use crate::host::{Owner, VirtualHost};
+use crate::host::{Owner, Routing, VirtualHost};
 use crate::options::SessionOptions;
-use crate::wire::{Frame, FrameType, Method, MethodId, PROTOCOL_HEADER, method, peek_frame};
+use crate::wire::{Frame, FrameType, Method, MethodId, PROTOCOL_HEADER, peek_frame};
 
 /// What a method costs beside its bytes if it takes the broker's locks or adds to the log, in
 /// bytes that could be parsed and copied meanwhile.
@@ -129,6 +129,8 @@ pub struct Session {
     replies: Output,
     /// A publish waits until the disk has taken some of what was accepted before.
     waits_for_room: bool,
+    /// Nothing further is read until these dead messages are where they belong.
+    routing: Vec<Routing>,
     /// A method waits until this is written.
     unwritten: Option<Unwritten>,
     /// The foremost method has waited so.
@@ -175,6 +177,7 @@ impl cloverleaf_session::Session for Session {
             && !self.waits_for_room
             && self.pending_get.is_none()
             && self.unwritten.is_none()
+            && self.routing.is_empty()
             && !self.confirms.is_full()
             && self.replies.len() < REPLIES_BYTES_MAX
     }
@@ -253,6 +256,7 @@ impl cloverleaf_session::Session for Session {
         if self.waits_for_room && self.host.broker().room().poll_free(cx).is_ready() {
             self.waits_for_room = false;
         }
+        self.routing.retain(|routing| routing.poll(cx).is_pending());
         self.take_one(cx);
         self.poll_writes(cx);
         self.look_at_disk();
@@ -349,6 +353,7 @@ impl Session {
             contents,
             replies: Output::default(),
             waits_for_room: false,
+            routing: Vec::new(),
             unwritten: None,
             has_waited: false,
             blocked_until_us: None,
@@ -501,43 +506,6 @@ impl Session {
         }
     }
 
-    /// Confirms publishes, or says that a transaction is committed.
-    fn answer(&mut self, done: &Done, out: &mut Vec<u8>) {
-        let is_there = |number: u16, incarnation: u64| {
-            self.channels.get(&number).is_some_and(|channel| {
-                channel.incarnation == incarnation && channel.state == channel::State::Open
-            })
-        };
-        match done {
-            Done::Group(group, holds) => {
-                self.answered_unsent += group.last - group.first + 1;
-                if is_there(group.channel, group.incarnation) {
-                    push_confirm(out, group, *holds);
-                }
-            }
-            Done::Commit(commit, holds) => {
-                if is_there(commit.channel, commit.incarnation) {
-                    self.committed(*commit, *holds);
-                }
-            }
-        }
-    }
-
-    fn committed(&mut self, commit: Commit, holds: bool) {
-        if let Some(channel) = self.channels.get_mut(&commit.channel)
-            && let Mode::Transaction(transaction) = &mut channel.mode
-        {
-            transaction.is_committing = false;
-        }
-        self.answered_unsent += 1;
-        if holds {
-            let ok = Method::TxCommitOk(method::TxCommitOk {});
-            return self.reply(commit.channel, &ok);
-        }
-        let error = Exception::precondition("partial tx completion");
-        self.fail(commit.channel, &error, method::TxCommit::ID);
-    }
-
     /// Ends what a channel has: consumers, unacknowledged deliveries, what is under way.
     fn release_channel(&mut self, number: u16) {
         self.flush();
@@ -560,6 +528,7 @@ impl Session {
         }
         self.channels.clear();
         self.pending_get = None;
+        self.routing.clear();
         self.unwritten = None;
         self.host.connection_closed(self.owner);
     }

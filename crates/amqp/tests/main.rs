@@ -5,6 +5,7 @@
 mod host_common;
 mod host_crashes;
 mod host_dead_letters;
+mod host_dead_routing;
 mod host_delays;
 mod host_exchanges;
 mod host_hostile;
@@ -14,6 +15,7 @@ mod host_router_crashes;
 mod host_threads;
 mod session_common;
 mod session_consume;
+mod session_dead_letters;
 mod session_earlier;
 mod session_large;
 mod session_open;

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::clock::Clock;
 use crate::committed::CommittedOffsets;
+use crate::died::DeadRouter;
 use crate::entries::{Entry, EntryError, TopicDefinition};
 use crate::housekeeping::Housekeeping;
 use crate::inflater::{Inflater, Served};
@@ -144,6 +145,7 @@ pub(crate) struct Shared {
     last_subscription_id: AtomicU64,
     generation: AtomicU64,
     listeners: RwLock<Vec<Listener>>,
+    pub(crate) dead_router: OnceLock<DeadRouter>,
 }
 
 impl std::fmt::Debug for Broker {
@@ -187,6 +189,7 @@ impl Broker {
             last_subscription_id: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             listeners: RwLock::new(Vec::new()),
+            dead_router: OnceLock::new(),
         });
         Restored::read(&recovery)?.take_up(&shared, &recovery)?;
         let identity = *shared.identity();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use crate::died::Died;
 use crate::ledger::NotInFlight;
 use crate::message::{Delivery, MessageId, MessageRange};
 use crate::outbox::Outbox;
@@ -132,13 +133,6 @@ impl Consumer {
         self.subscription.ack_many(self.slot, ids, settled);
     }
 
-    /// Messages that are to be acknowledged once the disk has them where they were stored anew: the
-    /// kernel has them there, so that after a kill they count as acknowledged, and after a power
-    /// loss they do not. `false`: that is not so after all.
-    pub fn note_moved(&self, ids: &[MessageId], has_moved: bool) {
-        self.subscription.note_moved(ids, has_moved);
-    }
-
     /// Gives a message back: at once in its old position, or after `delay_ms`.
     pub fn nack(&self, id: MessageId, delay_ms: u64) -> Result<Settlement, NotInFlight> {
         self.subscription.nack(self.slot, id, delay_ms)
@@ -169,6 +163,19 @@ impl Consumer {
     /// What of them is not in flight to this consumer is left alone.
     pub fn reject_ranges(&self, ranges: &[MessageRange]) {
         self.subscription.reject_ranges(self.slot, ranges);
+    }
+
+    /// As [`Self::nack_ranges`]. What has died of it (it was delivered too often) is handed over,
+    /// if somebody has asked for it ([`crate::Broker::route_dead`]), and told to nobody else.
+    #[must_use]
+    pub fn nack_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
+        self.subscription.nack_ranges_taking(self.slot, ranges)
+    }
+
+    /// As [`Self::reject_ranges`], and hands over as [`Self::nack_ranges_taking`].
+    #[must_use]
+    pub fn reject_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
+        self.subscription.reject_ranges_taking(self.slot, ranges)
     }
 
     /// Starts a message's deadline anew.

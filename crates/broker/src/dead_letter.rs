@@ -74,13 +74,12 @@ impl DeadLetters {
     /// Takes over what died since the last time.
     pub(crate) fn take_up(&mut self, shared: &Arc<Shared>) {
         for subscription in shared.work.take_dead() {
-            for (id, reason, attempts) in subscription.take_died() {
-                let subscription = subscription.clone();
+            for died in subscription.take_died() {
                 self.waiting.push_back(Dead {
-                    subscription,
-                    id,
-                    reason,
-                    attempts,
+                    subscription: subscription.clone(),
+                    id: died.id,
+                    reason: died.reason,
+                    attempts: died.attempts,
                     alone: false,
                     retry_ms: 0,
                     pause_ms: PAUSE_MS_MIN,
@@ -121,7 +120,7 @@ impl DeadLetters {
 
     fn write_some(&mut self, shared: &Arc<Shared>, now_ms: u64) {
         let mut open: Vec<Letters> = Vec::new();
-        let mut lookup = Lookup::default();
+        let mut lookup = Lookup::waiting();
         let room = LETTERS_MAX.saturating_sub(self.moving_count);
         for _ in 0..self.waiting.len().min(LETTERS_PER_TICK).min(room) {
             let Some(dead) = self.waiting.pop_front() else {
@@ -247,7 +246,9 @@ fn add_letter(
         Ok(Some(())) => Ok(at),
         // Retention took it meanwhile.
         Ok(None) => Err(LetterError::Needless),
-        Err(LookupError::Read(error)) => Err(LetterError::Later(error.to_string())),
+        Err(error @ (LookupError::Read(_) | LookupError::Slow)) => {
+            Err(LetterError::Later(error.to_string()))
+        }
         Err(LookupError::Batch(error)) => Err(LetterError::Never(error.to_string())),
     }
 }

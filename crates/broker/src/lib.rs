@@ -18,6 +18,7 @@ mod compaction;
 mod consumer;
 mod consumers;
 mod dead_letter;
+mod died;
 mod dispatch;
 mod disposing;
 mod durable;
@@ -65,11 +66,13 @@ pub use broker::{Broker, CatalogError, NAME_BYTES_MAX, OpenError, PARTITIONS_MAX
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use committed::Committed;
 pub use consumer::{Consumer, Holding, Settlement};
+pub use died::Died;
 pub use entries::EntryError;
 #[doc(hidden)]
 pub use entries::is_entry;
 pub use holds::{ConsumerHolds, Hold, HoldEnd};
 pub use ledger::NotInFlight;
+pub use lookup::{Lookup, LookupError};
 pub use message::{DeadReason, Delivery, MessageId, MessageRange, headers};
 pub use options::{
     BrokerOptions, Compaction, ConsumerOptions, Dispatch, DurabilityMode, Overflow, PartitionOrder,

@@ -1,5 +1,4 @@
-//! Reads messages by their ids, waiting for the disk if need be. For the housekeeping, not for
-//! sessions.
+//! Reads messages by their ids: for the housekeeping, and for who routes dead messages.
 
 use cloverleaf_log::{Batch, BatchError, Offset, Read, ReadError, Record, RecordCursor};
 use uuid::Uuid;
@@ -12,16 +11,23 @@ const READ_BYTES: usize = 64 << 10;
 
 /// Why a message cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LookupError {
+pub enum LookupError {
+    /// The log cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
+    /// The message is not what it should be.
     #[error(transparent)]
     Batch(#[from] BatchError),
+    /// It lies on the disk, or in a large compressed batch, and the caller does not wait.
+    #[error("the message has to be waited for")]
+    Slow,
 }
 
 /// Reads messages, and remembers what it read last.
-#[derive(Default)]
-pub(crate) struct Lookup {
+#[derive(Debug)]
+pub struct Lookup {
+    /// The caller waits for the disk.
+    waits: bool,
     /// Of which topic and partition the batches are.
     place: Option<(Uuid, u32)>,
     batches: Vec<Batch>,
@@ -31,8 +37,29 @@ pub(crate) struct Lookup {
 }
 
 impl Lookup {
+    /// For a thread on which nobody waits.
+    pub fn waiting() -> Self {
+        Self {
+            waits: true,
+            place: None,
+            batches: Vec::new(),
+            resume: None,
+        }
+    }
+
+    /// For a connection's thread: what is not at hand is not read.
+    pub fn at_hand() -> Self {
+        Self {
+            waits: false,
+            ..Self::waiting()
+        }
+    }
+
     /// Calls `with` with the message; `None` if the log does not hold it any more.
-    pub(crate) fn with_message<R>(
+    ///
+    /// # Errors
+    /// It cannot be read, or would have to be waited for.
+    pub fn with_message<R>(
         &mut self,
         topic: &Topic,
         id: MessageId,
@@ -41,7 +68,7 @@ impl Lookup {
         let place = Some((topic.id(), id.partition));
         let holds = |batch: &&Batch| (batch.base_offset()..batch.end_offset()).contains(&id.offset);
         if self.place != place || !self.batches.iter().any(|batch| holds(&batch)) {
-            self.batches = read(topic, id)?;
+            self.batches = read(topic, id, self.waits)?;
             self.place = place;
             self.resume = None;
         }
@@ -50,7 +77,11 @@ impl Lookup {
         };
         if batch.is_compressed() {
             let name = (topic.id(), id.partition, batch.base_offset());
-            *batch = topic.shared().inflater.inflate(name, batch);
+            let inflater = &topic.shared().inflater;
+            *batch = match self.waits {
+                true => inflater.inflate(name, batch),
+                false => inflater.at_once(name, batch).ok_or(LookupError::Slow)?,
+            };
         }
         let base = batch.base_offset();
         let position = match self.resume {
@@ -71,13 +102,14 @@ impl Lookup {
     }
 }
 
-fn read(topic: &Topic, id: MessageId) -> Result<Vec<Batch>, ReadError> {
+fn read(topic: &Topic, id: MessageId, waits: bool) -> Result<Vec<Batch>, LookupError> {
     let Some(log) = topic.partition(id.partition) else {
         return Ok(Vec::new());
     };
     match log.read(id.offset, READ_BYTES) {
         Read::Batches(batches) => Ok(batches),
         Read::End => Ok(Vec::new()),
-        Read::Cold(read) => read.run(),
+        Read::Cold(read) if waits => Ok(read.run()?),
+        Read::Cold(_) => Err(LookupError::Slow),
     }
 }

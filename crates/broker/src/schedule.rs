@@ -165,13 +165,13 @@ impl Schedule {
                 Ok(()) => settle(consumer.ack(id)),
                 Err(error) => {
                     tracing::warn!(%error, "cannot publish a delayed message yet");
-                    consumer.note_moved(&[id], false);
+                    consumer.subscription().note_moved(&[id], false);
                     settle(consumer.nack(id, RETRY_MS));
                 }
             },
         );
         if !moved.is_empty() {
-            consumer.note_moved(&moved, true);
+            consumer.subscription().note_moved(&moved, true);
         }
         is_moving
     }

@@ -8,10 +8,11 @@ use cloverleaf_log::Offset;
 
 use crate::consumer::Settlement;
 use crate::consumers::ConsumerState;
+use crate::died::Died;
 use crate::holds::{Ending, HoldEnd};
 use crate::ledger::leases::{ConsumerSlot, NEVER_MS};
 use crate::ledger::{Expired, Ledger, NotInFlight, Settled};
-use crate::message::{DeadReason, Delivery, MessageId, MessageRange};
+use crate::message::{Delivery, MessageId, MessageRange};
 use crate::subscription::{State, Subscription};
 
 impl Subscription {
@@ -161,34 +162,44 @@ impl Subscription {
     }
 
     pub(crate) fn nack_ranges(self: &Arc<Self>, slot: u32, ranges: &[MessageRange]) {
-        self.change(|state| {
-            let ranges = ranges.iter().copied();
-            let count = state.end_ranges(
-                slot,
-                HoldEnd::Nacked,
-                ranges,
-                |ledger, partition, place, slot, told| {
-                    ledger.nack_between(partition, place, slot, told)
-                },
-            );
-            state.settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
-            self.counters.requeued.fetch_add(count, Ordering::Relaxed);
-        });
+        self.change(|state| self.nack_in(state, slot, ranges));
     }
 
     pub(crate) fn reject_ranges(self: &Arc<Self>, slot: u32, ranges: &[MessageRange]) {
-        self.change(|state| {
-            let ranges = ranges.iter().copied();
-            let count = state.end_ranges(
-                slot,
-                HoldEnd::Rejected,
-                ranges,
-                |ledger, partition, place, slot, told| {
-                    ledger.reject_between(partition, place, slot, told)
-                },
-            );
-            state.settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
-        });
+        self.change(|state| state.reject(slot, ranges));
+    }
+
+    /// As [`Self::nack_ranges`]; what has died, and is routed by somebody, is the caller's to see
+    /// to.
+    pub(crate) fn nack_ranges_taking(
+        self: &Arc<Self>,
+        slot: u32,
+        ranges: &[MessageRange],
+    ) -> Vec<Died> {
+        self.change_taking(|state| self.nack_in(state, slot, ranges))
+    }
+
+    /// As [`Self::nack_ranges_taking`], for ranges that are given up.
+    pub(crate) fn reject_ranges_taking(
+        self: &Arc<Self>,
+        slot: u32,
+        ranges: &[MessageRange],
+    ) -> Vec<Died> {
+        self.change_taking(|state| state.reject(slot, ranges))
+    }
+
+    fn nack_in(&self, state: &mut State, slot: u32, ranges: &[MessageRange]) {
+        let ranges = ranges.iter().copied();
+        let count = state.end_ranges(
+            slot,
+            HoldEnd::Nacked,
+            ranges,
+            |ledger, partition, place, slot, told| {
+                ledger.nack_between(partition, place, slot, told)
+            },
+        );
+        state.settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
+        self.counters.requeued.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Ends leases whose time has come. Called by the housekeeping.
@@ -223,39 +234,22 @@ impl Subscription {
             }
         });
     }
-
-    /// Dead messages whose letters have to be written, with their attempts.
-    pub(crate) fn take_died(&self) -> Vec<(MessageId, DeadReason, u16)> {
-        let mut state = self.state.lock();
-        let died = state.ledger.take_died();
-        let attempts = |id| state.ledger.attempts_of(id).unwrap_or(0);
-        died.into_iter()
-            .map(|(id, reason)| (id, reason, attempts(id)))
-            .collect()
-    }
-
-    /// What is stored elsewhere, and not synced there yet ([`crate::Consumer::note_moved`]).
-    pub(crate) fn note_moved(self: &Arc<Self>, ids: &[MessageId], has_moved: bool) {
-        let mut state = self.state.lock();
-        state.ledger.note_moved(ids, has_moved);
-        self.finish(state);
-    }
-
-    /// The letters of these dead messages are written, or not wanted: they are done with.
-    pub(crate) fn letters_written(self: &Arc<Self>, ids: &[MessageId]) {
-        self.change(|state| {
-            for id in ids {
-                state.ledger.ack_dead(*id);
-            }
-        });
-        let count = u64::try_from(ids.len()).unwrap_or(u64::MAX);
-        self.counters
-            .dead_lettered
-            .fetch_add(count, Ordering::Relaxed);
-    }
 }
 
 impl State {
+    fn reject(&mut self, slot: u32, ranges: &[MessageRange]) {
+        let ranges = ranges.iter().copied();
+        let count = self.end_ranges(
+            slot,
+            HoldEnd::Rejected,
+            ranges,
+            |ledger, partition, place, slot, told| {
+                ledger.reject_between(partition, place, slot, told)
+            },
+        );
+        self.settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
+    }
+
     /// Runs of messages of a consumer, the first of each and how many, have ended.
     fn note_end(
         &mut self,

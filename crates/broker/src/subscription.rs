@@ -10,12 +10,13 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 
 use cloverleaf_log::{Offset, PartitionLog};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use crate::broker::{CatalogError, Shared};
 use crate::choose::Rotation;
 use crate::consumers::Consumers;
+use crate::died::Died;
 use crate::entries::{Entry, SubscriptionDefinition};
 use crate::filter::Filter;
 use crate::holds::DepartedHolds;
@@ -192,17 +193,36 @@ impl Subscription {
     /// Runs `change` under the lock, delivers what has become deliverable, and tells the
     /// housekeeping.
     pub(crate) fn change<R>(self: &Arc<Self>, change: impl FnOnce(&mut State) -> R) -> R {
+        let (result, state) = self.changed(change);
+        self.finish(state);
+        result
+    }
+
+    /// As [`Self::change`]. What has died is the caller's to see to, where somebody routes it.
+    pub(crate) fn change_taking(self: &Arc<Self>, change: impl FnOnce(&mut State)) -> Vec<Died> {
+        let ((), mut state) = self.changed(change);
+        let died = match self.dead_router() {
+            Some(_) => state.take_died(),
+            None => Vec::new(),
+        };
+        self.finish(state);
+        died
+    }
+
+    fn changed<R>(
+        self: &Arc<Self>,
+        change: impl FnOnce(&mut State) -> R,
+    ) -> (R, MutexGuard<'_, State>) {
         let mut state = self.state.lock();
         let now_us = self.shared.clock.now_us();
         state.now_us = now_us;
         let result = change(&mut state);
         self.dispatch_at(&mut state, now_us);
-        self.finish(state);
-        result
+        (result, state)
     }
 
     /// What follows every change: the housekeeping's lists, then the wakers, without the lock.
-    pub(crate) fn finish(self: &Arc<Self>, mut state: parking_lot::MutexGuard<'_, State>) {
+    pub(crate) fn finish(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let due_ms = state
             .ledger
             .first_due_ms()
@@ -222,7 +242,7 @@ impl Subscription {
             self.shared.work.due(due_ms, self);
         }
         if has_dead {
-            self.shared.work.dead(self.clone());
+            self.tell_died();
         }
         if !self.volatile && !self.dirty.swap(true, Ordering::AcqRel) {
             self.shared.work.dirty(self.clone());

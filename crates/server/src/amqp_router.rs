@@ -1,5 +1,5 @@
-//! The thread of AMQP's router: it takes dead letters and delayed messages out of their hidden
-//! topics, routes them by what is bound by then, and deletes queues that have expired.
+//! The thread of AMQP's router: it takes dead messages out of their queues and delayed ones out of
+//! their hidden topic, routes them by what is bound by then, and deletes queues that have expired.
 
 use std::io;
 use std::sync::Arc;

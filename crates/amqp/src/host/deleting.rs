@@ -123,6 +123,11 @@ impl VirtualHost {
         queue: &Arc<Queue>,
     ) -> Result<(), CatalogError> {
         queue.set_deleted(true);
+        let died = queue.subscription.take_died();
+        if !died.is_empty() {
+            // With the topic the messages go.
+            self.route_died(&queue.subscription, died);
+        }
         if let Err(error) = self.remove_topic(queue) {
             queue.life.lock().over = false;
             queue.set_deleted(false);

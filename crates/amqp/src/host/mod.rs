@@ -2,8 +2,8 @@
 //!
 //! A queue is a topic with one subscription; that it is a queue, and how it was declared, stands in
 //! the topic's own definition (`stored.rs`), so it is made by one entry of the journal. Exchanges
-//! and bindings are kept beside. Messages that died or wait for a delay go through hidden topics,
-//! whose router routes them by what is bound at that time (`router.rs`).
+//! and bindings are kept beside. Messages that died are routed out of their queue, delayed ones out
+//! of a hidden topic, by what is bound at that time (`router.rs`).
 //!
 //! All sessions of all cores share one [`VirtualHost`]. Changes are made one after another, under
 //! one lock; routing takes a read lock, and sessions remember routes until
@@ -27,16 +27,17 @@ mod signal;
 mod snapshots;
 mod stored;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cloverleaf_broker::{Broker, CatalogError, Topic};
+use cloverleaf_broker::{Broker, CatalogError, Subscription, Topic};
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
 use self::consuming::Expiries;
 use self::deleting::Departed;
+use self::names::DEAD;
 use self::router::Router;
 use self::signal::Signal;
 use crate::exception::{Exception, ReplyCode, Resource};
@@ -45,6 +46,7 @@ use crate::routing::Topology;
 pub use self::letters::delay_ms;
 pub use self::names::DIRECT_REPLY_TO;
 pub use self::queue::Queue;
+pub use self::router::Routing;
 pub use self::routes::Route;
 pub use self::snapshots::{BindingFacts, ExchangeFacts};
 
@@ -78,7 +80,7 @@ pub struct Owner(u64);
 /// The virtual host `/`.
 pub struct VirtualHost {
     broker: Broker,
-    /// Where the engine puts what died.
+    /// Where messages are that died before they were stored in a queue.
     dead: Arc<Topic>,
     /// Where what was delayed arrives.
     delayed: Arc<Topic>,
@@ -93,6 +95,8 @@ pub struct VirtualHost {
     expiries: Mutex<Expiries>,
     signal: Arc<Signal>,
     router: Mutex<Router>,
+    /// Queues of which a cycle of dead letters was told.
+    cycles_told: Mutex<HashSet<Arc<str>>>,
 }
 
 /// What only changes look at.
@@ -171,8 +175,12 @@ impl VirtualHost {
             expiries: Mutex::default(),
             signal: signal.clone(),
             router: Mutex::default(),
+            cycles_told: Mutex::default(),
         };
         host.restore()?;
+        let told = signal.clone();
+        let died = move |subscription: &Arc<Subscription>| told.hand(|it| it.died(subscription));
+        host.broker.route_dead(DEAD, died);
         // Topics can be deleted by others: the router looks, since a listener must not.
         host.broker.on_change(move || signal.catalog_changed());
         Ok(Arc::new(host))

@@ -12,7 +12,8 @@ pub const DIRECT_REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
 /// Our own topics, and those of queues that no other protocol may see.
 pub(super) const PRIVATE: &str = "$amqp/";
-/// The topic into which the engine puts what died.
+/// The topic of messages that died before they were stored in a queue; what died in one is routed
+/// from there.
 pub(super) const DEAD: &str = "$amqp/dead";
 /// Where delayed messages arrive when their time has come.
 pub(super) const DELAYED: &str = "$amqp/delayed";

@@ -14,7 +14,7 @@ use crate::routing::ExchangeOptions;
 use crate::wire::Table;
 use cloverleaf_broker::{Broker, CatalogError, SubscriptionOptions, Topic, TopicOptions};
 
-/// The topic into which the engine puts what died.
+/// The topic of messages that died before they were stored in a queue.
 pub(super) fn dead(broker: &Broker) -> Result<Arc<Topic>, CatalogError> {
     hidden(broker, DEAD)
 }

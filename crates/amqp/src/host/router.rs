@@ -1,28 +1,32 @@
-//! The router: takes messages that died, and delayed ones whose time has come, out of their hidden
-//! topics, and publishes them where they belong by what is bound now.
+//! The router: takes messages that died, out of their queues, and delayed ones whose time has come,
+//! out of a hidden topic, and publishes them where they belong by what is bound now.
 //!
-//! A message is acknowledged in its hidden topic once all its publishes hold; so a crash may route
-//! it a second time, and loses none. Once the kernel has all of them it has moved: a kill routes it
-//! no second time, though the disk is still waited for. What cannot be stored now is tried again
+//! A message is acknowledged where it was once all its publishes hold; so a crash may route it a
+//! second time, and loses none. Once the kernel has all of them it has moved: a kill routes it no
+//! second time, though the disk is still waited for. What cannot be stored now is tried again
 //! later.
 
+mod dead;
 mod outgoing;
 mod routing;
+mod under_way;
 
-use std::collections::{HashMap, HashSet};
-use std::future::Future;
-use std::pin::Pin;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use cloverleaf_broker::{
-    Consumer, ConsumerOptions, Delivery, MessageId, PublishError, Published, Topic,
-};
+use cloverleaf_broker::{Consumer, ConsumerOptions, Delivery, MessageId, PublishError, Topic};
 use cloverleaf_log::{AppendError, RecordCursor};
 use uuid::Uuid;
 
+use self::dead::{Dead, arrived};
 use self::outgoing::Outgoing;
+use self::under_way::{Letter, Origin, UnderWay};
 use super::VirtualHost;
+use crate::repeats::Repeats;
+
+pub(super) use self::dead::Inbox;
+pub use self::dead::Routing;
 
 /// The router's subscription of its topics.
 pub(super) const ROUTER: &str = "router";
@@ -40,9 +44,13 @@ const UNWRITTEN_MS: u64 = 2;
 /// With nothing to do the router looks after so long all the same.
 const IDLE_MS: u64 = 3_600_000;
 
-/// From where a message comes.
+/// Publishes that failed for a reason that passes.
+static FAILURES: Repeats = Repeats::new();
+
+/// A hidden topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Lane {
+    /// What died before it was stored in a queue, and what an older version has put there.
     Dead,
     Delayed,
 }
@@ -53,41 +61,14 @@ const LANES: [Lane; 2] = [Lane::Dead, Lane::Delayed];
 #[derive(Default)]
 pub(super) struct Router {
     consumers: [Option<Consumer>; 2],
-    letters: HashMap<u64, Letter>,
-    last_letter: u64,
+    under_way: UnderWay,
+    /// Letters that connections have published.
+    handed: Vec<UnderWay>,
+    /// Messages that died in their queues.
+    dead: VecDeque<Dead>,
     /// The queues that have a message already which has to be routed once more.
     reached: HashMap<(Lane, MessageId), Vec<Uuid>>,
-    moving: Vec<Moving>,
-    /// Letters of which the kernel has all publishes since it was last noted.
-    moved: Vec<u64>,
-    /// Queues of which a cycle was told.
-    cycles: HashSet<Arc<str>>,
     next_sweep_ms: u64,
-    next_warning_ms: u64,
-}
-
-/// A message whose publishes do not all hold yet.
-#[derive(Debug)]
-struct Letter {
-    lane: Lane,
-    id: MessageId,
-    /// Publishes that are not decided; one more while it is being routed.
-    open: u32,
-    /// Of these, the ones that the kernel does not have yet.
-    unwritten: u32,
-    /// One of them failed: the message is routed once more.
-    failed: bool,
-    /// The topics of the queues that have it. Not to be routed to these again.
-    reached: Vec<Uuid>,
-}
-
-/// A publish under way, with the letters in it.
-struct Moving {
-    published: Published,
-    letters: Vec<u64>,
-    /// For which queue: its topic.
-    queue: Option<Uuid>,
-    is_written: bool,
 }
 
 struct AbortOnPanic;
@@ -142,7 +123,10 @@ impl VirtualHost {
             until_ms = until_ms.min(due_ms);
         }
         router.advance(self, &Waker::from(self.signal.clone()), now_ms);
-        if router.moving.iter().any(|moving| !moving.is_written) {
+        if let Some(retry_ms) = router.retry_ms(now_ms) {
+            until_ms = until_ms.min(retry_ms);
+        }
+        if router.has_unwritten() {
             until_ms = until_ms.min(now_ms + UNWRITTEN_MS);
         }
         Some(until_ms)
@@ -151,11 +135,7 @@ impl VirtualHost {
 
 impl Router {
     fn stop(&mut self) {
-        self.consumers = [None, None];
-        self.letters.clear();
-        self.reached.clear();
-        self.moving.clear();
-        self.moved.clear();
+        *self = Self::default();
     }
 
     fn advance(&mut self, host: &VirtualHost, waker: &Waker, now_ms: u64) {
@@ -166,7 +146,8 @@ impl Router {
             if host.broker.room().poll_free(&mut context).is_pending() {
                 return;
             }
-            let mut any = false;
+            self.take_up(host);
+            let mut any = self.route_some(host, now_ms);
             for lane in LANES {
                 any |= self.take(host, lane, &mut context, now_ms);
             }
@@ -200,8 +181,8 @@ impl Router {
             }
             Poll::Ready(Some(())) => {}
         }
+        let subscription = consumer.subscription().clone();
         let mut outgoing = Outgoing::new(now_ms);
-        let mut taken = Vec::new();
         for delivery in &deliveries {
             let mut records = RecordCursor::at(&delivery.batch, delivery.position);
             for _ in 0..delivery.count {
@@ -213,129 +194,32 @@ impl Router {
                     partition: delivery.partition,
                     offset,
                 };
-                let letter = self.add(lane, id);
-                taken.push(letter);
-                self.route(host, lane, letter, &record, &mut outgoing);
+                let reached = self.reached.remove(&(lane, id)).unwrap_or_default();
+                let origin = Origin::Lane(lane);
+                let letter = self.under_way.add(&subscription, id, origin, reached);
+                self.under_way
+                    .route(host, lane, letter, &record, &mut outgoing);
             }
         }
-        outgoing.flush(self);
-        let mut done = Vec::new();
-        for letter in taken {
-            self.written_one(letter);
-            self.close_one(letter, Ok(None), &mut done);
-        }
-        self.settle(done, now_ms);
+        outgoing.flush(&mut self.under_way);
+        self.under_way.end_round();
         true
     }
 
-    fn add(&mut self, lane: Lane, id: MessageId) -> u64 {
-        self.last_letter += 1;
-        let letter = Letter {
-            lane,
-            id,
-            open: 1,
-            unwritten: 1,
-            failed: false,
-            reached: self.reached.remove(&(lane, id)).unwrap_or_default(),
-        };
-        self.letters.insert(self.last_letter, letter);
-        self.last_letter
+    /// Whether a publish waits for its write, of which nobody is told.
+    fn has_unwritten(&self) -> bool {
+        let mut all = std::iter::once(&self.under_way).chain(&self.handed);
+        all.any(UnderWay::has_unwritten)
     }
 
-    /// A letter is part of one more publish.
-    fn open_one(&mut self, letter: u64) {
-        if let Some(letter) = self.letters.get_mut(&letter) {
-            letter.open += 1;
-            letter.unwritten += 1;
-        }
-    }
-
-    /// The kernel has one publish of a letter, or it is routed, or it failed.
-    fn written_one(&mut self, number: u64) {
-        if let Some(letter) = self.letters.get_mut(&number) {
-            letter.unwritten = letter.unwritten.saturating_sub(1);
-            if letter.unwritten == 0 {
-                self.moved.push(number);
-            }
-        }
-    }
-
-    /// Whether a letter is in a queue since an earlier try.
-    fn has_reached(&self, letter: u64, queue: Uuid) -> bool {
-        let letter = self.letters.get(&letter);
-        letter.is_some_and(|letter| letter.reached.contains(&queue))
-    }
-
-    /// One publish of a letter is decided: it is in that queue, or it failed.
-    fn close_one(&mut self, number: u64, came: Result<Option<Uuid>, ()>, done: &mut Vec<Letter>) {
-        let Some(letter) = self.letters.get_mut(&number) else {
-            return;
-        };
-        match came {
-            Ok(queue) => letter.reached.extend(queue),
-            Err(()) => letter.failed = true,
-        }
-        letter.open = letter.open.saturating_sub(1);
-        if letter.open == 0 {
-            done.extend(self.letters.remove(&number));
-        }
-    }
-
-    fn push(&mut self, published: Published, letters: Vec<u64>, queue: Option<Uuid>) {
-        for letter in &letters {
-            self.open_one(*letter);
-        }
-        self.moving.push(Moving {
-            published,
-            letters,
-            queue,
-            is_written: false,
-        });
-    }
-
-    /// Looks which publishes are written, and which are decided.
+    /// Looks which publishes are decided.
     fn finish(&mut self, context: &mut Context<'_>, now_ms: u64) {
-        let mut done = Vec::new();
-        for mut moving in std::mem::take(&mut self.moving) {
-            let polled = Pin::new(&mut moving.published).poll(context);
-            if !moving.is_written && (polled.is_ready() || moving.published.is_written()) {
-                moving.is_written = true;
-                for letter in &moving.letters {
-                    self.written_one(*letter);
-                }
-            }
-            match polled {
-                Poll::Pending => self.moving.push(moving),
-                Poll::Ready(result) => {
-                    if let Err(error) = &result {
-                        self.warn(error, now_ms);
-                    }
-                    let came = result.map(|()| moving.queue).map_err(drop);
-                    for letter in moving.letters {
-                        self.close_one(letter, came, &mut done);
-                    }
-                }
-            }
+        let mut done = self.under_way.finish(context, now_ms);
+        for handed in &mut self.handed {
+            done.extend(handed.finish(context, now_ms));
         }
-        self.note_moved();
+        self.handed.retain(|handed| handed.len() > 0);
         self.settle(done, now_ms);
-    }
-
-    /// Tells the subscriptions what has moved and is still waited for.
-    fn note_moved(&mut self) {
-        let moved = std::mem::take(&mut self.moved);
-        let letters: Vec<&Letter> = moved
-            .iter()
-            .filter_map(|number| self.letters.get(number))
-            .filter(|letter| !letter.failed)
-            .collect();
-        for lane in LANES {
-            let of_lane = letters.iter().filter(|letter| letter.lane == lane);
-            let ids: Vec<MessageId> = of_lane.map(|letter| letter.id).collect();
-            if let (Some(consumer), false) = (&self.consumers[lane as usize], ids.is_empty()) {
-                consumer.note_moved(&ids, true);
-            }
-        }
     }
 
     /// Acknowledges what is done, and gives back what has to be done again.
@@ -344,36 +228,43 @@ impl Router {
             let Some(consumer) = &self.consumers[lane as usize] else {
                 continue;
             };
-            let of_lane = || done.iter().filter(move |letter| letter.lane == lane);
-            let well: Vec<MessageId> = of_lane()
-                .filter(|letter| !letter.failed)
-                .map(|letter| letter.id)
-                .collect();
+            let of_lane = |failed: bool| {
+                done.iter().filter_map(move |letter| match letter.origin {
+                    Origin::Lane(of) => {
+                        (of == lane && letter.failed == failed).then_some(letter.id)
+                    }
+                    Origin::Queue(_) => None,
+                })
+            };
+            let well: Vec<MessageId> = of_lane(false).collect();
             if !well.is_empty() {
                 // One that is no longer in flight needs nothing.
                 consumer.ack_many(&well, |_, _, _| {});
             }
-            for letter in of_lane().filter(|letter| letter.failed) {
-                consumer.note_moved(&[letter.id], false);
-                if consumer.nack(letter.id, RETRY_MS).is_err() {
-                    tracing::debug!(id = ?letter.id, now_ms, "a letter was settled by others");
+            for id in of_lane(true) {
+                consumer.subscription().note_moved(&[id], false);
+                if consumer.nack(id, RETRY_MS).is_err() {
+                    tracing::debug!(?id, now_ms, "a letter was settled by others");
                 }
             }
         }
-        for letter in done.into_iter().filter(|letter| letter.failed) {
-            if !letter.reached.is_empty() && self.reached.len() < REACHED_MAX {
-                self.reached
-                    .insert((letter.lane, letter.id), letter.reached);
+        for letter in done.iter().filter(|letter| letter.failed) {
+            if let Origin::Lane(lane) = letter.origin
+                && !letter.reached.is_empty()
+                && self.reached.len() < REACHED_MAX
+            {
+                let reached = letter.reached.clone();
+                self.reached.insert((lane, letter.id), reached);
             }
         }
+        self.dead.extend(arrived(done, now_ms));
     }
+}
 
-    /// A publish failed for a reason that passes.
-    fn warn(&mut self, error: &PublishError, now_ms: u64) {
-        if now_ms >= self.next_warning_ms {
-            self.next_warning_ms = now_ms + RETRY_MS;
-            tracing::warn!(%error, "cannot route a dead or delayed message yet");
-        }
+/// A publish failed for a reason that passes.
+fn warn(error: &PublishError, now_ms: u64) {
+    if let Some(times) = FAILURES.count(now_ms * 1000) {
+        tracing::warn!(%error, times, "cannot route dead or delayed messages yet");
     }
 }
 

@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::router::Inbox;
+
 /// Wakes the router, tells it that topics may be gone, and that it is over.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Signal {
     kicked: Mutex<bool>,
     changed: Condvar,
+    inbox: Mutex<Inbox>,
     /// The broker's catalog has changed since the router looked.
     catalog: AtomicBool,
     closed: AtomicBool,
@@ -41,8 +44,25 @@ impl Signal {
         self.catalog.store(false, Ordering::Release);
     }
 
+    /// Hands something to the router; once it is closed, that is dropped.
+    pub(super) fn hand(&self, give: impl FnOnce(&mut Inbox)) {
+        let mut inbox = self.inbox.lock();
+        if self.is_closed() {
+            return;
+        }
+        give(&mut inbox);
+        drop(inbox);
+        self.kick();
+    }
+
+    /// What was handed to the router.
+    pub(super) fn take_inbox(&self) -> Inbox {
+        std::mem::take(&mut *self.inbox.lock())
+    }
+
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
+        drop(self.take_inbox());
         self.kick();
     }
 

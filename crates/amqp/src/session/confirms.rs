@@ -11,7 +11,10 @@ use std::task::{Context, Poll};
 
 use cloverleaf_broker::{PublishError, Published};
 
+use super::Session;
+use super::channel::{Mode, State};
 use super::frames::push_method;
+use crate::exception::Exception;
 use crate::wire::{Method, method};
 
 /// Most flushes that may be pending before nothing further is read.
@@ -124,6 +127,45 @@ impl Confirms {
     }
 }
 
+impl Session {
+    /// Confirms publishes, or says that a transaction is committed.
+    pub(super) fn answer(&mut self, done: &Done, out: &mut Vec<u8>) {
+        let is_there = |number: u16, incarnation: u64| {
+            self.channels.get(&number).is_some_and(|channel| {
+                channel.incarnation == incarnation && channel.state == State::Open
+            })
+        };
+        match done {
+            Done::Group(group, holds) => {
+                self.answered_unsent += group.last - group.first + 1;
+                if is_there(group.channel, group.incarnation) {
+                    push_confirm(out, group, *holds);
+                }
+            }
+            Done::Commit(commit, holds) => {
+                if is_there(commit.channel, commit.incarnation) {
+                    self.committed(*commit, *holds);
+                }
+            }
+        }
+    }
+
+    fn committed(&mut self, commit: Commit, holds: bool) {
+        if let Some(channel) = self.channels.get_mut(&commit.channel)
+            && let Mode::Transaction(transaction) = &mut channel.mode
+        {
+            transaction.is_committing = false;
+        }
+        self.answered_unsent += 1;
+        if holds {
+            let ok = Method::TxCommitOk(method::TxCommitOk {});
+            return self.reply(commit.channel, &ok);
+        }
+        let error = Exception::precondition("partial tx completion");
+        self.fail(commit.channel, &error, method::TxCommit::ID);
+    }
+}
+
 /// Adds a group: to the channel's last one, if it has the same fate.
 fn add(done: &mut Vec<Done>, group: Group, holds: bool) {
     let mut before = done.iter_mut().rev();
@@ -140,7 +182,7 @@ fn add(done: &mut Vec<Done>, group: Group, holds: bool) {
 }
 
 /// Appends the confirm of a group.
-pub(super) fn push_confirm(out: &mut Vec<u8>, group: &Group, holds: bool) {
+fn push_confirm(out: &mut Vec<u8>, group: &Group, holds: bool) {
     let (delivery_tag, multiple) = (group.last, group.last > group.first);
     let confirm = match holds {
         true => Method::BasicAck(method::BasicAck {

@@ -189,9 +189,16 @@ impl Session {
             consuming.unacked = consuming.unacked.saturating_sub(count);
             self.probe.nacked(count);
             self.calls += 1;
-            match settle {
-                Settle::Reject => consuming.consumer.reject_ranges(&ranges),
-                Settle::Ack | Settle::Requeue => consuming.consumer.nack_ranges(&ranges),
+            let died = match settle {
+                Settle::Reject => consuming.consumer.reject_ranges_taking(&ranges),
+                Settle::Ack | Settle::Requeue => consuming.consumer.nack_ranges_taking(&ranges),
+            };
+            if !died.is_empty() {
+                // What the client asks for next finds it where it belongs.
+                let subscription = &consuming.queue.subscription;
+                let (steps, routing) = self.host.route_died(subscription, died);
+                self.calls += steps;
+                self.routing.extend(routing);
             }
             self.consumers.settled(count);
             self.tell_in_flight(slot);

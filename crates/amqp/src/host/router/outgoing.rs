@@ -9,7 +9,7 @@ use cloverleaf_log::{BatchBuilder, Durability};
 use super::super::VirtualHost;
 use super::super::letters::{Past, builder, message_bytes};
 use super::super::queue::Queue;
-use super::Router;
+use super::under_way::UnderWay;
 use crate::message::Message;
 use crate::queue_arguments::Overflow;
 
@@ -35,6 +35,8 @@ pub(super) struct Outgoing {
     places: HashMap<(usize, u32, bool), usize>,
     /// What was added to them, about.
     bytes: usize,
+    /// Letters, and copies of them.
+    steps: usize,
     now_ms: u64,
 }
 
@@ -52,6 +54,7 @@ impl Outgoing {
             batches: Vec::new(),
             places: HashMap::new(),
             bytes: 0,
+            steps: 0,
             now_ms,
         }
     }
@@ -61,6 +64,16 @@ impl Outgoing {
         self.now_ms
     }
 
+    /// How much work was done: letters, and copies of them.
+    pub(super) fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// One more letter, wherever it goes.
+    pub(super) fn count_letter(&mut self) {
+        self.steps += 1;
+    }
+
     fn timestamp_ms(&self) -> i64 {
         i64::try_from(self.now_ms).unwrap_or(i64::MAX)
     }
@@ -68,22 +81,23 @@ impl Outgoing {
     /// A letter goes to `queue`.
     pub(super) fn add(
         &mut self,
-        router: &mut Router,
+        under_way: &mut UnderWay,
         host: &VirtualHost,
         letter: u64,
         queue: &Arc<Queue>,
         stored: &Stored<'_>,
     ) {
-        if router.has_reached(letter, queue.topic.id()) {
+        if under_way.has_reached(letter, queue.topic.id()) {
             return;
         }
+        self.steps += 1;
         // What ends with the process needs no sync.
         let durability = match queue.durable {
             true => stored.durability,
             false => Durability::Kernel,
         };
         if refuses_when_full(queue) {
-            return self.publish_alone(router, host, letter, queue, stored, durability);
+            return self.publish_alone(under_way, host, letter, queue, stored, durability);
         }
         let partition = queue.partition(stored.priority);
         let is_disk = durability == Durability::Disk;
@@ -107,18 +121,18 @@ impl Outgoing {
         stored.message.push_with(batch, stored.expires_at_ms, marks);
         open.letters.push(letter);
         if batch.len() >= BATCH_BYTES {
-            open.publish(router, self.now_ms);
+            open.publish(under_way, self.now_ms);
         }
         self.bytes += message_bytes(&stored.message);
         if self.bytes >= BYTES_MAX {
-            self.flush(router);
+            self.flush(under_way);
         }
     }
 
     /// Publishes all that is left.
-    pub(super) fn flush(&mut self, router: &mut Router) {
+    pub(super) fn flush(&mut self, under_way: &mut UnderWay) {
         for mut open in self.batches.drain(..) {
-            open.publish(router, self.now_ms);
+            open.publish(under_way, self.now_ms);
         }
         self.places.clear();
         self.bytes = 0;
@@ -127,7 +141,7 @@ impl Outgoing {
     /// A queue that refuses what it has no room for is asked for each message.
     fn publish_alone(
         &self,
-        router: &mut Router,
+        under_way: &mut UnderWay,
         host: &VirtualHost,
         letter: u64,
         queue: &Arc<Queue>,
@@ -161,14 +175,14 @@ impl Outgoing {
             };
         }
         match published {
-            Ok(published) => router.push(published, vec![letter], Some(queue.topic.id())),
-            Err(error) => router.refuse(&error, &[letter], self.now_ms),
+            Ok(published) => under_way.push(published, vec![letter], Some(queue.topic.id())),
+            Err(error) => under_way.refuse(&error, &[letter], self.now_ms),
         }
     }
 }
 
 impl Open {
-    fn publish(&mut self, router: &mut Router, now_ms: u64) {
+    fn publish(&mut self, under_way: &mut UnderWay, now_ms: u64) {
         let Some(builder) = self.builder.take() else {
             return;
         };
@@ -179,8 +193,8 @@ impl Open {
             .topic
             .publish_in(self.partition, batch, self.durability);
         match published {
-            Ok(published) => router.push(published, letters, Some(self.queue.topic.id())),
-            Err(error) => router.refuse(&error, &letters, now_ms),
+            Ok(published) => under_way.push(published, letters, Some(self.queue.topic.id())),
+            Err(error) => under_way.refuse(&error, &letters, now_ms),
         }
     }
 }

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use cloverleaf_broker::headers;
 use cloverleaf_log::{Durability, Record};
 
-use super::super::deaths::{self, Death, Deaths, REJECTED};
+use super::super::deaths::{self, Deaths, REJECTED};
+use super::super::deleting::Grave;
 use super::super::letters::{DELAY, Past, delay_ms};
 use super::super::queue::Queue;
 use super::super::{Route, VirtualHost};
+use super::Lane;
 use super::outgoing::{Outgoing, Stored};
-use super::{Lane, Router, is_passing};
+use super::under_way::UnderWay;
 use crate::message::{self, Message};
 use crate::routing::Routed;
 use crate::wire::{Array, Properties, Table, Value, Writer, table_bytes};
@@ -19,7 +21,25 @@ use crate::wire::{Array, Properties, Table, Value, Writer, table_bytes};
 /// Most queues of which a cycle is told.
 const CYCLES_TOLD_MAX: usize = 1024;
 
-impl Router {
+/// A death, as far as the message does not say it.
+pub(super) struct Death<'g> {
+    grave: &'g Grave,
+    reason: &'static str,
+    time_s: u64,
+}
+
+impl<'g> Death<'g> {
+    /// `reason` is the engine's word.
+    pub(super) fn of(grave: &'g Grave, reason: &[u8], time_ms: u64) -> Self {
+        Self {
+            grave,
+            reason: deaths::reason(reason),
+            time_s: time_ms / 1000,
+        }
+    }
+}
+
+impl UnderWay {
     /// Routes a message that was taken from a lane.
     pub(super) fn route(
         &mut self,
@@ -30,12 +50,13 @@ impl Router {
         outgoing: &mut Outgoing,
     ) {
         match lane {
-            Lane::Dead => self.route_dead(host, letter, record, outgoing),
+            Lane::Dead => self.route_told(host, letter, record, outgoing),
             Lane::Delayed => self.route_delayed(host, letter, record, outgoing),
         }
     }
 
-    fn route_dead(
+    /// Routes a dead message whose record says how it died.
+    fn route_told(
         &mut self,
         host: &VirtualHost,
         letter: u64,
@@ -48,6 +69,27 @@ impl Router {
         let Some(grave) = topic.and_then(|topic| host.grave(topic)) else {
             return;
         };
+        let reason = last_of(record, headers::DEAD_REASON).unwrap_or_default();
+        let time_ms = u64::try_from(record.timestamp_ms).unwrap_or(0);
+        let death = Death::of(&grave, reason, time_ms);
+        self.route_dead(host, letter, record, &death, outgoing);
+    }
+
+    /// Routes a message that has died.
+    pub(super) fn route_dead(
+        &mut self,
+        host: &VirtualHost,
+        letter: u64,
+        record: &Record<'_>,
+        death: &Death<'_>,
+        outgoing: &mut Outgoing,
+    ) {
+        outgoing.count_letter();
+        let Death {
+            grave,
+            reason,
+            time_s,
+        } = *death;
         let mut scratch = Vec::new();
         let message = Message::read(record, &grave.queue, &mut scratch);
         let properties = Properties::read(message.properties).unwrap_or_default();
@@ -57,12 +99,11 @@ impl Router {
             Past::Published => Deaths::default(),
             Past::Died | Past::DiedWithOtherKey => Deaths::read(before),
         };
-        let reason = deaths::reason(last_of(record, headers::DEAD_REASON).unwrap_or_default());
-        history.add(Death {
+        history.add(deaths::Death {
             queue: &grave.queue,
             reason,
             count: 1,
-            time_s: u64::try_from(record.timestamp_ms / 1000).unwrap_or(0),
+            time_s,
             exchange: message.exchange,
             keys: match past.follows_headers() {
                 true => deaths::keys(message.routing_key, before),
@@ -95,7 +136,7 @@ impl Router {
         if reason != REJECTED {
             let queues = route.queues.iter();
             let queues: Vec<Arc<Queue>> = queues
-                .filter(|queue| !self.cuts_cycle(&history, queue))
+                .filter(|queue| !cuts_cycle(host, &history, queue))
                 .cloned()
                 .collect();
             if queues.len() < route.queues.len() {
@@ -144,19 +185,6 @@ impl Router {
         self.send(host, letter, &route, None, &stored, outgoing);
     }
 
-    /// Whether a message has gone round and must not come back to `queue`.
-    fn cuts_cycle(&mut self, history: &Deaths<'_>, queue: &Queue) -> bool {
-        if !history.is_cycle(&queue.name) {
-            return false;
-        }
-        if self.cycles.len() < CYCLES_TOLD_MAX && self.cycles.insert(queue.name.clone()) {
-            tracing::warn!(queue = %queue.name,
-                "a message was dropped: it came back to this queue without any consumer having \
-                 rejected it, so it would go round for ever; told once for a queue");
-        }
-        true
-    }
-
     fn send(
         &mut self,
         host: &VirtualHost,
@@ -179,25 +207,20 @@ impl Router {
             Err(error) => self.refuse(&error, &[letter], outgoing.now_ms()),
         }
     }
+}
 
-    /// A publish was refused: tried again later if that can help.
-    pub(super) fn refuse(
-        &mut self,
-        error: &cloverleaf_broker::PublishError,
-        letters: &[u64],
-        now_ms: u64,
-    ) {
-        if !is_passing(error) {
-            tracing::debug!(%error, "a queue does not take a dead or delayed message");
-            return;
-        }
-        self.warn(error, now_ms);
-        for letter in letters {
-            if let Some(letter) = self.letters.get_mut(letter) {
-                letter.failed = true;
-            }
-        }
+/// Whether a message has gone round and must not come back to `queue`.
+fn cuts_cycle(host: &VirtualHost, history: &Deaths<'_>, queue: &Queue) -> bool {
+    if !history.is_cycle(&queue.name) {
+        return false;
     }
+    let mut told = host.cycles_told.lock();
+    if told.len() < CYCLES_TOLD_MAX && told.insert(queue.name.clone()) {
+        tracing::warn!(queue = %queue.name,
+            "a message was dropped: it came back to this queue without any consumer having \
+             rejected it, so it would go round for ever; told once for a queue");
+    }
+    true
 }
 
 fn route(

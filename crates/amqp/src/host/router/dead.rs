@@ -1,0 +1,267 @@
+//! Messages that have died in a queue, from there to where they are routed.
+//!
+//! They stay in their queue, dead, until their publishes hold: so a crash brings them back, and
+//! loses none. What a client gives up is routed on its connection's thread, so that its next
+//! command finds it; the rest, and what would take long, by the router.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use cloverleaf_broker::{Died, Lookup, LookupError, MessageId, Subscription};
+use parking_lot::Mutex;
+use uuid::Uuid;
+
+use super::super::VirtualHost;
+use super::outgoing::Outgoing;
+use super::routing::Death;
+use super::under_way::{Letter, Origin, UnderWay, tell};
+use super::{MOVING_MAX, RETRY_MS, Router};
+
+/// A connection's thread begins no further letter after so many letters and copies: the router, for
+/// which no other connection waits, goes on.
+const STEPS_MAX: usize = 256;
+/// The router begins so many in one go.
+const ROUND_MAX: usize = 1024;
+
+/// A dead message that waits for the router.
+pub(in super::super) struct Dead {
+    subscription: Arc<Subscription>,
+    died: Died,
+    /// Where it is already.
+    reached: Vec<Uuid>,
+    /// Not to be routed before, milliseconds since 1970.
+    due_ms: u64,
+    /// A connection waits until it is routed.
+    owed: Option<Arc<Owed>>,
+}
+
+/// What the router has to look at.
+#[derive(Default)]
+pub(in super::super) struct Inbox {
+    /// Subscriptions with dead messages.
+    died: Vec<Arc<Subscription>>,
+    dead: Vec<Dead>,
+    /// Letters whose publishes are made, by connections.
+    under_way: Vec<UnderWay>,
+}
+
+/// Dead messages that the router routes for a connection.
+#[derive(Debug)]
+pub struct Routing(Arc<Mutex<Waited>>);
+
+#[derive(Debug, Default)]
+struct Waited {
+    is_over: bool,
+    waker: Option<Waker>,
+}
+
+/// Ends a [`Routing`] when the last one is dropped, for whatever reason.
+pub(super) struct Owed(Arc<Mutex<Waited>>);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        let mut waited = self.0.lock();
+        waited.is_over = true;
+        if let Some(waker) = waited.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Routing {
+    /// Ready once they are where they belong, or cannot be now.
+    pub fn poll(&self, context: &Context<'_>) -> Poll<()> {
+        let mut waited = self.0.lock();
+        if waited.is_over {
+            return Poll::Ready(());
+        }
+        waited.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Inbox {
+    /// A subscription has dead messages.
+    pub(in super::super) fn died(&mut self, subscription: &Arc<Subscription>) {
+        let is_it = |last: &Arc<Subscription>| Arc::ptr_eq(last, subscription);
+        if !self.died.last().is_some_and(is_it) {
+            self.died.push(subscription.clone());
+        }
+    }
+}
+
+impl VirtualHost {
+    /// Routes messages of a queue that have just died, as far as that takes no time; what is left
+    /// is the router's. Returns how much work that was, and what is to be waited for before
+    /// anything is done that must come after it.
+    pub fn route_died(
+        &self,
+        subscription: &Arc<Subscription>,
+        died: Vec<Died>,
+    ) -> (usize, Option<Routing>) {
+        let now_ms = self.broker.now_ms();
+        let mut outgoing = Outgoing::new(now_ms);
+        let (mut under_way, mut lookup) = (UnderWay::default(), Lookup::at_hand());
+        let mut rest = died.into_iter();
+        let mut left = Vec::new();
+        while outgoing.steps() < STEPS_MAX && self.broker.room().is_free() {
+            let Some(died) = rest.next() else { break };
+            let dead = Dead::new(subscription, died);
+            let routed = under_way.route_died(self, &dead, &mut lookup, &mut outgoing);
+            if routed.is_err() {
+                left.push(dead);
+                break;
+            }
+        }
+        left.extend(rest.map(|died| Dead::new(subscription, died)));
+        outgoing.flush(&mut under_way);
+        under_way.end_round();
+        let mut routing = None;
+        if !left.is_empty() {
+            let waited = Arc::new(Mutex::new(Waited::default()));
+            let owed = Arc::new(Owed(waited.clone()));
+            for dead in &mut left {
+                dead.owed = Some(owed.clone());
+            }
+            routing = Some(Routing(waited));
+        }
+        let done = under_way.finish(&mut Context::from_waker(Waker::noop()), now_ms);
+        left.extend(arrived(done, now_ms));
+        if !left.is_empty() || under_way.len() > 0 {
+            self.signal.hand(|inbox| {
+                inbox.dead.extend(left);
+                inbox.under_way.push(under_way);
+            });
+        }
+        (outgoing.steps(), routing)
+    }
+}
+
+impl Dead {
+    fn new(subscription: &Arc<Subscription>, died: Died) -> Self {
+        Self {
+            subscription: subscription.clone(),
+            died,
+            reached: Vec::new(),
+            due_ms: 0,
+            owed: None,
+        }
+    }
+}
+
+impl UnderWay {
+    /// Routes a dead message.
+    fn route_died(
+        &mut self,
+        host: &VirtualHost,
+        dead: &Dead,
+        lookup: &mut Lookup,
+        outgoing: &mut Outgoing,
+    ) -> Result<(), LookupError> {
+        let Dead {
+            subscription, died, ..
+        } = dead;
+        let topic = subscription.topic().filter(|topic| !topic.is_deleted());
+        // Without its topic the message is gone, too.
+        let grave = topic.and_then(|topic| Some((host.grave(topic.name())?, topic)));
+        let Some((grave, topic)) = grave else {
+            subscription.letters_written(&[died.id]);
+            return Ok(());
+        };
+        let death = Death::of(&grave, died.reason.as_str().as_bytes(), outgoing.now_ms());
+        let (origin, reached) = (Origin::Queue(*died), dead.reached.clone());
+        let letter = self.add(subscription, died.id, origin, reached);
+        let found = lookup.with_message(&topic, died.id, |record| {
+            self.route_dead(host, letter, record, &death, outgoing);
+        });
+        match found {
+            Ok(_) => Ok(()),
+            Err(LookupError::Batch(error)) => {
+                tracing::error!(queue = %grave.queue, id = ?died.id, %error,
+                    "a dead message can never be routed: it is dropped");
+                Ok(())
+            }
+            Err(error) => {
+                self.forget(letter);
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Router {
+    /// Takes over what others hand to the router.
+    pub(super) fn take_up(&mut self, host: &VirtualHost) {
+        let inbox = host.signal.take_inbox();
+        for subscription in inbox.died {
+            let died = subscription.take_died().into_iter();
+            self.dead
+                .extend(died.map(|died| Dead::new(&subscription, died)));
+        }
+        self.dead.extend(inbox.dead);
+        self.handed.extend(inbox.under_way);
+    }
+
+    /// Routes dead messages. `false`: there are none to be routed now.
+    pub(super) fn route_some(&mut self, host: &VirtualHost, now_ms: u64) -> bool {
+        let room = (MOVING_MAX as usize).saturating_sub(self.under_way.len());
+        let mut outgoing = Outgoing::new(now_ms);
+        let mut lookup = Lookup::waiting();
+        let (mut any, mut owed) = (false, Vec::new());
+        for _ in 0..self.dead.len().min(room).min(ROUND_MAX) {
+            let Some(mut dead) = self.dead.pop_front() else {
+                break;
+            };
+            if dead.due_ms > now_ms {
+                self.dead.push_back(dead);
+                continue;
+            }
+            any = true;
+            // Who waits goes on once the publishes are made, or when they cannot be made now.
+            owed.extend(dead.owed.take());
+            let under_way = &mut self.under_way;
+            let routed = under_way.route_died(host, &dead, &mut lookup, &mut outgoing);
+            if let Err(error) = routed {
+                tracing::warn!(subscription = ?dead.subscription, %error,
+                    "cannot route a dead message yet");
+                dead.due_ms = now_ms + RETRY_MS;
+                self.dead.push_back(dead);
+            }
+        }
+        outgoing.flush(&mut self.under_way);
+        self.under_way.end_round();
+        any
+    }
+
+    /// When the first message is due that has to be routed once more. Those that could be now wait
+    /// for what wakes the router.
+    pub(super) fn retry_ms(&self, now_ms: u64) -> Option<u64> {
+        let due = self.dead.iter().map(|dead| dead.due_ms);
+        due.filter(|due_ms| *due_ms > now_ms).min()
+    }
+}
+
+/// Tells the queues of these letters that they have arrived. Those of queues that have to be routed
+/// once more are returned.
+pub(super) fn arrived(done: Vec<Letter>, now_ms: u64) -> VecDeque<Dead> {
+    let mut again = VecDeque::new();
+    let mut well: Vec<(Arc<Subscription>, MessageId)> = Vec::new();
+    for letter in done {
+        let Origin::Queue(died) = letter.origin else {
+            continue;
+        };
+        if !letter.failed {
+            well.push((letter.subscription, died.id));
+            continue;
+        }
+        letter.subscription.note_moved(&[died.id], false);
+        again.push_back(Dead {
+            reached: letter.reached,
+            due_ms: now_ms + RETRY_MS,
+            ..Dead::new(&letter.subscription, died)
+        });
+    }
+    tell(&well, |subscription, ids| subscription.letters_written(ids));
+    again
+}

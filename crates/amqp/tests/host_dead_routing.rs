@@ -1,0 +1,95 @@
+//! When the dead of a queue are where they belong, and when the queue is done with them.
+
+use crate::host_common::{World, receive};
+use cloverleaf_amqp::wire::{Properties, Value};
+
+fn text(text: &str) -> Value<'_> {
+    Value::String(text.as_bytes())
+}
+
+/// A persistent message.
+fn publish(world: &World, queue: &str, body: &str) {
+    let persistent = Properties {
+        delivery_mode: Some(2),
+        ..Properties::default()
+    };
+    world.publish_with("", queue, body, &persistent, &[]);
+}
+
+/// No thread is needed between: the queue's dead go straight to where they are routed.
+#[test]
+fn what_expires_or_is_too_much_is_routed_in_one_step() {
+    let world = World::new();
+    let dead = world.queue("dead");
+    let fields = |more: (&'static str, Value<'static>)| {
+        [
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text("dead")),
+            more,
+        ]
+    };
+    world.queue_with("short", &fields(("x-max-length", Value::I32(1))));
+    world.queue_with("brief", &fields(("x-message-ttl", Value::I32(50))));
+    for body in ["1", "2"] {
+        publish(&world, "short", body);
+    }
+    world.host.router_tick();
+    assert_eq!(world.bodies(&dead), ["1"]);
+    publish(&world, "brief", "3");
+    world.clock.advance(51);
+    world.broker.tick();
+    world.host.router_tick();
+    assert_eq!(world.bodies(&dead), ["3"]);
+}
+
+/// The letter is where it belongs before the disk has it; until then the queue keeps the message.
+#[test]
+fn a_queue_keeps_its_dead_until_they_are_synced_elsewhere() {
+    let mut world = World::new();
+    let dead = world.queue("dead");
+    let work = world.queue_with(
+        "work",
+        &[
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text("dead")),
+        ],
+    );
+    publish(&world, "work", "body");
+    let consumer = world.consumer(&work, 1);
+    let got = receive(&consumer, "work");
+    consumer.reject(got[0].id).unwrap();
+    world.host.router_tick();
+    assert_eq!(dead.counts().0, 1);
+    assert_eq!(work.subscription.floor(0), Some(0), "nothing is synced yet");
+    drop(consumer);
+    world.lose_power_and_restart(1);
+    world.settle();
+    let count = |name| world.host.queue(world.owner, name).unwrap().counts().0;
+    assert!(count("dead") + count("work") > 0);
+}
+
+#[test]
+fn what_cannot_be_routed_now_is_routed_later_and_once() {
+    let world = World::new();
+    let (one, two) = (world.queue("one"), world.queue("two"));
+    world.exchange("dlx", "fanout");
+    world.bind("one", "dlx", "");
+    world.bind("two", "dlx", "");
+    let work = world.queue_with("work", &[("x-dead-letter-exchange", text("dlx"))]);
+    publish(&world, "work", "body");
+    let consumer = world.consumer(&work, 1);
+    let got = receive(&consumer, "work");
+    world.faults.set(|faults| faults.room_bytes = Some(0));
+    consumer.reject(got[0].id).unwrap();
+    world.settle();
+    assert_eq!((one.counts().0, two.counts().0), (0, 0));
+    world.faults.set(|faults| faults.room_bytes = None);
+    world.settle();
+    assert_eq!((one.counts().0, two.counts().0), (0, 0), "it waits");
+    world.advance(1_001);
+    assert_eq!(
+        (world.bodies(&one), world.bodies(&two)),
+        (vec!["body".to_owned()], vec!["body".to_owned()])
+    );
+    assert_eq!(work.subscription.floor(0), Some(1));
+}

@@ -1,0 +1,159 @@
+//! What a client gives up is where it belongs before its next command is answered: no thread has to
+//! do anything in between.
+
+use crate::session_common::{Peer, World, method_frame};
+use cloverleaf_amqp::wire::{Method, Value, method};
+use cloverleaf_session::Session as _;
+
+/// A consumer of `work`, whose dead letters go to `dead`, with so many messages in hand.
+fn consuming(world: &World, count: usize) -> Peer<'_> {
+    let mut peer = world.channel();
+    peer.declare("dead", &[]);
+    let text = |text: &'static str| Value::String(text.as_bytes());
+    peer.declare(
+        "work",
+        &[
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text("dead")),
+        ],
+    );
+    for number in 0..count {
+        peer.publish("", "work", &number.to_string());
+    }
+    peer.consume("work", "c", false);
+    assert_eq!(peer.bodies().len(), count);
+    peer
+}
+
+fn get() -> Vec<u8> {
+    let get = method::BasicGet {
+        queue: "dead",
+        no_ack: true,
+        ..Default::default()
+    };
+    method_frame(1, &Method::BasicGet(get))
+}
+
+fn nack(delivery_tag: u64, multiple: bool) -> Vec<u8> {
+    let nack = method::BasicNack {
+        delivery_tag,
+        multiple,
+        requeue: false,
+    };
+    method_frame(1, &Method::BasicNack(nack))
+}
+
+#[test]
+fn a_dead_letter_is_there_when_the_next_command_is_answered() {
+    let world = World::default();
+    let mut peer = consuming(&world, 4);
+    let reject = method::BasicReject {
+        delivery_tag: 1,
+        requeue: false,
+    };
+    let reject = method_frame(1, &Method::BasicReject(reject));
+    peer.send(&[reject, get(), nack(3, true), get(), get(), get()].concat());
+    let got = peer.receive();
+    let bodies: Vec<&[u8]> = got.iter().map(|got| &got.body[..]).collect();
+    assert_eq!(bodies, [&b"0"[..], b"1", b"2", b""]);
+    assert_eq!(got[3].id(), method::BasicGetEmpty::ID);
+    // In a transaction it is there once that is committed.
+    let select = Method::TxSelect(method::TxSelect {});
+    peer.ask(1, select, method::TxSelectOk::ID);
+    peer.send(&[nack(4, false), get()].concat());
+    assert_eq!(peer.receive()[0].id(), method::BasicGetEmpty::ID);
+    let commit = method_frame(1, &Method::TxCommit(method::TxCommit {}));
+    peer.send(&commit);
+    world.log.step();
+    assert_eq!(peer.receive()[0].id(), method::TxCommitOk::ID);
+    peer.send(&get());
+    assert_eq!(peer.receive()[0].body, b"3");
+}
+
+#[test]
+fn one_that_the_disk_has_not_taken_yet_is_waited_for() {
+    let world = World::with_slow_disk();
+    let mut peer = world.channel();
+    peer.declare("dead", &[]);
+    let text = |text: &'static str| Value::String(text.as_bytes());
+    peer.declare(
+        "work",
+        &[
+            ("x-dead-letter-exchange", text("")),
+            ("x-dead-letter-routing-key", text("dead")),
+        ],
+    );
+    peer.publish("", "work", "body");
+    world.log.step();
+    peer.consume("work", "c", false);
+    assert_eq!(peer.bodies(), ["body"]);
+    peer.send(&[nack(1, false), get()].concat());
+    assert!(peer.receive().is_empty());
+    world.log.step();
+    assert_eq!(peer.receive()[0].body, b"body");
+}
+
+/// Thousands that are given up at once are no long turn of the connection's core: the router goes
+/// on, and the next command waits for it.
+#[test]
+fn many_are_the_routers_and_the_next_command_waits() {
+    const COUNT: usize = 3_000;
+    let world = World::default();
+    let mut peer = consuming(&world, COUNT);
+    peer.send(&[nack(0, true), get()].concat());
+    assert!(!peer.session.wants_input());
+    assert!(peer.receive().is_empty(), "the answer came too early");
+    let dead = world.host.queue(world.host.owner(), "dead").unwrap();
+    let at_once = dead.counts().0 as usize;
+    assert!((1..1_000).contains(&at_once), "{at_once} in one turn");
+    world.host.router_tick();
+    let got = peer.receive();
+    assert_eq!(got[0].body, b"0");
+    peer.consume("dead", "d", true);
+    let bodies = peer.bodies();
+    let expected: Vec<String> = (1..COUNT).map(|number| number.to_string()).collect();
+    assert_eq!(bodies, expected);
+}
+
+#[test]
+fn who_leaves_meanwhile_takes_no_letter_along() {
+    const COUNT: usize = 3_000;
+    let world = World::default();
+    let mut peer = consuming(&world, COUNT);
+    peer.send(&nack(0, true));
+    drop(peer);
+    world.settle();
+    let mut peer = world.channel();
+    assert_eq!(peer.counts("dead").0 as usize, COUNT);
+    assert_eq!(peer.counts("work").0, 0);
+}
+
+#[test]
+fn a_queue_that_is_deleted_right_after_loses_no_letter() {
+    let world = World::default();
+    let mut peer = consuming(&world, 3_000);
+    let delete = method::QueueDelete {
+        queue: "work",
+        ..Default::default()
+    };
+    let delete = method_frame(1, &Method::QueueDelete(delete));
+    peer.send(&[nack(0, true), delete].concat());
+    world.host.router_tick();
+    assert_eq!(peer.receive()[0].id(), method::QueueDeleteOk::ID);
+    assert_eq!(peer.counts("dead").0, 3_000);
+}
+
+#[test]
+fn the_end_of_the_router_holds_up_nobody() {
+    let world = World::default();
+    let mut peer = consuming(&world, 3_000);
+    peer.send(&[nack(0, true), get()].concat());
+    assert!(peer.receive().is_empty());
+    world.host.close();
+    assert_eq!(peer.receive()[0].body, b"0");
+    peer.publish("", "work", "next");
+    let (tag, _, _) = peer.deliveries().remove(0);
+    // What dies from now on stays where it is until the next start.
+    peer.nack(tag, false, false);
+    assert!(peer.session.wants_input());
+}

@@ -1,0 +1,105 @@
+//! Messages that have died, for who routes them itself: without a dead-letter topic in between.
+//!
+//! They stay in their subscription until it is told that they are elsewhere, so no crash loses one.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::broker::Broker;
+use crate::message::{DeadReason, MessageId};
+use crate::subscription::{State, Subscription};
+
+/// A message that is delivered to nobody any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Died {
+    /// Where it lies.
+    pub id: MessageId,
+    /// Why.
+    pub reason: DeadReason,
+    /// How often it was delivered.
+    pub attempts: u16,
+}
+
+/// Hears of a subscription with dead messages.
+type Told = Box<dyn Fn(&Arc<Subscription>) + Send + Sync>;
+
+/// Who routes what goes to a dead-letter topic.
+pub(crate) struct DeadRouter {
+    /// The topic that it stands for.
+    to: String,
+    told: Told,
+}
+
+impl Broker {
+    /// Messages whose dead letters would go to the topic `to` are not written there from now on:
+    /// `told` hears of the subscriptions that have some ([`Subscription::take_died`]). It must not
+    /// call the broker. The first one who asks for it stays.
+    pub fn route_dead(&self, to: &str, told: impl Fn(&Arc<Subscription>) + Send + Sync + 'static) {
+        let router = DeadRouter {
+            to: to.to_owned(),
+            told: Box::new(told),
+        };
+        if self.shared.dead_router.set(router).is_err() {
+            tracing::error!(to, "dead messages are routed by somebody else");
+        }
+    }
+}
+
+impl Subscription {
+    /// Takes what has died and nobody has taken yet. It is gone once [`Self::letters_written`] says
+    /// so.
+    #[must_use]
+    pub fn take_died(&self) -> Vec<Died> {
+        self.state.lock().take_died()
+    }
+
+    /// The letters of these dead messages are written, or not wanted: they are done with.
+    pub fn letters_written(self: &Arc<Self>, ids: &[MessageId]) {
+        self.change(|state| {
+            for id in ids {
+                state.ledger.ack_dead(*id);
+            }
+        });
+        let count = u64::try_from(ids.len()).unwrap_or(u64::MAX);
+        self.counters
+            .dead_lettered
+            .fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Messages that are to be acknowledged, or are dead until [`Self::letters_written`], once the
+    /// disk has them where they were stored anew: the kernel has them there, so that after a kill
+    /// they count as acknowledged, and after a power loss they do not. `false`: that is not so after
+    /// all.
+    pub fn note_moved(self: &Arc<Self>, ids: &[MessageId], has_moved: bool) {
+        let mut state = self.state.lock();
+        state.ledger.note_moved(ids, has_moved);
+        self.finish(state);
+    }
+
+    /// Whoever sees to the dead messages of this subscription is told that there are some.
+    pub(crate) fn tell_died(self: &Arc<Self>) {
+        match self.dead_router() {
+            Some(router) => (router.told)(self),
+            None => self.shared.work.dead(self.clone()),
+        }
+    }
+
+    /// Who routes its dead messages, if they are not written to their topic.
+    pub(crate) fn dead_router(&self) -> Option<&DeadRouter> {
+        let router = self.shared.dead_router.get()?;
+        let to = self.options().dead_letter.as_deref();
+        (to == Some(router.to.as_str())).then_some(router)
+    }
+}
+
+impl State {
+    pub(crate) fn take_died(&mut self) -> Vec<Died> {
+        let died = self.ledger.take_died().into_iter();
+        died.map(|(id, reason)| Died {
+            id,
+            reason,
+            attempts: self.ledger.attempts_of(id).unwrap_or(0),
+        })
+        .collect()
+    }
+}
