@@ -1,5 +1,7 @@
 //! Whether a message's headers match a binding of a headers exchange.
 
+use std::hash::{Hash, Hasher};
+
 use crate::wire::{Table, Value};
 
 /// The argument that says how the others are to be looked at.
@@ -7,11 +9,38 @@ const X_MATCH: &str = "x-match";
 
 /// How a binding's arguments have to be found among the headers (`x-match`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Rule {
+pub(super) struct Rule {
     /// One is enough.
-    any: bool,
+    pub(super) any: bool,
     /// Arguments that begin with `x-` count too.
     with_x: bool,
+}
+
+impl Rule {
+    /// What a binding's arguments say.
+    pub(super) fn of(arguments: Table<'_>) -> Self {
+        let said = match arguments.get(X_MATCH) {
+            Some(Value::String(word)) => rule(word),
+            _ => None,
+        };
+        said.unwrap_or(Rule {
+            any: false,
+            with_x: false,
+        })
+    }
+
+    /// The arguments that are looked for among the headers.
+    pub(super) fn wanted<'t>(
+        self,
+        arguments: Table<'t>,
+    ) -> impl Iterator<Item = (&'t str, Value<'t>)> {
+        arguments
+            .fields()
+            .filter(move |(name, _)| match self.with_x {
+                true => *name != X_MATCH,
+                false => !name.starts_with("x-"),
+            })
+    }
 }
 
 /// Why a binding of a headers exchange is refused, in RabbitMQ's words.
@@ -59,6 +88,11 @@ impl<'h> SortedHeaders<'h> {
         Self { fields }
     }
 
+    /// All of them, each name once.
+    pub(super) fn fields(&self) -> &[(&'h str, Value<'h>)] {
+        &self.fields
+    }
+
     fn search(&self) -> Search<'_, 'h> {
         Search {
             fields: &self.fields,
@@ -95,19 +129,8 @@ impl<'h> Search<'_, 'h> {
 
 /// Whether a message with these headers goes where the binding with these arguments leads.
 pub(super) fn is_match(arguments: Table<'_>, headers: &SortedHeaders<'_>) -> bool {
-    let all = Rule {
-        any: false,
-        with_x: false,
-    };
-    let rule = match arguments.get(X_MATCH) {
-        Some(Value::String(word)) => rule(word).unwrap_or(all),
-        _ => all,
-    };
-    let counts = |name: &str| match rule.with_x {
-        true => name != X_MATCH,
-        false => !name.starts_with("x-"),
-    };
-    let mut wanted = arguments.fields().filter(|(name, _)| counts(name));
+    let rule = Rule::of(arguments);
+    let mut wanted = rule.wanted(arguments);
     let mut search = headers.search();
     let is_there = |(name, value): (&str, Value<'_>)| {
         let found = search.find(name);
@@ -120,6 +143,28 @@ pub(super) fn is_match(arguments: Table<'_>, headers: &SortedHeaders<'_>) -> boo
     match rule.any {
         true => wanted.any(is_there),
         false => wanted.all(is_there),
+    }
+}
+
+/// Hashes a value: those that [`is_same`] takes for the same, in the same way.
+pub(super) fn hash_value(value: Value<'_>, hasher: &mut impl Hasher) {
+    if let Some(number) = value.as_integer() {
+        return (0, number).hash(hasher);
+    }
+    // The two zeros are the same.
+    let bits = |number: f64| (number + 0.0).to_bits();
+    match value {
+        Value::Bool(truth) => (1, truth).hash(hasher),
+        Value::F32(number) => (2, bits(number.into())).hash(hasher),
+        Value::F64(number) => (3, bits(number)).hash(hasher),
+        Value::Decimal(scale, digits) => (4, scale, digits).hash(hasher),
+        Value::String(bytes) => (5, bytes).hash(hasher),
+        Value::Bytes(bytes) => (6, bytes).hash(hasher),
+        Value::Array(array) => (7, array.bytes()).hash(hasher),
+        Value::Timestamp(seconds) => (8, seconds).hash(hasher),
+        Value::Table(table) => (9, table.bytes()).hash(hasher),
+        // Nothing else is left than whole numbers.
+        _ => 10.hash(hasher),
     }
 }
 

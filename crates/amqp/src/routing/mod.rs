@@ -6,6 +6,7 @@
 //! Source: AMQP 0-9-1 specification, section 3.1.3; RabbitMQ's documentation of exchange to
 //! exchange bindings, alternate exchanges and sender-selected distribution.
 
+mod header_index;
 mod headers;
 mod topic;
 
@@ -13,6 +14,7 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+use self::header_index::HeaderIndex;
 use self::headers::SortedHeaders;
 use self::topic::Patterns;
 use crate::wire::{Table, Value};
@@ -111,6 +113,8 @@ pub struct Exchange {
     keys: HashMap<Arc<str>, Vec<Destination>>,
     /// Of a topic exchange.
     patterns: Patterns,
+    /// Of a headers exchange.
+    headers: HeaderIndex,
 }
 
 impl Exchange {
@@ -120,6 +124,7 @@ impl Exchange {
             bindings: BTreeSet::new(),
             keys: HashMap::new(),
             patterns: Patterns::default(),
+            headers: HeaderIndex::default(),
         }
     }
 
@@ -134,17 +139,20 @@ impl Exchange {
     }
 
     fn bind(&mut self, binding: Binding) -> bool {
-        let destination = binding.destination.clone();
-        let key = binding.key.clone();
-        if !self.bindings.insert(binding) {
+        if self.bindings.contains(&binding) {
             return false;
         }
+        let destination = binding.destination.clone();
         match self.options.kind {
-            Kind::Direct => self.keys.entry(key).or_default().push(destination),
-            Kind::Topic => self.patterns.insert(&key, destination),
-            Kind::Fanout | Kind::Headers => {}
+            Kind::Direct => {
+                let destinations = self.keys.entry(binding.key.clone()).or_default();
+                destinations.push(destination);
+            }
+            Kind::Topic => self.patterns.insert(&binding.key, destination),
+            Kind::Headers => self.headers.insert(&binding),
+            Kind::Fanout => {}
         }
-        true
+        self.bindings.insert(binding)
     }
 
     fn unbind(&mut self, binding: &Binding) -> bool {
@@ -164,7 +172,8 @@ impl Exchange {
                 }
             }
             Kind::Topic => self.patterns.remove(&binding.key, &binding.destination),
-            Kind::Fanout | Kind::Headers => {}
+            Kind::Headers => self.headers.remove(binding),
+            Kind::Fanout => {}
         }
         true
     }
@@ -193,13 +202,8 @@ impl Exchange {
             }
             Kind::Headers => {
                 let headers = headers.get_or_init(|| SortedHeaders::new(message.headers));
-                for binding in &self.bindings {
-                    // It was a table when it was bound.
-                    let arguments = Table::check(&binding.arguments).unwrap_or_default();
-                    if headers::is_match(arguments, headers) {
-                        found(&binding.destination);
-                    }
-                }
+                self.headers
+                    .matches(headers, |binding| found(&binding.destination));
             }
         }
     }
