@@ -8,6 +8,7 @@ mod channel;
 mod confirms;
 mod consumers;
 mod consuming;
+mod copies;
 mod definitions;
 mod delivering;
 mod earlier;
@@ -34,6 +35,7 @@ use self::channel::Channel;
 use self::confirms::{Confirms, Done};
 use self::consumers::Consumers;
 use self::consuming::PendingGet;
+use self::copies::Unfinished;
 use self::frames::{Gathered, gather, push_method};
 use self::handshake::{Client, HANDSHAKE_FRAME_BYTES_MAX, Negotiated};
 use self::methods::{NONE, PUBLISH, cannot_decode, check_publish};
@@ -129,6 +131,8 @@ pub struct Session {
     replies: Output,
     /// A publish waits until the disk has taken some of what was accepted before.
     waits_for_room: bool,
+    /// Messages whose copies are not all made.
+    unfinished: Unfinished,
     /// Nothing further is read until these dead messages are where they belong.
     routing: Vec<Routing>,
     /// A method waits until this is written.
@@ -178,8 +182,13 @@ impl cloverleaf_session::Session for Session {
             && self.pending_get.is_none()
             && self.unwritten.is_none()
             && self.routing.is_empty()
+            && self.unfinished.is_empty()
             && !self.confirms.is_full()
             && self.replies.len() < REPLIES_BYTES_MAX
+    }
+
+    fn wants_turn(&self) -> bool {
+        !self.unfinished.is_empty() && !self.waits_for_room
     }
 
     fn is_ended(&self) -> bool {
@@ -193,6 +202,8 @@ impl cloverleaf_session::Session for Session {
     fn receive(&mut self, input: &[u8], now: Now) -> Received {
         self.now = now;
         self.broker_ms = self.host.broker().now_ms();
+        // What a poll has done was a turn of its own.
+        self.calls = 0;
         let (mut consumed, mut needed) = (0, 0);
         if self.phase == Phase::Header {
             consumed = self.protocol_header(input);
@@ -256,6 +267,9 @@ impl cloverleaf_session::Session for Session {
         if self.waits_for_room && self.host.broker().room().poll_free(cx).is_ready() {
             self.waits_for_room = false;
         }
+        if self.wants_turn() {
+            self.make_copies();
+        }
         self.routing.retain(|routing| routing.poll(cx).is_pending());
         self.take_one(cx);
         self.poll_writes(cx);
@@ -274,7 +288,8 @@ impl cloverleaf_session::Session for Session {
             self.answer(&done, &mut out.bytes);
         }
         self.done = done;
-        if self.is_stopping && self.phase == Phase::Open && self.confirms.is_empty() {
+        let owes_confirms = !self.confirms.is_empty() || !self.unfinished.is_empty();
+        if self.is_stopping && self.phase == Phase::Open && !owes_confirms {
             self.stop();
         }
         out.append(&mut self.replies);
@@ -353,6 +368,7 @@ impl Session {
             contents,
             replies: Output::default(),
             waits_for_room: false,
+            unfinished: Unfinished::default(),
             routing: Vec::new(),
             unwritten: None,
             has_waited: false,
@@ -521,7 +537,7 @@ impl Session {
         if std::mem::replace(&mut self.is_released, true) {
             return;
         }
-        self.flush();
+        self.make_all_copies();
         let numbers: Vec<u16> = self.channels.keys().copied().collect();
         for number in numbers {
             self.release_consumers(number);

@@ -15,6 +15,7 @@ mod host_router_crashes;
 mod host_threads;
 mod session_common;
 mod session_consume;
+mod session_copies;
 mod session_dead_letters;
 mod session_earlier;
 mod session_large;

@@ -47,6 +47,12 @@ pub trait Session {
     /// Whether further bytes should be read and shown.
     fn wants_input(&self) -> bool;
 
+    /// Whether it has left work for its next turn, so that others have theirs: then
+    /// [`Session::poll`] is to be called again, though nothing has happened.
+    fn wants_turn(&self) -> bool {
+        false
+    }
+
     /// Whether the connection is to be closed once all output is written.
     fn is_ended(&self) -> bool;
 

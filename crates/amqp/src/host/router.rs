@@ -182,7 +182,7 @@ impl Router {
             Poll::Ready(Some(())) => {}
         }
         let subscription = consumer.subscription().clone();
-        let mut outgoing = Outgoing::new(now_ms);
+        let mut outgoing = Outgoing::new(now_ms, usize::MAX);
         for delivery in &deliveries {
             let mut records = RecordCursor::at(&delivery.batch, delivery.position);
             for _ in 0..delivery.count {

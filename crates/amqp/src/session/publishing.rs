@@ -3,6 +3,7 @@
 //! Consecutive publishes to one queue within one socket read become one batch and one append,
 //! whatever their channels.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use cloverleaf_broker::{PublishError, Published};
@@ -156,15 +157,7 @@ impl Session {
             Mode::Transaction(transaction) => {
                 totals.unconfirmed += 1;
                 return transaction.publish(
-                    Publish {
-                        route,
-                        exchange: target.exchange.to_owned(),
-                        routing_key: target.routing_key.to_owned(),
-                        mandatory: target.mandatory,
-                        properties: raw.to_vec(),
-                        bcc: bcc.to_vec(),
-                        body: body.to_vec(),
-                    },
+                    Publish::of(&route, &message, target.mandatory),
                     self.options.transaction_bytes_max,
                     self.now.us,
                 );
@@ -194,39 +187,38 @@ impl Session {
         }
         let expires_at_ms = expiration_ms.map(|ms| self.broker_ms.saturating_add(ms));
         let facts = Facts::of(&properties, expires_at_ms, wants_promise);
-        self.store_with(number, &route, &message, target.mandatory, &facts);
+        if !self.is_stored_elsewhere(number, &route, &message, target.mandatory, &facts) {
+            self.begin_copies(number, &route, &message, &facts);
+        }
         if may_refuse {
             self.flush();
         }
         Ok(())
     }
 
-    /// Stores a message in all queues of its route, or returns it if there is none.
-    pub(super) fn store(
-        &mut self,
-        number: u16,
-        route: &Route,
-        message: &Message<'_>,
-        mandatory: bool,
-        wants_promise: bool,
-    ) {
+    /// What of a message says how it is stored.
+    pub(super) fn facts_of(&self, message: &Message<'_>, wants_promise: bool) -> Facts {
         // They were read before.
         let properties = Properties::read(message.properties).unwrap_or_default();
         let expiration_ms = properties.expiration.and_then(|it| expiration_ms(it).ok());
         let expires_at_ms = expiration_ms.map(|ms| self.broker_ms.saturating_add(ms));
-        let facts = Facts::of(&properties, expires_at_ms, wants_promise);
-        self.store_with(number, route, message, mandatory, &facts);
+        Facts::of(&properties, expires_at_ms, wants_promise)
     }
 
-    fn store_with(
+    fn timestamp_ms(&self) -> i64 {
+        i64::try_from(self.broker_ms).unwrap_or(i64::MAX)
+    }
+
+    /// Holds a message back, if its exchange does so, or returns it if there is no queue for it.
+    /// `false`: it belongs into the queues of its route.
+    pub(super) fn is_stored_elsewhere(
         &mut self,
         number: u16,
         route: &Route,
         message: &Message<'_>,
         mandatory: bool,
         facts: &Facts,
-    ) {
-        let timestamp_ms = i64::try_from(self.broker_ms).unwrap_or(i64::MAX);
+    ) -> bool {
         if route.delays
             && let Some(delay_ms) = facts.delay_ms
         {
@@ -236,18 +228,29 @@ impl Session {
                 message.exchange,
                 message,
                 delay_ms,
-                timestamp_ms,
+                self.timestamp_ms(),
                 durability,
             );
-            return self.keep(delayed, facts.wants_promise);
+            self.keep(delayed, facts.wants_promise);
+            return true;
         }
-        if route.queues.is_empty() {
-            if mandatory {
-                self.return_message(number, message);
-            }
-            return;
+        let is_nowhere = route.queues.is_empty();
+        if is_nowhere && mandatory {
+            self.return_message(number, message);
         }
-        for queue in route.queues.iter() {
+        is_nowhere
+    }
+
+    /// Stores a message in some of the queues of its route.
+    pub(super) fn copy(
+        &mut self,
+        route: &Route,
+        message: &Message<'_>,
+        facts: &Facts,
+        which: Range<usize>,
+    ) {
+        let timestamp_ms = self.timestamp_ms();
+        for queue in &route.queues[which] {
             let durability = facts.durability(queue.durable);
             let expires_at_ms = facts.expires_at_ms;
             if queue.arguments.overflow == Overflow::RejectPublishDeadLetter {
@@ -334,7 +337,8 @@ impl Session {
     /// Publishes all open batches. To be called at the end of a read, and before anything is done
     /// that must come after them.
     pub(super) fn flush(&mut self) {
-        if self.publishing.is_idle() {
+        // What is not made yet has no promise: it is flushed then.
+        if self.publishing.is_idle() || !self.unfinished.is_empty() {
             return;
         }
         let groups = std::mem::take(&mut self.publishing.groups);
@@ -463,7 +467,8 @@ impl Publishing {
 }
 
 /// What of a message's properties says how it is stored.
-struct Facts {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts {
     is_persistent: bool,
     wants_promise: bool,
     priority: Option<u8>,

@@ -142,6 +142,9 @@ pub(super) enum Settle {
     Reject,
 }
 
+/// What a transaction has settled.
+pub(super) type Settled = Vec<(Settle, Vec<Run>)>;
+
 impl Session {
     /// `basic.ack`, `basic.nack`, `basic.reject`.
     pub(super) fn settle(&mut self, number: u16, verdict: Verdict) -> Result<(), Exception> {

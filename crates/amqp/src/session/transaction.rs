@@ -2,8 +2,8 @@
 
 use super::Session;
 use super::channel::Mode;
-use super::confirms::{Commit, Waiting};
-use super::settling::{Run, Settle};
+use super::confirms::Commit;
+use super::settling::Settled;
 use crate::content_memory::Held;
 use crate::exception::{Exception, ReplyCode};
 use crate::host::Route;
@@ -14,7 +14,7 @@ pub(super) struct Transaction {
     publishes: Vec<Publish>,
     /// Pays for the publishes.
     pub(super) held: Held,
-    pub(super) settled: Vec<(Settle, Vec<Run>)>,
+    pub(super) settled: Settled,
     /// `tx.commit` has come and is not answered.
     pub(super) is_committing: bool,
 }
@@ -22,16 +22,47 @@ pub(super) struct Transaction {
 /// A message that was routed, and not stored.
 pub(super) struct Publish {
     pub(super) route: Route,
-    pub(super) exchange: String,
-    pub(super) routing_key: String,
+    exchange: String,
+    routing_key: String,
     pub(super) mandatory: bool,
-    pub(super) properties: Vec<u8>,
-    pub(super) bcc: Vec<u8>,
-    pub(super) body: Vec<u8>,
+    properties: Vec<u8>,
+    bcc: Vec<u8>,
+    body: Vec<u8>,
 }
 
 /// What an entry costs beside its bytes.
 const PUBLISH_BYTES: usize = 256;
+
+impl Publish {
+    /// Keeps a message.
+    pub(super) fn of(route: &Route, message: &Message<'_>, mandatory: bool) -> Self {
+        Self {
+            route: route.clone(),
+            exchange: message.exchange.to_owned(),
+            routing_key: message.routing_key.to_owned(),
+            mandatory,
+            properties: message.properties.to_vec(),
+            bcc: message.bcc.to_vec(),
+            body: message.body.to_vec(),
+        }
+    }
+
+    pub(super) fn message(&self) -> Message<'_> {
+        Message {
+            exchange: &self.exchange,
+            routing_key: &self.routing_key,
+            properties: &self.properties,
+            bcc: &self.bcc,
+            body: self.body[..].into(),
+        }
+    }
+
+    /// What it takes in memory, about.
+    pub(super) fn bytes(&self) -> usize {
+        let texts = self.exchange.len() + self.routing_key.len();
+        texts + self.properties.len() + self.bcc.len() + self.body.len() + PUBLISH_BYTES
+    }
+}
 
 impl Transaction {
     pub(super) fn new(held: Held) -> Self {
@@ -53,9 +84,7 @@ impl Transaction {
         bytes_max: usize,
         now_us: u64,
     ) -> Result<(), Exception> {
-        let texts = publish.exchange.len() + publish.routing_key.len();
-        let content = publish.properties.len() + publish.bcc.len() + publish.body.len();
-        let bytes = texts + content + PUBLISH_BYTES;
+        let bytes = publish.bytes();
         let fits = self.held.bytes() + bytes as u64 <= bytes_max as u64;
         if !fits || !self.held.grow(bytes, now_us) {
             return Err(Exception::new(
@@ -104,25 +133,12 @@ impl Session {
         transaction.held.release();
         // What other channels have published of late has confirms of its own.
         self.flush();
-        for publish in publishes {
-            let message = Message {
-                exchange: &publish.exchange,
-                routing_key: &publish.routing_key,
-                properties: &publish.properties,
-                bcc: &publish.bcc,
-                body: publish.body[..].into(),
-            };
-            self.store(number, &publish.route, &message, publish.mandatory, true);
-        }
         let incarnation = self.channels.get(&number).map_or(0, |c| c.incarnation);
-        self.flush_for(Some(Waiting::Commit(Commit {
+        let commit = Commit {
             channel: number,
             incarnation,
-        })));
-        for (settle, runs) in settled {
-            self.settle_runs(settle, &runs);
-        }
-        self.settle_acks();
+        };
+        self.begin_commit(publishes, commit, settled);
         Ok(())
     }
 

@@ -270,6 +270,7 @@ impl Peer<'_> {
                 let wants_input = peer.session.wants_input();
                 (peer.input.len(), peer.output.len(), wants_input)
             };
+            let wanted_turn = self.session.wants_turn();
             let before = state(self);
             if self.session.wants_input() && !self.input.is_empty() {
                 let now = self.world.now();
@@ -278,7 +279,7 @@ impl Peer<'_> {
                 self.input.drain(..received.consumed_bytes);
             }
             self.poll();
-            if before == state(self) {
+            if before == state(self) && !wanted_turn && !self.session.wants_turn() {
                 return;
             }
         }

@@ -101,7 +101,7 @@ impl VirtualHost {
         died: Vec<Died>,
     ) -> (usize, Option<Routing>) {
         let now_ms = self.broker.now_ms();
-        let mut outgoing = Outgoing::new(now_ms);
+        let mut outgoing = Outgoing::new(now_ms, STEPS_MAX);
         let (mut under_way, mut lookup) = (UnderWay::default(), Lookup::at_hand());
         let mut rest = died.into_iter();
         let mut left = Vec::new();
@@ -176,6 +176,10 @@ impl UnderWay {
             self.route_dead(host, letter, record, &death, outgoing);
         });
         match found {
+            Ok(_) if outgoing.take_was_too_many() => {
+                self.forget(letter);
+                Err(LookupError::Slow)
+            }
             Ok(_) => Ok(()),
             Err(LookupError::Batch(error)) => {
                 tracing::error!(queue = %grave.queue, id = ?died.id, %error,
@@ -206,7 +210,7 @@ impl Router {
     /// Routes dead messages. `false`: there are none to be routed now.
     pub(super) fn route_some(&mut self, host: &VirtualHost, now_ms: u64) -> bool {
         let room = (MOVING_MAX as usize).saturating_sub(self.under_way.len());
-        let mut outgoing = Outgoing::new(now_ms);
+        let mut outgoing = Outgoing::new(now_ms, usize::MAX);
         let mut lookup = Lookup::waiting();
         let (mut any, mut owed) = (false, Vec::new());
         for _ in 0..self.dead.len().min(room).min(ROUND_MAX) {

@@ -37,6 +37,10 @@ pub(super) struct Outgoing {
     bytes: usize,
     /// Letters, and copies of them.
     steps: usize,
+    /// Most copies of one letter.
+    copies_max: usize,
+    /// A letter has more, and was left out.
+    was_too_many: bool,
     now_ms: u64,
 }
 
@@ -49,12 +53,15 @@ struct Open {
 }
 
 impl Outgoing {
-    pub(super) fn new(now_ms: u64) -> Self {
+    /// No letter may have more copies than `copies_max`.
+    pub(super) fn new(now_ms: u64, copies_max: usize) -> Self {
         Self {
             batches: Vec::new(),
             places: HashMap::new(),
             bytes: 0,
             steps: 0,
+            copies_max,
+            was_too_many: false,
             now_ms,
         }
     }
@@ -72,6 +79,17 @@ impl Outgoing {
     /// One more letter, wherever it goes.
     pub(super) fn count_letter(&mut self) {
         self.steps += 1;
+    }
+
+    /// Whether a letter with so many copies is routed here.
+    pub(super) fn takes(&mut self, copies: usize) -> bool {
+        self.was_too_many = copies > self.copies_max;
+        !self.was_too_many
+    }
+
+    /// Whether the last letter was left out.
+    pub(super) fn take_was_too_many(&mut self) -> bool {
+        std::mem::take(&mut self.was_too_many)
     }
 
     fn timestamp_ms(&self) -> i64 {

@@ -195,6 +195,9 @@ impl UnderWay {
         outgoing: &mut Outgoing,
     ) {
         let Some(delay_ms) = delay_ms else {
+            if !outgoing.takes(route.queues.len()) {
+                return;
+            }
             for queue in route.queues.iter() {
                 outgoing.add(self, host, letter, queue, stored);
             }
