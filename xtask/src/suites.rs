@@ -4,6 +4,8 @@ mod amqp;
 mod kafka;
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -39,6 +41,7 @@ enum Suite {
     FranzGo,
     Librdkafka,
     Amqp091Go,
+    WatermillAmqp,
 }
 
 /// What a suite said.
@@ -84,6 +87,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
         Suite::FranzGo => kafka::franz_go(&context)?,
         Suite::Librdkafka => kafka::librdkafka(&context)?,
         Suite::Amqp091Go => amqp::amqp091_go(&context)?,
+        Suite::WatermillAmqp => amqp::watermill_amqp(&context)?,
     };
     for name in &result.failed {
         println!("FAILED {name}");
@@ -194,25 +198,29 @@ fn with_shim(context: &Context, command: &mut Command) -> Result<()> {
 }
 
 fn run_suite(command: &mut Command, log: &Path, pass: &str, fail: &str) -> Result<SuiteResult> {
-    let output = command
+    // Some say hundreds of megabytes.
+    let file = File::create(log)?;
+    let status = command
         .stdin(Stdio::null())
-        .output()
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .status()
         .context("cannot start the suite")?;
-    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.push_str(&String::from_utf8_lossy(&output.stderr));
-    std::fs::write(log, &text)?;
-    let names = |prefix: &str| -> Vec<String> {
-        text.lines()
-            .filter_map(|line| line.strip_prefix(prefix))
-            .map(without_time)
-            .collect()
-    };
-    let result = SuiteResult {
-        passed: names(pass),
-        failed: names(fail),
+    let mut result = SuiteResult {
+        passed: Vec::new(),
+        failed: Vec::new(),
         log: log.to_path_buf(),
     };
-    result.complete(output.status)
+    for line in BufReader::new(File::open(log)?).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        // Go's tests within a test are indented.
+        let line = line.trim_start();
+        for (prefix, names) in [(pass, &mut result.passed), (fail, &mut result.failed)] {
+            names.extend(line.strip_prefix(prefix).map(without_time));
+        }
+    }
+    result.complete(status)
 }
 
 /// One of the ports that the suites have built in, if nobody has it.

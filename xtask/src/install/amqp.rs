@@ -16,6 +16,8 @@ const JARS: &[&str] = &[
 const PERF_TEST: &[&str] = &["com.rabbitmq:perf-test:2.22.1"];
 /// The version that `tests/clients/amqp/go` uses.
 const AMQP091_GO_MODULE: &str = "github.com/rabbitmq/amqp091-go@v1.16.0";
+/// With tests of its own against a broker.
+const WATERMILL_AMQP_MODULE: &str = "github.com/ThreeDotsLabs/watermill-amqp/v3@v3.0.2";
 
 impl Clients {
     /// The interpreter that has pika, aio-pika, Celery, confluent-kafka and pynsq.
@@ -53,6 +55,15 @@ impl Clients {
         let folder = self.folder.join("perf-test-jars");
         self.once("perf-test-jars", PERF_TEST, || maven(PERF_TEST, &folder))?;
         Ok(folder)
+    }
+
+    /// A copy of Watermill-amqp's source with its tests.
+    pub(crate) fn watermill_amqp_source(&self) -> Result<PathBuf> {
+        let source = self.folder.join("watermill-amqp");
+        self.once("watermill-amqp", &[WATERMILL_AMQP_MODULE], || {
+            module_copy(WATERMILL_AMQP_MODULE, &source)
+        })?;
+        Ok(source)
     }
 
     /// A copy of amqp091-go's source with its tests.
