@@ -54,8 +54,7 @@ async fn serve_as(
     let link = AmqpLink {
         is_tls: tls.is_some(),
     };
-    let memory = Arc::clone(&context.half_received);
-    let mut io = Io::new(stream, context.config.general.quick_ack, memory);
+    let mut io = Io::new(stream, peer, Protocol::Amqp, &context);
     if let Some(config) = tls
         && let Err(error) = io.upgrade(|layers| layers.add_tls(config))
     {

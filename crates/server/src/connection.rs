@@ -282,7 +282,7 @@ impl<L: Link> Connection<L> {
         if self.stuck_us().is_some_and(|due_us| now.us >= due_us) {
             return Some(Ending::Stuck);
         }
-        if self.io.rest_due_us().is_some_and(|due_us| now.us >= due_us) {
+        if self.io.is_rest_overdue(now) {
             return Some(Ending::Begun);
         }
         if now.us >= self.idle_check_us {

@@ -2,18 +2,21 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::BufMut;
 use cloverleaf_session::{Now, Session};
+use cloverleaf_telemetry::Protocol;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::connection_output::{OutputScratch, Unsent, Wire};
-use crate::half_received::{FREE_BYTES, HalfReceived, Hold};
+use crate::context::ServerContext;
+use crate::half_received::{FREE_BYTES, Hold};
 use crate::transport::{Inbox, LayerError, Layers};
 
 /// How much is thrown away of what a peer sends behind the end.
@@ -83,13 +86,19 @@ pub(crate) struct Io {
 }
 
 impl Io {
-    pub(crate) fn new(stream: TcpStream, quick_ack: bool, memory: Arc<HalfReceived>) -> Io {
+    pub(crate) fn new(
+        stream: TcpStream,
+        peer: SocketAddr,
+        protocol: Protocol,
+        context: &ServerContext,
+    ) -> Io {
+        let memory = Arc::clone(&context.half_received);
         Io {
             stream,
             layers: None,
-            quick_ack,
+            quick_ack: context.config.general.quick_ack,
             carry: Inbox::default(),
-            hold: Hold::new(memory),
+            hold: Hold::new(memory, protocol, peer.ip()),
             needed_bytes: 0,
             unsent: Unsent::default(),
             at_end: false,
@@ -114,9 +123,14 @@ impl Io {
         self.unsent.since_us()
     }
 
-    /// When the peer must have sent more of the command that it has begun.
+    /// When it has to be looked at because of a command that has come in part.
     pub(crate) fn rest_due_us(&self) -> Option<u64> {
         self.hold.due_us()
+    }
+
+    /// Whether the rest of such a command is not waited for any longer.
+    pub(crate) fn is_rest_overdue(&self, now: Now) -> bool {
+        self.hold.is_over(now.us)
     }
 
     /// Adds a layer. What was read and not consumed is that layer's first input: nothing that
@@ -129,7 +143,7 @@ impl Io {
         add(layers)?;
         let carry = std::mem::take(&mut self.carry);
         layers.feed_top(carry.rest());
-        self.hold.settle(0, 0, true, 0);
+        self.hold.settle(0, 0, 0, true, 0);
         self.needed_bytes = 0;
         Ok(())
     }
@@ -151,14 +165,14 @@ impl Io {
             // The session stopped within what it had, and now it goes on.
             return Ok(Progress::Bytes(self.show_carry(session, now)));
         }
-        let Poll::Ready(bytes_max) = self.admit(carried, cx, now) else {
+        if scratch.input.is_empty() {
+            scratch.input = vec![0; FRONT_BYTES + READ_BYTES];
+        }
+        let Poll::Ready(bytes_max) = self.admit(carried, scratch, cx, now) else {
             return Ok(Progress::None);
         };
         if self.layers.is_none() && carried >= FRONT_BYTES {
-            return self.read_rest(bytes_max, session, cx, now);
-        }
-        if scratch.input.is_empty() {
-            scratch.input = vec![0; FRONT_BYTES + READ_BYTES];
+            return self.read_rest(bytes_max, session, scratch, cx, now);
         }
         let room = &mut scratch.input[FRONT_BYTES..FRONT_BYTES + bytes_max];
         let count = match &mut self.layers {
@@ -196,18 +210,55 @@ impl Io {
 
     /// How many bytes may be read now, which is as many as may be kept.
     #[inline]
-    fn admit(&mut self, carried: usize, cx: &Context<'_>, now: Now) -> Poll<usize> {
+    fn admit(
+        &mut self,
+        carried: usize,
+        scratch: &mut Scratch,
+        cx: &mut Context<'_>,
+        now: Now,
+    ) -> Poll<usize> {
         if carried < FRONT_BYTES {
             return Poll::Ready(match self.hold.is_tight() {
                 true => FRONT_BYTES - carried,
                 false => READ_BYTES,
             });
         }
-        // Not all of it at once: a length is only a claim until the bytes are there.
-        let count = (self.needed_bytes - carried).min(READ_BYTES);
-        let bytes = carried + count;
-        ready!(self.hold.poll_grow(self.needed_bytes, bytes, cx, now.us));
-        Poll::Ready(count)
+        self.admit_rest(carried, scratch, cx, now)
+    }
+
+    fn admit_rest(
+        &mut self,
+        carried: usize,
+        scratch: &mut Scratch,
+        cx: &mut Context<'_>,
+        now: Now,
+    ) -> Poll<usize> {
+        let whole = self.needed_bytes;
+        let count = (whole - carried).min(READ_BYTES);
+        // Where there is room in the buffer it is paid for.
+        let (count, bytes) = match self.carry.spare() {
+            0 => (count, self.carry.size_with(count, whole)),
+            spare => (count.min(spare), self.carry.size()),
+        };
+        if self.hold.try_grow(whole, bytes, cx, now.us) {
+            return Poll::Ready(count);
+        }
+        let mut there = ReadBuf::new(&mut scratch.input[..count]);
+        let count = match self.stream.poll_peek(cx, &mut there) {
+            _ if self.layers().is_some_and(|layers| !layers.is_drained()) => count,
+            // Whose peer sends nothing does not wait for room, and is not excused by waiting.
+            Poll::Pending => {
+                self.hold.expect(now.us);
+                return Poll::Pending;
+            }
+            // The end takes no room.
+            Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(1),
+            Poll::Ready(Ok(count)) => count,
+        };
+        let bytes = self.carry.size_with(count, whole);
+        self.hold
+            .poll_grow(whole, bytes, cx, now.us)
+            .map(|()| count)
     }
 
     /// Reads the rest of a large command to where its beginning is kept.
@@ -215,12 +266,24 @@ impl Io {
         &mut self,
         bytes_max: usize,
         session: &mut impl Session,
+        scratch: &mut Scratch,
         cx: &mut Context<'_>,
         now: Now,
     ) -> Result<Progress, Broken> {
-        let room = self.carry.room(bytes_max, self.needed_bytes);
-        let mut room = room.limit(bytes_max);
-        let Poll::Ready(result) = pin!(self.stream.read_buf(&mut room)).poll(cx) else {
+        let read = if self.carry.spare() > 0 {
+            let room = self.carry.room(bytes_max, self.needed_bytes);
+            pin!(self.stream.read_buf(&mut room.limit(bytes_max))).poll(cx)
+        } else {
+            // A buffer grows by what came: what is announced may never come.
+            let fresh = &mut scratch.input[FRONT_BYTES..FRONT_BYTES + bytes_max];
+            poll_read(&mut self.stream, cx, fresh).map_ok(|count| {
+                let room = self.carry.room(count, self.needed_bytes);
+                room.extend_from_slice(&fresh[..count]);
+                count
+            })
+        };
+        let Poll::Ready(result) = read else {
+            self.settle(0, now);
             return Ok(Progress::None);
         };
         let count = result?;
@@ -228,8 +291,8 @@ impl Io {
         if count == 0 {
             return Ok(self.end_input(session, now));
         }
-        self.hold.moved(now.us);
         if self.carry.rest().len() < self.needed_bytes {
+            self.settle(0, now);
             session.read_ended_inside_frame(now);
             self.acknowledge_quickly();
             return Ok(Progress::Bytes(count));
@@ -250,6 +313,7 @@ impl Io {
         // What the layers make of it may have to stay with them.
         let raw = &mut scratch.raw_input[..bytes_max.max(FRONT_BYTES)];
         let Poll::Ready(result) = poll_read(&mut self.stream, cx, raw) else {
+            self.settle(0, now);
             return Ok(Progress::None);
         };
         let count = result?;
@@ -293,9 +357,7 @@ impl Io {
             self.carry
                 .room(count, self.needed_bytes)
                 .extend_from_slice(&buffer[fresh]);
-            self.hold
-                .settle(self.needed_bytes, carried + count, false, now.us);
-            self.hold.moved(now.us);
+            self.settle(0, now);
             session.read_ended_inside_frame(now);
             return 0;
         }
@@ -333,11 +395,13 @@ impl Io {
         received.cost_bytes
     }
 
+    /// Pays for what is kept, and for no more.
     #[inline]
     fn settle(&mut self, consumed_bytes: usize, now: Now) {
-        let carried = self.carry.rest().len();
+        let (came_bytes, bytes) = (self.carry.rest().len(), self.carry.size());
+        let is_next = consumed_bytes > 0;
         self.hold
-            .settle(self.needed_bytes, carried, consumed_bytes > 0, now.us);
+            .settle(self.needed_bytes, came_bytes, bytes, is_next, now.us);
     }
 
     /// Writes what is stuck; if that goes out, asks the session for more and writes that.

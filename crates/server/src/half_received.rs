@@ -1,77 +1,57 @@
 //! Memory for commands and requests of which only a part has come: one bound for all connections.
 //!
-//! A connection holds up to [`FREE_BYTES`] of a command for nothing and without asking. Beyond
-//! that the first read, which tells how large the command is, is charged here when it is there,
-//! and all that follows before it is read: who finds no room is not read from, and waits in order.
-//! Of each share one connection at a time may go beyond the bound: so the largest request fits
-//! whatever the bound is, and of those that wait for each other one always goes on. A peer that
-//! does not send the rest in time gives up its place, see [`Hold::due_us`].
+//! A connection holds up to [`FREE_BYTES`] of a command for nothing and without asking: that is its
+//! own share. Beyond, it takes room before it reads, and gives back at once what did not come: so
+//! what is charged is what is held. Each protocol has room of its own for commands of usual size
+//! ([`USUAL_BYTES_MAX`]); the rest is for all (`half_received_room.rs`). `docs/decisions/008` says
+//! why.
 //!
-//! Commands of up to [`MIDDLE_BYTES_MAX`] have a share of a quarter of the memory: peers with huge
-//! requests do not hold up those with usual ones.
+//! Who finds no room is not read from, and waits in order. A peer that does not send the rest in
+//! time gives up its connection; while others wait, those that have been silent longest do.
 
-use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
+use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
+
+use crate::half_received_room::{Bounds, Room, Share};
 
 /// What a connection holds without asking.
 pub(crate) const FREE_BYTES: usize = 32 * 1024;
 
 /// Up to this size a command is a usual one: Kafka's producers send requests of 1 MiB at most, and
 /// a little beside, unless they are told otherwise.
-const MIDDLE_BYTES_MAX: usize = 1 << 20 | 64 << 10;
-
-/// While others wait, each so many bytes of a command give its peer a second more.
-const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
+const USUAL_BYTES_MAX: usize = 1 << 20 | 64 << 10;
 
 /// The memory of all connections.
 pub(crate) struct HalfReceived {
-    middle: Share,
-    large: Share,
-    timeout_us: u64,
-    closed: AtomicU64,
-}
-
-/// Memory for one size of commands.
-struct Share {
-    bytes_max: u64,
-    bytes: AtomicU64,
-    /// Somebody waits, or is about to find out that it must.
+    /// Somebody waits, or the next one will.
     is_tight: AtomicBool,
-    queue: Mutex<Queue>,
-}
-
-#[derive(Default)]
-struct Queue {
-    waiting: VecDeque<(u64, Waker)>,
-    /// Who may go beyond the bound.
-    ahead: Option<u64>,
-    tickets: u64,
+    closed: AtomicU64,
+    room: Mutex<Room>,
 }
 
 impl HalfReceived {
-    pub(crate) fn new(bytes_max: u64, timeout_us: u64) -> Arc<HalfReceived> {
-        let middle = bytes_max / 4;
+    pub(crate) fn new(bounds: Bounds) -> Arc<HalfReceived> {
         Arc::new(HalfReceived {
-            middle: Share::new(middle),
-            large: Share::new(bytes_max - middle),
-            timeout_us,
+            is_tight: AtomicBool::new(false),
             closed: AtomicU64::new(0),
+            room: Mutex::new(Room::new(bounds)),
         })
     }
 
     /// Bytes that are charged.
     pub(crate) fn bytes(&self) -> u64 {
-        self.middle.bytes.load(Relaxed) + self.large.bytes.load(Relaxed)
+        self.room.lock().bytes()
     }
 
     /// Connections that are not read from for want of room.
     pub(crate) fn waiting(&self) -> usize {
-        self.middle.queue.lock().waiting.len() + self.large.queue.lock().waiting.len()
+        self.room.lock().waiting()
     }
 
     /// Connections closed because the rest did not come.
@@ -82,134 +62,45 @@ impl HalfReceived {
     pub(crate) fn count_closed(&self) {
         self.closed.fetch_add(1, Relaxed);
     }
-}
 
-impl Share {
-    fn new(bytes_max: u64) -> Share {
-        Share {
-            bytes_max,
-            bytes: AtomicU64::new(0),
-            is_tight: AtomicBool::new(false),
-            queue: Mutex::default(),
-        }
-    }
-
-    fn try_add(&self, bytes: u64) -> bool {
-        let add = |used: u64| {
-            let sum = used.checked_add(bytes)?;
-            (sum <= self.bytes_max).then_some(sum)
-        };
-        self.bytes.fetch_update(SeqCst, SeqCst, add).is_ok()
-    }
-
-    fn poll_add(&self, ticket: &mut u64, bytes: u64, cx: &Context<'_>) -> Poll<()> {
-        if *ticket == 0 && !self.is_tight.load(SeqCst) && self.try_add(bytes) {
-            return Poll::Ready(());
-        }
-        let mut queue = self.queue.lock();
-        if *ticket == 0 {
-            queue.tickets += 1;
-            *ticket = queue.tickets;
-        }
-        if queue.ahead == Some(*ticket) {
-            self.bytes.fetch_add(bytes, SeqCst);
-            return Poll::Ready(());
-        }
-        // Before the bytes are looked at: who gives some back from now on wakes the first.
-        self.is_tight.store(true, SeqCst);
-        let first = queue.waiting.front().map(|(other, _)| *other);
-        if first.is_none_or(|first| first == *ticket) {
-            let fits = self.try_add(bytes);
-            if fits || queue.ahead.is_none() {
-                queue.waiting.pop_front();
-                match fits {
-                    true => *ticket = 0,
-                    false => {
-                        queue.ahead = Some(*ticket);
-                        self.bytes.fetch_add(bytes, SeqCst);
-                    }
-                }
-                self.wake_first(&queue);
-                return Poll::Ready(());
-            }
-        }
-        let mut places = queue.waiting.iter_mut();
-        match places.find(|(other, _)| other == ticket) {
-            Some((_, waker)) => waker.clone_from(cx.waker()),
-            None => queue.waiting.push_back((*ticket, cx.waker().clone())),
-        }
-        Poll::Pending
-    }
-
-    fn wake_first(&self, queue: &Queue) {
-        match queue.waiting.front() {
-            Some((_, waker)) => waker.wake_by_ref(),
-            None => self.is_tight.store(false, SeqCst),
-        }
-    }
-
-    fn give_back(&self, bytes: u64) {
-        if bytes > 0 {
-            self.bytes.fetch_sub(bytes, SeqCst);
-            if self.is_tight.load(SeqCst) {
-                self.wake_first(&self.queue.lock());
-            }
-        }
-    }
-
-    /// Ends the waiting, and the leave to go beyond the bound.
-    fn leave(&self, ticket: u64) {
-        let mut queue = self.queue.lock();
-        queue.waiting.retain(|(other, _)| *other != ticket);
-        if queue.ahead == Some(ticket) {
-            queue.ahead = None;
-        }
-        self.wake_first(&queue);
+    fn with<T>(&self, change: impl FnOnce(&mut Room) -> T) -> T {
+        let mut room = self.room.lock();
+        let result = change(&mut room);
+        self.is_tight.store(room.is_tight(), Relaxed);
+        result
     }
 }
 
 /// What one connection has of it.
 pub(crate) struct Hold {
     of: Arc<HalfReceived>,
-    middle_bytes: u64,
-    large_bytes: u64,
-    /// Place in the queue of `is_large`'s share, or leave to go beyond its bound; 0 for neither.
-    ticket: u64,
-    is_large: bool,
-    /// When the command that is charged began to be, without the time that its peer is not to
-    /// blame for.
-    began_us: u64,
-    /// The same of its last byte.
-    moved_us: u64,
-    /// Since when it is not read from.
-    paused_us: Option<u64>,
-    needed_bytes: u64,
+    protocol: Protocol,
+    address: IpAddr,
+    /// Its place; `None` while nothing is charged and it does not wait.
+    ticket: Option<u64>,
+    /// What is charged.
+    bytes: u64,
+    /// When it has to be asked again, while it waits.
+    again_us: Option<u64>,
 }
 
 impl Hold {
-    pub(crate) fn new(of: Arc<HalfReceived>) -> Hold {
+    pub(crate) fn new(of: Arc<HalfReceived>, protocol: Protocol, address: IpAddr) -> Hold {
         Hold {
             of,
-            middle_bytes: 0,
-            large_bytes: 0,
-            ticket: 0,
-            is_large: false,
-            began_us: 0,
-            moved_us: 0,
-            paused_us: None,
-            needed_bytes: 0,
+            protocol,
+            // One client may be seen by both of an address's forms.
+            address: address.to_canonical(),
+            ticket: None,
+            bytes: 0,
+            again_us: None,
         }
     }
 
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.middle_bytes + self.large_bytes + self.ticket == 0
-    }
-
-    fn share(&self) -> &Share {
-        match self.is_large {
-            true => &self.of.large,
-            false => &self.of.middle,
+    fn share(&self, needed_bytes: usize) -> Share {
+        Share {
+            protocol: self.protocol,
+            is_usual: needed_bytes <= USUAL_BYTES_MAX,
         }
     }
 
@@ -217,12 +108,36 @@ impl Hold {
     /// how large a command.
     #[inline]
     pub(crate) fn is_tight(&self) -> bool {
-        let middle = &self.of.middle;
-        middle.bytes.load(Relaxed) >= middle.bytes_max
+        self.of.is_tight.load(Relaxed)
     }
 
-    /// Charges for a command of `needed_bytes` what it takes to hold `bytes` of it. If there is no
-    /// room the waker will be woken; then ask again, or [`Hold::pause`].
+    /// Takes room for `bytes` bytes of a command of `needed_bytes`, if there is as much and nobody
+    /// waits for it.
+    pub(crate) fn try_grow(
+        &mut self,
+        needed_bytes: usize,
+        bytes: usize,
+        cx: &Context<'_>,
+        now_us: u64,
+    ) -> bool {
+        let share = self.share(needed_bytes);
+        let bytes = self.bytes.max(bytes as u64);
+        self.of.with(|room| {
+            let ticket = *self
+                .ticket
+                .get_or_insert_with(|| room.open(share, self.address, now_us));
+            room.describe(ticket, share, needed_bytes as u64, Some(cx.waker()));
+            let has_room = bytes == self.bytes || room.take(ticket, bytes, false);
+            if has_room {
+                room.resume(ticket, now_us);
+                (self.bytes, self.again_us) = (bytes, None);
+            }
+            has_room
+        })
+    }
+
+    /// The same where as much has come and is to be read. If there is no room the waker will be
+    /// woken; then ask again, or [`Hold::pause`], or [`Hold::expect`].
     pub(crate) fn poll_grow(
         &mut self,
         needed_bytes: usize,
@@ -230,62 +145,61 @@ impl Hold {
         cx: &Context<'_>,
         now_us: u64,
     ) -> Poll<()> {
-        let is_new = self.is_empty();
-        let missing = (bytes as u64).saturating_sub(self.middle_bytes + self.large_bytes);
-        self.needed_bytes = needed_bytes as u64;
-        if missing > 0 {
-            let is_large = needed_bytes > MIDDLE_BYTES_MAX;
-            if is_large != self.is_large {
-                self.leave();
-                self.is_large = is_large;
-            }
-            let mut ticket = self.ticket;
-            let added = self.share().poll_add(&mut ticket, missing, cx);
-            self.ticket = ticket;
-            if is_new {
-                (self.began_us, self.moved_us) = (now_us, now_us);
-            }
-            if added.is_pending() {
-                self.paused_us.get_or_insert(now_us);
-                return Poll::Pending;
-            }
-            match is_large {
-                true => self.large_bytes += missing,
-                false => self.middle_bytes += missing,
-            }
+        if self.try_grow(needed_bytes, bytes, cx, now_us) {
+            return Poll::Ready(());
         }
-        if let Some(since_us) = self.paused_us.take() {
-            let paused_us = now_us.saturating_sub(since_us);
-            self.began_us += paused_us;
-            self.moved_us += paused_us;
-        }
-        Poll::Ready(())
+        let Some(ticket) = self.ticket else {
+            return Poll::Pending;
+        };
+        let bytes = bytes as u64;
+        self.of.with(|room| {
+            if room.take(ticket, bytes, true) {
+                room.resume(ticket, now_us);
+                (self.bytes, self.again_us) = (bytes, None);
+                return Poll::Ready(());
+            }
+            room.wait(ticket, now_us);
+            self.again_us = room.make_room(ticket, bytes, now_us);
+            Poll::Pending
+        })
     }
 
     /// It is not read from for a while, and the peer is not to blame.
     #[inline]
     pub(crate) fn pause(&mut self, now_us: u64) {
-        if self.is_empty() {
-            return;
-        }
-        self.paused_us.get_or_insert(now_us);
-        let ticket = self.ticket;
-        if ticket != 0 && self.share().queue.lock().ahead != Some(ticket) {
-            self.leave();
+        if let Some(ticket) = self.ticket {
+            self.again_us = None;
+            self.of.with(|room| {
+                room.leave_queue(ticket);
+                room.pause(ticket, now_us);
+            });
         }
     }
 
-    /// Bytes of the command came.
-    pub(crate) fn moved(&mut self, now_us: u64) {
-        self.moved_us = now_us;
+    /// It would be read from, but nothing has come: the peer is waited for, not room.
+    pub(crate) fn expect(&mut self, now_us: u64) {
+        if let Some(ticket) = self.ticket {
+            self.again_us = None;
+            self.of.with(|room| {
+                room.leave_queue(ticket);
+                room.resume(ticket, now_us);
+            });
+        }
     }
 
-    /// Of what is charged so many bytes are held now, of a command of `needed_bytes`. They were
-    /// read already, so there is no asking; `is_next`: of another command than before.
+    /// It holds so many bytes now, for `came_bytes` of a command of `needed_bytes`. They were read
+    /// already, so there is no asking; `is_next`: of another command than before.
     #[inline]
-    pub(crate) fn settle(&mut self, needed_bytes: usize, bytes: usize, is_next: bool, now_us: u64) {
+    pub(crate) fn settle(
+        &mut self,
+        needed_bytes: usize,
+        came_bytes: usize,
+        bytes: usize,
+        is_next: bool,
+        now_us: u64,
+    ) {
         if bytes <= FREE_BYTES {
-            if !self.is_empty() {
+            if self.ticket.is_some() {
                 self.release();
             }
             return;
@@ -293,65 +207,46 @@ impl Hold {
         if is_next {
             self.release();
         }
-        if self.is_empty() {
-            (self.began_us, self.moved_us) = (now_us, now_us);
-        }
-        let missing = (bytes as u64).saturating_sub(self.middle_bytes + self.large_bytes);
-        if missing > 0 {
-            let (share, held) = match needed_bytes > MIDDLE_BYTES_MAX {
-                true => (&self.of.large, &mut self.large_bytes),
-                false => (&self.of.middle, &mut self.middle_bytes),
-            };
-            share.bytes.fetch_add(missing, SeqCst);
-            *held += missing;
-        }
+        let share = self.share(needed_bytes);
+        self.bytes = bytes as u64;
+        self.of.with(|room| {
+            let ticket = *self
+                .ticket
+                .get_or_insert_with(|| room.open(share, self.address, now_us));
+            room.describe(ticket, share, needed_bytes as u64, None);
+            room.resize(ticket, bytes as u64);
+            room.came(ticket, came_bytes as u64, now_us);
+        });
     }
 
-    /// When the peer has to have sent more, or all of it if others wait. `None` while nothing is
-    /// charged or it is not the peer that is waited for.
+    /// When [`Hold::is_over`] has to be asked again, or room.
+    #[inline]
     pub(crate) fn due_us(&self) -> Option<u64> {
-        if self.is_empty() || self.paused_us.is_some() {
-            return None;
-        }
-        let timeout_us = self.of.timeout_us;
-        let silent_us = self.moved_us.saturating_add(timeout_us);
-        let is_tight = |share: &Share, bytes: u64| bytes > 0 && share.is_tight.load(Relaxed);
-        if !is_tight(&self.of.middle, self.middle_bytes)
-            && !is_tight(&self.of.large, self.large_bytes)
-        {
-            return Some(silent_us);
-        }
-        let allowed_us = self.needed_bytes.saturating_mul(1_000_000) / BYTES_PER_SECOND_MIN;
-        let whole_us = self
-            .began_us
-            .saturating_add(timeout_us)
-            .saturating_add(allowed_us);
-        Some(silent_us.min(whole_us))
+        let ticket = self.ticket?;
+        self.again_us.or_else(|| self.of.room.lock().end_us(ticket))
     }
 
-    fn leave(&mut self) {
-        if self.ticket != 0 {
-            self.share().leave(self.ticket);
-            self.ticket = 0;
-        }
+    /// Whether the connection has to end, because the rest did not come in time, or because others
+    /// need the room.
+    #[inline]
+    pub(crate) fn is_over(&self, now_us: u64) -> bool {
+        self.ticket.is_some_and(|ticket| {
+            let end_us = self.of.room.lock().end_us(ticket);
+            end_us.is_some_and(|end_us| now_us >= end_us)
+        })
     }
 
     fn release(&mut self) {
-        let (middle, large) = (self.middle_bytes, self.large_bytes);
-        (self.middle_bytes, self.large_bytes) = (0, 0);
-        self.paused_us = None;
-        self.needed_bytes = 0;
-        self.of.middle.give_back(middle);
-        self.of.large.give_back(large);
-        self.leave();
+        if let Some(ticket) = self.ticket.take() {
+            (self.bytes, self.again_us) = (0, None);
+            self.of.with(|room| room.close(ticket));
+        }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if !self.is_empty() {
-            self.release();
-        }
+        self.release();
     }
 }
 

@@ -1,7 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::atomic::AtomicUsize;
-use std::task::Wake;
+use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Wake, Waker};
 
 use super::*;
 
@@ -30,12 +31,35 @@ struct Peer {
     woken: Arc<Woken>,
 }
 
+/// A memory of so many bytes.
+fn memory(bytes_max: u64) -> Arc<HalfReceived> {
+    HalfReceived::new(Bounds {
+        bytes_max,
+        address_bytes_max: None,
+        timeout_us: 30 * SECOND_US,
+    })
+}
+
 impl Peer {
     fn new(of: &Arc<HalfReceived>) -> Peer {
+        Peer::from(of, Protocol::Nsq, [127, 0, 0, 1])
+    }
+
+    fn from(of: &Arc<HalfReceived>, protocol: Protocol, address: [u8; 4]) -> Peer {
         Peer {
-            hold: Hold::new(Arc::clone(of)),
+            hold: Hold::new(Arc::clone(of), protocol, IpAddr::from(address)),
             woken: Arc::default(),
         }
+    }
+
+    /// So much of a command of `needed` bytes came and is held.
+    fn came(&mut self, needed: usize, bytes: usize, now_us: u64) {
+        self.hold.settle(needed, bytes, bytes, false, now_us);
+    }
+
+    /// Its command is there, or given up.
+    fn done(&mut self) {
+        self.hold.settle(0, 0, 0, true, 0);
     }
 
     /// Whether there is room for so many bytes of a command.
@@ -48,36 +72,37 @@ impl Peer {
 
 #[test]
 fn the_largest_request_fits_when_it_is_alone() {
-    let memory = HalfReceived::new(4096, SECOND_US);
+    let memory = memory(4096);
     let mut peer = Peer::new(&memory);
     for bytes in 1..=100 {
         assert!(peer.grows(100 * MIB, bytes * MIB, 0));
     }
     assert_eq!(memory.bytes(), 100 << 20);
-    peer.hold.settle(0, 0, true, 0);
+    peer.done();
     assert_eq!((memory.bytes(), memory.waiting()), (0, 0));
 }
 
 #[test]
 fn one_goes_beyond_the_bound_and_the_others_follow_in_order() {
-    let memory = HalfReceived::new(4 << 20, SECOND_US);
+    let memory = memory(8 << 20);
     let mut peers: Vec<Peer> = (0..4).map(|_| Peer::new(&memory)).collect();
     let whole = 10 * MIB;
-    // Three of the four MiB are for such requests.
-    for peer in &mut peers[..3] {
+    // Five of the eight MiB are for such requests.
+    assert!(peers[0].grows(whole, 3 * MIB, 0));
+    for peer in &mut peers[1..3] {
         assert!(peer.grows(whole, MIB, 0));
     }
-    assert!(peers[0].grows(whole, 2 * MIB, 0), "it may go beyond");
+    assert!(peers[0].grows(whole, 4 * MIB, 0), "it may go beyond");
     for peer in &mut peers[1..] {
         assert!(!peer.grows(whole, 2 * MIB, 0));
     }
     assert_eq!(memory.waiting(), 3);
-    for bytes in 2..=10 {
+    for bytes in 4..=10 {
         assert!(peers[0].grows(whole, bytes * MIB, 0), "and to its end");
     }
     assert_eq!(memory.bytes(), 12 << 20);
     for next in 1..4 {
-        peers[next - 1].hold.settle(0, 0, true, 0);
+        peers[next - 1].done();
         assert!(peers[next].woken.take(), "{next} comes next");
         assert!(peers[next].grows(whole, whole, 0));
         for later in &mut peers[next + 1..] {
@@ -91,7 +116,7 @@ fn one_goes_beyond_the_bound_and_the_others_follow_in_order() {
 
 #[test]
 fn who_goes_or_pauses_leaves_its_place() {
-    let memory = HalfReceived::new(4 << 20, SECOND_US);
+    let memory = memory(4 << 20);
     let mut peers: Vec<Peer> = (0..4).map(|_| Peer::new(&memory)).collect();
     assert!(peers[0].grows(10 * MIB, 10 * MIB, 0));
     for peer in &mut peers[1..] {
@@ -110,78 +135,181 @@ fn who_goes_or_pauses_leaves_its_place() {
 }
 
 #[test]
-fn usual_requests_have_room_of_their_own() {
-    let memory = HalfReceived::new(8 << 20, SECOND_US);
-    let (mut one, mut other) = (Peer::new(&memory), Peer::new(&memory));
-    assert!(one.grows(90 * MIB, 90 * MIB, 0));
+fn each_protocol_has_room_of_its_own_for_usual_requests() {
+    let memory = memory(8 << 20);
+    let of = |protocol| Peer::from(&memory, protocol, [127, 0, 0, 1]);
+    let mut large = of(Protocol::Kafka);
+    assert!(large.grows(90 * MIB, 90 * MIB, 0));
+    let mut other = of(Protocol::Kafka);
     assert!(!other.grows(90 * MIB, MIB, 0));
-    let mut usual = Peer::new(&memory);
-    assert!(usual.grows(MIB, MIB, 0));
-    assert!(!usual.hold.is_tight());
-    let mut second = Peer::new(&memory);
-    assert!(second.grows(MIB, MIB, 0));
-    assert!(usual.hold.is_tight());
+    for protocol in [Protocol::Nsq, Protocol::Kafka, Protocol::Amqp] {
+        let mut usual = [of(protocol), of(protocol), of(protocol)];
+        assert!(usual[0].grows(MIB, MIB, 0));
+        assert!(usual[1].grows(MIB, MIB, 0), "it may go beyond");
+        assert!(!usual[2].grows(MIB, 60_000, 0));
+    }
 }
 
 #[test]
-fn a_silent_peer_has_less_time_than_one_that_sends() {
-    let memory = HalfReceived::new(4 << 20, SECOND_US);
+fn room_for_what_did_not_come_is_given_back() {
+    let memory = memory(8 << 20);
+    let mut peer = Peer::new(&memory);
+    peer.came(MIB, 40_000, 0);
+    assert!(peer.grows(MIB, 300_000, 0));
+    assert_eq!(memory.bytes(), 300_000);
+    peer.came(MIB, 40_000, 0);
+    assert_eq!(memory.bytes(), 40_000);
+}
+
+#[test]
+fn a_peer_has_all_its_time_only_while_nobody_waits() {
+    let memory = memory(8 << 20);
     let mut peer = Peer::new(&memory);
     assert_eq!(peer.hold.due_us(), None);
-    assert!(peer.grows(10 * MIB, 4 * MIB, 5 * SECOND_US));
-    assert_eq!(peer.hold.due_us(), Some(6 * SECOND_US));
+    assert!(peer.grows(10 * MIB, 5 * MIB, 5 * SECOND_US));
+    assert_eq!(peer.hold.due_us(), Some((5 + 30) * SECOND_US));
     // As long as it sends and nobody waits, it has all the time that it wants.
-    peer.hold.moved(90 * SECOND_US);
-    assert_eq!(peer.hold.due_us(), Some(91 * SECOND_US));
+    peer.came(10 * MIB, 4 * MIB, 90 * SECOND_US);
+    assert_eq!(peer.hold.due_us(), Some(120 * SECOND_US));
+    // A few bytes are not sending.
+    peer.came(10 * MIB, 4 * MIB + 1000, 95 * SECOND_US);
+    assert_eq!(peer.hold.due_us(), Some(120 * SECOND_US));
     // Not counted: it was not read from.
     peer.hold.pause(90 * SECOND_US);
     assert_eq!(peer.hold.due_us(), None);
     assert!(peer.grows(10 * MIB, 4 * MIB, 190 * SECOND_US));
-    assert_eq!(peer.hold.due_us(), Some(191 * SECOND_US));
-    // Somebody waits: it had a second, and ten for its size.
-    let mut other = Peer::new(&memory);
-    assert!(!other.grows(10 * MIB, MIB, 190 * SECOND_US));
-    assert_eq!(other.hold.due_us(), None, "who waits is not to blame");
-    assert_eq!(peer.hold.due_us(), Some((5 + 100 + 1 + 10) * SECOND_US));
+    assert_eq!(peer.hold.due_us(), Some(220 * SECOND_US));
+    // Others wait: it had half a minute, and ten seconds for its size.
+    let mut others = [Peer::new(&memory), Peer::new(&memory)];
+    assert!(others[0].grows(10 * MIB, 2 * MIB, 190 * SECOND_US));
+    assert!(!others[1].grows(10 * MIB, 2 * MIB, 190 * SECOND_US));
+    assert!(
+        !others[1].hold.is_over(u64::MAX),
+        "who waits is not to blame"
+    );
+    assert!(peer.hold.is_over((5 + 100 + 30 + 10) * SECOND_US));
+    assert!(!peer.hold.is_over((5 + 100 + 30 + 10) * SECOND_US - 1));
+}
+
+#[test]
+fn who_was_silent_longest_makes_room() {
+    let memory = memory(8 << 20);
+    let mut peers: Vec<Peer> = (0..6).map(|_| Peer::new(&memory)).collect();
+    for (peer, at) in peers.iter_mut().zip([3, 1, 5, 2, 4, 6]) {
+        peer.came(MIB, MIB, at * SECOND_US / 10);
+        assert!(peer.grows(MIB, MIB, at * SECOND_US / 10));
+    }
+    // They have the six MiB that NSQ may have. One goes beyond, the next one waits.
+    let mut usual = [Peer::new(&memory), Peer::new(&memory)];
+    assert!(usual[0].grows(MIB, MIB, SECOND_US));
+    assert!(!usual[1].grows(MIB, 1000, SECOND_US));
+    let over = |peers: &[Peer], now_us: u64| -> Vec<usize> {
+        let over = |peer: &usize| peers[*peer].hold.is_over(now_us);
+        (0..peers.len()).filter(over).collect()
+    };
+    assert_eq!(over(&peers, SECOND_US), [0; 0]);
+    // It is asked again when the first of them was silent for a second.
+    assert_eq!(usual[1].hold.due_us(), Some(SECOND_US * 11 / 10));
+    assert!(!usual[1].grows(MIB, 1000, SECOND_US * 11 / 10));
+    assert_eq!(over(&peers, SECOND_US), [1]);
+    assert!(peers[1].woken.take());
+    // The one is not enough for both, and goes in its own time. No more than must go at once.
+    assert!(!usual[1].grows(MIB, 1000, SECOND_US * 19 / 10));
+    assert_eq!(over(&peers, SECOND_US), [1, 3]);
+    peers[1].done();
+    assert!(!usual[1].grows(MIB, 1000, SECOND_US * 19 / 10));
+    peers[3].done();
+    assert!(usual[1].woken.take());
+    assert!(usual[1].grows(MIB, 1000, SECOND_US * 19 / 10));
+    assert_eq!(over(&peers, 2 * SECOND_US), [0; 0]);
+}
+
+#[test]
+fn who_waits_is_excused_and_whose_peer_is_silent_is_not() {
+    let memory = memory(8 << 20);
+    let mut peers: Vec<Peer> = (0..7).map(|_| Peer::new(&memory)).collect();
+    for peer in &mut peers {
+        peer.came(MIB, MIB, 0);
+    }
+    let mut ahead = Peer::new(&memory);
+    assert!(ahead.grows(MIB, MIB, 0));
+    for peer in &mut peers {
+        assert!(!peer.grows(MIB, MIB + 1000, 0));
+    }
+    // All but these two have sent more.
+    for silent in [2, 4] {
+        peers[silent].hold.expect(0);
+    }
+    assert!(!peers[0].grows(MIB, MIB + 1000, SECOND_US));
+    let over: Vec<bool> = peers
+        .iter()
+        .map(|peer| peer.hold.is_over(SECOND_US))
+        .collect();
+    assert_eq!(over, [false, false, true, false, true, false, false]);
+}
+
+#[test]
+fn an_address_with_a_bound_holds_up_its_own_connections_only() {
+    let memory = HalfReceived::new(Bounds {
+        bytes_max: 80 << 20,
+        address_bytes_max: Some(2 << 20),
+        timeout_us: 30 * SECOND_US,
+    });
+    let (near, far) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+    let of = |address| Peer::from(&memory, Protocol::Kafka, address);
+    let mut peers = [of(near), of(near), of(near), of(near)];
+    for peer in &mut peers[..2] {
+        assert!(peer.grows(MIB, MIB, 0));
+    }
+    assert!(peers[2].grows(MIB, MIB, 0), "it may go beyond");
+    assert!(!peers[3].grows(MIB, MIB, 0));
+    let mut other = of(far);
+    assert!(other.grows(MIB, MIB, 0), "it overtakes");
+    // Those of its own address make room.
+    assert!(!peers[3].grows(MIB, MIB, SECOND_US));
+    assert!(!other.hold.is_over(SECOND_US));
+    assert!(peers[..2].iter().all(|peer| peer.hold.is_over(SECOND_US)));
+    for peer in &mut peers[..3] {
+        peer.done();
+    }
+    assert!(peers[3].grows(MIB, MIB, SECOND_US));
 }
 
 #[test]
 fn what_was_read_already_is_charged_without_asking() {
-    let memory = HalfReceived::new(1 << 20, SECOND_US);
+    let memory = memory(1 << 20);
     let mut peer = Peer::new(&memory);
-    peer.hold.settle(MIB, FREE_BYTES, false, 0);
+    peer.came(MIB, FREE_BYTES, 0);
     assert_eq!(memory.bytes(), 0);
-    peer.hold.settle(MIB, 256 << 10, true, 0);
-    assert_eq!(memory.bytes(), 256 << 10);
+    peer.came(MIB, MIB, 0);
+    assert_eq!(memory.bytes(), 1 << 20);
     assert!(peer.hold.is_tight());
     // The next command's beginning is less.
-    peer.hold.settle(MIB, 100 << 10, true, 0);
+    peer.hold.settle(MIB, 100 << 10, 100 << 10, true, 0);
     assert_eq!(memory.bytes(), 100 << 10);
-    peer.hold.settle(MIB, FREE_BYTES, true, 0);
-    assert_eq!(memory.bytes(), 0);
-    // The beginning of a huge one takes nothing from the usual ones.
-    peer.hold.settle(90 * MIB, 256 << 10, true, 0);
-    assert_eq!(memory.bytes(), 256 << 10);
     assert!(!peer.hold.is_tight());
+    peer.hold.settle(MIB, FREE_BYTES, FREE_BYTES, true, 0);
+    assert_eq!(memory.bytes(), 0);
 }
 
 #[test]
 fn threads_that_compete_all_come_to_their_end() {
-    let memory = HalfReceived::new(1 << 20, SECOND_US);
-    let bound = (3 << 18) + (2 << 20) + 8 * (256 << 10);
+    let memory = memory(1 << 20);
+    let bound = (1 << 20) + (2 << 20);
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread();
-                let mut hold = Hold::new(Arc::clone(&memory));
+                let mut peer = Peer::new(&memory);
                 { runtime }.build().unwrap().block_on(async {
                     for _ in 0..200 {
                         for quarter in 1..=8 {
                             let bytes = quarter * (256 << 10);
+                            let hold = &mut peer.hold;
                             std::future::poll_fn(|cx| hold.poll_grow(2 * MIB, bytes, cx, 0)).await;
                             assert!(memory.bytes() <= bound);
                         }
-                        hold.settle(0, 0, true, 0);
+                        peer.done();
                     }
                 });
             });

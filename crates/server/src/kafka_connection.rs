@@ -64,8 +64,7 @@ async fn serve_as(
         idle_timeout_us: u64::try_from(idle_timeout.as_micros()).unwrap_or(u64::MAX),
         is_tls: tls.is_some(),
     };
-    let memory = Arc::clone(&context.half_received);
-    let mut io = Io::new(stream, context.config.general.quick_ack, memory);
+    let mut io = Io::new(stream, peer, Protocol::Kafka, &context);
     if let Some(config) = tls
         && let Err(error) = io.upgrade(|layers| layers.add_tls(config))
     {

@@ -51,6 +51,7 @@ mod doctor_groups;
 mod doctor_queues;
 mod file_limit;
 mod half_received;
+mod half_received_room;
 mod health;
 mod http_activity;
 mod http_body;

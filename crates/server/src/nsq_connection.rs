@@ -45,8 +45,7 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, core: Rc<CoreCont
         context: Arc::clone(&context),
         auth: None,
     };
-    let memory = Arc::clone(&context.half_received);
-    let io = Io::new(stream, context.config.general.quick_ack, memory);
+    let io = Io::new(stream, peer, Protocol::Nsq, &context);
     connection::serve(Session::new(parts, now), link, io, peer, context).await;
 }
 

@@ -21,6 +21,7 @@ use super::*;
 use crate::config::Config;
 use crate::context::{Addresses, Noise, Sleepers};
 use crate::half_received::HalfReceived;
+use crate::half_received_room::Bounds;
 use crate::health::Health;
 use crate::kafka_worker::KafkaWorker;
 use crate::nsq_auth_http;
@@ -67,7 +68,11 @@ fn context() -> Arc<ServerContext> {
         tls: None,
         addresses: Addresses::default(),
         started_ms: 0,
-        half_received: HalfReceived::new(1 << 20, 1_000_000),
+        half_received: HalfReceived::new(Bounds {
+            bytes_max: 1 << 20,
+            address_bytes_max: None,
+            timeout_us: 1_000_000,
+        }),
         health: Health::default(),
         practice: crate::doctor::Practice::new(cloverleaf_doctor::Advice::default()),
         sleepers: Sleepers::of(&*clock),

@@ -141,12 +141,15 @@ options! {
         unwritten_bytes_max: ByteSize = "32MiB", "";
         /// Memory for requests and commands beyond 32KiB of which only a part has come, of all
         /// connections together. Where there is no room, a connection is not read from until there
-        /// is. One request at a time may go beyond it, so that the largest one fits. A quarter is
-        /// for those of up to 1MiB.
+        /// is. One request at a time may go beyond it, so that the largest one fits. An eighth is
+        /// each protocol's own for those of up to 1MiB.
         half_received_bytes_max: ByteSize = "128MiB", "";
+        /// How much of it the connections from one address may have together; 0 for all of it,
+        /// because there may be many clients behind one.
+        half_received_address_bytes_max: ByteSize = "0", "";
         /// A connection that is silent for this long within such a request is closed. While others
-        /// wait for room, it is also closed when the whole request takes longer than this and one
-        /// second for each MiB.
+        /// wait for room, those are closed that have been silent longest, for a second at least,
+        /// and those whose whole request takes longer than this and one second for each MiB.
         half_received_timeout: Duration = "30s", "";
         /// Most partitions of all topics together. A topic beyond it is refused; NSQ's topics have
         /// one partition each.

@@ -27,6 +27,7 @@ use crate::doctor::{DoctorThread, Observer, Practice};
 use crate::doctor_advice::{self, AdviceFolderError};
 use crate::file_limit::ConnectionLimits;
 use crate::half_received::HalfReceived;
+use crate::half_received_room::Bounds;
 use crate::health::{Health, Vital};
 use crate::http_thread::HttpListeners;
 use crate::kafka_worker::KafkaWorker;
@@ -332,10 +333,7 @@ impl Running {
             tls: tls.nsq,
             addresses,
             started_ms: clock.unix_us() / 1_000,
-            half_received: HalfReceived::new(
-                config.general.half_received_bytes_max.0,
-                ms(config.general.half_received_timeout).saturating_mul(1000),
-            ),
+            half_received: HalfReceived::new(Bounds::of(&config)),
             health: Health::default(),
             practice: Practice::new(advice),
             sleepers: Sleepers::of(&*clock),

@@ -17,14 +17,12 @@ use cloverleaf_nsq::stats_clients::ClientTls;
 use rustls::{ProtocolVersion, ServerConfig, ServerConnection};
 use thiserror::Error;
 
+use crate::half_received::FREE_BYTES;
 use crate::transport_deflate::{Deflater, Inflater};
 use crate::transport_snappy::{SnappyReader, SnappyWriter};
 
 /// Most bytes that are taken out of TLS at once for a decompressor.
 const STEP_BYTES: usize = 16 * 1024;
-
-/// So many times as large as what has come may the room for a whole command be at once.
-const LAST_GROWTH: usize = 128;
 
 /// What a layer could not make sense of.
 #[derive(Debug, Error)]
@@ -52,22 +50,43 @@ impl Inbox {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// Bytes of memory that it has.
+    #[inline]
+    pub(crate) fn size(&self) -> usize {
+        self.taken + self.bytes.capacity()
+    }
+
+    /// How many bytes fit behind the others.
+    pub(crate) fn spare(&self) -> usize {
+        self.bytes.capacity() - self.bytes.len()
+    }
+
     /// The end of the bytes, with room for `count` more, where `whole` are expected in the end.
     pub(crate) fn room(&mut self, count: usize, whole: usize) -> &mut BytesMut {
-        let len = self.bytes.len();
-        if self.bytes.capacity() - len < count {
-            // What was outgrown is memory that the allocator keeps for a while, so the last step is
-            // large. Not all at once: with huge pages a first byte can cost 2 MiB, and room for
-            // what is only announced is address space.
-            let most = match len.saturating_mul(LAST_GROWTH) >= whole {
-                true => whole,
-                false => whole.min(len.saturating_mul(4)),
-            };
-            let mut larger = BytesMut::with_capacity(most.max(len + count));
+        if self.spare() < count {
+            let mut larger = BytesMut::with_capacity(self.size_with(count, whole));
             larger.extend_from_slice(&self.bytes);
             (self.bytes, self.taken) = (larger, 0);
         }
         &mut self.bytes
+    }
+
+    /// Bytes of memory that it would have with `count` more. It grows with what has come: with
+    /// huge pages room that nobody has written to is memory, too. A step is a quarter, so that
+    /// what comes in small pieces is not copied for each; and once a quarter is there the last one
+    /// is for the whole.
+    pub(crate) fn size_with(&self, count: usize, whole: usize) -> usize {
+        let came = self.bytes.len() + count;
+        if came <= FREE_BYTES {
+            // A part of what a connection may have for nothing stays that.
+            return came;
+        }
+        let is_quarter = came.saturating_mul(4) >= whole;
+        match (is_quarter, self.bytes.is_empty()) {
+            (true, _) => whole.max(came),
+            (false, true) => came,
+            (false, false) => came + came / 4,
+        }
     }
 
     /// The bytes themselves, for whoever may take them as a whole.
@@ -160,6 +179,11 @@ impl Layers {
     pub(crate) fn wants_rest(&mut self) -> bool {
         let holds_part = self.tls_records.is_inside() || !self.compressed_inbox.rest().is_empty();
         std::mem::take(&mut self.is_fresh) && holds_part
+    }
+
+    /// Whether nothing was fed since it turned out that more is needed.
+    pub(crate) fn is_drained(&self) -> bool {
+        !self.is_fresh
     }
 
     /// Plain bytes, as far as they are known; 0 when more raw bytes are needed.

@@ -1,13 +1,14 @@
 //! Peers that begin huge requests and do not end them: what they hold is bounded for all of them
 //! together, others are served meanwhile, and in the end so are those who wait.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use crate::amqp_support;
 use crate::kafka_support::{Broker, PRODUCE, connect, eventually, produce_body};
-use crate::support::{Time, start_driven};
+use crate::support::{Time, expect_read, start_driven};
 
 const MIB: usize = 1 << 20;
 /// How many peers begin a request.
@@ -187,4 +188,122 @@ fn who_does_not_go_on_is_closed_and_a_large_request_comes_through() {
         }
     }
     eventually("all is given back", || metric(&broker, "bytes") == 0);
+}
+
+/// Bytes of a usual request that does not fit into what a connection has for itself.
+const USUAL: usize = 60_000;
+
+/// Peers that have sent 40 kB of a command of 1 MiB each, one after the other.
+struct Silent {
+    streams: Vec<TcpStream>,
+}
+
+impl Silent {
+    const SENT: usize = 40_000;
+
+    fn begin(broker: &Broker, peers: usize) -> Silent {
+        let head = [b"  V2PUB silent\n", &(MIB as u32).to_be_bytes()[..]].concat();
+        let address = broker.server.addresses().nsq_tcp.unwrap();
+        let begin = |_| {
+            let mut stream = connect(address);
+            // In two pieces, as by a network: the second is what a buffer must not grow for.
+            stream.write_all(&head).unwrap();
+            stream.write_all(&[b's'; Silent::SENT / 2]).unwrap();
+            expect_read(&stream);
+            stream.write_all(&[b's'; Silent::SENT / 2]).unwrap();
+            stream
+        };
+        Silent {
+            streams: (0..peers).map(begin).collect(),
+        }
+    }
+
+    /// Which of them are closed.
+    fn closed(&self) -> Vec<usize> {
+        let is_closed = |stream: &TcpStream| {
+            stream.set_nonblocking(true).unwrap();
+            let read = (&mut &*stream).read(&mut [0]);
+            !matches!(read, Err(error) if error.kind() == ErrorKind::WouldBlock)
+        };
+        let all = self.streams.iter().enumerate();
+        all.filter(|(_, stream)| is_closed(stream))
+            .map(|(peer, _)| peer)
+            .collect()
+    }
+}
+
+/// Each protocol's client sends a usual request and is answered.
+fn usual_requests_go_round(broker: &Broker) {
+    let mut nsq = connect(broker.server.addresses().nsq_tcp.unwrap());
+    nsq.write_all(b"  V2").unwrap();
+    nsq_goes_round(&mut nsq, "usual", USUAL);
+    others_go_round(broker);
+}
+
+fn others_go_round(broker: &Broker) {
+    let mut kafka = broker.client();
+    kafka.make_topic("k");
+    // In two parts, so that one of them has to be held.
+    let request = kafka.request(PRODUCE, 3, &produce_body("k", 1, &[&[b'k'; USUAL]]));
+    kafka.send(&request[..USUAL - 10_000]);
+    expect_read(&kafka.stream);
+    kafka.send(&request[USUAL - 10_000..]);
+    kafka.answer();
+    let amqp = connect(broker.server.addresses().amqp.unwrap());
+    let mut amqp = amqp_support::Client::login(amqp, "guest", "guest");
+    amqp.open();
+    amqp.declare("a");
+    amqp.publish("a", &[b'a'; USUAL]);
+    assert_eq!(amqp.get("a").map(|body| body.len()), Some(USUAL));
+}
+
+#[test]
+fn memory_grows_with_what_came_and_not_with_what_is_announced() {
+    let (broker, _time) = start_driven(|_| {});
+    let silent = Silent::begin(&broker, 200);
+    // Time stands still: none of them is closed, and nobody waits for it.
+    usual_requests_go_round(&broker);
+    assert_eq!(metric(&broker, "waiting"), 0);
+    let came = (200 * Silent::SENT) as u64;
+    let bytes = metric(&broker, "bytes");
+    assert!((came..came * 3 / 2).contains(&bytes), "{bytes}");
+    drop(silent);
+    eventually("all is given back", || metric(&broker, "bytes") == 0);
+}
+
+#[test]
+fn who_was_silent_longest_goes_first_and_no_more_than_must() {
+    let (broker, mut time) = start_driven(|config| {
+        config.general.half_received_bytes_max.0 = 1 << 20;
+    });
+    // What NSQ has for itself, and what is for all, is used up, and one is beyond.
+    let mut silent = Silent::begin(&broker, 1);
+    while metric(&broker, "waiting") == 0 && silent.streams.len() < 100 {
+        time.pass(Duration::from_millis(1));
+        silent
+            .streams
+            .append(&mut Silent::begin(&broker, 1).streams);
+        time.settle();
+    }
+    let peers = silent.streams.len();
+    assert!((10..30).contains(&peers), "{peers}");
+    // Other protocols have room of their own.
+    others_go_round(&broker);
+    let mut nsq = connect(broker.server.addresses().nsq_tcp.unwrap());
+    nsq.write_all(b"  V2").unwrap();
+    let size = (USUAL as u32).to_be_bytes();
+    let command = [b"PUB usual\n", &size[..], &[b'n'; USUAL]].concat();
+    nsq.write_all(&command).unwrap();
+    time.settle();
+    assert_eq!(silent.closed(), [0; 0]);
+    // A second later they have been silent for long enough.
+    time.pass_until(Duration::from_millis(100), "it is answered", || {
+        metric(&broker, "waiting") == 0
+    });
+    let mut answer = [0; 10];
+    nsq.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer[8..], b"OK");
+    let closed = silent.closed();
+    assert!((1..6).contains(&closed.len()), "{closed:?}");
+    assert_eq!(closed, Vec::from_iter(0..closed.len()));
 }
