@@ -1,6 +1,6 @@
 //! What a topic asks of batches before it stores them.
 
-use cloverleaf_log::Batch;
+use cloverleaf_log::{BATCH_HEADER_BYTES, Batch};
 
 use crate::broker::Shared;
 use crate::inflater::AT_ONCE_BYTES_MAX;
@@ -76,13 +76,14 @@ impl Bounds {
 
 impl Shape {
     /// Checks a batch against the topic's options, and stamps it where the topic keeps its own
-    /// time.
+    /// time. Says also how many bytes the bodies have; of a client's compressed batch, into which
+    /// nothing looks, as many as it has itself.
     pub(crate) fn admit(
         &self,
         shared: &Shared,
         batch: Batch,
         maker: Maker,
-    ) -> Result<Batch, PublishError> {
+    ) -> Result<(Batch, u64), PublishError> {
         let options = &self.options;
         let bytes = batch.bytes().len() as u64;
         if let Some(bytes_max) = options.batch_bytes_max
@@ -100,10 +101,14 @@ impl Shape {
             false => Bounds::of(options, now_ms()),
         };
         let needs_keys = options.compaction.is_some();
+        let mut body_bytes = match maker {
+            Maker::Broker => u64::from(batch.body_bytes()),
+            Maker::Client => bytes - BATCH_HEADER_BYTES as u64,
+        };
         match (needs_keys, batch.is_compressed()) {
             (true, true) => {
                 let inflated = batch.inflate(shared.inflater.batch_bytes_max())?;
-                check_records(&inflated, needs_keys, bounds)?;
+                body_bytes = check_records(&inflated, needs_keys, bounds)?;
             }
             // Who inflates it checks its records.
             (false, true) => {
@@ -120,23 +125,25 @@ impl Shape {
             }
             (needs_keys, false) => {
                 if needs_keys || bounds.is_some() || maker == Maker::Client {
-                    check_records(&batch, needs_keys, bounds)?;
+                    body_bytes = check_records(&batch, needs_keys, bounds)?;
                 }
             }
         }
-        match options.append_time {
-            true => Ok(batch.stamp_append_time(now_ms())),
-            false => Ok(batch),
-        }
+        let batch = match options.append_time {
+            true => batch.stamp_append_time(now_ms()),
+            false => batch,
+        };
+        Ok((batch, body_bytes))
     }
 }
 
-/// Checks the records of an uncompressed batch. Who is at fault is looked for only if somebody is.
+/// Checks the records of an uncompressed batch, and says how many bytes their bodies have. Who is
+/// at fault is looked for only if somebody is.
 fn check_records(
     batch: &Batch,
     needs_keys: bool,
     bounds: Option<Bounds>,
-) -> Result<(), PublishError> {
+) -> Result<u64, PublishError> {
     let summary = batch.validate_records()?;
     let in_time =
         |bounds: &Bounds| bounds.hold(summary.earliest_ms) && bounds.hold(summary.latest_ms);
@@ -146,7 +153,8 @@ fn check_records(
         find_at_fault(batch, needs_keys, suspecting)?;
     }
     // What readers are told by the batch itself must fit too.
-    bounds.map_or(Ok(()), |bounds| bounds.check_header(batch))
+    bounds.map_or(Ok(()), |bounds| bounds.check_header(batch))?;
+    Ok(summary.body_bytes)
 }
 
 /// Names the records that are at fault, if there are any.

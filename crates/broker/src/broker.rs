@@ -19,6 +19,7 @@ use crate::kept::{Identity, Kept};
 use crate::options::{BrokerOptions, TopicOptions};
 use crate::publish::Room;
 use crate::restore::Restored;
+use crate::schedule::Scheduled;
 use crate::topic::Topic;
 use crate::upkeep::Upkeep;
 use crate::work::Work;
@@ -131,6 +132,7 @@ pub(crate) struct Shared {
     pub(crate) definitions: Mutex<()>,
     pub(crate) committed: CommittedOffsets,
     pub(crate) kept: Kept,
+    pub(crate) scheduled: Scheduled,
     pub(crate) inflater: Inflater,
     /// Whether threads of their own inflate and compact.
     pub(crate) served: Served,
@@ -177,6 +179,7 @@ impl Broker {
             definitions: Mutex::new(()),
             committed: CommittedOffsets::default(),
             kept: Kept::default(),
+            scheduled: Scheduled::default(),
             inflater,
             served: Served::default(),
             upkeep: Upkeep::default(),

@@ -62,7 +62,7 @@ pub(crate) struct Seen {
     pub(crate) partition: usize,
     pub(crate) kind: Kind,
     pub(crate) run: Run,
-    batch: Batch,
+    pub(crate) batch: Batch,
     /// How often they were delivered so far.
     attempts: u16,
 }
@@ -308,7 +308,7 @@ impl Subscription {
         // These have waited, whoever waits for them now.
         round.is_direct = false;
         let until = state.with_one_past(partition, ready.first, end);
-        let seek = self.seek(ready.first, until, quota, round);
+        let seek = self.seek(ready.first, until, quota, false, round);
         match Inspection::new(self.options(), &state.filter).pick(&batch, position, seek) {
             Pick::Run(run) => Sight::Run(Seen {
                 partition,
@@ -354,7 +354,7 @@ impl Subscription {
             return Sight::SteppedOver;
         }
         let until = state.with_one_past(partition, next, end.min(next + free));
-        let seek = self.seek(next, until, quota, round);
+        let seek = self.seek(next, until, quota, true, round);
         match Inspection::new(self.options(), &state.filter).pick(&batch, position, seek) {
             Pick::Run(run) => Sight::Run(Seen {
                 partition,
@@ -435,13 +435,14 @@ impl Subscription {
             .fetch_add(u64::from(count), Ordering::Relaxed);
     }
 
-    fn seek(&self, from: Offset, end: Offset, quota: u64, round: Round) -> Seek {
+    fn seek(&self, from: Offset, end: Offset, quota: u64, is_new: bool, round: Round) -> Seek {
         Seek {
             from,
             end,
             quota,
             bytes_max: self.shared.options.outbox_bytes_max,
             now_ms: round.now_ms,
+            is_new,
             is_direct: round.is_direct,
         }
     }

@@ -12,6 +12,7 @@ impl Subscription {
         let all_went = match (seen.run.verdict, seen.kind) {
             (Verdict::Later(due_ms), Kind::New) => {
                 let bytes = seen.run.body_bytes;
+                self.shared.scheduled.begins(&seen.batch, seen.run.position);
                 state
                     .bodies
                     .leave(seen.partition, seen.run.first, bytes.into());

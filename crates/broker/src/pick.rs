@@ -32,6 +32,8 @@ pub(crate) struct Seek {
     pub(crate) quota: u64,
     pub(crate) bytes_max: u32,
     pub(crate) now_ms: u64,
+    /// Messages that were not looked at before.
+    pub(crate) is_new: bool,
     /// Messages were waited for: they are delivered even if they expire at once.
     pub(crate) is_direct: bool,
 }
@@ -197,7 +199,8 @@ impl<'a> Inspection<'a> {
             .then(|| time_of(header(headers::SCHEDULE_DUE)))
             .flatten()
         {
-            Some(due_ms) if due_ms > seek.now_ms => Verdict::Later(due_ms),
+            // One that is due already waits for a moment, too: so each is counted while it waits.
+            Some(due_ms) if seek.is_new || due_ms > seek.now_ms => Verdict::Later(due_ms),
             _ => Verdict::Deliver,
         }
     }

@@ -79,13 +79,13 @@ impl Topic {
                 partition,
             });
         };
-        let batch = shape.admit(self.shared(), batch, maker)?;
+        let (batch, body_bytes) = shape.admit(self.shared(), batch, maker)?;
         let is_stamped = batch.has_append_time();
         let bytes = batch.bytes().len() as u64;
         let appended = log.append(batch, shape.durability(self.shared(), asked))?;
         if !appended.is_duplicate {
             places.keep();
-            self.count(count, bytes);
+            self.count(count, bytes, body_bytes);
         }
         // A batch that came again has the time of the first one.
         let append_time_ms = is_stamped.then_some(appended.timestamp_ms);
@@ -100,6 +100,18 @@ impl Topic {
         asked: Durability,
     ) -> Result<Published, PublishError> {
         let (count, bytes) = (u64::from(batch.count()), batch.bytes().len() as u64);
+        let body_bytes = u64::from(batch.body_bytes());
+        let published = self.publish_counted(batch, asked)?;
+        self.count(count, bytes, body_bytes);
+        Ok(published)
+    }
+
+    /// As [`Topic::publish_moved`], for what was counted when it was published to come later.
+    pub(crate) fn publish_counted(
+        &self,
+        batch: Batch,
+        asked: Durability,
+    ) -> Result<Published, PublishError> {
         let shape = self.shape();
         let Some(log) = shape.logs.first() else {
             return Err(self.deleted_error());
@@ -109,13 +121,13 @@ impl Topic {
         if let Some(places) = places {
             places.keep();
         }
-        self.count(count, bytes);
         Ok(Published::new(appended, None))
     }
 
-    fn count(&self, messages: u64, bytes: u64) {
+    fn count(&self, messages: u64, bytes: u64, body_bytes: u64) {
         self.messages.fetch_add(messages, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.body_bytes.fetch_add(body_bytes, Ordering::Relaxed);
     }
 
     fn deleted_error(&self) -> PublishError {
@@ -138,7 +150,11 @@ impl Topic {
             return Err(self.deleted_error());
         }
         let asked = self.durability(asked);
-        crate::schedule::publish(self.shared(), self.id(), message, delay_ms, asked)
+        let published =
+            crate::schedule::publish(self.shared(), self.id(), message, delay_ms, asked)?;
+        let (count, bytes) = (u64::from(message.count()), message.bytes().len() as u64);
+        self.count(count, bytes, u64::from(message.body_bytes()));
+        Ok(published)
     }
 
     /// The log has written to one of the partitions.

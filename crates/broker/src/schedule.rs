@@ -4,10 +4,12 @@
 //! header; so a restart finds them where every delayed message is found, and memory holds a lease
 //! each, no body.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-use cloverleaf_log::{Batch, BatchBuilder, Durability, RecordCursor};
+use cloverleaf_log::{Batch, BatchBuilder, Durability, Record, RecordCursor};
+use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::broker::Shared;
@@ -29,6 +31,45 @@ const MOVING_MAX: u32 = 4096;
 
 /// A message that could not be moved is tried again after this long.
 const RETRY_MS: u64 = 1_000;
+
+/// How many messages wait for each topic. The schedule's subscription counts them when it first sees
+/// them, so a restart counts them anew.
+#[derive(Default)]
+pub(crate) struct Scheduled(Mutex<HashMap<Uuid, u64>>);
+
+impl Scheduled {
+    pub(crate) fn count(&self, topic: Uuid) -> u64 {
+        self.0.lock().get(&topic).copied().unwrap_or(0)
+    }
+
+    /// The message at this position begins to wait.
+    pub(crate) fn begins(&self, batch: &Batch, position: u32) {
+        if let Ok(Some((_, record))) = RecordCursor::at(batch, position).next_record()
+            && let Some(topic) = target(&record)
+        {
+            *self.0.lock().entry(topic).or_default() += 1;
+        }
+    }
+
+    /// A message waits no longer.
+    fn ends(&self, topic: Option<Uuid>) {
+        let mut counts = self.0.lock();
+        if let Some(topic) = topic
+            && let Some(count) = counts.get_mut(&topic)
+        {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&topic);
+            }
+        }
+    }
+}
+
+/// Where a message goes.
+fn target(record: &Record<'_>) -> Option<Uuid> {
+    let id = record.headers.value_of(headers::SCHEDULE_TOPIC)??;
+    Uuid::from_slice(id).ok()
+}
 
 /// Stores a message that goes to `topic` after `delay_ms`.
 pub(crate) fn publish(
@@ -98,7 +139,7 @@ fn open(shared: &Arc<Shared>) -> Result<(Arc<Topic>, Arc<Subscription>), Publish
 pub(crate) struct Schedule {
     consumer: Option<Consumer>,
     deliveries: Vec<Delivery>,
-    moving: Moving<MessageId>,
+    moving: Moving<(MessageId, Option<Uuid>)>,
     waker: Waker,
 }
 
@@ -147,10 +188,14 @@ impl Schedule {
                     partition: delivery.partition,
                     offset,
                 };
+                let to = target(&record);
                 match forward(shared, &record) {
-                    Some(Ok(published)) => self.moving.push(published, id),
+                    Some(Ok(published)) => self.moving.push(published, (id, to)),
                     // The topic is gone, and with it the message.
-                    None => settle(consumer.ack(id)),
+                    None => {
+                        shared.scheduled.ends(to);
+                        settle(consumer.ack(id));
+                    }
                     Some(Err(error)) => {
                         tracing::warn!(%error, "cannot publish a delayed message yet");
                         settle(consumer.nack(id, RETRY_MS));
@@ -160,9 +205,12 @@ impl Schedule {
         }
         let mut moved = Vec::new();
         let is_moving = self.moving.advance(
-            |id| moved.push(*id),
-            |id, result| match result {
-                Ok(()) => settle(consumer.ack(id)),
+            |(id, _)| moved.push(*id),
+            |(id, to), result| match result {
+                Ok(()) => {
+                    shared.scheduled.ends(to);
+                    settle(consumer.ack(id));
+                }
                 Err(error) => {
                     tracing::warn!(%error, "cannot publish a delayed message yet");
                     consumer.subscription().note_moved(&[id], false);
@@ -191,13 +239,9 @@ fn attach(shared: &Arc<Shared>) -> Option<Consumer> {
     Some(consumer)
 }
 
-fn forward(
-    shared: &Arc<Shared>,
-    record: &cloverleaf_log::Record<'_>,
-) -> Option<Result<Published, PublishError>> {
+fn forward(shared: &Arc<Shared>, record: &Record<'_>) -> Option<Result<Published, PublishError>> {
     let reserved = |name: &[u8]| name == headers::SCHEDULE_TOPIC || name == headers::SCHEDULE_DUE;
-    let id = record.headers.value_of(headers::SCHEDULE_TOPIC)??;
-    let topic = shared.topic_by_id(Uuid::from_slice(id).ok()?)?;
+    let topic = shared.topic_by_id(target(record)?)?;
     let kept: Vec<(&[u8], Option<&[u8]>)> = record
         .headers
         .clone()
@@ -205,5 +249,5 @@ fn forward(
         .collect();
     let mut builder = BatchBuilder::with_capacity(512, record.timestamp_ms);
     builder.push(record.key, record.value, &kept);
-    Some(topic.publish_moved(builder.finish(), Durability::Disk))
+    Some(topic.publish_counted(builder.finish(), Durability::Disk))
 }

@@ -33,6 +33,7 @@ pub struct Topic {
     pub(crate) next_partition: AtomicU32,
     pub(crate) messages: AtomicU64,
     pub(crate) bytes: AtomicU64,
+    pub(crate) body_bytes: AtomicU64,
 }
 
 impl std::fmt::Debug for Topic {
@@ -75,6 +76,7 @@ impl Topic {
             next_partition: AtomicU32::new(0),
             messages: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            body_bytes: AtomicU64::new(0),
         });
         topic.listen(&shape, 0);
         Ok(topic)
@@ -122,6 +124,16 @@ impl Topic {
     /// Bytes of the batches published in this process.
     pub fn bytes_count(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the bodies of these; of batches that a client has compressed, all bytes of theirs.
+    pub fn body_bytes_count(&self) -> u64 {
+        self.body_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Messages that wait in the broker until they come to this topic ([`Topic::publish_delayed`]).
+    pub fn scheduled(&self) -> u64 {
+        self.shared.scheduled.count(self.id)
     }
 
     /// Messages that no subscription has been offered: the backlog of a topic without

@@ -5,7 +5,7 @@ use cloverleaf_broker::{
     BrokerOptions, ConsumerOptions, MessageId, NotInFlight, PublishError, SubscriptionOptions,
     TopicOptions,
 };
-use cloverleaf_log::Durability;
+use cloverleaf_log::{Batch, BatchBuilder, Durability};
 
 #[test]
 fn a_message_goes_to_one_consumer_and_is_gone_when_acknowledged() {
@@ -287,6 +287,73 @@ fn a_delayed_publish_appears_in_time_and_survives_a_restart() {
     world.settle();
     let subscription = world.subscription("t", "ch");
     assert_eq!(bodies(&consumer(&subscription, 10)), ["sooner", "later"]);
+}
+
+#[test]
+fn what_waits_for_a_topic_is_counted_also_after_a_restart() {
+    let mut world = World::new();
+    let subscription = world.subscription("t", "ch");
+    let late = |world: &World, topic: &str, delay_ms: u64| {
+        let batch = world.batch(&["later"]);
+        let published = world
+            .topic(topic)
+            .publish_delayed(&batch, delay_ms, Durability::Kernel);
+        assert!(poll(published.unwrap()).unwrap().is_ok());
+    };
+    for delay_ms in [1_000, 5_000, 5_000] {
+        late(&world, "t", delay_ms);
+    }
+    late(&world, "other", 5_000);
+    let counts = |world: &World| {
+        (
+            world.topic("t").scheduled(),
+            world.topic("other").scheduled(),
+        )
+    };
+    world.settle();
+    assert_eq!(counts(&world), (3, 1));
+    assert_eq!(subscription.stats().delayed, 0);
+    // It is published when it is told, and not once more when it comes.
+    assert_eq!(world.topic("t").message_count(), 3);
+    world.advance(1_000);
+    world.settle();
+    assert_eq!(counts(&world), (2, 1));
+    assert_eq!(world.topic("t").message_count(), 3);
+    world.advance(20);
+    // In order, so with a snapshot of what waits; and in none. One that is due meanwhile counts
+    // until it comes.
+    world.restart();
+    world.settle();
+    assert_eq!(counts(&world), (2, 1));
+    late(&world, "t", 60_000);
+    world.settle();
+    world.clock.advance(10_000);
+    world.kill_and_restart();
+    world.settle();
+    world.advance(20);
+    world.settle();
+    assert_eq!(counts(&world), (1, 0));
+    let subscription = world.subscription("t", "ch");
+    assert_eq!(bodies(&consumer(&subscription, 10)), ["later"; 3]);
+}
+
+#[test]
+fn bytes_of_bodies_are_counted_without_what_is_around_them() {
+    let world = World::new();
+    let topic = world.topic("t");
+    world.publish("t", &["four", "", "seven77"]);
+    assert_eq!(topic.body_bytes_count(), 11);
+    let mut builder = BatchBuilder::with_capacity(64, 0);
+    builder.push(Some(b"key"), Some(b"body"), &[(b"name", Some(b"value"))]);
+    builder.push(Some(b"key"), None, &[]);
+    let bytes = builder.finish().bytes().clone();
+    let client = Batch::parse(bytes.clone()).unwrap();
+    topic.publish_to(0, client, Durability::Kernel).unwrap();
+    assert_eq!(topic.body_bytes_count(), 15);
+    topic
+        .publish_delayed(&world.batch(&["late"]), 1_000, Durability::Kernel)
+        .unwrap();
+    assert_eq!(topic.body_bytes_count(), 19);
 }
 
 #[test]

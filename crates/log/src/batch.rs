@@ -63,6 +63,7 @@ pub struct Batch {
     max_timestamp_ms: i64,
     last_offset_delta: u32,
     count: u32,
+    body_bytes: u32,
 }
 
 /// What the header of a stored batch says of it, unchecked.
@@ -151,6 +152,7 @@ impl Batch {
             max_timestamp_ms: i64::from_be_bytes(field(&bytes, 35)),
             last_offset_delta: last_offset_delta as u32,
             count: count as u32,
+            body_bytes: 0,
             bytes,
         })
     }
@@ -205,7 +207,12 @@ impl Batch {
     }
 
     /// What a builder knows to be valid.
-    pub(crate) fn from_builder(bytes: Bytes, count: u32, max_timestamp_ms: i64) -> Batch {
+    pub(crate) fn from_builder(
+        bytes: Bytes,
+        count: u32,
+        max_timestamp_ms: i64,
+        body_bytes: u32,
+    ) -> Batch {
         let last_offset_delta = count.saturating_sub(1);
         Batch {
             bytes,
@@ -213,6 +220,7 @@ impl Batch {
             max_timestamp_ms,
             last_offset_delta,
             count,
+            body_bytes,
         }
     }
 
@@ -325,6 +333,13 @@ impl Batch {
         self.bytes[22] & 0x07 != 0
     }
 
+    /// Bytes of the bodies, before it is appended; 0 if it is not from a [`BatchBuilder`].
+    ///
+    /// [`BatchBuilder`]: crate::BatchBuilder
+    pub fn body_bytes(&self) -> u32 {
+        self.body_bytes
+    }
+
     /// Walks the records of an uncompressed batch from the first one.
     pub fn records(&self) -> RecordCursor<'_> {
         RecordCursor::at(self, BATCH_HEADER_BYTES as u32)
@@ -395,6 +410,7 @@ impl Unplaced {
             max_timestamp_ms: self.max_timestamp_ms,
             last_offset_delta: self.last_offset_delta,
             count: self.count,
+            body_bytes: 0,
         }
     }
 }

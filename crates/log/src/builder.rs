@@ -30,6 +30,7 @@ pub struct BatchBuilder {
     base_timestamp_ms: i64,
     max_timestamp_ms: i64,
     count: u32,
+    body_bytes: usize,
 }
 
 impl BatchBuilder {
@@ -45,6 +46,7 @@ impl BatchBuilder {
             base_timestamp_ms: timestamp_ms,
             max_timestamp_ms: timestamp_ms,
             count: 0,
+            body_bytes: 0,
         }
     }
 
@@ -99,13 +101,15 @@ impl BatchBuilder {
         let offset_delta = zigzag(i64::from(self.count));
         let key_len = folded_len(key);
         let value_len = value_bytes.map_or(zigzag(-1), |bytes| zigzag(bytes as i64));
+        let value_bytes = value_bytes.unwrap_or(0);
+        self.body_bytes += value_bytes;
         let body = 1
             + encoded_len(timestamp_delta)
             + encoded_len(offset_delta)
             + encoded_len(key_len)
             + key.map_or(0, <[u8]>::len)
             + encoded_len(value_len)
-            + value_bytes.unwrap_or(0)
+            + value_bytes
             + headers_len(headers);
         let mut prefix = [0u8; PREFIX_BYTES];
         let mut at = put(&mut prefix, 0, zigzag(body as i64));
@@ -190,7 +194,10 @@ impl BatchBuilder {
         if self.bytes.capacity() - self.bytes.len() > self.bytes.len() / 4 + 1024 {
             self.bytes.shrink_to_fit();
         }
-        Batch::from_builder(Bytes::from(self.bytes), self.count, self.max_timestamp_ms)
+        // An appended batch has less than 2^31 bytes; a larger one is refused.
+        let body_bytes = u32::try_from(self.body_bytes).unwrap_or(u32::MAX);
+        let bytes = Bytes::from(self.bytes);
+        Batch::from_builder(bytes, self.count, self.max_timestamp_ms, body_bytes)
     }
 }
 

@@ -15,6 +15,8 @@ pub struct RecordsSummary {
     pub latest_ms: i64,
     /// Records that have no key.
     pub without_key: u32,
+    /// Bytes of their bodies.
+    pub body_bytes: u64,
 }
 
 impl Batch {
@@ -36,6 +38,7 @@ impl Batch {
             earliest_ms: i64::MAX,
             latest_ms: i64::MIN,
             without_key: 0,
+            body_bytes: 0,
         };
         while position < bytes.len() {
             // A batch's length has 31 bits.
@@ -50,6 +53,7 @@ impl Batch {
             summary.earliest_ms = summary.earliest_ms.min(timestamp_ms);
             summary.latest_ms = summary.latest_ms.max(timestamp_ms);
             summary.without_key += u32::from(!walked.has_key);
+            summary.body_bytes += walked.body_bytes as u64;
             position = walked.end;
             count += 1;
         }
@@ -66,6 +70,7 @@ impl Batch {
 struct Walked {
     timestamp_delta: i64,
     has_key: bool,
+    body_bytes: usize,
     /// First byte after it.
     end: usize,
 }
@@ -83,31 +88,30 @@ fn walk_record(bytes: &[u8], position: usize, offset_delta: u32) -> Option<Walke
     if u32::try_from(get_i32(record, &mut at)?).ok()? != offset_delta {
         return None;
     }
-    let has_key = skip_nullable(record, &mut at)?;
-    skip_nullable(record, &mut at)?;
+    let has_key = skip_nullable(record, &mut at)?.is_some();
+    let body_bytes = skip_nullable(record, &mut at)?.unwrap_or(0);
     let headers = u32::try_from(get_i32(record, &mut at)?).ok()?;
     for _ in 0..headers {
-        if !skip_nullable(record, &mut at)? {
-            // The name of a header.
-            return None;
-        }
+        // The name of a header is not null.
+        skip_nullable(record, &mut at)??;
         skip_nullable(record, &mut at)?;
     }
     (at == end).then_some(Walked {
         timestamp_delta,
         has_key,
+        body_bytes,
         end,
     })
 }
 
-/// Steps over a length and that many bytes; says whether there was something, and not the length
-/// -1, which is null.
+/// Steps over a length and that many bytes; says how many there were, and `None` for the length -1,
+/// which is null.
 #[inline]
-fn skip_nullable(bytes: &[u8], at: &mut usize) -> Option<bool> {
+fn skip_nullable(bytes: &[u8], at: &mut usize) -> Option<Option<usize>> {
     let length = get_i32(bytes, at)?;
     if length < 0 {
-        return (length == -1).then_some(false);
+        return (length == -1).then_some(None);
     }
     *at = at.checked_add(length as usize)?;
-    (*at <= bytes.len()).then_some(true)
+    (*at <= bytes.len()).then_some(Some(length as usize))
 }

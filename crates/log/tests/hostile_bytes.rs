@@ -55,6 +55,7 @@ fn summary(batch: &Batch) -> Option<RecordsSummary> {
         earliest_ms: i64::MAX,
         latest_ms: i64::MIN,
         without_key: 0,
+        body_bytes: 0,
     };
     while let Some((offset, record)) = cursor.next_record().ok()? {
         if offset != expected || !record.headers.is_well_formed() {
@@ -64,6 +65,7 @@ fn summary(batch: &Batch) -> Option<RecordsSummary> {
         summary.earliest_ms = summary.earliest_ms.min(record.timestamp_ms);
         summary.latest_ms = summary.latest_ms.max(record.timestamp_ms);
         summary.without_key += u32::from(record.key.is_none());
+        summary.body_bytes += record.value.map_or(0, <[u8]>::len) as u64;
     }
     let whole = expected == batch.base_offset() + u64::from(batch.count());
     whole.then_some(summary)

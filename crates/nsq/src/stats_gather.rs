@@ -93,32 +93,40 @@ fn topic_stats(topic: &Topic, subscribers: &Subscribers, filter: Filter<'_>) -> 
             return None;
         }
     }
-    let depth = topic.depth();
+    let scheduled = topic.scheduled();
+    // Without a channel a message that waits is nsqd's topic's.
+    let depth = match topic.subscriptions().is_empty() {
+        true => topic.depth() + scheduled,
+        false => topic.depth(),
+    };
     Some(TopicStats {
         topic_name: topic.name().to_owned(),
         channels: channels
             .iter()
-            .map(|c| channel_stats(c, subscribers, filter))
+            .map(|c| channel_stats(c, scheduled, subscribers, filter))
             .collect(),
         depth,
         backend_depth: depth,
         message_count: topic.message_count(),
-        message_bytes: topic.bytes_count(),
+        message_bytes: topic.body_bytes_count(),
         paused: topic.is_paused(),
         e2e_processing_latency: Latency::default(),
     })
 }
 
+/// `scheduled`: messages that wait for the time that their publisher told, for each channel.
 fn channel_stats(
     channel: &Subscription,
+    scheduled: u64,
     subscribers: &Subscribers,
     filter: Filter<'_>,
 ) -> ChannelStats {
     let stats = channel.stats();
     // What has passed through and what is still here. Emptying a channel takes away from it,
     // other than in nsqd, which counts at the entrance.
+    let deferred_count = stats.delayed + scheduled;
     let message_count =
-        stats.acknowledged + stats.dead_lettered + stats.depth + stats.in_flight + stats.delayed;
+        stats.acknowledged + stats.dead_lettered + stats.depth + stats.in_flight + deferred_count;
     let clients = filter.include_clients.then(|| {
         let key = (channel.topic_name().to_owned(), channel.name().to_owned());
         let clients = subscribers.get(&key).map(Vec::as_slice).unwrap_or_default();
@@ -137,7 +145,7 @@ fn channel_stats(
         depth: stats.depth,
         backend_depth: stats.depth,
         in_flight_count: stats.in_flight,
-        deferred_count: stats.delayed,
+        deferred_count,
         message_count,
         requeue_count: stats.requeued,
         timeout_count: stats.timed_out,

@@ -61,7 +61,40 @@ fn a_deferred_pub_is_not_there_yet() {
     let nsqd = start();
     assert_eq!(nsqd.post("/pub?topic=t&defer=3600000", b"x"), ok("OK"));
     assert_eq!(nsqd.post("/pub?topic=t&defer=0", b"x"), ok("OK"));
+    assert_eq!(nsqd.stats("")["topics"][0]["message_count"], 2);
     assert_eq!(nsqd.stats("")["topics"][0]["depth"], 1);
+    // As in nsqd it waits in the topic, as long as there is no channel.
+    nsqd.broker.tick();
+    assert_eq!(nsqd.stats("")["topics"][0]["depth"], 2);
+}
+
+#[test]
+fn a_deferred_pub_waits_in_each_channel() {
+    let nsqd = start();
+    assert_eq!(nsqd.post("/topic/create?topic=t", b"").0, 200);
+    for channel in ["one", "two"] {
+        let target = format!("/channel/create?topic=t&channel={channel}");
+        assert_eq!(nsqd.post(&target, b"").0, 200);
+    }
+    assert_eq!(nsqd.post("/pub?topic=t&defer=3600000", b"later"), ok("OK"));
+    assert_eq!(nsqd.post("/pub?topic=t", b"now"), ok("OK"));
+    let of = |topic: &serde_json::Value, channel: usize, count: &str| {
+        topic["channels"][channel][count].as_u64().unwrap()
+    };
+    nsqd.broker.tick();
+    let topic = &nsqd.stats("")["topics"][0];
+    for channel in 0..2 {
+        assert_eq!(of(topic, channel, "deferred_count"), 1);
+        assert_eq!(of(topic, channel, "depth"), 1);
+        assert_eq!(of(topic, channel, "message_count"), 2);
+    }
+    assert_eq!(topic["depth"], 0);
+    assert_eq!(topic["message_count"], 2);
+    assert_eq!(topic["message_bytes"], "later".len() + "now".len());
+    let (_, text) = nsqd.get("/stats");
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("def: ")).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines.iter().all(|line| line.contains("def: 1 ")), "{text}");
 }
 
 #[test]

@@ -138,7 +138,8 @@ impl Ledger {
             for retry in retries {
                 let cursor = &mut self.cursors[partition as usize];
                 let mask = retry.mask & !cursor.acked_bits(word);
-                if mask == 0 {
+                // What was delayed and never delivered is found anew, by the time that it tells.
+                if mask == 0 || retry.attempts == 0 && retry.due_ms > 0 {
                     continue;
                 }
                 let end = (word + 1) * WORD - u64::from(mask.leading_zeros());
