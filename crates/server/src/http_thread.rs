@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use crate::config_value::TlsRequired;
 use crate::context::ServerContext;
 use crate::http_listener::HttpListener;
+use crate::web_pages::refuse_on_nsq;
 use crate::{admin, kafka_groups, nsq_http, nsq_lookup_http, nsq_lookup_peer, timeline};
 
 /// The listening sockets of the HTTP interfaces.
@@ -55,6 +56,10 @@ fn interfaces(
         TlsRequired::No | TlsRequired::TcpOnly => nsq.clone(),
     };
     let lookup = nsq_lookup_http::router(Arc::clone(context));
+    let addresses = &context.addresses;
+    let plain_nsq = refuse_on_nsq(plain_nsq, addresses.nsq_http);
+    let nsq = refuse_on_nsq(nsq, addresses.nsq_https);
+    let lookup = refuse_on_nsq(lookup, addresses.nsq_lookup_http);
     // Who publishes is watched, who asks is not.
     let all = [
         (

@@ -14,14 +14,13 @@ use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode, request};
-use axum::middleware::from_fn;
 use bytes::{Bytes, BytesMut};
 use cloverleaf_nsq::http::{Content, NSQ_CONTENT_TYPE, NSQ_CONTENT_TYPE_NAME, Response};
 use cloverleaf_nsq::http_nsqd::{BodyError, NsqdHttp, RequestHead};
 use tokio::time::timeout;
 
 use crate::context::ServerContext;
-use crate::{nsq_node, web_pages};
+use crate::nsq_node;
 
 /// How long a client may pause within a body: nsqd's client timeout.
 const BODY_PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -46,9 +45,7 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
         let api = Arc::clone(&api);
         async move { serve(&api, request).await }
     };
-    Router::new()
-        .fallback(serve)
-        .layer(from_fn(web_pages::refuse_on_nsq))
+    Router::new().fallback(serve)
 }
 
 async fn serve(api: &NsqdHttp, request: Request) -> axum::response::Response {

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::middleware::from_fn;
 use cloverleaf_nsq::lookup_http::LookupHttp;
 
 use crate::context::ServerContext;
 use crate::nsq_http::{discard, head, into_axum};
-use crate::{nsq_node, web_pages};
+use crate::nsq_node;
 
 /// The lookup interface, which makes an nsqlookupd unnecessary.
 pub(crate) fn router(context: Arc<ServerContext>) -> Router {
@@ -33,7 +32,5 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
             into_axum(response)
         }
     };
-    Router::new()
-        .fallback(serve)
-        .layer(from_fn(web_pages::refuse_on_nsq))
+    Router::new().fallback(serve)
 }

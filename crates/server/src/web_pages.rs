@@ -4,12 +4,12 @@
 //! Browsers add `Origin` to whatever a page sends with effect, and the name of the page's site to
 //! `Host` when its address is made to point here (DNS rebinding). Programs send neither.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, header};
-use axum::middleware::Next;
-use axum::response::Response;
+use axum::middleware::{Next, from_fn};
 use cloverleaf_nsq::http::HttpError;
 
 use crate::nsq_http::into_axum;
@@ -35,13 +35,20 @@ pub(crate) fn is_host_foreign(headers: &HeaderMap) -> bool {
     name != "localhost" && address.parse::<IpAddr>().is_err()
 }
 
-/// Refuses changes by pages on NSQ's interfaces. Their host may have any name: clients reach them
-/// by the names of machines and containers.
-pub(crate) async fn refuse_on_nsq(request: Request, next: Next) -> Response {
-    if is_change_by_page(&request) {
-        return into_axum(HttpError::WebPage.response());
-    }
-    next.run(request).await
+/// Refuses pages on an interface of NSQ. One that other machines reach has any name: clients reach
+/// it by the names of machines and containers. One that only this machine reaches has none but
+/// `localhost`, so whatever else `Host` says is a page's.
+pub(crate) fn refuse_on_nsq(router: Router, address: Option<SocketAddr>) -> Router {
+    let is_local = address.is_some_and(|address| address.ip().to_canonical().is_loopback());
+    router.layer(from_fn(move |request: Request, next: Next| async move {
+        // It tells no secrets, and monitoring systems ask for it by any name.
+        let is_public = request.uri().path() == "/ping";
+        let is_foreign = is_local && !is_public && is_host_foreign(request.headers());
+        if is_foreign || is_change_by_page(&request) {
+            return into_axum(HttpError::WebPage.response());
+        }
+        next.run(request).await
+    }))
 }
 
 #[cfg(test)]

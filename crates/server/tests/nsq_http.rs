@@ -60,7 +60,7 @@ fn bodies_are_bounded_before_they_are_read() {
     });
     let gigabyte = |path: &str| {
         let head = format!(
-            "POST {path}?topic=t HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000000\r\n\r\n"
+            "POST {path}?topic=t HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000\r\n\r\n"
         );
         exchange(broker.http(), &[head.as_bytes(), &[b'x'; 10_000]])
     };
@@ -82,7 +82,8 @@ fn bodies_are_bounded_before_they_are_read() {
 fn chunked_bodies_are_bounded_too() {
     let broker = start(|config| config.nsq.max_msg_size = ByteSize(1_000));
     let send = |chunks: usize| {
-        let head = b"POST /pub?topic=t HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let head =
+            b"POST /pub?topic=t HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
         let chunk = [b"64\r\n".as_slice(), &[b'x'; 100], b"\r\n"].concat();
         exchange(
             broker.http(),
@@ -155,12 +156,16 @@ fn options_are_those_of_the_configuration() {
 #[test]
 fn changes_by_web_pages_are_refused() {
     let broker = start(|_| {});
-    let from_page = |address, method: &str, path: &str| {
+    let from = |address, method: &str, path: &str, host: &str, more: &str| {
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: nsqd\r\nOrigin: https://example.com\r\n\
-             Connection: close\r\nContent-Length: 0\r\n\r\n"
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}Connection: close\r\n\
+             Content-Length: 0\r\n\r\n"
         );
         exchange(address, &[head.as_bytes()])
+    };
+    let from_page = |address, method: &str, path: &str| {
+        let origin = "Origin: https://example.com\r\n";
+        from(address, method, path, "localhost", origin)
     };
     let answer = from_page(broker.http(), "POST", "/topic/create?topic=t");
     assert_eq!(
@@ -172,4 +177,30 @@ fn changes_by_web_pages_are_refused() {
         403
     );
     assert_eq!(from_page(broker.http(), "GET", "/ping").status, 200);
+    // A page whose name was made to point here.
+    for (address, path) in [(broker.http(), "/stats"), (broker.lookup(), "/topics")] {
+        let answer = from(address, "GET", path, "evil.example:4151", "");
+        assert_eq!(
+            (answer.status, answer.body.as_str()),
+            (403, r#"{"message":"FORBIDDEN_ORIGIN"}"#)
+        );
+        let answer = from(address, "GET", path, "127.0.0.1:4151", "");
+        assert_eq!(answer.status, 200);
+        assert_eq!(
+            from(address, "GET", "/ping", "evil.example", "").status,
+            200
+        );
+    }
+}
+
+#[test]
+fn an_interface_that_others_reach_has_any_name() {
+    let broker = start(|config| {
+        config.nsq.http_address.0 = "0.0.0.0:0".to_owned();
+        config.general.allow_anonymous_remote = true;
+    });
+    let port = broker.http().port();
+    let head = "GET /stats HTTP/1.1\r\nHost: nsqd\r\nConnection: close\r\n\r\n";
+    let answer = exchange(([127, 0, 0, 1], port).into(), &[head.as_bytes()]);
+    assert_eq!(answer.status, 200);
 }

@@ -213,7 +213,7 @@ fn publishes_over_http_have_a_lane_of_their_connection() {
     let mut stream = TcpStream::connect(broker.http()).unwrap();
     let mut ask = |target: &str, body: &str| {
         let head = format!(
-            "POST {target} HTTP/1.1\r\nHost: test\r\nUser-Agent: python-requests/2.32.3\r\n\
+            "POST {target} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: python-requests/2.32.3\r\n\
              Content-Length: {}\r\n\r\n",
             body.len()
         );
@@ -288,7 +288,7 @@ fn http(broker: &Broker) -> Vec<ConnectionSnapshot> {
 fn a_request_over_http_that_waits_for_leave_begins_with_its_body() {
     let (broker, mut time) = start_driven(|_| {});
     let mut stream = TcpStream::connect(broker.http()).unwrap();
-    let head = "POST /pub?topic=orders HTTP/1.1\r\nHost: test\r\nContent-Length: 3\r\n\
+    let head = "POST /pub?topic=orders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\
                 Expect: 100-continue\r\n\r\n";
     stream.write_all(head.as_bytes()).unwrap();
     let mut answer = [0; 4096];

@@ -37,7 +37,7 @@ impl Broker {
 /// One request with a body of known length.
 pub fn request(address: SocketAddr, method: &str, target: &str, body: &[u8]) -> Answer {
     let head = format!(
-        "{method} {target} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\
+        "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
          Content-Length: {}\r\n\r\n",
         body.len()
     );
