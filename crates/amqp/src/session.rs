@@ -166,6 +166,8 @@ pub struct Session {
     is_stopping: bool,
     /// Either side has said `connection.close-ok`.
     said_goodbye: bool,
+    /// A wrong password came, and the driver has not been told.
+    has_failed_login: bool,
     failure: Option<String>,
 }
 
@@ -388,6 +390,7 @@ impl Session {
             is_released: false,
             is_stopping: false,
             said_goodbye: false,
+            has_failed_login: false,
             failure: None,
         }
     }

@@ -117,6 +117,8 @@ pub struct Session {
     pub(crate) auth_wait: Option<AuthWait>,
     /// The driver has been told of `auth_wait`.
     auth_asked: bool,
+    /// A wrong secret came, and the driver has not been told.
+    has_failed_login: bool,
     /// A publish waits until the disk has taken some of what was accepted before.
     pub(crate) waits_for_room: bool,
     pub(crate) authorized: Option<Authorized>,
@@ -310,6 +312,7 @@ impl Session {
             secret: String::new(),
             auth_wait: None,
             auth_asked: false,
+            has_failed_login: false,
             waits_for_room: false,
             authorized: None,
             next_heartbeat_us: u64::MAX,
@@ -433,8 +436,16 @@ impl Session {
             return;
         };
         if let Err(error) = self.accept_authorizations(wait, authorizations, now) {
+            self.has_failed_login = true;
             self.refuse(error, now);
         }
+    }
+
+    /// Whether an AUTH has failed since this was asked last. The answer to it is not to be sent at
+    /// once: who tries secrets is to have as few tries as possible.
+    #[inline]
+    pub fn take_failed_login(&mut self) -> bool {
+        std::mem::take(&mut self.has_failed_login)
     }
 
     /// Answers with an error, in its turn; if it is fatal, nothing is read after it.

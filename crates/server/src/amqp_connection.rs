@@ -82,6 +82,10 @@ impl Link for AmqpLink {
         session.said_goodbye()
     }
 
+    fn take_failed_login(&self, session: &mut Session) -> bool {
+        session.take_failed_login()
+    }
+
     fn noise<'a>(&self, context: &'a ServerContext) -> &'a Mutex<Repeats> {
         match self.is_tls {
             true => &context.noise.amqp_tls,

@@ -65,6 +65,11 @@ pub(crate) trait Link {
         false
     }
 
+    /// Whether a wrong password has come since this was asked last.
+    fn take_failed_login(&self, _session: &mut Self::Session) -> bool {
+        false
+    }
+
     /// The TLS handshake is over.
     fn handshaken(&mut self, _session: &mut Self::Session, _layers: Option<&Layers>) {}
 
@@ -138,6 +143,8 @@ struct Connection<L: Link> {
     sleep: Option<Pin<Box<Sleep>>>,
     sleep_due_us: u64,
     handshake_since_us: Option<u64>,
+    /// Until when nothing is said, because a wrong password came.
+    silent_until_us: Option<u64>,
     /// When a byte moved last.
     active_us: u64,
     /// When it is looked next whether nothing has moved for too long.
@@ -161,6 +168,7 @@ impl<L: Link> Connection<L> {
         Connection {
             idle_check_us: add(now.us, link.idle_timeout_us()),
             handshake_since_us: io.is_handshaking().then_some(now.us),
+            silent_until_us: None,
             session,
             io,
             link,
@@ -185,6 +193,7 @@ impl<L: Link> Connection<L> {
             .is_some_and(|it| it.as_mut().poll(cx).is_ready())
         {
             self.draining = None;
+            self.silent_until_us = None;
             self.session.drain();
         }
         let mut bytes_left = TURN_BYTES;
@@ -222,12 +231,23 @@ impl<L: Link> Connection<L> {
         cx: &mut Context<'_>,
         now: Now,
     ) -> Result<Progress, Ending> {
+        if let Some(until_us) = self.silent_until_us {
+            if now.us < until_us {
+                return Ok(Progress::None);
+            }
+            self.silent_until_us = None;
+        }
         self.link.poll(&mut self.session, cx, now);
         let wanted_input = self.session.wants_input();
         let read = self.io.read(&mut self.session, scratch, cx, now)?;
         if self.handshake_since_us.is_some() && !self.io.is_handshaking() {
             self.handshake_since_us = None;
             self.link.handshaken(&mut self.session, self.io.layers());
+        }
+        if self.link.take_failed_login(&mut self.session) && self.draining.is_some() {
+            let wait_us = self.context.failed_logins.count(self.peer.ip(), now.us);
+            self.silent_until_us = Some(now.us + wait_us);
+            return Ok(Progress::None);
         }
         let written = self.io.write(&mut self.session, scratch, cx, now)?;
         let mut moved = read.and(written);
@@ -248,6 +268,9 @@ impl<L: Link> Connection<L> {
 
     /// The time at which something has to happen although nothing moves.
     fn due_us(&self) -> u64 {
+        if let Some(until_us) = self.silent_until_us {
+            return until_us;
+        }
         // A session whose output is stuck is not asked for more: its own times do not count then.
         let mut due_us = match self.io.is_flushed() {
             true => self.session.next_due_us(),

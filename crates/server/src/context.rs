@@ -19,6 +19,7 @@ use tokio::sync::watch;
 
 use crate::config::Config;
 use crate::doctor::Practice;
+use crate::failed_logins::FailedLogins;
 use crate::half_received::HalfReceived;
 use crate::health::Health;
 use crate::nsq_auth_http::ClientTls;
@@ -83,6 +84,7 @@ pub struct ServerContext {
     pub started_ms: u64,
     /// Memory for what connections have received in part.
     pub(crate) half_received: Arc<HalfReceived>,
+    pub(crate) failed_logins: FailedLogins,
     pub(crate) health: Health,
     /// What the doctor knows of the clients.
     pub(crate) practice: Practice,

@@ -49,6 +49,7 @@ mod doctor;
 mod doctor_advice;
 mod doctor_groups;
 mod doctor_queues;
+mod failed_logins;
 mod file_limit;
 mod half_received;
 mod half_received_room;

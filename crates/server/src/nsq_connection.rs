@@ -67,6 +67,10 @@ impl Link for NsqLink {
         session.write_timeout_us()
     }
 
+    fn take_failed_login(&self, session: &mut Session) -> bool {
+        session.take_failed_login()
+    }
+
     fn noise<'a>(&self, context: &'a ServerContext) -> &'a Mutex<Repeats> {
         &context.noise.nsq
     }

@@ -20,6 +20,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::config::Config;
 use crate::context::{Addresses, Noise, Sleepers};
+use crate::failed_logins::FailedLogins;
 use crate::half_received::HalfReceived;
 use crate::half_received_room::Bounds;
 use crate::health::Health;
@@ -73,6 +74,7 @@ fn context() -> Arc<ServerContext> {
             address_bytes_max: None,
             timeout_us: 1_000_000,
         }),
+        failed_logins: FailedLogins::default(),
         health: Health::default(),
         practice: crate::doctor::Practice::new(cloverleaf_doctor::Advice::default()),
         sleepers: Sleepers::of(&*clock),

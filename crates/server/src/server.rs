@@ -25,6 +25,7 @@ use crate::config_value::{
 use crate::context::{Addresses, Noise, ServerContext, Sleepers};
 use crate::doctor::{DoctorThread, Observer, Practice};
 use crate::doctor_advice::{self, AdviceFolderError};
+use crate::failed_logins::FailedLogins;
 use crate::file_limit::ConnectionLimits;
 use crate::half_received::HalfReceived;
 use crate::half_received_room::Bounds;
@@ -334,6 +335,7 @@ impl Running {
             addresses,
             started_ms: clock.unix_us() / 1_000,
             half_received: HalfReceived::new(Bounds::of(&config)),
+            failed_logins: FailedLogins::default(),
             health: Health::default(),
             practice: Practice::new(advice),
             sleepers: Sleepers::of(&*clock),

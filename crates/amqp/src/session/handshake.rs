@@ -76,6 +76,13 @@ impl Session {
         self.said_goodbye
     }
 
+    /// Whether a login has failed since this was asked last. The answer to it is not to be sent at
+    /// once: who tries passwords is to have as few tries as possible.
+    #[inline]
+    pub fn take_failed_login(&mut self) -> bool {
+        std::mem::take(&mut self.has_failed_login)
+    }
+
     /// Looks at the first bytes. Returns how many are done with.
     pub(super) fn protocol_header(&mut self, input: &[u8]) -> usize {
         let Some(header) = input.first_chunk::<8>() else {
@@ -258,6 +265,7 @@ impl Session {
     /// The reason is for our log alone.
     fn refuse_login(&mut self, mechanism: &str, refused: &Refused) {
         let failure = format!("{mechanism} login refused: {refused}");
+        self.has_failed_login = true;
         if self.client.authentication_failure_close {
             let text = format!(
                 "Login was refused using authentication mechanism {mechanism}. For details see \

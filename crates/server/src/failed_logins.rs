@@ -1,0 +1,120 @@
+//! How long the answer to a wrong password waits: longer for each that came from an address.
+//!
+//! Only that answer waits. A right password is answered at once wherever it comes from: there may
+//! be many clients behind one address, of which one has a wrong password.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use parking_lot::Mutex;
+
+/// The answer to the first one: nobody who mistypes notices.
+const FIRST_US: u64 = 100_000;
+
+/// No answer waits longer: as long as RabbitMQ lets each wait.
+const LONGEST_US: u64 = 3_000_000;
+
+/// After so long without a wrong password an address has a clean slate.
+const FORGOTTEN_US: u64 = 60_000_000;
+
+/// Most addresses that are remembered; the one that was silent longest is forgotten.
+const ADDRESSES_MAX: usize = 4096;
+
+/// The addresses that wrong passwords came from.
+#[derive(Default)]
+pub(crate) struct FailedLogins {
+    addresses: Mutex<HashMap<IpAddr, Failures>>,
+}
+
+#[derive(Clone, Copy)]
+struct Failures {
+    count: u32,
+    last_us: u64,
+}
+
+impl FailedLogins {
+    /// Counts one, and says for how long its answer waits, in microseconds.
+    pub(crate) fn count(&self, address: IpAddr, now_us: u64) -> u64 {
+        let address = network(address);
+        let mut addresses = self.addresses.lock();
+        if addresses.len() >= ADDRESSES_MAX && !addresses.contains_key(&address) {
+            let longest = addresses
+                .iter()
+                .min_by_key(|(_, failures)| failures.last_us);
+            if let Some((longest, _)) = longest.map(|(address, last)| (*address, *last)) {
+                addresses.remove(&longest);
+            }
+        }
+        let none = Failures {
+            count: 0,
+            last_us: now_us,
+        };
+        let failures = addresses.entry(address).or_insert(none);
+        if now_us.saturating_sub(failures.last_us) >= FORGOTTEN_US {
+            *failures = none;
+        }
+        let wait_us = FIRST_US << failures.count.min(16);
+        failures.count = failures.count.saturating_add(1);
+        failures.last_us = now_us;
+        wait_us.min(LONGEST_US)
+    }
+}
+
+/// Who has one IPv6 address has all of its network of 64 bits.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => {
+            let network = u128::from(address) >> 64 << 64;
+            IpAddr::V6(Ipv6Addr::from(network))
+        }
+        address => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(number: u32) -> IpAddr {
+        IpAddr::from(number.to_be_bytes())
+    }
+
+    #[test]
+    fn each_waits_longer_until_there_was_none_for_a_while() {
+        let failed = FailedLogins::default();
+        let waits = |now_us: u64, count: usize| -> Vec<u64> {
+            let wait = |_| failed.count(address(1), now_us) / 1000;
+            (0..count).map(wait).collect()
+        };
+        assert_eq!(waits(0, 7), [100, 200, 400, 800, 1600, 3000, 3000]);
+        assert_eq!(waits(FORGOTTEN_US - 1, 100), [3000; 100]);
+        assert_eq!(failed.count(address(2), FORGOTTEN_US), FIRST_US);
+        assert_eq!(waits(2 * FORGOTTEN_US - 1, 2), [100, 200]);
+    }
+
+    #[test]
+    fn one_address_has_many_forms() {
+        let failed = FailedLogins::default();
+        let waits = [
+            "10.0.0.1",
+            "::ffff:10.0.0.1",
+            "fd00::1",
+            "fd00::2:3",
+            "fd00:0:0:1::1",
+        ]
+        .map(|it| it.parse().map(|address| failed.count(address, 0) / 1000));
+        assert_eq!(waits, [Ok(100), Ok(200), Ok(100), Ok(200), Ok(100)]);
+    }
+
+    #[test]
+    fn a_bounded_number_of_addresses_is_remembered() {
+        let failed = FailedLogins::default();
+        for number in 0..3 * ADDRESSES_MAX as u32 {
+            failed.count(address(number), u64::from(number));
+        }
+        assert_eq!(failed.addresses.lock().len(), ADDRESSES_MAX);
+        let last = address(3 * ADDRESSES_MAX as u32 - 1);
+        assert_eq!(failed.count(last, 0), 2 * FIRST_US);
+        assert_eq!(failed.count(address(0), 0), FIRST_US);
+    }
+}
