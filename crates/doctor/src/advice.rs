@@ -24,6 +24,9 @@ mod embedded {
     include!(concat!(env!("OUT_DIR"), "/advice_files.rs"));
 }
 
+/// The value of what bounds the messages that a consumer has: how many it may have now is seen.
+const CREDIT: &str = "{credit}";
+
 /// Whether a client sends or receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -61,6 +64,32 @@ pub enum How {
     Or,
 }
 
+/// How a rule was seen, where another change helps than usual.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Picture {
+    /// As the rule is always seen, or most often.
+    #[default]
+    Usual,
+    /// Hoarding: consumers of one client hand their messages to workers that all of them share,
+    /// each with a line of its own.
+    Waves,
+    /// Hoarding: one worker has the messages of all consumers of a client.
+    OneWorker,
+}
+
+impl Picture {
+    /// All of them.
+    pub(crate) const ALL: [Picture; 3] = [Picture::Usual, Picture::Waves, Picture::OneWorker];
+
+    /// Whether it is the usual one.
+    pub(crate) fn is_usual(&self) -> bool {
+        *self == Picture::Usual
+    }
+}
+
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
@@ -80,6 +109,9 @@ pub struct Change {
     pub default: Option<String>,
     /// That is the value to be set: the program has set it otherwise.
     pub is_default: bool,
+    /// What it is at present, where the broker sees that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub now: Option<String>,
     /// The change in words.
     pub say: String,
     /// The same as lines of code, each for one library.
@@ -97,6 +129,9 @@ pub struct RuleAdvice {
     pub rule: Rule,
     /// Whether it is about what the client sends or what it receives.
     pub side: Side,
+    /// How the rule is seen, where that is not as usual.
+    #[serde(default, skip_serializing_if = "Picture::is_usual")]
+    pub picture: Picture,
     /// The changes, of which the first is named first.
     pub changes: Vec<Change>,
     /// Why this library cannot have it.
@@ -209,25 +244,31 @@ impl Advice {
         let sides = [Side::Producer, Side::Consumer];
         let cases = Rule::ALL
             .iter()
-            .flat_map(|rule| sides.map(|side| (*rule, side)));
+            .flat_map(|rule| sides.map(|side| (*rule, side)))
+            .flat_map(|(rule, side)| Picture::ALL.map(|picture| (rule, side, picture)));
         cases
-            .map(|(rule, side)| {
-                let advised = self.of(rule, side, client, &Variables::new(), &None);
+            .map(|(rule, side, picture)| {
+                let none = Variables::new();
+                let advised = self.of((rule, picture), side, client, &none, &None);
                 RuleAdvice {
                     rule,
                     side,
+                    picture,
                     changes: advised.changes,
                     immune: advised.immune,
                 }
             })
-            .filter(|it| !it.changes.is_empty() || it.immune.is_some())
+            .filter(|it| {
+                let is_immune = it.immune.is_some() && it.picture.is_usual();
+                !it.changes.is_empty() || is_immune
+            })
             .collect()
     }
 
-    /// What there is to say about a rule at a client.
+    /// What there is to say about a rule, seen so, at a client.
     pub(crate) fn of(
         &self,
-        rule: Rule,
+        (rule, picture): (Rule, Picture),
         side: Side,
         client: &Client,
         variables: &Variables,
@@ -239,6 +280,7 @@ impl Advice {
             let version = entry.version_of(client);
             let case = Case {
                 rule,
+                picture,
                 side,
                 entry: Some(entry),
                 version: version.as_ref(),
@@ -253,6 +295,7 @@ impl Advice {
         if advised.changes.is_empty() {
             let case = Case {
                 rule,
+                picture,
                 side,
                 entry: None,
                 version: None,
@@ -273,6 +316,7 @@ impl Advice {
 /// A rule at a client, as far as advice is concerned.
 struct Case<'a> {
     rule: Rule,
+    picture: Picture,
     side: Side,
     entry: Option<&'a ClientEntry>,
     version: Option<&'a Version>,
@@ -285,6 +329,7 @@ impl Case<'_> {
 
     fn fits(&self, advice: &Entry) -> bool {
         advice.rule == self.rule
+            && advice.pictures.contains(&self.picture)
             && advice.side.is_none_or(|side| side == self.side)
             && self.is_for(&advice.clients)
             && advice.range().is_none_or(|range| range.has(self.version))
@@ -316,6 +361,10 @@ impl Case<'_> {
             unit: advice.unit.clone(),
             default,
             is_default,
+            now: match &advice.value {
+                Some(value) if value == CREDIT => fill.prefetch(),
+                _ => None,
+            },
             say: fill.fill(&advice.say, value.as_deref()),
             code,
             cost: fill.fill(&advice.cost, value.as_deref()),

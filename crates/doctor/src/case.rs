@@ -331,7 +331,7 @@ mod tests {
     use cloverleaf_telemetry::{Identity, Protocol};
 
     use super::*;
-    use crate::advice::Side;
+    use crate::advice::{Picture, Side};
     use crate::finding::{Confidence, Measure, Prediction};
 
     fn client(port: u16, library: &str) -> Client {
@@ -346,6 +346,7 @@ mod tests {
     fn sign(rule: Rule, gain: f64) -> Sign {
         let measure = Measure::ConnectionMessagesPerSecond;
         Sign {
+            picture: Picture::Usual,
             rule,
             side: Side::Producer,
             confidence: Confidence::High,

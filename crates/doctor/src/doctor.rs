@@ -357,9 +357,13 @@ impl Doctor {
         let mut unseen = sign.unseen.clone();
         let mut confidence = sign.confidence;
         let place = sign.place.clone();
-        let advised = self
-            .advice
-            .of(key.rule, sign.side, &key.client, &sign.variables, &place);
+        let advised = self.advice.of(
+            (key.rule, sign.picture),
+            sign.side,
+            &key.client,
+            &sign.variables,
+            &place,
+        );
         if let Some(why) = advised.immune {
             confidence = Confidence::Medium;
             unseen.push(why);

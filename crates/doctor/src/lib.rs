@@ -41,7 +41,7 @@ mod units;
 mod version;
 mod window;
 
-pub use advice::{Advice, AdviceError, Change, How, Kind, RuleAdvice, Side};
+pub use advice::{Advice, AdviceError, Change, How, Kind, Picture, RuleAdvice, Side};
 pub use client::Client;
 pub use doctor::{Chart, Doctor, Query, Report, RuleCount};
 pub use finding::{Bound, Confidence, Fact, Finding, Measure, Prediction, Severity};

@@ -327,6 +327,8 @@ fn setting_head(change: &Change) -> String {
     let mut head = setting(change);
     if change.is_default {
         head.push_str("   (the default of this version: the program sets it otherwise)");
+    } else if let Some(now) = &change.now {
+        head.push_str(&format!("   (now {now})"));
     } else if let Some(default) = &change.default {
         head.push_str(&format!("   (default in this version: {default})"));
     }

@@ -122,8 +122,13 @@ fn waves_of_a_pool_are_hoarding_as_well() {
     world.run(60);
     let finding = world.only(Rule::Hoarding);
     about(fact(&finding, "concurrency"), 5.0, 1.3);
-    // Five workers on two consumers: with one each, three of them would have nothing to do.
-    assert_eq!(finding.changes[0].value.as_deref(), Some("3"));
+    // With a message less for each consumer, workers would have nothing to do.
+    let [one, prefetch, ..] = &finding.changes[..] else {
+        panic!("{finding:#?}");
+    };
+    assert_eq!(one.value.as_deref(), Some("1"), "{one:#?}");
+    assert_eq!(prefetch.value.as_deref(), Some("100"), "{prefetch:#?}");
+    assert_eq!(prefetch.now.as_deref(), Some("50"), "{prefetch:#?}");
     about(finding.prediction.gain, 2.0, 1.01);
 }
 

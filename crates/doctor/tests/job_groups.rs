@@ -299,3 +299,80 @@ fn a_pool_that_all_consumers_share_is_its_own_limit() {
         world.silent();
     }
 }
+
+/// What is found where two consumers hand the first messages of a group to the same worker.
+fn to_one_worker(who: &Who, credit: u64, groups: Groups) -> Finding {
+    let mut world = World::new();
+    let members = [0, 0].map(|pool| {
+        let probe = world.connect(who);
+        Taker::new(probe, who.rtt_us, credit, pool)
+    });
+    let start_us = world.now_us;
+    let mut takers = Takers::new(members.into(), &[1], Box::new(|_| 2 * S), start_us);
+    takers.protocol = who.protocol;
+    world.add(takers.with_arrivals(groups));
+    stays(&mut world, 200, 200)
+}
+
+/// A group of so many jobs, and one that comes alone, in turns.
+fn in_turns(count: u64, group: u64) -> Groups {
+    let jobs = move |at: u64| if at.is_multiple_of(2) { 1 } else { group };
+    (0..count).map(move |at| (at * 12 * S, jobs(at))).collect()
+}
+
+/// For consumers of all libraries: fewer messages for each of them leave workers idle.
+#[test]
+fn consumers_that_share_workers_are_to_be_one_whatever_their_library() {
+    let amqp = [
+        "aiormq",
+        "Pika Python Client Library",
+        "amqplib",
+        "AMQP 0.9.1 Client",
+        "Bunny",
+        "lapin",
+        "py-amqp",
+        "nobody knows it",
+    ];
+    let amqp = amqp.map(|library| (Protocol::Amqp, library));
+    let nsq = ["pynsq", "go-nsq", "nsqjs", "nobody knows it"];
+    let all = amqp
+        .into_iter()
+        .chain(nsq.map(|library| (Protocol::Nsq, library)));
+    for (protocol, library) in all {
+        let who = Who::new(protocol, library, "1.0");
+        let finding = to_one_worker(&who, 20, in_turns(60, 2));
+        let [one, prefetch, broker, ..] = &finding.changes[..] else {
+            panic!("{library}: {finding:#?}");
+        };
+        assert!(one.setting.starts_with("consumers of the "), "{one:#?}");
+        assert_eq!(one.value.as_deref(), Some("1"));
+        // As many as both have together, and what is said of now is not the library's default.
+        assert_eq!(prefetch.value.as_deref(), Some("40"));
+        assert_eq!(prefetch.now.as_deref(), Some("20"));
+        assert_eq!(broker.value.as_deref(), Some("fill-first"));
+        assert!(broker.say.contains("(now 20)"), "{}", broker.say);
+    }
+}
+
+#[test]
+fn who_may_have_any_number_of_messages_keeps_that() {
+    let finding = to_one_worker(&pika(), u64::MAX, in_turns(60, 2));
+    let prefetch = &finding.changes[1];
+    let said = (prefetch.value.as_deref(), prefetch.now.as_deref());
+    assert_eq!(said, (Some("0"), Some("no limit")));
+}
+
+#[test]
+fn one_worker_that_has_the_messages_of_all_consumers_is_told_from_workers_with_lines() {
+    let groups = || (0..20).map(|at| (at * 12 * S, 4)).collect();
+    for library in ["lapin", "Pika Python Client Library"] {
+        let finding = to_one_worker(&Who::new(Protocol::Amqp, library, "1.0"), 10, groups());
+        let change = &finding.changes[0];
+        let wanted = match library {
+            "lapin" => "for_each_concurrent",
+            _ => "messages that are worked on at once",
+        };
+        assert_eq!(change.setting, wanted);
+        assert!(!change.say.contains("Take no more"), "{}", change.say);
+    }
+}

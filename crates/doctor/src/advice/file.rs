@@ -7,7 +7,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use super::fill::{NAMES, next_name};
-use super::{How, Kind, Side};
+use super::{How, Kind, Picture, Side};
 use crate::version::{Range, Version};
 use crate::{Client, Rule};
 
@@ -64,6 +64,8 @@ pub(super) struct ClientEntry {
 #[serde(deny_unknown_fields)]
 pub(super) struct Entry {
     pub(super) rule: Rule,
+    #[serde(default = "usual")]
+    pub(super) pictures: Vec<Picture>,
     pub(super) setting: String,
     pub(super) kind: Kind,
     #[serde(default)]
@@ -83,6 +85,10 @@ pub(super) struct Entry {
     pub(super) code: BTreeMap<String, String>,
     pub(super) cost: String,
     pub(super) sources: Vec<String>,
+}
+
+fn usual() -> Vec<Picture> {
+    vec![Picture::Usual]
 }
 
 /// What a setting is if nobody sets it.

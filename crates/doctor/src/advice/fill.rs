@@ -7,6 +7,8 @@ pub(super) const NAMES: &[&str] = &[
     "in_flight",
     "messages",
     "credit",
+    "prefetch",
+    "at_once",
     "consumers",
     "linger_ms",
     "batch_bytes",
@@ -28,6 +30,11 @@ pub(super) struct Filled<'a> {
 impl<'a> Filled<'a> {
     pub(super) fn new(variables: &'a Variables, place: Option<&'a (String, String)>) -> Filled<'a> {
         Filled { variables, place }
+    }
+
+    /// How many messages a consumer may have now, if that is seen.
+    pub(super) fn prefetch(&self) -> Option<String> {
+        self.variables.get("prefetch").map(|it| prefetch(*it))
     }
 
     /// A text with its variables filled in; what has no value is written in capitals.
@@ -58,9 +65,18 @@ impl<'a> Filled<'a> {
                 let ms = (value * 1e3).round() / 1e3;
                 format!("{ms}")
             }),
+            "prefetch" => self.prefetch(),
             name => self.variables.get(name).map(|value| format!("{value:.0}")),
         };
         known.unwrap_or_else(|| name.to_uppercase())
+    }
+}
+
+/// A number of messages that a consumer may have; 0 stands for any number.
+fn prefetch(messages: f64) -> String {
+    match messages {
+        0.0 => "no limit".to_owned(),
+        messages => format!("{messages:.0}"),
     }
 }
 

@@ -95,7 +95,13 @@ fn client(library: &str, version: &str, client_id: &str) -> Client {
 fn of(rule: Rule, client: &Client) -> Advised {
     let variables = Variables::from([("in_flight", 10.0)]);
     let place = Some(("orders".to_owned(), "billing".to_owned()));
-    advice().of(rule, Side::Producer, client, &variables, &place)
+    advice().of(
+        (rule, Picture::Usual),
+        Side::Producer,
+        client,
+        &variables,
+        &place,
+    )
 }
 
 #[test]
@@ -327,8 +333,10 @@ fn each_entry_is_the_advice_of_some_finding() {
             let sides = sides
                 .iter()
                 .filter(|_| protocols.contains(&family.protocol));
-            let all = sides.flat_map(|side| {
-                let of = |client| advice.of(rule, *side, client, &Variables::new(), &None);
+            let cases = sides.flat_map(|side| Picture::ALL.map(|picture| (*side, picture)));
+            let all = cases.flat_map(|(side, picture)| {
+                let none = Variables::new();
+                let of = |client| advice.of((rule, picture), side, client, &none, &None);
                 comers.iter().map(of).collect::<Vec<Advised>>()
             });
             all.collect::<Vec<Advised>>()

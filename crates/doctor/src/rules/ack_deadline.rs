@@ -5,7 +5,7 @@
 
 use cloverleaf_telemetry::HistogramSnapshot;
 
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
 use crate::queues::QueueHistory;
 use crate::rules::{GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables};
@@ -142,6 +142,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     }
     variables.insert("credit", 1.0);
     Some(Sign {
+        picture: Picture::Usual,
         rule: Rule::AckDeadline,
         side: Side::Consumer,
         confidence: Confidence::High,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use cloverleaf_telemetry::{Protocol, Snapshot};
 
 use crate::Client;
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Confidence, Fact, Measure, Prediction};
 use crate::rules::given_up::{GaveUp, GivenUps, Way};
 use crate::rules::rounds::RTT_SLACK;
@@ -395,6 +395,7 @@ fn sign(
     window_us: u64,
 ) -> Sign {
     Sign {
+        picture: Picture::Usual,
         rule: Rule::Churn,
         side,
         confidence: Confidence::High,

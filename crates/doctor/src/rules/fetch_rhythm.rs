@@ -3,7 +3,7 @@
 //! A consumer that works on what it fetched before it fetches again has a rhythm, too. What tells
 //! the two apart is what a fetch brings: work on more messages takes longer, a timer does not.
 
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, extremes};
 use crate::units::{messages as messages_of, number, percent, time};
@@ -106,6 +106,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         ),
     ];
     Some(Sign {
+        picture: Picture::Usual,
         rule: Rule::FetchRhythm,
         side: Side::Consumer,
         confidence: Confidence::Medium,

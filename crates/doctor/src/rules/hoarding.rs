@@ -16,7 +16,7 @@
 
 use cloverleaf_telemetry::HistogramSnapshot;
 
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Confidence, Fact, Measure, Prediction};
 use crate::queues::QueueHistory;
 use crate::rules::job_groups::{self, Shown, Waiting};
@@ -152,7 +152,12 @@ impl Crew<'_, '_> {
             evidence,
             prediction,
             work.window.span_us,
-            Variables::from([("credit", 1.0), ("consumers", consumers.len() as f64)]),
+            Picture::Usual,
+            Variables::from([
+                ("credit", 1.0),
+                ("prefetch", prefetch(self.credits_of(worst))),
+                ("consumers", consumers.len() as f64),
+            ]),
         ))
     }
 
@@ -279,20 +284,51 @@ impl Crew<'_, '_> {
                 format!("{} messages were acknowledged", number(jobs)),
             ),
         ];
-        // All its workers together, and not one of them less: then each consumer has its share.
-        let credit = match at_a_time <= AT_A_TIME_MAX {
-            true => 1.0,
-            false => (at_a_time / consumers as f64).ceil().max(1.0),
+        let members = self.members.iter().map(|(patient, _)| *patient);
+        let credits: Vec<u64> = members.flat_map(|it| self.credits_of(it)).collect();
+        // One consumer then has all that they have together now; no limit stays none.
+        let together = match credits.contains(&u64::MAX) {
+            true => 0.0,
+            false => waiting.held_max.max(credits.iter().sum::<u64>() as f64),
         };
-        let cause = "The client's consumers take messages from each other that then wait for one \
-                     worker, while its other workers have nothing to do.";
+        // Of workers with a line each, one has as many messages as there are consumers; more are
+        // all that came at once.
+        let (client, _) = self.members.first()?;
+        let is_one = at_a_time <= AT_A_TIME_MAX
+            && waves > consumers as f64
+            && !job_groups::shares_workers(client.client());
+        let (picture, cause) = match is_one {
+            true => (
+                Picture::OneWorker,
+                "One worker has the messages of all the client's consumers, and works on them one \
+                 after the other.",
+            ),
+            false => (
+                Picture::Waves,
+                "The client's consumers take messages from each other that then wait for one \
+                 worker, while its other workers have nothing to do.",
+            ),
+        };
         Some(self.sign(
             cause,
             evidence,
             prediction,
             waiting.span_us,
-            Variables::from([("credit", credit), ("consumers", consumers as f64)]),
+            picture,
+            Variables::from([
+                ("credit", together),
+                ("prefetch", prefetch(credits)),
+                ("at_once", waiting.held_max.ceil()),
+                ("consumers", consumers as f64),
+            ]),
         ))
+    }
+
+    /// How many messages each consumer of a member may have.
+    fn credits_of(&self, member: &Patient<'_>) -> Vec<u64> {
+        let consumers = self.queue.queue.consumers.iter();
+        let of_member = consumers.filter(|it| it.connection == member.connection);
+        of_member.map(|it| it.credit).collect()
     }
 
     fn sign(
@@ -301,9 +337,11 @@ impl Crew<'_, '_> {
         evidence: Vec<Fact>,
         prediction: Prediction,
         window_us: u64,
+        picture: Picture,
         variables: Variables,
     ) -> Sign {
         Sign {
+            picture,
             rule: Rule::Hoarding,
             side: Side::Consumer,
             confidence: Confidence::Medium,
@@ -320,6 +358,12 @@ impl Crew<'_, '_> {
             place: Some(self.queue.place()),
         }
     }
+}
+
+/// The most that one of these consumers may have; 0: any number.
+fn prefetch(credits: impl IntoIterator<Item = u64>) -> f64 {
+    let most = credits.into_iter().max().unwrap_or_default();
+    if most == u64::MAX { 0.0 } else { most as f64 }
 }
 
 /// What consumers did in the shortest window that has enough jobs.

@@ -5,7 +5,7 @@
 //! as the timer takes, its records are as old, too. It is told by its clock: see
 //! [`Rounds::is_waiting`].
 
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Confidence, Fact};
 use crate::rules::rounds::{RTT_SLACK, Rounds};
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
@@ -97,6 +97,7 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         ),
     ];
     Some(Sign {
+        picture: Picture::Usual,
         rule: Rule::Linger,
         side: Side::Producer,
         confidence: Confidence::Medium,

@@ -16,7 +16,7 @@
 
 use cloverleaf_telemetry::Protocol;
 
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Prediction};
 use crate::rules::given_up::{GaveUp, Way};
 use crate::rules::{GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables};
@@ -208,6 +208,7 @@ impl LinkQueue {
             fact,
         ];
         Some(Sign {
+            picture: Picture::Usual,
             rule: Rule::TooManyInFlight,
             side: Side::Producer,
             confidence: Confidence::Medium,

@@ -29,7 +29,7 @@ use cloverleaf_telemetry::{Counters, Gauges, Protocol};
 use serde::{Deserialize, Serialize};
 
 use crate::Client;
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Confidence, Fact, Prediction};
 use crate::queues::QueueHistory;
 use crate::window::{History, Window};
@@ -141,6 +141,7 @@ pub(crate) type Variables = BTreeMap<&'static str, f64>;
 #[derive(Debug, Clone)]
 pub(crate) struct Sign {
     pub(crate) rule: Rule,
+    pub(crate) picture: Picture,
     pub(crate) side: Side,
     pub(crate) confidence: Confidence,
     pub(crate) cause: String,

@@ -11,7 +11,7 @@
 
 use cloverleaf_telemetry::HistogramSnapshot;
 
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
 use crate::rules::rounds::{self, Rounds};
 use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables, WAIT_US_MIN};
@@ -102,6 +102,7 @@ pub(crate) fn see_produce(
         ),
     ];
     Some(Sign {
+        picture: Picture::Usual,
         rule: Rule::Nagle,
         side: Side::Producer,
         confidence: Confidence::High,
@@ -228,6 +229,7 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
         unseen.push("whether messages after a pause are less work than the others".to_owned());
     }
     Some(Sign {
+        picture: Picture::Usual,
         rule: Rule::Nagle,
         side: Side::Consumer,
         confidence: Confidence::Medium,

@@ -17,7 +17,7 @@
 
 use cloverleaf_telemetry::Protocol;
 
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
 use crate::rules::nagle;
 use crate::rules::rounds::Rounds;
@@ -174,6 +174,7 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
         ),
     ];
     Some(Sign {
+        picture: Picture::Usual,
         rule: Rule::NoCompression,
         side: Side::Producer,
         confidence: Confidence::Medium,

@@ -6,7 +6,7 @@
 //! records grow old in the client before they are sent, while the connection carries a few
 //! requests per round trip.
 
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
 use crate::rules::rounds::Rounds;
 use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN, extremes};
@@ -206,6 +206,7 @@ impl Case {
         let text = format!("a round trip takes {}", time(rtt_us));
         self.evidence.push(Fact::new("rtt_us", rtt_us, text));
         Some(Sign {
+            picture: Picture::Usual,
             rule: Rule::OneConnection,
             side: Side::Producer,
             confidence: Confidence::Medium,

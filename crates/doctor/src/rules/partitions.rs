@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Confidence, Fact, Measure, Prediction};
 use crate::observation::Partition;
 use crate::queues::QueueHistory;
@@ -199,6 +199,7 @@ fn sign(
     variables: Variables,
 ) -> Sign {
     Sign {
+        picture: Picture::Usual,
         rule: Rule::Partitions,
         side: Side::Consumer,
         confidence: Confidence::High,

@@ -3,7 +3,7 @@
 
 use cloverleaf_telemetry::Protocol;
 
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
 use crate::rules::rounds::Rounds;
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
@@ -139,6 +139,7 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         _ => Confidence::Medium,
     };
     Some(Sign {
+        picture: Picture::Usual,
         rule: Rule::SyncProduce,
         side: Side::Producer,
         confidence,

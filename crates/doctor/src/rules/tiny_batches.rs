@@ -3,7 +3,7 @@
 
 use cloverleaf_telemetry::Protocol;
 
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Confidence, Fact, Prediction};
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables};
 use crate::units::{bytes, counted, number};
@@ -97,6 +97,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         ),
     ];
     Some(Sign {
+        picture: Picture::Usual,
         rule: Rule::TinyBatches,
         side: Side::Producer,
         confidence: Confidence::Medium,

@@ -15,7 +15,7 @@
 use cloverleaf_telemetry::Protocol;
 
 use crate::Client;
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Confidence, Fact, Prediction};
 use crate::rules::given_up::GaveUp;
 use crate::rules::{
@@ -133,6 +133,7 @@ fn see_in_broker(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
         ),
     ];
     Some(Sign {
+        picture: Picture::Usual,
         rule: Rule::TooManyInFlight,
         side: Side::Producer,
         confidence: Confidence::Medium,
@@ -250,6 +251,7 @@ fn sign_of_ages(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
         ),
     ];
     Some(Sign {
+        picture: Picture::Usual,
         rule: Rule::TooManyInFlight,
         side: Side::Producer,
         confidence: Confidence::Medium,

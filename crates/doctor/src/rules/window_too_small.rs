@@ -4,7 +4,7 @@
 //! A consumer that works on what it has for longer than the round trip takes is its own limit:
 //! whether more messages at a time would help it, only it knows.
 
-use crate::advice::Side;
+use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
 use crate::rules::nagle::window_share;
 use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
@@ -97,6 +97,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         ),
     ];
     Some(Sign {
+        picture: Picture::Usual,
         rule: Rule::WindowTooSmall,
         side: Side::Consumer,
         confidence: Confidence::High,
@@ -111,7 +112,10 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
             "how fast the client is when it need not wait; what it then lacks is said again"
                 .to_owned(),
         ],
-        variables: Variables::from([("credit", (wanted / consumers).ceil())]),
+        variables: Variables::from([
+            ("credit", (wanted / consumers).ceil()),
+            ("prefetch", (credit / consumers).ceil()),
+        ]),
         place: patient.place(),
     })
 }

@@ -26,6 +26,68 @@ def sync_produce():
 
 
 @kit.story
+def waves():
+    """Two consumers that give a group's messages to the same of ten workers, one after the other. It
+    takes a minute. PREFETCH, CONSUMERS and DISPATCH are for what cures it, GROUP for larger ones."""
+    prefetch, consumers = (int(os.environ.get(*it)) for it in (("PREFETCH", "20"), ("CONSUMERS", "2")))
+    group = int(os.environ.get("GROUP", "2"))
+    arguments = {"x-cloverleaf-dispatch": os.environ.get("DISPATCH", "least-loaded")}
+
+    async def work(line, done):
+        while True:
+            message = await line.get()
+            await asyncio.sleep(1)
+            await message.ack()
+            done.put_nowait(message)
+
+    async def consume(connection, lines):
+        """Returns its next worker, which is the first one when a group begins."""
+        channel, following = await connection.channel(), [0]
+        await channel.set_qos(prefetch_count=prefetch)
+        queue = await channel.declare_queue("waves-aio-pika", arguments=arguments)
+
+        async def take(message):
+            lines[following[0] % len(lines)].put_nowait(message)
+            following[0] += 1
+
+        await queue.consume(take)
+        return following
+
+    async def run():
+        time, done = kit.Time(), asyncio.Queue()
+        lines = [asyncio.Queue() for _ in range(10)]
+        workers = [asyncio.create_task(work(line, done)) for line in lines]
+        took = []
+        properties = {"connection_name": "waves"}
+        connections = [
+            await aio_pika.connect_robust(URL, client_properties=properties)
+            for _ in range(consumers)
+        ]
+        nexts = [await consume(connection, lines) for connection in connections]
+        async with await aio_pika.connect_robust(URL) as feeder:
+            exchange = (await feeder.channel()).default_exchange
+            while not time.is_over():
+                for count in 1, group:
+                    for following in nexts:
+                        following[0] = 0
+                    begun = asyncio.get_running_loop().time()
+                    sends = [exchange.publish(MESSAGE, "waves-aio-pika") for _ in range(count)]
+                    await asyncio.gather(*sends)
+                    for _ in range(count):
+                        await done.get()
+                    took.append(asyncio.get_running_loop().time() - begun)
+                    await asyncio.sleep(1.5)
+        of_groups = took[1::2]
+        print(f"{group} jobs of 1 s take {sum(of_groups) / len(of_groups):.2f} s")
+        for worker in workers:
+            worker.cancel()
+        for connection in connections:
+            await connection.close()
+
+    asyncio.run(run())
+
+
+@kit.story
 def good():
     async def publish(time, channel):
         sent = []
