@@ -302,6 +302,7 @@ mod tests {
             unix_us: 1,
             watched_us,
             connections: 3,
+            connections_opened: 3,
             findings: Vec::new(),
             more: 0,
         }

@@ -47,6 +47,9 @@ pub struct Report {
     pub watched_us: u64,
     /// Connections that it sees.
     pub connections: u64,
+    /// Connections that there were since the broker was started, these included.
+    #[serde(default)]
+    pub connections_opened: u64,
     /// The findings: active ones first, of these the ones that cost most.
     pub findings: Vec<Finding>,
     /// How many more there are.
@@ -134,6 +137,7 @@ pub struct Doctor {
     seen_unix_us: u64,
     step_us: u64,
     connections: u64,
+    connections_opened: u64,
     histories: HashMap<u64, History>,
     names: Names,
     queues: Queues,
@@ -152,6 +156,7 @@ impl Doctor {
             seen_unix_us: 0,
             step_us: 0,
             connections: 0,
+            connections_opened: 0,
             histories: HashMap::new(),
             names: Names::default(),
             queues: Queues::default(),
@@ -182,6 +187,8 @@ impl Doctor {
         self.seen_us = now_us;
         self.seen_unix_us = observation.unix_us;
         self.connections = observation.snapshot.connections.len() as u64;
+        let totals = observation.snapshot.totals.iter();
+        self.connections_opened = totals.map(|it| it.connections_opened).sum();
         self.queues.look(&observation.queues, now_us);
         let way = |id| self.histories.get(&id).map(History::way);
         self.closed
@@ -328,6 +335,7 @@ impl Doctor {
             unix_us: self.seen_unix_us,
             watched_us: self.seen_us - self.since_us.unwrap_or(self.seen_us),
             connections: self.connections,
+            connections_opened: self.connections_opened,
             findings,
             more,
         }

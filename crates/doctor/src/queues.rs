@@ -33,6 +33,8 @@ struct Look {
     waits: bool,
     /// A consumer has nothing and would take something, while another one has several.
     idles: bool,
+    /// The connection of the consumer that has most messages, and how many they are.
+    most: (u64, u64),
 }
 
 /// What partitions were at a time.
@@ -63,9 +65,13 @@ impl QueueHistory {
     fn look(&mut self, seen: &Queue, with_partitions: bool, taken_us: u64) {
         let mut has_several = false;
         let mut has_none = false;
+        let mut most = (0, 0);
         for consumer in &seen.consumers {
             has_several |= consumer.in_flight >= 2;
             has_none |= consumer.in_flight == 0 && consumer.credit > 0;
+            if consumer.in_flight > most.1 {
+                most = (consumer.connection, consumer.in_flight);
+            }
         }
         if self.looks.len() == LOOKS_MAX {
             self.looks.pop_front();
@@ -74,6 +80,7 @@ impl QueueHistory {
             taken_us,
             waits: seen.backlog > 0,
             idles: has_several && has_none,
+            most,
         });
         let oldest_us = taken_us.saturating_sub(LOOK_AGE_US_MAX);
         self.looks.retain(|look| look.taken_us >= oldest_us);
@@ -105,6 +112,15 @@ impl QueueHistory {
     /// Share of the looks at which a consumer had nothing and another one several.
     pub(crate) fn idling_share(&self) -> f64 {
         self.share(|look| look.idles)
+    }
+
+    /// How many messages the consumer of this connection had on the mean, in the looks at which it
+    /// had most of all.
+    pub(crate) fn held_by(&self, connection: u64) -> Option<f64> {
+        let looks = self.looks.iter().filter(|look| look.most.0 == connection);
+        let held: Vec<u64> = looks.map(|look| look.most.1).collect();
+        let sum: u64 = held.iter().sum();
+        (!held.is_empty()).then(|| sum as f64 / held.len() as f64)
     }
 
     fn share(&self, is: impl Fn(&Look) -> bool) -> f64 {

@@ -5,7 +5,7 @@ mod short;
 use crate::advice::{Change, How};
 use crate::client::{harmless, printable};
 use crate::finding::{Bound, Finding, Measure, Severity};
-use crate::units::{number, time, times};
+use crate::units::{counted, number, time, times};
 use crate::{Confidence, Report, Rule};
 
 /// Columns of the words on the left.
@@ -55,12 +55,17 @@ pub fn findings_text(report: &Report, width: usize, with_colours: bool, detail: 
         with_colours,
     };
     let watched = time(report.watched_us as f64);
-    let connections = match report.connections {
-        1 => "1 connection".to_owned(),
-        count => format!("{} connections", number(count as f64)),
+    let connections = counted(report.connections as f64, "connection", "connections");
+    // A program that has ended has closed them.
+    let connections = match report.connections_opened {
+        opened if opened > report.connections => {
+            let opened = number(opened as f64);
+            format!("{connections} now, {opened} since the start;")
+        }
+        _ => format!("{connections},"),
     };
     if report.findings.is_empty() {
-        let text = format!("No findings: {connections}, watched for {watched}.");
+        let text = format!("No findings: {connections} watched for {watched}.");
         page.plain(&text);
         return page.text;
     }
@@ -77,7 +82,7 @@ pub fn findings_text(report: &Report, width: usize, with_colours: bool, detail: 
         0 => String::new(),
         more => format!(", {more} of them not shown"),
     };
-    let text = format!("{count} {noun}{more}; {connections}, watched for {watched}.");
+    let text = format!("{count} {noun}{more}; {connections} watched for {watched}.");
     page.plain(&text);
     if let Detail::Short { more } = detail {
         let first = report.findings.first().map(|finding| finding.rule);

@@ -96,13 +96,15 @@ impl Crew<'_, '_> {
         let work = Work::of(&[(worst, 1)], JOBS_MIN)?;
         let counters = &work.window.flow.counters;
         let in_order = counters.acks_in_order as f64 / counters.acks.max(1) as f64;
-        let (latencies, held) = (&work.latencies, work.held());
+        // Those that are done with waited less than those that it still has.
+        let held = self.queue.held_by(worst.connection).unwrap_or_default();
+        let (latencies, held) = (&work.latencies, held.max(work.held()));
         // One by one: of what came together the last had to wait for all the others. So each
         // waits longer than the one before, in the end as much longer as time passes.
         let low_us = latencies.quantile(0.1) as f64;
         let high_us = latencies.quantile(0.9) as f64;
         let is_serial = low_us < 0.6 * high_us || high_us - low_us > 0.6 * work.busy_us;
-        if idle < 1.0 || in_order < IN_ORDER_MIN || held < 2.0 || !is_serial {
+        if idle < 1.0 || in_order < IN_ORDER_MIN || work.held() < 2.0 || !is_serial {
             return None;
         }
         let spacing_us = work.busy_us / work.acks.max(1.0);
@@ -125,7 +127,7 @@ impl Crew<'_, '_> {
             Fact::new(
                 "held",
                 held,
-                format!("the consumer has {} at a time on the mean", messages(held)),
+                format!("the consumer holds {} on the mean", messages(held)),
             ),
             Fact::new(
                 "ack_gap_us",

@@ -65,6 +65,7 @@ fn alone(finding: &Finding, page: &Page) -> String {
         unix_us: finding.last_seen_unix_us,
         watched_us: 0,
         connections: 1,
+        connections_opened: 1,
         findings: vec![finding.clone()],
         more: 0,
     };
