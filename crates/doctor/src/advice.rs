@@ -78,11 +78,18 @@ pub enum Picture {
     Waves,
     /// Hoarding: one worker has the messages of all consumers of a client.
     OneWorker,
+    /// One-connection: one request is in flight, and each is a full batch.
+    FullBatch,
 }
 
 impl Picture {
     /// All of them.
-    pub(crate) const ALL: [Picture; 3] = [Picture::Usual, Picture::Waves, Picture::OneWorker];
+    pub(crate) const ALL: [Picture; 4] = [
+        Picture::Usual,
+        Picture::Waves,
+        Picture::OneWorker,
+        Picture::FullBatch,
+    ];
 
     /// Whether it is the usual one.
     pub(crate) fn is_usual(&self) -> bool {

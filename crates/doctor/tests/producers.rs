@@ -575,6 +575,7 @@ mod healthy {
         one.messages = 2;
         one.think_us = jitter(2 * MS);
         one.record_clock_us = Some(6 * MS as i64);
+        one.span_us = 5 * MS;
         world.add(one);
         world.run(60);
         world.silent();

@@ -381,6 +381,7 @@ impl Session {
                 first_us,
                 now.us,
             );
+            self.probe.batches(totals.batches, totals.spans_ms * 1000);
             (tally.produces, tally.silent) = (0, 0);
         }
         self.probe.requests(others, 0, 0, first_us, now.us);

@@ -319,6 +319,7 @@ fn telemetry_counts_requests_messages_and_answers() {
     let ages = &seen.histograms.record_age_us;
     assert_eq!((ages.count(), counters.records_ahead), (3, 0));
     assert!(ages.max() < 1_000_000, "{}", ages.max());
+    assert_eq!((counters.batches_in, counters.batch_spans_us), (3, 0));
     // Those that want an answer, but for the one that came while another was being served.
     assert_eq!(seen.histograms.service_us.count(), 3);
     assert_eq!(seen.gauges.requests_in_flight, 0);

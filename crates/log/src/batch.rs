@@ -249,6 +249,14 @@ impl Batch {
         i64::from_be_bytes(field(&self.bytes, 27))
     }
 
+    /// From that time to the latest of all records, in milliseconds; 0 if that is earlier.
+    pub fn span_ms(&self) -> u64 {
+        let span_ms = self
+            .max_timestamp_ms
+            .saturating_sub(self.base_timestamp_ms());
+        u64::try_from(span_ms).unwrap_or_default()
+    }
+
     /// Attribute bits; see the module's layout.
     pub fn attributes(&self) -> u16 {
         u16::from_be_bytes(field(&self.bytes, 21))

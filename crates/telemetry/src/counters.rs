@@ -120,6 +120,10 @@ counters! {
     requests_silent,
     /// Publishing requests whose first record bears a time later than the broker's.
     records_ahead,
+    /// Record batches published.
+    batches_in,
+    /// Microseconds from the time that the first record of each batch bears to that of its last.
+    batch_spans_us,
     /// Requests that came behind an answer and after another such request.
     rounds,
     /// Microseconds from each of these requests to the next.

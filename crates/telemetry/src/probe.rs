@@ -235,6 +235,16 @@ impl Recorder {
         }
     }
 
+    /// So many batches of records came; their first and last records bear times that are so far
+    /// apart, all together.
+    #[inline]
+    pub fn batches(&self, count: u64, spans_us: u64) {
+        if ENABLED {
+            self.counters.batches_in.add(count);
+            self.counters.batch_spans_us.add(spans_us);
+        }
+    }
+
     /// Some of the published bytes were compressed, to see how well that goes.
     pub fn sampled(&self, bytes: u64, compressed: u64) {
         if ENABLED {

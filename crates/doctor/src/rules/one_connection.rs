@@ -1,13 +1,16 @@
 //! one-connection: the requests in flight on a connection are at their limit, and so its rate is
 //! that limit for each round trip, whatever the program could send.
 //!
-//! The broker cannot see how many requests are on the network. It sees one of two things: requests
+//! The broker cannot see how many requests are on the network. It sees one of three: requests
 //! come in bunches of always the same number, a round trip after the answers to the last bunch; or
 //! records grow old in the client before they are sent, while the connection carries a few
-//! requests per round trip.
+//! requests per round trip; or the limit is one request, and each is a full batch (`full_batch`).
+
+use cloverleaf_telemetry::HistogramSnapshot;
 
 use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
+use crate::rules::full_batch;
 use crate::rules::rounds::Rounds;
 use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN, extremes};
 use crate::units::{number, time};
@@ -45,6 +48,7 @@ const FACTOR: f64 = 4.0;
 pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign> {
     rounds
         .and_then(|rounds| see_bunches(patient, rounds))
+        .or_else(|| rounds.and_then(|rounds| full_batch::see(patient, rounds)))
         .or_else(|| see_old_records(patient))
 }
 
@@ -108,6 +112,12 @@ fn is_steady(patient: &Patient<'_>) -> bool {
         && extremes(rates).is_some_and(|(least, most)| most <= BUNCH_SPREAD_MAX * least)
 }
 
+/// Whether requests have as many messages as they may.
+pub(super) fn are_full(sizes: &HistogramSnapshot) -> bool {
+    sizes.mean() >= FULL_MESSAGES_MIN
+        && sizes.quantile(0.9) as f64 <= FULL_SPREAD_MAX * sizes.quantile(0.1) as f64
+}
+
 fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
     let flow = &patient.short.flow;
     let (ages, publishes) = (&flow.histograms.record_age_us, flow.counters.publishes);
@@ -124,9 +134,7 @@ fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
         // longer and less long.
         && ages.quantile(0.95) as f64 >= AGE_SPREAD_MIN * ages.quantile(0.05) as f64
         && ages.quantile(0.5) < 120_000_000;
-    let sizes = &flow.histograms.request_messages;
-    let is_full = sizes.mean() >= FULL_MESSAGES_MIN
-        && sizes.quantile(0.9) as f64 <= FULL_SPREAD_MAX * sizes.quantile(0.1) as f64;
+    let is_full = are_full(&flow.histograms.request_messages);
     // What takes most of the time to come in, the network's bandwidth limits.
     let receives = &flow.histograms.request_receive_us;
     let receiving_us = receives.mean() * receives.count() as f64;

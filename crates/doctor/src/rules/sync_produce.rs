@@ -7,7 +7,7 @@ use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
 use crate::rules::rounds::Rounds;
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
-use crate::units::{number, percent, time};
+use crate::units::{bytes, number, percent, time};
 
 /// How many requests in flight are advised at most: enough for ten times the rate, few enough
 /// that nobody has to think about memory and time-outs.
@@ -24,6 +24,9 @@ const CLOCK_AGE_US_MIN: f64 = 2_000_000.0;
 
 /// Times of records are whole milliseconds.
 const AGE_SLACK_US: f64 = 2_000.0;
+
+/// What a batch takes at most, if nobody sets it, in the libraries that have one request in flight.
+const BATCH_BYTES_USUAL: f64 = 16_384.0;
 
 /// More messages per request than this are a batch.
 const ONE_MESSAGE_MAX: f64 = 1.2;
@@ -70,8 +73,13 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         after = number(after),
     );
     // A library that need not wait puts messages together, where the protocol can: then there is
-    // less to be done for each of them.
+    // less to be done for each of them. But one that has a single request in flight sends no more
+    // in a round than its batches take.
+    let counters = &patient.short.flow.counters;
+    let request_bytes = counters.published_bytes as f64 / counters.publishes as f64;
+    let together_bytes = in_flight * request_bytes;
     let bound = match patient.protocol {
+        Protocol::Kafka if together_bytes > BATCH_BYTES_USUAL => Bound::AtMost,
         Protocol::Kafka | Protocol::Nsq | Protocol::Http => Bound::AtLeast,
         _ => Bound::Exact,
     };
@@ -117,6 +125,14 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
             "whether its library collects messages first: its clock is ahead of the broker's"
                 .to_owned(),
         );
+    }
+    if bound == Bound::AtMost {
+        unseen.push(format!(
+            "whether its library has several requests in flight, or a batch that takes the {} of \
+             {} requests",
+            bytes(together_bytes),
+            number(in_flight)
+        ));
     }
     if is_older {
         unseen.push(

@@ -42,6 +42,8 @@ pub struct Producer {
     pub bytes: u64,
     /// Whether its records bear their times, and how wrong its clock is.
     pub record_clock_us: Option<i64>,
+    /// How far apart the times of a batch's first and last record are.
+    pub span_us: u64,
     /// It wants no answers.
     pub is_silent: bool,
     number: u64,
@@ -80,6 +82,7 @@ impl Producer {
             sizes: None,
             bytes: 200,
             record_clock_us: None,
+            span_us: 0,
             is_silent: false,
             number: 0,
             last_sent_us: start_us,
@@ -138,6 +141,7 @@ impl Producer {
                 }
                 if self.record_clock_us.is_some() {
                     self.probe.record_age(age_us);
+                    self.probe.batches(1, self.span_us);
                 }
             }
             Event::Answer if self.is_silent => {}

@@ -36,6 +36,9 @@ use crate::wire::{Malformed, Reader};
 use answer::{PartitionAnswer, Stored};
 use batch::Records;
 
+/// No library collects for longer; clients may write what they like.
+const SPAN_MS_MAX: u64 = 3_600_000;
+
 /// What came of a request beside its answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Totals {
@@ -43,6 +46,9 @@ pub(crate) struct Totals {
     pub(crate) bytes: u64,
     /// The time that the first record of the first batch bears.
     pub(crate) first_record_ms: Option<i64>,
+    pub(crate) batches: u64,
+    /// From the time of each batch's first record to that of its last, all together.
+    pub(crate) spans_ms: u64,
     /// Look-ups and appends, for the cost.
     pub(crate) calls: usize,
     /// Where the messages went.
@@ -54,6 +60,8 @@ impl Totals {
     pub(crate) fn merge(&mut self, next: &Totals) {
         self.messages += next.messages;
         self.bytes += next.bytes;
+        self.batches += next.batches;
+        self.spans_ms += next.spans_ms;
         self.topics.merge(&next.topics);
         self.first_record_ms = self.first_record_ms.or(next.first_record_ms);
     }
@@ -304,6 +312,8 @@ impl Sent<'_> {
         totals
             .first_record_ms
             .get_or_insert(batch.base_timestamp_ms());
+        totals.batches += 1;
+        totals.spans_ms += batch.span_ms().min(SPAN_MS_MAX);
         totals.calls += 1;
         let published = topic
             .publish_to(partition, batch, acks.durability())

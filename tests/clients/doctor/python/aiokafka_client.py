@@ -23,6 +23,38 @@ def sync_produce():
 
 
 @kit.story
+def full_batch():
+    """As fast as it can, with the library's batches of 16 KiB."""
+
+    async def run():
+        time, producer = kit.Time(), AIOKafkaProducer(bootstrap_servers=BROKER)
+        await producer.start()
+        while not time.is_over():
+            await producer.send("full-batch-aiokafka", b"v" * 200)
+        await producer.stop()
+
+    asyncio.run(run())
+
+
+@kit.story
+def collects():
+    """A message each 2 ms, by the clock: what comes within a round trip goes together."""
+
+    async def run():
+        time = kit.Time()
+        producer = AIOKafkaProducer(bootstrap_servers=BROKER, client_id="aiokafka-collects")
+        await producer.start()
+        due = asyncio.get_running_loop().time()
+        while not time.is_over():
+            await producer.send("collects-aiokafka", b"v" * 200)
+            due += 0.002
+            await asyncio.sleep(max(0, due - asyncio.get_running_loop().time()))
+        await producer.stop()
+
+    asyncio.run(run())
+
+
+@kit.story
 def good():
     async def produce(time):
         producer = AIOKafkaProducer(bootstrap_servers=BROKER, client_id="aiokafka-good")

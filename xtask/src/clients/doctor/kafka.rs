@@ -5,7 +5,7 @@ use super::patients::{Expected, Patient, Program, Value};
 pub(super) const CONFLUENT: Program = Program::KafkaPython("confluent.py");
 const OLD_CONFLUENT: Program = Program::OldLibrdkafka("confluent.py");
 pub(super) const KAFKA_PYTHON: Program = Program::KafkaPython("kafka_python.py");
-const AIOKAFKA: Program = Program::KafkaPython("aiokafka_client.py");
+pub(super) const AIOKAFKA: Program = Program::KafkaPython("aiokafka_client.py");
 pub(super) const KAFKAJS: Program = Program::KafkaNode("kafkajs_client.js");
 pub(super) const FRANZ_GO: Program = Program::Go("franzgo");
 const KAFKA_GO: Program = Program::Go("kafkago");
@@ -104,6 +104,15 @@ pub(super) const KAFKA: &[Patient] = &[
             "send() instead of send_and_wait()",
         )
         .code("asyncio.gather"),
+    )
+    .named("aiokafka-producer-1"),
+    Patient::ill(
+        "aiokafka fills its batches",
+        AIOKAFKA,
+        "full-batch",
+        Expected::new("one-connection", "aiokafka", "max_batch_size")
+            .value(Value::Is("262144"))
+            .code("AIOKafkaProducer(max_batch_size=262144"),
     )
     .named("aiokafka-producer-1"),
     Patient::well("aiokafka", AIOKAFKA).named("aiokafka-good"),

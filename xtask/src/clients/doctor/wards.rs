@@ -1,7 +1,8 @@
 //! All patients, in wards: those of a ward are as far from their broker.
 
 use super::kafka::{
-    CONFLUENT, FRANZ_GO, KAFKA, KAFKA_PYTHON, KAFKAJS, LIBRDKAFKA, LINGER_BY_DEFAULT, SEED_001,
+    AIOKAFKA, CONFLUENT, FRANZ_GO, KAFKA, KAFKA_PYTHON, KAFKAJS, LIBRDKAFKA, LINGER_BY_DEFAULT,
+    SEED_001,
 };
 use super::patients::{Patient, Program};
 use super::queues::{AMQP, AMQPLIB, GO_NSQ, HTTP, NARROW, NSQ, NSQJS, PIKA};
@@ -65,6 +66,9 @@ pub(super) const WARDS: &[Ward] = &[
 const HEALTHY: &[Patient] = &[
     Patient::well("confluent-kafka over TLS", CONFLUENT).playing("good-tls"),
     Patient::well("kafka-python", KAFKA_PYTHON),
+    Patient::well("aiokafka that collects", AIOKAFKA)
+        .playing("collects")
+        .named("aiokafka-collects"),
     Patient::well("KafkaJS", KAFKAJS),
     Patient::well("franz-go in bursts", FRANZ_GO).playing("bursts"),
     Patient::well("Java for Kafka", Program::JavaKafka),

@@ -1,0 +1,143 @@
+//! one-connection, where the limit is one request: its library has one in flight, each is a full
+//! batch, and the program waits until the next one is on its way.
+//!
+//! ```text
+//! program  puts a batch │ waits for room ────────────────│ puts the next one │ waits
+//! library               │ that batch waits for the answer to the one before │ sends it
+//! broker                                       ◄── way ──┤ records are a whole round old
+//! ```
+//!
+//! A library that collects what a steady program makes meanwhile looks much the same, with as many
+//! messages in each request and first records as old: but those of a request were made all along
+//! the round. Where the program waits for room they were made at once, so the times of a batch's
+//! first and last record are close.
+
+use crate::advice::{Picture, Side};
+use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
+use crate::rules::one_connection::are_full;
+use crate::rules::rounds::Rounds;
+use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
+use crate::units::{bytes, messages, number, time};
+
+/// Times of a batch's first and last record are apart by this share of a round at most.
+const SPAN_SHARE_MAX: f64 = 0.25;
+
+/// So many rounds old, beyond what the way takes, are the youngest tenth of the first records at
+/// least; and half of them at most: older ones bear times of their own, or are resent.
+const AGE_ROUNDS: (f64, f64) = (0.5, 3.0);
+
+/// Beside a round trip at most half of the requests take more than this share of it: what they wait
+/// for is the answer.
+const THINK_SHARE_MAX: f64 = 0.35;
+
+/// How much larger batches are advised, and how large at most: brokers take requests of 1 MiB.
+const FACTOR: f64 = 16.0;
+const BATCH_BYTES_MAX: f64 = 524_288.0;
+
+pub(super) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
+    let flow = &patient.short.flow;
+    let (counters, histograms) = (&flow.counters, &flow.histograms);
+    let (cycle_us, wait_us) = (rounds.cycle_us(), rounds.wait_us());
+    if counters.batches_in < EVENTS_MIN || wait_us < WAIT_US_MIN || !rounds.is_one_by_one() {
+        return None;
+    }
+    let span_us = counters.batch_spans_us as f64 / counters.batches_in as f64;
+    let ages = &histograms.record_age_us;
+    let age_us = ages.quantile(0.5) as f64;
+    let way_us = rounds.rtt_us / 2.0 + rounds.receive_us;
+    let youngest_us = ages.quantile(0.1) as f64 - way_us;
+    let gap_us = histograms.request_gap_us.quantile(0.5) as f64;
+    if ages.count() < EVENTS_MIN
+        || !are_full(&histograms.request_messages)
+        || span_us > SPAN_SHARE_MAX * cycle_us
+        || youngest_us < AGE_ROUNDS.0 * cycle_us
+        || age_us - way_us > AGE_ROUNDS.1 * cycle_us
+        || gap_us - rounds.rtt_us > THINK_SHARE_MAX * wait_us
+        || !Rounds::is_waiting(patient)
+    {
+        return None;
+    }
+    let batch_bytes = counters.published_bytes as f64 / counters.publishes as f64;
+    // Sizes are powers of two, and what is full has a little less.
+    let wanted = (FACTOR * batch_bytes).max(2.0) as u64;
+    let wanted = (wanted.next_power_of_two() as f64).min(BATCH_BYTES_MAX);
+    let times = wanted / batch_bytes;
+    // What the client and the link take grows with the batch, at most; the round trip does not.
+    let own_us = (cycle_us - wait_us).max(0.0);
+    let after_us = wait_us + times * own_us;
+    let (now, after) = (rounds.rate(), rounds.rate() * times * cycle_us / after_us);
+    let arithmetic = format!(
+        "now {} ({}) per {} = {}/s; {} times as many, with no more than as many times the {} that \
+         the client and the link take, per {} = {}/s",
+        messages(rounds.messages),
+        bytes(batch_bytes),
+        time(cycle_us),
+        number(now),
+        number(times.round()),
+        time(own_us),
+        time(after_us),
+        number(after),
+    );
+    let measure = Measure::ConnectionMessagesPerSecond;
+    let prediction = Prediction::of_rate(measure, now, after, arithmetic).bounded(Bound::AtLeast);
+    if prediction.gain < GAIN_MIN {
+        return None;
+    }
+    let evidence = vec![
+        Fact::new(
+            "messages_per_request",
+            rounds.messages,
+            format!(
+                "{} requests one by one, nearly always {} in each, {}",
+                number(rounds.count as f64),
+                messages(rounds.messages),
+                bytes(batch_bytes)
+            ),
+        ),
+        Fact::new(
+            "record_age_us",
+            age_us,
+            format!(
+                "a batch is {} old when it arrives, which is a round of {} and the way: it waits \
+                 for the answer to the one before",
+                time(age_us),
+                time(cycle_us)
+            ),
+        ),
+        Fact::new(
+            "batch_span_us",
+            span_us,
+            format!(
+                "its records were made within {}: the program waits until there is room",
+                time(span_us)
+            ),
+        ),
+        Fact::new(
+            "rtt_us",
+            rounds.rtt_us,
+            format!("a round trip takes {}", time(rounds.rtt_us)),
+        ),
+    ];
+    Some(Sign {
+        rule: Rule::OneConnection,
+        picture: Picture::FullBatch,
+        side: Side::Producer,
+        confidence: Confidence::Medium,
+        cause: "The connection has one request in flight, a full batch, and so the program sends \
+                one batch per round trip."
+            .to_owned(),
+        evidence,
+        window_us: patient.short.span_us,
+        prediction,
+        unseen: vec![
+            "whether the program makes always as many messages at once, by itself".to_owned(),
+        ],
+        variables: Variables::from([
+            ("batch_bytes", wanted),
+            ("batch_messages", (rounds.messages * times).round()),
+            ("in_flight", 4.0),
+            ("connections", (4.0 * patient.publishers as f64).ceil()),
+        ]),
+        place: None,
+    })
+}
