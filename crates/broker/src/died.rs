@@ -68,8 +68,8 @@ impl Subscription {
 
     /// Messages that are to be acknowledged, or are dead until [`Self::letters_written`], once the
     /// disk has them where they were stored anew: the kernel has them there, so that after a kill
-    /// they count as acknowledged, and after a power loss they do not. `false`: that is not so after
-    /// all.
+    /// they count as acknowledged, and after a power loss they do not. `false`: that is not so
+    /// after all.
     pub fn note_moved(self: &Arc<Self>, ids: &[MessageId], has_moved: bool) {
         let mut state = self.state.lock();
         state.ledger.note_moved(ids, has_moved);

@@ -32,8 +32,8 @@ const MOVING_MAX: u32 = 4096;
 /// A message that could not be moved is tried again after this long.
 const RETRY_MS: u64 = 1_000;
 
-/// How many messages wait for each topic. The schedule's subscription counts them when it first sees
-/// them, so a restart counts them anew.
+/// How many messages wait for each topic. The schedule's subscription counts them when it first
+/// sees them, so a restart counts them anew.
 #[derive(Default)]
 pub(crate) struct Scheduled(Mutex<HashMap<Uuid, u64>>);
 

@@ -82,7 +82,10 @@ fn auth_service() -> SocketAddr {
             let (status, body) = match head.contains("secret=right&") {
                 true => (
                     "200 OK",
-                    r#"{"ttl":60,"authorizations":[{"permissions":["publish"],"topic":".*","channels":[".*"]}]}"#,
+                    concat!(
+                        r#"{"ttl":60,"authorizations":[{"permissions":["publish"],"#,
+                        r#""topic":".*","channels":[".*"]}]}"#
+                    ),
                 ),
                 false => ("403 Forbidden", "{}"),
             };

@@ -142,8 +142,8 @@ impl UnderWay {
         }
     }
 
-    /// Looks which publishes are written, which is noted, and which are decided. Returns the letters
-    /// of which all are.
+    /// Looks which publishes are written, which is noted, and which are decided. Returns the
+    /// letters of which all are.
     pub(super) fn finish(&mut self, context: &mut Context<'_>, now_ms: u64) -> Vec<Letter> {
         for mut moving in std::mem::take(&mut self.moving) {
             let polled = Pin::new(&mut moving.published).poll(context);
