@@ -39,10 +39,12 @@ impl PartitionLog {
                 return Err(AppendError::Failed(failure.clone()));
             }
         }
+        // A snapshot names it, so it was synced, and its segment was dropped since.
+        let was_dropped = state.raised.contains(&base);
         let is_ready = match class {
             Durability::None => true,
-            Durability::Kernel => is_written,
-            Durability::Disk => end <= self.synced_end(),
+            Durability::Kernel => is_written || was_dropped,
+            Durability::Disk => end <= self.synced_end() || was_dropped,
         };
         let mut pending = Pending::ready();
         let mut asks_sync = false;

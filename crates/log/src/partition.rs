@@ -279,12 +279,19 @@ impl PartitionLog {
 
     /// The same place for a reader, named so that its distance to the end counts no hole that lies
     /// ahead of it: inside a hole that is the first record behind, or the end if there is none.
+    /// Where nothing was ever stored, a place is what its reader says.
     pub fn same_place(&self, offset: Offset) -> Offset {
+        if self.state.lock().segments.is_empty() {
+            return offset;
+        }
         let end = self.written_end();
-        let holes = self.holes();
-        match holes.iter().find(|hole| hole.contains(&offset)) {
-            Some(hole) if hole.start < end => hole.end,
-            Some(_) => end,
+        // Behind the last record the next offset is the same place, too.
+        let holds = |hole: &Range<Offset>| {
+            hole.contains(&offset) || (hole.start == end && hole.end == offset)
+        };
+        match self.holes().into_iter().find(holds) {
+            Some(hole) if hole.start == end => end,
+            Some(hole) => hole.end,
             None => offset,
         }
     }

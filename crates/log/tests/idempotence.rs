@@ -1,6 +1,6 @@
 //! Idempotent producers through the log's public interface.
 
-use crate::common::{manual, offsets, open, put, read_all, topic};
+use crate::common::{batch_of, manual, offsets, open, put, read_all, topic};
 use cloverleaf_log::{
     AppendError, Batch, BatchBuilder, Durability, FaultyDisk, Log, LogOptions, PartitionOptions,
     SimDisk,
@@ -141,4 +141,31 @@ fn a_duplicate_of_what_could_not_be_synced_is_told_so() {
     assert!(matches!(again, Err(AppendError::Failed(_))), "{again:?}");
     let kernel = partition.append(batch(0, 1), Durability::Kernel).unwrap();
     assert!(kernel.is_duplicate && kernel.is_ready());
+}
+
+/// The segment that had it was dropped, and an older one is still there.
+#[test]
+fn a_duplicate_of_what_was_dropped_waits_for_nothing() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let options = PartitionOptions::default;
+    let partition = log.partition(topic(1), 0, options()).unwrap();
+    put(&partition, batch_of(&["pinned"]));
+    partition.seal_active();
+    put(&partition, batch(0, 3));
+    partition.seal_active();
+    log.step();
+    partition.drop_segments(&[1]).unwrap();
+    for _ in 0..2 {
+        disk.kill();
+        let (log, _) = open(&disk);
+        let partition = log.partition(topic(1), 0, options()).unwrap();
+        assert_eq!((partition.written_end(), partition.next_offset()), (1, 4));
+        assert_eq!((partition.same_place(4), partition.same_place(2)), (1, 1));
+        for class in [Durability::Kernel, Durability::Disk] {
+            let again = partition.append(batch(0, 3), class).unwrap();
+            assert!(again.is_duplicate && again.is_ready(), "{class:?}");
+            assert_eq!((again.base, again.end), (1, 4));
+        }
+    }
 }

@@ -28,6 +28,10 @@ fn a_raise_leaves_the_ends_and_begins_a_segment() {
         (partition.same_place(11), partition.same_place(60)),
         (11, 11)
     );
+    assert_eq!(
+        (partition.same_place(110), partition.same_place(111)),
+        (11, 111)
+    );
     put(&partition, batch_of(&["b"]));
     assert_eq!(partition.holes(), vec![11..110; 1]);
     assert_eq!(
@@ -94,7 +98,16 @@ fn readers_reach_the_end_before_a_raise() {
         }
     }
     put(&partition, batch_of(&["b"]));
-    assert_eq!(offsets(&read_all(&partition)), [1_500]);
+    for _ in 0..2 {
+        log.step();
+        let ends = (partition.start_offset(), partition.written_end());
+        assert_eq!(ends, (1_500, 1_501));
+        assert_eq!(offsets(&read_all(&partition)), [1_500]);
+        log.close();
+        disk.kill();
+        (log, _) = open(&disk);
+        partition = log.partition(topic(1), 0, SMALL).unwrap();
+    }
 }
 
 /// A power loss may keep the name of a new segment and lose what was in it.
