@@ -108,6 +108,14 @@ impl Answers {
         self.queue.len() >= answers_max || self.bytes >= OWED_BYTES_MAX
     }
 
+    /// Whether the oldest answer holds up one that is no Fetch's. Fetches wait for each other: with
+    /// several under way, an answer for each that comes behind would have a client ask as fast as
+    /// it can.
+    fn is_awaited(&self) -> bool {
+        let mut behind = self.queue.iter().skip(1);
+        behind.any(|owed| !matches!(owed.kind, OwedKind::Fetch(_)))
+    }
+
     /// When the Fetch under way has waited long enough; `u64::MAX`: none waits.
     pub(crate) fn due_us(&self) -> u64 {
         self.fetching.due_us()
@@ -150,9 +158,11 @@ impl Answers {
                 producing.recycle(std::mem::take(produced));
             }
             OwedKind::Fetch(_) | OwedKind::Begun => {
-                ready!(self.fetching.poll(cx, env));
+                let head = owed.head;
+                let is_awaited = self.is_awaited();
                 let fetching = &mut self.fetching;
-                write(out, owed.head, |out| {
+                ready!(fetching.poll(cx, env, is_awaited));
+                write(out, head, |out| {
                     let told = fetching.answer(env, out);
                     (answered.messages, answered.errors) = (told.messages, told.errors);
                 });

@@ -1,5 +1,7 @@
 //! Fetch: every version against the library's client side, long polls, limits.
 
+use std::collections::VecDeque;
+
 use crate::common::fetch::{Ask, parts, publish, strings, told};
 use crate::common::{Peer, World, batch};
 use cloverleaf_kafka::error_code::ErrorCode;
@@ -128,21 +130,52 @@ fn a_partition_that_is_full_ends_a_wait_for_more_bytes_than_it_may_give() {
 }
 
 #[test]
-fn a_fetch_that_waits_lets_later_requests_run_and_answers_first() {
+fn a_wait_ends_as_soon_as_another_request_is_behind_it() {
+    let world = World::new();
+    let topic = world.topic("t", 1);
+    publish(&topic, 0, &["a"]);
+    let mut peer = world.connect();
+    let ask = Ask::new(12).of(&topic, &[(0, 0)]);
+    let ask = ask.limits(1 << 20, 1 << 20, 1 << 20);
+    let first = ask.send(&mut peer);
+    peer.pump();
+    peer.expect_nothing();
+    let second = peer.send(0, &ApiVersionsRequest::default());
+    let third = ask.send(&mut peer);
+    peer.pump();
+    // What is there is given, although it is less than was wanted.
+    assert_eq!(told(&peer.expect::<FetchRequest>(12, first))[0].2, ["a"]);
+    peer.expect::<ApiVersionsRequest>(0, second);
+    peer.expect_nothing();
+    // All that were in the queue before it, too, and one that had not begun to wait.
+    let fourth = ask.send(&mut peer);
+    let fifth = peer.send(0, &ApiVersionsRequest::default());
+    peer.pump();
+    for id in [third, fourth] {
+        assert_eq!(told(&peer.expect::<FetchRequest>(12, id))[0].2, ["a"]);
+    }
+    peer.expect::<ApiVersionsRequest>(0, fifth);
+}
+
+#[test]
+fn fetches_behind_a_wait_do_not_end_it() {
     let world = World::new();
     let topic = world.topic("t", 1);
     let mut peer = world.connect();
     let ask = Ask::new(12).of(&topic, &[(0, 0)]);
-    let first = ask.send(&mut peer);
-    let second = peer.send(0, &ApiVersionsRequest::default());
-    let third = ask.send(&mut peer);
-    peer.pump();
-    peer.expect_nothing();
-    publish(&topic, 0, &["a"]);
-    peer.pump();
-    assert_eq!(told(&peer.expect::<FetchRequest>(12, first))[0].2, ["a"]);
-    peer.expect::<ApiVersionsRequest>(0, second);
-    assert_eq!(told(&peer.expect::<FetchRequest>(12, third))[0].2, ["a"]);
+    let mut waiting: VecDeque<i32> = (0..3).map(|_| ask.send(&mut peer)).collect();
+    // A client that always has three under way: it asks once a wait, and not as fast as it can.
+    for _ in 0..5 {
+        peer.pump();
+        peer.advance(499);
+        peer.expect_nothing();
+        peer.advance(1);
+        let oldest = waiting.pop_front().unwrap();
+        let response = peer.expect::<FetchRequest>(12, oldest);
+        assert_eq!(told(&response), [(0, 0, vec![])]);
+        peer.expect_nothing();
+        waiting.push_back(ask.send(&mut peer));
+    }
 }
 
 #[test]

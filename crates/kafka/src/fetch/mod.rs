@@ -1,11 +1,13 @@
 //! Fetch: stored batches to the client, as they are.
 //!
 //! A Fetch begins when it is the oldest request that is owed an answer. It reads what is there; if
-//! that is too little it waits, for arrivals in any of its partitions or for the end of its time;
-//! what lies in files and not in memory, the log's reader thread fetches.
+//! that is too little it waits, for arrivals in any of its partitions or for the end of its time,
+//! but only as long as no other request than a Fetch is behind it: a client that has sent one waits
+//! for its answer, and would do so for as long as nothing arrives. What lies in files and not in
+//! memory, the log's reader thread fetches.
 //!
 //! ```text
-//!             enough, an error, or no time left
+//!             enough, an error, no time left, awaited
 //!   begun ──▶ looking ─────────────────────────────────▶ answered
 //!               │ ▲  │                                      ▲
 //!  too little   ▼ │  ▼  only on the disk                    │
@@ -179,10 +181,16 @@ impl Fetching {
     }
 
     /// Goes on; ready when the body of the answer may be appended with [`Fetching::answer`].
+    /// Nothing is waited for if the answer itself is waited for (`is_awaited`).
     #[inline(never)]
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, env: &Env<'_>) -> Poll<()> {
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        env: &Env<'_>,
+        is_awaited: bool,
+    ) -> Poll<()> {
         loop {
-            let is_due = env.is_ending || env.now.us >= self.due_us;
+            let is_due = is_awaited || env.is_ending || env.now.us >= self.due_us;
             match self.stage {
                 Stage::Idle => return Poll::Ready(()),
                 Stage::Waiting => {
