@@ -25,7 +25,7 @@ macro_rules! apis {
 apis! {
     Produce = 0, 3..=13, flexible 9;
     Fetch = 1, 4..=18, flexible 12;
-    ListOffsets = 2, 1..=10, flexible 6;
+    ListOffsets = 2, 1..=11, flexible 6;
     Metadata = 3, 0..=13, flexible 9;
     OffsetCommit = 8, 2..=9, flexible 8;
     OffsetFetch = 9, 1..=9, flexible 6;
@@ -45,13 +45,17 @@ apis! {
     DescribeAcls = 29, 1..=3, flexible 2;
     DescribeConfigs = 32, 1..=4, flexible 4;
     AlterConfigs = 33, 0..=2, flexible 2;
-    DescribeLogDirs = 35, 1..=4, flexible 2;
+    AlterReplicaLogDirs = 34, 1..=2, flexible 2;
+    DescribeLogDirs = 35, 1..=5, flexible 2;
     CreatePartitions = 37, 0..=3, flexible 2;
     DeleteGroups = 42, 0..=2, flexible 2;
+    ElectLeaders = 43, 0..=2, flexible 2;
     IncrementalAlterConfigs = 44, 0..=1, flexible 1;
+    AlterPartitionReassignments = 45, 0..=1, flexible 0;
     ListPartitionReassignments = 46, 0..=0, flexible 0;
     OffsetDelete = 47, 0..=0, flexible 32767;
     DescribeClientQuotas = 48, 0..=1, flexible 1;
+    DescribeQuorum = 55, 0..=2, flexible 0;
     DescribeCluster = 60, 0..=2, flexible 0;
     DescribeProducers = 61, 0..=0, flexible 0;
     GetTelemetrySubscriptions = 71, 0..=0, flexible 0;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cloverleaf_broker::Broker;
 
-use crate::control::{ClientMetrics, ProducerIds};
+use crate::control::{ChangedSettings, ClientMetrics, ProducerIds};
 use crate::fetch::{FetchSessions, Readers};
 use crate::groups::Groups;
 use crate::options::KafkaOptions;
@@ -31,6 +31,8 @@ pub struct KafkaContext {
     pub producer_ids: ProducerIds,
     /// Which connection reads what.
     pub readers: Arc<Readers>,
+    /// What was changed of the configuration through the protocol.
+    pub(crate) changed: ChangedSettings,
     pub(crate) fetch_sessions: Arc<FetchSessions>,
     /// Consumer groups. To be told the time: [`Groups::tick`].
     pub groups: Arc<Groups>,
@@ -46,6 +48,7 @@ impl KafkaContext {
     ) -> Arc<Self> {
         let groups = Groups::new(broker.clone(), worker.clone(), &options);
         Arc::new(Self {
+            changed: ChangedSettings::load(&broker),
             fetch_sessions: FetchSessions::new(options.fetch_sessions_max),
             readers: Arc::default(),
             client_metrics: ClientMetrics::default(),

@@ -71,6 +71,8 @@ codes! {
     MemberIdRequired = 79,
     GroupMaxSizeReached = 81,
     FencedInstanceId = 82,
+    ElectionNotNeeded = 84,
+    NoReassignmentInProgress = 85,
     GroupSubscribedToTopic = 86,
     InvalidRecord = 87,
     UnstableOffsetCommit = 88,

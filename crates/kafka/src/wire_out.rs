@@ -1,5 +1,5 @@
 //! Writing answers: the primitive types of [`crate::wire`], in both encodings. For the answers that
-//! are not made by the library: Produce, Fetch and ApiVersions.
+//! are not made by the library: Produce, Fetch, ApiVersions and DescribeLogDirs.
 
 use uuid::Uuid;
 
@@ -13,6 +13,10 @@ impl<'a> Writer<'a> {
     /// A writer at the end of `out`, in the encoding of flexible versions or not.
     pub(crate) fn new(out: &'a mut Vec<u8>, flexible: bool) -> Self {
         Self { out, flexible }
+    }
+
+    pub(crate) fn bool(&mut self, value: bool) {
+        self.out.push(u8::from(value));
     }
 
     pub(crate) fn i16(&mut self, value: i16) {

@@ -35,6 +35,10 @@ const CONTROL: &[Api] = &[
     Api::ListPartitionReassignments,
     Api::DescribeAcls,
     Api::DescribeClientQuotas,
+    Api::ElectLeaders,
+    Api::AlterPartitionReassignments,
+    Api::AlterReplicaLogDirs,
+    Api::DescribeQuorum,
 ];
 
 proptest! {

@@ -1,5 +1,6 @@
 //! Offsets through Kafka: ListOffsets, OffsetForLeaderEpoch, DeleteRecords, in every version.
 
+use bytes::{Buf as _, Bytes};
 use cloverleaf_broker::TopicOptions;
 use kafka_protocol::messages::delete_records_request::{
     DeleteRecordsPartition, DeleteRecordsTopic,
@@ -9,10 +10,12 @@ use kafka_protocol::messages::offset_for_leader_epoch_request::{
     OffsetForLeaderPartition, OffsetForLeaderTopic,
 };
 use kafka_protocol::messages::{
-    DeleteRecordsRequest, DescribeLogDirsRequest, ListOffsetsRequest, OffsetForLeaderEpochRequest,
+    DeleteRecordsRequest, DescribeLogDirsRequest, ListOffsetsRequest, ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
 };
+use kafka_protocol::protocol::{Decodable as _, Request};
 
-use crate::control_world::{World, name, versions};
+use crate::control_world::{World, frame_of, name, versions};
 
 fn at(index: i32, timestamp: i64) -> ListOffsetsPartition {
     ListOffsetsPartition::default()
@@ -225,4 +228,35 @@ fn log_dirs_tell_true_sizes() {
         let topics = &response.results[0].topics;
         assert_eq!((topics.len(), topics[0].partitions.len()), (1, 1));
     }
+}
+
+/// Asks in a version that the library does not know, with the body of the newest one that it knows.
+fn ask_beyond<R: Request>(world: &World, version: i16, request: &R) -> Bytes {
+    let mut body = Vec::new();
+    request.encode(&mut body, R::VERSIONS.max).unwrap();
+    let mut answer = world.send(&frame_of(R::KEY, version, true, &body)).unwrap();
+    // Size, correlation id, tagged fields.
+    answer.advance(9);
+    answer
+}
+
+#[test]
+fn versions_of_kafka_4_3_are_answered() {
+    let world = with_messages();
+    // The first message that is still to go to a remote tier: there is none, and no tier.
+    for (timestamp, offset) in [(-6, -1), (-5, -1), (-1, 4), (-7, -1)] {
+        let request = offsets_of("t", vec![at(0, timestamp)]);
+        let mut answer = ask_beyond(&world, 11, &request);
+        let response = ListOffsetsResponse::decode(&mut answer, 10).unwrap();
+        let found = &response.topics[0].partitions[0];
+        let error = if timestamp == -7 { 35 } else { 0 };
+        assert_eq!((found.error_code, found.offset), (error, offset));
+    }
+
+    let request = DescribeLogDirsRequest::default().with_topics(Some(Vec::new()));
+    let before = ask_beyond(&world, 4, &request);
+    let answer = ask_beyond(&world, 5, &request);
+    // The folder is not cordoned: one byte before the tagged fields of folder and answer.
+    let (whole, end) = before.split_at(before.len() - 2);
+    assert_eq!(answer, [whole, &[0], end].concat());
 }

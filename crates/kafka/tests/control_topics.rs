@@ -306,10 +306,6 @@ fn what_kafka_refuses_to_make_is_refused() {
             40,
         ),
         (
-            creatable("t", 1, 1).with_configs(vec![config("compression.type", "zstd")]),
-            40,
-        ),
-        (
             creatable("t", 1, 1).with_configs(vec![config("remote.storage.enable", "true")]),
             40,
         ),

@@ -3,10 +3,12 @@
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
 mod common;
+mod control_changed;
 mod control_configs;
 mod control_described;
 mod control_hostile;
 mod control_offsets;
+mod control_placement;
 mod control_producers;
 mod control_topics;
 mod control_world;

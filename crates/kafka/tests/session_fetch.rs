@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 
 use crate::common::fetch::{Ask, parts, publish, strings, told};
-use crate::common::{Peer, World, batch};
+use crate::common::{Peer, World, batch, batches};
 use cloverleaf_kafka::error_code::ErrorCode;
+use cloverleaf_log::{Codec, Durability};
 use cloverleaf_session::Session as _;
 use kafka_protocol::messages::ApiVersionsRequest;
 use kafka_protocol::messages::fetch_request::FetchRequest;
@@ -33,6 +34,40 @@ fn every_version_reads_what_is_stored() {
             false => assert_eq!(response.responses[0].topic.0.as_str(), "t"),
         }
     }
+}
+
+#[test]
+fn clients_before_zstd_get_it_all_the_same_but_where_the_topic_says_it() {
+    const UNSUPPORTED_COMPRESSION_TYPE: i16 = 76;
+    let world = World::new();
+    let topic = world.topic("t", 1);
+    let zstd = batch(&["a", "b"]).compress(Codec::Zstd).unwrap();
+    drop(topic.publish_to(0, zstd, Durability::Kernel).unwrap());
+    publish(&topic, 0, &["c"]);
+    let found = |version| {
+        let ask = Ask::new(version).of(&topic, &[(0, 0)]);
+        let response = ask.call(&mut world.connect());
+        let found = parts(&response)[0];
+        let batches = batches(&found.records.clone().unwrap());
+        let codecs: Vec<Codec> = batches.iter().map(|it| it.codec()).collect();
+        (found.error_code, codecs)
+    };
+    let both = (0, vec![Codec::Zstd, Codec::None]);
+    for version in 4..=18 {
+        assert_eq!(found(version), both, "version {version}");
+    }
+    let say = |kind: &str| {
+        let kind = ("compression.type".to_owned(), kind.to_owned());
+        let set = topic.set_options(|options| options.settings.extend([kind]));
+        set.unwrap();
+    };
+    say("zstd");
+    for version in 4..=9 {
+        assert_eq!(found(version), (UNSUPPORTED_COMPRESSION_TYPE, vec![]));
+    }
+    assert_eq!(found(10), both);
+    say("lz4");
+    assert_eq!(found(9), both);
 }
 
 #[test]

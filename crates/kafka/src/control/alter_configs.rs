@@ -1,4 +1,5 @@
-//! AlterConfigs and IncrementalAlterConfigs: changing the settings of topics.
+//! AlterConfigs and IncrementalAlterConfigs: changing the settings of topics, of the broker and of
+//! groups.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,8 +18,8 @@ use crate::wire::{Malformed, Reader};
 
 use super::names::{message, text};
 use super::replicas::note_replicas;
-use super::settings::{self, Change, find};
-use super::{Call, configs, topics};
+use super::settings::{self, Change, Kind, Setting, find};
+use super::{Call, alter_kept, configs, topics};
 
 /// What is done with a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,12 +48,30 @@ impl From<i8> for Operation {
 
 /// The changes of one resource.
 #[derive(Debug)]
-struct Resource {
+pub(super) struct Resource {
     kind: i8,
-    name: String,
-    edits: Vec<(String, Operation, Option<String>)>,
+    pub(super) name: String,
+    pub(super) edits: Vec<Edit>,
     /// What is not named goes back to its default (AlterConfigs).
-    replaces_all: bool,
+    pub(super) replaces_all: bool,
+}
+
+/// The change of one setting.
+#[derive(Debug)]
+pub(super) struct Edit {
+    pub(super) name: String,
+    operation: Operation,
+    value: Option<String>,
+}
+
+/// A setting that there is, whosever it is.
+pub(super) struct Known {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    /// What holds now.
+    pub(super) current: String,
+    /// That of topics, which may take only some values.
+    pub(super) setting: Option<&'static Setting>,
 }
 
 /// What came of one resource.
@@ -63,7 +82,7 @@ struct Outcome {
     reason: Option<String>,
 }
 
-type Refused = (ErrorCode, String);
+pub(super) type Refused = (ErrorCode, String);
 
 fn read(reader: &mut Reader<'_>, is_incremental: bool) -> Result<(Vec<Resource>, bool), Malformed> {
     let resources = reader.array(|reader| {
@@ -76,7 +95,11 @@ fn read(reader: &mut Reader<'_>, is_incremental: bool) -> Result<(Vec<Resource>,
             };
             let value = reader.nullable_string()?.map(str::to_owned);
             reader.skip_tagged()?;
-            Ok((name, operation, value))
+            Ok(Edit {
+                name,
+                operation,
+                value,
+            })
         })?;
         reader.skip_tagged()?;
         Ok(Resource {
@@ -170,18 +193,13 @@ fn change(
 ) -> Result<(), Refused> {
     match resource.kind {
         configs::TOPIC => change_topic(context, resource, validate_only),
-        configs::BROKER => {
-            configs::check_broker(context, &resource.name)?;
-            Err((
-                ErrorCode::InvalidRequest,
-                "settings of the broker are changed in its configuration file or command line, \
-                 not through the protocol"
-                    .to_owned(),
-            ))
-        }
+        configs::BROKER => alter_kept::change_broker(context, resource, validate_only),
+        configs::GROUP => alter_kept::change_group(context, resource, validate_only),
         kind => Err((
             ErrorCode::InvalidRequest,
-            format!("resources of type {kind} have no settings here: topics have"),
+            format!(
+                "resources of type {kind} have no settings here: topics, brokers and groups have"
+            ),
         )),
     }
 }
@@ -197,15 +215,18 @@ fn change_topic(
     };
     let invalid = |refused: settings::Refused| (ErrorCode::InvalidConfig, refused.reason);
     let mut changes = Vec::new();
-    let mut named = HashSet::new();
     let options = topic.options();
-    for (name, operation, value) in &resource.edits {
-        if !named.insert(name.as_str()) {
-            let reason = format!("the request names {} more than once", name.escape_debug());
-            return Err((ErrorCode::InvalidRequest, reason));
-        }
-        let value = new_value(context, &options, name, *operation, value.as_deref())?;
-        changes.push(settings::check(name, value.as_deref()).map_err(invalid)?);
+    let named = resource.check_names()?;
+    for edit in &resource.edits {
+        let known = find(&edit.name).map(|setting| {
+            Known::of(
+                setting,
+                setting.name,
+                setting.shown(context, &options).value,
+            )
+        });
+        let value = edit.new_value(known.as_ref())?;
+        changes.push(settings::check(&edit.name, value.as_deref()).map_err(invalid)?);
     }
     if resource.replaces_all {
         let others = options
@@ -237,45 +258,79 @@ fn change_topic(
     set.map_err(|error| (of_catalog(&error), error.to_string()))
 }
 
-/// The value that an operation leads to; `None`: the default.
-fn new_value(
-    context: &KafkaContext,
-    options: &cloverleaf_broker::TopicOptions,
-    name: &str,
-    operation: Operation,
-    value: Option<&str>,
-) -> Result<Option<String>, Refused> {
-    let is_add = match operation {
-        Operation::Delete => return Ok(None),
-        Operation::Set => match value {
-            Some(value) => return Ok(Some(value.to_owned())),
-            None => {
-                let reason = format!("{} is set to null: delete it instead", name.escape_debug());
-                return Err((ErrorCode::InvalidConfig, reason));
+impl Resource {
+    /// The settings that are changed.
+    ///
+    /// # Errors
+    /// One is named twice.
+    pub(super) fn check_names(&self) -> Result<HashSet<&str>, Refused> {
+        let mut named = HashSet::new();
+        match self.edits.iter().find(|edit| !named.insert(&*edit.name)) {
+            None => Ok(named),
+            Some(Edit { name, .. }) => {
+                let reason = format!("the request names {} more than once", name.escape_debug());
+                Err((ErrorCode::InvalidRequest, reason))
             }
-        },
-        Operation::Append => true,
-        Operation::Subtract => false,
-        Operation::Unknown(code) => {
-            let reason = format!("there is no operation {code}");
-            return Err((ErrorCode::InvalidRequest, reason));
-        }
-    };
-    let Some(setting) = find(name).filter(|setting| setting.kind.is_list()) else {
-        let reason = format!(
-            "{} is no list: it can be set or deleted",
-            name.escape_debug()
-        );
-        return Err((ErrorCode::InvalidConfig, reason));
-    };
-    let current = setting.shown(context, options).value;
-    let mut words: Vec<&str> = current.split(',').filter(|word| !word.is_empty()).collect();
-    for word in value.unwrap_or_default().split(',').map(str::trim) {
-        match is_add {
-            true if !words.contains(&word) => words.push(word),
-            true => {}
-            false => words.retain(|other| *other != word),
         }
     }
-    Ok(Some(words.join(",")))
+}
+
+impl Known {
+    /// A setting of topics, by this name.
+    pub(super) fn of(setting: &'static Setting, name: &'static str, current: String) -> Self {
+        Self {
+            name,
+            kind: setting.kind,
+            current,
+            setting: Some(setting),
+        }
+    }
+
+    /// Checks a value; gives it as it is kept.
+    pub(super) fn check(&self, value: &str) -> Result<String, String> {
+        let kept = settings::check_kind(self.name, self.kind, value);
+        let kept = kept.and_then(|kept| match self.setting {
+            Some(setting) => setting.check(&kept),
+            None => Ok(kept),
+        });
+        kept.map_err(|refused| refused.reason)
+    }
+}
+
+impl Edit {
+    /// The value that it leads to; `None`: the default.
+    pub(super) fn new_value(&self, known: Option<&Known>) -> Result<Option<String>, Refused> {
+        let name = self.name.escape_debug();
+        let is_add = match self.operation {
+            Operation::Delete => return Ok(None),
+            Operation::Set => match &self.value {
+                Some(value) => return Ok(Some(value.clone())),
+                None => {
+                    let reason = format!("{name} is set to null: delete it instead");
+                    return Err((ErrorCode::InvalidConfig, reason));
+                }
+            },
+            Operation::Append => true,
+            Operation::Subtract => false,
+            Operation::Unknown(code) => {
+                let reason = format!("there is no operation {code}");
+                return Err((ErrorCode::InvalidRequest, reason));
+            }
+        };
+        let Some(known) = known.filter(|known| known.kind.is_list()) else {
+            let reason = format!("{name} is no list: it can be set or deleted");
+            return Err((ErrorCode::InvalidConfig, reason));
+        };
+        let words = known.current.split(',').filter(|word| !word.is_empty());
+        let mut words: Vec<&str> = words.collect();
+        let value = self.value.as_deref().unwrap_or_default();
+        for word in value.split(',').map(str::trim) {
+            match is_add {
+                true if !words.contains(&word) => words.push(word),
+                true => {}
+                false => words.retain(|other| *other != word),
+            }
+        }
+        Ok(Some(words.join(",")))
+    }
 }

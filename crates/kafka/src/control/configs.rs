@@ -14,8 +14,12 @@ use crate::error_code::ErrorCode;
 use crate::options::KafkaOptions;
 use crate::wire::Malformed;
 
+use super::changed::Owner;
 use super::names::{message, text};
-use super::settings::{BROKER_SETTINGS, Kind, SETTINGS, Standard};
+use super::settings::{
+    BROKER_SETTINGS, BrokerSetting, GROUP_SETTINGS, IDLE_SETTINGS, Kind, SETTINGS, Setting,
+    Standard,
+};
 use super::{Call, topics};
 
 /// Resource types (`ConfigResource.Type`).
@@ -27,8 +31,11 @@ pub(super) const GROUP: i8 = 32;
 
 /// Where a value comes from (`ConfigEntry.ConfigSource`).
 pub(super) const SOURCE_TOPIC: i8 = 1;
+const SOURCE_BROKER: i8 = 2;
+const SOURCE_BROKERS: i8 = 3;
 const SOURCE_CONFIGURED: i8 = 4;
 const SOURCE_DEFAULT: i8 = 5;
+const SOURCE_GROUP: i8 = 8;
 
 /// One setting with its value.
 struct Entry {
@@ -128,14 +135,24 @@ fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<Entry>, R
             };
             Ok(topic_entries(context, &topic.options()))
         }
-        BROKER => check_broker(context, name).map(|is_all| match is_all {
-            // What was set for all brokers at once through the protocol: nothing can be.
-            true => Vec::new(),
-            false => broker_entries(context),
+        BROKER => check_broker(context, name).map(|owner| match owner {
+            Owner::Brokers => {
+                // What was set for all at once, and nothing else.
+                let mut entries = broker_entries(context);
+                let of_all = context.changed.of(&owner);
+                entries.retain(|entry| of_all.contains_key(entry.name));
+                for entry in &mut entries {
+                    entry
+                        .synonyms
+                        .retain(|(_, _, source)| *source == SOURCE_BROKERS);
+                    entry.value.clone_from(&of_all[entry.name]);
+                    entry.source = SOURCE_BROKERS;
+                }
+                entries
+            }
+            _ => broker_entries(context),
         }),
-        // Nothing can be set for one, and nothing has a default: what Kafka's settings are about
-        // (groups whose assignments the broker makes) there is not.
-        GROUP if !name.is_empty() => Ok(Vec::new()),
+        GROUP if !name.is_empty() => Ok(group_entries(context, name)),
         GROUP => Err((
             ErrorCode::InvalidRequest,
             "Group name must not be empty".to_owned(),
@@ -149,12 +166,12 @@ fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<Entry>, R
     }
 }
 
-/// Checks the name of a broker; `true`: it stands for all of them.
-pub(super) fn check_broker(context: &KafkaContext, name: &str) -> Result<bool, Refused> {
+/// Checks the name of a broker; without one all are meant.
+pub(super) fn check_broker(context: &KafkaContext, name: &str) -> Result<Owner, Refused> {
     let node_id = context.options.node_id;
     match name.parse::<i32>() {
-        _ if name.is_empty() => Ok(true),
-        Ok(id) if id == node_id => Ok(false),
+        _ if name.is_empty() => Ok(Owner::Brokers),
+        Ok(id) if id == node_id => Ok(Owner::Broker),
         _ => Err((
             ErrorCode::InvalidRequest,
             format!(
@@ -168,21 +185,17 @@ pub(super) fn check_broker(context: &KafkaContext, name: &str) -> Result<bool, R
 fn topic_entries(context: &KafkaContext, options: &cloverleaf_broker::TopicOptions) -> Vec<Entry> {
     let entry = |setting: &'static super::settings::Setting| {
         let shown = setting.shown(context, options);
-        let (standard, standard_source) = standard(context, setting.standard);
         let mut synonyms = Vec::new();
         if shown.is_own {
             synonyms.push((setting.name, shown.value.clone(), SOURCE_TOPIC));
         }
         let standard_name = setting.broker_name.unwrap_or(setting.name);
-        synonyms.push((standard_name, standard, standard_source));
+        synonyms.extend(levels(context, standard_name, setting.standard));
         Entry {
             name: setting.name,
             kind: setting.kind,
             value: shown.value,
-            source: match shown.is_own {
-                true => SOURCE_TOPIC,
-                false => standard_source,
-            },
+            source: synonyms[0].2,
             synonyms,
             documentation: setting.documentation(),
             is_read_only: false,
@@ -192,47 +205,83 @@ fn topic_entries(context: &KafkaContext, options: &cloverleaf_broker::TopicOptio
 }
 
 fn broker_entries(context: &KafkaContext) -> Vec<Entry> {
-    let entry = |name, kind, value: Standard, documentation| {
-        let (value, source) = standard(context, value);
-        Entry {
-            name,
-            kind,
-            synonyms: vec![(name, value.clone(), source)],
-            value,
-            source,
-            documentation,
-            is_read_only: true,
-        }
-    };
     let of_topics = SETTINGS.iter().filter_map(|setting| {
-        let name = setting.broker_name?;
-        Some(entry(
-            name,
+        let synonyms = levels(context, setting.broker_name?, setting.standard);
+        Some(of_levels(
+            synonyms,
             setting.kind,
-            setting.standard,
             setting.documentation(),
+            false,
         ))
     });
-    let own = BROKER_SETTINGS.iter().map(|setting| {
-        entry(
-            setting.name,
-            setting.kind,
-            setting.value,
-            setting.doc.to_owned(),
-        )
-    });
-    let mut entries: Vec<Entry> = of_topics.chain(own).collect();
+    let own = |settings: &'static [BrokerSetting], is_read_only| {
+        settings.iter().map(move |setting| {
+            let synonyms = levels(context, setting.name, setting.value);
+            of_levels(synonyms, setting.kind, setting.doc.to_owned(), is_read_only)
+        })
+    };
+    let mut entries: Vec<Entry> = of_topics
+        .chain(own(BROKER_SETTINGS, true))
+        .chain(own(IDLE_SETTINGS, false))
+        .collect();
     entries.sort_by_key(|entry| entry.name);
     entries
 }
 
-/// A default, and whether the broker's configuration changes it.
-pub(super) fn standard(context: &KafkaContext, standard: Standard) -> (String, i8) {
+fn group_entries(context: &KafkaContext, group: &str) -> Vec<Entry> {
+    let own = context.changed.of(&Owner::Group(group.to_owned()));
+    let entry = |setting: &'static BrokerSetting| {
+        let mut synonyms = levels(context, setting.name, setting.value);
+        if let Some(value) = own.get(setting.name) {
+            synonyms.insert(0, (setting.name, value.clone(), SOURCE_GROUP));
+        }
+        of_levels(synonyms, setting.kind, setting.doc.to_owned(), false)
+    };
+    GROUP_SETTINGS.iter().map(entry).collect()
+}
+
+/// An entry whose value is the first of its levels.
+fn of_levels(
+    synonyms: Vec<(&'static str, String, i8)>,
+    kind: Kind,
+    documentation: String,
+    is_read_only: bool,
+) -> Entry {
+    let (name, value, source) = synonyms[0].clone();
+    Entry {
+        name,
+        kind,
+        value,
+        source,
+        synonyms,
+        documentation,
+        is_read_only,
+    }
+}
+
+/// The values of a setting of the broker, the one that counts first, and where each comes from:
+/// those that were changed through the protocol, and then the configuration's or the default.
+fn levels(
+    context: &KafkaContext,
+    name: &'static str,
+    standard: Standard,
+) -> Vec<(&'static str, String, i8)> {
+    let changed = context.changed.of_broker(name).into_iter();
+    let changed = changed.map(|(owner, value)| match owner {
+        Owner::Broker => (name, value, SOURCE_BROKER),
+        _ => (name, value, SOURCE_BROKERS),
+    });
     let value = standard.text(&context.options, context.broker.options());
     let unconfigured = standard.text(&KafkaOptions::default(), &BrokerOptions::default());
     let source = match value == unconfigured {
         true => SOURCE_DEFAULT,
         false => SOURCE_CONFIGURED,
     };
-    (value, source)
+    changed.chain([(name, value, source)]).collect()
+}
+
+/// Where the value of topics comes from about which nothing was said.
+pub(super) fn standard_source(context: &KafkaContext, setting: &Setting) -> i8 {
+    let name = setting.broker_name.unwrap_or(setting.name);
+    levels(context, name, setting.standard)[0].2
 }

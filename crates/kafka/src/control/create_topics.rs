@@ -254,7 +254,7 @@ fn answer(
             .with_name(text(setting.name))
             .with_config_source(match shown.is_own {
                 true => configs::SOURCE_TOPIC,
-                false => configs::standard(context, setting.standard).1,
+                false => configs::standard_source(context, setting),
             })
             .with_value(Some(text(&shown.value)))
     };

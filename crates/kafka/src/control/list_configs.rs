@@ -37,7 +37,8 @@ pub(super) fn list(mut call: Call<'_>) -> Result<Answer, Malformed> {
                 all.iter().map(|topic| topic.name().to_owned()).collect()
             }
             BROKER | BROKER_LOGGER => vec![call.context.options.node_id.to_string()],
-            // Those are listed that somebody has set something for, and nobody can.
+            GROUP => call.context.changed.groups(),
+            // Nothing can be set for the metrics of clients.
             _ => Vec::new(),
         };
         let resource = |name: String| {

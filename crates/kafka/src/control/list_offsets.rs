@@ -17,6 +17,9 @@ use crate::wire::{Malformed, Reader};
 use super::names::topic_name;
 use super::{Call, LEADER_EPOCH, check_epoch, topics};
 
+/// The newest version whose form the library knows.
+const LIBRARY_VERSION_MAX: i16 = 10;
+
 /// What is asked of one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Query {
@@ -26,8 +29,8 @@ enum Query {
     Earliest,
     /// The message with the largest timestamp.
     MaxTimestamp,
-    /// The last message in a remote tier: there is none.
-    LatestTiered,
+    /// The last message in a remote tier, or the first that is still to go there: there is none.
+    Tiered,
     /// The first message that is not older, milliseconds since 1970.
     Since(i64),
 }
@@ -41,7 +44,8 @@ impl Query {
             -2 => Some(Self::Earliest),
             -3 if version >= 7 => Some(Self::MaxTimestamp),
             -4 if version >= 8 => Some(Self::Earliest),
-            -5 if version >= 9 => Some(Self::LatestTiered),
+            -5 if version >= 9 => Some(Self::Tiered),
+            -6 if version >= 11 => Some(Self::Tiered),
             _ => None,
         }
     }
@@ -141,7 +145,9 @@ fn answer(context: &KafkaContext, wanted: Topics, version: i16) -> Body {
             .with_partitions(partitions.iter().map(partition).collect())
     };
     let topics = wanted.iter().map(topic).collect();
-    body(&ListOffsetsResponse::default().with_topics(topics), version)
+    let response = ListOffsetsResponse::default().with_topics(topics);
+    // What came later are other questions in the same form, which the library does not know.
+    body(&response, version.min(LIBRARY_VERSION_MAX))
 }
 
 /// Offset and timestamp; `None`: no message is like that.
@@ -170,7 +176,7 @@ fn look_up(log: &Arc<PartitionLog>, query: Query) -> Result<Option<(u64, i64)>, 
     match query {
         Query::Latest => Ok(Some((log.written_end(), NO_TIMESTAMP))),
         Query::Earliest => Ok(Some((log.start_offset(), NO_TIMESTAMP))),
-        Query::LatestTiered => Ok(None),
+        Query::Tiered => Ok(None),
         Query::MaxTimestamp => log.max_timestamp(),
         Query::Since(timestamp_ms) => log.offset_for_timestamp(timestamp_ms),
     }

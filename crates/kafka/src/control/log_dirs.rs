@@ -1,30 +1,41 @@
 //! DescribeLogDirs: how large each partition is on the disk.
+//!
+//! ```text
+//! answer    throttle time i32, [3+: error i16], array of { error i16, folder,
+//!             array of { topic, array of { partition i32, bytes i64, lag i64, is future bool } },
+//!             [4+: total bytes i64, usable bytes i64], [5+: is cordoned bool] }
+//! ```
+//!
+//! Source: <https://kafka.apache.org/protocol#The_Messages_DescribeLogDirs>.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use kafka_protocol::messages::DescribeLogDirsResponse;
-use kafka_protocol::messages::describe_log_dirs_response::{
-    DescribeLogDirsPartition, DescribeLogDirsResult, DescribeLogDirsTopic,
-};
+use cloverleaf_broker::Topic;
 
-use crate::answer::{Answer, body, later};
+use crate::answer::{Answer, Body, later};
 use crate::context::KafkaContext;
+use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
+use crate::wire_out::Writer;
 
-use super::names::{text, topic_name};
 use super::{Call, topics};
 
-/// The first version that tells how full the file system is; unknown is -1 (KIP-827).
+/// The first versions in the flexible encoding, with an error of the whole answer, with how full
+/// the file system is (KIP-827; unknown is -1), and with folders that take nothing new (KIP-1066).
+const FLEXIBLE_FROM: i16 = 2;
+const ERROR_FROM: i16 = 3;
 const SPACE_FROM: i16 = 4;
+const CORDON_FROM: i16 = 5;
 
 fn bytes(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Which partitions of each topic are asked for; `None`: all of all topics.
-type Wanted = Option<BTreeMap<String, BTreeSet<i32>>>;
+/// Which partitions of each topic are asked for.
+type Topics = BTreeMap<String, BTreeSet<i32>>;
 
-fn read(reader: &mut Reader<'_>) -> Result<Wanted, Malformed> {
+fn read(reader: &mut Reader<'_>) -> Result<Option<Topics>, Malformed> {
     let topics = reader.nullable_array(|reader| {
         let topic = (reader.string()?.to_owned(), reader.array(Reader::i32)?);
         reader.skip_tagged()?;
@@ -32,7 +43,7 @@ fn read(reader: &mut Reader<'_>) -> Result<Wanted, Malformed> {
     })?;
     reader.skip_tagged()?;
     Ok(topics.map(|topics| {
-        let mut wanted: BTreeMap<String, BTreeSet<i32>> = BTreeMap::new();
+        let mut wanted = Topics::new();
         for (name, partitions) in topics {
             wanted.entry(name).or_default().extend(partitions);
         }
@@ -45,45 +56,69 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let wanted = read(&mut call.body)?;
     let context = call.context.clone();
     Ok(later(call.context, move || {
-        let mut result = DescribeLogDirsResult::default()
-            .with_log_dir(text(&context.options.log_dir))
-            .with_topics(sizes(&context, wanted));
-        if version >= SPACE_FROM
-            && let Ok(space) = context.broker.disk_space()
-        {
-            result.total_bytes = bytes(space.total_bytes);
-            result.usable_bytes = bytes(space.free_bytes);
-        }
-        body(
-            &DescribeLogDirsResponse::default().with_results(vec![result]),
-            version,
-        )
+        answer(&context, wanted.as_ref(), version)
     }))
 }
 
-/// What is not there is left out, as in Kafka.
-fn sizes(context: &KafkaContext, wanted: Wanted) -> Vec<DescribeLogDirsTopic> {
-    let topics = match &wanted {
+fn answer(context: &KafkaContext, wanted: Option<&Topics>, version: i16) -> Body {
+    let topics = find(context, wanted);
+    let mut out = Vec::new();
+    let mut writer = Writer::new(&mut out, version >= FLEXIBLE_FROM);
+    writer.i32(0);
+    if version >= ERROR_FROM {
+        writer.i16(ErrorCode::None.code());
+    }
+    writer.len(1);
+    writer.i16(ErrorCode::None.code());
+    writer.string(&context.options.log_dir);
+    writer.len(topics.len());
+    for topic in topics {
+        let only = wanted.and_then(|wanted| wanted.get(topic.name()));
+        write_topic(&mut writer, &topic, only);
+    }
+    if version >= SPACE_FROM {
+        let space = context.broker.disk_space();
+        let space = space.map(|space| (bytes(space.total_bytes), bytes(space.free_bytes)));
+        let (total, usable) = space.unwrap_or((-1, -1));
+        writer.i64(total);
+        writer.i64(usable);
+    }
+    if version >= CORDON_FROM {
+        writer.bool(false);
+    }
+    // The end of the folder, and of the answer.
+    writer.no_tags();
+    writer.no_tags();
+    out
+}
+
+/// The topics that are asked for. What is not there is left out, as in Kafka.
+fn find(context: &KafkaContext, wanted: Option<&Topics>) -> Vec<Arc<Topic>> {
+    match wanted {
         None => topics::all(context),
         Some(wanted) => wanted
             .keys()
             .filter_map(|name| topics::find(context, name))
             .collect(),
-    };
-    let size = |topic: std::sync::Arc<cloverleaf_broker::Topic>| {
-        let only = wanted.as_ref().and_then(|wanted| wanted.get(topic.name()));
-        let logs = topic.logs();
-        let partitions = (0i32..)
-            .zip(logs.iter())
-            .filter(|(index, _)| only.is_none_or(|only| only.contains(index)))
-            .map(|(index, log)| {
-                DescribeLogDirsPartition::default()
-                    .with_partition_index(index)
-                    .with_partition_size(bytes(log.size_bytes()))
-            });
-        DescribeLogDirsTopic::default()
-            .with_name(topic_name(topic.name()))
-            .with_partitions(partitions.collect())
-    };
-    topics.into_iter().map(size).collect()
+    }
+}
+
+/// `only`: these partitions of it.
+fn write_topic(writer: &mut Writer<'_>, topic: &Topic, only: Option<&BTreeSet<i32>>) {
+    let logs = topic.logs();
+    let partitions = (0i32..).zip(logs.iter());
+    let partitions: Vec<_> = partitions
+        .filter(|(index, _)| only.is_none_or(|only| only.contains(index)))
+        .collect();
+    writer.string(topic.name());
+    writer.len(partitions.len());
+    for (index, log) in partitions {
+        writer.i32(index);
+        writer.i64(bytes(log.size_bytes()));
+        // Nothing lags behind, and nothing is on its way into another folder.
+        writer.i64(0);
+        writer.bool(false);
+        writer.no_tags();
+    }
+    writer.no_tags();
 }

@@ -6,6 +6,8 @@
 mod absent;
 pub(crate) mod advertised;
 mod alter_configs;
+mod alter_kept;
+mod changed;
 mod client_metrics;
 mod cluster;
 mod configs;
@@ -24,10 +26,12 @@ mod metadata;
 pub(crate) mod names;
 mod offsets;
 mod otlp;
+mod placement;
 mod producer_ids;
 mod producers;
+mod quorum;
 mod replicas;
-mod settings;
+pub(crate) mod settings;
 mod telemetry;
 mod topic_partitions;
 pub(crate) mod topics;
@@ -44,6 +48,7 @@ use crate::context::KafkaContext;
 use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
 
+pub(crate) use changed::ChangedSettings;
 pub use client_metrics::{ClientFigures, ClientMetrics, Figure};
 pub use producer_ids::ProducerIds;
 
@@ -96,6 +101,10 @@ pub(crate) fn handle(api: Api, call: Call<'_>) -> Result<Answer, Malformed> {
         Api::DescribeTopicPartitions => topic_partitions::describe(call),
         Api::ListConfigResources => list_configs::list(call),
         Api::ListPartitionReassignments => absent::list_reassignments(call),
+        Api::ElectLeaders => placement::elect_leaders(call),
+        Api::AlterPartitionReassignments => placement::alter_reassignments(call),
+        Api::AlterReplicaLogDirs => placement::alter_log_dirs(call),
+        Api::DescribeQuorum => quorum::describe(call),
         Api::DescribeAcls => absent::describe_acls(call),
         Api::DescribeClientQuotas => absent::describe_quotas(call),
         Api::DescribeCluster => cluster::describe(call),

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use cloverleaf_log::{Batch, Codec, PartitionLog, Read};
+use cloverleaf_log::{Batch, PartitionLog, Read};
 
 use super::cold::{Brought, Cold};
 use super::part::{Found, Part};
 use super::records::Records;
-use super::{Env, Fetching, Kind, Look, ZSTD_FROM};
+use super::{Env, Fetching, Kind, Look};
 use crate::error_code::ErrorCode;
 
 /// A partition that has something already is not read on from its files for less than this.
@@ -115,7 +115,6 @@ impl Fetching {
 
     /// Takes what the reader thread has brought. Whether there is anything to tell now.
     pub(super) fn take_cold(&mut self) -> bool {
-        let version = self.request.version;
         let mut cold = std::mem::take(&mut self.cold);
         let mut has_error = false;
         for Brought {
@@ -128,7 +127,7 @@ impl Fetching {
             let found = match outcome {
                 Some(Ok(batches)) => {
                     self.records.extend(batches.into_iter().map(Records::Batch));
-                    keep_known(version, &mut self.records, first)
+                    found(&self.records, first)
                 }
                 Some(Err(error)) => {
                     tracing::error!(%error, "a fetch cannot be read");
@@ -182,7 +181,7 @@ impl Looking<'_> {
     fn read_log(&mut self, place: u32, part: &mut Part, log: &Arc<PartitionLog>) {
         let first = self.records.len();
         let mut left = part.wanted.bytes_max.min(self.budget.bytes);
-        let mut may_be_sent = self.version >= ZSTD_FROM;
+        let mut may_be_sent = true;
         let mut end;
         loop {
             end = log.written_end();
@@ -247,20 +246,12 @@ impl Looking<'_> {
         // What is there and was not taken will not be taken by the next look either: whoever waits
         // for more would wait in vain.
         self.look.ends_wait |= part.counted < end;
-        part.found = keep_known(self.version, self.records, first);
+        part.found = found(self.records, first);
     }
 }
 
-/// What was found of a partition: the records from `first` on. Clients that do not know zstd get
-/// the batches before the first one that is compressed so, or an error.
-fn keep_known(version: i16, records: &mut Vec<Records>, first: usize) -> Found {
-    let is_unknown = |some: &Records| version < ZSTD_FROM && some.is_batch_with(Codec::Zstd);
-    if let Some(unknown) = records[first..].iter().position(is_unknown) {
-        records.truncate(first + unknown);
-        if unknown == 0 {
-            return Found::refused(ErrorCode::UnsupportedCompressionType);
-        }
-    }
+/// What was found of a partition: the records from `first` on.
+fn found(records: &[Records], first: usize) -> Found {
     Found {
         error: None,
         first: first as u32,

@@ -46,7 +46,8 @@ use records::Records;
 use request::{FINAL_EPOCH, INITIAL_EPOCH};
 use sessions::Lease;
 
-/// Requests before this version come from clients that do not know zstd (KIP-110).
+/// Requests before this version come from clients of which not all know zstd (KIP-110). Batches are
+/// given as they are all the same, but for topics that say of themselves that they are zstd.
 const ZSTD_FROM: i16 = 10;
 
 /// What a fetch works with.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use cloverleaf_broker::{Broker, Watcher};
 use cloverleaf_log::PartitionLog;
 
+use super::ZSTD_FROM;
 use super::request::Wanted;
+use crate::control::settings;
 use crate::error_code::ErrorCode;
 use crate::topic_ref::{IDS_FROM, TopicKey, TopicRef};
 
@@ -117,12 +119,15 @@ impl Part {
     /// Why nothing can be read at the wanted offset, if so.
     pub(crate) fn refusal(&self, version: i16) -> Option<ErrorCode> {
         let topic = self.topic.topic().filter(|topic| !topic.is_deleted());
-        let (Some(_), Some(log)) = (topic, &self.log) else {
+        let (Some(topic), Some(log)) = (topic, &self.log) else {
             return Some(match topic {
                 None if version >= IDS_FROM => ErrorCode::UnknownTopicId,
                 _ => ErrorCode::UnknownTopicOrPartition,
             });
         };
+        if version < ZSTD_FROM && settings::says_zstd(&topic.options()) {
+            return Some(ErrorCode::UnsupportedCompressionType);
+        }
         // There is one leader, and its epoch is 0 for ever.
         match self.wanted.leader_epoch {
             -1 | 0 => {}

@@ -1,6 +1,6 @@
 //! What an answer gives of a partition: batches from memory, or where they lie in a file.
 
-use cloverleaf_log::{Batch, Codec, Offset, StoredBatches};
+use cloverleaf_log::{Batch, Offset, StoredBatches};
 use cloverleaf_session::{FileRange, Output};
 
 /// A batch that is smaller than this is copied beside its neighbours: one more part of a vectored
@@ -37,14 +37,6 @@ impl Records {
         match self {
             Self::Batch(batch) => batch.count().into(),
             Self::Stored(stored) => stored.count(),
-        }
-    }
-
-    /// Whether this is a batch that is compressed so; of what is sent from files nobody knows.
-    pub(super) fn is_batch_with(&self, codec: Codec) -> bool {
-        match self {
-            Self::Batch(batch) => batch.codec() == codec,
-            Self::Stored(_) => false,
         }
     }
 

@@ -208,10 +208,10 @@ pub fn frame_of(key: i16, version: i16, flexible: bool, body: &[u8]) -> Vec<u8> 
     [&size.to_be_bytes()[..], &head].concat()
 }
 
-/// All versions of a request that are served.
+/// All versions of a request that are served, as far as the library knows them.
 pub fn versions<R: Request>() -> std::ops::RangeInclusive<i16> {
     let served = apis::find(R::KEY).expect("it is served");
-    served.min..=served.max
+    served.min..=served.max.min(R::VERSIONS.max)
 }
 
 pub fn text(text: &str) -> StrBytes {

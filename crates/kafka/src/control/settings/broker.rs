@@ -1,5 +1,5 @@
-//! The broker's own settings, as far as Kafka's tools read them. They are changed in the
-//! configuration of the broker, not through the protocol.
+//! The broker's own settings, as far as Kafka's tools read and change them, beside the defaults of
+//! topics ([`super::SETTINGS`]), which can be changed through the protocol.
 
 use cloverleaf_broker::BrokerOptions;
 use cloverleaf_log::Durability;
@@ -9,7 +9,7 @@ use crate::options::KafkaOptions;
 use super::kind::Kind;
 use super::table::{Standard, or_minus_one};
 
-/// One broker setting beside the defaults of topics ([`super::SETTINGS`]).
+/// One setting of the broker, or of a group.
 pub(crate) struct BrokerSetting {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
@@ -18,6 +18,7 @@ pub(crate) struct BrokerSetting {
 }
 
 const NUMBER: Kind = Kind::Long(i64::MIN);
+const THREADS: Kind = Kind::Int(1, i32::MAX);
 
 fn advertised(kafka: &KafkaOptions, _: &BrokerOptions) -> String {
     let listener = |scheme: &str, address: &Option<(String, u16)>| {
@@ -41,15 +42,19 @@ fn retention_in(kafka: &KafkaOptions, unit_ms: u64) -> String {
 }
 
 macro_rules! settings {
-    ($($name:literal, $kind:expr, $value:expr, $doc:literal;)+) => {
-        /// All of them, by name.
-        pub(crate) const BROKER_SETTINGS: &[BrokerSetting] = &[
+    ($($(#[$about:meta])* $table:ident {
+        $($name:literal, $kind:expr, $value:expr, $doc:literal;)+
+    })+) => {
+        $($(#[$about])*
+        pub(crate) const $table: &[BrokerSetting] = &[
             $(BrokerSetting { name: $name, kind: $kind, value: $value, doc: $doc },)+
-        ];
+        ];)+
     };
 }
 
 settings! {
+/// Those that are changed in the configuration of the broker alone, by name.
+BROKER_SETTINGS {
     "advertised.listeners", Kind::Text, Standard::Of(advertised),
         "Addresses that clients are told; empty: the one that each has connected to.";
     "auto.create.topics.enable", Kind::Bool,
@@ -115,6 +120,26 @@ settings! {
         "Largest set of metrics that a client may push.";
 }
 
+/// Those that Kafka lets one change while it runs, and that are about what there is not here: they
+/// are kept and shown. By name.
+IDLE_SETTINGS {
+    "background.threads", THREADS, Standard::Is("10"),
+        "Threads for background work. Each kind of work has one here: it changes nothing.";
+    "log.cleaner.threads", THREADS, Standard::Is("1"),
+        "Threads that compact. There is one here: it changes nothing.";
+    "num.io.threads", THREADS, Standard::Is("8"),
+        "Threads that carry out requests. There is one for each core here: it changes nothing.";
+    "num.network.threads", THREADS, Standard::Is("3"),
+        "Threads that read and write sockets. There is one for each core here: it changes nothing.";
+    "num.recovery.threads.per.data.dir", THREADS, Standard::Is("2"),
+        "Threads that recover the log at a start. There is one here: it changes nothing.";
+    "num.replica.fetchers", THREADS, Standard::Is("1"),
+        "Threads that copy from other brokers. There are none: it changes nothing.";
+    "sasl.kerberos.min.time.before.relogin", Kind::Long(0), Standard::Is("60000"),
+        "How often a Kerberos ticket may be renewed. There are none here: it changes nothing.";
+}
+}
+
 #[cfg(test)]
 mod tests {
     use cloverleaf_broker::DurabilityMode;
@@ -123,7 +148,9 @@ mod tests {
 
     #[test]
     fn names_are_in_order() {
-        assert!(BROKER_SETTINGS.is_sorted_by(|a, b| a.name < b.name));
+        for table in [BROKER_SETTINGS, IDLE_SETTINGS, super::super::GROUP_SETTINGS] {
+            assert!(table.is_sorted_by(|a, b| a.name < b.name));
+        }
     }
 
     #[test]

@@ -79,12 +79,22 @@ pub(crate) fn defaults(context: &KafkaContext, partitions: u32) -> TopicOptions 
         Field::TimestampBeforeMaxMs,
         Field::TimestampAfterMaxMs,
     ];
+    let mut changes = Vec::new();
     for setting in SETTINGS {
-        if let Handling::Honoured(field) = setting.handling
-            && fields.contains(&field)
-        {
+        let Handling::Honoured(field) = setting.handling else {
+            continue;
+        };
+        if setting.changed_text(context).is_some() {
+            let value = None;
+            changes.push(Change { setting, value });
+        } else if fields.contains(&field) {
             set(&mut topic, field, &setting.standard_text(context), false);
         }
+    }
+    if !changes.is_empty()
+        && let Err(error) = change(context, &mut topic, &changes)
+    {
+        tracing::error!(%error, "a default of topics that was changed is none any more");
     }
     topic
 }
@@ -120,32 +130,37 @@ pub(crate) fn change(
         if let Handling::Honoured(field) = change.setting.handling {
             let standard = change.setting.standard_text(context);
             let value = change.value.as_deref();
-            set(options, field, value.unwrap_or(&standard), value.is_some());
+            let is_own = value.is_some() || change.setting.changed_text(context).is_some();
+            set(options, field, value.unwrap_or(&standard), is_own);
         }
     }
     let number = |name: &str| number(context, options, name);
-    let (min_lag_ms, max_lag_ms) = (
-        number("min.compaction.lag.ms"),
-        number("max.compaction.lag.ms"),
-    );
-    if min_lag_ms > max_lag_ms {
-        return Err(Refused {
-            reason: format!(
-                "min.compaction.lag.ms ({min_lag_ms}) is larger than max.compaction.lag.ms \
-                 ({max_lag_ms})"
-            ),
-        });
+    let lags = ["min.compaction.lag.ms", "max.compaction.lag.ms"].map(number);
+    if let Some(reason) = lags_fault(lags) {
+        return Err(Refused { reason });
+    }
+    if changes.keys().any(|name| name.starts_with("flush.")) {
+        let wants_sync =
+            number("flush.messages") < i64::MAX || number("flush.ms") < SYNC_INTERVAL_MS;
+        options.durability = wants_sync.then_some(DurabilityMode::Disk);
     }
     let policy = match changes.get("cleanup.policy") {
-        Some(Change { value: None, .. }) => Policy::of("delete"),
-        Some(Change {
-            value: Some(text), ..
-        }) => Policy::of(text),
+        Some(Change { setting, value }) => match value {
+            Some(text) => Policy::of(text),
+            None => Policy::of(&setting.standard_text(context)),
+        },
         None => before,
     };
     set_retention(context, options, before, policy, &changes);
     options.compaction = policy.compact.then(|| compaction(context, options));
     Ok(())
+}
+
+/// Whether a message had to be compacted before it may be, in milliseconds.
+pub(crate) fn lags_fault([min_ms, max_ms]: [i64; 2]) -> Option<String> {
+    (min_ms > max_ms).then(|| {
+        format!("min.compaction.lag.ms ({min_ms}) is larger than max.compaction.lag.ms ({max_ms})")
+    })
 }
 
 /// Time and size limits hold only where the policy says so.
@@ -215,7 +230,7 @@ fn limited(value: i64) -> Option<u64> {
     }
 }
 
-/// Sets one field; those of retention and compaction, which belong together, are set elsewhere.
+/// Sets one field; those that belong together (retention, compaction, syncs) are set elsewhere.
 fn set(options: &mut TopicOptions, field: Field, value: &str, is_own: bool) {
     let number: i64 = value.parse().unwrap_or(-1);
     let own = || is_own.then(|| u64::try_from(number).ok()).flatten();
@@ -226,16 +241,9 @@ fn set(options: &mut TopicOptions, field: Field, value: &str, is_own: bool) {
         Field::TimestampType => options.append_time = value == "LogAppendTime",
         Field::TimestampBeforeMaxMs => options.timestamp_before_max_ms = limited(number),
         Field::TimestampAfterMaxMs => options.timestamp_after_max_ms = limited(number),
-        Field::FlushMessages | Field::FlushMs => {
-            let own = |name: &str| {
-                let text = options.settings.get(name)?;
-                text.parse::<i64>().ok()
-            };
-            let wants_sync = own("flush.messages").is_some_and(|count| count < i64::MAX)
-                || own("flush.ms").is_some_and(|ms| ms < SYNC_INTERVAL_MS);
-            options.durability = wants_sync.then_some(DurabilityMode::Disk);
-        }
         Field::CleanupPolicy
+        | Field::FlushMessages
+        | Field::FlushMs
         | Field::RetentionMs
         | Field::RetentionBytes
         | Field::DeleteRetentionMs
@@ -280,6 +288,14 @@ pub(super) fn read(field: Field, options: &TopicOptions) -> Option<String> {
         Field::MinLagMs => compaction.map(|c| c.min_lag_ms.to_string()),
         Field::MaxLagMs => compaction.map(|c| limit(c.max_lag_ms)),
         Field::DirtyRatio | Field::FlushMessages | Field::FlushMs => None,
+    }
+}
+
+/// Whether two values of a field mean the same.
+pub(super) fn is_same(field: Field, a: &str, b: &str) -> bool {
+    match field {
+        Field::CleanupPolicy => Policy::of(a) == Policy::of(b),
+        _ => a == b,
     }
 }
 

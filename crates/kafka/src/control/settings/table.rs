@@ -79,9 +79,11 @@ const WEEK_MS: Standard = Standard::Is("604800000");
 
 const NO_TIERS: &str = "There is no tiered storage: all that is stored is local.";
 const ONE_REPLICA: &str = "There is one replica, so there is nobody to copy to or to elect.";
-const STORED_AS_SENT: &str = "Batches are stored and served as the producer compressed them; \
-    set compression.type in the producer instead.";
-const LEVEL: &str = "It has a meaning with a compression.type of that codec only.";
+const STORED_AS_SENT: &str = "Batches are stored and served as the producer compressed them, which \
+    costs the broker nothing and gives the producer's network the same gain: set compression.type \
+    in the producer. A consumer that is too old for zstd (Fetch below version 10) is refused where \
+    this is zstd, as in Kafka.";
+const LEVEL: &str = "The broker compresses nothing anew.";
 
 pub(super) fn or_minus_one(value: Option<u64>) -> String {
     value.map_or_else(|| "-1".to_owned(), |value| value.to_string())
@@ -119,7 +121,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
         kind: Kind::Word(&["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"]),
         standard: Standard::Is("producer"),
         broker_name: Some("compression.type"),
-        handling: Handling::Only("producer", STORED_AS_SENT),
+        handling: Handling::Accepted(STORED_AS_SENT),
         doc: "How stored batches are compressed.",
     },
     Setting {

@@ -1,0 +1,214 @@
+//! Changing the settings of the broker and of groups: which there are, and which topics follow.
+
+use std::sync::Arc;
+
+use cloverleaf_broker::{Topic, TopicOptions};
+
+use crate::context::KafkaContext;
+use crate::error_code::{ErrorCode, of_catalog};
+
+use super::alter_configs::{Known, Refused, Resource};
+use super::changed::{Owner, Values};
+use super::settings::{
+    self, BROKER_SETTINGS, BrokerSetting, Change, GROUP_SETTINGS, IDLE_SETTINGS, SETTINGS, Setting,
+    find,
+};
+use super::{configs, topics};
+
+/// Longest name of a group for which something is set, in bytes.
+const GROUP_NAME_BYTES_MAX: usize = 1_000;
+
+/// A topic that has the defaults of these settings.
+type Follower = (Arc<Topic>, Vec<&'static Setting>);
+
+pub(super) fn change_broker(
+    context: &Arc<KafkaContext>,
+    resource: &Resource,
+    validate_only: bool,
+) -> Result<(), Refused> {
+    let owner = configs::check_broker(context, &resource.name)?;
+    // What Kafka says of a broker's value that is none.
+    let invalid = ErrorCode::InvalidRequest;
+    let values = new_values(context, resource, &owner, invalid, of_broker)?;
+    let lag = |name: &str| {
+        let text = find(name).map(|setting| match setting.broker_name {
+            Some(name) if values.contains_key(name) => values[name].clone(),
+            _ => setting.standard_text(context),
+        });
+        text.and_then(|text| text.parse().ok()).unwrap_or(-1)
+    };
+    let lags = ["min.compaction.lag.ms", "max.compaction.lag.ms"].map(lag);
+    if let Some(reason) = settings::lags_fault(lags) {
+        return Err((invalid, reason));
+    }
+    if validate_only {
+        return Ok(());
+    }
+    let before = standards(context);
+    let followers = followers(context);
+    keep(context, owner, values)?;
+    let after = standards(context);
+    let is_changed = |at: &usize| before[*at] != after[*at];
+    let changed: Vec<&Setting> = (0..SETTINGS.len())
+        .filter(is_changed)
+        .map(|at| &SETTINGS[at])
+        .collect();
+    for (topic, mut follows) in followers {
+        follows.retain(|setting| changed.iter().any(|other| std::ptr::eq(*other, *setting)));
+        if !follows.is_empty() {
+            follow(context, &topic, &follows)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn change_group(
+    context: &Arc<KafkaContext>,
+    resource: &Resource,
+    validate_only: bool,
+) -> Result<(), Refused> {
+    let name = &resource.name;
+    if name.is_empty() || name.len() > GROUP_NAME_BYTES_MAX {
+        let reason = format!("a group's name has 1 to {GROUP_NAME_BYTES_MAX} bytes");
+        return Err((ErrorCode::InvalidRequest, reason));
+    }
+    let owner = Owner::Group(name.clone());
+    let values = new_values(
+        context,
+        resource,
+        &owner,
+        ErrorCode::InvalidConfig,
+        of_group,
+    )?;
+    let groups = context.changed.groups();
+    if groups.len() >= context.options.groups_max && !groups.contains(name) {
+        let reason = format!("{} groups have settings of their own", groups.len());
+        return Err((ErrorCode::PolicyViolation, reason));
+    }
+    match validate_only {
+        true => Ok(()),
+        false => keep(context, owner, values),
+    }
+}
+
+fn keep(context: &KafkaContext, owner: Owner, values: Values) -> Result<(), Refused> {
+    let kept = context.changed.set(&context.broker, owner, values);
+    kept.map_err(|error| (of_catalog(&error), error.to_string()))
+}
+
+/// What is set for an owner after the edits: all of them, or, with one that cannot be, none.
+fn new_values(
+    context: &KafkaContext,
+    resource: &Resource,
+    owner: &Owner,
+    invalid: ErrorCode,
+    known: fn(&KafkaContext, &str) -> Result<Known, String>,
+) -> Result<Values, Refused> {
+    let mut values = match resource.replaces_all {
+        true => Values::new(),
+        false => context.changed.of(owner),
+    };
+    resource.check_names()?;
+    let mut reasons = Vec::new();
+    for edit in &resource.edits {
+        let known = known(context, &edit.name).map(|known| Known {
+            current: values.get(&edit.name).cloned().unwrap_or(known.current),
+            ..known
+        });
+        let value = known.and_then(|known| {
+            let value = edit.new_value(Some(&known)).map_err(|(_, reason)| reason)?;
+            value.map(|value| known.check(&value)).transpose()
+        });
+        match value {
+            Ok(Some(value)) => drop(values.insert(edit.name.clone(), value)),
+            Ok(None) => drop(values.remove(&edit.name)),
+            Err(reason) => reasons.push(reason),
+        }
+    }
+    match reasons.is_empty() {
+        true => Ok(values),
+        false => Err((invalid, reasons.join("; "))),
+    }
+}
+
+/// A setting of the broker that is changed while it runs.
+fn of_broker(context: &KafkaContext, name: &str) -> Result<Known, String> {
+    let of_topics = SETTINGS.iter().find_map(|setting| {
+        let known = setting.broker_name.filter(|known| *known == name)?;
+        Some(Known::of(setting, known, setting.standard_text(context)))
+    });
+    if let Some(known) = of_topics {
+        return Ok(known);
+    }
+    if BROKER_SETTINGS.iter().any(|setting| setting.name == name) {
+        return Err(format!(
+            "Cannot update these configs dynamically: {name} is changed in the broker's \
+             configuration file or command line"
+        ));
+    }
+    named(context, IDLE_SETTINGS, name)
+}
+
+fn of_group(context: &KafkaContext, name: &str) -> Result<Known, String> {
+    named(context, GROUP_SETTINGS, name)
+}
+
+fn named(
+    context: &KafkaContext,
+    settings: &'static [BrokerSetting],
+    name: &str,
+) -> Result<Known, String> {
+    let setting = settings.iter().find(|setting| setting.name == name);
+    let setting = setting.ok_or_else(|| format!("Unknown config name: {}", name.escape_debug()))?;
+    let standard = setting.value;
+    Ok(Known {
+        name: setting.name,
+        kind: setting.kind,
+        current: standard.text(&context.options, context.broker.options()),
+        setting: None,
+    })
+}
+
+/// The values of topics about which nothing was said.
+fn standards(context: &KafkaContext) -> Vec<String> {
+    let text = |setting: &Setting| setting.standard_text(context);
+    SETTINGS.iter().map(text).collect()
+}
+
+/// Which topics have the default of which settings, so that they get the new one, as in Kafka.
+/// Those that another protocol has made for itself keep what it wants.
+fn followers(context: &KafkaContext) -> Vec<Follower> {
+    let of_kafka = |options: &TopicOptions| {
+        !options.retention.consumed && options.settings.keys().all(|name| find(name).is_some())
+    };
+    let follower = |topic: Arc<Topic>| {
+        let options = topic.options();
+        let follows = SETTINGS.iter().filter(|setting| {
+            setting.broker_name.is_some() && !setting.shown(context, &options).is_own
+        });
+        let follows = follows.collect();
+        of_kafka(&options).then_some((topic, follows))
+    };
+    let topics = topics::all(context).into_iter();
+    topics.filter_map(follower).collect()
+}
+
+fn follow(
+    context: &KafkaContext,
+    topic: &Arc<Topic>,
+    settings: &[&'static Setting],
+) -> Result<(), Refused> {
+    let change = |setting: &&'static Setting| Change {
+        setting,
+        value: None,
+    };
+    let changes: Vec<Change> = settings.iter().map(change).collect();
+    let set = topic.set_options(|options| {
+        let mut current = options.clone();
+        // A topic whose own settings do not go with the new default keeps what it has.
+        if settings::change(context, &mut current, &changes).is_ok() {
+            *options = current;
+        }
+    });
+    set.map_err(|error| (of_catalog(&error), error.to_string()))
+}

@@ -1,0 +1,189 @@
+//! Where partitions lie and who leads them, which never changes: there is one broker, with one
+//! folder. ElectLeaders, AlterPartitionReassignments and AlterReplicaLogDirs are answered as Kafka
+//! answers on one node.
+
+use kafka_protocol::messages::alter_partition_reassignments_response::{
+    AlterPartitionReassignmentsResponse, ReassignablePartitionResponse, ReassignableTopicResponse,
+};
+use kafka_protocol::messages::alter_replica_log_dirs_response::{
+    AlterReplicaLogDirPartitionResult, AlterReplicaLogDirTopicResult, AlterReplicaLogDirsResponse,
+};
+use kafka_protocol::messages::elect_leaders_response::{
+    ElectLeadersResponse, PartitionResult, ReplicaElectionResult,
+};
+
+use crate::answer::{Answer, body};
+use crate::context::KafkaContext;
+use crate::error_code::ErrorCode;
+use crate::wire::{Malformed, Reader};
+
+use super::names::{message, topic_name};
+use super::{Call, topics};
+
+/// A topic's name, and what is said of each of its partitions.
+type Named<'a, T> = (&'a str, Vec<T>);
+
+type Refused = (ErrorCode, String);
+
+/// Reads topics with something of each partition; `None`: all of them.
+fn read_topics<'a, T>(
+    reader: &mut Reader<'a>,
+    mut partition: impl FnMut(&mut Reader<'a>) -> Result<T, Malformed>,
+) -> Result<Option<Vec<Named<'a, T>>>, Malformed> {
+    reader.nullable_array(|reader| {
+        let topic = (reader.string()?, reader.array(&mut partition)?);
+        reader.skip_tagged()?;
+        Ok(topic)
+    })
+}
+
+/// ElectLeaders: each partition has the leader that it should have.
+pub(super) fn elect_leaders(mut call: Call<'_>) -> Result<Answer, Malformed> {
+    let (version, context) = (call.version, call.context);
+    let reader = &mut call.body;
+    // Before version 1 there was one type: the preferred leader.
+    let election = if version >= 1 { reader.i8()? } else { 0 };
+    let wanted = read_topics(reader, Reader::i32)?;
+    let _timeout_ms = reader.i32()?;
+    reader.skip_tagged()?;
+    let fault = (!matches!(election, 0 | 1)).then(|| {
+        let reason = format!("there is no type of election {election}");
+        (ErrorCode::InvalidRequest, reason)
+    });
+    let result = |(name, partitions): &Named<'_, i32>| {
+        let result = |index: &i32| {
+            let (error, reason) = match &fault {
+                Some(fault) => fault.clone(),
+                None => election_fault(context, name, *index),
+            };
+            PartitionResult::default()
+                .with_partition_id(*index)
+                .with_error_code(error.code())
+                .with_error_message(message(&reason))
+        };
+        ReplicaElectionResult::default()
+            .with_topic(topic_name(name))
+            .with_partition_result(partitions.iter().map(result).collect())
+    };
+    let results = match &wanted {
+        Some(wanted) => wanted.iter().map(result).collect(),
+        None if fault.is_some() => Vec::new(),
+        // Partitions that need no election are left out where all are meant.
+        None => topics::all(context)
+            .iter()
+            .map(|topic| ReplicaElectionResult::default().with_topic(topic_name(topic.name())))
+            .collect(),
+    };
+    let error = fault.as_ref().map_or(ErrorCode::None, |(error, _)| *error);
+    let response = ElectLeadersResponse::default()
+        .with_error_code(error.code())
+        .with_replica_election_results(results);
+    Ok(Answer::Ready(body(&response, version)))
+}
+
+fn election_fault(context: &KafkaContext, name: &str, index: i32) -> Refused {
+    match topics::partition(context, name, index) {
+        Ok(_) => (
+            ErrorCode::ElectionNotNeeded,
+            "Leader election not needed for topic partition.".to_owned(),
+        ),
+        Err(error) => (error, no_partition(name, index)),
+    }
+}
+
+fn no_partition(name: &str, index: i32) -> String {
+    format!("there is no partition {index} of '{}'", name.escape_debug())
+}
+
+/// AlterPartitionReassignments: where it is, a partition may stay.
+pub(super) fn alter_reassignments(mut call: Call<'_>) -> Result<Answer, Malformed> {
+    let (version, context) = (call.version, call.context);
+    let reader = &mut call.body;
+    let _timeout_ms = reader.i32()?;
+    // With one broker there is one number of replicas, whether or not it may change.
+    let may_change_count = version < 1 || reader.bool()?;
+    let wanted = read_topics(reader, |reader| {
+        let index = reader.i32()?;
+        let replicas = reader.nullable_array(Reader::i32)?;
+        reader.skip_tagged()?;
+        Ok((index, replicas))
+    })?;
+    reader.skip_tagged()?;
+    let wanted = wanted.unwrap_or_default();
+    let response = |(name, partitions): &Named<'_, (i32, Option<Vec<i32>>)>| {
+        let response = |(index, replicas): &(i32, Option<Vec<i32>>)| {
+            let response = ReassignablePartitionResponse::default().with_partition_index(*index);
+            match reassign(context, name, *index, replicas.as_deref()) {
+                Ok(()) => response.with_error_message(None),
+                Err((error, reason)) => response
+                    .with_error_code(error.code())
+                    .with_error_message(message(&reason)),
+            }
+        };
+        ReassignableTopicResponse::default()
+            .with_name(topic_name(name))
+            .with_partitions(partitions.iter().map(response).collect())
+    };
+    let response = AlterPartitionReassignmentsResponse::default()
+        .with_allow_replication_factor_change(may_change_count)
+        .with_error_message(None)
+        .with_responses(wanted.iter().map(response).collect());
+    Ok(Answer::Ready(body(&response, version)))
+}
+
+/// Moves a partition to these brokers; `None`: ends a move.
+fn reassign(
+    context: &KafkaContext,
+    name: &str,
+    index: i32,
+    replicas: Option<&[i32]>,
+) -> Result<(), Refused> {
+    let found = topics::partition(context, name, index);
+    found.map_err(|error| (error, no_partition(name, index)))?;
+    let node_id = context.options.node_id;
+    let reason = match replicas {
+        None => {
+            let reason = "No partition reassignment is in progress.".to_owned();
+            return Err((ErrorCode::NoReassignmentInProgress, reason));
+        }
+        Some([]) => "the list of replicas is empty".to_owned(),
+        Some(replicas) => match replicas.iter().find(|id| **id != node_id) {
+            Some(other) => format!("there is one broker, {node_id}, and not {other}"),
+            None if replicas.len() > 1 => format!("broker {node_id} is named more than once"),
+            None => return Ok(()),
+        },
+    };
+    Err((ErrorCode::InvalidReplicaAssignment, reason))
+}
+
+/// AlterReplicaLogDirs: there is one folder, in which everything lies.
+pub(super) fn alter_log_dirs(mut call: Call<'_>) -> Result<Answer, Malformed> {
+    let (version, context) = (call.version, call.context);
+    let reader = &mut call.body;
+    let mut results = Vec::new();
+    reader.array(|reader| {
+        let is_ours = reader.string()? == context.options.log_dir;
+        let topics = read_topics(reader, Reader::i32)?;
+        reader.skip_tagged()?;
+        for (name, partitions) in topics.unwrap_or_default() {
+            let partitions = partitions.into_iter().map(|index| {
+                let error = match topics::partition(context, name, index) {
+                    _ if !is_ours => ErrorCode::LogDirNotFound,
+                    Ok(_) => ErrorCode::None,
+                    Err(error) => error,
+                };
+                AlterReplicaLogDirPartitionResult::default()
+                    .with_partition_index(index)
+                    .with_error_code(error.code())
+            });
+            let result = AlterReplicaLogDirTopicResult::default()
+                .with_topic_name(topic_name(name))
+                .with_partitions(partitions.collect());
+            results.push(result);
+        }
+        Ok(())
+    })?;
+    reader.skip_tagged()?;
+    let response = AlterReplicaLogDirsResponse::default().with_results(results);
+    Ok(Answer::Ready(body(&response, version)))
+}
