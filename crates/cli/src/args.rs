@@ -46,6 +46,9 @@ const TOPIC_EXAMPLES: &str = "\
 Examples:
   cloverleaf topic list
   cloverleaf topic create orders
+  cloverleaf topic create events --partitions 4 --retention 30d
+  cloverleaf topic create prices --config cleanup.policy=compact
+  cloverleaf topic alter orders --retention forever
   cloverleaf topic describe orders
   cloverleaf topic delete orders               with all its messages and subscriptions";
 
@@ -93,7 +96,7 @@ Examples:
 pub(crate) fn command() -> Command {
     // The descriptions come last: the derived ones are those of the argument types.
     let topic = TopicCommand::augment_subcommands(Command::new("topic"))
-        .about("List, create, delete and describe topics");
+        .about("List, create, alter, delete and describe topics");
     let subscription = SubscriptionCommand::augment_subcommands(Command::new("subscription"))
         .about("List, create, delete, describe, empty, pause and unpause subscriptions");
     let tail = TailArgs::augment_args(Command::new("tail"))

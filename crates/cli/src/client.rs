@@ -53,6 +53,15 @@ impl Client {
         read(self.call(Method::POST, path, Some(body))?)
     }
 
+    /// Changes something and reads the answer.
+    pub(crate) fn patch<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        read(self.call(Method::PATCH, path, Some(body))?)
+    }
+
     /// Deletes something.
     pub(crate) fn delete(&self, path: &str) -> anyhow::Result<()> {
         self.call(Method::DELETE, path, None::<&()>).map(|_| ())

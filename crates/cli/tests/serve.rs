@@ -125,6 +125,66 @@ fn topics_and_subscriptions_from_the_command_line() {
     assert!(broker.ok(&["subscription", "list"]).contains("billing"));
     assert_eq!(broker.ok(&["tail", "orders"]), "");
     broker.ok(&["subscription", "delete", "orders", "billing"]);
+    let kept = |topic| {
+        let text = broker.ok(&["topic", "describe", topic]);
+        let lines = text.lines().filter_map(|line| line.split_once("  "));
+        let wanted = lines.filter(|(name, _)| matches!(*name, "kept" | "settings"));
+        let told: Vec<_> = wanted.map(|(_, told)| told.trim().to_owned()).collect();
+        told.join(" | ")
+    };
+    assert_eq!(kept("orders"), "for 7d");
+    broker.ok(&["topic", "alter", "orders", "--retention", "forever"]);
+    assert_eq!(kept("orders"), "for ever | retention.ms=-1");
+    broker.ok(&["topic", "alter", "orders", "--retention", "consumed"]);
+    let consumed = "until all subscriptions and groups have consumed it";
+    assert_eq!(kept("orders"), consumed);
+    let bytes = [
+        "--config",
+        "retention.bytes=1048576",
+        "--config",
+        "segment.ms=9000",
+    ];
+    broker.ok(&[
+        &["topic", "alter", "orders", "--retention", "90m"],
+        &bytes[..],
+    ]
+    .concat());
+    assert_eq!(
+        kept("orders"),
+        "for 90m, up to 1.0 MiB a partition | \
+         retention.bytes=1048576, retention.ms=5400000, segment.ms=9000"
+    );
+    let back = ["retention.bytes", "retention.ms", "segment.ms"].map(|it| ["--delete-config", it]);
+    broker.ok(&[&["topic", "alter", "orders"], &back.concat()[..]].concat());
+    assert_eq!(kept("orders"), "for 7d");
+    let prices = [
+        "topic",
+        "create",
+        "prices",
+        "--config",
+        "cleanup.policy=compact",
+    ];
+    broker.ok(&prices);
+    let newest = "the newest message of each key, for ever | cleanup.policy=compact";
+    assert_eq!(kept("prices"), newest);
+    for (wrong, why) in [
+        (
+            ["alter", "orders", "--retention", "soon"],
+            "`soon` is not a duration",
+        ),
+        (["alter", "orders", "--config", "no.such=1"], "no.such"),
+        (["alter", "prices", "--retention", "consumed"], "compacted"),
+        (
+            ["create", "late", "--retention", "1x"],
+            "`1x` is not a duration",
+        ),
+    ] {
+        let output = broker.run(&[&["topic"], &wrong[..]].concat());
+        assert!(!output.status.success());
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(told.contains(why), "{told}");
+    }
+    assert!(!broker.ok(&["topic", "list"]).contains("late"));
     broker.ok(&["topic", "delete", "orders"]);
     let output = broker.run(&["topic", "describe", "orders"]);
     assert_eq!(output.status.code(), Some(1));

@@ -9,6 +9,7 @@
 //! GET    /api/topics                                list
 //! POST   /api/topics                                create
 //! GET    /api/topics/TOPIC                          describe
+//! PATCH  /api/topics/TOPIC                          change retention and settings
 //! DELETE /api/topics/TOPIC                          delete
 //! GET    /api/topics/TOPIC/messages?from=&count=…   read by offset, see `admin_messages`
 //! POST   /api/topics/TOPIC/subscriptions            create
@@ -42,8 +43,8 @@ use axum::{Json, Router};
 use crate::admin_types::Problem;
 use crate::context::ServerContext;
 use crate::{
-    admin_amqp, admin_doctor, admin_kafka, admin_messages, admin_metrics, admin_topics, timeline,
-    web_pages,
+    admin_amqp, admin_doctor, admin_kafka, admin_messages, admin_metrics, admin_settings,
+    admin_topics, timeline, web_pages,
 };
 
 /// Handlers get the broker.
@@ -64,7 +65,9 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
         )
         .route(
             "/api/topics/{topic}",
-            get(admin_topics::describe).delete(admin_topics::delete),
+            get(admin_topics::describe)
+                .patch(admin_settings::alter)
+                .delete(admin_topics::delete),
         )
         .route("/api/topics/{topic}/messages", get(admin_messages::read))
         .route(

@@ -6,8 +6,10 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use cloverleaf_broker::{CatalogError, Dispatch, StartAt, Subscription, Topic, TopicOptions};
+use cloverleaf_kafka::control::{topic_defaults, topic_settings};
 
 use crate::admin::{Context, Refused};
+use crate::admin_settings::Wish;
 use crate::admin_types::{
     ConsumerDetails, CreateSubscription, CreateTopic, PartitionDetails, SubscriptionDetails,
     TopicDetails, TopicSummary,
@@ -38,10 +40,13 @@ pub(crate) async fn create(
             body.name
         )));
     }
-    let options = TopicOptions {
-        partitions: body.partitions.unwrap_or(1),
-        ..cloverleaf_nsq::definitions::topic_options(&body.name)
+    let mut options = TopicOptions {
+        ephemeral: cloverleaf_nsq::definitions::topic_options(&body.name).ephemeral,
+        ..topic_defaults(&context.kafka, body.partitions.unwrap_or(1))
     };
+    let config = body.config.into_iter();
+    let config = config.map(|(name, value)| (name, Some(value))).collect();
+    Wish::new(body.retention.as_deref(), config)?.grant(&context, &mut options)?;
     let topic = context
         .broker
         .topic_or_create(&body.name, || options)
@@ -177,7 +182,7 @@ fn check_name(of: &str, name: &str) -> Result<(), Refused> {
 }
 
 /// The status for each reason that the catalog has.
-fn refused(error: CatalogError) -> Refused {
+pub(crate) fn refused(error: CatalogError) -> Refused {
     let status = match error {
         CatalogError::Partitions { .. }
         | CatalogError::PartitionsOnlyGrow { .. }
@@ -234,7 +239,7 @@ fn summary(topic: &Topic) -> TopicSummary {
     }
 }
 
-fn details(topic: &Topic) -> TopicDetails {
+pub(crate) fn details(topic: &Topic) -> TopicDetails {
     let partition_details = (0..)
         .zip(topic.logs().iter())
         .map(|(partition, log)| PartitionDetails {
@@ -252,10 +257,13 @@ fn details(topic: &Topic) -> TopicDetails {
         .map(|s| self::subscription_details(s))
         .collect();
     subscription_details.sort_by(|a, b| a.name.cmp(&b.name));
+    let options = topic.options();
     TopicDetails {
         summary: summary(topic),
         uuid: topic.id().to_string(),
         created_ms: topic.created_ms(),
+        retention: options.retention.clone(),
+        config: topic_settings(&options),
         partition_details,
         subscription_details,
     }

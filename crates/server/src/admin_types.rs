@@ -1,5 +1,8 @@
 //! What the admin interface says and hears, as JSON. The command line uses the same types.
 
+use std::collections::BTreeMap;
+
+use cloverleaf_broker::Retention;
 use serde::{Deserialize, Serialize};
 
 /// A topic in a list.
@@ -48,6 +51,10 @@ pub struct TopicDetails {
     pub uuid: String,
     /// When it was created, in milliseconds since the Unix epoch.
     pub created_ms: u64,
+    /// When stored messages go.
+    pub retention: Retention,
+    /// What was set of Kafka's settings.
+    pub config: BTreeMap<String, String>,
     /// Its partitions.
     pub partition_details: Vec<PartitionDetails>,
     /// Its subscriptions.
@@ -257,6 +264,25 @@ pub struct CreateTopic {
     /// Number of partitions; one when left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partitions: Option<u32>,
+    /// How long messages stay, as in [`AlterTopic`]; left out: as in a topic that Kafka makes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<String>,
+    /// Settings by Kafka's names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub config: BTreeMap<String, String>,
+}
+
+/// The body that changes a topic.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlterTopic {
+    /// How long messages stay: a duration (`7d`, `12h`), `forever`, or `consumed`, which is until
+    /// all subscriptions and groups have consumed them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<String>,
+    /// Settings by Kafka's names; null: the default.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub config: BTreeMap<String, Option<String>>,
 }
 
 /// The body that creates a subscription.

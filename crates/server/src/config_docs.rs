@@ -30,7 +30,7 @@ topic = \"orders.lost\"
 ```
 
 - **size**: bytes (`1048576`) or a number with `KiB`, `MiB` or `GiB`.
-- **duration**: a number with `ms`, `s`, `m` or `h`, or several of them (`1h30m`).
+- **duration**: a number with `ms`, `s`, `m`, `h` or `d`, or several of them (`1h30m`).
 - **address**: `host:port`; port 0 takes any free port; empty means off.
 - **list of texts**: an array in the file; repeat the flag, or separate by commas.
 

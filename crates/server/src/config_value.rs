@@ -93,14 +93,18 @@ impl OptionValue for ByteSize {
     }
 }
 
+/// Read, but not written: a time is told as it was before there were days.
+const DAYS: (&str, u64) = ("d", 86_400_000);
+
 const TIME_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
 impl OptionValue for Duration {
     const KIND: &'static str = "duration";
 
     fn parse(text: &str) -> Result<Self, String> {
-        let wrong =
-            || format!("`{text}` is not a duration: write a number with ms, s, m or h, or 1h30m");
+        let wrong = || {
+            format!("`{text}` is not a duration: write a number with ms, s, m, h or d, or 1h30m")
+        };
         let mut rest = text;
         let mut total_ms = 0u64;
         while !rest.is_empty() {
@@ -110,9 +114,8 @@ impl OptionValue for Duration {
             let letters = rest
                 .find(|c: char| c.is_ascii_digit())
                 .unwrap_or(rest.len());
-            let unit = TIME_UNITS
-                .iter()
-                .find(|(name, _)| *name == &rest[..letters]);
+            let mut units = TIME_UNITS.iter().chain([&DAYS]);
+            let unit = units.find(|(name, _)| *name == &rest[..letters]);
             let (_, factor) = unit.ok_or_else(wrong)?;
             let added = number
                 .checked_mul(*factor)
@@ -480,8 +483,9 @@ mod tests {
         check("60s", 60_000);
         check("15m", 900_000);
         check("1h30m", 5_400_000);
+        check("7d12h", 648_000_000);
         check("0s", 0);
-        for wrong in ["", "60", "s", "1d", "-1s", "1.5s", "99999999999999999h"] {
+        for wrong in ["", "60", "s", "1w", "-1s", "1.5s", "99999999999999999h"] {
             assert!(
                 Duration::parse(wrong)
                     .unwrap_err()

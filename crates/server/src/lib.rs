@@ -26,6 +26,7 @@ mod admin_metrics;
 mod admin_metrics_amqp;
 mod admin_metrics_doctor;
 mod admin_metrics_kafka;
+mod admin_settings;
 mod admin_topics;
 pub mod admin_types;
 mod amqp_connection;

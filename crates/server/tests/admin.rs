@@ -112,6 +112,19 @@ fn topics_and_subscriptions_are_made_shown_changed_and_deleted() {
     publish(&server, "orders", &[b"a", b"b", b"c"]);
     let topic: TopicDetails = admin(&server, "GET", "/api/topics/orders", "").json();
     assert_eq!(topic.summary.partitions, 2);
+    let week = cloverleaf_broker::Retention {
+        ms: Some(7 * 24 * 3_600_000),
+        consumed: false,
+        ..topic.retention.clone()
+    };
+    assert_eq!((&topic.retention, topic.config.len()), (&week, 0));
+    let alter = |body| admin(&server, "PATCH", "/api/topics/orders", body);
+    let twice = alter(r#"{"retention":"1h","config":{"retention.ms":"5"}}"#);
+    assert_eq!((twice.status, twice.body.contains("twice")), (400, true));
+    let altered: TopicDetails = alter(r#"{"config":{"segment.ms":"5"}}"#).json();
+    assert_eq!(altered.config["segment.ms"], "5");
+    let altered: TopicDetails = alter(r#"{"config":{"segment.ms":null}}"#).json();
+    assert_eq!((altered.retention, altered.config.len()), (week, 0));
     assert_eq!(
         topic
             .partition_details

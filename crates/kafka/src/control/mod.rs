@@ -34,6 +34,7 @@ mod replicas;
 pub(crate) mod settings;
 mod telemetry;
 mod topic_partitions;
+mod topic_settings;
 pub(crate) mod topics;
 
 use std::net::SocketAddr;
@@ -51,6 +52,8 @@ use crate::wire::{Malformed, Reader};
 pub(crate) use changed::ChangedSettings;
 pub use client_metrics::{ClientFigures, ClientMetrics, Figure};
 pub use producer_ids::ProducerIds;
+pub use settings::Refused as SettingRefused;
+pub use topic_settings::{change_topic_settings, topic_defaults, topic_settings};
 
 /// The epoch of every partition's leader: there is one broker, it leads, and that never changes.
 pub(crate) const LEADER_EPOCH: i32 = 0;

@@ -21,7 +21,7 @@ pub(crate) use table::{Field, Handling, SETTINGS, Setting, Standard, find};
 /// Why a setting is refused, in a sentence for the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
-pub(crate) struct Refused {
+pub struct Refused {
     pub(crate) reason: String,
 }
 

@@ -1,0 +1,42 @@
+//! The settings of a topic for who is no Kafka client: the admin interface makes and changes topics
+//! as Kafka does, with the same names.
+
+use std::collections::BTreeMap;
+
+use cloverleaf_broker::TopicOptions;
+
+use crate::context::KafkaContext;
+
+use super::replicas::note_replicas;
+use super::settings::{self, Refused};
+
+/// How a topic made by Kafka is kept about which nothing was said.
+pub fn topic_defaults(context: &KafkaContext, partitions: u32) -> TopicOptions {
+    settings::defaults(context, partitions)
+}
+
+/// The settings that somebody has set for a topic, by Kafka's names.
+pub fn topic_settings(options: &TopicOptions) -> BTreeMap<String, String> {
+    let known = |name: &String| settings::find(name).is_some();
+    let own = options.settings.iter().filter(|(name, _)| known(name));
+    own.map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
+}
+
+/// Gives settings of a topic a value, or (`None`) their default.
+///
+/// # Errors
+/// One is none of Kafka's, or the value is none for it; `options` may have changed in part then.
+pub fn change_topic_settings(
+    context: &KafkaContext,
+    options: &mut TopicOptions,
+    changes: &BTreeMap<String, Option<String>>,
+) -> Result<(), Refused> {
+    let checked = changes
+        .iter()
+        .map(|(name, value)| settings::check(name, value.as_deref()));
+    let changes = checked.collect::<Result<Vec<_>, _>>()?;
+    settings::change(context, options, &changes)?;
+    note_replicas(1, &changes);
+    Ok(())
+}
