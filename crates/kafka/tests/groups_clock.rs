@@ -7,7 +7,7 @@ use cloverleaf_log::LogOptions;
 use kafka_protocol::messages::{DescribeGroupsRequest, JoinGroupRequest};
 
 use crate::common::fetch::publish;
-use crate::common::{Peer, World};
+use crate::common::{Peer, World, no_delay};
 use crate::groups_common::{
     REBALANCE_IN_PROGRESS, SESSION_MS, UNKNOWN_MEMBER_ID, commit, committed, group, heartbeat,
     join, leave, offset, settled, sync,
@@ -19,7 +19,7 @@ const RETENTION_MS: u64 = 600_000;
 fn options() -> KafkaOptions {
     KafkaOptions {
         offsets_retention_ms: RETENTION_MS,
-        ..KafkaOptions::default()
+        ..no_delay()
     }
 }
 

@@ -2,11 +2,10 @@
 //! rebalance, a journal that cannot be written.
 
 use cloverleaf_broker::BrokerOptions;
-use cloverleaf_kafka::KafkaOptions;
 use cloverleaf_log::LogOptions;
 use kafka_protocol::messages::{DescribeGroupsRequest, JoinGroupRequest, SyncGroupRequest};
 
-use crate::common::{Peer, World};
+use crate::common::{Peer, World, no_delay};
 use crate::groups_common::{
     ILLEGAL_GENERATION, SESSION_MS, UNKNOWN_MEMBER_ID, commit, committed, group, heartbeat, join,
     leave, offset, settled, sync, sync_request,
@@ -19,7 +18,7 @@ fn restart(world: World) -> World {
     drop(world);
     World::on(
         disk,
-        KafkaOptions::default(),
+        no_delay(),
         LogOptions::default(),
         BrokerOptions::default(),
     )

@@ -7,7 +7,7 @@ use kafka_protocol::messages::{
     HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest,
 };
 
-use crate::common::{World, text};
+use crate::common::{World, no_delay, text};
 use crate::groups_common::{
     ILLEGAL_GENERATION, MEMBER_ID_REQUIRED, REBALANCE_IN_PROGRESS, SESSION_MS, UNKNOWN_MEMBER_ID,
     group, heartbeat, join, join_alone, leave, settled, subscription, sync, sync_request, versions,
@@ -210,7 +210,7 @@ fn a_cooperative_rebalance_is_two_in_a_row() {
 fn what_cannot_be_is_refused() {
     let world = World::with(KafkaOptions {
         groups_max: 2,
-        ..KafkaOptions::default()
+        ..no_delay()
     });
     let mut peer = world.connect();
     let refused = |peer: &mut crate::common::Peer<'_>, request: &JoinGroupRequest| {

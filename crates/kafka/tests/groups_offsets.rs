@@ -10,7 +10,7 @@ use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
 use kafka_protocol::messages::{OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest};
 
 use crate::common::fetch::publish;
-use crate::common::{World, text};
+use crate::common::{World, no_delay, text};
 use crate::groups_common::{
     ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, UNKNOWN_MEMBER_ID, commit, committed, fetch_request,
     fetched, group, join, join_alone, leave, offset, settled, topic, versions,
@@ -240,7 +240,7 @@ fn offsets_of_topics_that_are_not_read_can_be_deleted() {
 fn offsets_of_groups_that_nobody_uses_expire() {
     let world = World::with(KafkaOptions {
         offsets_retention_ms: 600_000,
-        ..KafkaOptions::default()
+        ..no_delay()
     });
     world.topic("t", 1);
     let mut peer = world.connect();
@@ -282,7 +282,7 @@ fn durable(durability: DurabilityMode) -> World {
         durability,
         ..BrokerOptions::default()
     };
-    let world = World::build(KafkaOptions::default(), LogOptions::default(), options);
+    let world = World::build(no_delay(), LogOptions::default(), options);
     world.topic("t", 1);
     world
 }
@@ -323,7 +323,7 @@ fn a_commit_that_was_synced_survives_power_loss() {
         let disk = world.disk.clone();
         disk.power_loss(seed);
         drop(world);
-        let (kafka, log) = (KafkaOptions::default(), LogOptions::default());
+        let (kafka, log) = (no_delay(), LogOptions::default());
         let world = World::on(disk, kafka, log, BrokerOptions::default());
         assert_eq!(offset(&mut world.connect(), "g", "t"), 8);
     }

@@ -343,9 +343,11 @@ options! {
         session_timeout_min: Duration = "6s", "kafka group.min.session.timeout.ms";
         /// Longest session timeout that a member of a group can ask for.
         session_timeout_max: Duration = "30m", "kafka group.max.session.timeout.ms";
-        /// How long the first members of an empty group wait for more. Kafka's default is 3s, so
-        /// that a fleet that starts at once rebalances once; a program alone should not wait.
-        initial_rebalance_delay: Duration = "0ms", "kafka group.initial.rebalance.delay.ms";
+        /// How long the first members of an empty group wait for more; each that comes meanwhile
+        /// begins it anew. With 250ms members that start at once rebalance once, and a program
+        /// alone waits no longer than a person notices. Kafka's default is 3s: set it where members
+        /// start in the course of seconds, and 0ms where each of many short programs makes a group.
+        initial_rebalance_delay: Duration = "250ms", "kafka group.initial.rebalance.delay.ms";
         /// Most members of a group.
         group_members_max: u32 = "10000", "kafka group.max.size";
         /// Most groups with members or offsets.

@@ -50,7 +50,7 @@ pub(super) fn kafka_python(context: &Context) -> Result<SuiteResult> {
     let pytest = ["-m", "pytest", "-p", "no:cacheprovider", "-rA", "-q"];
     test.current_dir(source).args(pytest);
     test.args(["--timeout=60", "test/integration"]);
-    test.env("KAFKA_VERSION", "4.1.0")
+    test.env("KAFKA_VERSION", "4.3.0")
         // Where it would find a Kafka to start: it only looks whether the folder is there.
         .env("KAFKA_ROOT", folder.path())
         .env("KAFKA_URI", format!("kafka://{}", broker.kafka()));
@@ -81,14 +81,11 @@ pub(super) fn librdkafka(context: &Context) -> Result<SuiteResult> {
     let tests = context.clients.librdkafka_tests()?;
     let folder = context.workspace.temp_folder("librdkafka")?;
     let mut options = context.options(folder.path())?;
-    // A topic that makes itself has four partitions, as in its own cluster. 0118 wants a group's
-    // first members to come together, which Kafka's default sees to.
+    // A topic that makes itself has four partitions, as in its own cluster. 0089, 0102 and 0118 want
+    // a group's first members to come together: both have their default here.
     let more: &[&str] = match options.kind {
         Kind::Kafka => &["num.partitions=4", "group.initial.rebalance.delay.ms=3000"],
-        Kind::Cloverleaf | Kind::Nsqd | Kind::RabbitMq => &[
-            "--kafka-partitions-default=4",
-            "--kafka-initial-rebalance-delay=3s",
-        ],
+        Kind::Cloverleaf | Kind::Nsqd | Kind::RabbitMq => &["--kafka-partitions-default=4"],
     };
     options
         .more

@@ -47,6 +47,14 @@ impl Worker for Jobs {
     }
 }
 
+/// The defaults, but that a group's first members wait for nobody.
+pub fn no_delay() -> KafkaOptions {
+    KafkaOptions {
+        initial_rebalance_delay_ms: 0,
+        ..KafkaOptions::default()
+    }
+}
+
 /// A broker whose time and disk the test drives.
 pub struct World {
     pub clock: Arc<ManualClock>,
@@ -64,7 +72,7 @@ pub struct World {
 
 impl World {
     pub fn new() -> World {
-        World::with(KafkaOptions::default())
+        World::with(no_delay())
     }
 
     pub fn with(options: KafkaOptions) -> World {
@@ -81,7 +89,7 @@ impl World {
             unwritten_bytes_max: 1,
             ..BrokerOptions::default()
         };
-        World::build(KafkaOptions::default(), log, broker)
+        World::build(no_delay(), log, broker)
     }
 
     pub fn build(options: KafkaOptions, log: LogOptions, broker: BrokerOptions) -> World {

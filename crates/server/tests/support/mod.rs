@@ -58,6 +58,8 @@ pub fn start(change: impl FnOnce(&mut Config)) -> Broker {
 pub fn start_driven(change: impl FnOnce(&mut Config)) -> (Broker, Time) {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(&folder);
+    // The clock stands still unless a test drives it: who joins a group would wait for that.
+    config.kafka.initial_rebalance_delay = Duration::ZERO;
     change(&mut config);
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let clock = Arc::new(ManualClock::new(since_epoch.as_millis() as u64));
