@@ -86,7 +86,7 @@ impl Housekeeping {
     fn look_after_journal(&mut self, now_ms: u64) {
         self.next_journal_ms = now_ms + JOURNAL_INTERVAL_MS;
         // The thread that does not come back cannot say so itself.
-        let _ = self.shared.log.stalled_read();
+        let _ = self.shared.log.stalled_reads();
         let journal = self.shared.log.journal();
         if self.needs_snapshot || journal.should_snapshot() || journal.failure().is_some() {
             self.snapshot();

@@ -51,6 +51,8 @@ pub struct DiskSpace {
 struct Inner {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The threads "log-reader": one, and one for each that the disk does not answer.
+    readers: Mutex<Vec<JoinHandle<()>>>,
     /// Of manual mode; else the thread "log-housekeeper" has its own.
     housekeeper: Mutex<Housekeeper>,
     /// Of manual mode; else the thread "log-remover" has its own.
@@ -85,6 +87,7 @@ impl Log {
         let inner = Inner {
             shared: shared.clone(),
             threads: Mutex::default(),
+            readers: Mutex::default(),
             housekeeper: Mutex::default(),
             remover: Mutex::default(),
             lock: Mutex::new(Some(lock)),
@@ -130,11 +133,6 @@ impl Log {
                 items.into_iter().for_each(|work| shared.prepare(work));
             }
         })?;
-        start("log-reader", |shared| {
-            while let Work::Items(jobs) = shared.queues.reads.wait(None) {
-                jobs.into_iter().for_each(|job| job.run(shared));
-            }
-        })?;
         start("log-remover", |shared| {
             let mut remover = Remover::default();
             while let Work::Items(removals) = shared.queues.removals.wait(remover.due()) {
@@ -146,7 +144,25 @@ impl Log {
             while let Work::Items(chores) = shared.queues.chores.wait(housekeeper.due()) {
                 housekeeper.work(shared, chores, false);
             }
-        })
+        })?;
+        drop(threads);
+        self.start_reader()
+    }
+
+    fn start_reader(&self) -> io::Result<()> {
+        let shared = self.inner.shared.clone();
+        let reader = thread::Builder::new().name("log-reader".to_owned());
+        let running = Running("log-reader".to_owned());
+        let reader = reader.spawn(move || {
+            while let Some(job) = shared.queues.reads.wait_one() {
+                if !job.run(&shared) {
+                    break;
+                }
+            }
+            drop(running);
+        })?;
+        self.inner.readers.lock().push(reader);
+        Ok(())
     }
 
     /// The log of a partition; it is created if it is new, its files with the first append.
@@ -203,10 +219,9 @@ impl Log {
 
     /// The log's counters at the moment.
     pub fn metrics(&self) -> LogMetrics {
-        self.inner
-            .shared
-            .counters
-            .snapshot(self.inner.shared.tail.bytes())
+        let shared = &self.inner.shared;
+        let stalled = self.stalled_reads().len() as u64;
+        shared.counters.snapshot(shared.tail.bytes(), stalled)
     }
 
     /// Whether the disk is full up to the reserve, so that nothing is taken from producers. Asks
@@ -263,11 +278,21 @@ impl Log {
         }
     }
 
-    /// Which read the disk has not answered for ten seconds, if there is one: all reads that are
-    /// not in memory wait behind it. Whoever asks first has it told in the log, too.
-    pub fn stalled_read(&self) -> Option<String> {
+    /// Which reads the disk has not answered for ten seconds. Whoever finds one first has it told
+    /// in the log, too, and another thread started for the reads behind it: to be asked now and
+    /// then.
+    pub fn stalled_reads(&self) -> Vec<String> {
         let shared = &self.inner.shared;
-        shared.reader_watch.stalled(shared.options.clock.now_ms())
+        let (stalled, replace) = shared.reader_watch.look(shared.options.clock.now_ms());
+        for _ in 0..replace {
+            if shared.options.manual || shared.queues.reads.is_stopped() {
+                break;
+            }
+            if let Err(error) = self.start_reader() {
+                tracing::error!(%error, "no thread can be started for the reads behind it");
+            }
+        }
+        stalled
     }
 
     /// Whether whoever holds the log drives it ([`LogOptions::manual`]).
@@ -331,9 +356,17 @@ impl std::fmt::Debug for Log {
 
 impl Inner {
     /// Lets the threads finish what is queued and ends them.
+    ///
+    /// A read that the disk does not answer is not waited for: it changes nothing, and whoever
+    /// wanted it is not told any more.
     fn stop_threads(&self) {
         self.shared.queues.stop();
-        let threads = std::mem::take(&mut *self.threads.lock());
+        drop(self.shared.queues.reads.take());
+        let mut threads = std::mem::take(&mut *self.threads.lock());
+        let readers = std::mem::take(&mut *self.readers.lock());
+        if !self.shared.reader_watch.stop() {
+            threads.extend(readers);
+        }
         let me = thread::current().id();
         for thread in threads
             .into_iter()

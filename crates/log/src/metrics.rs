@@ -41,10 +41,15 @@ pub struct LogMetrics {
     pub stored_reads: u64,
     /// Corrupt regions found and jumped over.
     pub corrupt_regions: u64,
+    /// Offsets in them, and in files that are gone or end too early: as many messages are lost,
+    /// less those that compaction had removed.
+    pub lost_messages: u64,
     /// Bytes of torn tails that recovery has cut off.
     pub truncated_bytes: u64,
     /// Segments scanned by recovery because they were not sealed.
     pub scanned_segments: u64,
+    /// Reads that the disk does not answer, at the moment.
+    pub stalled_reads: u64,
 }
 
 /// The live counters. Writers are few and batches are large, so shared atomics are cheap enough.
@@ -67,6 +72,7 @@ pub(crate) struct Counters {
     pub(crate) cold_reads: AtomicU64,
     pub(crate) stored_reads: AtomicU64,
     pub(crate) corrupt_regions: AtomicU64,
+    pub(crate) lost_messages: AtomicU64,
     pub(crate) truncated_bytes: AtomicU64,
     pub(crate) scanned_segments: AtomicU64,
 }
@@ -82,7 +88,7 @@ pub(crate) fn discount(gauge: &AtomicU64, amount: u64) {
 }
 
 impl Counters {
-    pub(crate) fn snapshot(&self, tail_bytes: u64) -> LogMetrics {
+    pub(crate) fn snapshot(&self, tail_bytes: u64, stalled_reads: u64) -> LogMetrics {
         LogMetrics {
             batches: self.batches.load(Relaxed),
             written_bytes: self.written_bytes.load(Relaxed),
@@ -103,7 +109,9 @@ impl Counters {
             stored_reads: self.stored_reads.load(Relaxed),
             corrupt_regions: self.corrupt_regions.load(Relaxed),
             truncated_bytes: self.truncated_bytes.load(Relaxed),
+            lost_messages: self.lost_messages.load(Relaxed),
             scanned_segments: self.scanned_segments.load(Relaxed),
+            stalled_reads,
         }
     }
 }

@@ -1,17 +1,19 @@
-//! A list of work with one thread that waits for it.
+//! A list of work with a thread that waits for it.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Work for one thread. Everything queued is taken at once, which is what makes groups.
+/// Work for a thread. Everything queued is taken at once, which is what makes groups, but where
+/// several threads share it ([`Queue::wait_one`]).
 pub(crate) struct Queue<T> {
     state: Mutex<QueueState<T>>,
     changed: Condvar,
 }
 
 struct QueueState<T> {
-    items: Vec<T>,
+    items: VecDeque<T>,
     stopped: bool,
 }
 
@@ -26,7 +28,7 @@ pub(crate) enum Work<T> {
 impl<T> Queue<T> {
     pub(crate) fn new() -> Queue<T> {
         let state = QueueState {
-            items: Vec::new(),
+            items: VecDeque::new(),
             stopped: false,
         };
         Queue {
@@ -41,7 +43,7 @@ impl<T> Queue<T> {
         if state.stopped {
             return Err(item);
         }
-        state.items.push(item);
+        state.items.push_back(item);
         drop(state);
         self.changed.notify_one();
         Ok(())
@@ -49,7 +51,7 @@ impl<T> Queue<T> {
 
     /// Takes what is there without waiting.
     pub(crate) fn take(&self) -> Vec<T> {
-        std::mem::take(&mut self.state.lock().items)
+        std::mem::take(&mut self.state.lock().items).into()
     }
 
     /// Waits for work, at most until the deadline.
@@ -68,7 +70,16 @@ impl<T> Queue<T> {
                 }
             }
         }
-        Work::Items(std::mem::take(&mut state.items))
+        Work::Items(std::mem::take(&mut state.items).into())
+    }
+
+    /// Waits for work and takes the oldest piece of it; `None` when there will be none.
+    pub(crate) fn wait_one(&self) -> Option<T> {
+        let mut state = self.state.lock();
+        while state.items.is_empty() && !state.stopped {
+            self.changed.wait(&mut state);
+        }
+        state.items.pop_front()
     }
 
     /// Whether further work is refused.

@@ -19,6 +19,7 @@ use crate::error::{IoFailure, LogError, ReadError};
 use crate::index::position_before;
 use crate::metrics::count;
 use crate::partition::{PartitionLog, State};
+use crate::reader_watch::Ended;
 use crate::segment::Segment;
 use crate::shared::Shared;
 
@@ -64,21 +65,23 @@ pub(crate) struct ColdJob {
 }
 
 impl ColdJob {
-    /// One turn of it. Who is not done by then comes behind the others.
-    pub(crate) fn run(mut self, shared: &Shared) {
+    /// One turn of it. Who is not done by then comes behind the others. `false`: the disk has
+    /// answered so late that another thread has taken the place of this one.
+    pub(crate) fn run(mut self, shared: &Shared) -> bool {
         let (clock, watch) = (&shared.options.clock, &shared.reader_watch);
-        watch.begin(
-            clock.now_ms(),
-            self.read.partition.dir.clone(),
-            self.read.from,
-        );
+        let read = &self.read;
+        // A log that is stopping takes no more work: the reader is dropped.
+        let Some(turn) = watch.begin(clock.now_ms(), read.partition.dir.clone(), read.from) else {
+            return true;
+        };
         let outcome = self.read.turn(TURN_BYTES);
-        watch.end(clock.now_ms());
+        let ended = watch.end(turn, clock.now_ms());
         match outcome {
+            _ if ended == Ended::Stopped => {}
             Some(outcome) => (self.reader)(outcome),
-            // A log that is stopping takes no more work: the reader is dropped.
             None => drop(shared.queues.reads.push(self)),
         }
+        ended != Ended::Replaced
     }
 }
 

@@ -15,5 +15,6 @@ mod prepared;
 mod producer_crashes;
 mod raises;
 mod real_disk;
+mod stalled_reads;
 mod stored;
 mod times;

@@ -72,7 +72,7 @@ fn broker(text: &mut MetricText, context: &ServerContext) {
 
 fn log(text: &mut MetricText, context: &ServerContext) {
     let log = context.log.metrics();
-    let lines: [(&str, MetricKind, &str, u64); 20] = [
+    let lines: [(&str, MetricKind, &str, u64); 22] = [
         ("batches_total", Counter, "Batches appended.", log.batches),
         (
             "written_bytes_total",
@@ -165,6 +165,18 @@ fn log(text: &mut MetricText, context: &ServerContext) {
             Counter,
             "Corrupt regions jumped over.",
             log.corrupt_regions,
+        ),
+        (
+            "lost_messages_total",
+            Counter,
+            "Messages lost in corrupt regions, and with files that are gone or end too early.",
+            log.lost_messages,
+        ),
+        (
+            "stalled_reads",
+            Gauge,
+            "Reads that the disk has not answered for ten seconds.",
+            log.stalled_reads,
         ),
         (
             "truncated_bytes_total",

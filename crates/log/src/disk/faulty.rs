@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::{Descriptor, DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode};
 
@@ -27,12 +27,22 @@ pub struct Faults {
     pub uncached: bool,
     /// Reads fail with an I/O error.
     pub broken_reads: bool,
+    /// Reads of files whose path contains this text, and that may block, wait until it is taken
+    /// back.
+    pub hanging_reads: Option<String>,
+}
+
+/// What is to fail, and who waits for a change of it.
+#[derive(Default)]
+struct Shared {
+    faults: Mutex<Faults>,
+    changed: Condvar,
 }
 
 /// A [`Disk`] whose operations fail as [`Faults`] says.
 pub struct FaultyDisk {
     inner: Arc<dyn Disk>,
-    faults: Arc<Mutex<Faults>>,
+    shared: Arc<Shared>,
 }
 
 impl FaultyDisk {
@@ -40,17 +50,18 @@ impl FaultyDisk {
     pub fn new(inner: Arc<dyn Disk>) -> Arc<FaultyDisk> {
         Arc::new(FaultyDisk {
             inner,
-            faults: Arc::default(),
+            shared: Arc::default(),
         })
     }
 
     /// Changes what is to fail from now on.
     pub fn set(&self, change: impl FnOnce(&mut Faults)) {
-        change(&mut self.faults.lock());
+        change(&mut self.shared.faults.lock());
+        self.shared.changed.notify_all();
     }
 
     fn writable(&self) -> io::Result<()> {
-        if self.faults.lock().read_only {
+        if self.shared.faults.lock().read_only {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }
         Ok(())
@@ -105,14 +116,14 @@ impl Disk for FaultyDisk {
         if mode != OpenMode::Existing {
             self.writable()?;
         }
-        if mode == OpenMode::CreateNew && self.faults.lock().room_bytes == Some(0) {
+        if mode == OpenMode::CreateNew && self.shared.faults.lock().room_bytes == Some(0) {
             return Err(ErrorKind::StorageFull.into());
         }
         let inner = self.inner.open(path, mode)?;
         Ok(Arc::new(FaultyFile {
             inner,
             path: path.to_owned(),
-            faults: self.faults.clone(),
+            shared: self.shared.clone(),
         }))
     }
 
@@ -141,13 +152,16 @@ impl Disk for FaultyDisk {
     }
 
     fn sync_dir(&self, path: &str) -> io::Result<()> {
-        self.faults.lock().on_sync(path)?;
+        self.shared.faults.lock().on_sync(path)?;
         self.inner.sync_dir(path)
     }
 
     fn sync_fs(&self) -> io::Result<()> {
         // A file system sync covers every path, so it fails whatever path the fault is about.
-        count_down(&mut self.faults.lock().sync_after, "injected sync failure")?;
+        count_down(
+            &mut self.shared.faults.lock().sync_after,
+            "injected sync failure",
+        )?;
         self.inner.sync_fs()
     }
 
@@ -156,7 +170,7 @@ impl Disk for FaultyDisk {
     }
 
     fn free_bytes(&self) -> io::Result<u64> {
-        match self.faults.lock().room_bytes {
+        match self.shared.faults.lock().room_bytes {
             Some(room) => Ok(room),
             None => self.inner.free_bytes(),
         }
@@ -175,12 +189,12 @@ impl Disk for FaultyDisk {
 struct FaultyFile {
     inner: Arc<dyn DiskFile>,
     path: String,
-    faults: Arc<Mutex<Faults>>,
+    shared: Arc<Shared>,
 }
 
 impl DiskFile for FaultyFile {
     fn write_all_at(&self, buffers: &[IoSlice<'_>], position: u64) -> io::Result<()> {
-        let mut faults = self.faults.lock();
+        let mut faults = self.shared.faults.lock();
         if faults.read_only {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }
@@ -202,7 +216,14 @@ impl DiskFile for FaultyFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        let faults = self.faults.lock();
+        let mut faults = self.shared.faults.lock();
+        while faults
+            .hanging_reads
+            .as_ref()
+            .is_some_and(|text| self.path.contains(text))
+        {
+            self.shared.changed.wait(&mut faults);
+        }
         if faults.broken_reads && self.path.contains(&faults.only) {
             return Err(io::Error::other("injected read failure"));
         }
@@ -211,7 +232,7 @@ impl DiskFile for FaultyFile {
     }
 
     fn read_at_nowait(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
-        let faults = self.faults.lock();
+        let faults = self.shared.faults.lock();
         if faults.uncached && self.path.contains(&faults.only) {
             return Err(ErrorKind::WouldBlock.into());
         }
@@ -223,7 +244,7 @@ impl DiskFile for FaultyFile {
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
-        let mut faults = self.faults.lock();
+        let mut faults = self.shared.faults.lock();
         if faults.read_only {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }
@@ -234,7 +255,7 @@ impl DiskFile for FaultyFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut faults = self.faults.lock();
+        let mut faults = self.shared.faults.lock();
         if faults.read_only {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }
@@ -247,7 +268,7 @@ impl DiskFile for FaultyFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.faults.lock().on_sync(&self.path)?;
+        self.shared.faults.lock().on_sync(&self.path)?;
         self.inner.sync_data()
     }
 
@@ -260,7 +281,7 @@ impl DiskFile for FaultyFile {
     }
 
     fn is_in_memory(&self, position: u64, bytes: usize) -> bool {
-        let faults = self.faults.lock();
+        let faults = self.shared.faults.lock();
         let fails = faults.uncached || faults.broken_reads;
         if fails && self.path.contains(&faults.only) {
             return false;
