@@ -277,7 +277,8 @@ impl PartitionLog {
         renamed.map_err(|error| fail(&log_path, &error))?;
         // The name means the new file, whether or not that is durable.
         self.swap(old, writer.into_segment(&self.dir, end));
-        let paths = |segment: &Arc<Segment>| [segment.log_path(), segment.index_path()];
+        // An index without a log says that messages are lost.
+        let paths = |segment: &Arc<Segment>| [segment.index_path(), segment.log_path()];
         *files = Some(Replacement {
             index_path,
             leftovers: old[1..].iter().flat_map(paths).collect(),

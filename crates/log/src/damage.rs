@@ -5,9 +5,10 @@
 //! is found is remembered, so that it is searched once and not by each reader.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use crate::batch::Offset;
-use crate::disk::DiskFile;
+use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
+use crate::disk::{DiskFile, read_full};
 use crate::index::boundary_after;
 use crate::metrics::count;
 use crate::scan::find_batch;
@@ -63,7 +64,8 @@ pub(crate) fn step_over(
         Fault::Ends => Some((segment.len(), Some(segment.end()))),
         Fault::Unreadable(_) => {
             let boundary = segment.with_index(|entries| boundary_after(entries, position));
-            Some((boundary.flatten().unwrap_or(segment.len()), None))
+            let next = boundary.flatten().unwrap_or(segment.len());
+            Some((next, offset_at(segment, file, next)))
         }
         Fault::NoBatch(_) => {
             let mut searched = searched;
@@ -93,34 +95,75 @@ pub(crate) fn step_over(
     segment.note_damage(position, Damage::UpTo(next));
     segment.distrust_from(position);
     if is_new {
-        count(&shared.counters.corrupt_regions, 1);
-        tell(segment, position, next, after.zip(offset), fault);
+        let loss = Loss {
+            file: segment.log_path(),
+            position,
+            bytes: next.saturating_sub(position),
+            reason: match fault {
+                Fault::NoBatch(reason) => reason.clone(),
+                Fault::Unreadable(error) => error.to_string(),
+                Fault::Ends => ENDS_EARLY.to_owned(),
+            },
+            offsets: after.zip(offset).map(|(from, to)| from..to),
+        };
+        loss.tell(shared);
     }
     Some(next)
 }
 
-fn tell(
-    segment: &Segment,
-    position: u64,
-    next: u64,
-    offsets: Option<(Offset, Offset)>,
-    fault: &Fault,
-) {
-    let file = segment.log_path();
-    let bytes = next.saturating_sub(position);
-    let reason = match fault {
-        Fault::NoBatch(reason) => reason.clone(),
-        Fault::Unreadable(error) => error.to_string(),
-        Fault::Ends => "the file ends too early".to_owned(),
-    };
-    match offsets {
-        Some((from, to)) => tracing::error!(
-            %file, position, bytes, %reason, from, to,
+/// The offset of the batch at a position, if one is there that can be read.
+fn offset_at(segment: &Segment, file: &dyn DiskFile, position: u64) -> Option<Offset> {
+    if position == segment.len() {
+        return Some(segment.end());
+    }
+    let mut header = [0; BATCH_HEADER_BYTES];
+    let count = read_full(file, &mut header, position).ok()?;
+    let is_batch = count == header.len() && Batch::peek_len(&header).is_ok();
+    let offset = is_batch.then(|| Batch::peek_base_offset(&header))?;
+    (segment.base..segment.end())
+        .contains(&offset)
+        .then_some(offset)
+}
+
+/// What a file has lost.
+#[derive(Clone, Debug)]
+pub(crate) struct Loss {
+    pub(crate) file: String,
+    pub(crate) position: u64,
+    pub(crate) bytes: u64,
+    pub(crate) reason: String,
+    /// The messages in it, if that is known.
+    pub(crate) offsets: Option<Range<Offset>>,
+}
+
+/// A reason for a loss: the file is shorter than what was written to it.
+pub(crate) const ENDS_EARLY: &str = "the file ends too early";
+/// A reason for a loss: there is no file.
+pub(crate) const IS_GONE: &str = "the file is gone";
+
+impl Loss {
+    /// Counts it, and says it in the log. Each loss once.
+    pub(crate) fn tell(&self, shared: &Shared) {
+        count(&shared.counters.corrupt_regions, 1);
+        let Loss {
+            file,
+            position,
+            bytes,
+            reason,
+            offsets,
+        } = self;
+        let Some(Range { start, end }) = offsets else {
+            tracing::error!(
+                %file, position, bytes, %reason,
+                "corrupt region in the log: the messages in it are lost"
+            );
+            return;
+        };
+        let messages = end.saturating_sub(*start);
+        count(&shared.counters.lost_messages, messages);
+        tracing::error!(
+            %file, position, bytes, %reason, messages, from = start, to = end,
             "corrupt region in the log: the messages with offsets from..to are lost"
-        ),
-        None => tracing::error!(
-            %file, position, bytes, %reason,
-            "corrupt region in the log: the messages in it are lost"
-        ),
+        );
     }
 }

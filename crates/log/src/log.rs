@@ -182,7 +182,10 @@ impl Log {
             PartitionLog::new(shared.clone(), topic, partition, empty)
         });
         log.set_options(&options);
-        Ok(log.clone())
+        let log = log.clone();
+        drop(partitions);
+        log.tell_losses();
+        Ok(log)
     }
 
     /// Closes all partitions of a topic. Their files are removed later, by the thread "log-remover"

@@ -15,6 +15,7 @@ use crate::appended::Waiter;
 use crate::batch::{Batch, Offset};
 use crate::compaction::Compaction;
 use crate::compaction_files::Replacement;
+use crate::damage::Loss;
 use crate::options::{Durability, PartitionOptions};
 use crate::prepared::Prepared;
 use crate::producers::Producers;
@@ -55,6 +56,9 @@ pub struct PartitionLog {
     /// Held during a call of [`PartitionLog::compact`]; take it before all others.
     pub(crate) compaction: Mutex<Compaction>,
     listener: OnceLock<WrittenListener>,
+    /// What recovery found missing: told when somebody opens the partition. Of a topic whose
+    /// deletion a crash has interrupted nobody misses anything.
+    losses: Mutex<Vec<Loss>>,
 }
 
 /// What the partition's lock protects.
@@ -125,6 +129,7 @@ impl PartitionLog {
             producers,
             unsnapped_bytes,
             raise_to: _,
+            losses,
         } = recovered;
         // A segment that begins further up and holds nothing says where offsets go on, not where
         // they end.
@@ -176,6 +181,7 @@ impl PartitionLog {
             prepared_lock: Mutex::new(()),
             compaction: Mutex::default(),
             listener: OnceLock::new(),
+            losses: Mutex::new(losses),
         })
     }
 
@@ -323,6 +329,13 @@ impl PartitionLog {
         self.state.lock().deleted
     }
 
+    /// Tells, once, what recovery found missing.
+    pub(crate) fn tell_losses(&self) {
+        for loss in std::mem::take(&mut *self.losses.lock()) {
+            loss.tell(&self.shared);
+        }
+    }
+
     pub(crate) fn tell_written(&self) {
         if let Some(listener) = self.listener.get() {
             listener(self.written_end());
@@ -430,6 +443,8 @@ pub(crate) struct RecoveredState {
     pub(crate) unsnapped_bytes: u64,
     /// No record may get an offset below it.
     pub(crate) raise_to: Offset,
+    /// What is not there that was.
+    pub(crate) losses: Vec<Loss>,
 }
 
 impl RecoveredState {
@@ -445,6 +460,7 @@ impl RecoveredState {
             producers: Producers::new(options.producers_max, options.producer_expiry_ms, total),
             unsnapped_bytes: 0,
             raise_to: 0,
+            losses: Vec::new(),
         }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn recover_producers(
         }
     }
     state.producers.expire(now_ms);
-    state.raise_to = snapshot.covered;
+    state.raise_to = state.raise_to.max(snapshot.covered);
     for segment in &state.segments {
         if segment.has_producers() && segment.end() > snapshot.covered {
             let walked = walk(

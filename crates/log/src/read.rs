@@ -334,7 +334,8 @@ fn read_segment(
     let reached = turn.reached.take();
     let reached = reached.filter(|it| Arc::ptr_eq(&it.segment, segment));
     let known = reached.map(|it| it.position);
-    let mut position = match known.or_else(|| segment.position_of(from)) {
+    let hint = segment.hint(from).filter(|_| known.is_none());
+    let mut position = match hint.or(known).or_else(|| segment.position_of(from)) {
         Some(position) => position,
         None if !blocks => return Found::WouldBlock,
         None => {
@@ -349,8 +350,12 @@ fn read_segment(
         Err(failure) => return Found::Failed(failure),
     };
     let mut chunk_bytes = bytes_max.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
-    // The offset behind the last batch that was seen.
-    let (mut after, mut careful_at) = (None, None);
+    // The offset behind the last batch that was seen, or that another read has seen.
+    let mut after = hint.map(|_| from);
+    if position == 0 {
+        after = Some(segment.base);
+    }
+    let mut careful_at = None;
     loop {
         let left = segment.len().saturating_sub(position);
         if left == 0 {
@@ -366,7 +371,7 @@ fn read_segment(
             Ok(chunk) => {
                 // The end was set before the length that bounds the chunk.
                 let within = segment.base..segment.end();
-                let split = split_chunk(&chunk, from, &within, bytes_max);
+                let split = split_chunk(&chunk, from, &within, after, left, bytes_max);
                 segment.note_checked(position, position + split.used as u64);
                 position += split.used as u64;
                 if let Some(last) = split.batches.last() {
@@ -381,7 +386,8 @@ fn read_segment(
                         if bytes as u64 > bytes_left.min(shared.options.batch_bytes_max) {
                             Fault::NoBatch("impossible length".to_owned())
                         } else if chunk.len() == wanted {
-                            chunk_bytes = chunk_bytes.max(bytes);
+                            // With the header behind it, by which its place is judged.
+                            chunk_bytes = chunk_bytes.max(bytes + BATCH_HEADER_BYTES);
                             continue;
                         } else if blocks {
                             Fault::Ends
@@ -452,11 +458,20 @@ enum SplitEnd {
     Invalid(String),
 }
 
-/// Batches that claim offsets outside `within` are invalid: no checksum covers the base offset.
-fn split_chunk(chunk: &Bytes, from: Offset, within: &Range<Offset>, bytes_max: usize) -> Split {
+/// Of a chunk that is followed by more of its segment, which has `left` bytes from the chunk's
+/// beginning on. No checksum covers the base offset, and a disk may write whole batches where
+/// others belong: those that claim offsets outside `within`, or before `after`, or that would make
+/// the next one follow something later than itself, are invalid.
+fn split_chunk(
+    chunk: &Bytes,
+    from: Offset,
+    within: &Range<Offset>,
+    mut after: Option<Offset>,
+    left: u64,
+    bytes_max: usize,
+) -> Split {
     let mut batches: Vec<Batch> = Vec::new();
     let (mut used, mut taken) = (0, 0);
-    let mut after = None;
     let end = loop {
         let rest = &chunk[used..];
         if rest.len() < BATCH_HEADER_BYTES {
@@ -474,6 +489,17 @@ fn split_chunk(chunk: &Bytes, from: Offset, within: &Range<Offset>, bytes_max: u
                 break SplitEnd::Invalid("offsets of another segment".to_owned());
             }
             Ok(batch) => {
+                // Behind a hole, which may be one of compaction, its place is looked at.
+                if after != Some(batch.base_offset()) {
+                    let has_next = (used + len + BATCH_HEADER_BYTES) as u64 <= left;
+                    let next = rest.get(len..len + BATCH_HEADER_BYTES);
+                    if next.is_none() && has_next {
+                        break SplitEnd::Wants(len + BATCH_HEADER_BYTES);
+                    }
+                    if is_misplaced(&batch, after.unwrap_or(within.start), next) {
+                        break SplitEnd::Invalid("offsets of another batch".to_owned());
+                    }
+                }
                 after = Some(batch.end_offset());
                 if batch.end_offset() > from {
                     taken += len;
@@ -490,6 +516,16 @@ fn split_chunk(chunk: &Bytes, from: Offset, within: &Range<Offset>, bytes_max: u
         after,
         end,
     }
+}
+
+/// Whether a valid batch lies where another one belongs: behind one that ends at `after`, and
+/// before `next`, the header of what follows it, if there is one.
+pub(crate) fn is_misplaced(batch: &Batch, after: Offset, next: Option<&[u8]>) -> bool {
+    let next = next.filter(|header| Batch::peek_len(header).is_ok());
+    batch.base_offset() < after
+        || next
+            .map(Batch::peek_base_offset)
+            .is_some_and(|next| next < batch.end_offset() && next >= after)
 }
 
 impl From<LogError> for ReadError {

@@ -1,17 +1,19 @@
 //! Opening what an earlier run has left, however it ended.
 //!
-//! A sealed segment costs one small read (its footer). The others are scanned from their last index
-//! entry, because everything before that was synced; what lies behind the last valid batch is a
-//! torn tail, and is cut off with one line in the log. In a segment that others follow, valid
-//! batches behind a corrupt region are kept.
+//! A sealed segment costs one small read (its footer) and a look at its size. The others are
+//! scanned from their last index entry, because everything before that was synced; valid batches
+//! behind a corrupt region are kept, and what lies behind the last one is a torn tail, and is cut
+//! off with one line in the log. A file that is gone, or shorter than its index says, is told with
+//! the messages that are lost, and their offsets are not given away again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use uuid::Uuid;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
 use crate::compaction_files::CLEAN_SUFFIX;
+use crate::damage::{Damage, ENDS_EARLY, IS_GONE, Loss};
 use crate::disk::{Disk, DiskFile, OpenMode, read_full};
 use crate::error::IoFailure;
 use crate::housekeeping::Chore;
@@ -21,14 +23,14 @@ use crate::partition::{PartitionLog, RecoveredState, partition_dir, topic_dir};
 use crate::prepared::PREPARED_NAME;
 use crate::producer_recovery::recover_producers;
 use crate::producer_snapshot::read_snapshot;
-use crate::scan::{Behind, find_batch, scan};
+use crate::scan::{Behind, OFFSETS_AHEAD_MAX, find_batch, scan};
 use crate::segment::{Segment, SegmentState, Stage, read_index};
 use crate::shared::Shared;
 use crate::writer::Writer;
 
-/// Most corrupt regions of one segment that are left out; behind more of them it is cut. Each costs
-/// a look at the rest of the file.
-const GAPS_MAX: usize = 16;
+/// Most corrupt regions of one segment that are left out; behind more of them it is cut. Where
+/// bytes were made to look like batches, each costs a look at the rest of the file.
+const GAPS_MAX: usize = 1_000;
 
 /// What was found at the start.
 #[derive(Clone, Debug, Default)]
@@ -142,22 +144,30 @@ fn recover_partition(
 ) -> Result<(RecoveredState, u64), IoFailure> {
     let dir = partition_dir(topic, number);
     let bases = find_segments(&*shared.disk, &dir)?;
+    if bases.is_empty() {
+        // Not an error: a crash may have come before the first file.
+        tracing::warn!(folder = %dir, "the folder of a partition has no messages");
+    }
     let mut state = RecoveredState::empty(shared);
     state.writer.has_dir = true;
     // A kill leaves names that the program sees and the disk does not have yet.
     state.unsynced_dirs = vec![dir.to_string(), topic_dir(topic), "topics".to_owned()];
     let mut truncated = 0;
     let mut sealed_end = 0;
-    let mut nexts = bases.iter().skip(1);
-    for base in &bases {
+    let mut orphans = Vec::new();
+    let mut nexts = bases.keys().skip(1);
+    for (base, has_log) in &bases {
+        let next_base = nexts.next().copied();
         if *base < sealed_end {
             // Compaction has put it into the segment before.
-            remove(&*shared.disk, &format!("{dir}/{base:020}.log"))?;
-            remove(&*shared.disk, &format!("{dir}/{base:020}.index"))?;
-            nexts.next();
+            remove_segment(&*shared.disk, &dir, *base)?;
             continue;
         }
-        let next_base = nexts.next().copied();
+        if !has_log {
+            state.losses.extend(missing(shared, &dir, *base));
+            orphans.push(*base);
+            continue;
+        }
         let is_last = next_base.is_none();
         let found = recover_segment(shared, &dir, *base, next_base, same_boot)?;
         for (offset, bytes) in &found.gaps {
@@ -178,9 +188,15 @@ fn recover_partition(
             sealed_end = found.state.end;
         }
         let segment = Segment::new(*base, dir.clone(), found.state);
+        if let Some(loss) = found.loss {
+            if stage == Stage::Sealed {
+                // Readers need not find it again.
+                segment.note_damage(loss.position, Damage::UpTo(segment.len()));
+            }
+            state.losses.push(loss);
+        }
         if segment.len() == 0 && !is_last {
-            remove(&*shared.disk, &segment.log_path())?;
-            remove(&*shared.disk, &segment.index_path())?;
+            remove_segment(&*shared.disk, &dir, *base)?;
             continue;
         }
         if stage == Stage::Active {
@@ -195,25 +211,68 @@ fn recover_partition(
         }
         state.segments.push(segment);
     }
+    let ends = state.losses.iter().flat_map(|loss| &loss.offsets);
+    if let Some(end) = ends.map(|offsets| offsets.end).max()
+        && let Err(failure) = begin_behind(shared, &mut state, &dir, end)
+    {
+        // The index that says so stays for the next start.
+        tracing::warn!(%failure, "no segment can be begun behind messages that are lost");
+        state.raise_to = end;
+        orphans.clear();
+    }
+    for base in orphans {
+        remove_segment(&*shared.disk, &dir, base)?;
+    }
     let snapshot = read_snapshot(&*shared.disk, &dir, shared.options.clock.now_ms());
     recover_producers(shared, &mut state, snapshot)?;
     Ok((state, truncated))
 }
 
-/// Base offsets of the segments of a partition; removes indexes that have no segment, what
-/// compaction had not finished, and what was prepared for later.
-fn find_segments(disk: &dyn Disk, dir: &str) -> Result<BTreeSet<Offset>, IoFailure> {
+/// Begins a segment behind messages that are lost from the end: its name says, after the next
+/// start, too, that their offsets were given away.
+fn begin_behind(
+    shared: &Shared,
+    state: &mut RecoveredState,
+    dir: &Arc<str>,
+    lost_end: Offset,
+) -> Result<(), IoFailure> {
+    if lost_end <= state.next_offset {
+        return Ok(());
+    }
+    let fresh = SegmentState::fresh(lost_end, shared.options.clock.now_ms());
+    let segment = Segment::new(lost_end, dir.clone(), fresh);
+    let path = segment.log_path();
+    let fail = |error| IoFailure::new("create", &path, &error);
+    let file = shared.disk.open(&path, OpenMode::OpenOrCreate);
+    segment.set_file(shared, file.map_err(fail)?);
+    shared.disk.sync_dir(dir).map_err(fail)?;
+    if let Some(before) = state.writer.active.take() {
+        before.set_stage(Stage::Full);
+    }
+    state.writer = Writer {
+        active: Some(segment.clone()),
+        has_dir: true,
+        ..Writer::default()
+    };
+    state.segments.push(segment);
+    state.next_offset = lost_end;
+    Ok(())
+}
+
+/// Base offsets of the segments of a partition, and whether they have more than an index; removes
+/// what compaction had not finished, and what was prepared for later.
+fn find_segments(disk: &dyn Disk, dir: &str) -> Result<BTreeMap<Offset, bool>, IoFailure> {
     let list = disk
         .list(dir)
         .map_err(|error| IoFailure::new("list", dir, &error))?;
-    let with_ending = |ending: &str| -> BTreeSet<Offset> {
+    let with_ending = |ending: &'static str, has_log: bool| {
         let stems = list
             .iter()
             .filter_map(|entry| entry.name.strip_suffix(ending));
         stems
             .filter(|stem| stem.len() == 20)
-            .filter_map(|stem| stem.parse().ok())
-            .collect()
+            .filter_map(move |stem| Some((stem.parse().ok()?, has_log)))
+            .collect::<Vec<_>>()
     };
     for entry in list
         .iter()
@@ -221,11 +280,41 @@ fn find_segments(disk: &dyn Disk, dir: &str) -> Result<BTreeSet<Offset>, IoFailu
     {
         remove(disk, &format!("{dir}/{}", entry.name))?;
     }
-    let bases = with_ending(".log");
-    for orphan in with_ending(".index").difference(&bases) {
-        remove(disk, &format!("{dir}/{orphan:020}.index"))?;
-    }
+    let mut bases: BTreeMap<_, _> = with_ending(".index", false).into_iter().collect();
+    bases.extend(with_ending(".log", true));
     Ok(bases)
+}
+
+/// What a segment held of which only the index is there.
+fn missing(shared: &Shared, dir: &str, base: Offset) -> Option<Loss> {
+    let index = read_index(shared, &format!("{dir}/{base:020}.index"), base);
+    let end = index.footer.or(index.entries.last().copied())?;
+    Some(Loss {
+        file: format!("{dir}/{base:020}.log"),
+        position: 0,
+        bytes: end.position,
+        reason: IS_GONE.to_owned(),
+        offsets: Some(base..end.offset),
+    })
+}
+
+/// What a file that ends at `position`, behind the message before `from`, has lost of what its
+/// index says.
+fn cut_short(path: &str, position: u64, from: Offset, said: IndexEntry) -> Loss {
+    Loss {
+        file: path.to_owned(),
+        position,
+        bytes: said.position - position,
+        reason: ENDS_EARLY.to_owned(),
+        offsets: Some(from..said.offset),
+    }
+}
+
+/// Removes what is left of a segment. The index first: one without a log says that messages are
+/// lost.
+fn remove_segment(disk: &dyn Disk, dir: &str, base: Offset) -> Result<(), IoFailure> {
+    remove(disk, &format!("{dir}/{base:020}.index"))?;
+    remove(disk, &format!("{dir}/{base:020}.log"))
 }
 
 fn remove(disk: &dyn Disk, path: &str) -> Result<(), IoFailure> {
@@ -243,6 +332,8 @@ struct RecoveredSegment {
     truncated_bytes: u64,
     /// Corrupt regions between batches: the offset expected there, and their length in bytes.
     gaps: Vec<(Offset, u64)>,
+    /// What its index says it has, and it has not.
+    loss: Option<Loss>,
 }
 
 /// Opens one segment; the next one, if there is one, begins at `next_base`.
@@ -254,6 +345,7 @@ fn recover_segment(
     same_boot: bool,
 ) -> Result<RecoveredSegment, IoFailure> {
     let index_path = format!("{dir}/{base:020}.index");
+    let path = format!("{dir}/{base:020}.log");
     if let Some((footer, has_producers)) = read_footer(&*shared.disk, &index_path, base) {
         let state = SegmentState {
             end: footer.offset,
@@ -271,10 +363,10 @@ fn recover_segment(
             file_len: footer.position,
             truncated_bytes: 0,
             gaps: Vec::new(),
+            loss: check_length(shared, &path, base, footer),
         });
     }
     count(&shared.counters.scanned_segments, 1);
-    let path = format!("{dir}/{base:020}.log");
     let fail = |operation: &'static str| {
         let path = &path;
         move |error: std::io::Error| IoFailure::new(operation, path, &error)
@@ -286,14 +378,10 @@ fn recover_segment(
     let mut file_len = file.len().map_err(fail("read"))?;
     let index = read_index(shared, &index_path, base);
     let (mut entries, mut has_producers) = (index.entries, index.has_producers);
+    let said = entries.last().copied();
     entries.retain(|entry| entry.position <= file_len);
     let flushed = entries.len();
-    let start = IndexEntry {
-        offset: base,
-        position: 0,
-        max_timestamp_ms: i64::MIN,
-    };
-    let start = entries.last().copied().unwrap_or(start);
+    let start = entries.last().copied().unwrap_or(beginning(base));
     let bytes_max = shared.options.batch_bytes_max;
     let below = next_base.unwrap_or(Offset::MAX);
     let behind = match next_base {
@@ -303,12 +391,14 @@ fn recover_segment(
     let mut found = scan(&*file, start, below, bytes_max, behind).map_err(fail("read"))?;
     entries.append(&mut found.entries);
     has_producers |= found.has_producers;
-    // Only the last segment has a torn tail. In others, what does not fit is corrupt, and batches
-    // follow: their first one becomes an index entry, so that readers jump there.
+    // Where batches follow what does not fit, it is no torn tail. Their first one becomes an index
+    // entry, so that readers jump there.
     let mut gaps = Vec::new();
-    while next_base.is_some() && found.torn_bytes > 0 && gaps.len() < GAPS_MAX {
-        let starts = found.position + 1..u64::MAX;
-        let next = find_batch(&*file, starts, found.end..below, bytes_max);
+    let content_end = found.position + found.torn_bytes;
+    while found.torn_bytes > 0 && gaps.len() < GAPS_MAX {
+        let starts = found.position + 1..content_end;
+        let offsets = found.end..below.min(found.end.saturating_add(OFFSETS_AHEAD_MAX));
+        let next = find_batch(&*file, starts, offsets, bytes_max);
         let Some((position, offset)) = next.map_err(fail("read"))? else {
             break;
         };
@@ -327,6 +417,7 @@ fn recover_segment(
             max_timestamp_ms: found.max_timestamp_ms,
         };
         entries.push(next);
+        let behind = Behind::ContentUpTo(content_end);
         found = scan(&*file, next, below, bytes_max, behind).map_err(fail("read"))?;
         entries.append(&mut found.entries);
         has_producers |= found.has_producers;
@@ -357,6 +448,8 @@ fn recover_segment(
         file_len = found.position;
         synced = found.position;
     }
+    let said = said.filter(|said| said.position > found.position && said.offset > found.end);
+    let loss = said.map(|said| cut_short(&path, found.position, found.end, said));
     let state = SegmentState {
         end: found.end,
         len: found.position,
@@ -376,7 +469,32 @@ fn recover_segment(
         file_len,
         truncated_bytes: found.torn_bytes,
         gaps,
+        loss,
     })
+}
+
+/// Where a segment begins.
+fn beginning(base: Offset) -> IndexEntry {
+    IndexEntry {
+        offset: base,
+        position: 0,
+        max_timestamp_ms: i64::MIN,
+    }
+}
+
+/// Whether the file of a sealed segment has all that its footer says. A file that cannot be looked
+/// at is left to readers.
+fn check_length(shared: &Shared, path: &str, base: Offset, footer: IndexEntry) -> Option<Loss> {
+    let file = shared.disk.open(path, OpenMode::Existing).ok()?;
+    let file_len = file.len().ok().filter(|len| *len < footer.position)?;
+    let index = read_index(shared, &path.replace(".log", ".index"), base);
+    let before = index.entries.partition_point(|it| it.position <= file_len);
+    let start = index.entries[..before].last().copied();
+    let start = start.unwrap_or(beginning(base));
+    let bytes_max = shared.options.batch_bytes_max;
+    let found = scan(&*file, start, footer.offset, bytes_max, Behind::Anything);
+    let (position, end) = found.map_or((start.position, start.offset), |it| (it.position, it.end));
+    Some(cut_short(path, position, end, footer))
 }
 
 /// The highest timestamp of the first batch of a segment with `len` bytes of batches.

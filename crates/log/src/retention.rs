@@ -127,8 +127,9 @@ impl PartitionLog {
         for segment in gone {
             // No sync of the file may be under way while it goes.
             let _one_at_a_time = segment.sync_lock.lock();
-            let removed = remove(self, &segment.log_path())
-                .and_then(|()| remove(self, &segment.index_path()));
+            // An index without a log says that messages are lost.
+            let removed = remove(self, &segment.index_path())
+                .and_then(|()| remove(self, &segment.log_path()));
             match removed {
                 Ok(()) => freed += segment.len(),
                 Err(error) => outcome = outcome.and(Err(error)),

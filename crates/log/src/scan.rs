@@ -8,6 +8,7 @@ use bytes::BytesMut;
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
 use crate::disk::{BLOCK_BYTES, DiskFile, read_full};
 use crate::index::{INDEX_INTERVAL_BYTES, IndexEntry};
+use crate::read::is_misplaced;
 
 /// Bytes read at once; more for a batch that is larger.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -22,6 +23,10 @@ const LOOK_BYTES: u64 = BLOCK_BYTES;
 /// What looks like a batch in a search is checked until this many times the file was read: bytes
 /// that were made to look so everywhere must not hold up the start.
 const SEARCH_EFFORT: u64 = 4;
+
+/// Farther ahead no batch lies in a segment that was never compacted: refused appends leave holes,
+/// small ones, and larger ones lie between segments. No checksum covers a batch's base offset.
+pub(crate) const OFFSETS_AHEAD_MAX: u64 = 1 << 24;
 
 /// A page of room that was reserved and not used.
 static ZEROS: [u8; 4096] = [0; 4096];
@@ -51,6 +56,8 @@ pub(crate) enum Behind {
     /// Room, if it begins with zeros: the rest of it is not read. A prepared segment has up to a
     /// segment of zeros there, on the disk, and a broker thousands of partitions.
     Room,
+    /// Zeros, from this position on.
+    ContentUpTo(u64),
 }
 
 /// Reads valid batches from a known boundary on. The end is the first thing that is not a valid
@@ -97,8 +104,19 @@ pub(crate) fn scan(
                 window_bytes = wanted.max(WINDOW_BYTES);
                 continue 'windows;
             }
+            // The last segment was never compacted.
+            let last = match below {
+                Offset::MAX => scan.end.saturating_add(OFFSETS_AHEAD_MAX),
+                _ => below,
+            };
+            let bases = scan.end..last;
+            let next = rest.get(wanted..wanted + BATCH_HEADER_BYTES);
             match Batch::parse_stored(window.slice(at..at + wanted)) {
-                Ok(batch) if batch.base_offset() >= scan.end && batch.end_offset() <= below => {
+                Ok(batch)
+                    if bases.contains(&batch.base_offset())
+                        && batch.end_offset() <= below
+                        && !is_misplaced(&batch, scan.end, next) =>
+                {
                     if scan.position - last_entry >= INDEX_INTERVAL_BYTES {
                         last_entry = scan.position;
                         scan.entries.push(IndexEntry {
@@ -116,6 +134,10 @@ pub(crate) fn scan(
                 _ => break 'windows,
             }
         }
+    }
+    if let Behind::ContentUpTo(end) = behind {
+        scan.torn_bytes = end.saturating_sub(scan.position);
+        return Ok(scan);
     }
     let looked = scan.position.saturating_add(LOOK_BYTES);
     if behind == Behind::Room && looked < file_len && torn_bytes(file, scan.position, looked)? == 0

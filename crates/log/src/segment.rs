@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use crate::batch::{Batch, Offset};
-use crate::damage::{Damage, Damages};
+use crate::damage::{Damage, Damages, IS_GONE, Loss};
 use crate::disk::{DiskFile, OpenMode, read_full};
 use crate::error::IoFailure;
 use crate::index::{
@@ -481,12 +481,14 @@ impl Segment {
     pub(crate) fn tell_missing(&self, shared: &Shared) {
         let whole = Damage::UpTo(self.len());
         if self.damages.lock().insert(0, whole) != Some(whole) {
-            crate::metrics::count(&shared.counters.corrupt_regions, 1);
-            let (from, to) = (self.base, self.end());
-            tracing::error!(
-                file = %self.log_path(), from, to,
-                "a file of the log is gone: the messages with offsets from..to are lost"
-            );
+            let loss = Loss {
+                file: self.log_path(),
+                position: 0,
+                bytes: self.len(),
+                reason: IS_GONE.to_owned(),
+                offsets: Some(self.base..self.end()),
+            };
+            loss.tell(shared);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{batch_of, manual, offsets, open, put, read_all, topic};
+use crate::common::{batch_of, cut, manual, offsets, open, put, read_all, topic};
 use cloverleaf_log::{
     AppendError, Durability, FaultyDisk, INDEX_ENTRY_BYTES, Log, LogOptions, OpenError, OpenMode,
     PartitionOptions, Read, SimDisk,
@@ -335,13 +335,6 @@ fn a_corrupt_middle_is_reported_once_and_the_rest_stays_readable() {
         panic!("not read")
     };
     assert_eq!(batches[0].base_offset(), 5);
-}
-
-/// Cuts a file.
-fn cut(sim: &SimDisk, path: &str, len: u64) {
-    let file = sim.mount().open(path, OpenMode::Existing).unwrap();
-    file.set_len(len).unwrap();
-    file.sync_data().unwrap();
 }
 
 #[test]

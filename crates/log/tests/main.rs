@@ -11,6 +11,8 @@ mod faults;
 mod hostile_bytes;
 mod idempotence;
 mod leftovers;
+mod lost_files;
+mod misplaced_writes;
 mod prepared;
 mod producer_crashes;
 mod raises;

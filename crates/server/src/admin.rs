@@ -156,8 +156,21 @@ async fn metrics(State(context): Context) -> impl IntoResponse {
 
 async fn health(State(context): Context) -> Response {
     match unhealthy(&context) {
-        None => (StatusCode::OK, "ok\n").into_response(),
+        None => (StatusCode::OK, damage(&context) + "\n").into_response(),
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, reason + "\n").into_response(),
+    }
+}
+
+/// What a broker says that stores new messages: of old ones some may be lost.
+fn damage(context: &ServerContext) -> String {
+    let metrics = context.log.metrics();
+    match metrics.corrupt_regions {
+        0 => "ok".to_owned(),
+        regions => format!(
+            "ok, but the disk has lost messages: {} of them in {regions} damaged places; the log \
+             names the files",
+            metrics.lost_messages
+        ),
     }
 }
 
@@ -166,11 +179,8 @@ fn unhealthy(context: &ServerContext) -> Option<String> {
     if context.is_draining() {
         return Some("the broker is shutting down".to_owned());
     }
-    if let Some(read) = context.log.stalled_read() {
-        return Some(format!(
-            "the disk does not answer: {read} is being read, and all who want what is not in \
-             memory wait for it"
-        ));
+    if let Some(read) = context.log.stalled_reads().first() {
+        return Some(format!("the disk does not answer: {read} is being read"));
     }
     let general = &context.config.general;
     let metrics = context.log.metrics();

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use cloverleaf_log::{
-    Batch, BatchBuilder, Durability, Log, LogOptions, Offset, PartitionLog, Read, Recovery, SimDisk,
+    Batch, BatchBuilder, Durability, Log, LogOptions, Offset, OpenMode, PartitionLog, Read,
+    Recovery, SimDisk,
 };
 use uuid::Uuid;
 
@@ -92,4 +93,11 @@ impl Random {
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit
     }
+}
+
+/// Cuts a file.
+pub fn cut(sim: &SimDisk, path: &str, len: u64) {
+    let file = sim.mount().open(path, OpenMode::Existing).unwrap();
+    file.set_len(len).unwrap();
+    file.sync_data().unwrap();
 }

@@ -1,0 +1,98 @@
+//! Files that are gone, or shorter than they were, and damage in the newest one.
+
+use crate::common::{batch_of, cut, offsets, open, put, read_all, topic};
+use cloverleaf_log::{PartitionOptions, SimDisk};
+
+const SMALL: PartitionOptions = PartitionOptions {
+    segment_bytes: 200_000,
+    segment_ms: None,
+};
+
+/// A partition of 100 messages in five segments that are sealed, and behind them an active one with
+/// 10 more that was closed in order.
+fn closed_log(sim: &SimDisk) {
+    let (log, _) = open(sim);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    for number in 0..110 {
+        put(&partition, batch_of(&[&"x".repeat(1_000)]));
+        if number < 100 && number % 20 == 19 {
+            partition.seal_active();
+        }
+    }
+    log.step();
+    log.close();
+}
+
+fn path_of(base: u64, ending: &str) -> String {
+    format!("topics/{}/0/{base:020}.{ending}", topic(1))
+}
+
+#[test]
+fn a_file_that_is_gone_or_cut_is_told_at_the_start_with_the_number_of_messages() {
+    let len = batch_of(&[&"x".repeat(1_000)]).bytes().len() as u64;
+    // Of a sealed segment with 20 messages, and of the active one with 10.
+    for (base, messages) in [(40, 20), (0, 20), (100, 10)] {
+        for whole in [None, Some(0), Some(3), Some(9)] {
+            let sim = SimDisk::new();
+            closed_log(&sim);
+            match whole {
+                None => sim.mount().remove_file(&path_of(base, "log")).unwrap(),
+                Some(whole) => cut(&sim, &path_of(base, "log"), whole * len + whole),
+            }
+            let lost = messages - whole.unwrap_or(0);
+            for start in 0..2 {
+                let (log, _) = open(&sim);
+                let partition = log.partition(topic(1), 0, SMALL).unwrap();
+                let counted = log.metrics();
+                // What has become of a file that is gone, or of one that appends go to, is known
+                // after one start, and repaired.
+                let again = start == 0 || (base != 100 && whole.is_some());
+                let expected = if again { (1, lost) } else { (0, 0) };
+                let told = (counted.corrupt_regions, counted.lost_messages);
+                assert_eq!(told, expected, "{base} {whole:?} start {start}");
+                let gone = base + whole.unwrap_or(0)..base + messages;
+                let expected: Vec<u64> = (0..110).filter(|it| !gone.contains(it)).collect();
+                let found = offsets(&read_all(&partition));
+                assert_eq!(found, expected, "{base} {whole:?}");
+                assert_eq!(
+                    partition.next_offset(),
+                    110,
+                    "no offset is given away twice"
+                );
+                assert_eq!(log.metrics().corrupt_regions, counted.corrupt_regions);
+                log.close();
+            }
+        }
+    }
+}
+
+#[test]
+fn what_follows_damage_in_the_active_segment_stays() {
+    let sim = SimDisk::new();
+    let (log, _) = open(&sim);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    for _ in 0..30 {
+        put(&partition, batch_of(&[&"x".repeat(200)]));
+    }
+    let len = partition.size_bytes() / 30;
+    drop((partition, log));
+    sim.kill();
+    for at in [3, 4, 17] {
+        sim.corrupt(&path_of(0, "log"), at * len + 100, &[0xee; 10]);
+    }
+    let expected: Vec<u64> = (0..30).filter(|it| ![3, 4, 17].contains(it)).collect();
+    for _ in 0..2 {
+        let (log, recovery) = open(&sim);
+        let partition = log.partition(topic(1), 0, SMALL).unwrap();
+        assert_eq!(offsets(&read_all(&partition)), expected, "{recovery:?}");
+        let next = partition.next_offset();
+        assert!(next >= 30);
+        drop((partition, log));
+        sim.kill();
+    }
+    let (log, _) = open(&sim);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch_of(&["behind"]));
+    let expected: Vec<u64> = expected.into_iter().chain([30]).collect();
+    assert_eq!(offsets(&read_all(&partition)), expected);
+}
