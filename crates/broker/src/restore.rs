@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use cloverleaf_log::{Offset, Recovery};
+use cloverleaf_log::{Offset, RecoveredPartition, Recovery};
 use uuid::Uuid;
 
 use crate::broker::{OpenError, Shared, truncate};
@@ -175,8 +175,12 @@ impl Restored {
                 .or_default()
                 .push((definition, ledger));
         }
+        let in_doubt = |found: &RecoveredPartition| found.end_in_doubt.then_some(found.topic);
+        let in_doubt: HashSet<Uuid> = recovery.partitions.iter().filter_map(in_doubt).collect();
         let mut marks = Vec::new();
         for (id, definition) in self.topics {
+            // What was at the end may be gone, as after a power loss.
+            let lost_power = lost_power || in_doubt.contains(&id);
             let topic = Topic::open(shared, definition)?;
             let subscriptions = by_topic.remove(&id).unwrap_or_default();
             for (partition, log) in (0u32..).zip(topic.logs().iter()) {

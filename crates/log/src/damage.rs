@@ -155,7 +155,7 @@ impl Loss {
         let Some(Range { start, end }) = offsets else {
             tracing::error!(
                 %file, position, bytes, %reason,
-                "corrupt region in the log: the messages in it are lost"
+                "corrupt region in the log: messages may be lost"
             );
             return;
         };

@@ -197,7 +197,9 @@ impl PartitionLog {
         let Some(segment) = writer.active.clone() else {
             return;
         };
-        if writer.fills_blocks && writer.reserved > writer.position && !segment.is_poisoned() {
+        // A file without any room looks as if it had lost what was in it.
+        let has_room = writer.position > 0 && writer.reserved > writer.position;
+        if writer.fills_blocks && has_room && !segment.is_poisoned() {
             let cut = segment
                 .file(&self.shared)
                 .map(|file| file.set_len(writer.position));

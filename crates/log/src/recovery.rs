@@ -62,6 +62,9 @@ pub struct RecoveredPartition {
     pub bytes: u64,
     /// Bytes of a torn tail that were cut off.
     pub truncated_bytes: u64,
+    /// Messages may be missing behind the last one though no power was lost: somebody has damaged
+    /// the newest file. Their offsets were given away.
+    pub end_in_doubt: bool,
 }
 
 /// Opens all partitions below the folder `topics` and adds them to the log. `same_boot`: the kernel
@@ -73,7 +76,7 @@ pub(crate) fn recover_partitions(
 ) -> Result<(), IoFailure> {
     for (topic, number) in find_partitions(&*shared.disk, recovery)? {
         let found = recover_partition(shared, topic, number, recovery, same_boot);
-        let (state, truncated_bytes) = found?;
+        let (state, truncated_bytes, end_in_doubt) = found?;
         let raise_to = state.raise_to;
         let partition = PartitionLog::new(shared.clone(), topic, number, state);
         partition.raise_next_offset(raise_to);
@@ -85,6 +88,7 @@ pub(crate) fn recover_partitions(
             next_offset: partition.next_offset(),
             bytes: partition.size_bytes(),
             truncated_bytes,
+            end_in_doubt,
         });
         shared.partitions.write().insert((topic, number), partition);
     }
@@ -141,7 +145,7 @@ fn recover_partition(
     number: u32,
     recovery: &mut Recovery,
     same_boot: bool,
-) -> Result<(RecoveredState, u64), IoFailure> {
+) -> Result<(RecoveredState, u64, bool), IoFailure> {
     let dir = partition_dir(topic, number);
     let bases = find_segments(&*shared.disk, &dir)?;
     if bases.is_empty() {
@@ -153,6 +157,7 @@ fn recover_partition(
     // A kill leaves names that the program sees and the disk does not have yet.
     state.unsynced_dirs = vec![dir.to_string(), topic_dir(topic), "topics".to_owned()];
     let mut truncated = 0;
+    let mut end_in_doubt = false;
     let mut sealed_end = 0;
     let mut orphans = Vec::new();
     let mut nexts = bases.keys().skip(1);
@@ -182,6 +187,19 @@ fn recover_partition(
             ));
         }
         truncated += found.truncated_bytes;
+        // A kill leaves the newest file with room behind its last message.
+        if is_last && same_boot && !recovery.clean {
+            end_in_doubt = found.truncated_bytes > 0 || found.is_full;
+        }
+        if end_in_doubt && found.truncated_bytes == 0 && found.loss.is_none() {
+            state.losses.push(Loss {
+                file: format!("{dir}/{base:020}.log"),
+                position: found.state.len,
+                bytes: 0,
+                reason: "no room behind the last message, as if the end were cut off".to_owned(),
+                offsets: None,
+            });
+        }
         state.next_offset = state.next_offset.max(found.state.end);
         let stage = found.state.stage;
         if stage == Stage::Sealed {
@@ -225,7 +243,7 @@ fn recover_partition(
     }
     let snapshot = read_snapshot(&*shared.disk, &dir, shared.options.clock.now_ms());
     recover_producers(shared, &mut state, snapshot)?;
-    Ok((state, truncated))
+    Ok((state, truncated, end_in_doubt))
 }
 
 /// Begins a segment behind messages that are lost from the end: its name says, after the next
@@ -334,6 +352,8 @@ struct RecoveredSegment {
     gaps: Vec<(Offset, u64)>,
     /// What its index says it has, and it has not.
     loss: Option<Loss>,
+    /// Its file has no room behind its last message, and its index does not know that one.
+    is_full: bool,
 }
 
 /// Opens one segment; the next one, if there is one, begins at `next_base`.
@@ -364,6 +384,7 @@ fn recover_segment(
             truncated_bytes: 0,
             gaps: Vec::new(),
             loss: check_length(shared, &path, base, footer),
+            is_full: false,
         });
     }
     count(&shared.counters.scanned_segments, 1);
@@ -448,6 +469,8 @@ fn recover_segment(
         file_len = found.position;
         synced = found.position;
     }
+    let has_room = file_len >= found.position + BATCH_HEADER_BYTES as u64;
+    let is_full = !has_room && said.is_none_or(|said| said.position != found.position);
     let said = said.filter(|said| said.position > found.position && said.offset > found.end);
     let loss = said.map(|said| cut_short(&path, found.position, found.end, said));
     let state = SegmentState {
@@ -470,6 +493,7 @@ fn recover_segment(
         truncated_bytes: found.torn_bytes,
         gaps,
         loss,
+        is_full,
     })
 }
 

@@ -155,11 +155,15 @@ impl PartitionLog {
         // end all the same: readers who stand there have reached it after the next start, too.
         let next = self.written_end();
         let mut writer = self.writer.lock();
-        let begun = if writer.active.is_none() {
-            writer.begin(self, next).err()
-        } else {
-            None
-        };
+        let mut begun = None;
+        if writer.active.is_none() {
+            // With room: a file without any looks as if it had lost what was in it. A full disk
+            // has none, and does without.
+            match writer.begin(self, next) {
+                Ok(segment) => drop(writer.reserve(self, &segment, 1)),
+                Err(failure) => begun = Some(failure),
+            }
+        }
         drop(writer);
         self.release_writer();
         if let Some(failure) = begun {

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::batch::Batch;
+use crate::batch::{BATCH_HEADER_BYTES, Batch};
 use crate::disk::{BLOCK_BYTES, OpenMode};
 use crate::error::{AppendError, IoFailure};
 use crate::housekeeping::{Chore, UNSYNCED_BYTES_MAX};
@@ -218,14 +218,15 @@ impl Writer {
         Ok(segment)
     }
 
-    /// Sees to it that the file has room up to `end`.
-    fn reserve(
+    /// Sees to it that the file has room up to `end`, and for a header behind it: a file without is
+    /// taken for one that was cut (`recovery.rs`). A full disk has no such room.
+    pub(crate) fn reserve(
         &mut self,
         partition: &PartitionLog,
         segment: &Arc<Segment>,
         end: u64,
     ) -> Result<(), AppendError> {
-        if end <= self.reserved {
+        if end + BATCH_HEADER_BYTES as u64 <= self.reserved {
             return Ok(());
         }
         let shared = &partition.shared;
@@ -234,12 +235,12 @@ impl Writer {
         let step = self.reserved.clamp(RESERVE_BYTES_MIN, RESERVE_BYTES_MAX);
         let step = step.min(above.max(RESERVE_BYTES_MIN));
         let limit = partition.segment_bytes().max(RESERVE_BYTES_MIN);
-        let generous = (self.reserved + step).min(limit).max(end);
+        let generous = (self.reserved + step).min(limit).max(end + BLOCK_BYTES);
         let file = segment.file(shared)?;
         for size in [generous, end] {
             match file.allocate(size) {
                 Ok(()) => {
-                    self.reserved = size;
+                    self.reserved = self.reserved.max(size);
                     return Ok(());
                 }
                 Err(error) if is_full(&error) => {}

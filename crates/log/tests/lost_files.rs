@@ -96,3 +96,58 @@ fn what_follows_damage_in_the_active_segment_stays() {
     let expected: Vec<u64> = expected.into_iter().chain([30]).collect();
     assert_eq!(offsets(&read_all(&partition)), expected);
 }
+
+#[test]
+fn a_newest_file_that_was_cut_after_a_kill_leaves_the_end_in_doubt() {
+    let len = batch_of(&[&"x".repeat(200)]).bytes().len() as u64;
+    // Emptied, between two batches, within one, not at all.
+    for (bytes, in_doubt) in [
+        (Some(0), 1),
+        (Some(3 * len), 1),
+        (Some(4 * len + 7), 1),
+        (None, 0),
+    ] {
+        let sim = SimDisk::new();
+        let (log, _) = open(&sim);
+        let partition = log.partition(topic(1), 0, SMALL).unwrap();
+        for _ in 0..30 {
+            put(&partition, batch_of(&[&"x".repeat(200)]));
+        }
+        drop((partition, log));
+        sim.kill();
+        if let Some(bytes) = bytes {
+            cut(&sim, &path_of(0, "log"), bytes);
+        }
+        let (log, recovery) = open(&sim);
+        assert_eq!(
+            recovery.partitions[0].end_in_doubt,
+            in_doubt == 1,
+            "{bytes:?}"
+        );
+        log.partition(topic(1), 0, SMALL).unwrap();
+        let told = log.metrics().corrupt_regions + log.metrics().truncated_bytes.min(1);
+        assert_eq!(told, in_doubt, "{bytes:?}");
+    }
+}
+
+#[test]
+fn a_newest_file_that_never_held_a_message_is_not_in_doubt() {
+    let sim = SimDisk::new();
+    let (log, _) = open(&sim);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch_of(&["a"]));
+    partition.seal_active();
+    log.step();
+    partition.drop_segments(&[0]).unwrap();
+    drop((partition, log));
+    for _ in 0..3 {
+        sim.kill();
+        let (log, recovery) = open(&sim);
+        assert!(!recovery.partitions[0].end_in_doubt);
+        log.close();
+        drop(log);
+        let (log, recovery) = open(&sim);
+        assert!(!recovery.partitions[0].end_in_doubt);
+        drop(log);
+    }
+}
