@@ -14,6 +14,7 @@ mod nsq;
 mod nsqd_shim;
 mod process;
 mod rabbitmq_server;
+mod rot;
 mod suites;
 mod test;
 mod tidy;

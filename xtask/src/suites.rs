@@ -17,6 +17,7 @@ use crate::clients::{Context, Original};
 use crate::install::Tool;
 use crate::nsqd_shim;
 use crate::process::Process;
+use crate::rot;
 use crate::wait;
 use crate::workspace::Workspace;
 
@@ -27,6 +28,15 @@ pub(crate) struct Args {
     /// A checkout of the client with its tests, where its package has none (pynsq).
     #[arg(long, value_name = "FOLDER")]
     source: Option<PathBuf>,
+    /// Rounds of `rot` [default: 400]
+    #[arg(long, value_name = "NUMBER", default_value_t = rot::ROUNDS, hide_default_value = true)]
+    rounds: u64,
+    /// What `rot` begins with; each round prints its own
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// Some rounds of `rot` damage the state journal
+    #[arg(long)]
+    state: bool,
     /// Against the original broker: what fails there too is not our fault (Kafka's clients).
     #[arg(long)]
     against_original: bool,
@@ -42,6 +52,8 @@ enum Suite {
     Librdkafka,
     Amqp091Go,
     WatermillAmqp,
+    /// No client's: damages of a stopped data folder.
+    Rot,
 }
 
 /// What a suite said.
@@ -88,6 +100,15 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
         Suite::Librdkafka => kafka::librdkafka(&context)?,
         Suite::Amqp091Go => amqp::amqp091_go(&context)?,
         Suite::WatermillAmqp => amqp::watermill_amqp(&context)?,
+        Suite::Rot => {
+            let findings = rot::run(&context, args.seed, args.rounds, args.state)?;
+            for finding in &findings {
+                println!("FAILED --seed {}: {}", finding.seed, finding.text);
+            }
+            let failed = findings.len() as u64;
+            println!("{} passed, {failed} failed", args.rounds - failed);
+            return Ok(failed == 0);
+        }
     };
     for name in &result.failed {
         println!("FAILED {name}");

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use super::{Context, Report};
 use crate::broker::{Broker, Options};
 use crate::nsq::{Connection, Frame, multi_publish_command};
+use crate::rot;
 use crate::wait;
 use crate::workspace::output;
 
@@ -26,6 +27,15 @@ pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
     }
     report.check("a read-only folder", || read_only(context, folder.path()));
     report.check("a full disk", || full(context, folder.path()));
+    Ok(())
+}
+
+/// Some damages of a stopped folder; `cargo xtask suites rot` makes more.
+pub(super) fn rot(context: &Context, report: &mut Report) -> Result<()> {
+    for finding in rot::run(context, 1, rot::ROUNDS_SHORT, false)? {
+        report.fail(&format!("--seed {}", finding.seed), &finding.text);
+    }
+    report.check("damages of a stopped folder", || Ok(()));
     Ok(())
 }
 

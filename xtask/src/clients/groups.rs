@@ -299,6 +299,12 @@ pub(super) const GROUPS: &[Group] = &[
         run: amqp::hostile,
     },
     Group {
+        name: "disk/rot",
+        needs: &[],
+        original: None,
+        run: disk::rot,
+    },
+    Group {
         name: "doctor/identity",
         needs: &[
             Tool::KafkaPython,
