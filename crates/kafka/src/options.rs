@@ -79,7 +79,7 @@ impl Default for KafkaOptions {
             answers_max: 1_000,
             session_timeout_ms_min: 6_000,
             session_timeout_ms_max: 1_800_000,
-            // Kafka waits 3 s, which a program alone would feel; `docs/decisions/015` has both sides.
+            // Kafka waits 3 s, which a program alone would feel: `docs/decisions/015` has numbers.
             initial_rebalance_delay_ms: 250,
             group_members_max: 10_000,
             groups_max: 100_000,

@@ -81,8 +81,8 @@ pub(super) fn librdkafka(context: &Context) -> Result<SuiteResult> {
     let tests = context.clients.librdkafka_tests()?;
     let folder = context.workspace.temp_folder("librdkafka")?;
     let mut options = context.options(folder.path())?;
-    // A topic that makes itself has four partitions, as in its own cluster. 0089, 0102 and 0118 want
-    // a group's first members to come together: both have their default here.
+    // A topic that makes itself has four partitions, as in its own cluster. 0089, 0102 and 0118
+    // want a group's first members to come together: both have their default here.
     let more: &[&str] = match options.kind {
         Kind::Kafka => &["num.partitions=4", "group.initial.rebalance.delay.ms=3000"],
         Kind::Cloverleaf | Kind::Nsqd | Kind::RabbitMq => &["--kafka-partitions-default=4"],
