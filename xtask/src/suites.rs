@@ -54,6 +54,8 @@ enum Suite {
     WatermillAmqp,
     /// No client's: damages of a stopped data folder.
     Rot,
+    /// No client's: threads of the log in thousands of orders.
+    Races,
 }
 
 /// What a suite said.
@@ -100,6 +102,7 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
         Suite::Librdkafka => kafka::librdkafka(&context)?,
         Suite::Amqp091Go => amqp::amqp091_go(&context)?,
         Suite::WatermillAmqp => amqp::watermill_amqp(&context)?,
+        Suite::Races => return races(workspace),
         Suite::Rot => {
             let findings = rot::run(&context, args.seed, args.rounds, args.state)?;
             for finding in &findings {
@@ -120,6 +123,21 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
         result.failed.len()
     );
     Ok(result.failed.is_empty())
+}
+
+/// Threads of the log, scheduled by a test (`crates/log/tests/races.rs`).
+fn races(workspace: &Workspace) -> Result<bool> {
+    let mut test = workspace.cargo();
+    test.args([
+        "test",
+        "--profile",
+        "ci",
+        "-p",
+        "cloverleaf-log",
+        "--locked",
+    ]);
+    test.args(["--features", "races", "--test", "all", "races::"]);
+    Ok(test.status()?.success())
 }
 
 /// go-nsq's suite, as its `test.sh` runs it: on nsqd's own ports, with its own certificates and a

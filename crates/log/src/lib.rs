@@ -27,6 +27,7 @@ mod clock;
 mod compaction;
 mod compaction_files;
 mod compaction_filter;
+mod condvar;
 mod damage;
 mod disk;
 mod error;

@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
+
+use crate::condvar::Condvar;
 
 /// Work for a thread. Everything queued is taken at once, which is what makes groups, but where
 /// several threads share it ([`Queue::wait_one`]).

@@ -15,6 +15,8 @@ mod lost_files;
 mod misplaced_writes;
 mod prepared;
 mod producer_crashes;
+#[cfg(feature = "races")]
+mod races;
 mod raises;
 mod real_disk;
 mod stalled_reads;

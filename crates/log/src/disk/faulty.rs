@@ -3,7 +3,9 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
+
+use crate::condvar::Condvar;
 
 use super::{Descriptor, DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode};
 
