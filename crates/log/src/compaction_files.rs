@@ -30,7 +30,7 @@ use std::io::{ErrorKind, IoSlice};
 use std::sync::Arc;
 
 use crate::batch::{Batch, Offset, field};
-use crate::disk::{Disk, DiskFile, OpenMode, read_full};
+use crate::disk::{Disk, DiskFile, OpenMode, read_full, replace_file};
 use crate::error::IoFailure;
 use crate::index::{INDEX_INTERVAL_BYTES, IndexEntry, IndexItem, encode_index_item};
 use crate::metrics::count;
@@ -90,18 +90,9 @@ impl Standing {
     /// Writes it down, durably.
     pub(crate) fn save(self, shared: &Shared, dir: &str) -> Result<(), IoFailure> {
         let path = format!("{dir}/{STATE_NAME}");
-        let fresh = format!("{path}.new");
-        let fail = |error| IoFailure::new("write", &fresh, &error);
-        let file = shared
-            .disk
-            .open(&fresh, OpenMode::OpenOrCreate)
-            .map_err(fail)?;
-        file.set_len(STATE_BYTES as u64).map_err(fail)?;
-        file.write_all_at(&[IoSlice::new(&self.encode())], 0)
-            .map_err(fail)?;
-        file.sync_data().map_err(fail)?;
-        shared.disk.rename(&fresh, &path).map_err(fail)?;
-        sync_dir(shared, dir)
+        count(&shared.counters.syncs, 1);
+        let written = replace_file(&*shared.disk, dir, &path, &self.encode(), 0);
+        written.map_err(|error| IoFailure::new("write", &path, &error))
     }
 }
 

@@ -50,6 +50,39 @@ pub enum OpenError {
         /// The operating system's own words.
         message: String,
     },
+    /// It was written by a later version.
+    #[error(
+        "the data folder {folder} has format {format}, and this version reads formats up to \
+         {known}: it needs cloverleaf {least_version} or later"
+    )]
+    TooNew {
+        /// The data folder.
+        folder: String,
+        /// Its format.
+        format: u32,
+        /// The first version that reads it.
+        least_version: String,
+        /// The highest format that this version reads.
+        known: u32,
+    },
+    /// Nothing of the state journal can be read, and the folder is not a new one.
+    #[error(
+        "the data folder {folder} holds {topics} topics, and nothing of its state journal \
+         (state.0, state.1) can be read: it is not taken for a new one. Put the two files back \
+         from a copy, or start once with --repair. That keeps the messages of all topics, of \
+         {named} with name and settings, of {unnamed} under names of the form recovered-ID; it \
+         gives up subscriptions, their progress, committed offsets, exchanges and bindings"
+    )]
+    JournalLost {
+        /// The data folder.
+        folder: String,
+        /// Topics that have messages.
+        topics: usize,
+        /// Those whose folder says what they are.
+        named: usize,
+        /// Those whose folder does not.
+        unnamed: usize,
+    },
     /// A file operation failed.
     #[error("the data folder {folder} cannot be opened: {failure}")]
     Io {

@@ -112,7 +112,7 @@ fn sync_plans(shared: &Shared, plans: &[SyncPlan]) -> Result<(), IoFailure> {
     for dir in dirs {
         count(&shared.counters.syncs, 1);
         // A topic that was deleted meanwhile has no names left to sync.
-        if let Err(error) = shared.disk.sync_dir(dir)
+        if let Err(error) = shared.sync_name(dir)
             && error.kind() != std::io::ErrorKind::NotFound
         {
             let failure = IoFailure::new("sync", dir, &error);

@@ -3,8 +3,11 @@
 //! The thread "log-housekeeper" does it, so that neither a network thread nor a group commit waits
 //! for the sync of a whole segment.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use uuid::Uuid;
 
 use crate::error::IoFailure;
 use crate::group_commit::{sync_partitions, sync_segment};
@@ -28,6 +31,8 @@ pub(crate) enum Chore {
     JournalDirty,
     /// Much is unsynced: do not wait for the interval.
     SyncNow,
+    /// The file of a topic is to say what it is by now.
+    Describe(Uuid),
 }
 
 /// Collects what is to be synced until it is time.
@@ -47,6 +52,7 @@ impl Housekeeper {
     pub(crate) fn work(&mut self, shared: &Shared, chores: Vec<Chore>, mut sync_now: bool) {
         let mut seals = Vec::new();
         let mut noted = false;
+        let mut described = BTreeSet::new();
         for chore in chores {
             match chore {
                 Chore::Seal(partition, segment) => seals.push((partition, segment)),
@@ -56,6 +62,7 @@ impl Housekeeper {
                 }
                 Chore::JournalDirty => noted = true,
                 Chore::SyncNow => sync_now = true,
+                Chore::Describe(topic) => drop(described.insert(topic)),
             }
         }
         for (partition, segment) in seals {
@@ -84,6 +91,9 @@ impl Housekeeper {
         {
             self.due = None;
             self.sync(shared);
+        }
+        if !described.is_empty() {
+            shared.describe(&described);
         }
     }
 

@@ -7,7 +7,9 @@
 //!
 //! ```text
 //! lock                                        who has the folder open
+//! format                                      which format it has, and who can read it
 //! state.0, state.1                            the state journal ([`Journal`])
+//! topics/<uuid>/topic                         what the topic is, in its owner's words
 //! topics/<uuid>/<partition>/<base>.log        batches, back to back ([`Batch`])
 //! topics/<uuid>/<partition>/<base>.index      the sparse index of that segment
 //! topics/<uuid>/<partition>/producers         idempotent producers ([`ProducerSnapshot`])
@@ -29,6 +31,7 @@ mod compaction_files;
 mod compaction_filter;
 mod condvar;
 mod damage;
+mod data_folder;
 mod disk;
 mod error;
 mod group_commit;
@@ -60,6 +63,7 @@ mod space;
 mod stored;
 mod tail;
 mod timestamps;
+mod topic_files;
 mod validate;
 mod varint;
 mod writer;
@@ -80,7 +84,8 @@ pub use index::{
 };
 pub use inflate::{InflateError, lz4_len};
 pub use journal::{
-    Journal, JournalPosition, decode_journal_entries, decode_journal_header, encode_journal_header,
+    Journal, JournalId, JournalPosition, decode_journal_entries, decode_journal_header,
+    encode_journal_header,
 };
 pub use log::{DiskSpace, Log};
 pub use metrics::LogMetrics;
@@ -95,4 +100,5 @@ pub use record::{Headers, Record, RecordCursor};
 pub use recovery::{RecoveredPartition, Recovery};
 pub use segment::SegmentInfo;
 pub use stored::StoredBatches;
+pub use topic_files::{Describer, RecoveredTopic, decode_topic_file, encode_topic_file};
 pub use validate::RecordsSummary;

@@ -10,11 +10,12 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use crate::batch::Offset;
+use crate::data_folder::{self, FolderFormat};
 use crate::disk::{Disk, DiskLock, LockFailure};
 use crate::error::{IoFailure, LogError, OpenError};
 use crate::group_commit::{commit_group, sync_partitions, try_sync_partitions};
 use crate::housekeeping::Housekeeper;
-use crate::journal::Journal;
+use crate::journal::{FoundJournal, Journal};
 use crate::metrics::{Counters, LogMetrics};
 use crate::options::{LogOptions, PartitionOptions};
 use crate::partition::{PartitionLog, RecoveredState};
@@ -27,10 +28,6 @@ use crate::shared::{Queues, Shared};
 
 /// Lock file of the data folder.
 const LOCK_PATH: &str = "lock";
-/// What stands in the lock file after a clean end.
-const CLEAN_TEXT: &str = "closed cleanly";
-/// Before the boot's id in the lock file, once all that an earlier boot has left is looked through.
-const BOOT_TEXT: &str = ", boot ";
 
 /// One data folder. Clones are the same log; it ends with [`Log::close`], or less tidily with the
 /// last clone.
@@ -70,19 +67,14 @@ impl Log {
     pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(Log, Recovery), OpenError> {
         let folder = disk.folder();
         let lock = take_lock(&*disk, &folder)?;
+        let boot_id = disk.boot_id();
         let mut recovery = Recovery {
-            clean: lock.previous_text().starts_with(CLEAN_TEXT),
-            boot_id: disk.boot_id(),
+            clean: data_folder::is_clean(lock.previous_text()),
+            boot_id: boot_id.clone(),
             ..Recovery::default()
         };
-        let boot = lock.previous_text().trim_end().rsplit_once(BOOT_TEXT);
-        let same_boot = boot.is_some_and(|(_, id)| !id.is_empty() && id == recovery.boot_id);
-        let opened = open_folder(disk, options, &mut recovery, same_boot);
-        let shared = opened.map_err(|failure| OpenError::Io {
-            folder: folder.clone(),
-            failure,
-        })?;
-        let text = format!("{}{BOOT_TEXT}{}", holder_text(), recovery.boot_id);
+        let shared = open_folder(disk, options, &mut recovery, lock.previous_text())?;
+        let text = data_folder::open_text(&holder_text(), &boot_id);
         lock.set_text(&text).map_err(not_writable(&folder))?;
         let inner = Inner {
             shared: shared.clone(),
@@ -215,6 +207,10 @@ impl Log {
         self.inner.shared.removals.all()
     }
 
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.inner.shared
+    }
+
     /// The state journal.
     pub fn journal(&self) -> &Journal {
         &self.inner.shared.journal
@@ -298,6 +294,12 @@ impl Log {
         stalled
     }
 
+    /// Why the folder should not be used although it could be opened: it has topics, and its owner
+    /// finds nothing in the journal.
+    pub fn journal_lost(&self, recovery: &Recovery) -> OpenError {
+        data_folder::journal_lost(self.shared().disk.folder(), &recovery.topics)
+    }
+
     /// Whether whoever holds the log drives it ([`LogOptions::manual`]).
     pub fn is_manual(&self) -> bool {
         self.inner.shared.options.manual
@@ -341,9 +343,10 @@ impl Log {
             partition.try_snapshot_producers(SNAPSHOT_BYTES_AT_CLOSE);
             partition.close_now();
         }
+        let journal_end = shared.journal.end();
         shared.journal.close_now();
         let lock = self.inner.lock.lock().take();
-        let text = format!("{CLEAN_TEXT}{BOOT_TEXT}{}", shared.disk.boot_id());
+        let text = data_folder::clean_text(journal_end, &shared.disk.boot_id());
         if let Some(Err(error)) = lock.map(|lock| lock.set_text(&text)) {
             tracing::warn!(%error, "the lock file does not say that the log was closed cleanly");
         }
@@ -437,7 +440,33 @@ fn open_folder(
     disk: Arc<dyn Disk>,
     options: LogOptions,
     recovery: &mut Recovery,
-    same_boot: bool,
+    previous: &str,
+) -> Result<Arc<Shared>, OpenError> {
+    let folder = disk.folder();
+    let failed = |failure: IoFailure| OpenError::Io {
+        folder: folder.clone(),
+        failure,
+    };
+    let format = FolderFormat::read(&*disk)?;
+    let run = data_folder::previous_run(previous, &recovery.boot_id);
+    let found = FoundJournal::read(&*disk, run).map_err(failed)?;
+    let refusal = data_folder::refuse_without_journal(&*disk, &found, format).map_err(failed)?;
+    let is_lost = refusal.is_some();
+    if let Some(refused) = refusal.filter(|_| !options.repair) {
+        return Err(refused);
+    }
+    let failed = |failure: IoFailure| OpenError::Io { folder, failure };
+    let opened = open_files(disk, options, recovery, (format, found, is_lost), previous);
+    opened.map_err(failed)
+}
+
+/// Opens the folder: from here on something is written.
+fn open_files(
+    disk: Arc<dyn Disk>,
+    options: LogOptions,
+    recovery: &mut Recovery,
+    (format, found, is_lost): (FolderFormat, FoundJournal, bool),
+    previous: &str,
 ) -> Result<Arc<Shared>, IoFailure> {
     let fail = |operation: &'static str| {
         move |error: io::Error| IoFailure::new(operation, "topics", &error)
@@ -445,11 +474,23 @@ fn open_folder(
     disk.create_dir_all("topics").map_err(fail("create"))?;
     disk.sync_dir("").map_err(fail("sync"))?;
     let (queues, counters) = (Arc::new(Queues::new()), Arc::new(Counters::default()));
-    let opened = Journal::open(&disk, &options, &queues, &counters)?;
+    let write_format =
+        |found: &FoundJournal, report: &mut Vec<String>| format.write(&*disk, found, report);
+    // A folder that says its format has had a journal: so that of a new one comes first.
+    let is_new = found.is_new();
+    if !is_new {
+        write_format(&found, &mut recovery.report)?;
+    }
+    let opened = found.open(&disk, &options, &queues, &counters, is_lost)?;
+    if is_new {
+        write_format(&FoundJournal::default(), &mut recovery.report)?;
+    }
     recovery.journal = opened.entries;
-    recovery.report = opened.report;
+    recovery.lost_entries = opened.lost;
+    recovery.report.extend(opened.report);
     let shared = Shared::new(disk, options, counters, queues, opened.journal);
     let shared = Arc::new(shared);
+    let same_boot = data_folder::is_same_boot(previous, &recovery.boot_id);
     if let Err(failure) = recover_partitions(&shared, recovery, same_boot) {
         shared.forget_partitions();
         return Err(failure);
@@ -474,7 +515,8 @@ fn take_lock(disk: &dyn Disk, folder: &str) -> Result<Box<dyn DiskLock>, OpenErr
     let not_writable = not_writable(folder);
     match disk.lock(LOCK_PATH) {
         Ok(lock) => {
-            lock.set_text(&holder_text()).map_err(not_writable)?;
+            let text = data_folder::opening_text(&holder_text(), lock.previous_text());
+            lock.set_text(&text).map_err(not_writable)?;
             Ok(lock)
         }
         Err(LockFailure::Held(holder)) => Err(OpenError::Locked {

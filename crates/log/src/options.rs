@@ -49,6 +49,9 @@ pub struct LogOptions {
     pub producer_expiry_ms: u64,
     /// What ages are counted by; best the clock of whoever tells this log the time too.
     pub clock: LogClock,
+    /// Opens a folder whose journal is lost, and gives up what only that knew. (What else is
+    /// damaged needs no leave: it is kept beside, and told.)
+    pub repair: bool,
     /// No threads: whoever holds the log drives it with `Log::step`. For simulations.
     pub manual: bool,
 }
@@ -69,6 +72,7 @@ impl Default for LogOptions {
             producers_total_max: 100_000,
             producer_expiry_ms: 24 * 3_600_000,
             clock: LogClock::default(),
+            repair: false,
             manual: false,
         }
     }

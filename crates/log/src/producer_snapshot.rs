@@ -29,11 +29,10 @@
 //! `evicted` is when a producer was last left out although it had batches (`i64::MIN`: never).
 //! The CRC-32C covers everything before it. The magic is stable and names the layout.
 
-use std::io::IoSlice;
 use std::sync::Arc;
 
 use crate::batch::{Offset, field};
-use crate::disk::{Disk, OpenMode, read_full};
+use crate::disk::{Disk, OpenMode, read_full, replace_file};
 use crate::error::IoFailure;
 use crate::group_commit::try_sync_partitions;
 use crate::metrics::count;
@@ -297,21 +296,9 @@ fn write_snapshot(
     snapshot: &ProducerSnapshot,
 ) -> Result<(), IoFailure> {
     let path = format!("{dir}/{SNAPSHOT_NAME}");
-    let fresh = format!("{path}.new");
-    let fail = |error| IoFailure::new("write", &fresh, &error);
-    let bytes = encode_producers(snapshot);
-    let file = shared
-        .disk
-        .open(&fresh, OpenMode::OpenOrCreate)
-        .map_err(fail)?;
-    file.set_len(bytes.len() as u64).map_err(fail)?;
-    file.write_all_at(&[IoSlice::new(&bytes)], 0)
-        .map_err(fail)?;
-    file.sync_data().map_err(fail)?;
-    shared.disk.rename(&fresh, &path).map_err(fail)?;
     count(&shared.counters.syncs, 2);
-    let sync = shared.disk.sync_dir(dir);
-    sync.map_err(|error| IoFailure::new("sync", dir, &error))
+    let written = replace_file(&*shared.disk, dir, &path, &encode_producers(snapshot), 0);
+    written.map_err(|error| IoFailure::new("write", &path, &error))
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ use crate::producer_snapshot::read_snapshot;
 use crate::scan::{Behind, OFFSETS_AHEAD_MAX, find_batch, scan};
 use crate::segment::{Segment, SegmentState, Stage, read_index};
 use crate::shared::Shared;
+use crate::topic_files::{self, RecoveredTopic, TOPIC_NAME};
 use crate::writer::Writer;
 
 /// Most corrupt regions of one segment that are left out; behind more of them it is cut. Where
@@ -37,6 +38,11 @@ const GAPS_MAX: usize = 1_000;
 pub struct Recovery {
     /// Entries of the state journal, oldest first.
     pub journal: Vec<Vec<u8>>,
+    /// Entries of the state journal that damage has taken, at least; told at each start until the
+    /// next snapshot.
+    pub lost_entries: u32,
+    /// Topics that have a folder.
+    pub topics: Vec<RecoveredTopic>,
     /// Partitions that have files.
     pub partitions: Vec<RecoveredPartition>,
     /// Lines for the operator.
@@ -114,7 +120,7 @@ fn note_unfinished(shared: &Shared, partition: &Arc<PartitionLog>) {
     }
 }
 
-fn find_partitions(
+pub(crate) fn find_partitions(
     disk: &dyn Disk,
     recovery: &mut Recovery,
 ) -> Result<BTreeSet<(Uuid, u32)>, IoFailure> {
@@ -123,18 +129,36 @@ fn find_partitions(
             .map_err(|error| IoFailure::new("list", path, &error))
     };
     let mut found = BTreeSet::new();
-    for entry in list("topics")? {
+    let mut folders = list("topics")?;
+    folders.sort_by(|one, other| one.name.cmp(&other.name));
+    for entry in folders {
         let Ok(topic) = Uuid::try_parse(&entry.name) else {
             recovery
                 .report
                 .push(format!("topics/{} is not ours, left alone", entry.name));
             continue;
         };
-        for partition in list(&topic_dir(topic))? {
-            if let Ok(number) = partition.name.parse() {
+        let (mut has_partitions, mut description) = (false, None);
+        for inside in list(&topic_dir(topic))? {
+            if let Ok(number) = inside.name.parse() {
                 found.insert((topic, number));
+                has_partitions = true;
+            } else if inside.name == TOPIC_NAME {
+                let read = topic_files::read(disk, topic);
+                let path = topic_files::topic_file(topic);
+                description = read.map_err(|error| IoFailure::new("read", &path, &error))?;
+                if description.is_none() {
+                    tracing::error!(%path, "damaged: it does not say which topic this is");
+                    let line = format!("{path} is damaged: it does not say which topic this is");
+                    recovery.report.push(line);
+                }
             }
         }
+        recovery.topics.push(RecoveredTopic {
+            topic,
+            description,
+            has_partitions,
+        });
     }
     Ok(found)
 }
@@ -155,7 +179,9 @@ fn recover_partition(
     let mut state = RecoveredState::empty(shared);
     state.writer.has_dir = true;
     // A kill leaves names that the program sees and the disk does not have yet.
-    state.unsynced_dirs = vec![dir.to_string(), topic_dir(topic), "topics".to_owned()];
+    let names = [topic_dir(topic), topic_files::topic_file(topic)];
+    state.unsynced_dirs = vec![dir.to_string(), "topics".to_owned()];
+    state.unsynced_dirs.extend(names);
     let mut truncated = 0;
     let mut end_in_doubt = false;
     let mut sealed_end = 0;

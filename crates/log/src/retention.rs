@@ -177,7 +177,7 @@ impl PartitionLog {
         let dirs = self.state.lock().unsynced_dirs.clone();
         for (dir, _) in &dirs {
             count(&self.shared.counters.syncs, 1);
-            let sync = self.shared.disk.sync_dir(dir);
+            let sync = self.shared.sync_name(dir);
             sync.map_err(|error| IoFailure::new("sync", dir, &error))?;
         }
         self.state

@@ -1,8 +1,8 @@
 //! What all partitions of a log share.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
@@ -25,6 +25,7 @@ use crate::removal::{Removal, Removals};
 use crate::residents::Residents;
 use crate::space::Space;
 use crate::tail::Tail;
+use crate::topic_files::Describer;
 
 /// A write on the caller's thread that takes longer than this means that the disk throttles
 /// writers; an ordinary one takes some tens of microseconds.
@@ -102,6 +103,7 @@ pub(crate) struct Shared {
     pub(crate) indexes: Residents,
     pub(crate) partitions: RwLock<BTreeMap<(Uuid, u32), Arc<PartitionLog>>>,
     pub(crate) removals: Removals,
+    pub(crate) describer: OnceLock<Describer>,
     started: Instant,
     slow_until_ms: AtomicU64,
     /// How long the slow mode that began last was to be; 0 after a fast write.
@@ -125,6 +127,7 @@ impl Shared {
             indexes: Residents::new(options.index_bytes_max),
             partitions: RwLock::default(),
             removals: Removals::default(),
+            describer: OnceLock::new(),
             prepared_files: PreparedFiles::default(),
             producers_total: ProducersTotal::new(options.producers_total_max),
             started: Instant::now(),

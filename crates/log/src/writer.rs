@@ -11,6 +11,7 @@ use crate::housekeeping::{Chore, UNSYNCED_BYTES_MAX};
 use crate::metrics::count;
 use crate::partition::{PartitionLog, topic_dir};
 use crate::segment::{Segment, SegmentState, Stage};
+use crate::topic_files::topic_file;
 
 /// First step of reserving room in a segment, in bytes: small topics stay small.
 const RESERVE_BYTES_MIN: u64 = 64 << 10;
@@ -195,6 +196,9 @@ impl Writer {
             let created = shared.disk.create_dir_all(&partition.dir);
             created.map_err(|error| IoFailure::new("create", &partition.dir, &error))?;
             self.has_dir = true;
+            if shared.describe_new(partition.topic()) {
+                dirs.push(topic_file(partition.topic()));
+            }
             dirs.push(topic_dir(partition.topic()));
             dirs.push("topics".to_owned());
         }

@@ -10,6 +10,7 @@ mod crashes;
 mod faults;
 mod hostile_bytes;
 mod idempotence;
+mod journal;
 mod leftovers;
 mod lost_files;
 mod misplaced_writes;

@@ -202,6 +202,58 @@ fn write_zeros(
     Ok(())
 }
 
+/// Reads a file as a whole. What the disk cannot read of it is zeros in the answer: bytes that
+/// their checksum tells from others.
+pub(crate) fn read_whole(disk: &dyn Disk, path: &str) -> io::Result<Vec<u8>> {
+    let file = disk.open(path, OpenMode::Existing)?;
+    let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
+    let mut bytes = vec![0; len];
+    if read_full(&*file, &mut bytes, 0).is_ok_and(|count| count == len) {
+        return Ok(bytes);
+    }
+    bytes.fill(0);
+    let mut unreadable = 0;
+    for (number, block) in bytes.chunks_mut(BLOCK_BYTES as usize).enumerate() {
+        let read = read_full(&*file, block, number as u64 * BLOCK_BYTES);
+        if let Err(error) = read {
+            unreadable += block.len();
+            block.fill(0);
+            if unreadable == len {
+                return Err(error);
+            }
+        }
+    }
+    if unreadable > 0 {
+        tracing::error!(
+            file = path,
+            unreadable,
+            "the disk cannot read bytes of this file"
+        );
+    }
+    Ok(bytes)
+}
+
+/// Writes a file and puts it in the place of that of the same name, if there is one: after a crash
+/// it is the old one or the new one. Room up to `room` bytes is reserved.
+pub(crate) fn replace_file(
+    disk: &dyn Disk,
+    dir: &str,
+    path: &str,
+    bytes: &[u8],
+    room: u64,
+) -> io::Result<()> {
+    let fresh = format!("{path}.new");
+    let file = disk.open(&fresh, OpenMode::OpenOrCreate)?;
+    file.set_len(0)?;
+    file.write_all_at(&[IoSlice::new(bytes)], 0)?;
+    if room > bytes.len() as u64 {
+        file.allocate(room)?;
+    }
+    file.sync_data()?;
+    disk.rename(&fresh, path)?;
+    disk.sync_dir(dir)
+}
+
 /// Reads until the buffer is full or the file ends.
 pub(crate) fn read_full(file: &dyn DiskFile, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut filled = 0;

@@ -3,42 +3,82 @@
 //! Two files, `state.0` and `state.1`, of which one is current. Little-endian:
 //!
 //! ```text
-//!  byte  0               8              16            20          512
-//!       +---------------+--------------+-------------+-----------+-------------------
-//!       | "CLOVERJ1"    | generation   | crc32c u32  | zeros     | entries
-//!       |               | u64          | of 0 to 15  |           |
-//!       +---------------+--------------+-------------+-----------+-------------------
+//!  byte  0               8              12       16            20        512       1024
+//!       +---------------+--------------+--------+-------------+---------+---------+---------
+//!       | "CLOVERJ2"    | generation   | tag    | crc32c u32  | zeros   | the     | entries
+//!       |               | u32          | u32    | of 0 to 15  |         | same    |
+//!       +---------------+--------------+--------+-------------+---------+---------+---------
 //!
-//! entry: +----------+-------------+------------------+
-//!        | len u32  | crc32c u32  | payload          |
-//!        +----------+-------------+------------------+
+//! entry: +---------+---------+------------+----------------+-------------+------------+---------
+//!        | tag u32 | len u32 | crc32c u32 | generation u32 | ordinal u32 | synced u32 | payload
+//!        +---------+---------+------------+----------------+-------------+------------+---------
 //! ```
 //!
-//! An entry whose length has its top bit set is a mark: 16 random bytes of our own, written before
-//! the first entry of a snapshot and at each start. Nothing is told of it.
+//! The header stands there twice, each in a sector of its own, so that no write tears it and no
+//! damaged sector takes it away. The tag is a random number of this generation of the file. An
+//! entry is found by it, also behind bytes that are damaged, and no client can put one that passes
+//! for an entry into a payload. What an older generation has left has another tag. The CRC covers
+//! the entry but itself. Ordinals count the entries of a generation from 0: so it is known how many
+//! are missing. Everything before `synced` sectors of the file was on the disk when the entry was
+//! written: so a hole that lies before it was not left by a power loss.
 //!
-//! The header has a sector of its own, so that it cannot tear. The CRC of an entry continues the
-//! CRC of the entry before it (the first one continues that of the generation), so an entry is
-//! valid only behind exactly those before it: what an older generation, or a tail that was cut off,
-//! has left behind is no entry, not even behind entries that are written a second time, because a
-//! mark comes before them. Reading stops at the first entry that does not fit.
+//! An entry whose length has its top bit set is a [`Mark`]: the journal's own, not its owner's.
 
 use crate::batch::field;
 
 /// First bytes of a journal file.
-const MAGIC: &[u8; 8] = b"CLOVERJ1";
-/// Size of the header: one sector.
-pub(crate) const HEADER_BYTES: usize = 512;
+const MAGIC: &[u8; 8] = b"CLOVERJ2";
+/// What a disk writes as one.
+pub(crate) const SECTOR_BYTES: usize = 512;
+/// Size of the header, both copies.
+pub(crate) const HEADER_BYTES: usize = 2 * SECTOR_BYTES;
 /// Bytes before an entry's payload.
-pub(crate) const ENTRY_HEADER_BYTES: usize = 8;
+pub(crate) const ENTRY_HEADER_BYTES: usize = 24;
 
 /// Set in the length of a mark.
 const MARK: u32 = 1 << 31;
 
+/// What the header says: which filling of the file this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalId {
+    /// Rises with each; the file with the higher one is current.
+    pub generation: u32,
+    /// A random number that its entries begin with. Its lowest byte is not 0.
+    pub tag: u32,
+}
+
+impl JournalId {
+    pub(crate) fn new(generation: u32) -> JournalId {
+        let [a, b, c, d, ..] = *uuid::Uuid::new_v4().as_bytes();
+        let tag = u32::from_le_bytes([a | 1, b, c, d]);
+        JournalId { generation, tag }
+    }
+}
+
 /// An entry that was read.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Decoded<'a> {
-    payload: &'a [u8],
+    pub(crate) id: JournalId,
+    pub(crate) ordinal: u32,
+    /// Bytes of the file that were synced when it was written.
+    pub(crate) synced: u64,
     is_mark: bool,
+    payload: &'a [u8],
+}
+
+/// What the journal notes for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// The file has all that was there when it was begun: it may be read without its header. The
+    /// entries before this one stand for those of the generation named that come before the ordinal
+    /// named.
+    Complete { generation: u32, ordinal: u32 },
+    /// The other file has taken over, with this generation.
+    Superseded { generation: u32 },
+    /// So many entries were lost by damage, before this one.
+    Lost { entries: u32 },
+    /// One that this version does not know.
+    Unknown,
 }
 
 impl<'a> Decoded<'a> {
@@ -51,154 +91,122 @@ impl<'a> Decoded<'a> {
     pub(crate) fn payload(&self) -> Option<&'a [u8]> {
         (!self.is_mark).then_some(self.payload)
     }
+
+    pub(crate) fn mark(&self) -> Option<Mark> {
+        let number = |at| Some(u32::from_le_bytes(*self.payload.get(at..)?.first_chunk()?));
+        let known = || {
+            Some(match self.payload.first()? {
+                b'C' => Mark::Complete {
+                    generation: number(1)?,
+                    ordinal: number(5)?,
+                },
+                b'S' => Mark::Superseded {
+                    generation: number(1)?,
+                },
+                b'L' => Mark::Lost {
+                    entries: number(1)?,
+                },
+                _ => return None,
+            })
+        };
+        self.is_mark.then(|| known().unwrap_or(Mark::Unknown))
+    }
 }
 
-/// The header of a journal file.
-pub fn encode_journal_header(generation: u64) -> [u8; 512] {
+/// The header of a journal file, both copies.
+pub fn encode_journal_header(id: JournalId) -> [u8; 1024] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..8].copy_from_slice(MAGIC);
-    bytes[8..16].copy_from_slice(&generation.to_le_bytes());
+    bytes[8..12].copy_from_slice(&id.generation.to_le_bytes());
+    bytes[12..16].copy_from_slice(&id.tag.to_le_bytes());
     let crc = crc32c::crc32c(&bytes[..16]);
     bytes[16..20].copy_from_slice(&crc.to_le_bytes());
+    let (first, second) = bytes.split_at_mut(SECTOR_BYTES);
+    second.copy_from_slice(first);
     bytes
 }
 
-/// The generation that a header names; `None` when it is none of ours.
-pub fn decode_journal_header(bytes: &[u8]) -> Option<u64> {
+/// What one copy of a header says; `None` when it is none of ours.
+pub fn decode_journal_header(bytes: &[u8]) -> Option<JournalId> {
     let bytes = bytes.get(..20)?;
     let valid = &bytes[..8] == MAGIC
         && u32::from_le_bytes(field(bytes, 16)) == crc32c::crc32c(&bytes[..16]);
-    valid.then(|| u64::from_le_bytes(field(bytes, 8)))
+    valid.then(|| JournalId {
+        generation: u32::from_le_bytes(field(bytes, 8)),
+        tag: u32::from_le_bytes(field(bytes, 12)),
+    })
 }
 
-/// The running checksum of a file's entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Chain(u32);
+/// Where the next entry of a file comes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) id: JournalId,
+    pub(crate) ordinal: u32,
+}
 
-impl Chain {
-    pub(crate) fn of_generation(generation: u64) -> Chain {
-        Chain(crc32c::crc32c(&generation.to_le_bytes()))
-    }
-
-    fn next(self, len: [u8; 4], payload: &[u8]) -> Chain {
-        Chain(crc32c::crc32c_append(
-            crc32c::crc32c_append(self.0, &len),
-            payload,
-        ))
-    }
-
-    /// Appends an entry to `out` and moves on.
-    pub(crate) fn encode(&mut self, payload: &[u8], out: &mut Vec<u8>) {
-        self.encode_as(payload.len() as u32, payload, out);
+impl Place {
+    /// Appends an entry to `out` and moves on. So many bytes of the file are synced.
+    pub(crate) fn encode(&mut self, payload: &[u8], synced: u64, out: &mut Vec<u8>) {
+        self.encode_as(payload.len() as u32, payload, synced, out);
     }
 
     /// Appends a mark to `out` and moves on.
-    pub(crate) fn encode_mark(&mut self, random: [u8; 16], out: &mut Vec<u8>) {
-        self.encode_as(random.len() as u32 | MARK, &random, out);
+    pub(crate) fn encode_mark(&mut self, mark: Mark, synced: u64, out: &mut Vec<u8>) {
+        let (kind, numbers) = match mark {
+            Mark::Complete {
+                generation,
+                ordinal,
+            } => (b'C', [generation, ordinal]),
+            Mark::Superseded { generation } => (b'S', [generation, 0]),
+            Mark::Lost { entries } => (b'L', [entries, 0]),
+            Mark::Unknown => (b'?', [0, 0]),
+        };
+        let mut payload = vec![kind];
+        for number in numbers {
+            payload.extend_from_slice(&number.to_le_bytes());
+        }
+        self.encode_as(payload.len() as u32 | MARK, &payload, synced, out);
     }
 
-    fn encode_as(&mut self, len: u32, payload: &[u8], out: &mut Vec<u8>) {
-        let len = len.to_le_bytes();
-        *self = self.next(len, payload);
-        out.extend_from_slice(&len);
-        out.extend_from_slice(&self.0.to_le_bytes());
+    fn encode_as(&mut self, len: u32, payload: &[u8], synced: u64, out: &mut Vec<u8>) {
+        let synced = u32::try_from(synced / SECTOR_BYTES as u64).unwrap_or(0);
+        let mut header = [0; ENTRY_HEADER_BYTES];
+        header[..4].copy_from_slice(&self.id.tag.to_le_bytes());
+        header[4..8].copy_from_slice(&len.to_le_bytes());
+        header[12..16].copy_from_slice(&self.id.generation.to_le_bytes());
+        header[16..20].copy_from_slice(&self.ordinal.to_le_bytes());
+        header[20..].copy_from_slice(&synced.to_le_bytes());
+        let crc = checksum(&header, payload);
+        header[8..12].copy_from_slice(&crc.to_le_bytes());
+        out.extend_from_slice(&header);
         out.extend_from_slice(payload);
-    }
-
-    /// Reads the entry at the start of `bytes`. Moves on only if it is valid.
-    pub(crate) fn decode<'a>(&mut self, bytes: &'a [u8]) -> Option<Decoded<'a>> {
-        let header = bytes.get(..ENTRY_HEADER_BYTES)?;
-        let size = entry_len(header)?;
-        let payload = bytes.get(ENTRY_HEADER_BYTES..)?.get(..size)?;
-        let len: [u8; 4] = field(header, 0);
-        let next = self.next(len, payload);
-        if u32::from_le_bytes(field(header, 4)) != next.0 {
-            return None;
-        }
-        *self = next;
-        let is_mark = u32::from_le_bytes(len) & MARK != 0;
-        Some(Decoded { payload, is_mark })
+        self.ordinal += 1;
     }
 }
 
-/// Payload bytes that an entry's header announces; `None` when it is cut off or announces none.
-pub(crate) fn entry_len(header: &[u8]) -> Option<usize> {
-    let len = u32::from_le_bytes(*header.first_chunk()?) & !MARK;
-    (len > 0).then_some(len as usize)
+fn checksum(header: &[u8], payload: &[u8]) -> u32 {
+    let crc = crc32c::crc32c(&header[..8]);
+    crc32c::crc32c_append(crc32c::crc32c_append(crc, &header[12..]), payload)
 }
 
-/// All valid entries of a file's body (the bytes after the header).
-pub fn decode_journal_entries(generation: u64, body: &[u8]) -> Vec<&[u8]> {
-    let mut chain = Chain::of_generation(generation);
-    let mut entries = Vec::new();
-    let mut at = 0;
-    while let Some(entry) = chain.decode(&body[at..]) {
-        at += entry.size();
-        entries.extend(entry.payload());
+/// The entry at the start of `bytes`, of whichever file it is.
+pub(crate) fn decode_entry(bytes: &[u8]) -> Option<Decoded<'_>> {
+    let (header, rest) = bytes.split_first_chunk::<ENTRY_HEADER_BYTES>()?;
+    let len = u32::from_le_bytes(field(header, 4));
+    let size = (len & !MARK) as usize;
+    let payload = rest.get(..size).filter(|payload| !payload.is_empty())?;
+    if u32::from_le_bytes(field(header, 8)) != checksum(header, payload) {
+        return None;
     }
-    entries
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used)]
-    use super::*;
-    use proptest::prelude::*;
-
-    fn body(generation: u64, entries: &[Vec<u8>]) -> Vec<u8> {
-        let mut chain = Chain::of_generation(generation);
-        let mut out = Vec::new();
-        entries
-            .iter()
-            .for_each(|entry| chain.encode(entry, &mut out));
-        out
-    }
-
-    #[test]
-    fn a_header_names_its_generation() {
-        let mut header = encode_journal_header(7);
-        assert_eq!(decode_journal_header(&header), Some(7));
-        header[9] ^= 1;
-        assert_eq!(decode_journal_header(&header), None);
-        assert_eq!(decode_journal_header(&header[..10]), None);
-    }
-
-    #[test]
-    fn an_entry_behind_another_past_is_none() {
-        let old = body(1, &[b"aaaa".to_vec(), b"bbbb".to_vec()]);
-        let mut new = body(1, &[b"cccc".to_vec()]);
-        new.extend_from_slice(&old[new.len()..]);
-        assert_eq!(decode_journal_entries(1, &new), [b"cccc"]);
-        assert!(decode_journal_entries(2, &new).is_empty());
-    }
-
-    #[test]
-    fn a_mark_ends_what_was_written_before_it() {
-        let old = body(1, &[b"aaaa".to_vec(), b"bbbb".to_vec(), b"cccc".to_vec()]);
-        let mut chain = Chain::of_generation(1);
-        let mut new = Vec::new();
-        chain.encode_mark([7; 16], &mut new);
-        chain.encode(b"aaaa", &mut new);
-        new.extend_from_slice(&old[12..]);
-        assert_eq!(decode_journal_entries(1, &new), [b"aaaa"]);
-    }
-
-    proptest! {
-        #[test]
-        fn entries_survive_the_round_trip(
-            entries in proptest::collection::vec(
-                proptest::collection::vec(any::<u8>(), 1..50), 0..10),
-            junk in proptest::collection::vec(any::<u8>(), 0..20),
-        ) {
-            let mut bytes = body(3, &entries);
-            bytes.extend(junk);
-            prop_assert_eq!(decode_journal_entries(3, &bytes), entries);
-        }
-
-        #[test]
-        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            decode_journal_entries(0, &bytes);
-            decode_journal_header(&bytes);
-        }
-    }
+    let id = JournalId {
+        generation: u32::from_le_bytes(field(header, 12)),
+        tag: u32::from_le_bytes(field(header, 0)),
+    };
+    Some(Decoded {
+        id,
+        ordinal: u32::from_le_bytes(field(header, 16)),
+        synced: u64::from(u32::from_le_bytes(field(header, 20))) * SECTOR_BYTES as u64,
+        is_mark: len & MARK != 0,
+        payload,
+    })
 }

@@ -6,6 +6,8 @@
 //! gives the entries back at the start and does not know what they mean.
 
 mod format;
+mod format_1;
+mod reading;
 mod recovery;
 mod snapshot;
 
@@ -14,9 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use uuid::Uuid;
 
-pub use format::{decode_journal_entries, decode_journal_header, encode_journal_header};
+pub use format::{JournalId, decode_journal_header, encode_journal_header};
+pub use reading::decode_journal_entries;
 
 use crate::appended::{Completions, Pending, Waiter};
 use crate::disk::DiskFile;
@@ -25,7 +27,9 @@ use crate::group_commit::SyncRequest;
 use crate::housekeeping::Chore;
 use crate::metrics::{Counters, count};
 use crate::shared::Queues;
-use format::{Chain, HEADER_BYTES};
+use format::{ENTRY_HEADER_BYTES, HEADER_BYTES, Mark, Place};
+use recovery::Repair;
+pub(crate) use recovery::{FoundJournal, PreviousRun};
 
 /// A place in the journal, to wait for its sync. Later appends have higher positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,16 +62,19 @@ struct State {
     dirty_noted: bool,
     /// Where the entries of the last snapshot ended.
     snapshot_end: u64,
+    /// Entries that damage has taken, which the file tells until the next snapshot.
+    lost: u32,
 }
 
 /// One of the two files.
 struct Side {
     file: Arc<dyn DiskFile>,
     path: &'static str,
-    generation: u64,
     /// Where the next entry goes.
+    place: Place,
     position: u64,
-    chain: Chain,
+    /// Everything before it is on the disk.
+    synced: u64,
     /// Size of the file.
     reserved: u64,
     /// Its header may name a newer generation than the current file's, although that was given up.
@@ -87,33 +94,58 @@ enum Mirror {
 impl Side {
     /// Appends entries with one write.
     fn append(&mut self, entries: &[&[u8]]) -> Result<u64, AppendError> {
-        let mut bytes = Vec::with_capacity(entries.iter().map(|entry| entry.len() + 8).sum());
-        let mut chain = self.chain;
+        let bytes = entries.iter().map(|entry| entry.len() + ENTRY_HEADER_BYTES);
+        let mut bytes = Vec::with_capacity(bytes.sum::<usize>() + ENTRY_HEADER_BYTES);
+        let mut place = self.place;
         for entry in entries.iter().filter(|entry| !entry.is_empty()) {
-            chain.encode(entry, &mut bytes);
+            place.encode(entry, self.synced, &mut bytes);
         }
-        self.write(&bytes, chain)?;
-        Ok(bytes.len() as u64)
+        self.write(bytes, place)
     }
 
-    /// Writes a mark, so that nothing that was written here earlier fits behind what comes now.
-    fn mark(&mut self) -> Result<(), AppendError> {
+    fn append_mark(&mut self, mark: Mark) -> Result<(), AppendError> {
         let mut bytes = Vec::new();
-        let mut chain = self.chain;
-        chain.encode_mark(*Uuid::new_v4().as_bytes(), &mut bytes);
-        self.write(&bytes, chain)
+        let mut place = self.place;
+        place.encode_mark(mark, self.synced, &mut bytes);
+        self.write(bytes, place).map(|_| ())
     }
 
-    fn write(&mut self, bytes: &[u8], chain: Chain) -> Result<(), AppendError> {
-        let end = self.position + bytes.len() as u64;
+    /// Writes encoded entries, after which `place` comes. Returns how many bytes they are.
+    fn write(&mut self, mut bytes: Vec<u8>, place: Place) -> Result<u64, AppendError> {
+        let len = bytes.len();
+        let end = self.position + len as u64;
         self.reserve(end)?;
+        // Zeros say that here it ends: what an older generation has left could be taken for a
+        // damaged entry.
+        let room = self
+            .reserved
+            .saturating_sub(end)
+            .min(ENTRY_HEADER_BYTES as u64);
+        bytes.resize(len + room as usize, 0);
         let write = self
             .file
-            .write_all_at(&[IoSlice::new(bytes)], self.position);
+            .write_all_at(&[IoSlice::new(&bytes)], self.position);
         write.map_err(|error| IoFailure::new("write to", self.path, &error))?;
         self.position = end;
-        self.chain = chain;
-        Ok(())
+        self.place = place;
+        Ok(len as u64)
+    }
+
+    /// Ends what a crash has left half done.
+    fn repair(&mut self, repair: Repair) -> Result<(), IoFailure> {
+        let fail = |error| IoFailure::new("write to", self.path, &error);
+        let write = |bytes: &[u8], at| self.file.write_all_at(&[IoSlice::new(bytes)], at);
+        if repair.header {
+            write(&encode_journal_header(self.place.id), 0).map_err(fail)?;
+        }
+        if repair.wipe {
+            let behind = self.reserved.saturating_sub(self.position);
+            write(&vec![0; behind as usize], self.position).map_err(fail)?;
+        }
+        match repair.header || repair.wipe {
+            true => self.sync(),
+            false => Ok(()),
+        }
     }
 
     fn reserve(&mut self, end: u64) -> Result<(), AppendError> {
@@ -215,7 +247,16 @@ impl Journal {
     pub fn should_snapshot(&self) -> bool {
         let state = self.state.lock();
         state.failure.is_some()
+            || state.lost > 0
             || state.current.position > (state.current.reserved / 2).max(2 * state.snapshot_end)
+    }
+
+    /// Generation and ordinal at which it ends, for the next start to find it so.
+    pub(crate) fn end(&self) -> Option<(u32, u32)> {
+        let state = self.state.lock();
+        let place = state.current.place;
+        let is_sound = state.failure.is_none() && state.synced == state.appended;
+        is_sound.then_some((place.id.generation, place.ordinal))
     }
 
     /// Why the journal takes no entries, if it does not.
@@ -253,19 +294,31 @@ impl Journal {
             return Ok(());
         }
         let target = state.appended;
-        let mut files = vec![(state.current.file.clone(), state.current.path)];
-        if matches!(state.mirror, Mirror::Both) {
-            files.push((state.other.file.clone(), state.other.path));
-        }
+        let both = matches!(state.mirror, Mirror::Both);
+        let sides = [Some(&state.current), Some(&state.other).filter(|_| both)];
+        let sides = sides.into_iter().flatten();
+        let files: Vec<_> = sides
+            .map(|side| (side.file.clone(), side.path, side.place.id, side.position))
+            .collect();
         drop(state);
         let mut outcome = Ok(());
-        for (file, path) in files {
+        let mut synced = Vec::new();
+        for (file, path, id, position) in files {
             count(&self.counters.syncs, 1);
-            if let Err(error) = file.sync_data() {
-                outcome = Err(IoFailure::new("sync", path, &error));
+            match file.sync_data() {
+                Ok(()) => synced.push((id, position)),
+                Err(error) => outcome = Err(IoFailure::new("sync", path, &error)),
             }
         }
         let mut state = self.state.lock();
+        for (id, position) in synced {
+            // They may have changed places.
+            let State { current, other, .. } = &mut *state;
+            let mut sides = [current, other].into_iter();
+            if let Some(side) = sides.find(|side| side.place.id == id) {
+                side.synced = side.synced.max(position);
+            }
+        }
         if let Err(failure) = &outcome {
             count(&self.counters.sync_errors, 1);
             self.set_failure(&mut state, Some(failure.clone()));

@@ -1,4 +1,8 @@
-//! Opening the journal: which file wins, and what it holds.
+//! Opening the journal: which file wins, what it holds, and what is done about damage.
+//!
+//! Nothing is written before all is read. A damaged file is copied to `state.N.damaged-1` (2, 3, …)
+//! and synced; then a whole one, with the entries that could be read, is written beside it, synced,
+//! and put in its place. It says how many entries are lost until the owner's next snapshot.
 
 use std::io;
 use std::sync::Arc;
@@ -6,10 +10,11 @@ use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
-use super::format::{Chain, ENTRY_HEADER_BYTES, HEADER_BYTES, decode_journal_header, entry_len};
-use super::{Journal, Mirror, Side, State};
-use crate::disk::{Disk, OpenMode, read_full};
-use crate::error::{AppendError, IoFailure};
+use super::format::{HEADER_BYTES, JournalId, Mark, Place};
+use super::reading::{Contents, HeaderState, Hole, read};
+use super::{Journal, Mirror, Side, State, format_1};
+use crate::disk::{Disk, OpenMode, read_whole, replace_file};
+use crate::error::IoFailure;
 use crate::housekeeping::Chore;
 use crate::metrics::Counters;
 use crate::options::LogOptions;
@@ -23,81 +28,205 @@ pub(crate) struct OpenedJournal {
     pub(crate) journal: Journal,
     /// Its entries, oldest first.
     pub(crate) entries: Vec<Vec<u8>>,
+    /// So many more are lost, at least.
+    pub(crate) lost: u32,
     /// Lines for the start report.
     pub(crate) report: Vec<String>,
 }
 
-/// What was read from one file.
-struct Candidate {
-    side: Side,
-    /// `None` when the header is no valid one.
-    generation: Option<u64>,
-    entries: Vec<Vec<u8>>,
-    /// Whether it has any content: a new file reads as zeros.
-    blank: bool,
+/// What is known of the run before, from the lock file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PreviousRun {
+    /// Everything that it wrote is there, whether or not it was synced.
+    pub(crate) kept_power: bool,
+    /// Generation and ordinal at which the journal ended, if it was closed in order.
+    pub(crate) journal_end: Option<(u32, u32)>,
 }
 
-impl Journal {
-    /// Opens the journal and reads its entries.
+/// A journal that was read, and nothing written yet.
+#[derive(Default)]
+pub(crate) struct FoundJournal {
+    files: [Found; 2],
+    previous: PreviousRun,
+}
+
+/// What one of the two paths has.
+#[derive(Default)]
+struct Found {
+    bytes: Vec<u8>,
+    content: Content,
+}
+
+#[derive(Default)]
+enum Content {
+    #[default]
+    Missing,
+    /// Zeros.
+    Blank,
+    /// No journal file, or one that was begun and never taken into use.
+    Unusable,
+    /// A file of format 1: its generation, its entries, and where they end.
+    Old(u32, Vec<Vec<u8>>, usize),
+    Ours(Box<Contents>),
+}
+
+impl Found {
+    fn generation(&self) -> Option<u32> {
+        match &self.content {
+            Content::Old(generation, ..) => Some(*generation),
+            Content::Ours(contents) => Some(contents.id.generation),
+            Content::Missing | Content::Blank | Content::Unusable => None,
+        }
+    }
+
+    fn ours(&self) -> Option<&Contents> {
+        match &self.content {
+            Content::Ours(contents) => Some(contents),
+            _ => None,
+        }
+    }
+
+    /// Something stands where the header should be, and it is none.
+    fn has_broken_header(&self) -> bool {
+        let header = &self.bytes[..self.bytes.len().min(HEADER_BYTES)];
+        matches!(self.content, Content::Unusable) && header.iter().any(|byte| *byte != 0)
+    }
+}
+
+impl FoundJournal {
+    /// Reads both files.
+    pub(crate) fn read(disk: &dyn Disk, previous: PreviousRun) -> Result<Self, IoFailure> {
+        let find = |path: &str| -> Result<Found, IoFailure> {
+            let bytes = match read_whole(disk, path) {
+                Ok(bytes) => bytes,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Ok(Found::default());
+                }
+                Err(error) => return Err(IoFailure::new("read", path, &error)),
+            };
+            let content = if bytes.iter().all(|byte| *byte == 0) {
+                Content::Blank
+            } else if let Some(generation) = format_1::generation(&bytes) {
+                let (entries, end) = format_1::entries(&bytes, generation);
+                Content::Old(generation, entries, end)
+            } else {
+                let contents = read(&bytes, !previous.kept_power);
+                contents.map_or(Content::Unusable, |it| Content::Ours(Box::new(it)))
+            };
+            Ok(Found { bytes, content })
+        };
+        let mut files = [find(PATHS[0])?, find(PATHS[1])?];
+        // A snapshot that was not taken into use has no header; one whose header is damaged is
+        // known by what the other file says.
+        for number in [0, 1] {
+            let (superseded_by, is_certain) = match &files[1 - number].content {
+                Content::Ours(other) => (other.superseded_by, other.header != HeaderState::Blank),
+                other => (None, matches!(other, Content::Old(..))),
+            };
+            let is_doubtful = files[number].ours().is_some_and(|it| {
+                it.header == HeaderState::Blank && superseded_by != Some(it.id.generation)
+            });
+            if is_doubtful && is_certain {
+                files[number].content = Content::Unusable;
+            }
+        }
+        Ok(Self { files, previous })
+    }
+
+    /// Whether there is nothing, not even damage.
+    pub(crate) fn is_new(&self) -> bool {
+        let is_new = |found: &Found| matches!(found.content, Content::Missing | Content::Blank);
+        self.files.iter().all(is_new)
+    }
+
+    /// Whether there is a file that was begun as one of the journal.
+    pub(crate) fn is_begun(&self) -> bool {
+        self.files.iter().any(|found| found.generation().is_some())
+    }
+
+    pub(crate) fn is_of_this_format(&self) -> bool {
+        self.files.iter().any(|found| found.ours().is_some())
+    }
+
+    /// Makes it a journal that can be appended to: a new one if `is_lost`.
     pub(crate) fn open(
+        self,
         disk: &Arc<dyn Disk>,
         options: &LogOptions,
         queues: &Arc<Queues>,
         counters: &Arc<Counters>,
+        is_lost: bool,
     ) -> Result<OpenedJournal, IoFailure> {
-        let [first, second] = PATHS;
-        let (first, second) = (
-            read_file(disk, first, options)?,
-            read_file(disk, second, options)?,
-        );
-        let mut report = Vec::new();
-        let blank = first.blank && second.blank;
-        let (mut current, other) = if second.generation > first.generation {
-            (second, first)
-        } else {
-            (first, second)
-        };
-        if current.generation.is_none() {
-            if !blank {
-                let line = "state journal: no valid file found, starting with an empty one";
-                tracing::error!("{line}");
-                report.push(line.to_owned());
-            }
-            begin(disk, &mut current.side)?;
+        let mut plan = self.plan(is_lost);
+        for (path, bytes) in &plan.asides {
+            let name = set_aside(disk, path, bytes)?;
+            plan.report
+                .push(format!("{path} is damaged; it was kept as {name}"));
         }
-        // Entries that a crash took from the middle must not bring those behind them back once they
-        // are written again.
-        let failure = match current.side.mark() {
-            Ok(()) => None,
-            Err(AppendError::Failed(failure)) => return Err(failure),
-            Err(error) => {
-                let full = io::Error::new(io::ErrorKind::StorageFull, error);
-                Some(IoFailure::new("write to", current.side.path, &full))
+        for line in &plan.report {
+            match plan.damaged {
+                true => tracing::error!("state journal: {line}"),
+                false => tracing::warn!("state journal: {line}"),
             }
+        }
+        let report = plan.report.iter();
+        let mut report: Vec<String> = report
+            .map(|line| format!("state journal: {line}"))
+            .collect();
+        let entries = plan.entries;
+        let place = match plan.current {
+            Current::Written(at) => {
+                let bytes = whole_file(plan.generation, &entries, plan.lost);
+                let path = PATHS[at.number];
+                let written = replace_file(&**disk, "", path, &bytes, options.journal_bytes);
+                written.map_err(|error| IoFailure::new("write", path, &error))?;
+                let Some(contents) = read(&bytes, false) else {
+                    let error = io::Error::from(io::ErrorKind::InvalidData);
+                    return Err(IoFailure::new("write", path, &error));
+                };
+                Ready {
+                    number: at.number,
+                    place: Place {
+                        id: contents.id,
+                        ordinal: contents.ordinal,
+                    },
+                    end: contents.end,
+                    synced: contents.end,
+                    repair: Repair::default(),
+                }
+            }
+            Current::Kept(ready) => ready,
         };
-        let entries = current.entries;
+        let mut current = open_side(disk, options, PATHS[place.number])?;
+        let other = open_side(disk, options, PATHS[1 - place.number])?;
+        disk.sync_dir("")
+            .map_err(|error| IoFailure::new("sync", "the data folder", &error))?;
+        (current.place, current.position) = (place.place, place.end);
+        current.synced = place.synced;
+        current.repair(place.repair)?;
         report.push(format!(
             "state journal: {} entries in {}, {} bytes",
             entries.len(),
-            current.side.path,
-            current.side.position
+            current.path,
+            current.position
         ));
         let state = State {
-            current: current.side,
-            other: other.side,
+            current,
+            other,
             mirror: Mirror::Off,
             // What a kill has left in the kernel's memory was never synced, so the beginning counts
             // as one byte that is not.
             appended: 1,
             synced: 0,
-            failure,
+            failure: None,
             waiters: Vec::new(),
             dirty_noted: true,
             snapshot_end: 0,
+            lost: plan.lost,
         };
         let _ = queues.chores.push(Chore::JournalDirty);
         let journal = Journal {
-            broken: AtomicBool::new(state.failure.is_some()),
+            broken: AtomicBool::new(false),
             queues: queues.clone(),
             counters: counters.clone(),
             state: Mutex::new(state),
@@ -107,30 +236,279 @@ impl Journal {
         Ok(OpenedJournal {
             journal,
             entries,
+            lost: plan.lost,
             report,
         })
     }
+
+    fn plan(self, is_lost: bool) -> Plan {
+        let previous = self.previous;
+        let newest = (0..2)
+            .filter(|number| !is_lost && self.files[*number].generation().is_some())
+            .max_by_key(|number| self.files[*number].generation());
+        let highest = self.files.iter().filter_map(Found::generation).max();
+        let mut plan = Plan {
+            generation: highest.unwrap_or(0) + 1,
+            ..Plan::default()
+        };
+        let Some(number) = newest else {
+            for (path, found) in PATHS.iter().zip(self.files) {
+                if !matches!(found.content, Content::Missing | Content::Blank) {
+                    plan.damage(path, found.bytes);
+                }
+            }
+            if is_lost {
+                plan.lost = 1;
+                plan.damaged = true;
+                let line = "no entry can be read; what only the journal knew is lost";
+                plan.report.push(line.to_owned());
+            }
+            return plan;
+        };
+        let mut files = self.files;
+        let (path, other_path) = (PATHS[number], PATHS[1 - number]);
+        let other = std::mem::take(&mut files[1 - number]);
+        let newest = std::mem::take(&mut files[number]);
+        if other.has_broken_header() {
+            plan.damage(other_path, other.bytes.clone());
+        }
+        match newest.content {
+            Content::Ours(contents) => {
+                plan.take(number, *contents, newest.bytes, other.ours(), previous);
+            }
+            Content::Old(_, entries, end) => {
+                // It stays until the next snapshot; but nobody can tell whether it is whole.
+                if newest.bytes[end..].iter().any(|byte| *byte != 0) {
+                    plan.asides.push((path, newest.bytes));
+                }
+                plan.report
+                    .push(format!("{path} is of format 1; {other_path} takes over"));
+                plan.entries = entries;
+                plan.current = Current::Written(At { number: 1 - number });
+            }
+            Content::Missing | Content::Blank | Content::Unusable => {}
+        }
+        plan
+    }
 }
 
-/// Makes a blank file the current one.
-fn begin(disk: &Arc<dyn Disk>, side: &mut Side) -> Result<(), IoFailure> {
-    let fail = |error: io::Error| IoFailure::new("write to", side.path, &error);
-    let header = super::encode_journal_header(1);
-    side.file
-        .write_all_at(&[io::IoSlice::new(&header)], 0)
-        .map_err(fail)?;
-    side.file.sync_data().map_err(fail)?;
-    disk.sync_dir("").map_err(fail)?;
-    side.generation = 1;
-    side.chain = Chain::of_generation(1);
-    Ok(())
+/// What is to be done.
+#[derive(Default)]
+struct Plan {
+    /// Of a file that is written now.
+    generation: u32,
+    current: Current,
+    entries: Vec<Vec<u8>>,
+    lost: u32,
+    damaged: bool,
+    asides: Vec<(&'static str, Vec<u8>)>,
+    report: Vec<String>,
 }
 
-fn read_file(
+/// Which file appends go to.
+enum Current {
+    /// One that has to be written first.
+    Written(At),
+    /// As it is.
+    Kept(Ready),
+}
+
+impl Default for Current {
+    fn default() -> Self {
+        Self::Written(At { number: 0 })
+    }
+}
+
+#[derive(Clone, Copy)]
+struct At {
+    number: usize,
+}
+
+struct Ready {
+    number: usize,
+    place: Place,
+    end: u64,
+    synced: u64,
+    repair: Repair,
+}
+
+/// What a crash has left in a file that is whole otherwise.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Repair {
+    /// Only one copy of the header was written.
+    pub(crate) header: bool,
+    /// Entries behind the end that do not count.
+    pub(crate) wipe: bool,
+}
+
+impl Plan {
+    fn damage(&mut self, path: &'static str, bytes: Vec<u8>) {
+        self.damaged = true;
+        self.asides.push((path, bytes));
+    }
+
+    /// Goes on with a file. `other` is the one before it.
+    fn take(
+        &mut self,
+        number: usize,
+        contents: Contents,
+        bytes: Vec<u8>,
+        other: Option<&Contents>,
+        previous: PreviousRun,
+    ) {
+        let path = PATHS[number];
+        let generation = contents.id.generation;
+        self.lost = contents.lost_earlier;
+        let mut holes: Vec<Hole> = contents.holes.clone();
+        for hole in &holes {
+            self.report.push(format!(
+                "{path}: {} entries are missing from {} bytes at byte {}",
+                hole.entries, hole.bytes, hole.at
+            ));
+        }
+        let (mut is_damaged, mut earlier) = (!holes.is_empty(), Vec::new());
+        if let Some((before, made_up)) = other.and_then(|other| stands_in(other, &contents)) {
+            self.report.push(format!(
+                "{path}: what it began with stands in {}, too, which is whole",
+                PATHS[1 - number]
+            ));
+            earlier = before;
+            holes.retain(|hole| hole.first + hole.entries > made_up);
+        }
+        let missing = holes.iter().map(|hole| hole.entries).sum::<u32>();
+        self.lost = self.lost.saturating_add(missing);
+        if matches!(contents.header, HeaderState::Damaged | HeaderState::Blank) {
+            is_damaged = true;
+            self.report.push(format!(
+                "{path}: its header is damaged; the entries say what it says"
+            ));
+        }
+        if contents.torn_entries > 0 {
+            self.report.push(format!(
+                "{path}: the power loss took entries from before the last {}, which do not count",
+                contents.torn_entries
+            ));
+        }
+        let told = previous.journal_end.filter(|_| previous.kept_power);
+        match told {
+            Some((of, ordinal)) if of == generation && ordinal > contents.ordinal => {
+                is_damaged = true;
+                let missing = ordinal - contents.ordinal;
+                self.report
+                    .push(format!("{path}: its last {missing} entries are missing"));
+                self.lost = self.lost.saturating_add(missing);
+            }
+            _ if contents.torn_end && previous.kept_power => {
+                // A kill may have torn it, too; nobody knows how many followed it.
+                is_damaged = true;
+                self.lost = self.lost.saturating_add(1);
+                let (at, end) = (contents.ordinal, contents.end);
+                self.report.push(format!(
+                    "{path}: entry {at} at byte {end} is torn or damaged, and none follows"
+                ));
+            }
+            _ if contents.torn_end => self.report.push(format!(
+                "{path}: a torn entry cut off at byte {}",
+                contents.end
+            )),
+            _ => {}
+        }
+        let is_told = |of: u32| of > generation;
+        let newer = contents.superseded_by.or(told.map(|(of, _)| of));
+        if newer.is_some_and(is_told) {
+            is_damaged = true;
+            self.lost = self.lost.saturating_add(1);
+            let other = PATHS[1 - number];
+            self.report.push(format!(
+                "{other} was in use, and is gone or unreadable: what came after {path} is lost"
+            ));
+        }
+        let ready = Ready {
+            number,
+            place: Place {
+                id: contents.id,
+                ordinal: contents.ordinal,
+            },
+            end: contents.end,
+            synced: contents.synced,
+            repair: Repair {
+                header: contents.header != HeaderState::Whole,
+                wipe: contents.torn_entries > 0,
+            },
+        };
+        self.entries = earlier;
+        self.entries.extend(contents.into_entries());
+        if is_damaged {
+            self.damage(path, bytes);
+            self.current = Current::Written(At { number });
+        } else {
+            self.current = Current::Kept(ready);
+        }
+    }
+}
+
+/// If a snapshot is damaged and the file before it is whole: the entries for which it stands, and
+/// how many of its own they make up for.
+fn stands_in(other: &Contents, contents: &Contents) -> Option<(Vec<Vec<u8>>, u32)> {
+    let is_whole = other.holes.is_empty() && other.has_header() && other.lost_earlier == 0;
+    let first = contents.holes.first().filter(|_| is_whole)?.first;
+    let (end, made_up) = match contents.complete {
+        Some((generation, ordinal, at)) => {
+            let is_before = generation == other.id.generation && ordinal <= other.ordinal;
+            (ordinal, (is_before && first < at).then_some(at)?)
+        }
+        // The mark is missing, too: nobody knows where the snapshot ended.
+        None if other.superseded_by == Some(contents.id.generation) => (other.ordinal, 0),
+        None => return None,
+    };
+    let before = other.entries.iter().filter(|(at, _)| *at < end);
+    Some((before.map(|(_, entry)| entry.clone()).collect(), made_up))
+}
+
+/// The bytes of a file that has these entries.
+fn whole_file(generation: u32, entries: &[Vec<u8>], lost: u32) -> Vec<u8> {
+    let id = JournalId::new(generation);
+    let mut bytes = super::encode_journal_header(id).to_vec();
+    let mut place = Place { id, ordinal: 0 };
+    for entry in entries {
+        place.encode(entry, 0, &mut bytes);
+    }
+    if lost > 0 {
+        place.encode_mark(Mark::Lost { entries: lost }, 0, &mut bytes);
+    }
+    let complete = Mark::Complete {
+        generation: 0,
+        ordinal: 0,
+    };
+    place.encode_mark(complete, 0, &mut bytes);
+    bytes
+}
+
+/// Copies what a damaged file holds; gives the copy's name. What was copied before is not copied
+/// again.
+fn set_aside(disk: &Arc<dyn Disk>, path: &str, bytes: &[u8]) -> Result<String, IoFailure> {
+    let mut number = 1;
+    loop {
+        let name = format!("{path}.damaged-{number}");
+        match read_whole(&**disk, &name) {
+            Ok(known) if known == bytes => return Ok(name),
+            Ok(_) => number += 1,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let copied = replace_file(&**disk, "", &name, bytes, 0);
+                copied.map_err(|error| IoFailure::new("write", &name, &error))?;
+                return Ok(name);
+            }
+            Err(error) => return Err(IoFailure::new("read", &name, &error)),
+        }
+    }
+}
+
+/// One of the two files, with nothing known of it.
+fn open_side(
     disk: &Arc<dyn Disk>,
-    path: &'static str,
     options: &LogOptions,
-) -> Result<Candidate, IoFailure> {
+    path: &'static str,
+) -> Result<Side, IoFailure> {
     let fail =
         |operation: &'static str| move |error: io::Error| IoFailure::new(operation, path, &error);
     let file = disk
@@ -139,63 +517,17 @@ fn read_file(
     file.allocate(options.journal_bytes)
         .map_err(fail("reserve room in"))?;
     let reserved = file.len().map_err(fail("read"))?;
-    let mut header = [0; HEADER_BYTES];
-    let got = read_full(&*file, &mut header, 0).map_err(fail("read"))?;
-    let generation = decode_journal_header(&header[..got]);
-    let mut side = Side {
+    let id = JournalId {
+        generation: 0,
+        tag: 0,
+    };
+    Ok(Side {
         file,
         path,
-        generation: generation.unwrap_or(0),
+        place: Place { id, ordinal: 0 },
         position: HEADER_BYTES as u64,
-        chain: Chain::of_generation(generation.unwrap_or(0)),
+        synced: 0,
         reserved,
         may_win: false,
-    };
-    let mut entries = Vec::new();
-    if generation.is_some() {
-        entries = read_entries(&mut side).map_err(fail("read"))?;
-    }
-    let blank = header.iter().all(|byte| *byte == 0);
-    Ok(Candidate {
-        side,
-        generation,
-        entries,
-        blank,
     })
-}
-
-/// Reads entries until the first invalid one and leaves the side's position behind the last.
-fn read_entries(side: &mut Side) -> io::Result<Vec<Vec<u8>>> {
-    let mut entries = Vec::new();
-    let mut window = vec![0; 64 << 10];
-    let (mut filled, mut at) = (0, 0);
-    loop {
-        if let Some(entry) = side.chain.decode(&window[at..filled]) {
-            entries.extend(entry.payload().map(<[u8]>::to_vec));
-            at += entry.size();
-            side.position += entry.size() as u64;
-            continue;
-        }
-        // Cut off by the window, or the end: an entry that the file can hold is worth a larger one.
-        window.copy_within(at..filled, 0);
-        filled -= at;
-        at = 0;
-        if filled == window.len() {
-            let wanted = entry_len(&window).map_or(0, |len| len + ENTRY_HEADER_BYTES);
-            let left = side.reserved.saturating_sub(side.position);
-            if wanted <= window.len() || wanted as u64 > left {
-                return Ok(entries);
-            }
-            window.resize(wanted, 0);
-        }
-        let got = read_full(
-            &*side.file,
-            &mut window[filled..],
-            side.position + filled as u64,
-        )?;
-        if got == 0 {
-            return Ok(entries);
-        }
-        filled += got;
-    }
 }

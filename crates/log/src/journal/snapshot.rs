@@ -6,14 +6,15 @@
 //!    both. So both files hold everything that was promised.
 //! 3. The body of the other file is synced, then its header, with a higher generation, is written
 //!    and synced. Whichever file wins after a crash in between: nothing is missing.
-//! 4. The other file is the current one.
+//! 4. The other file is the current one, and the old one is told so: should the new one be lost,
+//!    the start knows that the old one is not all there was.
 //!
 //! If step 3 fails in the middle, nobody knows which file would win, so the journal takes no more
 //! entries. The next attempt makes the doubtful header invalid before it touches the body.
 
 use std::io::IoSlice;
 
-use super::format::{Chain, encode_journal_header};
+use super::format::{JournalId, Mark, Place, encode_journal_header};
 use super::{HEADER_BYTES, Journal, Mirror, Side};
 use crate::error::{AppendError, IoFailure, LogError};
 use crate::metrics::count;
@@ -40,9 +41,7 @@ impl Journal {
     }
 
     fn write_snapshot(&self, entries: &mut dyn Iterator<Item = Vec<u8>>) -> Result<(), LogError> {
-        let mut side = self.prepare_other()?;
-        let marked = side.mark();
-        finish(&side, marked)?;
+        let (mut side, stands_for) = self.prepare_other()?;
         let mut group: Vec<Vec<u8>> = Vec::new();
         let mut bytes = 0;
         for entry in entries {
@@ -58,13 +57,18 @@ impl Journal {
         let snapshot_end = side.position;
         // Step 2.
         let mut state = self.state.lock();
+        let marked = side.append_mark(Mark::Complete {
+            generation: stands_for.id.generation,
+            ordinal: stands_for.ordinal,
+        });
+        finish(&side, marked)?;
         if let Mirror::Keep(kept) = std::mem::replace(&mut state.mirror, Mirror::Off) {
             write_group(&mut side, &kept)?;
         }
         let covered = state.appended;
         let was_broken = state.failure.is_some();
         let file = side.file.clone();
-        let (path, generation) = (side.path, side.generation);
+        let (path, id, position) = (side.path, side.place.id, side.position);
         state.other = side;
         state.mirror = Mirror::Both;
         drop(state);
@@ -75,8 +79,12 @@ impl Journal {
                 .map_err(|error| IoFailure::new("sync", path, &error))
         };
         sync()?;
-        self.state.lock().other.may_win = true;
-        let header = encode_journal_header(generation);
+        {
+            let other = &mut self.state.lock().other;
+            other.may_win = true;
+            other.synced = other.synced.max(position);
+        }
+        let header = encode_journal_header(id);
         let write = file.write_all_at(&[IoSlice::new(&header)], 0);
         let write = write.map_err(|error| IoFailure::new("write to", path, &error));
         let outcome = write.and_then(|()| sync());
@@ -93,32 +101,51 @@ impl Journal {
         state.current.may_win = false;
         state.mirror = Mirror::Off;
         state.snapshot_end = snapshot_end;
+        state.lost = 0;
+        let superseded = state.other.append_mark(Mark::Superseded {
+            generation: id.generation,
+        });
+        let before = state.other.file.clone();
         if heals {
             self.set_failure(state, None);
         }
         let told = state.settle(covered, &Ok(()));
         drop(guard);
         told.tell();
+        // For the case of damage only, so that a failure changes nothing.
+        if superseded.is_ok() {
+            count(&self.counters.syncs, 1);
+            let _ = before.sync_data();
+        }
         Ok(())
     }
 
-    /// A view of the other file, ready to be overwritten.
-    fn prepare_other(&self) -> Result<Side, LogError> {
-        let mut state = self.state.lock();
-        let generation = state.current.generation.max(state.other.generation) + 1;
+    /// A view of the other file, ready to be overwritten, and where the current one is: what comes
+    /// before that is in the snapshot.
+    fn prepare_other(&self) -> Result<(Side, Place), LogError> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let stands_for = state.current.place;
+        let newest = stands_for
+            .id
+            .generation
+            .max(state.other.place.id.generation);
         state.mirror = Mirror::Keep(Vec::new());
-        state.other.generation = generation;
-        let other = &state.other;
+        let other = &mut state.other;
+        other.place = Place {
+            id: JournalId::new(newest + 1),
+            ordinal: 0,
+        };
         let side = Side {
             file: other.file.clone(),
             path: other.path,
-            generation,
+            place: other.place,
             position: HEADER_BYTES as u64,
-            chain: Chain::of_generation(generation),
+            synced: 0,
             reserved: other.reserved,
             may_win: other.may_win,
         };
-        drop(state);
+        drop(guard);
         if side.may_win {
             let zeros = [0; HEADER_BYTES];
             let write = side.file.write_all_at(&[IoSlice::new(&zeros)], 0);
@@ -126,10 +153,11 @@ impl Journal {
             side.sync()?;
             self.state.lock().other.may_win = false;
         }
-        Ok(Side {
+        let side = Side {
             may_win: false,
             ..side
-        })
+        };
+        Ok((side, stands_for))
     }
 }
 

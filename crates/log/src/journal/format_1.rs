@@ -1,0 +1,59 @@
+//! The bytes of the state journal as format 1 of the data folder has them. They are read, once, and
+//! never written.
+//!
+//! ```text
+//!  byte  0               8              16            20          512
+//!       +---------------+--------------+-------------+-----------+-------------------
+//!       | "CLOVERJ1"    | generation   | crc32c u32  | zeros     | entries
+//!       |               | u64          | of 0 to 15  |           |
+//!       +---------------+--------------+-------------+-----------+-------------------
+//!
+//! entry: +----------+-------------+------------------+
+//!        | len u32  | crc32c u32  | payload          |
+//!        +----------+-------------+------------------+
+//! ```
+//!
+//! The CRC of an entry continues that of the entry before it (the first one continues that of the
+//! generation), so reading stops at the first entry that does not fit, and nobody can tell whether
+//! that is the end. An entry whose length has its top bit set is none of the owner's.
+
+use crate::batch::field;
+
+const MAGIC: &[u8; 8] = b"CLOVERJ1";
+const HEADER_BYTES: usize = 512;
+const ENTRY_HEADER_BYTES: usize = 8;
+const MARK: u32 = 1 << 31;
+
+/// The generation of a file of this format.
+pub(crate) fn generation(file: &[u8]) -> Option<u32> {
+    let bytes = file.get(..20)?;
+    let valid = &bytes[..8] == MAGIC
+        && u32::from_le_bytes(field(bytes, 16)) == crc32c::crc32c(&bytes[..16]);
+    let generation = u64::from_le_bytes(field(bytes, 8));
+    u32::try_from(generation).ok().filter(|_| valid)
+}
+
+/// The entries of a file of this format, and where they end.
+pub(crate) fn entries(file: &[u8], generation: u32) -> (Vec<Vec<u8>>, usize) {
+    let mut crc = crc32c::crc32c(&u64::from(generation).to_le_bytes());
+    let (mut entries, mut at) = (Vec::new(), HEADER_BYTES);
+    while let Some(header) = file
+        .get(at..)
+        .and_then(<[u8]>::first_chunk::<ENTRY_HEADER_BYTES>)
+    {
+        let len = u32::from_le_bytes(field(header, 0));
+        let begin = at + ENTRY_HEADER_BYTES;
+        let Some(payload) = file.get(begin..begin + (len & !MARK) as usize) else {
+            break;
+        };
+        crc = crc32c::crc32c_append(crc32c::crc32c_append(crc, &header[..4]), payload);
+        if payload.is_empty() || crc != u32::from_le_bytes(field(header, 4)) {
+            break;
+        }
+        if len & MARK == 0 {
+            entries.push(payload.to_vec());
+        }
+        at = begin + payload.len();
+    }
+    (entries, at)
+}

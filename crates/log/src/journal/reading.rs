@@ -1,0 +1,321 @@
+//! What a journal file holds, whatever was done to it.
+//!
+//! Where no entry is, the next one is searched whose checksum holds. Between them lies a *hole*.
+//! After a power loss the newest entries may be missing, and others behind them be there: all of
+//! them are left out then, because an entry may only count if those before it do. A hole that lies
+//! before what is known to have been synced, or that is found although no power was lost, is
+//! damage, and what follows it counts.
+
+use super::format::{
+    Decoded, ENTRY_HEADER_BYTES, HEADER_BYTES, JournalId, Mark, SECTOR_BYTES, decode_entry,
+    decode_journal_header,
+};
+
+/// Bytes between entries that are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hole {
+    pub(crate) at: u64,
+    pub(crate) bytes: u64,
+    /// The ordinal of the first entry that is missing, and how many are.
+    pub(crate) first: u32,
+    pub(crate) entries: u32,
+}
+
+/// How the two copies of a header look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeaderState {
+    Whole,
+    /// A crash came between the two: one is older or was never written.
+    Torn,
+    /// One is damaged, or both.
+    Damaged,
+    /// Both are zeros: the file was not yet taken into use, or this is damage, too.
+    Blank,
+}
+
+/// What was read of one file.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    pub(crate) id: JournalId,
+    /// The owner's entries with their ordinals, oldest first.
+    pub(crate) entries: Vec<(u32, Vec<u8>)>,
+    pub(crate) holes: Vec<Hole>,
+    /// Where the last entry ends, and the ordinal behind it.
+    pub(crate) end: u64,
+    pub(crate) ordinal: u32,
+    /// Everything before it was synced.
+    pub(crate) synced: u64,
+    /// Entries that earlier starts have missed.
+    pub(crate) lost_earlier: u32,
+    /// What [`Mark::Complete`] says, and the ordinal of that mark.
+    pub(crate) complete: Option<(u32, u32, u32)>,
+    pub(crate) superseded_by: Option<u32>,
+    pub(crate) header: HeaderState,
+    /// A power loss has left so many entries behind a hole: they do not count.
+    pub(crate) torn_entries: u32,
+    /// Behind the last entry lies something that is none, neither ours nor an earlier one's.
+    pub(crate) torn_end: bool,
+}
+
+impl Contents {
+    pub(crate) fn into_entries(self) -> Vec<Vec<u8>> {
+        self.entries.into_iter().map(|(_, entry)| entry).collect()
+    }
+
+    /// Whether the file was taken into use: its header is the last that is written.
+    pub(crate) fn has_header(&self) -> bool {
+        matches!(self.header, HeaderState::Whole | HeaderState::Torn)
+    }
+}
+
+/// Reads a file of which the header or an entry can be read. `lost_power`: what was not synced may
+/// be missing.
+pub(crate) fn read(file: &[u8], lost_power: bool) -> Option<Contents> {
+    let sectors = [0, SECTOR_BYTES].map(|at| file.get(at..at + SECTOR_BYTES).unwrap_or_default());
+    let copies = sectors.map(decode_journal_header);
+    let is_blank = |number: usize| sectors[number].iter().all(|byte| *byte == 0);
+    let is_sound = |number: usize| copies[number].is_some() || is_blank(number);
+    let state = match copies {
+        [Some(first), Some(second)] if first == second => HeaderState::Whole,
+        _ if !is_sound(0) || !is_sound(1) => HeaderState::Damaged,
+        [None, None] => HeaderState::Blank,
+        _ => HeaderState::Torn,
+    };
+    let header = copies.into_iter().flatten().max_by_key(|id| id.generation);
+    let id = header.or_else(|| identify(file))?;
+    let contents = read_entries(file, id, state, lost_power);
+    // Without a header this mark alone says that the file has all that it was to have.
+    (header.is_some() || contents.complete.is_some()).then_some(contents)
+}
+
+fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: bool) -> Contents {
+    let mut found: Vec<(usize, Decoded<'_>)> = Vec::new();
+    let mut at = HEADER_BYTES;
+    while let Some((position, entry)) = next_entry(file, at, id) {
+        at = position + entry.size();
+        found.push((position, entry));
+    }
+    // Entries in the wrong place were written there by a disk; one that is there twice is the same.
+    found.sort_by_key(|(_, entry)| entry.ordinal);
+    found.dedup_by_key(|(_, entry)| entry.ordinal);
+    let synced = found.iter().map(|(_, entry)| entry.synced).max();
+    let mut contents = Contents {
+        id,
+        entries: Vec::new(),
+        holes: Vec::new(),
+        end: HEADER_BYTES as u64,
+        ordinal: 0,
+        synced: synced.unwrap_or(0),
+        lost_earlier: 0,
+        complete: None,
+        superseded_by: None,
+        header,
+        torn_entries: 0,
+        torn_end: false,
+    };
+    for (number, (position, entry)) in found.iter().enumerate() {
+        let position = *position as u64;
+        if position != contents.end || entry.ordinal != contents.ordinal {
+            if lost_power && contents.end >= contents.synced {
+                contents.torn_entries = u32::try_from(found.len() - number).unwrap_or(u32::MAX);
+                break;
+            }
+            contents.holes.push(Hole {
+                at: contents.end,
+                bytes: position.saturating_sub(contents.end),
+                first: contents.ordinal,
+                entries: entry.ordinal - contents.ordinal,
+            });
+        }
+        contents.end = position + entry.size() as u64;
+        contents.ordinal = entry.ordinal + 1;
+        match entry.mark() {
+            None => {
+                let payload = entry.payload().map(<[u8]>::to_vec);
+                contents
+                    .entries
+                    .extend(payload.map(|it| (entry.ordinal, it)));
+            }
+            Some(Mark::Complete {
+                generation,
+                ordinal,
+            }) => contents.complete = Some((generation, ordinal, entry.ordinal)),
+            Some(Mark::Superseded { generation }) => contents.superseded_by = Some(generation),
+            Some(Mark::Lost { entries }) => {
+                contents.lost_earlier = contents.lost_earlier.saturating_add(entries);
+            }
+            Some(Mark::Unknown) => {}
+        }
+    }
+    contents.torn_end = contents.torn_entries == 0 && is_torn(file, contents.end as usize);
+    contents
+}
+
+/// The first entry of this file at or behind `at`.
+fn next_entry(file: &[u8], mut at: usize, id: JournalId) -> Option<(usize, Decoded<'_>)> {
+    let tag = id.tag.to_le_bytes();
+    loop {
+        let rest = file.get(at..)?;
+        if let Some(entry) = decode_entry(rest).filter(|entry| entry.id == id) {
+            return Some((at, entry));
+        }
+        let next = rest.get(1..)?.windows(tag.len()).position(|it| it == tag)?;
+        at += 1 + next;
+    }
+}
+
+/// Which file this is, by its first entry.
+fn identify(file: &[u8]) -> Option<JournalId> {
+    let starts = HEADER_BYTES..file.len().saturating_sub(ENTRY_HEADER_BYTES);
+    let mut entries = starts.filter_map(|at| decode_entry(&file[at..]));
+    entries.next().map(|entry| entry.id)
+}
+
+/// Each write leaves zeros behind its last entry, so something else there was an entry.
+fn is_torn(file: &[u8], end: usize) -> bool {
+    let behind = file.get(end..).unwrap_or_default();
+    let header = &behind[..behind.len().min(ENTRY_HEADER_BYTES)];
+    header.iter().any(|byte| *byte != 0)
+}
+
+/// All entries of a file's bytes that no hole lies before, as after a power loss.
+pub fn decode_journal_entries(file: &[u8]) -> Vec<Vec<u8>> {
+    read(file, true).map_or_else(Vec::new, Contents::into_entries)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use super::super::format::{Place, encode_journal_header};
+    use super::*;
+    use proptest::prelude::*;
+
+    const ID: JournalId = JournalId {
+        generation: 3,
+        tag: 0x1234_5671,
+    };
+
+    /// A file, and where each entry begins.
+    fn file_of(entries: &[Vec<u8>], synced: &[usize]) -> (Vec<u8>, Vec<usize>) {
+        let mut bytes = encode_journal_header(ID).to_vec();
+        let mut place = Place { id: ID, ordinal: 0 };
+        let mut starts = Vec::new();
+        place.encode_mark(
+            Mark::Complete {
+                generation: 2,
+                ordinal: 9,
+            },
+            0,
+            &mut bytes,
+        );
+        for (number, entry) in entries.iter().enumerate() {
+            starts.push(bytes.len());
+            let synced = synced.get(number).map_or(0, |at| starts[*at]);
+            place.encode(entry, synced as u64, &mut bytes);
+        }
+        bytes.extend_from_slice(&[0; 2048]);
+        (bytes, starts)
+    }
+
+    fn entries(count: u8) -> Vec<Vec<u8>> {
+        (0..count).map(|n| vec![n; 600]).collect()
+    }
+
+    #[test]
+    fn a_header_names_its_file_twice() {
+        let mut header = encode_journal_header(ID);
+        assert_eq!(decode_journal_header(&header), Some(ID));
+        header[9] ^= 1;
+        assert_eq!(decode_journal_header(&header), None);
+        assert_eq!(decode_journal_header(&header[512..]), Some(ID));
+        assert_eq!(decode_journal_header(&header[..10]), None);
+    }
+
+    #[test]
+    fn a_file_without_a_header_is_known_by_its_entries() {
+        let (mut file, _) = file_of(&entries(4), &[]);
+        file[..HEADER_BYTES].fill(0);
+        assert_eq!(read(&file, false).unwrap().into_entries(), entries(4));
+        // The mark, too: it may be a snapshot that was never finished.
+        file[HEADER_BYTES..HEADER_BYTES + 30].fill(0);
+        assert!(read(&file, false).is_none());
+    }
+
+    #[test]
+    fn what_follows_a_hole_counts_unless_a_power_loss_may_have_left_it() {
+        let all = entries(5);
+        let (mut file, starts) = file_of(&all, &[]);
+        file[starts[2] + 30] ^= 1;
+        let found = read(&file, false).unwrap();
+        let kept = [&all[..2], &all[3..]].concat();
+        let hole = Hole {
+            at: starts[2] as u64,
+            bytes: 624,
+            first: 3,
+            entries: 1,
+        };
+        assert_eq!(found.holes, [hole]);
+        assert_eq!(found.into_entries(), kept);
+        let found = read(&file, true).unwrap();
+        assert_eq!(found.torn_entries, 2);
+        assert_eq!(found.into_entries(), all[..2]);
+        // The last one was written once the first four had been synced.
+        let (mut file, starts) = file_of(&all, &[0, 0, 0, 0, 4]);
+        file[starts[2] + 30] ^= 1;
+        assert_eq!(read(&file, true).unwrap().into_entries(), kept);
+    }
+
+    #[test]
+    fn a_damaged_last_entry_is_seen() {
+        let (mut file, starts) = file_of(&entries(3), &[]);
+        assert!(!read(&file, false).unwrap().torn_end);
+        file[starts[2] + 100] ^= 1;
+        let found = read(&file, false).unwrap();
+        assert!(found.torn_end && found.into_entries() == entries(2));
+    }
+
+    #[test]
+    fn an_entry_within_a_payload_is_none() {
+        let (inner, starts) = file_of(&entries(2), &[]);
+        let mut outer = encode_journal_header(JournalId { tag: 77, ..ID }).to_vec();
+        let id = JournalId { tag: 77, ..ID };
+        Place { id, ordinal: 0 }.encode(&inner[starts[0]..], 0, &mut outer);
+        outer[HEADER_BYTES + 8] ^= 1;
+        assert!(read(&outer, false).unwrap().entries.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn damage_loses_what_it_hit(
+            count in 1u8..12,
+            at in 0usize..9_000,
+            len in 1usize..3_000,
+            with in any::<Option<u8>>(),
+        ) {
+            let all = entries(count);
+            let (mut file, starts) = file_of(&all, &[]);
+            let whole = file.clone();
+            let from = at.min(file.len());
+            let to = (at + len).min(file.len());
+            file[from..to].iter_mut().for_each(|byte| *byte = with.unwrap_or(!*byte));
+            let hit = |start: &usize| file[*start..start + 624] != whole[*start..start + 624];
+            let kept = starts.iter().zip(&all).filter(|(start, _)| !hit(start));
+            let kept: Vec<Vec<u8>> = kept.map(|(_, entry)| entry.clone()).collect();
+            let found = read(&file, false);
+            let is_all_hit = from < 1024 && file[1024..1057] != whole[1024..1057];
+            prop_assert!(found.is_some() || is_all_hit);
+            if let Some(found) = found {
+                prop_assert_eq!(found.into_entries(), kept);
+            }
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..3_000)) {
+            read(&bytes, false);
+            decode_journal_entries(&bytes);
+            let mut behind = encode_journal_header(ID).to_vec();
+            behind.extend(&bytes);
+            read(&behind, false);
+        }
+    }
+}
