@@ -24,7 +24,7 @@ fn a_queue_that_cannot_take_a_letter_costs_the_others_no_second_one() {
     world.bind("broken", "dlx", "");
     world.publish_with("", "work", "m", &persistent(), &[]);
     world.faults.set(|faults| {
-        faults.only = broken.topic.id().to_string();
+        faults.only = format!("{}/0/", broken.topic.id());
         faults.write_after = Some(0);
     });
     let consumer = world.consumer(&work, 1);

@@ -4,6 +4,7 @@
 
 mod host_common;
 mod host_crashes;
+mod host_damage;
 mod host_dead_letters;
 mod host_dead_routing;
 mod host_delays;

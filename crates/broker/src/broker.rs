@@ -12,11 +12,13 @@ use uuid::Uuid;
 use crate::clock::Clock;
 use crate::committed::CommittedOffsets;
 use crate::died::DeadRouter;
-use crate::entries::{Entry, EntryError, TopicDefinition};
+use crate::entries::{Entry, TopicDefinition};
+pub use crate::errors::{CatalogError, OpenError};
 use crate::housekeeping::Housekeeping;
 use crate::inflater::{Inflater, Served};
 use crate::kept::{Identity, Kept};
 use crate::options::{BrokerOptions, TopicOptions};
+use crate::orphans::check_journal;
 use crate::publish::Room;
 use crate::restore::Restored;
 use crate::schedule::Scheduled;
@@ -29,88 +31,6 @@ pub const PARTITIONS_MAX: u32 = 1024;
 
 /// Longest name of a topic or subscription in bytes: Kafka's limit of 249 and some room.
 pub const NAME_BYTES_MAX: usize = 255;
-
-/// Why a definition cannot be made, changed or deleted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CatalogError {
-    /// The topic was deleted meanwhile.
-    #[error("topic {topic} was deleted")]
-    TopicDeleted {
-        /// Its name.
-        topic: String,
-    },
-    /// The subscription was deleted meanwhile.
-    #[error("subscription {subscription} was deleted")]
-    SubscriptionDeleted {
-        /// Its name.
-        subscription: String,
-    },
-    /// A name that is empty, too long or not printable.
-    #[error("a name has 1 to {NAME_BYTES_MAX} bytes and no control characters")]
-    Name,
-    /// The broker is shutting down.
-    #[error("the broker is shutting down")]
-    Closed,
-    /// The log cannot hold it.
-    #[error("the log refuses: {reason}")]
-    Log {
-        /// The log's error in words.
-        reason: String,
-    },
-    /// A number of partitions that cannot be.
-    #[error("{partitions} partitions: 1 to {PARTITIONS_MAX} are possible")]
-    Partitions {
-        /// The number asked for.
-        partitions: u32,
-    },
-    /// Partitions can be added, never taken away.
-    #[error("{partitions} partitions: there are {current} already, and their number only grows")]
-    PartitionsOnlyGrow {
-        /// The number asked for.
-        partitions: u32,
-        /// The number that there is.
-        current: u32,
-    },
-    /// The topic has no such partition.
-    #[error("topic {topic} has no partition {partition}")]
-    NoSuchPartition {
-        /// The topic's name.
-        topic: String,
-        /// The partition asked for.
-        partition: u32,
-    },
-    /// All topics together would have too many partitions.
-    #[error(
-        "{partitions} more partitions: the broker has {current}, and may have {partitions_max}"
-    )]
-    PartitionsFull {
-        /// The number of new ones.
-        partitions: u32,
-        /// The number that there is.
-        current: u64,
-        /// The limit: `partitions_max` of the broker's options.
-        partitions_max: u32,
-    },
-    /// An offset above the end of its partition.
-    #[error("offset {offset} lies above the end {end}")]
-    OffsetAboveEnd {
-        /// The offset asked for.
-        offset: Offset,
-        /// Offset after the last message.
-        end: Offset,
-    },
-}
-
-/// Why the stored state cannot be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
-    /// An entry of the state journal that this version cannot read.
-    #[error(transparent)]
-    Entry(#[from] EntryError),
-    /// A topic whose log cannot be opened.
-    #[error(transparent)]
-    Catalog(#[from] CatalogError),
-}
 
 /// A broker on one log. Cheap to clone.
 #[derive(Clone)]
@@ -162,7 +82,7 @@ impl Broker {
     /// Takes up the state that `recovery` found in the log.
     pub fn open(
         log: Log,
-        recovery: Recovery,
+        mut recovery: Recovery,
         options: BrokerOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, OpenError> {
@@ -194,7 +114,18 @@ impl Broker {
             listeners: RwLock::new(Vec::new()),
             dead_router: OnceLock::new(),
         });
-        Restored::read(&recovery)?.take_up(&shared, &recovery)?;
+        let describing = Arc::downgrade(&shared);
+        shared.log.describe_topics(Box::new(move |id| {
+            let topic = describing.upgrade()?.topic_by_id(id)?;
+            Some(topic.description())
+        }));
+        check_journal(&shared, &mut recovery)?;
+        let mut restored = Restored::read(&recovery)?;
+        let found = restored.complete(&shared, &recovery)?;
+        restored.take_up(&shared, &recovery)?;
+        if !found.is_empty() {
+            shared.write(&found)?;
+        }
         let identity = *shared.identity();
         shared.write_synced(&[Entry::Opened(recovery.boot_id), Entry::Identity(identity)])?;
         let housekeeping = Arc::new(Mutex::new(Housekeeping::new(shared.clone())));
@@ -420,6 +351,7 @@ impl Shared {
             created_ms: self.clock.now_ms(),
             options,
             paused_at: None,
+            revision: 0,
         };
         // An ephemeral one too: so that a restart knows that its folder may go.
         self.write(&[Entry::Topic(definition.clone())])?;

@@ -50,6 +50,9 @@ pub(crate) struct TopicDefinition {
     /// Where each partition stood when the topic was paused.
     #[serde(default)]
     pub(crate) paused_at: Option<Vec<Offset>>,
+    /// Rises with each change: what the journal says and what the folder says may differ.
+    #[serde(default)]
+    pub(crate) revision: u64,
 }
 
 /// A subscription as the journal knows it.
@@ -475,6 +478,7 @@ mod tests {
             created_ms: 5,
             options: TopicOptions::default(),
             paused_at: Some(vec![3, 4]),
+            revision: 2,
         }));
         check(Entry::TopicDeleted(topic));
         check(Entry::Subscription(SubscriptionDefinition {

@@ -85,6 +85,9 @@ pub struct BrokerOptions {
     pub compaction_interval_ms: u64,
     /// Most partitions of all topics together; each costs memory, whether or not it is used.
     pub partitions_max: u32,
+    /// Folders that nobody can name are taken in as topics of made-up names, where damage has taken
+    /// their names; without this they are a reason not to open.
+    pub repair: bool,
 }
 
 impl Default for BrokerOptions {
@@ -107,6 +110,7 @@ impl Default for BrokerOptions {
             // Kafka's `log.cleaner.backoff.ms`.
             compaction_interval_ms: 15_000,
             partitions_max: 100_000,
+            repair: false,
         }
     }
 }

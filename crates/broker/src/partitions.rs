@@ -139,7 +139,8 @@ impl Topic {
             limits.resize(shape.logs.len(), 0);
             limits
         });
-        let mut definition = self.definition();
+        let mut definition = self.next_definition();
+        let revision = definition.revision;
         definition.options = (*shape.options).clone();
         definition.paused_at.clone_from(&paused_at);
         self.shared().write(&[Entry::Topic(definition)])?;
@@ -149,6 +150,7 @@ impl Topic {
             subscription.add_partitions(&shape.logs);
         }
         *self.shape.write() = Arc::new(shape);
+        self.redefined(revision);
         self.shared().count_partitions(more);
         drop(definitions);
         self.shared().changed();

@@ -1,6 +1,6 @@
 //! The way back from the state journal to topics and subscriptions, at the start.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use cloverleaf_log::{Offset, RecoveredPartition, Recovery};
@@ -11,6 +11,7 @@ use crate::committed::CommittedOffsets;
 use crate::entries::{Entry, EntryError, SubscriptionDefinition, TopicDefinition};
 use crate::kept::{Identity, Kept};
 use crate::ledger::{Ledger, Moved, RestoredRetries};
+use crate::orphans::starts_after_damage;
 use crate::topic::Topic;
 
 /// After a power loss the next message of each partition lies so many offsets above the end that
@@ -23,20 +24,23 @@ const POWER_LOSS_GAP: u64 = 1 << 24;
 /// The state as the journal tells it.
 #[derive(Default)]
 pub(crate) struct Restored {
-    topics: BTreeMap<Uuid, TopicDefinition>,
-    subscriptions: BTreeMap<u64, (SubscriptionDefinition, Ledger, RestoredRetries)>,
+    pub(crate) topics: BTreeMap<Uuid, TopicDefinition>,
+    /// When each was defined last, counted in entries.
+    pub(crate) defined: HashMap<Uuid, u64>,
+    entries: u64,
+    pub(crate) subscriptions: BTreeMap<u64, (SubscriptionDefinition, Ledger, RestoredRetries)>,
     /// By subscription.
     moved: BTreeMap<u64, Moved>,
     committed: CommittedOffsets,
     starts: BTreeMap<(Uuid, u32), Offset>,
-    nexts: BTreeMap<(Uuid, u32), Offset>,
-    kept: Kept,
-    identity: Option<Identity>,
+    pub(crate) nexts: BTreeMap<(Uuid, u32), Offset>,
+    pub(crate) kept: Kept,
+    pub(crate) identity: Option<Identity>,
     last_subscription_id: u64,
     /// The boot in which the last broker worked, unless it ended in order.
-    interrupted_boot: Option<String>,
+    pub(crate) interrupted_boot: Option<String>,
     /// Topics whose folders may be removed.
-    gone: HashSet<Uuid>,
+    pub(crate) gone: HashSet<Uuid>,
 }
 
 impl Restored {
@@ -49,11 +53,13 @@ impl Restored {
     }
 
     fn apply(&mut self, entry: Entry) {
+        self.entries += 1;
         match entry {
             // An entry that was under way while its topic was deleted counts for nothing.
             Entry::Topic(definition) if self.gone.contains(&definition.id) => {}
             Entry::Subscription(definition) if self.gone.contains(&definition.topic) => {}
             Entry::Topic(definition) => {
+                self.defined.insert(definition.id, self.entries);
                 self.topics.insert(definition.id, definition);
             }
             Entry::TopicDeleted(id) => self.forget_topic(id),
@@ -74,16 +80,21 @@ impl Restored {
                 self.subscriptions.remove(&id);
             }
             Entry::Progress(id, delta) => {
+                self.last_subscription_id = self.last_subscription_id.max(id);
                 if let Some((_, ledger, retries)) = self.subscriptions.get_mut(&id) {
                     ledger.restore(&delta, retries);
                 }
             }
-            Entry::Moved(id, delta) => self.moved.entry(id).or_default().restore(delta),
+            Entry::Moved(id, delta) => {
+                self.last_subscription_id = self.last_subscription_id.max(id);
+                self.moved.entry(id).or_default().restore(delta);
+            }
             Entry::Delivered {
                 subscription,
                 partition,
                 end,
             } => {
+                self.last_subscription_id = self.last_subscription_id.max(subscription);
                 if let Some((_, ledger, _)) = self.subscriptions.get_mut(&subscription) {
                     ledger.restore_mark(partition, end);
                 }
@@ -123,7 +134,7 @@ impl Restored {
         }
     }
 
-    fn forget_topic(&mut self, id: Uuid) {
+    pub(crate) fn forget_topic(&mut self, id: Uuid) {
         self.topics.remove(&id);
         self.committed.remove_topic(id);
         self.subscriptions
@@ -131,11 +142,20 @@ impl Restored {
         self.gone.insert(id);
     }
 
+    /// The machine has been switched off, and what was not synced may be missing.
+    pub(crate) fn lost_power(&self, recovery: &Recovery) -> bool {
+        let boot = self.interrupted_boot.as_ref();
+        boot.is_some_and(|boot| *boot != recovery.boot_id)
+    }
+
     pub(crate) fn take_up(
         mut self,
         shared: &Arc<Shared>,
         recovery: &Recovery,
     ) -> Result<(), OpenError> {
+        // Damage, too, may have taken the last that was known of how far offsets were used, and of
+        // a power loss.
+        let lost_power = self.lost_power(recovery) || recovery.lost_entries > 0;
         let ephemeral: Vec<Uuid> = self
             .topics
             .values()
@@ -153,13 +173,12 @@ impl Restored {
         }
         if let Some(Identity { cluster, starts }) = self.identity {
             // Nobody has asked yet, so this is the first value.
-            let starts = starts + 1;
+            let mut starts = starts + 1;
+            if recovery.lost_entries > 0 {
+                starts = starts_after_damage(starts, recovery, shared.clock.now_ms());
+            }
             shared.identity.get_or_init(|| Identity { cluster, starts });
         }
-        let lost_power = self
-            .interrupted_boot
-            .as_ref()
-            .is_some_and(|boot| *boot != recovery.boot_id);
         let moved = settled_moves(shared, self.moved, lost_power);
         let mut by_topic: BTreeMap<Uuid, Vec<(SubscriptionDefinition, Ledger)>> = BTreeMap::new();
         for (id, (definition, mut ledger, retries)) in self.subscriptions {
@@ -212,7 +231,13 @@ impl Restored {
         if !marks.is_empty() {
             shared.write(&marks)?;
         }
-        remove_folders(shared, recovery, &self.gone);
+        remove_folders(shared, &self.gone);
+        for found in &recovery.topics {
+            let topic = shared.topic_by_id(found.topic);
+            if topic.is_some_and(|it| Some(it.description()) != found.description) {
+                shared.log.describe(found.topic);
+            }
+        }
         Ok(())
     }
 }
@@ -262,19 +287,8 @@ fn leave_gap(topic: &Topic) {
     }
 }
 
-/// Removes the folders of deleted topics. A folder of which nothing is known stays: better an
-/// orphan than a loss.
-fn remove_folders(shared: &Arc<Shared>, recovery: &Recovery, gone: &HashSet<Uuid>) {
-    let mut unknown: Vec<Uuid> = recovery
-        .partitions
-        .iter()
-        .map(|found| found.topic)
-        .collect();
-    unknown.dedup();
-    unknown.retain(|id| shared.topic_by_id(*id).is_none());
-    for id in unknown.iter().filter(|id| !gone.contains(id)) {
-        tracing::warn!(topic = %id, "a topic folder is in no definition; it is left alone");
-    }
+/// Removes the folders of deleted topics.
+fn remove_folders(shared: &Arc<Shared>, gone: &HashSet<Uuid>) {
     // Those that were not found, too: an empty folder may be left, or a removal be unsynced.
     for id in gone {
         shared.log.delete_topic(*id);

@@ -42,11 +42,13 @@ impl Topic {
         if options == *old.options {
             return Ok(());
         }
-        let mut definition = self.definition();
+        let mut definition = self.next_definition();
         definition.options = options.clone();
+        let revision = definition.revision;
         self.shared().write(&[Entry::Topic(definition)])?;
         let shape = Shape::open(self.shared(), self.id(), options, Some(&old))?;
         *self.shape.write() = Arc::new(shape);
+        self.redefined(revision);
         drop(definitions);
         self.shared().changed();
         Ok(())

@@ -27,6 +27,8 @@ pub struct Topic {
     subscriptions: RwLock<Arc<[Arc<Subscription>]>>,
     /// Where each partition stood when the topic was paused.
     pub(crate) paused_at: Mutex<Option<Vec<Offset>>>,
+    /// Of the definition. Changed while `definitions` is held.
+    pub(crate) revision: AtomicU64,
     deleted: AtomicBool,
     /// A reader by offset has come, and retention knows.
     pub(crate) has_reader: AtomicBool,
@@ -71,6 +73,7 @@ impl Topic {
             shape: RwLock::new(shape.clone()),
             subscriptions: RwLock::new(Arc::new([])),
             paused_at: Mutex::new(paused_at),
+            revision: AtomicU64::new(definition.revision),
             deleted: AtomicBool::new(false),
             has_reader: AtomicBool::new(false),
             next_partition: AtomicU32::new(0),
@@ -432,7 +435,35 @@ impl Topic {
             created_ms: self.created_ms,
             options: (*self.options()).clone(),
             paused_at: self.paused_at.lock().clone(),
+            revision: self.revision.load(Ordering::Relaxed),
         }
+    }
+
+    /// What its folder says of it: the bytes of a definition's entry. Asked by a thread that
+    /// appends: it waits for nobody who does.
+    pub(crate) fn description(&self) -> Vec<u8> {
+        let definition = TopicDefinition {
+            id: self.id,
+            name: self.name.clone(),
+            created_ms: self.created_ms,
+            options: (*self.options()).clone(),
+            paused_at: None,
+            revision: self.revision.load(Ordering::Relaxed),
+        };
+        Entry::Topic(definition).encode()
+    }
+
+    /// The definition that comes after this one. The caller holds `definitions`.
+    pub(crate) fn next_definition(&self) -> TopicDefinition {
+        let mut definition = self.definition();
+        definition.revision += 1;
+        definition
+    }
+
+    /// A definition of this topic is in the journal, and in use.
+    pub(crate) fn redefined(&self, revision: u64) {
+        self.revision.store(revision, Ordering::Relaxed);
+        self.shared.log.describe(self.id);
     }
 
     /// Everything that a restart needs to know of this topic.

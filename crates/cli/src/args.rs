@@ -42,6 +42,9 @@ Flags go before the environment, the environment before the file, the file befor
 SIGTERM, SIGHUP and Ctrl-C let clients finish what is pending, for at most --drain-timeout; a
 second SIGTERM or Ctrl-C ends the broker at once.";
 
+/// Name of the flag that no file and no variable can have.
+pub(crate) const REPAIR: &str = "repair";
+
 const TOPIC_EXAMPLES: &str = "\
 Examples:
   cloverleaf topic list
@@ -150,10 +153,20 @@ fn serve() -> Command {
         .value_parser(value_parser!(PathBuf))
         .value_hint(ValueHint::FilePath)
         .help("Configuration file (TOML); `cloverleaf options` says what can be in it");
+    let repair = Arg::new(REPAIR)
+        .long(REPAIR)
+        .action(ArgAction::SetTrue)
+        .help("For one start, when a damaged data folder is refused: keep what can be found")
+        .long_help(
+            "For one start, when the broker refuses a damaged data folder and names this flag: \
+             it keeps all messages, topics that cannot be named any more as recovered-ID, and \
+             gives up what is lost; the log says both",
+        );
     let command = Command::new("serve")
         .about("Start a broker")
         .after_help(SERVE_EXAMPLES)
-        .arg(config);
+        .arg(config)
+        .arg(repair);
     OPTIONS
         .iter()
         .fold(command, |command, option| command.arg(flag(option)))

@@ -11,6 +11,7 @@ use cloverleaf_server::config_value::{DurabilityMode, OptionValue};
 use cloverleaf_server::{Config, OPTIONS, Server, Signals, Sources, end_with_vital_threads};
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::args::REPAIR;
 use crate::logging;
 
 /// Exit status when a second signal cuts the shutdown short, as after an unhandled Ctrl-C.
@@ -18,7 +19,8 @@ const EXIT_IMPATIENT: i32 = 130;
 
 /// Runs a broker until it is told to end.
 pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
-    let config = Config::load(&sources(matches))?;
+    let mut config = Config::load(&sources(matches))?;
+    config.repair = matches.get_flag(REPAIR);
     let level = logging::init(config.general.log_level);
     end_with_vital_threads();
     let signals = Signals::listen(|| {

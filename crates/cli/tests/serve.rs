@@ -91,6 +91,38 @@ fn a_second_broker_names_the_first_and_exits_with_1() {
 }
 
 #[test]
+fn a_folder_without_its_journal_is_refused_until_it_is_to_be_repaired() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broker = Broker::start(folder.path());
+    broker.ok(&["topic", "create", "orders"]);
+    let mut stream = TcpStream::connect(broker.nsq_http()).unwrap();
+    let head = "POST /pub?topic=orders HTTP/1.1\r\nhost: t\r\nconnection: close\r\n";
+    write!(stream, "{head}content-length: 5\r\n\r\nhello").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(broker.terminate());
+    for path in ["state.0", "state.1"] {
+        std::fs::remove_file(folder.path().join(path)).unwrap();
+    }
+    let refused = serve(folder.path())
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("--repair") && text.contains("1 topics"),
+        "{text}"
+    );
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "--help"]);
+    let help = command.output().unwrap();
+    assert!(String::from_utf8_lossy(&help.stdout).contains("--repair"));
+    let broker = Broker::start_with(folder.path(), &["--repair"]);
+    assert_eq!(broker.ok(&["tail", "orders"]).trim(), "hello");
+}
+
+#[test]
 fn topics_and_subscriptions_from_the_command_line() {
     let folder = tempfile::tempdir().unwrap();
     let broker = Broker::start(folder.path());

@@ -23,6 +23,9 @@ pub struct Config {
     pub amqp: AmqpConfig,
     /// Dead-letter settings of single NSQ topics and channels; the first that fits counts.
     pub nsq_dead_letters: Vec<DeadLetterRule>,
+    /// Opens a data folder of which damage has taken what cannot be found again, and gives that up.
+    /// For one start, so no option: nobody is to leave it in a file.
+    pub repair: bool,
 }
 
 /// An exception from `nsq.attempts_max`: `[nsq.dead_letter."topic"]` or `."topic/channel"`.

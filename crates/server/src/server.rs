@@ -483,6 +483,7 @@ fn log_options(config: &Config, clock: Arc<dyn Clock>) -> LogOptions {
         producers_max: config.general.producers_max as usize,
         producers_total_max: config.general.producers_total_max as usize,
         producer_expiry_ms: ms(config.general.producer_expiry),
+        repair: config.repair,
         clock: LogClock::new(move || i64::try_from(clock.now_ms()).unwrap_or(i64::MAX)),
         ..LogOptions::default()
     }
@@ -502,6 +503,7 @@ fn broker_options(config: &Config) -> BrokerOptions {
         inflated_cache_bytes_max: bytes(config.general.inflated_cache_bytes_max),
         compaction_interval_ms: ms(config.general.compaction_interval),
         partitions_max: config.general.partitions_max,
+        repair: config.repair,
         ..BrokerOptions::default()
     }
 }

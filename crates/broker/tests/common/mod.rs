@@ -174,15 +174,37 @@ fn open_on(
     clock: &Arc<ManualClock>,
     options: &BrokerOptions,
 ) -> (Log, Broker) {
+    try_open_on(disk, clock, options).unwrap()
+}
+
+/// Says in words why it does not open.
+pub fn try_open(
+    disk: &SimDisk,
+    clock: &Arc<ManualClock>,
+    options: &BrokerOptions,
+) -> Result<(Log, Broker), String> {
+    try_open_on(disk.mount(), clock, options)
+}
+
+fn try_open_on(
+    disk: Arc<dyn Disk>,
+    clock: &Arc<ManualClock>,
+    options: &BrokerOptions,
+) -> Result<(Log, Broker), String> {
     let log_options = LogOptions {
         manual: true,
         disk_free_bytes_min: 0,
         journal_bytes: 64 << 10,
+        repair: options.repair,
         ..LogOptions::default()
     };
-    let (log, recovery) = Log::open(disk, log_options).unwrap();
-    let broker = Broker::open(log.clone(), recovery, options.clone(), clock.clone()).unwrap();
-    (log, broker)
+    let (log, recovery) = Log::open(disk, log_options).map_err(|error| error.to_string())?;
+    let broker = Broker::open(log.clone(), recovery, options.clone(), clock.clone());
+    let broker = broker.map_err(|error| {
+        log.close();
+        error.to_string()
+    })?;
+    Ok((log, broker))
 }
 
 /// Polls once.

@@ -19,10 +19,17 @@ impl Broker {
     }
 
     pub(crate) fn start_as(command: Command, folder: &Path) -> Broker {
-        let mut child = with_flags(command, folder)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Broker::spawn(with_flags(command, folder))
+    }
+
+    pub(crate) fn start_with(folder: &Path, flags: &[&str]) -> Broker {
+        let mut command = serve(folder);
+        command.args(flags);
+        Broker::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Broker {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = Vec::new();
         for line in BufReader::new(child.stdout.take().unwrap()).lines() {
             lines.push(line.unwrap());
