@@ -497,6 +497,11 @@ fn recover_segment(
     }
     let has_room = file_len >= found.position + BATCH_HEADER_BYTES as u64;
     let is_full = !has_room && said.is_none_or(|said| said.position != found.position);
+    if !has_room && next_base.is_none() {
+        // Said once: the next kill finds the room that every kill leaves.
+        let room = found.position + BATCH_HEADER_BYTES as u64;
+        file.set_len(room).map_err(fail("extend"))?;
+    }
     let said = said.filter(|said| said.position > found.position && said.offset > found.end);
     let loss = said.map(|said| cut_short(&path, found.position, found.end, said));
     let state = SegmentState {
