@@ -66,6 +66,7 @@ fn workspace_tests(workspace: &Workspace) -> Result<Command> {
             None => within.env_remove(name),
         };
     }
-    within.args(WORKSPACE_TESTS);
+    // A red run names all that is red.
+    within.args(WORKSPACE_TESTS).arg("--no-fail-fast");
     Ok(within)
 }

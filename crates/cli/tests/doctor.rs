@@ -38,7 +38,7 @@ fn consumer(broker: &Broker, client_id: &str, user_agent: &str, ready: u32) -> T
 fn publish(broker: &Broker, count: usize) {
     let body = vec!["job"; count].join("\n");
     let mut stream = TcpStream::connect(broker.nsq_http()).unwrap();
-    let head = "POST /mpub?topic=jobs HTTP/1.1\r\nhost: t\r\nconnection: close\r\n";
+    let head = "POST /mpub?topic=jobs HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
     write!(stream, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

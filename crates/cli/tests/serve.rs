@@ -37,7 +37,7 @@ fn a_second_signal_ends_the_broker_at_once() {
     let mut stream = TcpStream::connect(broker.nsq_http()).unwrap();
     stream
         .write_all(
-            b"POST /pub?topic=t HTTP/1.1\r\nhost: t\r\ncontent-length: 9\r\n\
+            b"POST /pub?topic=t HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\
               expect: 100-continue\r\n\r\n",
         )
         .unwrap();
@@ -61,7 +61,7 @@ fn tail_shows_pages_of_large_binary_messages() {
     const BYTES: usize = 1 << 20;
     for _ in 0..7 {
         let mut stream = TcpStream::connect(broker.nsq_http()).unwrap();
-        let head = "POST /pub?topic=large HTTP/1.1\r\nhost: t\r\nconnection: close\r\n";
+        let head = "POST /pub?topic=large HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
         write!(stream, "{head}content-length: {BYTES}\r\n\r\n").unwrap();
         stream.write_all(&vec![0xff; BYTES]).unwrap();
         let mut answer = String::new();
@@ -96,7 +96,7 @@ fn a_folder_without_its_journal_is_refused_until_it_is_to_be_repaired() {
     let mut broker = Broker::start(folder.path());
     broker.ok(&["topic", "create", "orders"]);
     let mut stream = TcpStream::connect(broker.nsq_http()).unwrap();
-    let head = "POST /pub?topic=orders HTTP/1.1\r\nhost: t\r\nconnection: close\r\n";
+    let head = "POST /pub?topic=orders HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n";
     write!(stream, "{head}content-length: 5\r\n\r\nhello").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();

@@ -316,12 +316,18 @@ fn half_sent(address: SocketAddr, peers: usize, head: &[u8]) -> Result<Vec<TcpSt
                     quiet_since = Instant::now();
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                // It was silent for long while others waited for room.
+                Err(error) if is_end(error.kind()) => *left = 0,
                 Err(error) => return Err(error.into()),
             }
         }
         std::thread::yield_now();
     }
     Ok(streams.into_iter().map(|(stream, _)| stream).collect())
+}
+
+fn is_end(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
 }
 
 /// The broker answers with this error code and closes.
