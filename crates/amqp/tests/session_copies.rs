@@ -2,6 +2,7 @@
 
 use crate::session_common::{Peer, World, method_frame, publish_frames};
 use cloverleaf_amqp::wire::{Method, Properties, Table, Value, method, table_bytes};
+use cloverleaf_log::{BatchBuilder, Durability};
 use cloverleaf_session::Session as _;
 
 const QUEUES: usize = 1_000;
@@ -143,4 +144,40 @@ fn a_dead_letter_for_very_many_is_the_routers() {
     assert_eq!(copies(&world), QUEUES);
     peer.turn();
     assert!(peer.session.wants_input());
+}
+
+/// A commit waits for room, and not for ever: one that only acknowledges has nothing to copy.
+#[test]
+fn a_commit_without_publishes_waits_for_room() {
+    let world = World::with_slow_disk();
+    let mut peer = world.channel();
+    peer.declare("work", &[]);
+    peer.declare("full", &[]);
+    peer.publish("", "work", "body");
+    world.log.step();
+    peer.ask(
+        1,
+        Method::TxSelect(method::TxSelect {}),
+        method::TxSelectOk::ID,
+    );
+    peer.consume("work", "c", false);
+    assert_eq!(peer.bodies(), ["body"]);
+    peer.ack(1, false);
+    let queue = world.host.queue(world.host.owner(), "full").unwrap();
+    while world.broker.room().is_free() {
+        let mut builder = BatchBuilder::with_capacity(1 << 20, 0);
+        builder.push(None, Some(&[0; 1 << 20]), &[]);
+        drop(
+            queue
+                .topic
+                .publish(builder.finish(), Durability::Kernel)
+                .unwrap(),
+        );
+    }
+    peer.method(1, Method::TxCommit(method::TxCommit {}));
+    world.log.step();
+    assert!(world.broker.room().is_free());
+    assert_eq!(peer.receive()[0].id(), method::TxCommitOk::ID);
+    let work = world.host.queue(world.host.owner(), "work").unwrap();
+    assert_eq!(work.subscription.stats().in_flight, 0);
 }

@@ -38,7 +38,7 @@ struct Unmade {
 
 impl Unfinished {
     pub(super) fn is_empty(&self) -> bool {
-        self.messages.is_empty()
+        self.messages.is_empty() && self.commit.is_none()
     }
 }
 
