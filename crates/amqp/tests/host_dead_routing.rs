@@ -93,3 +93,34 @@ fn what_cannot_be_routed_now_is_routed_later_and_once() {
     );
     assert_eq!(work.subscription.floor(0), Some(1));
 }
+
+/// However many have to be routed once more.
+#[test]
+fn those_that_are_tried_again_later_hold_up_no_other() {
+    const FAILED: usize = 1_100;
+    let world = World::new();
+    let dead = world.queue("dead");
+    let fields = [
+        ("x-dead-letter-exchange", text("")),
+        ("x-dead-letter-routing-key", text("dead")),
+    ];
+    let work = world.queue_with("work", &fields);
+    for _ in 0..FAILED {
+        publish(&world, "work", "failed");
+    }
+    publish(&world, "work", "body");
+    let consumer = world.consumer(&work, u32::MAX);
+    let got = receive(&consumer, "work");
+    assert_eq!(got.len(), FAILED + 1);
+    world.faults.set(|faults| faults.room_bytes = Some(0));
+    for got in &got[..FAILED] {
+        consumer.reject(got.id).unwrap();
+    }
+    world.settle();
+    world.faults.set(|faults| faults.room_bytes = None);
+    consumer.reject(got[FAILED].id).unwrap();
+    world.host.router_tick();
+    assert_eq!(world.bodies(&dead), ["body"]);
+    world.advance(1_001);
+    assert_eq!(dead.counts().0 as usize, FAILED);
+}

@@ -4,7 +4,7 @@
 //! loses none. What a client gives up is routed on its connection's thread, so that its next
 //! command finds it; the rest, and what would take long, by the router.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -39,8 +39,8 @@ pub(in super::super) struct Dead {
 /// What the router has to look at.
 #[derive(Default)]
 pub(in super::super) struct Inbox {
-    /// Subscriptions with dead messages.
-    died: Vec<Arc<Subscription>>,
+    /// Subscriptions with dead messages, by their ids.
+    died: BTreeMap<u64, Arc<Subscription>>,
     dead: Vec<Dead>,
     /// Letters whose publishes are made, by connections.
     under_way: Vec<UnderWay>,
@@ -84,10 +84,8 @@ impl Routing {
 impl Inbox {
     /// A subscription has dead messages.
     pub(in super::super) fn died(&mut self, subscription: &Arc<Subscription>) {
-        let is_it = |last: &Arc<Subscription>| Arc::ptr_eq(last, subscription);
-        if !self.died.last().is_some_and(is_it) {
-            self.died.push(subscription.clone());
-        }
+        // It says so with each change, until the router has looked.
+        self.died.insert(subscription.id(), subscription.clone());
     }
 }
 
@@ -198,7 +196,7 @@ impl Router {
     /// Takes over what others hand to the router.
     pub(super) fn take_up(&mut self, host: &VirtualHost) {
         let inbox = host.signal.take_inbox();
-        for subscription in inbox.died {
+        for subscription in inbox.died.into_values() {
             let died = subscription.take_died().into_iter();
             self.dead
                 .extend(died.map(|died| Dead::new(&subscription, died)));
@@ -213,7 +211,11 @@ impl Router {
         let mut outgoing = Outgoing::new(now_ms, usize::MAX);
         let mut lookup = Lookup::waiting();
         let (mut any, mut owed) = (false, Vec::new());
-        for _ in 0..self.dead.len().min(room).min(ROUND_MAX) {
+        let mut left = room.min(ROUND_MAX);
+        for _ in 0..self.dead.len() {
+            if left == 0 {
+                break;
+            }
             let Some(mut dead) = self.dead.pop_front() else {
                 break;
             };
@@ -221,7 +223,7 @@ impl Router {
                 self.dead.push_back(dead);
                 continue;
             }
-            any = true;
+            (any, left) = (true, left - 1);
             // Who waits goes on once the publishes are made, or when they cannot be made now.
             owed.extend(dead.owed.take());
             let under_way = &mut self.under_way;
