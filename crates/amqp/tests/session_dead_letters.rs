@@ -2,7 +2,7 @@
 //! do anything in between.
 
 use crate::session_common::{Peer, World, method_frame};
-use cloverleaf_amqp::wire::{Method, Value, method};
+use cloverleaf_amqp::wire::{Method, Table, Value, method, table_bytes};
 use cloverleaf_session::Session as _;
 
 /// A consumer of `work`, whose dead letters go to `dead`, with so many messages in hand.
@@ -156,4 +156,67 @@ fn the_end_of_the_router_holds_up_nobody() {
     // What dies from now on stays where it is until the next start.
     peer.nack(tag, false, false);
     assert!(peer.session.wants_input());
+}
+
+/// A connection with so many messages in hand of a queue that it leaves with it.
+fn with_own_queue(world: &World, exclusive: bool, count: usize) -> Peer<'_> {
+    let mut peer = world.channel();
+    peer.declare("dead", &[]);
+    let text = |text: &'static str| Value::String(text.as_bytes());
+    let arguments = table_bytes(&[
+        ("x-dead-letter-exchange", text("")),
+        ("x-dead-letter-routing-key", text("dead")),
+    ]);
+    let declare = method::QueueDeclare {
+        queue: "work",
+        exclusive,
+        auto_delete: !exclusive,
+        arguments: Table::check(&arguments).unwrap(),
+        ..Default::default()
+    };
+    peer.ask(1, Method::QueueDeclare(declare), method::QueueDeclareOk::ID);
+    for number in 0..count {
+        peer.publish("", "work", &number.to_string());
+    }
+    peer.consume("work", "c", false);
+    assert_eq!(peer.bodies().len(), count);
+    peer
+}
+
+/// An exclusive queue, and one that goes with its last consumer, go once their dead letters are
+/// where they belong.
+#[test]
+fn who_leaves_takes_no_letter_along_with_a_queue() {
+    const COUNT: usize = 3_000;
+    for exclusive in [true, false] {
+        let world = World::default();
+        let mut peer = with_own_queue(&world, exclusive, COUNT);
+        peer.send(&nack(0, true));
+        drop(peer);
+        world.settle();
+        world.advance(1_000);
+        let mut peer = world.channel();
+        assert_eq!(peer.counts("dead").0 as usize, COUNT);
+        assert!(world.host.queue(world.host.owner(), "work").is_err());
+    }
+}
+
+#[test]
+fn a_queue_does_not_wait_for_ever_for_its_letters() {
+    let world = World::default();
+    let mut peer = with_own_queue(&world, true, 1);
+    world.faulty.set(|faults| faults.room_bytes = Some(0));
+    peer.send(&nack(1, false));
+    drop(peer);
+    world.advance(9_000);
+    let is_there = || {
+        let found = world.host.queue(world.host.owner(), "work");
+        found.is_err_and(|error| error.to_string().contains("RESOURCE_LOCKED"))
+    };
+    assert!(is_there());
+    world.advance(2_000);
+    world.faulty.set(|faults| faults.room_bytes = None);
+    world.clock.advance(1_000);
+    world.host.router_tick();
+    assert!(!is_there());
 }

@@ -53,6 +53,12 @@ impl Subscription {
         self.state.lock().take_died()
     }
 
+    /// Whether it has dead messages whose letters are not written yet.
+    #[must_use]
+    pub fn has_dead(&self) -> bool {
+        self.state.lock().ledger.dead() > 0
+    }
+
     /// The letters of these dead messages are written, or not wanted: they are done with.
     pub fn letters_written(self: &Arc<Self>, ids: &[MessageId]) {
         self.change(|state| {

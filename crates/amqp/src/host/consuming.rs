@@ -12,6 +12,10 @@ use crate::exception::{Exception, ReplyCode};
 
 /// A queue that could not be deleted is deleted after so long, if it can be then.
 const RETRY_MS: u64 = 1_000;
+/// A queue that has to go waits for its dead letters; the router looks again after so long.
+const LETTERS_MS: u64 = 10;
+/// It waits no longer for them: while others publish, messages may die in it without an end.
+const LETTERS_MS_MAX: u64 = 10_000;
 
 impl VirtualHost {
     /// Attaches a consumer to a queue. When it has gone, [`VirtualHost::consumer_left`] must hear.
@@ -54,8 +58,30 @@ impl VirtualHost {
             return;
         }
         let mut definitions = self.definitions.lock();
-        if let Err(error) = self.end_unused(&mut definitions, queue) {
-            self.end_later(queue, Why::Unused, &error);
+        self.end_soon(&mut definitions, queue, Why::Unused);
+    }
+
+    /// Deletes a queue that has to go: now, unless it has dead messages, which would go with it, or
+    /// the catalog does not take it.
+    pub(super) fn end_soon(&self, definitions: &mut Definitions, queue: &Arc<Queue>, why: Why) {
+        if queue.subscription.has_dead() {
+            return self.end_later(queue, why, LETTERS_MS);
+        }
+        if let Err(error) = self.end(definitions, queue, why) {
+            tracing::warn!(queue = %queue.name, %error, "cannot delete a queue yet");
+            self.end_later(queue, why, RETRY_MS);
+        }
+    }
+
+    fn end(
+        &self,
+        definitions: &mut Definitions,
+        queue: &Arc<Queue>,
+        why: Why,
+    ) -> Result<(), CatalogError> {
+        match why {
+            Why::Unused => self.end_unused(definitions, queue),
+            Why::Ownerless | Why::Expires => self.end_queue(definitions, queue),
         }
     }
 
@@ -72,13 +98,17 @@ impl VirtualHost {
     }
 
     /// A queue could not be deleted when it had to go: the router tries it again, until it can.
-    pub(super) fn end_later(&self, queue: &Arc<Queue>, why: Why, error: &CatalogError) {
+    fn end_later(&self, queue: &Arc<Queue>, why: Why, after_ms: u64) {
         // Consumers can come and leave meanwhile: once is enough.
-        if std::mem::replace(&mut queue.life.lock().leaves_later, true) && why == Why::Unused {
+        let now_ms = self.broker.now_ms();
+        let mut life = queue.life.lock();
+        if life.leaves_by_ms.is_some() && why == Why::Unused {
             return;
         }
-        tracing::warn!(queue = %queue.name, %error, "cannot delete a queue yet");
-        let due_ms = self.broker.now_ms().saturating_add(RETRY_MS);
+        let by_ms = now_ms.saturating_add(LETTERS_MS_MAX);
+        life.leaves_by_ms.get_or_insert(by_ms);
+        drop(life);
+        let due_ms = now_ms.saturating_add(after_ms);
         self.expiries.lock().add(due_ms, queue, why);
         self.signal.kick();
     }
@@ -132,16 +162,16 @@ impl VirtualHost {
 
     /// Once more tries to delete a queue that has to go; says when to try again.
     fn end_again(&self, queue: &Arc<Queue>, why: Why, now_ms: u64) -> Option<u64> {
+        let leaves_by_ms = queue.life.lock().leaves_by_ms;
+        if queue.subscription.has_dead() && leaves_by_ms.is_some_and(|by_ms| now_ms < by_ms) {
+            return Some(now_ms.saturating_add(LETTERS_MS));
+        }
         let mut definitions = self.definitions.lock();
-        let ended = match why {
-            Why::Unused => self.end_unused(&mut definitions, queue),
-            Why::Ownerless | Why::Expires => self.end_queue(&mut definitions, queue),
-        };
-        if let Err(error) = ended {
+        if let Err(error) = self.end(&mut definitions, queue, why) {
             tracing::debug!(queue = %queue.name, %error, "still cannot delete a queue");
             return Some(now_ms.saturating_add(RETRY_MS));
         }
-        queue.life.lock().leaves_later = false;
+        queue.life.lock().leaves_by_ms = None;
         None
     }
 
@@ -150,6 +180,9 @@ impl VirtualHost {
         let due_ms = queue.expires_at_ms()?;
         if due_ms > now_ms {
             return Some(due_ms);
+        }
+        if queue.subscription.has_dead() && now_ms < due_ms.saturating_add(LETTERS_MS_MAX) {
+            return Some(now_ms.saturating_add(LETTERS_MS));
         }
         let mut definitions = self.definitions.lock();
         // Somebody may have used it just now.

@@ -98,10 +98,8 @@ impl VirtualHost {
         let mut definitions = self.definitions.lock();
         let owned = definitions.owned.remove(&owner).unwrap_or_default();
         for name in owned {
-            if let Ok(queue) = self.find(&name)
-                && let Err(error) = self.end_queue(&mut definitions, &queue)
-            {
-                self.end_later(&queue, Why::Ownerless, &error);
+            if let Ok(queue) = self.find(&name) {
+                self.end_soon(&mut definitions, &queue, Why::Ownerless);
             }
         }
     }

@@ -51,8 +51,9 @@ pub(super) struct Life {
     pub(super) over: bool,
     /// A queue that never had a consumer does not go with its last one.
     pub(super) had_consumers: bool,
-    /// It could not be deleted when it had to go: the router tries it again.
-    pub(super) leaves_later: bool,
+    /// It could not be deleted when it had to go: the router tries it again. From this time on,
+    /// milliseconds since 1970, without regard to its dead letters.
+    pub(super) leaves_by_ms: Option<u64>,
 }
 
 /// How a queue was declared.
