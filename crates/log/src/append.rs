@@ -192,6 +192,7 @@ impl PartitionLog {
             let mut queue = false;
             if goes_on {
                 std::mem::swap(&mut state.pending, &mut batches);
+                state.handed_end = batches.last().map_or(0, Batch::end_offset);
             } else {
                 state.writing = false;
                 state.spare = std::mem::take(&mut batches);
@@ -242,6 +243,7 @@ impl PartitionLog {
             self.take_back(state, batches, error, told);
         }
         batches.clear();
+        state.handed_end = 0;
         if written.count > 0 {
             self.set_written_end(round.end);
             round.note_dirty = !std::mem::replace(&mut state.dirty_noted, true);
@@ -330,6 +332,7 @@ struct Round {
 
 impl State {
     fn take_pending(&mut self) -> Vec<Batch> {
+        self.handed_end = self.pending.last().map_or(0, Batch::end_offset);
         let spare = std::mem::take(&mut self.spare);
         std::mem::replace(&mut self.pending, spare)
     }

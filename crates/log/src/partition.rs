@@ -78,7 +78,9 @@ pub(crate) struct State {
     pub(crate) pending: Vec<Batch>,
     /// An empty list to swap with `pending`, so that writing allocates nothing.
     pub(crate) spare: Vec<Batch>,
-    /// Somebody is writing pending batches and has the writer.
+    /// Where the batches end that are being handed to the kernel; 0 if there are none.
+    pub(crate) handed_end: Offset,
+    /// Somebody has the writer, to write pending batches or to end a segment.
     pub(crate) writing: bool,
     /// The partition stands in the queue of "log-writer".
     pub(crate) write_queued: bool,
@@ -147,6 +149,7 @@ impl PartitionLog {
             unsnapped_bytes,
             pending: Vec::new(),
             spare: Vec::new(),
+            handed_end: 0,
             writing: false,
             write_queued: false,
             seal_requested: false,
@@ -244,10 +247,9 @@ impl PartitionLog {
     /// [`PartitionLog::written_end`] and it is being written, or will be.
     pub fn accepted_end(&self) -> Offset {
         let state = self.state.lock();
-        match state.writing || !state.pending.is_empty() {
-            true => state.next_offset,
-            false => self.written_end(),
-        }
+        let last = state.pending.last();
+        let accepted = last.map_or(state.handed_end, Batch::end_offset);
+        accepted.max(self.written_end())
     }
 
     /// The offset that the next record will get.
@@ -462,5 +464,40 @@ impl RecoveredState {
             raise_to: 0,
             losses: Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::{BatchBuilder, Log, LogOptions, SimDisk};
+
+    /// Who waits for what was accepted waits for batches, and not for the offsets of a raise or the
+    /// end of a segment.
+    #[test]
+    fn nothing_is_accepted_while_a_segment_is_begun_or_ended() {
+        let options = LogOptions {
+            manual: true,
+            inline_writes: false,
+            ..LogOptions::default()
+        };
+        let (log, _) = Log::open(SimDisk::new().mount(), options).unwrap();
+        let topic = Uuid::from_u128(1);
+        let partition = log.partition(topic, 0, PartitionOptions::default());
+        let partition = partition.unwrap();
+        partition.raise_next_offset(100);
+        partition.state.lock().writing = true;
+        assert_eq!(partition.accepted_end(), 0);
+        let mut builder = BatchBuilder::with_capacity(64, 0);
+        builder.push(None, Some(b"a"), &[]);
+        drop(partition.append(builder.finish(), Durability::None));
+        assert_eq!(partition.accepted_end(), 101);
+        partition.state.lock().writing = false;
+        partition.write_pending();
+        assert_eq!(
+            (partition.accepted_end(), partition.written_end()),
+            (101, 101)
+        );
     }
 }
