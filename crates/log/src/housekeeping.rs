@@ -110,7 +110,7 @@ impl Housekeeper {
     }
 }
 
-/// Cuts a full segment to its length, syncs it and writes its footer.
+/// Syncs a full segment, cuts it to its length and writes its footer.
 fn seal(
     shared: &Shared,
     partition: &Arc<PartitionLog>,
@@ -121,8 +121,10 @@ fn seal(
     }
     let path = segment.log_path();
     let fail = |error| IoFailure::new("cut", &path, &error);
-    segment.file(shared)?.set_len(segment.len()).map_err(fail)?;
     sync_segment(shared, segment, segment.len())?;
+    // A file without room whose end its index does not know looks as if it had been cut.
+    segment.flush_index(shared, Close::Promise)?;
+    segment.file(shared)?.set_len(segment.len()).map_err(fail)?;
     partition.try_snapshot_producers(1);
     // Names first: a footer without its log would be nonsense.
     sync_partitions(shared, std::slice::from_ref(partition));

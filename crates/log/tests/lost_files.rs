@@ -151,3 +151,23 @@ fn a_newest_file_that_never_held_a_message_is_not_in_doubt() {
         drop(log);
     }
 }
+
+/// Nor is one whose segment was being sealed, or begun anew, when the process was killed.
+#[test]
+fn a_kill_while_the_newest_segment_is_sealed_leaves_no_doubt() {
+    for changes in 0..40 {
+        let sim = SimDisk::new();
+        let (log, _) = open(&sim);
+        let partition = log.partition(topic(1), 0, SMALL).unwrap();
+        put(&partition, batch_of(&["a"]));
+        sim.die_after(changes);
+        partition.seal_active();
+        log.step();
+        drop((partition, log));
+        sim.kill();
+        let (_, recovery) = open(&sim);
+        let found = &recovery.partitions[0];
+        assert_eq!(found.next_offset, 1);
+        assert!(!found.end_in_doubt, "after {changes} changes");
+    }
+}
