@@ -10,7 +10,7 @@ use crate::broker::{OpenError, Shared, truncate};
 use crate::committed::CommittedOffsets;
 use crate::entries::{Entry, EntryError, SubscriptionDefinition, TopicDefinition};
 use crate::kept::{Identity, Kept};
-use crate::ledger::{Ledger, Moved, RestoredRetries};
+use crate::ledger::{Ledger, Moved, RestoredRetries, retries_end};
 use crate::orphans::starts_after_damage;
 use crate::topic::Topic;
 
@@ -180,7 +180,7 @@ impl Restored {
             shared.identity.get_or_init(|| Identity { cluster, starts });
         }
         let moved = settled_moves(shared, self.moved, lost_power);
-        let mut by_topic: BTreeMap<Uuid, Vec<(SubscriptionDefinition, Ledger)>> = BTreeMap::new();
+        let mut by_topic: BTreeMap<Uuid, Vec<_>> = BTreeMap::new();
         for (id, (definition, mut ledger, retries)) in self.subscriptions {
             if let Some(topic) = self.topics.get(&definition.topic) {
                 ledger.grow(topic.options.partitions as usize);
@@ -188,11 +188,10 @@ impl Restored {
             if let Some(moved) = moved.get(&id) {
                 ledger.settle_moved(moved);
             }
-            ledger.finish_restore(retries);
             by_topic
                 .entry(definition.topic)
                 .or_default()
-                .push((definition, ledger));
+                .push((definition, ledger, retries));
         }
         let in_doubt = |found: &RecoveredPartition| found.end_in_doubt.then_some(found.topic);
         let in_doubt: HashSet<Uuid> = recovery.partitions.iter().filter_map(in_doubt).collect();
@@ -205,7 +204,12 @@ impl Restored {
             for (partition, log) in (0u32..).zip(topic.logs().iter()) {
                 log.raise_next_offset(self.nexts.get(&(id, partition)).copied().unwrap_or(0));
                 // An acknowledgement may have outlived the message: its offset is never used again.
-                let named = subscriptions.iter().map(|(_, l)| l.known_end(partition));
+                let named = |(_, ledger, retries): &(_, Ledger, _)| {
+                    ledger
+                        .known_end(partition)
+                        .max(retries_end(retries, partition))
+                };
+                let named = subscriptions.iter().map(named);
                 // A client may commit what it likes; no offset so far above the end was ever used.
                 let used_max = log.next_offset().saturating_add(POWER_LOSS_GAP);
                 let mut committed = shared.committed.of_partition(id, partition);
@@ -222,7 +226,14 @@ impl Restored {
                 leave_gap(&topic);
                 shared.write(&topic.next_offsets())?;
             }
-            for (definition, mut ledger) in subscriptions {
+            for (definition, mut ledger, retries) in subscriptions {
+                // What is gone waits for nobody.
+                let held = topic
+                    .logs()
+                    .iter()
+                    .map(|log| log.written_end())
+                    .collect::<Vec<_>>();
+                ledger.finish_restore(retries, &held);
                 marks.extend(finish_marks(&definition, &mut ledger, &ends, lost_power));
                 topic.add_subscription(&definition, ledger);
             }

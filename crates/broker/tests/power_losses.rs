@@ -222,3 +222,32 @@ fn what_a_paused_topic_holds_back_is_no_gap() {
     world.settle();
     assert_eq!(world.subscription("t", "some").stats().depth, 8);
 }
+
+/// What was given back, or waits for its time, and is gone with the power, waits no longer.
+#[test]
+fn what_was_given_back_and_is_gone_waits_no_longer() {
+    let mut lost = 0;
+    for seed in 0..40 {
+        let mut world = with_readers();
+        publish_unsynced(&world, &["gone"; 3]);
+        let reader = consumer(&world.subscription("t", "all"), 3);
+        for (number, got) in receive(&reader).unwrap().iter().enumerate() {
+            let delay_ms = [0, 60_000][number % 2];
+            reader.nack(got.id, delay_ms).unwrap();
+        }
+        world.clock.advance(20);
+        world.broker.tick();
+        world.broker.sync_definitions().unwrap();
+        world.lose_power_and_restart(seed);
+        for _ in 0..2 {
+            let held = log(&world).held_from(10);
+            lost += 3 - held;
+            let stats = world.subscription("t", "all").stats();
+            assert_eq!(stats.depth + stats.delayed, held, "seed {seed}");
+            world.kill_and_restart();
+        }
+        world.publish("t", &["n"]);
+        assert!(log(&world).written_end() > 13 + GAP);
+    }
+    assert!(lost > 0);
+}

@@ -27,7 +27,7 @@ use cursor::{Cursor, WORD, bits_between};
 use leases::{ConsumerSlot, Grant, LeaseState, Leases, NIL, Terms};
 use marks::Mark;
 pub(crate) use moved::Moved;
-pub(crate) use persist::{LedgerDelta, PartitionDelta, RestoredRetries, Retry};
+pub(crate) use persist::{LedgerDelta, PartitionDelta, RestoredRetries, Retry, retries_end};
 
 /// Messages at the head of the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use cloverleaf_log::Offset;
 
 use super::Ledger;
-use super::cursor::{CursorDelta, WORD};
+use super::cursor::{CursorDelta, WORD, bits_between};
 use super::leases::{LeaseState, Terms};
 use crate::broker::PARTITIONS_MAX;
 use crate::message::DeadReason;
@@ -132,12 +132,14 @@ impl Ledger {
         }
     }
 
-    /// Makes leases of the messages that were requeued or delayed when the process ended.
-    pub(crate) fn finish_restore(&mut self, retries: RestoredRetries) {
+    /// Makes leases of the messages that were requeued or delayed when the process ended, as far as
+    /// the partitions, which have these ends, still hold them.
+    pub(crate) fn finish_restore(&mut self, retries: RestoredRetries, ends: &[Offset]) {
         for ((partition, word), retries) in retries {
+            let end = ends.get(partition as usize).copied().unwrap_or(0);
             for retry in retries {
                 let cursor = &mut self.cursors[partition as usize];
-                let mask = retry.mask & !cursor.acked_bits(word);
+                let mask = retry.mask & bits_between(word, 0, end) & !cursor.acked_bits(word);
                 // What was delayed and never delivered is found anew, by the time that it tells.
                 if mask == 0 || retry.attempts == 0 && retry.due_ms > 0 {
                     continue;
@@ -161,3 +163,12 @@ impl Ledger {
 
 /// Retries read back so far, by partition and word.
 pub(crate) type RestoredRetries = BTreeMap<(u32, u64), Vec<Retry>>;
+
+/// One above every offset that they name in a partition.
+pub(crate) fn retries_end(retries: &RestoredRetries, partition: u32) -> Offset {
+    let mut words = retries.range((partition, 0)..=(partition, u64::MAX)).rev();
+    words.next().map_or(0, |((_, word), retries)| {
+        let mask = retries.iter().fold(0, |mask, retry| mask | retry.mask);
+        word * WORD + (WORD - u64::from(mask.leading_zeros()))
+    })
+}

@@ -399,7 +399,7 @@ impl Pair {
         for delta in journal {
             self.ledger.restore(delta, &mut retries);
         }
-        self.ledger.finish_restore(retries);
+        self.ledger.finish_restore(retries, &[self.end]);
         for offset in 0..self.end {
             let is_new = self.ledger.note_bytes(0, offset, BODY);
             let acked = self.ledger.covers(0, offset, offset + 1);
