@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cloverleaf_log::{Offset, RecoveredPartition, Recovery};
 use uuid::Uuid;
 
-use crate::broker::{OpenError, Shared, truncate};
+use crate::broker::{CatalogError, OpenError, Shared, truncate};
 use crate::committed::CommittedOffsets;
 use crate::entries::{Entry, EntryError, SubscriptionDefinition, TopicDefinition};
 use crate::kept::{Identity, Kept};
@@ -179,7 +179,10 @@ impl Restored {
             }
             shared.identity.get_or_init(|| Identity { cluster, starts });
         }
-        let moved = settled_moves(shared, self.moved, lost_power);
+        let in_doubt = |found: &RecoveredPartition| found.end_in_doubt.then_some(found.topic);
+        let in_doubt: HashSet<Uuid> = recovery.partitions.iter().filter_map(in_doubt).collect();
+        // Nobody knows whether it has moved to where something is missing.
+        let moved = settled_moves(shared, self.moved, lost_power || !in_doubt.is_empty())?;
         let mut by_topic: BTreeMap<Uuid, Vec<_>> = BTreeMap::new();
         for (id, (definition, mut ledger, retries)) in self.subscriptions {
             if let Some(topic) = self.topics.get(&definition.topic) {
@@ -193,8 +196,6 @@ impl Restored {
                 .or_default()
                 .push((definition, ledger, retries));
         }
-        let in_doubt = |found: &RecoveredPartition| found.end_in_doubt.then_some(found.topic);
-        let in_doubt: HashSet<Uuid> = recovery.partitions.iter().filter_map(in_doubt).collect();
         let mut marks = Vec::new();
         for (id, definition) in self.topics {
             // What was at the end may be gone, as after a power loss.
@@ -254,20 +255,30 @@ impl Restored {
 }
 
 /// What has moved for good, by subscription. After a kill it is synced first: from here on it
-/// counts as acknowledged, whatever happens then.
+/// counts as acknowledged, whatever happens then. What may be gone where it went counts as not
+/// moved from here on.
 fn settled_moves(
     shared: &Shared,
     mut moved: BTreeMap<u64, Moved>,
-    lost_power: bool,
-) -> BTreeMap<u64, Moved> {
-    moved.retain(|_, moved| !moved.is_empty() && !lost_power);
-    if !moved.is_empty()
-        && let Err(error) = shared.log.sync_all()
-    {
-        tracing::warn!(%error, "cannot sync what was moved: dead letters may come twice");
-        moved.clear();
+    may_be_gone: bool,
+) -> Result<BTreeMap<u64, Moved>, CatalogError> {
+    moved.retain(|_, moved| !moved.is_empty());
+    if moved.is_empty() {
+        return Ok(moved);
     }
-    moved
+    if !may_be_gone {
+        let Err(error) = shared.log.sync_all() else {
+            return Ok(moved);
+        };
+        tracing::warn!(%error, "cannot sync what was moved: dead letters may come twice");
+    }
+    let entries = |(id, moved): (u64, Moved)| {
+        let deltas = moved.taken_back().into_iter();
+        deltas.map(move |delta| Entry::Moved(id, delta))
+    };
+    let entries: Vec<Entry> = moved.into_iter().flat_map(entries).collect();
+    shared.write(&entries)?;
+    Ok(BTreeMap::new())
 }
 
 /// Which messages of a subscription may have been delivered before, now that it is known where

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::{World, ack_all, consumer, receive};
 use cloverleaf_broker::{Consumer, SubscriptionOptions};
-use cloverleaf_log::Durability;
+use cloverleaf_log::{Durability, OpenMode};
 
 const MESSAGES: u64 = 60;
 /// One message moves in each millisecond; progress is written down every ten.
@@ -139,5 +139,36 @@ fn no_power_loss_takes_one() {
                 finish(&world, &mut places);
             }
         }
+    }
+}
+
+/// Where the newest messages may be gone though no power was lost, what had moved there is not
+/// taken for granted.
+#[test]
+fn what_has_moved_into_a_file_that_was_cut_moves_again() {
+    for kind in [Kind::Dead, Kind::Delayed] {
+        let (mut world, holder) = world(kind);
+        go_on(&world, holder, u64::MAX, false);
+        let to = world.topic("to").id();
+        let path = format!("topics/{to}/0/{:020}.log", 0);
+        world.disk.kill();
+        let file = world.disk.mount().open(&path, OpenMode::Existing).unwrap();
+        file.set_len(0).unwrap();
+        drop(file);
+        world.kill_and_restart();
+        // Nor by a later start, which finds nothing to doubt.
+        world.publish("to", &["other"]);
+        world.kill_and_restart();
+        let mut places = Places::new();
+        for _ in 0..4 {
+            world.advance(2_000);
+            let to = consumer(&world.subscription("to", "s"), u32::MAX);
+            read(&to, &mut places);
+        }
+        let from = consumer(&world.subscription("from", "s"), u32::MAX);
+        assert!(places.remove("other").is_some());
+        let again = places.len() + receive(&from).unwrap().len();
+        // All since the last sync.
+        assert_eq!(again as u64, MESSAGES - SYNC_MS, "{kind:?}");
     }
 }

@@ -34,6 +34,11 @@ impl Moved {
     pub(crate) fn is_empty(&self) -> bool {
         self.words.values().all(|bits| *bits == 0)
     }
+
+    /// What has to be written down so that none of it has moved.
+    pub(crate) fn taken_back(&self) -> LedgerDelta {
+        delta(self.words.keys().map(|place| (*place, 0)))
+    }
 }
 
 /// Words as entries have them.
