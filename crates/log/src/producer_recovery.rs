@@ -17,15 +17,15 @@ use crate::shared::Shared;
 /// Bytes read at once: small batches are walked within it, larger ones are jumped over.
 const WINDOW_BYTES: u64 = 64 << 10;
 
-/// Fills the table of a partition whose segments were found.
+/// Fills the table of a partition whose segments were found, and end at `log_end`.
 pub(crate) fn recover_producers(
     shared: &Shared,
     state: &mut RecoveredState,
+    log_end: Offset,
     snapshot: Option<ProducerSnapshot>,
 ) -> Result<(), IoFailure> {
     let now_ms = shared.options.clock.now_ms();
     let snapshot = snapshot.unwrap_or_default();
-    let log_end = state.next_offset;
     state.producers.evicted_ms = snapshot.evicted_ms;
     for mut producer in snapshot.producers {
         // Everything was synced before it was written down here. What is not there all the same

@@ -255,6 +255,7 @@ fn recover_partition(
         }
         state.segments.push(segment);
     }
+    let found_end = state.next_offset;
     let ends = state.losses.iter().flat_map(|loss| &loss.offsets);
     if let Some(end) = ends.map(|offsets| offsets.end).max()
         && let Err(failure) = begin_behind(shared, &mut state, &dir, end)
@@ -268,7 +269,7 @@ fn recover_partition(
         remove_segment(&*shared.disk, &dir, base)?;
     }
     let snapshot = read_snapshot(&*shared.disk, &dir, shared.options.clock.now_ms());
-    recover_producers(shared, &mut state, snapshot)?;
+    recover_producers(shared, &mut state, found_end, snapshot)?;
     Ok((state, truncated, end_in_doubt))
 }
 

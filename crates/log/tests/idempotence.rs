@@ -169,3 +169,31 @@ fn a_duplicate_of_what_was_dropped_waits_for_nothing() {
         }
     }
 }
+
+/// Its offsets are not given away again, and it is taken when it comes again.
+#[test]
+fn what_a_broken_disk_has_lost_is_no_duplicate() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log
+        .partition(topic(1), 0, PartitionOptions::default())
+        .unwrap();
+    for next in [batch(0, 3), batch(3, 2)] {
+        put(&partition, next);
+        partition.seal_active();
+        log.step();
+    }
+    log.close();
+    drop((log, partition));
+    disk.kill();
+    let path = format!("topics/{}/0/{:020}.log", topic(1), 3);
+    disk.mount().remove_file(&path).unwrap();
+    let (log, _) = open(&disk);
+    let partition = log
+        .partition(topic(1), 0, PartitionOptions::default())
+        .unwrap();
+    assert_eq!(partition.next_offset(), 5);
+    let again = partition.append(batch(3, 2), Durability::Kernel).unwrap();
+    assert!(!again.is_duplicate);
+    assert_eq!(offsets(&read_all(&partition)), [0, 1, 2, 5, 6]);
+}
