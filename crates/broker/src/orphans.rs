@@ -15,7 +15,7 @@ use crate::broker::{OpenError, PARTITIONS_MAX, Shared};
 use crate::entries::{Entry, TopicDefinition};
 use crate::kept::Identity;
 use crate::options::{Retention, TopicOptions};
-use crate::restore::Restored;
+use crate::restore::{POWER_LOSS_GAP, Restored};
 
 /// Kept under this and its id: an orphan that a power loss has left, and that is left alone.
 const LEFT_ALONE: &str = "$orphan/";
@@ -89,7 +89,9 @@ impl Restored {
         let folders: Vec<Uuid> = recovery.topics.iter().map(|found| found.topic).collect();
         let had_messages = |id: &Uuid| {
             let places = (*id, 0)..=(*id, u32::MAX);
-            self.nexts.range(places).any(|(_, next)| *next > 0)
+            let mut nexts = self.nexts.range(places);
+            // A power loss raises the next offset of a topic that never had any, too.
+            nexts.any(|(_, next)| next % POWER_LOSS_GAP > 0)
         };
         let is_gone = |id: &&Uuid| folders.binary_search(id).is_err() && had_messages(id);
         deleted.extend(self.topics.keys().filter(is_gone));

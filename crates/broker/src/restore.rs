@@ -19,7 +19,7 @@ use crate::topic::Topic;
 ///
 /// Messages that were not synced may have been seen by consumers and are gone; their offsets are
 /// not used again. The log syncs what nobody waits for every second, so they were fewer than this.
-const POWER_LOSS_GAP: u64 = 1 << 24;
+pub(crate) const POWER_LOSS_GAP: u64 = 1 << 24;
 
 /// The state as the journal tells it.
 #[derive(Default)]

@@ -177,6 +177,27 @@ fn a_lost_deletion_brings_no_topic_back_where_a_later_one_has_its_name() {
 }
 
 #[test]
+fn a_topic_that_never_had_a_message_is_not_taken_for_a_deleted_one() {
+    let mut world = World::new();
+    world.topic("empty");
+    world.subscription("empty", "s");
+    world.topic("hit");
+    world.settle();
+    // Its next offset is raised, and it has no folder.
+    world.lose_power_and_restart(1);
+    world.settle();
+    let file = read_file(&world.disk, "state.0");
+    let hit = entries_with(&file, b"hit");
+    world
+        .disk
+        .corrupt("state.0", hit[0].start as u64 + 30, b"#");
+    world.kill_and_restart();
+    assert_eq!(names(&world), ["empty"]);
+    let topic = world.broker.topic("empty").unwrap();
+    assert_eq!(topic.subscriptions().len(), 1);
+}
+
+#[test]
 fn a_journal_that_is_gone_is_not_taken_for_a_new_one() {
     type Wreck = fn(&SimDisk);
     let remove: Wreck = |disk| {
