@@ -64,8 +64,12 @@ impl Contents {
 
     /// Whether the file was taken into use: its header is the last that is written.
     pub(crate) fn has_header(&self) -> bool {
-        matches!(self.header, HeaderState::Whole | HeaderState::Torn)
+        has_header(self.header)
     }
+}
+
+fn has_header(header: HeaderState) -> bool {
+    matches!(header, HeaderState::Whole | HeaderState::Torn)
 }
 
 /// Reads a file of which the header or an entry can be read. `lost_power`: what was not synced may
@@ -98,7 +102,12 @@ fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: boo
     // Entries in the wrong place were written there by a disk; one that is there twice is the same.
     found.sort_by_key(|(_, entry)| entry.ordinal);
     found.dedup_by_key(|(_, entry)| entry.ordinal);
-    let synced = found.iter().map(|(_, entry)| entry.synced).max();
+    let synced = found.iter().map(|(position, entry)| match entry.mark() {
+        // The header is written once all up to this mark is synced.
+        Some(Mark::Complete { .. }) if has_header(header) => (position + entry.size()) as u64,
+        _ => entry.synced,
+    });
+    let synced = synced.max();
     let mut contents = Contents {
         id,
         entries: Vec::new(),
@@ -263,6 +272,28 @@ mod tests {
         let (mut file, starts) = file_of(&all, &[0, 0, 0, 0, 4]);
         file[starts[2] + 30] ^= 1;
         assert_eq!(read(&file, true).unwrap().into_entries(), kept);
+    }
+
+    #[test]
+    fn a_snapshot_in_use_was_synced_whole() {
+        let all = entries(5);
+        let (mut file, starts) = file_of(&all[..4], &[]);
+        let end = starts[3] + 624;
+        let mut place = Place { id: ID, ordinal: 5 };
+        let mut behind = Vec::new();
+        let mark = Mark::Complete {
+            generation: 2,
+            ordinal: 9,
+        };
+        place.encode_mark(mark, 0, &mut behind);
+        place.encode(&all[4], 0, &mut behind);
+        file[end..end + behind.len()].copy_from_slice(&behind);
+        file[starts[1] + 30] ^= 1;
+        let kept = [&all[..1], &all[2..]].concat();
+        assert_eq!(read(&file, true).unwrap().into_entries(), kept);
+        // Without its header it may not have been.
+        file[..HEADER_BYTES].fill(0);
+        assert_eq!(read(&file, true).unwrap().into_entries(), all[..1]);
     }
 
     #[test]
