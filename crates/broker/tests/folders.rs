@@ -176,6 +176,11 @@ fn check_kept(format: &str) {
         check_folder(&broker);
         assert!(broker.starts() >= 2 + start, "{report:?}");
         close(&log, &broker);
+        // An earlier state beside the current one would be taken for it, should that be lost.
+        for path in ["state.0", "state.1"] {
+            let bytes = fs::read(folder.path().join(path)).unwrap();
+            assert_ne!(&bytes[..8], b"CLOVERJ1", "{path}");
+        }
     }
 }
 

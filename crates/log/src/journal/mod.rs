@@ -64,6 +64,8 @@ struct State {
     snapshot_end: u64,
     /// Entries that damage has taken, which the file tells until the next snapshot.
     lost: u32,
+    /// The other file is of an earlier format: what it holds would pass for all there is.
+    is_upgraded: bool,
 }
 
 /// One of the two files.
@@ -248,6 +250,7 @@ impl Journal {
         let state = self.state.lock();
         state.failure.is_some()
             || state.lost > 0
+            || state.is_upgraded
             || state.current.position > (state.current.reserved / 2).max(2 * state.snapshot_end)
     }
 

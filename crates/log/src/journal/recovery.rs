@@ -223,6 +223,7 @@ impl FoundJournal {
             dirty_noted: true,
             snapshot_end: 0,
             lost: plan.lost,
+            is_upgraded: plan.is_upgraded,
         };
         let _ = queues.chores.push(Chore::JournalDirty);
         let journal = Journal {
@@ -277,7 +278,9 @@ impl FoundJournal {
                 plan.take(number, *contents, newest.bytes, other.ours(), previous);
             }
             Content::Old(_, entries, end) => {
-                // It stays until the next snapshot; but nobody can tell whether it is whole.
+                // It stays until the next snapshot, which comes at once; but nobody can tell
+                // whether it is whole.
+                plan.is_upgraded = true;
                 if newest.bytes[end..].iter().any(|byte| *byte != 0) {
                     plan.asides.push((path, newest.bytes));
                 }
@@ -300,6 +303,7 @@ struct Plan {
     current: Current,
     entries: Vec<Vec<u8>>,
     lost: u32,
+    is_upgraded: bool,
     damaged: bool,
     asides: Vec<(&'static str, Vec<u8>)>,
     report: Vec<String>,

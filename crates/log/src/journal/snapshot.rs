@@ -102,6 +102,7 @@ impl Journal {
         state.mirror = Mirror::Off;
         state.snapshot_end = snapshot_end;
         state.lost = 0;
+        state.is_upgraded = false;
         let superseded = state.other.append_mark(Mark::Superseded {
             generation: id.generation,
         });
