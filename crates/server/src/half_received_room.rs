@@ -404,6 +404,8 @@ impl Room {
             && bytes >= place.moved_bytes + MOVED_BYTES_MIN
         {
             (place.moved_us, place.moved_bytes) = (now_us, bytes);
+            // It had come already, but its core was busy.
+            place.is_given_up = false;
         }
     }
 

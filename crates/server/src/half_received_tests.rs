@@ -225,6 +225,25 @@ fn who_was_silent_longest_makes_room() {
 }
 
 #[test]
+fn who_turns_out_not_to_have_been_silent_stays() {
+    let memory = memory(8 << 20);
+    let mut peers: Vec<Peer> = (0..6).map(|_| Peer::new(&memory)).collect();
+    for peer in &mut peers {
+        peer.came(MIB, MIB / 2, 0);
+        assert!(peer.grows(MIB, MIB, 0));
+    }
+    let mut usual = [Peer::new(&memory), Peer::new(&memory)];
+    assert!(usual[0].grows(MIB, MIB, SECOND_US));
+    assert!(!usual[1].grows(MIB, MIB, SECOND_US));
+    let given_up: Vec<bool> = peers.iter().map(|it| it.hold.is_over(SECOND_US)).collect();
+    assert_eq!(given_up, [true, true, false, false, false, false]);
+    // Its core had been busy: what had come lies in the socket, and is read before it is closed.
+    peers[0].hold.settle(MIB, MIB - 1, MIB, false, SECOND_US);
+    assert!(!peers[0].hold.is_over(SECOND_US));
+    assert!(peers[1].hold.is_over(SECOND_US));
+}
+
+#[test]
 fn who_waits_is_excused_and_whose_peer_is_silent_is_not() {
     let memory = memory(8 << 20);
     let mut peers: Vec<Peer> = (0..7).map(|_| Peer::new(&memory)).collect();
