@@ -263,8 +263,7 @@ impl cloverleaf_session::Session for Session {
         self.now = now;
         let start = out.len();
         if !self.wants_input() {
-            // A client that is not listened to is not silent.
-            self.last_read_us = now.us;
+            self.is_not_read(now);
         }
         if self.waits_for_room && self.host.broker().room().poll_free(cx).is_ready() {
             self.waits_for_room = false;
@@ -314,6 +313,11 @@ impl cloverleaf_session::Session for Session {
     fn read(&mut self, bytes: usize, now: Now) {
         self.last_read_us = now.us;
         self.probe.read(bytes, now.us);
+    }
+
+    fn is_not_read(&mut self, now: Now) {
+        // A client that is not listened to is not silent.
+        self.last_read_us = now.us;
     }
 
     fn read_ended_inside_frame(&mut self, now: Now) {

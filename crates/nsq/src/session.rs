@@ -237,8 +237,7 @@ impl cloverleaf_session::Session for Session {
     fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Output) {
         let out = &mut out.bytes;
         if !self.wants_input() {
-            // A client that is not listened to is not silent.
-            self.last_command_us = now.us;
+            self.is_not_read(now);
         }
         if self.waits_for_room && self.broker.room().poll_free(cx).is_ready() {
             self.waits_for_room = false;
@@ -283,6 +282,11 @@ impl cloverleaf_session::Session for Session {
 
     fn read(&mut self, bytes: usize, now: Now) {
         self.probe.read(bytes, now.us);
+    }
+
+    fn is_not_read(&mut self, now: Now) {
+        // A client that is not listened to is not silent.
+        self.last_command_us = now.us;
     }
 
     fn read_ended_inside_frame(&mut self, now: Now) {

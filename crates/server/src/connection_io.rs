@@ -169,6 +169,9 @@ impl Io {
             scratch.input = vec![0; FRONT_BYTES + READ_BYTES];
         }
         let Poll::Ready(bytes_max) = self.admit(carried, scratch, cx, now) else {
+            if self.hold.is_waiting() {
+                session.is_not_read(now);
+            }
             return Ok(Progress::None);
         };
         if self.layers.is_none() && carried >= FRONT_BYTES {

@@ -164,6 +164,12 @@ impl Hold {
         })
     }
 
+    /// Whether it waits for room.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.ticket
+            .is_some_and(|ticket| self.of.room.lock().is_waiting(ticket))
+    }
+
     /// It is not read from for a while, and the peer is not to blame.
     #[inline]
     pub(crate) fn pause(&mut self, now_us: u64) {

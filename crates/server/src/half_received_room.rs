@@ -276,6 +276,10 @@ impl Room {
         }
     }
 
+    pub(crate) fn is_waiting(&self, ticket: u64) -> bool {
+        self.lots.iter().any(|lot| lot.waiting.contains(&ticket))
+    }
+
     /// Whether it does not overtake anybody. Who waits for others of its address holds up nobody
     /// else.
     fn is_next(&self, ticket: u64, share: Share) -> bool {

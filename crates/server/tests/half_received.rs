@@ -190,6 +190,50 @@ fn who_does_not_go_on_is_closed_and_a_large_request_comes_through() {
     eventually("all is given back", || metric(&broker, "bytes") == 0);
 }
 
+#[test]
+fn who_waits_for_room_is_not_taken_for_silent() {
+    let (broker, mut time) = broker();
+    let nsq = broker.server.addresses().nsq_tcp.unwrap();
+    let piece = vec![b'x'; MIB];
+    let mut ahead = connect(nsq);
+    ahead.write_all(&nsq_head()).unwrap();
+    for _ in 0..8 {
+        ahead.write_all(&piece).unwrap();
+    }
+    eventually("it goes beyond the bound", || {
+        metric(&broker, "bytes") > BOUND
+    });
+    let mut waiting = connect(nsq);
+    let identify = br#"{"heartbeat_interval":1000}"#;
+    let identify = [
+        b"  V2IDENTIFY\n",
+        &(identify.len() as u32).to_be_bytes()[..],
+        identify,
+    ];
+    waiting.write_all(&identify.concat()).unwrap();
+    waiting.write_all(&nsq_head()[4..]).unwrap();
+    waiting.write_all(&piece).unwrap();
+    eventually("one waits", || metric(&broker, "waiting") == 1);
+    // The one goes on all the time, for longer than two heartbeats of the other.
+    for _ in 0..6 {
+        time.pass(SILENCE_MAX * 9 / 10);
+        ahead.write_all(&piece[..64 << 10]).unwrap();
+        time.settle();
+        expect_read(&ahead);
+    }
+    assert_eq!(metric(&broker, "waiting"), 1);
+    drop(ahead);
+    for _ in 1..WHOLE / MIB {
+        waiting.write_all(&piece).unwrap();
+    }
+    let mut told = Vec::new();
+    while !told.ends_with(b"OK") || told.len() < 20 {
+        let mut byte = [0];
+        assert_eq!(waiting.read(&mut byte).unwrap(), 1, "{told:?}");
+        told.push(byte[0]);
+    }
+}
+
 /// Bytes of a usual request that does not fit into what a connection has for itself.
 const USUAL: usize = 60_000;
 

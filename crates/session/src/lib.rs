@@ -87,6 +87,9 @@ pub trait Session {
     /// The driver has read so many bytes from the socket.
     fn read(&mut self, bytes: usize, now: Now);
 
+    /// The peer is not read from at this time, for want of room: it is not silent.
+    fn is_not_read(&mut self, _now: Now) {}
+
     /// A read ended inside a command, of which more bytes are missing. The session itself may have
     /// seen none of it yet: a TLS record is shown when it is whole.
     fn read_ended_inside_frame(&mut self, now: Now);
