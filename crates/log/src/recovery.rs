@@ -194,12 +194,17 @@ fn recover_partition(
             remove_segment(&*shared.disk, &dir, *base)?;
             continue;
         }
+        let is_last = next_base.is_none();
+        // What was behind the last entry of its index is known after an orderly end only.
+        let after_kill = is_last && same_boot && !recovery.clean;
         if !has_log {
-            state.losses.extend(missing(shared, &dir, *base));
+            end_in_doubt = after_kill;
+            state
+                .losses
+                .extend(missing(shared, &dir, *base, end_in_doubt));
             orphans.push(*base);
             continue;
         }
-        let is_last = next_base.is_none();
         let found = recover_segment(shared, &dir, *base, next_base, same_boot)?;
         for (offset, bytes) in &found.gaps {
             recovery.report.push(format!(
@@ -214,7 +219,7 @@ fn recover_partition(
         }
         truncated += found.truncated_bytes;
         // A kill leaves the newest file with room behind its last message.
-        if is_last && same_boot && !recovery.clean {
+        if after_kill {
             end_in_doubt = found.truncated_bytes > 0 || found.is_full;
         }
         if end_in_doubt && found.truncated_bytes == 0 && found.loss.is_none() {
@@ -289,7 +294,10 @@ fn begin_behind(
     let path = segment.log_path();
     let fail = |error| IoFailure::new("create", &path, &error);
     let file = shared.disk.open(&path, OpenMode::OpenOrCreate);
-    segment.set_file(shared, file.map_err(fail)?);
+    let file = file.map_err(fail)?;
+    // With the room that a kill leaves, else the next start doubts the end.
+    file.set_len(BATCH_HEADER_BYTES as u64).map_err(fail)?;
+    segment.set_file(shared, file);
     shared.disk.sync_dir(dir).map_err(fail)?;
     if let Some(before) = state.writer.active.take() {
         before.set_stage(Stage::Full);
@@ -330,16 +338,20 @@ fn find_segments(disk: &dyn Disk, dir: &str) -> Result<BTreeMap<Offset, bool>, I
     Ok(bases)
 }
 
-/// What a segment held of which only the index is there.
-fn missing(shared: &Shared, dir: &str, base: Offset) -> Option<Loss> {
+/// What a segment held of which only the index is there. One that has no entries says nothing,
+/// unless there was no orderly end: then messages may have been in it all the same.
+fn missing(shared: &Shared, dir: &str, base: Offset, end_in_doubt: bool) -> Option<Loss> {
     let index = read_index(shared, &format!("{dir}/{base:020}.index"), base);
-    let end = index.footer.or(index.entries.last().copied())?;
+    let end = index.footer.or(index.entries.last().copied());
+    if end.is_none() && !end_in_doubt {
+        return None;
+    }
     Some(Loss {
         file: format!("{dir}/{base:020}.log"),
         position: 0,
-        bytes: end.position,
+        bytes: end.map_or(0, |end| end.position),
         reason: IS_GONE.to_owned(),
-        offsets: Some(base..end.offset),
+        offsets: end.map(|end| base..end.offset),
     })
 }
 

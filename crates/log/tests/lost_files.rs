@@ -131,6 +131,35 @@ fn a_newest_file_that_was_cut_after_a_kill_leaves_the_end_in_doubt() {
 }
 
 #[test]
+fn a_newest_file_that_is_gone_after_a_kill_leaves_the_end_in_doubt() {
+    let sim = SimDisk::new();
+    let (log, _) = open(&sim);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch_of(&["a", "b"]));
+    partition.seal_active();
+    log.step();
+    put(&partition, batch_of(&["c"]));
+    log.close();
+    drop((partition, log));
+    // Its index knows the first message, and not the second.
+    let (log, _) = open(&sim);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    put(&partition, batch_of(&["d"]));
+    drop((partition, log));
+    sim.kill();
+    sim.mount().remove_file(&path_of(2, "log")).unwrap();
+    for in_doubt in [true, false] {
+        let (log, recovery) = open(&sim);
+        assert_eq!(recovery.partitions[0].end_in_doubt, in_doubt);
+        let partition = log.partition(topic(1), 0, SMALL).unwrap();
+        assert_eq!(log.metrics().corrupt_regions, u64::from(in_doubt));
+        assert_eq!(offsets(&read_all(&partition)), [0, 1]);
+        drop((partition, log));
+        sim.kill();
+    }
+}
+
+#[test]
 fn a_newest_file_that_never_held_a_message_is_not_in_doubt() {
     let sim = SimDisk::new();
     let (log, _) = open(&sim);
