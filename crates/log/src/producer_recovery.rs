@@ -2,6 +2,7 @@
 //! of the batches behind it. Nothing that the snapshot covers is read, and no segment that never
 //! held an idempotent batch.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
@@ -10,27 +11,29 @@ use crate::error::IoFailure;
 use crate::index::{boundary_after, position_before};
 use crate::partition::RecoveredState;
 use crate::producer_snapshot::ProducerSnapshot;
-use crate::producers::{Claim, Producers};
+use crate::producers::Claim;
 use crate::segment::Segment;
 use crate::shared::Shared;
 
 /// Bytes read at once: small batches are walked within it, larger ones are jumped over.
 const WINDOW_BYTES: u64 = 64 << 10;
 
-/// Fills the table of a partition whose segments were found, and end at `log_end`.
+/// Fills the table of a partition whose segments were found; `gaps` are offsets of which no batch
+/// was found in them.
 pub(crate) fn recover_producers(
     shared: &Shared,
     state: &mut RecoveredState,
-    log_end: Offset,
+    gaps: &[Range<Offset>],
     snapshot: Option<ProducerSnapshot>,
 ) -> Result<(), IoFailure> {
     let now_ms = shared.options.clock.now_ms();
     let snapshot = snapshot.unwrap_or_default();
+    let is_there = |base: Offset| !gaps.iter().any(|gap| gap.contains(&base));
     state.producers.evicted_ms = snapshot.evicted_ms;
     for mut producer in snapshot.producers {
         // Everything was synced before it was written down here. What is not there all the same
         // was lost to a broken disk, and must be taken when it comes again.
-        producer.batches.retain(|batch| batch.end() <= log_end);
+        producer.batches.retain(|batch| is_there(batch.base));
         if !producer.batches.is_empty() {
             let batches = producer.batches.into();
             state
@@ -42,13 +45,12 @@ pub(crate) fn recover_producers(
     state.raise_to = state.raise_to.max(snapshot.covered);
     for segment in &state.segments {
         if segment.has_producers() && segment.end() > snapshot.covered {
-            let walked = walk(
-                shared,
-                segment,
-                snapshot.covered,
-                &mut state.producers,
-                now_ms,
-            )?;
+            let walked = walk(shared, segment, snapshot.covered, |claim, base| {
+                // Headers are looked at, and no checksums.
+                if is_there(base) {
+                    state.producers.recover(claim, base, now_ms);
+                }
+            })?;
             state.unsnapped_bytes += walked;
         }
     }
@@ -60,8 +62,7 @@ fn walk(
     shared: &Shared,
     segment: &Arc<Segment>,
     from: Offset,
-    producers: &mut Producers,
-    now_ms: i64,
+    mut note: impl FnMut(&Claim, Offset),
 ) -> Result<u64, IoFailure> {
     segment.load_index(shared);
     let begin = segment.with_index(|entries| position_before(entries, from));
@@ -75,7 +76,7 @@ fn walk(
         let count = read.map_err(|error| IoFailure::new("read", &segment.log_path(), &error))?;
         let walked = walk_window(&window[..count], segment, |claim, base| {
             if base >= from {
-                producers.recover(claim, base, now_ms);
+                note(claim, base);
             }
         });
         position += walked;

@@ -7,6 +7,7 @@
 //! the messages that are lost, and their offsets are not given away again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use uuid::Uuid;
@@ -185,7 +186,7 @@ fn recover_partition(
     let mut truncated = 0;
     let mut end_in_doubt = false;
     let mut sealed_end = 0;
-    let mut orphans = Vec::new();
+    let (mut orphans, mut gaps) = (Vec::new(), Vec::new());
     let mut nexts = bases.keys().skip(1);
     for (base, has_log) in &bases {
         let next_base = nexts.next().copied();
@@ -206,10 +207,12 @@ fn recover_partition(
             continue;
         }
         let found = recover_segment(shared, &dir, *base, next_base, same_boot)?;
-        for (offset, bytes) in &found.gaps {
+        for (lost, bytes) in found.gaps {
             recovery.report.push(format!(
-                "{dir}/{base:020}.log: corrupt region of {bytes} bytes left out at offset {offset}"
+                "{dir}/{base:020}.log: corrupt region of {bytes} bytes left out at offset {}",
+                lost.start
             ));
+            gaps.push(lost);
         }
         if found.truncated_bytes > 0 {
             recovery.report.push(format!(
@@ -274,7 +277,8 @@ fn recover_partition(
         remove_segment(&*shared.disk, &dir, base)?;
     }
     let snapshot = read_snapshot(&*shared.disk, &dir, shared.options.clock.now_ms());
-    recover_producers(shared, &mut state, found_end, snapshot)?;
+    gaps.push(found_end..Offset::MAX);
+    recover_producers(shared, &mut state, &gaps, snapshot)?;
     Ok((state, truncated, end_in_doubt))
 }
 
@@ -387,8 +391,9 @@ struct RecoveredSegment {
     state: SegmentState,
     file_len: u64,
     truncated_bytes: u64,
-    /// Corrupt regions between batches: the offset expected there, and their length in bytes.
-    gaps: Vec<(Offset, u64)>,
+    /// Corrupt regions between batches: the offsets that may have been there, and their length in
+    /// bytes.
+    gaps: Vec<(Range<Offset>, u64)>,
     /// What its index says it has, and it has not.
     loss: Option<Loss>,
     /// Its file has no room behind its last message, and its index does not know that one.
@@ -470,7 +475,7 @@ fn recover_segment(
             bytes,
             "corrupt region in the log left out"
         );
-        gaps.push((found.end, bytes));
+        gaps.push((found.end..offset, bytes));
         let next = IndexEntry {
             offset,
             position,

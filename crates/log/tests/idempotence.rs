@@ -197,3 +197,30 @@ fn what_a_broken_disk_has_lost_is_no_duplicate() {
     assert!(!again.is_duplicate);
     assert_eq!(offsets(&read_all(&partition)), [0, 1, 2, 5, 6]);
 }
+
+/// Its header is whole, and its records are not.
+#[test]
+fn what_lies_in_a_corrupt_region_is_no_duplicate() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log
+        .partition(topic(1), 0, PartitionOptions::default())
+        .unwrap();
+    for sequence in 0..3 {
+        put(&partition, batch(sequence, 1));
+    }
+    let len = partition.size_bytes() / 3;
+    drop((log, partition));
+    disk.kill();
+    let path = format!("topics/{}/0/{:020}.log", topic(1), 0);
+    disk.corrupt(&path, 2 * len - 3, b"#");
+    let (log, _) = open(&disk);
+    let partition = log
+        .partition(topic(1), 0, PartitionOptions::default())
+        .unwrap();
+    for (sequence, is_duplicate) in [(0, true), (1, false), (2, true)] {
+        let again = partition.append(batch(sequence, 1), Durability::Kernel);
+        assert_eq!(again.unwrap().is_duplicate, is_duplicate, "{sequence}");
+    }
+    assert_eq!(offsets(&read_all(&partition)), [0, 2, 3]);
+}
