@@ -1,9 +1,10 @@
 //! The sparse index of a segment, and what it promises.
 //!
-//! One entry per 32 KiB of log, in memory and in the file `<base offset>.index`. An entry is
-//! written to the file only after the log before its position was synced: on disk it is a promise,
-//! and recovery starts to look for the end of the log at the last entry. A footer seals the
-//! segment: it says where the log ends, so that a sealed segment is opened by reading 32 bytes.
+//! One entry per 32 KiB of log, in memory and in the file `<base offset>.index`, which comes empty
+//! with the segment's first batch. An entry is written to the file only after the log before its
+//! position was synced: on disk it is a promise, and recovery starts to look for the end of the log
+//! at the last entry. A footer seals the segment: it says where the log ends, so that a sealed
+//! segment is opened by reading 32 bytes.
 //!
 //! Every entry, little-endian, 32 bytes:
 //!

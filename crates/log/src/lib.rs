@@ -58,6 +58,7 @@ mod residents;
 mod retention;
 mod scan;
 mod segment;
+mod segment_files;
 mod shared;
 mod space;
 mod stored;

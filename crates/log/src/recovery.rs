@@ -6,14 +6,13 @@
 //! off with one line in the log. A file that is gone, or shorter than its index says, is told with
 //! the messages that are lost, and their offsets are not given away again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use uuid::Uuid;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
-use crate::compaction_files::CLEAN_SUFFIX;
 use crate::damage::{Damage, ENDS_EARLY, IS_GONE, Loss};
 use crate::disk::{Disk, DiskFile, OpenMode, read_full};
 use crate::error::IoFailure;
@@ -21,11 +20,11 @@ use crate::housekeeping::Chore;
 use crate::index::{INDEX_ENTRY_BYTES, IndexEntry, IndexItem, decode_index_item};
 use crate::metrics::count;
 use crate::partition::{PartitionLog, RecoveredState, partition_dir, topic_dir};
-use crate::prepared::PREPARED_NAME;
 use crate::producer_recovery::recover_producers;
 use crate::producer_snapshot::read_snapshot;
 use crate::scan::{Behind, OFFSETS_AHEAD_MAX, find_batch, scan};
-use crate::segment::{Segment, SegmentState, Stage, read_index};
+use crate::segment::{Segment, SegmentState, Stage, create_index, read_index};
+use crate::segment_files::{find_segments, remove_segment};
 use crate::shared::Shared;
 use crate::topic_files::{self, RecoveredTopic, TOPIC_NAME};
 use crate::writer::Writer;
@@ -186,6 +185,8 @@ fn recover_partition(
     let mut truncated = 0;
     let mut end_in_doubt = false;
     let mut sealed_end = 0;
+    // Above all that is known to be lost, though it may be that nothing was.
+    let mut lost_end = 0;
     let (mut orphans, mut gaps) = (Vec::new(), Vec::new());
     let mut nexts = bases.keys().skip(1);
     for (base, has_log) in &bases {
@@ -200,9 +201,12 @@ fn recover_partition(
         let after_kill = is_last && same_boot && !recovery.clean;
         if !has_log {
             end_in_doubt = after_kill;
-            state
-                .losses
-                .extend(missing(shared, &dir, *base, end_in_doubt));
+            let loss = missing(shared, &dir, *base, end_in_doubt);
+            state.losses.extend(loss);
+            if same_boot || recovery.clean {
+                // Its name says that the offsets before it were given away.
+                lost_end = *base;
+            }
             orphans.push(*base);
             continue;
         }
@@ -265,14 +269,16 @@ fn recover_partition(
     }
     let found_end = state.next_offset;
     let ends = state.losses.iter().flat_map(|loss| &loss.offsets);
-    if let Some(end) = ends.map(|offsets| offsets.end).max()
-        && let Err(failure) = begin_behind(shared, &mut state, &dir, end)
-    {
+    lost_end = ends.fold(lost_end, |end, offsets| end.max(offsets.end));
+    if let Err(failure) = begin_behind(shared, &mut state, &dir, lost_end) {
         // The index that says so stays for the next start.
         tracing::warn!(%failure, "no segment can be begun behind messages that are lost");
-        state.raise_to = end;
+        state.raise_to = lost_end;
         orphans.clear();
     }
+    // Its index may be that of the segment that was begun.
+    let begun = state.writer.active.as_ref().map(|segment| segment.base);
+    orphans.retain(|base| Some(*base) != begun);
     for base in orphans {
         remove_segment(&*shared.disk, &dir, base)?;
     }
@@ -302,6 +308,7 @@ fn begin_behind(
     // With the room that a kill leaves, else the next start doubts the end.
     file.set_len(BATCH_HEADER_BYTES as u64).map_err(fail)?;
     segment.set_file(shared, file);
+    create_index(shared, &segment.index_path());
     shared.disk.sync_dir(dir).map_err(fail)?;
     if let Some(before) = state.writer.active.take() {
         before.set_stage(Stage::Full);
@@ -314,32 +321,6 @@ fn begin_behind(
     state.segments.push(segment);
     state.next_offset = lost_end;
     Ok(())
-}
-
-/// Base offsets of the segments of a partition, and whether they have more than an index; removes
-/// what compaction had not finished, and what was prepared for later.
-fn find_segments(disk: &dyn Disk, dir: &str) -> Result<BTreeMap<Offset, bool>, IoFailure> {
-    let list = disk
-        .list(dir)
-        .map_err(|error| IoFailure::new("list", dir, &error))?;
-    let with_ending = |ending: &'static str, has_log: bool| {
-        let stems = list
-            .iter()
-            .filter_map(|entry| entry.name.strip_suffix(ending));
-        stems
-            .filter(|stem| stem.len() == 20)
-            .filter_map(move |stem| Some((stem.parse().ok()?, has_log)))
-            .collect::<Vec<_>>()
-    };
-    for entry in list
-        .iter()
-        .filter(|entry| entry.name.ends_with(CLEAN_SUFFIX) || entry.name == PREPARED_NAME)
-    {
-        remove(disk, &format!("{dir}/{}", entry.name))?;
-    }
-    let mut bases: BTreeMap<_, _> = with_ending(".index", false).into_iter().collect();
-    bases.extend(with_ending(".log", true));
-    Ok(bases)
 }
 
 /// What a segment held of which only the index is there. One that has no entries says nothing,
@@ -368,22 +349,6 @@ fn cut_short(path: &str, position: u64, from: Offset, said: IndexEntry) -> Loss 
         bytes: said.position - position,
         reason: ENDS_EARLY.to_owned(),
         offsets: Some(from..said.offset),
-    }
-}
-
-/// Removes what is left of a segment. The index first: one without a log says that messages are
-/// lost.
-fn remove_segment(disk: &dyn Disk, dir: &str, base: Offset) -> Result<(), IoFailure> {
-    remove(disk, &format!("{dir}/{base:020}.index"))?;
-    remove(disk, &format!("{dir}/{base:020}.log"))
-}
-
-fn remove(disk: &dyn Disk, path: &str) -> Result<(), IoFailure> {
-    match disk.remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(IoFailure::new("remove", path, &error))
-        }
-        _ => Ok(()),
     }
 }
 
@@ -514,11 +479,16 @@ fn recover_segment(
         synced = found.position;
     }
     let has_room = file_len >= found.position + BATCH_HEADER_BYTES as u64;
-    let is_full = !has_room && said.is_none_or(|said| said.position != found.position);
-    if !has_room && next_base.is_none() {
-        // Said once: the next kill finds the room that every kill leaves.
-        let room = found.position + BATCH_HEADER_BYTES as u64;
-        file.set_len(room).map_err(fail("extend"))?;
+    let mut is_full = !has_room && said.is_none_or(|said| said.position != found.position);
+    if next_base.is_none() {
+        if !has_room {
+            // Said once: the next kill finds the room that every kill leaves.
+            let room = found.position + BATCH_HEADER_BYTES as u64;
+            file.set_len(room).map_err(fail("extend"))?;
+        }
+        let is_begun = !create_index(shared, &index_path);
+        // The index comes with the room: a kill came first.
+        is_full &= is_begun || file_len > 0;
     }
     let said = said.filter(|said| said.position > found.position && said.offset > found.end);
     let loss = said.map(|said| cut_short(&path, found.position, found.end, said));

@@ -12,7 +12,7 @@ use crate::batch::Offset;
 use crate::error::{IoFailure, LogError};
 use crate::metrics::count;
 use crate::partition::PartitionLog;
-use crate::segment::Segment;
+use crate::segment::{Segment, create_index};
 
 impl PartitionLog {
     /// Readers no longer see records before `offset` (at most those that they can see now);
@@ -160,7 +160,11 @@ impl PartitionLog {
             // With room: a file without any looks as if it had lost what was in it. A full disk
             // has none, and does without.
             match writer.begin(self, next) {
-                Ok(segment) => drop(writer.reserve(self, &segment, 1)),
+                Ok(segment) => {
+                    if writer.reserve(self, &segment, 1).is_ok() {
+                        create_index(&self.shared, &segment.index_path());
+                    }
+                }
                 Err(failure) => begun = Some(failure),
             }
         }

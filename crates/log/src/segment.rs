@@ -4,7 +4,7 @@
 //! content while it is written (room is reserved ahead and reads as zeros), so its length says
 //! nothing: the end is found by checksum, or stands in the footer of the index.
 
-use std::io::IoSlice;
+use std::io::{ErrorKind, IoSlice};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -513,6 +513,20 @@ pub(crate) enum Close {
     Promise,
     /// The footer: the segment is sealed.
     Footer,
+}
+
+/// Creates an empty index file, unless there is one; says whether there was none. It tells of its
+/// segment where the file with the messages is lost, and is needed for nothing else yet: so a
+/// failure here fails nothing.
+pub(crate) fn create_index(shared: &Shared, path: &str) -> bool {
+    match shared.disk.open(path, OpenMode::CreateNew) {
+        Ok(_) => true,
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => false,
+        Err(error) => {
+            tracing::warn!(file = %path, %error, "no index yet; it comes with its first entry");
+            false
+        }
+    }
 }
 
 /// Reads an index file; a missing or unreadable one is an empty one.

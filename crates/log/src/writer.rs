@@ -10,7 +10,7 @@ use crate::error::{AppendError, IoFailure};
 use crate::housekeeping::{Chore, UNSYNCED_BYTES_MAX};
 use crate::metrics::count;
 use crate::partition::{PartitionLog, topic_dir};
-use crate::segment::{Segment, SegmentState, Stage};
+use crate::segment::{Segment, SegmentState, Stage, create_index};
 use crate::topic_files::topic_file;
 
 /// First step of reserving room in a segment, in bytes: small topics stay small.
@@ -91,6 +91,9 @@ impl Writer {
         }
         let batches = &batches[..taken];
         self.reserve(partition, &segment, end)?;
+        if self.position == 0 {
+            create_index(shared, &segment.index_path());
+        }
         let file = segment.file(shared)?;
         let fill = self.fill(end);
         let outcome = match batches {
@@ -184,7 +187,9 @@ impl Writer {
         }
     }
 
-    /// Creates the file of a new active segment, or takes the one that was prepared.
+    /// Creates the file of a new active segment, or takes the one that was prepared. Its index
+    /// comes once there is room, before the first batch: so neither an index alone nor a file that
+    /// has one and no room is what a kill leaves (`recovery.rs`).
     pub(crate) fn begin(
         &mut self,
         partition: &Arc<PartitionLog>,

@@ -24,10 +24,9 @@ fn files_appear_with_the_first_append() {
         .unwrap();
     assert!(appended.is_ready());
     assert_eq!((appended.base, appended.end), (0, 2));
-    assert_eq!(
-        mount.list(&format!("topics/{}/0", topic(1))).unwrap().len(),
-        1
-    );
+    // The segment and its index.
+    let files = mount.list(&format!("topics/{}/0", topic(1))).unwrap();
+    assert_eq!(files.len(), 2);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Files that are gone, or shorter than they were, and damage in the newest one.
 
 use crate::common::{batch_of, cut, offsets, open, put, read_all, topic};
-use cloverleaf_log::{PartitionOptions, SimDisk};
+use cloverleaf_log::{Durability, PartitionOptions, SimDisk};
 
 const SMALL: PartitionOptions = PartitionOptions {
     segment_bytes: 200_000,
@@ -156,6 +156,66 @@ fn a_newest_file_that_is_gone_after_a_kill_leaves_the_end_in_doubt() {
         assert_eq!(offsets(&read_all(&partition)), [0, 1]);
         drop((partition, log));
         sim.kill();
+    }
+}
+
+/// Its index has no entry yet, and tells by its name all the same.
+#[test]
+fn a_newest_file_that_is_gone_soon_after_it_was_begun_leaves_the_end_in_doubt() {
+    for (before, raised_to) in [(1, 0), (1, 1_000), (0, 0), (0, 1_000)] {
+        let sim = SimDisk::new();
+        let (log, _) = open(&sim);
+        let partition = log.partition(topic(1), 0, SMALL).unwrap();
+        for _ in 0..before {
+            put(&partition, batch_of(&["a"]));
+            partition.seal_active();
+            log.step();
+        }
+        partition.raise_next_offset(raised_to);
+        put(&partition, batch_of(&["b", "c"]));
+        let base = before.max(raised_to);
+        drop((partition, log));
+        sim.kill();
+        sim.mount().remove_file(&path_of(base, "log")).unwrap();
+        for in_doubt in [true, false] {
+            let (log, recovery) = open(&sim);
+            let found = &recovery.partitions[0];
+            assert_eq!(found.end_in_doubt, in_doubt, "{before} {raised_to}");
+            // The owner goes on far above the end; what lies before it is none of its business.
+            assert!(found.next_offset >= base, "{before} {raised_to}");
+            let partition = log.partition(topic(1), 0, SMALL).unwrap();
+            assert_eq!(log.metrics().corrupt_regions, u64::from(in_doubt));
+            let expected: Vec<u64> = (0..before).collect();
+            assert_eq!(offsets(&read_all(&partition)), expected);
+            drop((partition, log));
+            sim.kill();
+        }
+    }
+}
+
+#[test]
+fn a_kill_while_a_segment_is_begun_leaves_no_doubt() {
+    for (sealed, changes) in [false, true]
+        .into_iter()
+        .flat_map(|it| (0..20).map(move |n| (it, n)))
+    {
+        let sim = SimDisk::new();
+        let (log, _) = open(&sim);
+        let partition = log.partition(topic(1), 0, SMALL).unwrap();
+        if sealed {
+            put(&partition, batch_of(&["a"]));
+            partition.seal_active();
+            log.step();
+        }
+        sim.die_after(changes);
+        if let Ok(appended) = partition.append(batch_of(&["b"]), Durability::Kernel) {
+            let _ = appended.wait();
+        }
+        drop((partition, log));
+        sim.kill();
+        let (_, recovery) = open(&sim);
+        let doubt = recovery.partitions.iter().any(|found| found.end_in_doubt);
+        assert!(!doubt, "after {changes} changes");
     }
 }
 
