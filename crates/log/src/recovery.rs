@@ -171,7 +171,7 @@ fn recover_partition(
     same_boot: bool,
 ) -> Result<(RecoveredState, u64, bool), IoFailure> {
     let dir = partition_dir(topic, number);
-    let bases = find_segments(&*shared.disk, &dir)?;
+    let bases = find_segments(shared, &dir, &mut recovery.report)?;
     if bases.is_empty() {
         // Not an error: a crash may have come before the first file.
         tracing::warn!(folder = %dir, "the folder of a partition has no messages");

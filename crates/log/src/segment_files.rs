@@ -2,18 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use crate::batch::Offset;
+use crate::batch::{BATCH_HEADER_BYTES, Offset};
 use crate::compaction_files::CLEAN_SUFFIX;
-use crate::disk::Disk;
+use crate::disk::{Disk, OpenMode, read_full};
 use crate::error::IoFailure;
 use crate::prepared::PREPARED_NAME;
+use crate::scan::find_batch;
+use crate::shared::Shared;
 
 /// Base offsets of the segments of a partition, and whether they have more than an index; removes
 /// what compaction had not finished, and what was prepared for later.
 pub(crate) fn find_segments(
-    disk: &dyn Disk,
+    shared: &Shared,
     dir: &str,
+    report: &mut Vec<String>,
 ) -> Result<BTreeMap<Offset, bool>, IoFailure> {
+    let disk = &*shared.disk;
     let list = disk
         .list(dir)
         .map_err(|error| IoFailure::new("list", dir, &error))?;
@@ -29,11 +33,38 @@ pub(crate) fn find_segments(
     let mut bases: BTreeMap<_, _> = with_ending(".index", false).into_iter().collect();
     bases.extend(with_ending(".log", true));
     for entry in &list {
-        if entry.name == PREPARED_NAME || entry.name.ends_with(CLEAN_SUFFIX) {
-            remove(disk, &format!("{dir}/{}", entry.name))?;
+        let path = format!("{dir}/{}", entry.name);
+        let is_prepared = entry.name == PREPARED_NAME;
+        if is_prepared && let Some(log) = exchanged_with(shared, dir, &path, &bases) {
+            let renamed = disk.rename(&path, &log);
+            renamed.map_err(|error| IoFailure::new("rename", &path, &error))?;
+            let line = format!("{log} was exchanged with {path}: it is put back");
+            tracing::error!("{line}");
+            report.push(line);
+        } else if is_prepared || entry.name.ends_with(CLEAN_SUFFIX) {
+            remove(disk, &path)?;
         }
     }
     Ok(bases)
+}
+
+/// The file of the segment whose messages lie in a prepared file, which holds zeros else, while its
+/// own begins with zeros.
+fn exchanged_with(
+    shared: &Shared,
+    dir: &str,
+    prepared: &str,
+    bases: &BTreeMap<Offset, bool>,
+) -> Option<String> {
+    let open = |path: &str| shared.disk.open(path, OpenMode::Existing).ok();
+    let bytes_max = shared.options.batch_bytes_max;
+    let found = find_batch(&*open(prepared)?, 0..1, 0..Offset::MAX, bytes_max);
+    let (_, first) = found.ok()??;
+    let (base, _) = bases.range(..=first).next_back()?;
+    let log = format!("{dir}/{base:020}.log");
+    let mut header = [0; BATCH_HEADER_BYTES];
+    read_full(&*open(&log)?, &mut header, 0).ok()?;
+    (header == [0; BATCH_HEADER_BYTES]).then_some(log)
 }
 
 /// Removes what is left of a segment. The index first: one without a log says that messages are

@@ -322,3 +322,44 @@ fn the_log_s_own_thread_prepares_on_a_real_disk() {
     let (log, _) = Log::open(disk.clone(), options).unwrap();
     check(&log.partition(topic(1), 0, OPTIONS).unwrap(), next);
 }
+
+#[test]
+fn a_file_that_was_exchanged_with_the_prepared_one_is_put_back() {
+    // The active one, and one that is sealed.
+    for back in [1, 2] {
+        let disk = SimDisk::new();
+        let (log, _) = open(&disk);
+        let partition = log.partition(topic(1), 0, OPTIONS).unwrap();
+        let mut next = roll(&log, &partition, 0);
+        next = roll(&log, &partition, next);
+        next = fill(&log, &partition, next, SEGMENT_BYTES / 2 + 1);
+        let segments = partition.segments();
+        let base = segments[segments.len() - back].base;
+        drop((partition, log));
+        disk.kill();
+        let log_path = format!("{DIR}/{base:020}.log");
+        let prepared_path = format!("{DIR}/next.prepared");
+        let mount = disk.mount();
+        for (from, to) in [
+            (log_path.as_str(), "aside"),
+            (&prepared_path, &log_path),
+            ("aside", &prepared_path),
+        ] {
+            mount.rename(from, to).unwrap();
+        }
+        for start in 0..2 {
+            let (log, recovery) = open(&disk);
+            let told = |line: &String| line.contains(&log_path) && line.contains(&prepared_path);
+            assert_eq!(recovery.report.iter().any(told), start == 0);
+            assert_eq!(prepared(&disk), None);
+            let partition = log.partition(topic(1), 0, OPTIONS).unwrap();
+            check(&partition, next);
+            append(&log, &partition, next, Durability::Kernel);
+            next += 1;
+            assert_eq!(partition.next_offset(), next);
+            check(&partition, next);
+            drop((partition, log));
+            disk.kill();
+        }
+    }
+}

@@ -23,9 +23,6 @@ impl Random {
     }
 }
 
-/// The file of a segment that is still to begin.
-const PREPARED: &str = "next.prepared";
-
 /// A file of the data folder.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Victim {
@@ -163,14 +160,8 @@ pub(super) fn damage(data: &Path, random: &mut Random, wants_state: bool) -> Res
             (format!("zeros from {at} to {end}"), at..end)
         }
         4 => {
-            // With a file of the same partition: of another topic's, nothing in it says so. And not
-            // with one that never held anything, and looks like a segment that never did.
-            let same = |it: &&Victim| {
-                (&it.tag, it.partition) == (&victim.tag, victim.partition)
-                    && [&it.name, &victim.name]
-                        .iter()
-                        .all(|name| *name != PREPARED)
-            };
+            // With a file of the same partition: of another topic's, nothing in it says so.
+            let same = |it: &&Victim| (&it.tag, it.partition) == (&victim.tag, victim.partition);
             let others = all.iter().filter(same).filter(|it| *it != victim);
             let others: Vec<&Victim> = others.filter(|it| it.is_state() == wants_state).collect();
             match others.get(random.below(others.len())) {
