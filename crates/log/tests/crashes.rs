@@ -1,15 +1,18 @@
 //! The log against a plain model: any mixture of appends, commits, seals, drops, journal entries
-//! and snapshots, ended by `kill -9` or a power loss at any disk operation, again and again.
+//! and snapshots, ended by `kill -9` or a power loss at any disk operation, again and again, while
+//! somebody may cut or remove sealed segments between two runs.
 //!
 //! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-log --test crashes` runs more of it,
 //! `CLOVERLEAF_SEED=7` the one that a failure has named.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::common::{Random, batch_of, manual, read_all, text_at, topic};
+use crate::common::{Random, batch_of, cut, manual, read_all, text_at, topic};
 use cloverleaf_log::{
-    Appended, Durability, Log, LogOptions, Offset, PartitionLog, PartitionOptions, Pending, SimDisk,
+    Appended, Batch, Durability, INDEX_ENTRY_BYTES, IndexEntry, IndexItem, Log, LogOptions, Offset,
+    OpenMode, PartitionLog, PartitionOptions, Pending, SimDisk, decode_index_item,
 };
 
 const PARTITIONS: usize = 3;
@@ -32,6 +35,8 @@ struct PartitionModel {
     facts: BTreeMap<Offset, Fact>,
     /// Bodies of appends that failed: they may be there or not.
     doubtful: BTreeSet<String>,
+    /// What was cut off, by base offset: its end. It never comes back, nor do its offsets.
+    cut: BTreeMap<Offset, Offset>,
     /// Everything below was given away to something that counts.
     given: Offset,
     waiting: Vec<(Offset, Durability, Appended)>,
@@ -102,8 +107,9 @@ impl World {
         self.log.as_ref().unwrap()
     }
 
-    /// Opens what `end` has left, and checks the journal.
+    /// Opens what `end` has left, and checks the journal, and what is told of files that were cut.
     fn open(&mut self, end: End) -> bool {
+        let lost = self.lost_by_cuts();
         let Ok((log, recovery)) = Log::open(self.disk.mount(), self.options.clone()) else {
             return false;
         };
@@ -118,6 +124,10 @@ impl World {
                     .unwrap()
             })
             .collect();
+        let told = log.metrics().lost_messages;
+        // A power loss may bring back the index of a segment that was dropped.
+        let is_right = lost.start <= told && (told <= lost.end || end == End::PowerLoss);
+        assert!(is_right, "seed {}: {told} told of {lost:?}", self.seed);
         self.log = Some(log);
         self.journal
             .check_recovered(self.seed, recovery.journal, end);
@@ -302,6 +312,51 @@ impl World {
         }
     }
 
+    /// Cuts or removes sealed segments behind the log's back.
+    fn cut_sealed(&mut self) {
+        for number in 0..PARTITIONS {
+            for Sealed { base, bytes, .. } in sealed(&self.disk, number) {
+                if bytes.is_empty() || self.random.below(3) > 0 {
+                    continue;
+                }
+                let (path, mount) = (path_of(number, base, "log"), self.disk.mount());
+                let left = self.random.below(2) * self.random.below(bytes.len() as u64 + 1);
+                match left == 0 && self.random.below(2) == 0 {
+                    true => mount.remove_file(&path).unwrap(),
+                    false => cut(&self.disk, &path, left),
+                }
+                // No power loss takes back that it was sealed: then nobody could tell.
+                let index = mount.open(&path_of(number, base, "index"), OpenMode::Existing);
+                index.unwrap().sync_data().unwrap();
+                mount.sync_dir(&dir_of(number)).unwrap();
+                let model = &mut self.partitions[number];
+                for (range, batch) in batches(&bytes) {
+                    if range.end as u64 > left {
+                        let base = batch.base_offset();
+                        model.facts.remove(&base);
+                        model.cut.insert(base, batch.end_offset());
+                    }
+                }
+            }
+        }
+    }
+
+    /// How many messages the next start must tell of, and how many it may: the offsets between are
+    /// those of batches that are left, and of none.
+    fn lost_by_cuts(&self) -> Range<u64> {
+        let mut lost = 0..0;
+        for (number, model) in self.partitions.iter().enumerate() {
+            let mut all = sealed(&self.disk, number);
+            all.retain(|it| (it.bytes.len() as u64) < it.footer.position);
+            for Sealed { base, footer, .. } in all {
+                let cut = model.cut.range(base..footer.offset);
+                lost.start += cut.map(|(base, end)| end - base).sum::<u64>();
+                lost.end += footer.offset - base;
+            }
+        }
+        lost
+    }
+
     /// After recovery: what was promised is there, in order, and nothing else.
     fn check_partition(&mut self, number: usize, end: End) {
         let seed = self.seed;
@@ -335,7 +390,8 @@ impl World {
             found.insert(base, fact);
         }
         let next = self.logs[number].next_offset();
-        let mut promised_end = 0;
+        let mut promised_end = model.cut.values().copied().max().unwrap_or(0);
+        assert!(next >= promised_end, "seed {seed}: {next} was cut off");
         for (base, fact) in &model.facts {
             let promised = fact.synced || (end == End::Kill && fact.written);
             if promised && !fact.dropped {
@@ -392,6 +448,9 @@ impl World {
                 _ => End::PowerLoss,
             };
             self.crash(end);
+            if self.random.below(3) == 0 {
+                self.cut_sealed();
+            }
             // The recovery, too, may be interrupted.
             if self.random.below(4) == 0 {
                 let changes = self.random.below(12);
@@ -420,6 +479,68 @@ impl World {
         }
         true
     }
+}
+
+/// A segment of which the disk says that it is sealed.
+struct Sealed {
+    base: Offset,
+    footer: IndexEntry,
+    /// What its file holds.
+    bytes: Vec<u8>,
+}
+
+fn sealed(disk: &SimDisk, number: usize) -> Vec<Sealed> {
+    let mount = disk.mount();
+    let read = |path: &str| -> Option<Vec<u8>> {
+        let file = mount.open(path, OpenMode::Existing).ok()?;
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        file.read_at(&mut bytes, 0).unwrap();
+        Some(bytes)
+    };
+    let names = mount.list(&dir_of(number)).unwrap_or_default();
+    let sealed = |name: &str| -> Option<Sealed> {
+        let base = name.strip_suffix(".index")?.parse().ok()?;
+        let index = read(&path_of(number, base, "index"))?;
+        let last = index.last_chunk::<INDEX_ENTRY_BYTES>()?;
+        let (IndexItem::Footer(footer), _) = decode_index_item(base, last)? else {
+            return None;
+        };
+        let bytes = read(&path_of(number, base, "log")).unwrap_or_default();
+        Some(Sealed {
+            base,
+            footer,
+            bytes,
+        })
+    };
+    let names = names.iter().map(|entry| entry.name.as_str());
+    names.filter_map(sealed).collect()
+}
+
+/// The batches in a file that are whole. A power loss may have left something else between them.
+fn batches(file: &[u8]) -> Vec<(Range<usize>, Batch)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while let Some(rest) = file.get(at..) {
+        let bytes = Batch::peek_len(rest).ok().and_then(|len| rest.get(..len));
+        let batch = bytes.map(|bytes| Batch::parse_stored(bytes.to_vec().into()));
+        match batch {
+            Some(Ok(batch)) => {
+                let end = at + batch.bytes().len();
+                found.push((at..end, batch));
+                at = end;
+            }
+            _ => at += 1,
+        }
+    }
+    found
+}
+
+fn dir_of(number: usize) -> String {
+    format!("topics/{}/{number}", topic(number as u128 / 2))
+}
+
+fn path_of(number: usize, base: Offset, ending: &str) -> String {
+    format!("{}/{base:020}.{ending}", dir_of(number))
 }
 
 impl JournalModel {
