@@ -15,7 +15,7 @@ use crate::broker::{OpenError, PARTITIONS_MAX, Shared};
 use crate::entries::{Entry, TopicDefinition};
 use crate::kept::Identity;
 use crate::options::{Retention, TopicOptions};
-use crate::restore::{POWER_LOSS_GAP, Restored};
+use crate::restore::Restored;
 
 /// Kept under this and its id: an orphan that a power loss has left, and that is left alone.
 const LEFT_ALONE: &str = "$orphan/";
@@ -54,7 +54,7 @@ impl Restored {
                  subscriptions, progress, groups, exchanges and bindings is lost; what they \
                  deleted may be back; messages may come again"
             );
-            self.drop_deleted(recovery, &mut found);
+            self.drop_deleted(&mut found);
             self.drop_subscriptions(&mut found);
         }
         self.take_in_orphans(shared, recovery, &mut found)?;
@@ -71,8 +71,10 @@ impl Restored {
         found.push(Entry::TopicDeleted(id));
     }
 
-    /// Topics whose deletion is certain although no entry tells it any more.
-    fn drop_deleted(&mut self, recovery: &Recovery, found: &mut Vec<Entry>) {
+    /// Topics whose deletion is certain although no entry tells it any more. One without a folder
+    /// may be one that never had a message, whatever its next offset: a power loss and a commit
+    /// raise that, too.
+    fn drop_deleted(&mut self, found: &mut Vec<Entry>) {
         let mut by_name: HashMap<String, Uuid> = HashMap::new();
         let mut deleted = Vec::new();
         for (id, topic) in &self.topics {
@@ -86,15 +88,6 @@ impl Restored {
             by_name.insert(topic.name.clone(), newer);
             deleted.push(older);
         }
-        let folders: Vec<Uuid> = recovery.topics.iter().map(|found| found.topic).collect();
-        let had_messages = |id: &Uuid| {
-            let places = (*id, 0)..=(*id, u32::MAX);
-            let mut nexts = self.nexts.range(places);
-            // A power loss raises the next offset of a topic that never had any, too.
-            nexts.any(|(_, next)| next % POWER_LOSS_GAP > 0)
-        };
-        let is_gone = |id: &&Uuid| folders.binary_search(id).is_err() && had_messages(id);
-        deleted.extend(self.topics.keys().filter(is_gone));
         for id in deleted {
             let name = self.topics.get(&id).map(|topic| topic.name.clone());
             tracing::error!(topic = %id, name, "deleted: damage has taken the entry that told it");

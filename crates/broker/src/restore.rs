@@ -19,7 +19,7 @@ use crate::topic::Topic;
 ///
 /// Messages that were not synced may have been seen by consumers and are gone; their offsets are
 /// not used again. The log syncs what nobody waits for every second, so they were fewer than this.
-pub(crate) const POWER_LOSS_GAP: u64 = 1 << 24;
+const POWER_LOSS_GAP: u64 = 1 << 24;
 
 /// The state as the journal tells it.
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub(crate) struct Restored {
     moved: BTreeMap<u64, Moved>,
     committed: CommittedOffsets,
     starts: BTreeMap<(Uuid, u32), Offset>,
-    pub(crate) nexts: BTreeMap<(Uuid, u32), Offset>,
+    nexts: BTreeMap<(Uuid, u32), Offset>,
     pub(crate) kept: Kept,
     pub(crate) identity: Option<Identity>,
     last_subscription_id: u64,

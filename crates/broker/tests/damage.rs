@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::common::{Random, World, ack_all, consumer, receive, try_open};
-use cloverleaf_broker::TopicOptions;
+use cloverleaf_broker::{Committed, TopicOptions};
 use cloverleaf_log::{OpenMode, SimDisk};
 use uuid::Uuid;
 
@@ -179,11 +179,23 @@ fn a_lost_deletion_brings_no_topic_back_where_a_later_one_has_its_name() {
 #[test]
 fn a_topic_that_never_had_a_message_is_not_taken_for_a_deleted_one() {
     let mut world = World::new();
-    world.topic("empty");
-    world.subscription("empty", "s");
+    for name in ["committed", "empty"] {
+        world.subscription(name, "s");
+    }
     world.topic("hit");
+    // A client may commit what it likes, also where there is nothing.
+    let committed = Committed {
+        group: "g".to_owned(),
+        topic: world.topic("committed").id(),
+        partition: 0,
+        offset: 5,
+        leader_epoch: -1,
+        metadata: String::new(),
+        committed_ms: 0,
+    };
+    world.broker.commit_offsets(vec![committed]).unwrap();
     world.settle();
-    // Its next offset is raised, and it has no folder.
+    // Their next offsets are raised, and they have no folders.
     world.lose_power_and_restart(1);
     world.settle();
     let file = read_file(&world.disk, "state.0");
@@ -192,9 +204,11 @@ fn a_topic_that_never_had_a_message_is_not_taken_for_a_deleted_one() {
         .disk
         .corrupt("state.0", hit[0].start as u64 + 30, b"#");
     world.kill_and_restart();
-    assert_eq!(names(&world), ["empty"]);
-    let topic = world.broker.topic("empty").unwrap();
-    assert_eq!(topic.subscriptions().len(), 1);
+    assert_eq!(names(&world), ["committed", "empty"]);
+    for topic in world.broker.topics() {
+        assert_eq!(topic.subscriptions().len(), 1);
+    }
+    assert_eq!(world.broker.committed_offsets("g").len(), 1);
 }
 
 #[test]
