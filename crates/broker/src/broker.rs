@@ -349,6 +349,7 @@ impl Shared {
             id: Uuid::new_v4(),
             name: name.to_owned(),
             created_ms: self.clock.now_ms(),
+            made: (self.identity().starts, self.next_topic_number()),
             options,
             paused_at: None,
             revision: 0,

@@ -46,6 +46,10 @@ pub(crate) struct TopicDefinition {
     pub(crate) id: Uuid,
     pub(crate) name: String,
     pub(crate) created_ms: u64,
+    /// The broker's start in which it was made, and its number there: a later topic has a higher
+    /// one, whatever the clock said. Zeros: a version made it that did not count.
+    #[serde(default)]
+    pub(crate) made: (u64, u32),
     pub(crate) options: TopicOptions,
     /// Where each partition stood when the topic was paused.
     #[serde(default)]
@@ -476,6 +480,7 @@ mod tests {
             id: topic,
             name: "orders".to_owned(),
             created_ms: 5,
+            made: (2, 7),
             options: TopicOptions::default(),
             paused_at: Some(vec![3, 4]),
             revision: 2,

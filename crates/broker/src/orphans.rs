@@ -59,7 +59,9 @@ impl Restored {
         }
         self.take_in_orphans(shared, recovery, &mut found)?;
         if self.identity.is_none() && recovery.lost_entries > 0 {
-            let starts = starts_after_damage(0, recovery, shared.clock.now_ms());
+            let known = self.topics.values().map(|topic| topic.made.0).max();
+            let known = known.unwrap_or(0);
+            let starts = starts_after_damage(known, recovery, shared.clock.now_ms());
             let cluster = Uuid::new_v4();
             let _first = shared.identity.set(Identity { cluster, starts });
         }
@@ -198,12 +200,12 @@ impl Restored {
         said.options.partitions = said.options.partitions.max(partitions);
         let (id, name) = (said.id, said.name.clone());
         let rival = self.topics.values().find(|topic| topic.name == name);
-        match rival.map(|rival| (rival.id, rival.created_ms)) {
-            Some((_, created_ms)) if created_ms > said.created_ms => {
+        match rival.map(|rival| (rival.id, rival.made)) {
+            Some((_, made)) if made > said.made => {
                 tracing::error!(topic = %id, name, "deleted before a later one of its name");
                 return self.delete(id, found);
             }
-            Some((rival, created_ms)) if created_ms < said.created_ms => {
+            Some((rival, made)) if made < said.made => {
                 tracing::error!(topic = %rival, name, "deleted before a later one of its name");
                 self.delete(rival, found);
             }
@@ -225,6 +227,7 @@ impl Restored {
             id,
             name: recovered_name(id),
             created_ms: now_ms,
+            made: (0, 0),
             options: TopicOptions {
                 partitions: partitions.max(1),
                 // Nothing goes before somebody has looked at it.

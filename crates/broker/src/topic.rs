@@ -20,6 +20,7 @@ pub struct Topic {
     number: u32,
     name: String,
     created_ms: u64,
+    made: (u64, u32),
     ephemeral: bool,
     shared: Arc<Shared>,
     pub(crate) shape: RwLock<Arc<Shape>>,
@@ -68,6 +69,7 @@ impl Topic {
             number: shared.next_topic_number(),
             name: definition.name,
             created_ms: definition.created_ms,
+            made: definition.made,
             ephemeral: shape.options.ephemeral,
             shared: shared.clone(),
             shape: RwLock::new(shape.clone()),
@@ -430,11 +432,19 @@ impl Topic {
 
     pub(crate) fn definition(&self) -> TopicDefinition {
         TopicDefinition {
+            paused_at: self.paused_at.lock().clone(),
+            ..self.definition_unpaused()
+        }
+    }
+
+    fn definition_unpaused(&self) -> TopicDefinition {
+        TopicDefinition {
             id: self.id,
             name: self.name.clone(),
             created_ms: self.created_ms,
+            made: self.made,
             options: (*self.options()).clone(),
-            paused_at: self.paused_at.lock().clone(),
+            paused_at: None,
             revision: self.revision.load(Ordering::Relaxed),
         }
     }
@@ -442,15 +452,7 @@ impl Topic {
     /// What its folder says of it: the bytes of a definition's entry. Asked by a thread that
     /// appends: it waits for nobody who does.
     pub(crate) fn description(&self) -> Vec<u8> {
-        let definition = TopicDefinition {
-            id: self.id,
-            name: self.name.clone(),
-            created_ms: self.created_ms,
-            options: (*self.options()).clone(),
-            paused_at: None,
-            revision: self.revision.load(Ordering::Relaxed),
-        };
-        Entry::Topic(definition).encode()
+        Entry::Topic(self.definition_unpaused()).encode()
     }
 
     /// The definition that comes after this one. The caller holds `definitions`.

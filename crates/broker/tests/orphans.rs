@@ -1,0 +1,49 @@
+//! Folders of topics that the journal does not know: which of two topics of one name stays, and
+//! what an older version has left alone.
+
+use std::sync::Arc;
+
+use crate::common::World;
+use crate::damage::{entries_with, read_file, write_file};
+use cloverleaf_broker::ManualClock;
+
+/// Whatever the clock says: it stood wrong when the older one was made.
+#[test]
+fn of_two_topics_of_one_name_the_one_that_was_made_later_stays() {
+    let mut world = World::new();
+    let old = world.topic("t").id();
+    world.publish("t", &["old"]);
+    world.settle();
+    world.clock = Arc::new(ManualClock::new(1_600_000_000_000));
+    world.kill_and_restart();
+    world.broker.delete_topic("t").unwrap();
+    let new = world.topic("t").id();
+    let file = read_file(&world.disk, "state.0");
+    let mut hit = entries_with(&file, old.as_bytes());
+    hit.extend(entries_with(&file, old.to_string().as_bytes()));
+    for range in hit {
+        world.disk.corrupt("state.0", range.start as u64 + 26, b"#");
+    }
+    // Its files are still there, and say its name.
+    world.kill_and_restart();
+    assert_eq!(world.broker.topic("t").unwrap().id(), new);
+    assert!(world.broker.topic_by_id(old).is_none());
+}
+
+#[test]
+fn starts_are_counted_above_those_that_folders_know_of() {
+    let mut world = World::new();
+    world.clock = Arc::new(ManualClock::new(0));
+    (0..4).for_each(|_| world.kill_and_restart());
+    world.topic("t");
+    world.publish("t", &["a"]);
+    let before = world.broker.starts();
+    for path in ["state.0", "state.1"] {
+        write_file(&world.disk, path, &[]);
+    }
+    world.options.repair = true;
+    world.kill_and_restart();
+    assert!(world.broker.topic("t").is_some());
+    let starts = world.broker.starts();
+    assert!(starts > before, "{starts} after {before}");
+}
