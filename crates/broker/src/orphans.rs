@@ -1,9 +1,10 @@
 //! What the journal has lost, and the topics' folders say.
 //!
 //! A folder that no definition names is an *orphan*. If it says which topic it is, the topic is
-//! taken in again, with a line. If it does not, and no power loss explains it, damage has taken its
-//! name: then the broker does not open, unless it is told to repair. Names are unique, so of two
-//! topics of one name the older was deleted, and the damage has taken that.
+//! taken in again, with a line. If it does not, and neither a power loss explains it nor an earlier
+//! version that has left it alone, damage has taken its name: then the broker does not open, unless
+//! it is told to repair. Names are unique, so of two topics of one name the older was deleted, and
+//! the damage has taken that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use crate::kept::Identity;
 use crate::options::{Retention, TopicOptions};
 use crate::restore::Restored;
 
-/// Kept under this and its id: an orphan that a power loss has left, and that is left alone.
+/// Kept under this and its id: an orphan that a power loss has left, perhaps to an earlier version,
+/// and that is left alone.
 const LEFT_ALONE: &str = "$orphan/";
 /// As many folders are named in an error.
 const NAMED_MAX: usize = 4;
@@ -160,7 +162,9 @@ impl Restored {
             let key = format!("{LEFT_ALONE}{id}");
             known.iter().any(|(known, _)| *known == key)
         };
-        let is_explained = recovery.lost_entries == 0 && self.lost_power(recovery);
+        // Earlier versions left alone what a power loss had left, and noted it nowhere.
+        let is_explained =
+            recovery.lost_entries == 0 && (recovery.is_upgraded || self.lost_power(recovery));
         let damaged: Vec<Uuid> = unnamed
             .iter()
             .map(|(id, _)| *id)
@@ -184,7 +188,10 @@ impl Restored {
                 self.name_anew(id, count, shared.clock.now_ms(), found);
                 continue;
             }
-            tracing::warn!(topic = %id, "a topic folder is in no definition; it is left alone");
+            tracing::warn!(
+                topic = %id,
+                "a topic folder is in no definition; it is left alone (--repair takes it in)"
+            );
             let key = format!("{LEFT_ALONE}{id}");
             if !left_alone(&id) {
                 self.kept.apply(key.clone(), Some(Vec::new()));

@@ -12,7 +12,7 @@ use cloverleaf_broker::{BrokerOptions, ManualClock, TopicOptions};
 use cloverleaf_log::{OpenMode, SimDisk, decode_topic_file};
 
 /// Lets the machine die in the n-th change of `work`, for each n, by kill and by power loss.
-fn crash_everywhere(
+pub(crate) fn crash_everywhere(
     changes_min: u64,
     prepare: impl Fn() -> World,
     work: impl Fn(&World) -> bool,
@@ -38,7 +38,7 @@ fn crash_everywhere(
 }
 
 /// Opens, and lets everything settle. `false`: the disk died.
-fn open_and_settle(world: &World) -> bool {
+pub(crate) fn open_and_settle(world: &World) -> bool {
     let Ok((log, broker)) = try_open(&world.disk, &world.clock, &world.options) else {
         return false;
     };
@@ -213,7 +213,7 @@ fn a_folder_is_told_what_its_topic_is_as_a_whole_or_not_at_all() {
     });
 }
 
-fn load(disk: &SimDisk, folder: &Path, name: &str) {
+pub(crate) fn load(disk: &SimDisk, folder: &Path, name: &str) {
     for entry in fs::read_dir(folder).unwrap() {
         let entry = entry.unwrap();
         let inside = entry.file_name().into_string().unwrap();

@@ -1,11 +1,16 @@
 //! Folders of topics that the journal does not know: which of two topics of one name stays, and
 //! what an older version has left alone.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::World;
 use crate::damage::{entries_with, read_file, write_file};
+use crate::damage_crashes::{crash_everywhere, load, open_and_settle};
+use crate::folders::check_folder;
 use cloverleaf_broker::ManualClock;
+use cloverleaf_log::SimDisk;
+use uuid::Uuid;
 
 /// Whatever the clock says: it stood wrong when the older one was made.
 #[test]
@@ -46,4 +51,32 @@ fn starts_are_counted_above_those_that_folders_know_of() {
     assert!(world.broker.topic("t").is_some());
     let starts = world.broker.starts();
     assert!(starts > before, "{starts} after {before}");
+}
+
+/// An earlier version has left it alone, too, and has noted that nowhere.
+#[test]
+fn a_nameless_folder_of_an_earlier_format_is_left_alone() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/folders/format-1");
+    let orders = kept.join("topics/371f46bb-94c3-4ca1-90ff-44f6ae0d6422/0");
+    let id = Uuid::from_u128(7);
+    let nameless = format!("topics/{id}/0");
+    let prepare = || {
+        let mut world = World::new();
+        world.disk = SimDisk::new();
+        load(&world.disk, &kept, "");
+        world.disk.mount().create_dir_all(&nameless).unwrap();
+        load(&world.disk, &orders, &nameless);
+        world
+    };
+    crash_everywhere(20, prepare, open_and_settle, |world, _| {
+        world.kill_and_restart();
+        check_folder(&world.broker);
+        world.settle();
+        world.kill_and_restart();
+        assert!(world.broker.topic_by_id(id).is_none());
+        world.options.repair = true;
+        world.kill_and_restart();
+        let topic = world.broker.topic_by_id(id).unwrap();
+        assert_eq!(topic.partition(0).unwrap().written_end(), 4);
+    });
 }

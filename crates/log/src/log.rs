@@ -483,6 +483,7 @@ fn open_files(
     }
     recovery.journal = opened.entries;
     recovery.lost_entries = opened.lost;
+    recovery.is_upgraded = opened.is_upgraded;
     recovery.report.extend(opened.report);
     let shared = Shared::new(disk, options, counters, queues, opened.journal);
     let shared = Arc::new(shared);

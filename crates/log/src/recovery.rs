@@ -41,6 +41,9 @@ pub struct Recovery {
     /// Entries of the state journal that damage has taken, at least; told at each start until the
     /// next snapshot.
     pub lost_entries: u32,
+    /// The state journal is of an earlier format, or was until just now: no snapshot was written
+    /// yet.
+    pub is_upgraded: bool,
     /// Topics that have a folder.
     pub topics: Vec<RecoveredTopic>,
     /// Partitions that have files.

@@ -30,6 +30,8 @@ pub(crate) struct OpenedJournal {
     pub(crate) entries: Vec<Vec<u8>>,
     /// So many more are lost, at least.
     pub(crate) lost: u32,
+    /// One of its files is of format 1, until the first snapshot.
+    pub(crate) is_upgraded: bool,
     /// Lines for the start report.
     pub(crate) report: Vec<String>,
 }
@@ -238,6 +240,7 @@ impl FoundJournal {
             journal,
             entries,
             lost: plan.lost,
+            is_upgraded: plan.is_upgraded,
             report,
         })
     }
@@ -248,8 +251,10 @@ impl FoundJournal {
             .filter(|number| !is_lost && self.files[*number].generation().is_some())
             .max_by_key(|number| self.files[*number].generation());
         let highest = self.files.iter().filter_map(Found::generation).max();
+        let is_old = |found: &Found| matches!(found.content, Content::Old(..));
         let mut plan = Plan {
             generation: highest.unwrap_or(0) + 1,
+            is_upgraded: !is_lost && self.files.iter().any(is_old),
             ..Plan::default()
         };
         let Some(number) = newest else {
@@ -280,7 +285,6 @@ impl FoundJournal {
             Content::Old(_, entries, end) => {
                 // It stays until the next snapshot, which comes at once; but nobody can tell
                 // whether it is whole.
-                plan.is_upgraded = true;
                 if newest.bytes[end..].iter().any(|byte| *byte != 0) {
                     plan.asides.push((path, newest.bytes));
                 }
