@@ -404,6 +404,10 @@ impl Shared {
     /// Writes entries to the journal: in the kernel when this returns.
     pub(crate) fn write(&self, entries: &[Entry]) -> Result<(), CatalogError> {
         let encoded: Vec<Vec<u8>> = entries.iter().map(Entry::encode).collect();
+        self.write_encoded(&encoded)
+    }
+
+    pub(crate) fn write_encoded(&self, encoded: &[Vec<u8>]) -> Result<(), CatalogError> {
         let slices: Vec<&[u8]> = encoded.iter().map(Vec::as_slice).collect();
         self.log
             .journal()

@@ -24,6 +24,7 @@
 //!                    delivered; the last one counts
 //! 17 moved           as progress, of which the words count: stored where they go, as far as the
 //!                    kernel goes; the last one of a word counts
+//! 18 together        several of these ([`crate::together`])
 //!
 //! text       length u32, UTF-8
 //! ```
@@ -286,12 +287,6 @@ impl Entry {
             _ => Err(error("unknown kind")),
         }
     }
-}
-
-/// Whether `bytes` are an entry. For the fuzz target.
-#[doc(hidden)]
-pub fn is_entry(bytes: &[u8]) -> bool {
-    Entry::decode(bytes).is_ok()
 }
 
 fn put_json(out: &mut Vec<u8>, kind: u8, value: &impl Serialize) {

@@ -26,11 +26,27 @@ pub(crate) struct Kept {
 
 impl Kept {
     pub(crate) fn apply(&self, key: String, value: Option<Vec<u8>>) {
+        put(&mut self.values.lock(), key, value);
+    }
+
+    /// Has `write` write a value's entry, and keeps it then. One that is kept already is not
+    /// written again.
+    pub(crate) fn set(
+        &self,
+        key: &str,
+        value: Option<Vec<u8>>,
+        write: impl FnOnce(Entry) -> Result<(), CatalogError>,
+    ) -> Result<(), CatalogError> {
         let mut values = self.values.lock();
-        match value {
-            Some(value) => drop(values.insert(key, value)),
-            None => drop(values.remove(&key)),
+        if values.get(key) == value.as_ref() {
+            return Ok(());
         }
+        write(Entry::Kept {
+            key: key.to_owned(),
+            value: value.clone(),
+        })?;
+        put(&mut values, key.to_owned(), value);
+        Ok(())
     }
 
     pub(crate) fn all(&self) -> Vec<(String, Vec<u8>)> {
@@ -45,6 +61,13 @@ impl Kept {
             value: Some(value),
         };
         self.all().into_iter().map(entry).collect()
+    }
+}
+
+fn put(values: &mut BTreeMap<String, Vec<u8>>, key: String, value: Option<Vec<u8>>) {
+    match value {
+        Some(value) => drop(values.insert(key, value)),
+        None => drop(values.remove(&key)),
     }
 }
 
@@ -65,23 +88,8 @@ impl Broker {
     /// # Errors
     /// The journal does not take it; the old value is kept.
     pub fn keep(&self, key: &str, value: Option<Vec<u8>>) -> Result<(), CatalogError> {
-        let mut values = self.shared.kept.values.lock();
-        if values.get(key) == value.as_ref() {
-            return Ok(());
-        }
-        let entry = Entry::Kept {
-            key: key.to_owned(),
-            value,
-        };
-        self.shared.write(std::slice::from_ref(&entry))?;
-        let Entry::Kept { key, value } = entry else {
-            return Ok(());
-        };
-        match value {
-            Some(value) => drop(values.insert(key, value)),
-            None => drop(values.remove(&key)),
-        }
-        Ok(())
+        let write = |entry| self.shared.write(&[entry]);
+        self.shared.kept.set(key, value, write)
     }
 
     /// The value kept under `key`.

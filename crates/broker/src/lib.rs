@@ -57,6 +57,7 @@ mod stats;
 mod subscription;
 mod taking;
 mod threads;
+mod together;
 mod topic;
 mod unwritten;
 mod upkeep;
@@ -70,8 +71,6 @@ pub use committed::Committed;
 pub use consumer::{Consumer, Holding, Settlement};
 pub use died::Died;
 pub use entries::EntryError;
-#[doc(hidden)]
-pub use entries::is_entry;
 pub use holds::{ConsumerHolds, Hold, HoldEnd};
 pub use ledger::NotInFlight;
 pub use lookup::{Lookup, LookupError};
@@ -81,11 +80,14 @@ pub use options::{
     Retention, StartAt, SubscriptionOptions, TopicOptions,
 };
 pub use publish::{PublishError, Published, Room};
+pub use settings::NewOptions;
 pub use shared_window::SharedWindow;
 pub use stats::{
     ConsumerLook, ConsumerStats, SubscriptionCounts, SubscriptionLook, SubscriptionStats,
 };
 pub use subscription::Subscription;
+#[doc(hidden)]
+pub use together::is_entry;
 pub use topic::Topic;
 pub use unwritten::Unwritten;
 pub use watch::Watcher;

@@ -12,6 +12,7 @@ use crate::entries::{Entry, EntryError, SubscriptionDefinition, TopicDefinition}
 use crate::kept::{Identity, Kept};
 use crate::ledger::{Ledger, Moved, RestoredRetries, retries_end};
 use crate::orphans::starts_after_damage;
+use crate::together;
 use crate::topic::Topic;
 
 /// After a power loss the next message of each partition lies so many offsets above the end that
@@ -47,7 +48,9 @@ impl Restored {
     pub(crate) fn read(recovery: &Recovery) -> Result<Self, EntryError> {
         let mut restored = Self::default();
         for bytes in &recovery.journal {
-            restored.apply(Entry::decode(bytes)?);
+            together::decode(bytes)?
+                .into_iter()
+                .for_each(|entry| restored.apply(entry));
         }
         Ok(restored)
     }

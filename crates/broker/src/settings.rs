@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use cloverleaf_log::Durability;
 
-use crate::broker::CatalogError;
+use crate::broker::{Broker, CatalogError, Shared};
 use crate::entries::Entry;
 use crate::options::TopicOptions;
 use crate::partitions::Shape;
@@ -34,23 +34,15 @@ impl Topic {
         change: impl FnOnce(&mut TopicOptions),
     ) -> Result<(), CatalogError> {
         let definitions = self.lock_definitions()?;
-        let old = self.shape();
-        let mut options = (*old.options).clone();
+        let mut options = (*self.options()).clone();
         change(&mut options);
-        options.partitions = old.options.partitions;
-        options.ephemeral = old.options.ephemeral;
-        if options == *old.options {
-            return Ok(());
-        }
-        let mut definition = self.next_definition();
-        definition.options = options.clone();
-        let revision = definition.revision;
-        self.shared().write(&[Entry::Topic(definition)])?;
-        let shape = Shape::open(self.shared(), self.id(), options, Some(&old))?;
-        *self.shape.write() = Arc::new(shape);
-        self.redefined(revision);
+        let is_changed = self
+            .shared()
+            .redefine(None, vec![(self.clone(), options)])?;
         drop(definitions);
-        self.shared().changed();
+        if is_changed {
+            self.shared().changed();
+        }
         Ok(())
     }
 
@@ -76,12 +68,62 @@ impl Topic {
     }
 }
 
-impl Shape {
-    pub(crate) fn durability(
+/// Topics, and the options that they are to have.
+pub type NewOptions = Vec<(Arc<Topic>, TopicOptions)>;
+
+impl Broker {
+    /// As [`Broker::keep`], and changes options as [`Topic::set_options`] does: both or neither,
+    /// whatever crash comes. `options` is asked while no definition can change, if the value is
+    /// another than the one that is kept; it must not change one itself.
+    ///
+    /// # Errors
+    /// The journal does not take it; nothing has changed then.
+    pub fn keep_with(
         &self,
-        shared: &crate::broker::Shared,
-        asked: Durability,
-    ) -> Durability {
+        key: &str,
+        value: Option<Vec<u8>>,
+        options: impl FnOnce() -> NewOptions,
+    ) -> Result<(), CatalogError> {
+        let shared = &self.shared;
+        let definitions = shared.definitions.lock();
+        let keep = |entry| shared.redefine(Some(entry), options()).map(drop);
+        shared.kept.set(key, value, keep)?;
+        drop(definitions);
+        shared.changed();
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Gives topics these options, and writes `beside` with that: all of it or, after an error or a
+    /// crash, nothing. `false`: there was nothing to be changed. The caller holds `definitions`.
+    fn redefine(&self, beside: Option<Entry>, all: NewOptions) -> Result<bool, CatalogError> {
+        let mut entries: Vec<Entry> = beside.into_iter().collect();
+        let mut changed = Vec::new();
+        for (topic, mut options) in all {
+            let old = topic.shape();
+            options.partitions = old.options.partitions;
+            options.ephemeral = old.options.ephemeral;
+            if options == *old.options {
+                continue;
+            }
+            let mut definition = topic.next_definition();
+            definition.options = options;
+            entries.push(Entry::Topic(definition.clone()));
+            changed.push((topic, old, definition));
+        }
+        self.write_together(&entries)?;
+        for (topic, old, definition) in changed {
+            let shape = Shape::open(self, topic.id(), definition.options, Some(&old))?;
+            *topic.shape.write() = Arc::new(shape);
+            topic.redefined(definition.revision);
+        }
+        Ok(!entries.is_empty())
+    }
+}
+
+impl Shape {
+    pub(crate) fn durability(&self, shared: &Shared, asked: Durability) -> Durability {
         self.options
             .durability
             .unwrap_or(shared.options.durability)

@@ -208,3 +208,46 @@ fn the_settings_of_groups_are_kept() {
     assert_eq!(edit_group(&world, "readers", &[(key, DELETE, None)]).0, 0);
     assert!(list(&world).is_empty());
 }
+
+#[test]
+fn a_kill_leaves_a_default_and_the_topics_that_have_it_in_agreement() {
+    const TOPICS: [&str; 3] = ["a", "b", "c"];
+    // In a change that then happens, and in one that does not.
+    for happens in [false, true] {
+        for changes in 0.. {
+            let mut world = with_topic("a");
+            TOPICS.iter().for_each(|topic| make_topic(&world, topic));
+            assert_eq!(edit(&world, "c", &[("segment.ms", SET, Some("7"))]).0, 0);
+            if happens {
+                world.kill_and_restart();
+            }
+            world.disk.die_after(changes);
+            let edits = [("log.retention.ms", SET, Some("5000"))];
+            let survived = edit_broker(&world, "1", &edits).0 == 0;
+            world.kill_and_restart();
+            let (default, source, _) = told(&world, BROKER, "1", "log.retention.ms");
+            for topic in TOPICS {
+                let of_topic = shown(&world, topic, "retention.ms");
+                assert_eq!(of_topic, (default.clone(), source), "{changes} changes");
+            }
+            if survived {
+                assert_eq!(default, "5000");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_default_that_cannot_be_written_changes_nothing() {
+    let world = with_topic("t");
+    world.disk.die_after(0);
+    let edits = [("log.retention.ms", SET, Some("5000"))];
+    assert_ne!(edit_broker(&world, "1", &edits).0, 0);
+    assert_eq!(
+        told(&world, BROKER, "1", "log.retention.ms"),
+        is("604800000", 5, 1)
+    );
+    let of_topic = world.topic("t").options().retention.ms;
+    assert_eq!(of_topic, Some(604_800_000));
+}

@@ -1,8 +1,9 @@
 //! Changing the settings of the broker and of groups: which there are, and which topics follow.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use cloverleaf_broker::{Topic, TopicOptions};
+use cloverleaf_broker::{NewOptions, Topic, TopicOptions};
 
 use crate::context::KafkaContext;
 use crate::error_code::{ErrorCode, of_catalog};
@@ -44,22 +45,20 @@ pub(super) fn change_broker(
     if validate_only {
         return Ok(());
     }
-    let before = standards(context);
-    let followers = followers(context);
-    keep(context, owner, values)?;
-    let after = standards(context);
-    let is_changed = |at: &usize| before[*at] != after[*at];
-    let changed: Vec<&Setting> = (0..SETTINGS.len())
-        .filter(is_changed)
-        .map(|at| &SETTINGS[at])
-        .collect();
-    for (topic, mut follows) in followers {
-        follows.retain(|setting| changed.iter().any(|other| std::ptr::eq(*other, *setting)));
-        if !follows.is_empty() {
-            follow(context, &topic, &follows)?;
-        }
-    }
-    Ok(())
+    let before = || (standards(context), followers(context));
+    // One entry of the journal has the default and all topics that have it.
+    keep(context, owner, values, before, |(before, followers)| {
+        let after = standards(context);
+        let pairs = SETTINGS.iter().zip(before.iter().zip(&after));
+        let changed = pairs.filter(|(_, (before, after))| before != after);
+        let changed: HashSet<&str> = changed.map(|(setting, _)| setting.name).collect();
+        let options = |(topic, mut follows): Follower| {
+            follows.retain(|setting| changed.contains(setting.name));
+            let options = followed(context, &topic, &follows)?;
+            Some((topic, options))
+        };
+        followers.into_iter().filter_map(options).collect()
+    })
 }
 
 pub(super) fn change_group(
@@ -87,12 +86,19 @@ pub(super) fn change_group(
     }
     match validate_only {
         true => Ok(()),
-        false => keep(context, owner, values),
+        false => keep(context, owner, values, || (), |()| Vec::new()),
     }
 }
 
-fn keep(context: &KafkaContext, owner: Owner, values: Values) -> Result<(), Refused> {
-    let kept = context.changed.set(&context.broker, owner, values);
+fn keep<T>(
+    context: &KafkaContext,
+    owner: Owner,
+    values: Values,
+    before: impl FnOnce() -> T,
+    after: impl FnOnce(T) -> NewOptions,
+) -> Result<(), Refused> {
+    let broker = &context.broker;
+    let kept = context.changed.set(broker, owner, values, before, after);
     kept.map_err(|error| (of_catalog(&error), error.to_string()))
 }
 
@@ -193,22 +199,22 @@ fn followers(context: &KafkaContext) -> Vec<Follower> {
     topics.filter_map(follower).collect()
 }
 
-fn follow(
+/// The options of a topic that has the defaults of these settings, if there are any.
+fn followed(
     context: &KafkaContext,
-    topic: &Arc<Topic>,
+    topic: &Topic,
     settings: &[&'static Setting],
-) -> Result<(), Refused> {
+) -> Option<TopicOptions> {
     let change = |setting: &&'static Setting| Change {
         setting,
         value: None,
     };
     let changes: Vec<Change> = settings.iter().map(change).collect();
-    let set = topic.set_options(|options| {
-        let mut current = options.clone();
-        // A topic whose own settings do not go with the new default keeps what it has.
-        if settings::change(context, &mut current, &changes).is_ok() {
-            *options = current;
-        }
-    });
-    set.map_err(|error| (of_catalog(&error), error.to_string()))
+    if changes.is_empty() {
+        return None;
+    }
+    let mut options = (*topic.options()).clone();
+    // A topic whose own settings do not go with the new default keeps what it has.
+    settings::change(context, &mut options, &changes).ok()?;
+    Some(options)
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use cloverleaf_broker::{Broker, CatalogError};
+use cloverleaf_broker::{Broker, CatalogError, NewOptions};
 use parking_lot::RwLock;
 
 /// Keys of kept values begin so. Stable.
@@ -102,24 +102,41 @@ impl ChangedSettings {
         values.keys().filter_map(name).collect()
     }
 
-    /// Keeps these and no others for this owner.
+    /// Keeps these and no others for this owner, together with the options of topics that follow
+    /// from them: `before` looks at what holds until then, and `after` says what topics have to
+    /// have from now on.
     ///
     /// # Errors
     /// The journal does not take them; nothing has changed then.
-    pub(crate) fn set(
+    pub(crate) fn set<T>(
         &self,
         broker: &Broker,
         owner: Owner,
         values: Values,
+        before: impl FnOnce() -> T,
+        after: impl FnOnce(T) -> NewOptions,
     ) -> Result<(), CatalogError> {
         let kept = (!values.is_empty()).then(|| encode(&values));
-        broker.keep(&owner.key(), kept)?;
-        let mut all = self.values.write();
-        match values.is_empty() {
-            true => drop(all.remove(&owner)),
-            false => drop(all.insert(owner, values)),
+        let mut replaced = None;
+        let set = broker.keep_with(&owner.key(), kept, || {
+            let seen = before();
+            replaced = Some(self.put(owner.clone(), values));
+            after(seen)
+        });
+        if let (Err(_), Some(replaced)) = (&set, replaced) {
+            self.put(owner, replaced);
         }
-        Ok(())
+        set
+    }
+
+    /// What holds for an owner from now on, in memory; returns what did.
+    fn put(&self, owner: Owner, values: Values) -> Values {
+        let mut all = self.values.write();
+        let replaced = match values.is_empty() {
+            true => all.remove(&owner),
+            false => all.insert(owner, values),
+        };
+        replaced.unwrap_or_default()
     }
 }
 
