@@ -1,33 +1,9 @@
 //! Messages that died: where they go, and what they say.
 
-use crate::host_common::{World, receive};
+use crate::host_common::{World, persistent, receive, to_queue};
 use cloverleaf_amqp::message::Message;
 use cloverleaf_amqp::wire::{Array, Properties, Value, array_bytes};
 use cloverleaf_log::Durability;
-
-const PERSISTENT: Properties<'static> = Properties {
-    delivery_mode: Some(2),
-    ..empty()
-};
-
-const fn empty() -> Properties<'static> {
-    Properties {
-        content_type: None,
-        content_encoding: None,
-        headers: None,
-        delivery_mode: None,
-        priority: None,
-        correlation_id: None,
-        reply_to: None,
-        expiration: None,
-        message_id: None,
-        timestamp: None,
-        kind: None,
-        user_id: None,
-        app_id: None,
-        cluster_id: None,
-    }
-}
 
 fn text(text: &str) -> Value<'_> {
     Value::String(text.as_bytes())
@@ -48,7 +24,7 @@ fn a_rejected_message_goes_through_the_exchange_with_its_history() {
     let properties = Properties {
         message_id: Some("m"),
         expiration: Some("60000"),
-        ..PERSISTENT
+        ..persistent()
     };
     world.queue("other");
     world.exchange("in", "direct");
@@ -97,22 +73,12 @@ fn a_rejected_message_goes_through_the_exchange_with_its_history() {
 #[test]
 fn a_retry_through_a_queue_with_a_time_to_live_counts_each_round() {
     let world = World::new();
-    let work = world.queue_with(
-        "work",
-        &[
-            ("x-dead-letter-exchange", text("")),
-            ("x-dead-letter-routing-key", text("wait")),
-        ],
-    );
+    let work = world.queue_with("work", &to_queue("wait", &[]));
     world.queue_with(
         "wait",
-        &[
-            ("x-dead-letter-exchange", text("")),
-            ("x-dead-letter-routing-key", text("work")),
-            ("x-message-ttl", Value::I32(1_000)),
-        ],
+        &to_queue("work", &[("x-message-ttl", Value::I32(1_000))]),
     );
-    world.publish_with("", "work", "job", &PERSISTENT, &[]);
+    world.publish_with("", "work", "job", &persistent(), &[]);
     let consumer = world.consumer(&work, 1);
     for round in 1..=3 {
         let got = receive(&consumer, "work");
@@ -133,13 +99,7 @@ fn a_retry_through_a_queue_with_a_time_to_live_counts_each_round() {
 fn a_cycle_without_a_rejection_ends() {
     let world = World::new();
     let ttl = ("x-message-ttl", Value::I32(100));
-    let to = |key: &'static str| {
-        [
-            ("x-dead-letter-exchange", text("")),
-            ("x-dead-letter-routing-key", text(key)),
-            ttl,
-        ]
-    };
+    let to = |key| to_queue(key, &[ttl]);
     let a = world.queue_with("a", &to("b"));
     let b = world.queue_with("b", &to("a"));
     world.publish("", "a", "round");
@@ -158,13 +118,7 @@ fn a_cycle_without_a_rejection_ends() {
 fn reasons_are_told_in_rabbitmqs_words() {
     let world = World::new();
     let dead = world.queue("dead");
-    let fields = |more: (&'static str, Value<'static>)| {
-        [
-            ("x-dead-letter-exchange", text("")),
-            ("x-dead-letter-routing-key", text("dead")),
-            more,
-        ]
-    };
+    let fields = |more| to_queue("dead", &[more]);
     world.queue_with("short", &fields(("x-max-length", Value::I32(1))));
     world.publish("", "short", "first");
     world.publish("", "short", "second");
@@ -177,7 +131,7 @@ fn reasons_are_told_in_rabbitmqs_words() {
     let timed = world.queue_with("fleeting", &fields(("x-max-length", Value::I32(9))));
     let properties = Properties {
         expiration: Some("50"),
-        ..empty()
+        ..Properties::default()
     };
     world.publish_with("", "fleeting", "late", &properties, &[]);
     world.advance(51);
@@ -191,11 +145,9 @@ fn reasons_are_told_in_rabbitmqs_words() {
     let quorum = [
         ("x-queue-type", text("quorum")),
         ("x-delivery-limit", Value::I32(1)),
-        ("x-dead-letter-exchange", text("")),
-        ("x-dead-letter-routing-key", text("dead")),
     ];
-    let limited = world.queue_with("limited", &quorum);
-    world.publish_with("", "limited", "poison", &PERSISTENT, &[]);
+    let limited = world.queue_with("limited", &to_queue("dead", &quorum));
+    world.publish_with("", "limited", "poison", &persistent(), &[]);
     let consumer = world.consumer(&limited, 1);
     for attempt in 1..=2 {
         let got = receive(&consumer, "limited");
@@ -210,12 +162,10 @@ fn reasons_are_told_in_rabbitmqs_words() {
     );
 
     let full = [
-        ("x-dead-letter-exchange", text("")),
-        ("x-dead-letter-routing-key", text("dead")),
         ("x-max-length", Value::I32(0)),
         ("x-overflow", text("reject-publish-dlx")),
     ];
-    let full = world.queue_with("full", &full);
+    let full = world.queue_with("full", &to_queue("dead", &full));
     let message = Message {
         exchange: "",
         routing_key: "full",
@@ -268,7 +218,7 @@ fn further_keys_go_along_unless_the_queue_has_its_own() {
     world.bind("work", "in", "");
     world.bind("own", "in", "");
     for (queue, expected) in [(&work, 1), (&own, 0)] {
-        world.publish_with("in", "key", "body", &empty(), &cc);
+        world.publish_with("in", "key", "body", &Properties::default(), &cc);
         let consumer = world.consumer(queue, 1);
         let got = receive(&consumer, &queue.name);
         consumer.reject(got[0].id).unwrap();
@@ -297,15 +247,9 @@ fn further_keys_that_a_queue_has_replaced_stay_so() {
     world.bind("copy", "dlx", "copy");
     world.bind("end", "dlx", "middle");
     let dlx = ("x-dead-letter-exchange", text("dlx"));
-    let first = world.queue_with(
-        "first",
-        &[
-            ("x-dead-letter-exchange", text("")),
-            ("x-dead-letter-routing-key", text("middle")),
-        ],
-    );
+    let first = world.queue_with("first", &to_queue("middle", &[]));
     let middle = world.queue_with("middle", &[dlx]);
-    world.publish_with("", "first", "body", &empty(), &cc);
+    world.publish_with("", "first", "body", &Properties::default(), &cc);
     world.drain(&copy);
     for queue in [&first, &middle] {
         let consumer = world.consumer(queue, 1);
@@ -334,10 +278,7 @@ fn further_keys_that_a_queue_has_replaced_stay_so() {
 fn the_dead_of_a_queue_that_was_just_deleted_still_arrive() {
     let world = World::new();
     let dead = world.queue("dead");
-    let fields = [
-        ("x-dead-letter-exchange", text("")),
-        ("x-dead-letter-routing-key", text("dead")),
-    ];
+    let fields = to_queue("dead", &[]);
     let passing = world
         .declare("", &fields, |declare| declare.exclusive = true)
         .unwrap();
@@ -373,12 +314,9 @@ fn without_an_exchange_or_a_queue_the_dead_are_dropped() {
 fn a_message_that_dies_before_a_crash_is_in_its_queue_or_where_it_was_routed() {
     let mut world = World::new();
     world.queue("dead");
-    let fields = [
-        ("x-dead-letter-exchange", text("")),
-        ("x-dead-letter-routing-key", text("dead")),
-    ];
+    let fields = to_queue("dead", &[]);
     let work = world.queue_with("work", &fields);
-    world.publish_with("", "work", "body", &PERSISTENT, &[]);
+    world.publish_with("", "work", "body", &persistent(), &[]);
     let consumer = world.consumer(&work, 1);
     let got = receive(&consumer, "work");
     consumer.reject(got[0].id).unwrap();
@@ -418,13 +356,7 @@ fn a_full_queue_that_refuses_takes_what_fits() {
             ("x-overflow", text("reject-publish")),
         ],
     );
-    let work = world.queue_with(
-        "work",
-        &[
-            ("x-dead-letter-exchange", text("")),
-            ("x-dead-letter-routing-key", text("small")),
-        ],
-    );
+    let work = world.queue_with("work", &to_queue("small", &[]));
     for body in ["1", "2", "3"] {
         world.publish("", "work", body);
     }
@@ -440,16 +372,10 @@ fn a_full_queue_that_refuses_takes_what_fits() {
 fn many_letters_arrive_in_order_and_once() {
     let world = World::new();
     let dead = world.queue("dead");
-    let work = world.queue_with(
-        "work",
-        &[
-            ("x-dead-letter-exchange", text("")),
-            ("x-dead-letter-routing-key", text("dead")),
-        ],
-    );
+    let work = world.queue_with("work", &to_queue("dead", &[]));
     let bodies: Vec<String> = (0..500).map(|number| number.to_string()).collect();
     for body in &bodies {
-        world.publish_with("", "work", body, &PERSISTENT, &[]);
+        world.publish_with("", "work", body, &persistent(), &[]);
     }
     let consumer = world.consumer(&work, u32::MAX);
     let got = receive(&consumer, "work");
@@ -467,24 +393,14 @@ fn many_letters_arrive_in_order_and_once() {
 fn a_queue_that_refuses_with_letters_passes_on_what_does_not_fit() {
     let world = World::new();
     let rest = world.queue("rest");
-    let small = world.queue_with(
-        "small",
-        &[
-            ("x-max-length", Value::I32(1)),
-            ("x-overflow", text("reject-publish-dlx")),
-            ("x-dead-letter-exchange", text("")),
-            ("x-dead-letter-routing-key", text("rest")),
-        ],
-    );
-    let work = world.queue_with(
-        "work",
-        &[
-            ("x-dead-letter-exchange", text("")),
-            ("x-dead-letter-routing-key", text("small")),
-        ],
-    );
+    let small = [
+        ("x-max-length", Value::I32(1)),
+        ("x-overflow", text("reject-publish-dlx")),
+    ];
+    let small = world.queue_with("small", &to_queue("rest", &small));
+    let work = world.queue_with("work", &to_queue("small", &[]));
     for body in ["1", "2"] {
-        world.publish_with("", "work", body, &PERSISTENT, &[]);
+        world.publish_with("", "work", body, &persistent(), &[]);
     }
     let consumer = world.consumer(&work, 10);
     for got in receive(&consumer, "work") {

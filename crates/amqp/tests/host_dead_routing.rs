@@ -1,19 +1,11 @@
 //! When the dead of a queue are where they belong, and when the queue is done with them.
 
-use crate::host_common::{World, receive};
-use cloverleaf_amqp::wire::{Properties, Value};
-
-fn text(text: &str) -> Value<'_> {
-    Value::String(text.as_bytes())
-}
+use crate::host_common::{World, persistent, receive, to_queue};
+use cloverleaf_amqp::wire::Value;
 
 /// A persistent message.
 fn publish(world: &World, queue: &str, body: &str) {
-    let persistent = Properties {
-        delivery_mode: Some(2),
-        ..Properties::default()
-    };
-    world.publish_with("", queue, body, &persistent, &[]);
+    world.publish_with("", queue, body, &persistent(), &[]);
 }
 
 /// No thread is needed between: the queue's dead go straight to where they are routed.
@@ -21,13 +13,7 @@ fn publish(world: &World, queue: &str, body: &str) {
 fn what_expires_or_is_too_much_is_routed_in_one_step() {
     let world = World::new();
     let dead = world.queue("dead");
-    let fields = |more: (&'static str, Value<'static>)| {
-        [
-            ("x-dead-letter-exchange", text("")),
-            ("x-dead-letter-routing-key", text("dead")),
-            more,
-        ]
-    };
+    let fields = |more| to_queue("dead", &[more]);
     world.queue_with("short", &fields(("x-max-length", Value::I32(1))));
     world.queue_with("brief", &fields(("x-message-ttl", Value::I32(50))));
     for body in ["1", "2"] {
@@ -47,13 +33,7 @@ fn what_expires_or_is_too_much_is_routed_in_one_step() {
 fn a_queue_keeps_its_dead_until_they_are_synced_elsewhere() {
     let mut world = World::new();
     let dead = world.queue("dead");
-    let work = world.queue_with(
-        "work",
-        &[
-            ("x-dead-letter-exchange", text("")),
-            ("x-dead-letter-routing-key", text("dead")),
-        ],
-    );
+    let work = world.queue_with("work", &to_queue("dead", &[]));
     publish(&world, "work", "body");
     let consumer = world.consumer(&work, 1);
     let got = receive(&consumer, "work");
@@ -75,7 +55,7 @@ fn what_cannot_be_routed_now_is_routed_later_and_once() {
     world.exchange("dlx", "fanout");
     world.bind("one", "dlx", "");
     world.bind("two", "dlx", "");
-    let work = world.queue_with("work", &[("x-dead-letter-exchange", text("dlx"))]);
+    let work = world.queue_with("work", &[("x-dead-letter-exchange", Value::String(b"dlx"))]);
     publish(&world, "work", "body");
     let consumer = world.consumer(&work, 1);
     let got = receive(&consumer, "work");
@@ -100,10 +80,7 @@ fn those_that_are_tried_again_later_hold_up_no_other() {
     const FAILED: usize = 1_100;
     let world = World::new();
     let dead = world.queue("dead");
-    let fields = [
-        ("x-dead-letter-exchange", text("")),
-        ("x-dead-letter-routing-key", text("dead")),
-    ];
+    let fields = to_queue("dead", &[]);
     let work = world.queue_with("work", &fields);
     for _ in 0..FAILED {
         publish(&world, "work", "failed");

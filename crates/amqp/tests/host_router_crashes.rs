@@ -3,38 +3,29 @@
 
 use std::collections::BTreeSet;
 
-use crate::host_common::{World, receive};
-use cloverleaf_amqp::wire::{Properties, Value};
+use crate::host_common::{World, persistent, receive, to_queue};
+use cloverleaf_amqp::wire::Value;
 
 const MESSAGES: usize = 12;
 
 /// Puts messages on their way: half of them will be rejected, half wait for a delay.
 fn world() -> (World, BTreeSet<String>) {
     let world = World::new();
-    let text = |text: &'static str| Value::String(text.as_bytes());
     world.exchange_with(
         "later",
         "x-delayed-message",
-        &[("x-delayed-type", text("fanout"))],
+        &[("x-delayed-type", Value::String(b"fanout"))],
     );
-    let dead = [
-        ("x-dead-letter-exchange", text("")),
-        ("x-dead-letter-routing-key", text("dead")),
-    ];
-    let work = world.queue_with("work", &dead);
+    let work = world.queue_with("work", &to_queue("dead", &[]));
     world.queue("dead");
     world.bind("dead", "later", "");
-    let persistent = Properties {
-        delivery_mode: Some(2),
-        ..Properties::default()
-    };
     let mut bodies = BTreeSet::new();
     for number in 0..MESSAGES {
         let body = number.to_string();
         let delay = [("x-delay", Value::I32(1_000))];
         match number % 2 {
-            0 => world.publish_with("", "work", &body, &persistent, &[]),
-            _ => world.publish_with("later", "", &body, &persistent, &delay),
+            0 => world.publish_with("", "work", &body, &persistent(), &[]),
+            _ => world.publish_with("later", "", &body, &persistent(), &delay),
         }
         bodies.insert(body);
     }

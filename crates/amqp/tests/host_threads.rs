@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use crate::host_common::Random;
+use crate::host_common::{Random, to_queue};
 use cloverleaf_amqp::host::{Queue, VirtualHost};
 use cloverleaf_amqp::message::Message;
 use cloverleaf_amqp::routing::{Destination, Routed};
@@ -89,11 +89,7 @@ fn declare(host: &VirtualHost, name: &str, fields: &[(&str, Value<'_>)]) -> Opti
 fn the_router_wakes_for_the_dead_the_delayed_and_the_expired() {
     running(&SimDisk::new(), |host| {
         let dead = declare(host, "dead", &[]).unwrap();
-        let fields = [
-            ("x-dead-letter-exchange", Value::String(b"")),
-            ("x-dead-letter-routing-key", Value::String(b"dead")),
-            ("x-message-ttl", Value::I32(20)),
-        ];
+        let fields = to_queue("dead", &[("x-message-ttl", Value::I32(20))]);
         let source = declare(host, "source", &fields).unwrap();
         let owner = host.owner();
         let options = ConsumerOptions::default();

@@ -1,28 +1,40 @@
 //! What a client gives up is where it belongs before its next command is answered: no thread has to
 //! do anything in between.
 
+use crate::host_common::to_queue;
 use crate::session_common::{Peer, World, method_frame};
 use cloverleaf_amqp::wire::{Method, Table, Value, method, table_bytes};
 use cloverleaf_session::Session as _;
 
-/// A consumer of `work`, whose dead letters go to `dead`, with so many messages in hand.
-fn consuming(world: &World, count: usize) -> Peer<'_> {
+/// The queue `work`, whose dead letters go to `dead`, with so many messages.
+fn with_work<'w>(
+    world: &'w World,
+    count: usize,
+    more: &[(&'static str, Value<'static>)],
+) -> Peer<'w> {
     let mut peer = world.channel();
     peer.declare("dead", &[]);
-    let text = |text: &'static str| Value::String(text.as_bytes());
-    peer.declare(
-        "work",
-        &[
-            ("x-dead-letter-exchange", text("")),
-            ("x-dead-letter-routing-key", text("dead")),
-        ],
-    );
+    peer.declare("work", &to_queue("dead", more));
     for number in 0..count {
         peer.publish("", "work", &number.to_string());
     }
+    peer
+}
+
+/// A consumer of `work` with so many messages in hand.
+fn consuming(world: &World, count: usize) -> Peer<'_> {
+    let mut peer = with_work(world, count, &[]);
     peer.consume("work", "c", false);
     assert_eq!(peer.bodies().len(), count);
     peer
+}
+
+fn delete() -> Vec<u8> {
+    let delete = method::QueueDelete {
+        queue: "work",
+        ..Default::default()
+    };
+    method_frame(1, &Method::QueueDelete(delete))
 }
 
 fn get() -> Vec<u8> {
@@ -73,24 +85,14 @@ fn a_dead_letter_is_there_when_the_next_command_is_answered() {
 #[test]
 fn one_that_the_disk_has_not_taken_yet_is_waited_for() {
     let world = World::with_slow_disk();
-    let mut peer = world.channel();
-    peer.declare("dead", &[]);
-    let text = |text: &'static str| Value::String(text.as_bytes());
-    peer.declare(
-        "work",
-        &[
-            ("x-dead-letter-exchange", text("")),
-            ("x-dead-letter-routing-key", text("dead")),
-        ],
-    );
-    peer.publish("", "work", "body");
+    let mut peer = with_work(&world, 1, &[]);
     world.log.step();
     peer.consume("work", "c", false);
-    assert_eq!(peer.bodies(), ["body"]);
+    assert_eq!(peer.bodies(), ["0"]);
     peer.send(&[nack(1, false), get()].concat());
     assert!(peer.receive().is_empty());
     world.log.step();
-    assert_eq!(peer.receive()[0].body, b"body");
+    assert_eq!(peer.receive()[0].body, b"0");
 }
 
 /// Thousands that are given up at once are no long turn of the connection's core: the router goes
@@ -132,12 +134,7 @@ fn who_leaves_meanwhile_takes_no_letter_along() {
 fn a_queue_that_is_deleted_right_after_loses_no_letter() {
     let world = World::default();
     let mut peer = consuming(&world, 3_000);
-    let delete = method::QueueDelete {
-        queue: "work",
-        ..Default::default()
-    };
-    let delete = method_frame(1, &Method::QueueDelete(delete));
-    peer.send(&[nack(0, true), delete].concat());
+    peer.send(&[nack(0, true), delete()].concat());
     world.host.router_tick();
     assert_eq!(peer.receive()[0].id(), method::QueueDeleteOk::ID);
     assert_eq!(peer.counts("dead").0, 3_000);
@@ -162,11 +159,7 @@ fn the_end_of_the_router_holds_up_nobody() {
 fn with_own_queue(world: &World, exclusive: bool, count: usize) -> Peer<'_> {
     let mut peer = world.channel();
     peer.declare("dead", &[]);
-    let text = |text: &'static str| Value::String(text.as_bytes());
-    let arguments = table_bytes(&[
-        ("x-dead-letter-exchange", text("")),
-        ("x-dead-letter-routing-key", text("dead")),
-    ]);
+    let arguments = table_bytes(&to_queue("dead", &[]));
     let declare = method::QueueDeclare {
         queue: "work",
         exclusive,

@@ -7,6 +7,7 @@ use crate::died::Died;
 use crate::ledger::NotInFlight;
 use crate::message::{Delivery, MessageId, MessageRange};
 use crate::outbox::Outbox;
+use crate::settling::Settle;
 use crate::shared_window::SharedWindow;
 use crate::subscription::Subscription;
 
@@ -156,26 +157,30 @@ impl Consumer {
     /// Gives ranges back in one go: at once, in their old position. What of them is not in flight
     /// to this consumer is left alone.
     pub fn nack_ranges(&self, ranges: &[MessageRange]) {
-        self.subscription.nack_ranges(self.slot, ranges);
+        let settle = Settle::Nack;
+        self.subscription.settle_ranges(self.slot, settle, ranges);
     }
 
     /// Gives ranges up in one go: they go to the dead-letter topic, or nowhere if there is none.
     /// What of them is not in flight to this consumer is left alone.
     pub fn reject_ranges(&self, ranges: &[MessageRange]) {
-        self.subscription.reject_ranges(self.slot, ranges);
+        let settle = Settle::Reject;
+        self.subscription.settle_ranges(self.slot, settle, ranges);
     }
 
     /// As [`Self::nack_ranges`]. What has died of it (it was delivered too often) is handed over,
     /// if somebody has asked for it ([`crate::Broker::route_dead`]), and told to nobody else.
     #[must_use]
     pub fn nack_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
-        self.subscription.nack_ranges_taking(self.slot, ranges)
+        self.subscription
+            .settle_ranges_taking(self.slot, Settle::Nack, ranges)
     }
 
     /// As [`Self::reject_ranges`], and hands over as [`Self::nack_ranges_taking`].
     #[must_use]
     pub fn reject_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
-        self.subscription.reject_ranges_taking(self.slot, ranges)
+        self.subscription
+            .settle_ranges_taking(self.slot, Settle::Reject, ranges)
     }
 
     /// Starts a message's deadline anew.

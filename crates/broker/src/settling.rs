@@ -10,10 +10,20 @@ use crate::consumer::Settlement;
 use crate::consumers::ConsumerState;
 use crate::died::Died;
 use crate::holds::{Ending, HoldEnd};
-use crate::ledger::leases::{ConsumerSlot, NEVER_MS};
-use crate::ledger::{Expired, Ledger, NotInFlight, Settled};
+use crate::ledger::leases::NEVER_MS;
+use crate::ledger::{Expired, NotInFlight, Settled};
 use crate::message::{Delivery, MessageId, MessageRange};
 use crate::subscription::{State, Subscription};
+
+/// What a consumer does with messages that it has in hand.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Settle {
+    Ack,
+    /// Gives them back.
+    Nack,
+    /// Gives them up.
+    Reject,
+}
 
 impl Subscription {
     pub(crate) fn ack_many(
@@ -145,13 +155,7 @@ impl Subscription {
 
     pub(crate) fn ack_deliveries(&self, state: &mut State, slot: u32, taken: &[Delivery]) {
         let ranges = taken.iter().map(Delivery::range);
-        let count = state.end_ranges(
-            slot,
-            HoldEnd::Acked,
-            ranges,
-            |ledger, partition, place, slot, told| ledger.ack_between(partition, place, slot, told),
-        );
-        self.acknowledged(state, slot, count);
+        self.settle_in(state, slot, Settle::Ack, ranges);
     }
 
     fn acknowledged(&self, state: &mut State, slot: u32, count: u64) {
@@ -161,45 +165,62 @@ impl Subscription {
             .fetch_add(count, Ordering::Relaxed);
     }
 
-    pub(crate) fn nack_ranges(self: &Arc<Self>, slot: u32, ranges: &[MessageRange]) {
-        self.change(|state| self.nack_in(state, slot, ranges));
+    pub(crate) fn settle_ranges(
+        self: &Arc<Self>,
+        slot: u32,
+        settle: Settle,
+        ranges: &[MessageRange],
+    ) {
+        self.change(|state| self.settle_in(state, slot, settle, ranges.iter().copied()));
     }
 
-    pub(crate) fn reject_ranges(self: &Arc<Self>, slot: u32, ranges: &[MessageRange]) {
-        self.change(|state| state.reject(slot, ranges));
-    }
-
-    /// As [`Self::nack_ranges`]; what has died, and is routed by somebody, is the caller's to see
+    /// As [`Self::settle_ranges`]; what has died, and is routed by somebody, is the caller's to see
     /// to.
-    pub(crate) fn nack_ranges_taking(
+    pub(crate) fn settle_ranges_taking(
         self: &Arc<Self>,
         slot: u32,
+        settle: Settle,
         ranges: &[MessageRange],
     ) -> Vec<Died> {
-        self.change_taking(|state| self.nack_in(state, slot, ranges))
+        self.change_taking(|state| self.settle_in(state, slot, settle, ranges.iter().copied()))
     }
 
-    /// As [`Self::nack_ranges_taking`], for ranges that are given up.
-    pub(crate) fn reject_ranges_taking(
-        self: &Arc<Self>,
+    /// Ends what a consumer holds of these ranges.
+    fn settle_in(
+        &self,
+        state: &mut State,
         slot: u32,
-        ranges: &[MessageRange],
-    ) -> Vec<Died> {
-        self.change_taking(|state| state.reject(slot, ranges))
-    }
-
-    fn nack_in(&self, state: &mut State, slot: u32, ranges: &[MessageRange]) {
-        let ranges = ranges.iter().copied();
-        let count = state.end_ranges(
-            slot,
-            HoldEnd::Nacked,
-            ranges,
-            |ledger, partition, place, slot, told| {
-                ledger.nack_between(partition, place, slot, told)
-            },
-        );
+        settle: Settle,
+        ranges: impl Iterator<Item = MessageRange>,
+    ) {
+        let end = match settle {
+            Settle::Ack => HoldEnd::Acked,
+            Settle::Nack => HoldEnd::Nacked,
+            Settle::Reject => HoldEnd::Rejected,
+        };
+        let mut count = 0;
+        let mut ending = Ending::new(&mut state.consumers, slot, end, state.now_us);
+        let ledger = &mut state.ledger;
+        for range in ranges {
+            let (partition, place) = (range.partition, (range.first, range.end()));
+            let told = |first, count, settled: Option<Settled>| {
+                if let Some(settled) = settled {
+                    ending.add(partition, first, count, settled);
+                }
+            };
+            count += match settle {
+                Settle::Ack => ledger.ack_between(partition, place, slot, told),
+                Settle::Nack => ledger.nack_between(partition, place, slot, told),
+                Settle::Reject => ledger.reject_between(partition, place, slot, told),
+            };
+        }
+        ending.finish(count);
+        match settle {
+            Settle::Ack => return self.acknowledged(state, slot, count),
+            Settle::Nack => drop(self.counters.requeued.fetch_add(count, Ordering::Relaxed)),
+            Settle::Reject => {}
+        }
         state.settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
-        self.counters.requeued.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Ends leases whose time has come. Called by the housekeeping.
@@ -237,19 +258,6 @@ impl Subscription {
 }
 
 impl State {
-    fn reject(&mut self, slot: u32, ranges: &[MessageRange]) {
-        let ranges = ranges.iter().copied();
-        let count = self.end_ranges(
-            slot,
-            HoldEnd::Rejected,
-            ranges,
-            |ledger, partition, place, slot, told| {
-                ledger.reject_between(partition, place, slot, told)
-            },
-        );
-        self.settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
-    }
-
     /// Runs of messages of a consumer, the first of each and how many, have ended.
     fn note_end(
         &mut self,
@@ -267,39 +275,7 @@ impl State {
         }
         ending.finish(all);
     }
-
-    /// Ends what a consumer holds of these ranges. Returns how many messages that were.
-    fn end_ranges(
-        &mut self,
-        slot: u32,
-        end: HoldEnd,
-        ranges: impl Iterator<Item = MessageRange>,
-        end_between: EndBetween,
-    ) -> u64 {
-        let mut count = 0;
-        let mut ending = Ending::new(&mut self.consumers, slot, end, self.now_us);
-        for range in ranges {
-            let (partition, place) = (range.partition, (range.first, range.end()));
-            let mut told = |first, count, settled: Option<Settled>| {
-                if let Some(settled) = settled {
-                    ending.add(partition, first, count, settled);
-                }
-            };
-            count += end_between(&mut self.ledger, partition, place, slot, &mut told);
-        }
-        ending.finish(count);
-        count
-    }
 }
-
-/// What ends a range in the ledger.
-type EndBetween = fn(
-    &mut Ledger,
-    u32,
-    (Offset, Offset),
-    ConsumerSlot,
-    &mut dyn FnMut(Offset, u64, Option<Settled>),
-) -> u64;
 
 /// Tells of a range in as few pieces as there are fates.
 struct Report<'a, F: FnMut(MessageRange, Option<Settlement>)> {

@@ -1,22 +1,15 @@
 //! The log through its public interface, on a simulated disk driven by hand.
 
-use crate::common::{batch_of, manual, offsets, open, put, read_all, text_at, topic};
+use crate::common::{SMALL, batch_of, fresh, manual, offsets, open, put, read_all, text_at, topic};
 use bytes::Bytes;
 use cloverleaf_log::{
     AppendError, Batch, BatchBuilder, Codec, Durability, FaultyDisk, Log, LogOptions,
     PartitionOptions, Read, SimDisk,
 };
 
-const SMALL: PartitionOptions = PartitionOptions {
-    segment_bytes: 4096,
-    segment_ms: None,
-};
-
 #[test]
 fn files_appear_with_the_first_append() {
-    let disk = SimDisk::new();
-    let (log, _) = open(&disk);
-    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let (disk, _log, partition) = fresh();
     let mount = disk.mount();
     assert!(mount.list("topics").unwrap().is_empty());
     let appended = partition
@@ -58,9 +51,7 @@ fn the_tail_is_read_from_memory_and_the_rest_from_the_file() {
 
 #[test]
 fn disk_class_is_ready_only_after_the_sync() {
-    let disk = SimDisk::new();
-    let (log, _) = open(&disk);
-    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let (disk, log, partition) = fresh();
     let first = partition
         .append(batch_of(&["a"]), Durability::Disk)
         .unwrap();
@@ -111,9 +102,7 @@ fn with_no_inline_writes_the_writer_thread_writes() {
 
 #[test]
 fn any_sealed_segment_can_be_dropped_and_offsets_are_not_reused() {
-    let disk = SimDisk::new();
-    let (log, _) = open(&disk);
-    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let (disk, log, partition) = fresh();
     let text = "x".repeat(1000);
     for _ in 0..12 {
         put(&partition, batch_of(&[&text]));
@@ -153,9 +142,7 @@ fn any_sealed_segment_can_be_dropped_and_offsets_are_not_reused() {
 
 #[test]
 fn retention_by_time_and_bytes_takes_the_oldest() {
-    let disk = SimDisk::new();
-    let (log, _) = open(&disk);
-    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let (_, log, partition) = fresh();
     for number in 0..12 {
         let mut builder = BatchBuilder::with_capacity(1100, 1000 * number);
         builder.push(None, Some(&[7; 1000]), &[]);
@@ -180,9 +167,7 @@ fn retention_by_time_and_bytes_takes_the_oldest() {
 
 #[test]
 fn retention_by_time_ends_an_old_active_segment() {
-    let disk = SimDisk::new();
-    let (log, _) = open(&disk);
-    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let (_, log, partition) = fresh();
     put(&partition, batch_of(&["a"]));
     assert!(partition.segments()[0].active);
     assert_eq!(partition.retain(Some(1), None).unwrap(), 0);
@@ -197,9 +182,7 @@ fn retention_by_time_ends_an_old_active_segment() {
 
 #[test]
 fn raised_offsets_leave_a_hole() {
-    let disk = SimDisk::new();
-    let (log, _) = open(&disk);
-    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let (disk, _log, partition) = fresh();
     put(&partition, batch_of(&["a"]));
     partition.raise_next_offset(100);
     partition.raise_next_offset(50);
@@ -313,9 +296,7 @@ fn a_clean_end_leaves_nothing_to_scan() {
 
 #[test]
 fn deleted_topics_are_gone() {
-    let disk = SimDisk::new();
-    let (log, _) = open(&disk);
-    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let (disk, log, partition) = fresh();
     put(&partition, batch_of(&["a"]));
     log.delete_topic(topic(1));
     log.step();
@@ -327,9 +308,7 @@ fn deleted_topics_are_gone() {
 
 #[test]
 fn reads_that_need_the_disk_are_cold() {
-    let disk = SimDisk::new();
-    let (log, _) = open(&disk);
-    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let (disk, log, partition) = fresh();
     for _ in 0..10 {
         put(&partition, batch_of(&["a"]));
     }
@@ -413,9 +392,7 @@ fn too_large_batches_are_refused_and_shared_ones_copied() {
 
 #[test]
 fn a_segment_that_is_too_old_takes_no_more_appends() {
-    let disk = SimDisk::new();
-    let (log, _) = open(&disk);
-    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let (disk, log, partition) = fresh();
     let at = |timestamp_ms| {
         let mut builder = BatchBuilder::with_capacity(50, timestamp_ms);
         builder.push(None, Some(b"a"), &[]);

@@ -1,18 +1,11 @@
 //! Raised offsets: the next record lies further up, and until it is there the end stays.
 
-use crate::common::{batch_of, manual, offsets, open, put, read_all, topic};
-use cloverleaf_log::{Durability, Log, LogOptions, OpenMode, PartitionOptions, SimDisk};
-
-const SMALL: PartitionOptions = PartitionOptions {
-    segment_bytes: 4096,
-    segment_ms: None,
-};
+use crate::common::{SMALL, batch_of, fresh, manual, offsets, open, put, read_all, topic};
+use cloverleaf_log::{Durability, Log, LogOptions, OpenMode, SimDisk};
 
 #[test]
 fn a_raise_leaves_the_ends_and_begins_a_segment() {
-    let disk = SimDisk::new();
-    let (log, _) = open(&disk);
-    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let (_, log, partition) = fresh();
     partition.raise_next_offset(10);
     let ends = || (partition.written_end(), partition.synced_end());
     assert_eq!((ends(), partition.next_offset()), ((0, 0), 10));
@@ -72,9 +65,7 @@ fn the_start_is_never_above_what_is_pending() {
 /// However the messages before have gone, and whatever start comes after.
 #[test]
 fn readers_reach_the_end_before_a_raise() {
-    let disk = SimDisk::new();
-    let (mut log, _) = open(&disk);
-    let mut partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let (disk, mut log, mut partition) = fresh();
     for next in [2, 1_000] {
         partition.raise_next_offset(next);
         put(&partition, batch_of(&["a"]));
@@ -113,9 +104,7 @@ fn readers_reach_the_end_before_a_raise() {
 /// A power loss may keep the name of a new segment and lose what was in it.
 #[test]
 fn an_empty_segment_further_up_is_no_end() {
-    let disk = SimDisk::new();
-    let (log, _) = open(&disk);
-    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let (disk, log, partition) = fresh();
     put(&partition, batch_of(&["a"]));
     log.sync_all().unwrap();
     partition.raise_next_offset(100);

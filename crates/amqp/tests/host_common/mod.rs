@@ -354,6 +354,24 @@ fn unpack(delivery: &Delivery, queue: &str) -> Vec<Got> {
     got
 }
 
+/// Properties of a message that lasts.
+pub fn persistent() -> Properties<'static> {
+    Properties {
+        delivery_mode: Some(2),
+        ..Properties::default()
+    }
+}
+
+/// Arguments of a queue whose dead letters go to the queue `name`, and more of them.
+pub fn to_queue(
+    name: &'static str,
+    more: &[(&'static str, Value<'static>)],
+) -> Vec<(&'static str, Value<'static>)> {
+    let exchange = ("x-dead-letter-exchange", Value::String(b""));
+    let key = ("x-dead-letter-routing-key", Value::String(name.as_bytes()));
+    [&[exchange, key][..], more].concat()
+}
+
 /// The text of a refusal.
 pub fn text<T: std::fmt::Debug>(result: Result<T, Exception>) -> String {
     result.expect_err("it was to be refused").to_string()

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use cloverleaf_log::{
-    Batch, BatchBuilder, Durability, Log, LogOptions, Offset, OpenMode, PartitionLog, Read,
-    Recovery, SimDisk,
+    Batch, BatchBuilder, Durability, Log, LogOptions, Offset, OpenMode, PartitionLog,
+    PartitionOptions, Read, Recovery, SimDisk,
 };
 use uuid::Uuid;
 
@@ -20,6 +20,20 @@ pub fn manual() -> LogOptions {
 
 pub fn open(disk: &SimDisk) -> (Log, Recovery) {
     Log::open(disk.mount(), manual()).unwrap()
+}
+
+/// Segments that are soon full.
+pub const SMALL: PartitionOptions = PartitionOptions {
+    segment_bytes: 4096,
+    segment_ms: None,
+};
+
+/// A new disk, a log on it, and a partition with small segments.
+pub fn fresh() -> (SimDisk, Log, Arc<PartitionLog>) {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    (disk, log, partition)
 }
 
 pub fn topic(number: u128) -> Uuid {
