@@ -137,7 +137,7 @@ pub struct Session {
     routing: Vec<Routing>,
     /// A method waits until this is written.
     unwritten: Option<Unwritten>,
-    /// The foremost method has waited so.
+    /// The foremost method waits, or has waited, for what came before it.
     has_waited: bool,
     /// The disk is full; when to look again.
     blocked_until_us: Option<u64>,
@@ -439,7 +439,7 @@ impl Session {
             self.waits_for_room = true;
             return Step::Wait;
         }
-        if self.phase == Phase::Open && self.waits_for_writes(&frame) {
+        if self.phase == Phase::Open && self.waits_for_earlier(&frame) {
             return Step::Wait;
         }
         let result = match (self.phase, frame.channel) {

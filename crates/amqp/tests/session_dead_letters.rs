@@ -136,8 +136,41 @@ fn a_queue_that_is_deleted_right_after_loses_no_letter() {
     let mut peer = consuming(&world, 3_000);
     peer.send(&[nack(0, true), delete()].concat());
     world.host.router_tick();
+    // The disk does not have them yet: the router is asked whether all are routed.
+    assert!(peer.receive().is_empty());
+    world.host.router_tick();
     assert_eq!(peer.receive()[0].id(), method::QueueDeleteOk::ID);
     assert_eq!(peer.counts("dead").0, 3_000);
+}
+
+/// Its messages have expired before; RabbitMQ's queue has routed them when it hears of its end.
+#[test]
+fn a_queue_that_another_connection_deletes_loses_no_letter() {
+    const COUNT: usize = 3_000;
+    let world = World::default();
+    with_work(&world, COUNT, &[("x-message-ttl", Value::I32(50))]);
+    world.clock.advance(51);
+    world.broker.tick();
+    let mut other = world.channel();
+    other.send(&delete());
+    assert!(other.receive().is_empty(), "the answer came too early");
+    world.host.router_tick();
+    assert_eq!(other.receive()[0].id(), method::QueueDeleteOk::ID);
+    assert_eq!(other.counts("dead").0 as usize, COUNT);
+    assert!(world.host.queue(world.host.owner(), "work").is_err());
+}
+
+#[test]
+fn a_letter_that_cannot_be_routed_now_holds_up_no_delete() {
+    let world = World::default();
+    let mut peer = consuming(&world, 1);
+    world.faulty.set(|faults| faults.room_bytes = Some(0));
+    peer.send(&nack(1, false));
+    let mut other = world.channel();
+    other.send(&delete());
+    assert!(other.receive().is_empty());
+    world.host.router_tick();
+    assert_eq!(other.receive()[0].id(), method::QueueDeleteOk::ID);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! A publish without confirm is visible once it is written. The log mostly writes at once; while
 //! the disk is slow another thread does it, and then these methods wait for that: in RabbitMQ a
-//! queue's process takes what one channel sends it in order.
+//! queue's process takes what one channel sends it in order. It has also routed what died in it
+//! before it hears that it is deleted.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -20,18 +21,25 @@ const TELLING: [MethodId; 4] = [
 ];
 
 impl Session {
-    /// Whether this frame has to wait for what was published before; it has to be shown again.
-    pub(super) fn waits_for_writes(&mut self, frame: &Frame<'_>) -> bool {
-        let is_telling =
-            frame.kind == FrameType::Method && TELLING.contains(&MethodId::peek(frame.payload));
+    /// Whether this frame has to wait for what was published or has died before; it has to be shown
+    /// again.
+    pub(super) fn waits_for_earlier(&mut self, frame: &Frame<'_>) -> bool {
+        let id = MethodId::peek(frame.payload);
+        let is_telling = frame.kind == FrameType::Method && TELLING.contains(&id);
         // Who has waited does not wait for what others publish meanwhile.
         if !is_telling || std::mem::take(&mut self.has_waited) {
             return false;
         }
         self.flush();
-        let queue = self.told_queue(frame);
-        self.unwritten = queue.and_then(|queue| queue.topic.unwritten());
-        self.unwritten.is_some()
+        let Some(queue) = self.told_queue(frame) else {
+            return false;
+        };
+        self.unwritten = queue.topic.unwritten();
+        if id == method::QueueDelete::ID {
+            self.routing.extend(self.host.route_dead_of(&queue));
+        }
+        self.has_waited = self.unwritten.is_some() || !self.routing.is_empty();
+        self.has_waited
     }
 
     /// The queue that a method tells of, if there is one.
@@ -53,7 +61,6 @@ impl Session {
             && unwritten.poll_written(cx).is_ready()
         {
             self.unwritten = None;
-            self.has_waited = true;
         }
     }
 }

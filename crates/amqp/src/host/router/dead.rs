@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 use super::super::VirtualHost;
+use super::super::queue::Queue;
 use super::outgoing::Outgoing;
 use super::routing::Death;
 use super::under_way::{Letter, Origin, UnderWay, tell};
@@ -32,8 +33,8 @@ pub(in super::super) struct Dead {
     reached: Vec<Uuid>,
     /// Not to be routed before, milliseconds since 1970.
     due_ms: u64,
-    /// A connection waits until it is routed.
-    owed: Option<Arc<Owed>>,
+    /// Connections wait until it is routed.
+    owed: Vec<Arc<Owed>>,
 }
 
 /// What the router has to look at.
@@ -42,11 +43,13 @@ pub(in super::super) struct Inbox {
     /// Subscriptions with dead messages, by their ids.
     died: BTreeMap<u64, Arc<Subscription>>,
     dead: Vec<Dead>,
+    /// Subscriptions for whose dead messages connections wait.
+    asked: Vec<(Arc<Subscription>, Arc<Owed>)>,
     /// Letters whose publishes are made, by connections.
     under_way: Vec<UnderWay>,
 }
 
-/// Dead messages that the router routes for a connection.
+/// Dead messages that the router routes, and for which a connection waits.
 #[derive(Debug)]
 pub struct Routing(Arc<Mutex<Waited>>);
 
@@ -70,6 +73,12 @@ impl Drop for Owed {
 }
 
 impl Routing {
+    /// Lasts as long as what it is owed.
+    fn new() -> (Self, Arc<Owed>) {
+        let waited = Arc::new(Mutex::new(Waited::default()));
+        (Self(waited.clone()), Arc::new(Owed(waited)))
+    }
+
     /// Ready once they are where they belong, or cannot be now.
     pub fn poll(&self, context: &Context<'_>) -> Poll<()> {
         let mut waited = self.0.lock();
@@ -117,12 +126,11 @@ impl VirtualHost {
         under_way.end_round();
         let mut routing = None;
         if !left.is_empty() {
-            let waited = Arc::new(Mutex::new(Waited::default()));
-            let owed = Arc::new(Owed(waited.clone()));
+            let (waiting, owed) = Routing::new();
             for dead in &mut left {
-                dead.owed = Some(owed.clone());
+                dead.owed.push(owed.clone());
             }
-            routing = Some(Routing(waited));
+            routing = Some(waiting);
         }
         let done = under_way.finish(&mut Context::from_waker(Waker::noop()), now_ms);
         left.extend(arrived(done, now_ms));
@@ -134,6 +142,18 @@ impl VirtualHost {
         }
         (outgoing.steps(), routing)
     }
+
+    /// What has died in a queue and is not routed yet, to be waited for by who deletes it: `None`
+    /// if there is nothing.
+    pub fn route_dead_of(&self, queue: &Queue) -> Option<Routing> {
+        let subscription = &queue.subscription;
+        subscription.has_dead().then(|| {
+            let (routing, owed) = Routing::new();
+            self.signal
+                .hand(|inbox| inbox.asked.push((subscription.clone(), owed)));
+            routing
+        })
+    }
 }
 
 impl Dead {
@@ -143,7 +163,7 @@ impl Dead {
             died,
             reached: Vec::new(),
             due_ms: 0,
-            owed: None,
+            owed: Vec::new(),
         }
     }
 }
@@ -202,6 +222,14 @@ impl Router {
                 .extend(died.map(|died| Dead::new(&subscription, died)));
         }
         self.dead.extend(inbox.dead);
+        for (subscription, owed) in inbox.asked {
+            // One that has to be routed once more cannot be now.
+            let is_asked = |dead: &&mut Dead| {
+                dead.due_ms == 0 && Arc::ptr_eq(&dead.subscription, &subscription)
+            };
+            let asked = self.dead.iter_mut().filter(is_asked);
+            asked.for_each(|dead| dead.owed.push(owed.clone()));
+        }
         self.handed.extend(inbox.under_way);
     }
 
@@ -225,7 +253,7 @@ impl Router {
             }
             (any, left) = (true, left - 1);
             // Who waits goes on once the publishes are made, or when they cannot be made now.
-            owed.extend(dead.owed.take());
+            owed.append(&mut dead.owed);
             let under_way = &mut self.under_way;
             let routed = under_way.route_died(host, &dead, &mut lookup, &mut outgoing);
             if let Err(error) = routed {
