@@ -102,6 +102,7 @@ impl Compactor {
             delete_retention_ms: compaction.delete_retention_ms,
             min_lag_ms: compaction.min_lag_ms,
             inflated_bytes_max: shared.inflater.batch_bytes_max(),
+            codec: compaction.compression.map(Into::into),
             work_bytes_max: self.work_bytes_max,
             stop: stop.clone(),
             ..CompactionOptions::default()

@@ -76,8 +76,8 @@ pub use ledger::NotInFlight;
 pub use lookup::{Lookup, LookupError};
 pub use message::{DeadReason, Delivery, MessageId, MessageRange, headers};
 pub use options::{
-    BrokerOptions, Compaction, ConsumerOptions, Dispatch, DurabilityMode, Overflow, PartitionOrder,
-    Retention, StartAt, SubscriptionOptions, TopicOptions,
+    BrokerOptions, Compaction, Compression, ConsumerOptions, Dispatch, DurabilityMode, Overflow,
+    PartitionOrder, Retention, StartAt, SubscriptionOptions, TopicOptions,
 };
 pub use publish::{PublishError, Published, Room};
 pub use settings::NewOptions;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cloverleaf_log::Durability;
+use cloverleaf_log::{Codec, Durability};
 use serde::{Deserialize, Serialize};
 
 use crate::shared_window::SharedWindow;
@@ -131,6 +131,30 @@ pub struct Retention {
     pub min_ms: Option<u64>,
 }
 
+/// How the batches of a topic are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "they are names")]
+pub enum Compression {
+    Uncompressed,
+    Gzip,
+    Snappy,
+    Lz4,
+    Zstd,
+}
+
+impl From<Compression> for Codec {
+    fn from(compression: Compression) -> Self {
+        match compression {
+            Compression::Uncompressed => Self::None,
+            Compression::Gzip => Self::Gzip,
+            Compression::Snappy => Self::Snappy,
+            Compression::Lz4 => Self::Lz4,
+            Compression::Zstd => Self::Zstd,
+        }
+    }
+}
+
 /// How a topic is compacted: of the messages with one key the newest stays.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -146,6 +170,10 @@ pub struct Compaction {
     /// Compaction is due when so much of a partition, in thousandths of its bytes, came since the
     /// last time (`min.cleanable.dirty.ratio`).
     pub dirty_ratio_permille: u32,
+    /// Batches that are written anew become so (`compression.type`); `None`: they stay as they
+    /// came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compression: Option<Compression>,
 }
 
 impl Default for Compaction {
@@ -156,6 +184,7 @@ impl Default for Compaction {
             min_lag_ms: 0,
             max_lag_ms: None,
             dirty_ratio_permille: 500,
+            compression: None,
         }
     }
 }

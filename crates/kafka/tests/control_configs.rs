@@ -1,7 +1,7 @@
 //! Settings through Kafka: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, in every
 //! version, and what each setting does.
 
-use cloverleaf_broker::{Compaction, DurabilityMode};
+use cloverleaf_broker::{Compaction, Compression, DurabilityMode};
 use cloverleaf_kafka::KafkaOptions;
 use kafka_protocol::messages::alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
@@ -378,6 +378,7 @@ fn compaction_is_what_its_settings_say() {
         ("max.compaction.lag.ms", SET, Some("1000")),
         ("min.cleanable.dirty.ratio", SET, Some("0.25")),
         ("retention.ms", SET, Some("77")),
+        ("compression.type", SET, Some("zstd")),
     ];
     assert_eq!(edit(&world, "t", &edits), (0, String::new()));
     let options = world.topic("t").options();
@@ -386,6 +387,7 @@ fn compaction_is_what_its_settings_say() {
         min_lag_ms: 10,
         max_lag_ms: Some(1_000),
         dirty_ratio_permille: 250,
+        compression: Some(Compression::Zstd),
     };
     assert_eq!(options.compaction, Some(expected));
     assert_eq!(

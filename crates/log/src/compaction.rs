@@ -15,13 +15,17 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::batch::{Batch, Offset};
+use crate::batch::{Batch, Codec, Offset};
 use crate::compaction_files::{CleanWriter, Standing};
 use crate::compaction_filter::{Filter, Kept, OffsetMap, Seen, is_walkable, pack};
 use crate::error::{IoFailure, LogError};
 use crate::partition::PartitionLog;
 use crate::read::read_from_segment;
 use crate::segment::{Segment, Stage};
+
+/// Largest batch that another kind of compression may make of a smaller one: readers take a batch
+/// whole, and with their default limits no more than this at once.
+const GROWN_BYTES_MAX: usize = 1 << 20;
 
 /// How a partition is compacted, and how much of it in one call.
 #[derive(Clone, Debug)]
@@ -38,6 +42,9 @@ pub struct CompactionOptions {
     pub map_bytes_max: usize,
     /// A compressed batch that is larger than this when it is inflated, in bytes, stays as it is.
     pub inflated_bytes_max: usize,
+    /// What the batches of segments that are written anew are compressed with; `None`: with what
+    /// they are. One that would become large by it stays as it is.
+    pub codec: Option<Codec>,
     /// A call ends when it has read this many bytes of segments to write anew; at least one run of
     /// segments that become one.
     pub work_bytes_max: u64,
@@ -53,6 +60,7 @@ impl Default for CompactionOptions {
             min_lag_ms: 0,
             map_bytes_max: 16 << 20,
             inflated_bytes_max: 64 << 20,
+            codec: None,
             work_bytes_max: 256 << 20,
             stop: Arc::default(),
         }
@@ -459,28 +467,45 @@ impl Cleaner<'_> {
         let mut seen = self.seen;
         seen.without_key = 0;
         let inflated = batch.inflate(self.options.inflated_bytes_max).ok();
-        let kept = inflated.and_then(|inflated| filter.apply(&inflated, &mut seen).ok());
-        let Some(kept) = kept else {
+        let filtered = inflated.and_then(|inflated| {
+            let kept = filter.apply(&inflated, &mut seen).ok()?;
+            Some((inflated, kept))
+        });
+        let Some((inflated, kept)) = filtered else {
             self.skipped += 1;
             return Some(batch);
         };
         if batch.base_offset() >= self.pass.from {
             self.without_key += seen.without_key;
         }
-        let kept = match kept {
-            Kept::All => {
+        let (kept, is_whole) = match kept {
+            Kept::All => (inflated, true),
+            Kept::Some(kept) => (kept, false),
+        };
+        let own = batch.codec();
+        let wanted = self.options.codec.unwrap_or(own);
+        if is_whole && wanted == own {
+            self.seen = seen;
+            return Some(batch);
+        }
+        assert!(
+            is_whole
+                || (is_walkable(&kept)
+                    && kept.base_offset() == batch.base_offset()
+                    && kept.end_offset() == batch.end_offset()),
+            "compaction keeps the envelope of a batch"
+        );
+        let mut packed = pack(kept.clone(), wanted, keeps_empty);
+        let bytes_max = batch.bytes().len().max(GROWN_BYTES_MAX);
+        let is_large = |packed: &Batch| packed.bytes().len() > bytes_max;
+        if wanted != own && matches!(&packed, Ok(Some(packed)) if is_large(packed)) {
+            if is_whole {
                 self.seen = seen;
                 return Some(batch);
             }
-            Kept::Some(kept) => kept,
-        };
-        assert!(
-            is_walkable(&kept)
-                && kept.base_offset() == batch.base_offset()
-                && kept.end_offset() == batch.end_offset(),
-            "compaction keeps the envelope of a batch"
-        );
-        match pack(kept, batch.codec(), keeps_empty) {
+            packed = pack(kept, own, keeps_empty);
+        }
+        match packed {
             Ok(packed) => {
                 self.seen = seen;
                 self.is_changed = true;

@@ -12,12 +12,12 @@ use cloverleaf_log::{
     OpenMode, PartitionLog, PartitionOptions, Read, SimDisk,
 };
 
-const SMALL: PartitionOptions = PartitionOptions {
+pub(crate) const SMALL: PartitionOptions = PartitionOptions {
     segment_bytes: 1_000,
     segment_ms: None,
 };
 
-fn options(now_ms: i64) -> CompactionOptions {
+pub(crate) fn options(now_ms: i64) -> CompactionOptions {
     CompactionOptions {
         now_ms,
         delete_retention_ms: 1_000,
@@ -26,7 +26,7 @@ fn options(now_ms: i64) -> CompactionOptions {
 }
 
 /// Words `key=value`, `key=` for a tombstone, `value` without a key.
-fn batch(words: &str) -> BatchBuilder {
+pub(crate) fn batch(words: &str) -> BatchBuilder {
     let mut builder = BatchBuilder::with_capacity(200, 1);
     for word in words.split(' ') {
         match word.split_once('=') {
@@ -38,10 +38,10 @@ fn batch(words: &str) -> BatchBuilder {
     builder
 }
 
-fn show(partition: &Arc<PartitionLog>) -> String {
+pub(crate) fn show(partition: &Arc<PartitionLog>) -> String {
     let mut words = Vec::new();
     for batch in read_all(partition) {
-        let batch = batch.inflate(1 << 20).unwrap();
+        let batch = batch.inflate(4 << 20).unwrap();
         let mut cursor = batch.records();
         while let Some((offset, record)) = cursor.next_record().unwrap() {
             let text = |bytes: Option<&[u8]>| String::from_utf8(bytes.unwrap_or(b"").to_vec());
@@ -54,7 +54,7 @@ fn show(partition: &Arc<PartitionLog>) -> String {
 }
 
 /// Seals what there is, and begins a new segment, so that all before may be compacted.
-fn seal(log: &Log, partition: &Arc<PartitionLog>) {
+pub(crate) fn seal(log: &Log, partition: &Arc<PartitionLog>) {
     partition.seal_active();
     put(partition, batch("end=end").finish());
     partition.seal_active();
@@ -62,7 +62,7 @@ fn seal(log: &Log, partition: &Arc<PartitionLog>) {
     log.step();
 }
 
-fn compact_all(partition: &Arc<PartitionLog>, options: &CompactionOptions) -> u64 {
+pub(crate) fn compact_all(partition: &Arc<PartitionLog>, options: &CompactionOptions) -> u64 {
     let mut removed = 0;
     loop {
         let done = partition.compact(options).unwrap();

@@ -1,8 +1,14 @@
-//! Compressed batches: the round trip with every codec, and bytes that are none.
+//! Compressed batches: the round trip with every codec, bytes that are none, and what compaction
+//! makes of them.
 
 use bytes::Bytes;
-use cloverleaf_log::{BATCH_HEADER_BYTES, Batch, BatchBuilder, Codec, InflateError};
+use cloverleaf_log::{
+    BATCH_HEADER_BYTES, Batch, BatchBuilder, Codec, CompactionOptions, InflateError, SimDisk,
+};
 use proptest::prelude::*;
+
+use crate::common::{open, put, read_all, topic};
+use crate::compaction::{SMALL, batch, compact_all, options, seal, show};
 
 const CODECS: [Codec; 4] = [Codec::Gzip, Codec::Snappy, Codec::Lz4, Codec::Zstd];
 const BYTES_MAX: usize = 1 << 20;
@@ -133,4 +139,40 @@ fn a_batch_without_records_keeps_its_place() {
     assert_eq!((empty.count(), empty.end_offset()), (0, 3));
     assert!(matches!(empty.records().next_record(), Ok(None)));
     assert!(Batch::parse_stored(empty.bytes().clone()).is_ok());
+}
+
+#[test]
+fn compaction_compresses_as_is_wanted_unless_a_batch_grows_large_by_it() {
+    let disk = SimDisk::new();
+    let (log, _) = open(&disk);
+    let partition = log.partition(topic(1), 0, SMALL).unwrap();
+    let (text, large) = ("text".repeat(100), "x".repeat(2 << 20));
+    for (words, codec) in [
+        (format!("a={text} b={text}"), Codec::None),
+        (format!("c={text}"), Codec::Gzip),
+        (format!("d={large}"), Codec::Lz4),
+        ("b=2".to_owned(), Codec::None),
+    ] {
+        put(&partition, batch(&words).finish().compress(codec).unwrap());
+    }
+    let content = format!("0:a={text} 2:c={text} 3:d={large} 4:b=2 ");
+    let (plain, own) = (Codec::None, Codec::Lz4);
+    for (wanted, expected) in [
+        (Some(Codec::Zstd), [Codec::Zstd; 4]),
+        (None, [Codec::Zstd; 4]),
+        (Some(own), [own; 4]),
+        (Some(plain), [plain, plain, own, plain]),
+    ] {
+        // Something new, so that there is a pass.
+        seal(&log, &partition);
+        let options = CompactionOptions {
+            codec: wanted,
+            ..options(0)
+        };
+        compact_all(&partition, &options);
+        let batches = read_all(&partition);
+        let codecs: Vec<Codec> = batches.iter().take(4).map(Batch::codec).collect();
+        assert_eq!(codecs, expected, "{wanted:?}");
+        assert!(show(&partition).starts_with(&content));
+    }
 }

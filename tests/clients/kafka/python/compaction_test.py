@@ -120,4 +120,26 @@ def a_tombstone_is_seen_and_then_goes():
     same(states[-2:], [[True], []], "the tombstone alone, then nothing")
 
 
+@check
+def what_compaction_has_compressed_is_read_as_it_was_written():
+    kinds = [*confluent_kit.CODECS[1:], "uncompressed"]
+    topics = {}
+    for kind, sent in zip(kinds, confluent_kit.CODECS, strict=True):
+        topic = confluent_kit.create(**SETTINGS, **{"compression.type": kind})
+        texts = {b"key-%d" % key: b"%d words " % key * 2_000 for key in range(KEYS)}
+        for values in [dict.fromkeys(texts, b"old"), texts]:
+            messages = [{"key": key, "value": value} for key, value in values.items()]
+            confluent_kit.produce_all(topic, messages, compression_type=sent)
+        fill(topic, 0)
+        topics[topic] = texts
+    for topic, texts in topics.items():
+        wait_for(lambda at=topic, of=texts: has_one_value_each(at, of), "each key has one value")
+
+
+def has_one_value_each(topic, newest):
+    found = [m for m in read_from_start(topic) if m.key() in newest]
+    same({m.key(): m.value() for m in found}, newest, "newest values")
+    return len(found) == len(newest)
+
+
 main()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cloverleaf_broker::{Compaction, DurabilityMode, Retention, TopicOptions};
+use cloverleaf_broker::{Compaction, Compression, DurabilityMode, Retention, TopicOptions};
 
 use crate::context::KafkaContext;
 
@@ -206,6 +206,14 @@ fn compaction(context: &KafkaContext, options: &TopicOptions) -> Compaction {
         max_lag_ms: limited(max_lag_ms),
         // The ratio lies between 0 and 1.
         dirty_ratio_permille: (ratio * 1000.0).round() as u32,
+        compression: match own_or_standard(context, options, "compression.type").as_str() {
+            "uncompressed" => Some(Compression::Uncompressed),
+            "gzip" => Some(Compression::Gzip),
+            "snappy" => Some(Compression::Snappy),
+            "lz4" => Some(Compression::Lz4),
+            "zstd" => Some(Compression::Zstd),
+            _ => None,
+        },
     }
 }
 

@@ -81,9 +81,11 @@ const NO_TIERS: &str = "There is no tiered storage: all that is stored is local.
 const ONE_REPLICA: &str = "There is one replica, so there is nobody to copy to or to elect.";
 const STORED_AS_SENT: &str = "Batches are stored and served as the producer compressed them, which \
     costs the broker nothing and gives the producer's network the same gain: set compression.type \
-    in the producer. A consumer that is too old for zstd (Fetch below version 10) is refused where \
-    this is zstd, as in Kafka.";
-const LEVEL: &str = "The broker compresses nothing anew.";
+    in the producer. Where the policy is compact, batches that compaction writes anew become what \
+    this says, in the background, unless they would grow beyond 1 MiB by it. A consumer that is \
+    too old for zstd (Fetch below version 10) is refused where this is zstd, as in Kafka.";
+const LEVEL: &str = "Compaction, which alone compresses anew, takes the default of the format's \
+    library.";
 
 pub(super) fn or_minus_one(value: Option<u64>) -> String {
     value.map_or_else(|| "-1".to_owned(), |value| value.to_string())
