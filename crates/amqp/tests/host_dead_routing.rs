@@ -1,7 +1,14 @@
 //! When the dead of a queue are where they belong, and when the queue is done with them.
 
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
 use crate::host_common::{World, persistent, receive, to_queue};
 use cloverleaf_amqp::wire::Value;
+
+/// Only a fault needs so long.
+const HANG: Duration = Duration::from_secs(120);
 
 /// A persistent message.
 fn publish(world: &World, queue: &str, body: &str) {
@@ -100,4 +107,44 @@ fn those_that_are_tried_again_later_hold_up_no_other() {
     assert_eq!(world.bodies(&dead), ["body"]);
     world.advance(1_001);
     assert_eq!(dead.counts().0 as usize, FAILED);
+}
+
+/// A disk that does not answer for one of them is no matter of the others.
+#[test]
+fn a_dead_message_that_hangs_holds_up_no_other() {
+    let mut world = World::new();
+    world.queue("dead");
+    for name in ["hung", "fine"] {
+        world.queue_with(name, &to_queue("dead", &[]));
+        publish(&world, name, name);
+    }
+    world.settle();
+    world.kill_and_restart();
+    let queue = |name| world.host.queue(world.owner, name).unwrap();
+    let (dead, hung, fine) = (queue("dead"), queue("hung"), queue("fine"));
+    let consumers = [world.consumer(&hung, 1), world.consumer(&fine, 1)];
+    let got = [
+        receive(&consumers[0], "hung"),
+        receive(&consumers[1], "fine"),
+    ];
+    let topic = hung.subscription.topic().unwrap().id().to_string();
+    world.faults.set(|faults| {
+        faults.uncached = true;
+        faults.only = topic.clone();
+        faults.hanging_reads = Some(topic);
+    });
+    for (consumer, got) in consumers.iter().zip(&got) {
+        consumer.reject(got[0].id).unwrap();
+    }
+    let (done, is_done) = channel();
+    let host = world.host.clone();
+    thread::spawn(move || {
+        host.router_tick();
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(HANG).expect("it waits for the disk");
+    assert_eq!(world.bodies(&dead), ["fine"]);
+    world.faults.set(|faults| faults.hanging_reads = None);
+    world.settle();
+    assert_eq!(world.bodies(&dead), ["hung"]);
 }

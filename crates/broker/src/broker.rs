@@ -249,6 +249,8 @@ impl Broker {
 
     /// Writes all progress down and ends the housekeeping. The caller closes the log afterwards.
     pub fn close(&self) {
+        // Whoever waits for one may hold what is taken now.
+        self.shared.log.stop_waiting();
         {
             let _definitions = self.shared.definitions.lock();
             self.shared.closed.store(true, Ordering::Release);

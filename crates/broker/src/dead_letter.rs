@@ -4,12 +4,13 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::Waker;
 
 use cloverleaf_log::{AppendError, BatchBuilder, Durability, Record};
 
 use crate::broker::Shared;
 use crate::housekeeping::MOVING_MS;
-use crate::lookup::{Lookup, LookupError};
+use crate::lookup::{Fetched, Lookup, LookupError, LookupReads};
 use crate::message::{DeadReason, MessageId, headers};
 use crate::moving::Moving;
 use crate::options::{Retention, TopicOptions};
@@ -35,6 +36,7 @@ struct Dead {
     retry_ms: u64,
     /// How long to wait after the next failure.
     pause_ms: u64,
+    fetched: Fetched,
 }
 
 /// First and longest pause after a letter could not be written.
@@ -46,6 +48,8 @@ const LETTERS_PER_TICK: usize = 1024;
 
 /// Why a letter was not written.
 enum LetterError {
+    /// Its message comes from the disk.
+    Coming,
     /// There is nothing or nobody to write to.
     Needless,
     /// It will be written later.
@@ -62,15 +66,30 @@ struct Letters {
 }
 
 /// Letters to write and letters being written.
-#[derive(Default)]
 pub(crate) struct DeadLetters {
     waiting: VecDeque<Dead>,
+    /// Those whose messages come from the disk: they wait for a wake-up, not for a time.
+    coming: VecDeque<Dead>,
+    reads: LookupReads,
+    waker: Waker,
     moving: Moving<Vec<Dead>>,
     /// Letters in `moving`.
     moving_count: usize,
 }
 
 impl DeadLetters {
+    /// The waker wakes whoever calls [`Self::advance`].
+    pub(crate) fn new(waker: Waker) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            coming: VecDeque::new(),
+            reads: LookupReads::default(),
+            waker,
+            moving: Moving::default(),
+            moving_count: 0,
+        }
+    }
+
     /// Takes over what died since the last time.
     pub(crate) fn take_up(&mut self, shared: &Arc<Shared>) {
         for subscription in shared.work.take_dead() {
@@ -83,6 +102,7 @@ impl DeadLetters {
                     alone: false,
                     retry_ms: 0,
                     pause_ms: PAUSE_MS_MIN,
+                    fetched: Fetched::default(),
                 });
             }
         }
@@ -119,18 +139,22 @@ impl DeadLetters {
     }
 
     fn write_some(&mut self, shared: &Arc<Shared>, now_ms: u64) {
+        if self.reads.take_arrived() {
+            self.coming.append(&mut self.waiting);
+            std::mem::swap(&mut self.coming, &mut self.waiting);
+        }
         let mut open: Vec<Letters> = Vec::new();
-        let mut lookup = Lookup::waiting();
+        let mut lookup = self.reads.lookup(&self.waker);
         let room = LETTERS_MAX.saturating_sub(self.moving_count);
         for _ in 0..self.waiting.len().min(LETTERS_PER_TICK).min(room) {
-            let Some(dead) = self.waiting.pop_front() else {
+            let Some(mut dead) = self.waiting.pop_front() else {
                 break;
             };
             if dead.retry_ms > now_ms {
                 self.waiting.push_back(dead);
                 continue;
             }
-            match add_letter(shared, &mut lookup, &mut open, &dead) {
+            match add_letter(shared, &mut lookup, &mut open, &mut dead) {
                 Ok(at) => {
                     let is_last = dead.alone || open[at].builder.len() >= BATCH_BYTES;
                     open[at].dead.push(dead);
@@ -139,6 +163,7 @@ impl DeadLetters {
                         self.publish(letters, now_ms);
                     }
                 }
+                Err(LetterError::Coming) => self.coming.push_back(dead),
                 Err(LetterError::Needless) => letters_written(&[dead]),
                 Err(LetterError::Later(reason)) => self.wait_all(vec![dead], now_ms, &reason),
                 Err(LetterError::Never(reason)) => give_up(&dead, &reason),
@@ -218,7 +243,7 @@ fn add_letter(
     shared: &Arc<Shared>,
     lookup: &mut Lookup,
     open: &mut Vec<Letters>,
-    dead: &Dead,
+    dead: &mut Dead,
 ) -> Result<usize, LetterError> {
     let to = dead.subscription.options().dead_letter.as_ref();
     let to = to.ok_or(LetterError::Needless)?;
@@ -239,16 +264,17 @@ fn add_letter(
         }
     };
     let builder = &mut open[at].builder;
-    let written = lookup.with_message(&source, dead.id, |record| {
+    let mut fetched = std::mem::take(&mut dead.fetched);
+    let written = lookup.with_message(&source, dead.id, &mut fetched, |record| {
         write_letter(builder, &source, dead, record);
     });
+    dead.fetched = fetched;
     match written {
         Ok(Some(())) => Ok(at),
         // Retention took it meanwhile.
         Ok(None) => Err(LetterError::Needless),
-        Err(error @ (LookupError::Read(_) | LookupError::Slow)) => {
-            Err(LetterError::Later(error.to_string()))
-        }
+        Err(LookupError::Slow) => Err(LetterError::Coming),
+        Err(LookupError::Read(error)) => Err(LetterError::Later(error.to_string())),
         Err(LookupError::Batch(error)) => Err(LetterError::Never(error.to_string())),
     }
 }

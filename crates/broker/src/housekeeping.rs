@@ -3,11 +3,12 @@
 //! (`threads.rs`).
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use crate::broker::Shared;
 use crate::dead_letter::DeadLetters;
 use crate::entries::Entry;
-use crate::schedule::Schedule;
+use crate::schedule::{Kick, Schedule};
 
 /// While moved messages wait for their write or sync, look again after this long.
 pub(crate) const MOVING_MS: u64 = 2;
@@ -30,7 +31,7 @@ pub(crate) struct Housekeeping {
 impl Housekeeping {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         Self {
-            dead_letters: DeadLetters::default(),
+            dead_letters: DeadLetters::new(Waker::from(Arc::new(Kick(shared.clone())))),
             schedule: Schedule::new(&shared),
             shared,
             next_progress_ms: 0,

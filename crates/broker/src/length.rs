@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use cloverleaf_log::{Batch, Offset, PartitionLog, Read, ReadError};
+use cloverleaf_log::{Batch, Offset, PartitionLog, ReadError};
 
 use crate::dispatch::{Blank, DEAD_MAX, Found, Round, Sight, partition_number};
 use crate::ledger::Claim;
@@ -234,11 +234,7 @@ impl Subscription {
         let index = partition_number(partition);
         let (mut from, mut counted) = (start.max(self.floor(index).unwrap_or(start)), 0);
         while from < end {
-            let batches: Vec<Batch> = match log.read(from, COUNT_BYTES) {
-                Read::Batches(batches) => batches,
-                Read::End => break,
-                Read::Cold(read) => read.run()?,
-            };
+            let batches = log.read_waiting(from, COUNT_BYTES)?;
             let Some(last) = batches.last() else { break };
             let next = last.end_offset();
             for batch in &batches {

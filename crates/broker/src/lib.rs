@@ -73,7 +73,7 @@ pub use died::Died;
 pub use entries::EntryError;
 pub use holds::{ConsumerHolds, Hold, HoldEnd};
 pub use ledger::NotInFlight;
-pub use lookup::{Lookup, LookupError};
+pub use lookup::{Fetched, Lookup, LookupError, LookupReads};
 pub use message::{DeadReason, Delivery, MessageId, MessageRange, headers};
 pub use options::{
     BrokerOptions, Compaction, Compression, ConsumerOptions, Dispatch, DurabilityMode, Overflow,

@@ -144,7 +144,7 @@ pub(crate) struct Schedule {
 }
 
 /// Wakes the housekeeping.
-struct Kick(Arc<Shared>);
+pub(crate) struct Kick(pub(crate) Arc<Shared>);
 
 impl Wake for Kick {
     fn wake(self: Arc<Self>) {

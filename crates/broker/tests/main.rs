@@ -26,4 +26,5 @@ mod regressions;
 mod retention;
 mod shared_windows;
 mod single_active;
+mod stalled_reads;
 mod topics;

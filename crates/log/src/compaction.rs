@@ -18,9 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::batch::{Batch, Codec, Offset};
 use crate::compaction_files::{CleanWriter, Standing};
 use crate::compaction_filter::{Filter, Kept, OffsetMap, Seen, is_walkable, pack};
-use crate::error::{IoFailure, LogError};
+use crate::error::{IoFailure, LogError, ReadError};
 use crate::partition::PartitionLog;
-use crate::read::read_from_segment;
+use crate::reader::wait_for_small;
 use crate::segment::{Segment, Stage};
 
 /// Largest batch that another kind of compression may make of a smaller one: readers take a batch
@@ -125,6 +125,15 @@ enum Break {
     Failed(IoFailure),
 }
 
+impl From<ReadError> for Break {
+    fn from(error: ReadError) -> Break {
+        match error {
+            ReadError::Failed(failure) => Break::Failed(failure),
+            ReadError::Closed => Break::Stopped,
+        }
+    }
+}
+
 impl From<IoFailure> for Break {
     fn from(failure: IoFailure) -> Break {
         Break::Failed(failure)
@@ -161,8 +170,11 @@ impl PartitionLog {
 
     /// How much there is to compact, for whoever decides whether it is worth it. Waits for a call
     /// of [`PartitionLog::compact`] that is under way.
-    pub fn compaction_status(&self) -> CompactionStatus {
-        let standing = self.compaction.lock().standing(self);
+    /// Where the disk does not say how far it has come, there is nothing to do for now.
+    pub fn compaction_status(self: &Arc<Self>) -> CompactionStatus {
+        let Ok(standing) = self.compaction.lock().standing(self) else {
+            return CompactionStatus::default();
+        };
         let mut status = CompactionStatus {
             horizon_ms: standing.horizon_ms,
             ..CompactionStatus::default()
@@ -216,7 +228,7 @@ impl PartitionLog {
         options: &CompactionOptions,
         done: &mut Compacted,
     ) -> Result<(), Break> {
-        let standing = compaction.standing(self);
+        let standing = compaction.standing(self)?;
         if compaction.pass.is_none() {
             compaction.pass = self.begin_pass(standing, options)?;
         }
@@ -265,7 +277,7 @@ impl PartitionLog {
 
     /// Collects the keys of what is dirty; `None` when there is nothing to do.
     fn begin_pass(
-        &self,
+        self: &Arc<Self>,
         standing: Standing,
         options: &CompactionOptions,
     ) -> Result<Option<Pass>, Break> {
@@ -279,7 +291,7 @@ impl PartitionLog {
             let mut from = segment.base.max(standing.clean_end);
             loop {
                 self.check_stop(options)?;
-                let batches = read_from_segment(&self.shared, segment, from)?;
+                let batches = self.read_segment_waiting(segment, from)?;
                 if batches.is_empty() {
                     break;
                 }
@@ -334,6 +346,9 @@ impl PartitionLog {
         };
         let before: u64 = run.iter().map(|segment| segment.len()).sum();
         self.check_room(before)?;
+        for segment in run {
+            self.load_index(segment)?;
+        }
         let mut writer = CleanWriter::create(&self.shared, first)?;
         let mut cleaner = Cleaner {
             pass,
@@ -384,7 +399,7 @@ impl PartitionLog {
     }
 
     fn copy_run(
-        &self,
+        self: &Arc<Self>,
         run: &[Arc<Segment>],
         writer: &mut CleanWriter,
         cleaner: &mut Cleaner<'_>,
@@ -393,7 +408,7 @@ impl PartitionLog {
             let mut from = segment.base;
             loop {
                 self.check_stop(cleaner.options)?;
-                let batches = read_from_segment(&self.shared, segment, from)?;
+                let batches = self.read_segment_waiting(segment, from)?;
                 if batches.is_empty() {
                     break;
                 }
@@ -429,9 +444,14 @@ impl PartitionLog {
 }
 
 impl Compaction {
-    fn standing(&mut self, partition: &PartitionLog) -> Standing {
-        let load = || Standing::load(&*partition.shared.disk, &partition.dir);
-        *self.standing.get_or_insert_with(load)
+    fn standing(&mut self, partition: &PartitionLog) -> Result<Standing, ReadError> {
+        if let Some(standing) = self.standing {
+            return Ok(standing);
+        }
+        let (disk, dir) = (partition.shared.disk.clone(), partition.dir.clone());
+        let load = move || Standing::load(&*disk, &dir);
+        let found = wait_for_small(&partition.shared, Standing::path(&partition.dir), load)?;
+        Ok(*self.standing.insert(found))
     }
 }
 

@@ -75,9 +75,13 @@ impl Standing {
         })
     }
 
+    pub(crate) fn path(dir: &str) -> String {
+        format!("{dir}/{STATE_NAME}")
+    }
+
     /// What an earlier run has left; the beginning if there is nothing.
     pub(crate) fn load(disk: &dyn Disk, dir: &str) -> Standing {
-        let path = format!("{dir}/{STATE_NAME}");
+        let path = Standing::path(dir);
         let mut bytes = [0; STATE_BYTES + 1];
         let read = disk.open(&path, OpenMode::Existing);
         let count = read.and_then(|file| read_full(&*file, &mut bytes, 0));
@@ -89,7 +93,7 @@ impl Standing {
 
     /// Writes it down, durably.
     pub(crate) fn save(self, shared: &Shared, dir: &str) -> Result<(), IoFailure> {
-        let path = format!("{dir}/{STATE_NAME}");
+        let path = Standing::path(dir);
         count(&shared.counters.syncs, 1);
         let written = replace_file(&*shared.disk, dir, &path, &self.encode(), 0);
         written.map_err(|error| IoFailure::new("write", &path, &error))

@@ -50,6 +50,7 @@ mod producer_snapshot;
 mod producers;
 mod queue;
 mod read;
+mod reader;
 mod reader_watch;
 mod record;
 mod recovery;
@@ -96,7 +97,8 @@ pub use producer_snapshot::{
     ProducerSnapshot, SnapshotProducer, decode_producers, encode_producers,
 };
 pub use producers::{ProducerBatch, ProducerInfo};
-pub use read::{ColdRead, ColdReader, Read};
+pub use read::{ColdRead, Read};
+pub use reader::ColdReader;
 pub use record::{Headers, Record, RecordCursor};
 pub use recovery::{RecoveredPartition, Recovery};
 pub use segment::SegmentInfo;

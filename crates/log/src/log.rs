@@ -48,8 +48,6 @@ pub struct DiskSpace {
 struct Inner {
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// The threads "log-reader": one, and one for each that the disk does not answer.
-    readers: Mutex<Vec<JoinHandle<()>>>,
     /// Of manual mode; else the thread "log-housekeeper" has its own.
     housekeeper: Mutex<Housekeeper>,
     /// Of manual mode; else the thread "log-remover" has its own.
@@ -79,7 +77,6 @@ impl Log {
         let inner = Inner {
             shared: shared.clone(),
             threads: Mutex::default(),
-            readers: Mutex::default(),
             housekeeper: Mutex::default(),
             remover: Mutex::default(),
             lock: Mutex::new(Some(lock)),
@@ -133,23 +130,7 @@ impl Log {
             }
         })?;
         drop(threads);
-        self.start_reader()
-    }
-
-    fn start_reader(&self) -> io::Result<()> {
-        let shared = self.inner.shared.clone();
-        let reader = thread::Builder::new().name("log-reader".to_owned());
-        let running = Running("log-reader".to_owned());
-        let reader = reader.spawn(move || {
-            while let Some(job) = shared.queues.reads.wait_one() {
-                if !job.run(&shared) {
-                    break;
-                }
-            }
-            drop(running);
-        })?;
-        self.inner.readers.lock().push(reader);
-        Ok(())
+        self.inner.shared.start_reader()
     }
 
     /// The log of a partition; it is created if it is new, its files with the first append.
@@ -274,20 +255,17 @@ impl Log {
     }
 
     /// Which reads the disk has not answered for ten seconds. Whoever finds one first has it told
-    /// in the log, too, and another thread started for the reads behind it: to be asked now and
-    /// then.
+    /// in the log, too, and those who want it that it failed, and another thread started for the
+    /// reads behind it: to be asked now and then, without a lock that readers take.
     pub fn stalled_reads(&self) -> Vec<String> {
-        let shared = &self.inner.shared;
-        let (stalled, replace) = shared.reader_watch.look(shared.options.clock.now_ms());
-        for _ in 0..replace {
-            if shared.options.manual || shared.queues.reads.is_stopped() {
-                break;
-            }
-            if let Err(error) = self.start_reader() {
-                tracing::error!(%error, "no thread can be started for the reads behind it");
-            }
-        }
-        stalled
+        self.inner.shared.look_after_reads()
+    }
+
+    /// Lets go all who wait for a read, with [`crate::ReadError::Closed`]: the first step of an
+    /// end, which is not to wait for the disk. Those who are to be called with what was read still
+    /// are, until [`Log::close`].
+    pub fn stop_waiting(&self) {
+        self.inner.shared.reader_watch.stop_waiting();
     }
 
     /// Why the folder should not be used although it could be opened: it has topics, and its owner
@@ -321,6 +299,7 @@ impl Log {
     /// start to scan, and gives the folder's lock back. Blocks on the disk.
     pub fn close(&self) {
         let shared = &self.inner.shared;
+        shared.stop_reads();
         let partitions = shared.all_partitions();
         for partition in &partitions {
             partition.state.lock().closed = true;
@@ -363,10 +342,9 @@ impl Inner {
     /// wanted it is not told any more.
     fn stop_threads(&self) {
         self.shared.queues.stop();
-        drop(self.shared.queues.reads.take());
         let mut threads = std::mem::take(&mut *self.threads.lock());
-        let readers = std::mem::take(&mut *self.readers.lock());
-        if !self.shared.reader_watch.stop() {
+        let readers = std::mem::take(&mut *self.shared.readers.lock());
+        if !self.shared.stop_reads() {
             threads.extend(readers);
         }
         let me = thread::current().id();
@@ -416,7 +394,7 @@ impl PartitionLog {
 /// A thread of the log at work. If it panics, the process ends at once: nobody would write or sync
 /// any more while appends were still answered. Everything that was acknowledged survives that as it
 /// survives `kill -9`.
-struct Running(String);
+pub(crate) struct Running(pub(crate) String);
 
 impl Drop for Running {
     fn drop(&mut self) {

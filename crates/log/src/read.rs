@@ -19,7 +19,7 @@ use crate::error::{IoFailure, LogError, ReadError};
 use crate::index::position_before;
 use crate::metrics::count;
 use crate::partition::{PartitionLog, State};
-use crate::reader_watch::Ended;
+use crate::reader::{ColdReader, Outcome, ReadJob, Reading, wait_for};
 use crate::segment::Segment;
 use crate::shared::Shared;
 
@@ -49,74 +49,62 @@ pub enum Read {
 #[must_use = "a cold read happens only when it is run"]
 pub struct ColdRead {
     partition: Arc<PartitionLog>,
+    /// Nothing else is read.
+    segment: Option<Arc<Segment>>,
     from: Offset,
     bytes_max: usize,
     /// Where its last turn was over.
     reached: Option<Reached>,
 }
 
-/// Takes the outcome of a cold read: batches as in [`Read::Batches`]; none means [`Read::End`].
-pub type ColdReader = Box<dyn FnOnce(Result<Vec<Batch>, ReadError>) + Send>;
-
-/// A cold read with its reader, for the thread "log-reader".
-pub(crate) struct ColdJob {
-    read: ColdRead,
-    reader: ColdReader,
-}
-
-impl ColdJob {
-    /// One turn of it. Who is not done by then comes behind the others. `false`: the disk has
-    /// answered so late that another thread has taken the place of this one.
-    pub(crate) fn run(mut self, shared: &Shared) -> bool {
-        let (clock, watch) = (&shared.options.clock, &shared.reader_watch);
-        let read = &self.read;
-        // A log that is stopping takes no more work: the reader is dropped.
-        let Some(turn) = watch.begin(clock.now_ms(), read.partition.dir.clone(), read.from) else {
-            return true;
-        };
-        let outcome = self.read.turn(TURN_BYTES);
-        let ended = watch.end(turn, clock.now_ms());
-        match outcome {
-            _ if ended == Ended::Stopped => {}
-            Some(outcome) => (self.reader)(outcome),
-            None => drop(shared.queues.reads.push(self)),
-        }
-        ended != Ended::Replaced
-    }
-}
-
 impl ColdRead {
     /// Runs the read on the log's reader thread (in manual mode: at the next `Log::step`) and hands
-    /// the outcome to `reader` there. Never calls it on the caller's thread, which may hold locks
-    /// that `reader` takes: after the log was stopped, `reader` is dropped without being called.
+    /// the outcome to `reader` there, or that the disk does not answer, where that is found out.
+    /// Never calls it on the caller's thread, which may hold locks that `reader` takes: after the
+    /// log was stopped, `reader` is dropped without being called.
     pub fn on_ready(self, reader: ColdReader) {
         let queues = self.partition.shared.queues.clone();
-        drop(queues.reads.push(ColdJob { read: self, reader }));
+        drop(queues.reads.push(ReadJob {
+            reading: Box::new(self),
+            reader,
+        }));
     }
 
-    /// Runs the read here and now. Blocks on the disk.
+    /// Runs the read as [`ColdRead::on_ready`] does (in manual mode: here and now), and waits.
     ///
     /// # Errors
-    /// A file could not be opened or read.
-    pub fn run(mut self) -> Result<Vec<Batch>, ReadError> {
-        loop {
-            if let Some(outcome) = self.turn(u64::MAX) {
-                return outcome;
+    /// A file could not be opened or read, or the disk does not answer, or the log ends.
+    pub fn run(self) -> Result<Vec<Batch>, ReadError> {
+        wait_for(&self.partition.shared.clone(), self)
+    }
+}
+
+impl Reading for ColdRead {
+    fn place(&self) -> (Arc<str>, Offset) {
+        let segment = self.segment.clone().or_else(|| {
+            match self.partition.state.lock().place(self.from, 1) {
+                Place::Segment(segment, _) => Some(segment),
+                Place::Tail(_) | Place::End => None,
             }
-        }
+        });
+        let file = segment.map_or(self.partition.dir.clone(), |it| it.log_path().into());
+        (file, self.from)
     }
 
-    /// Looks at so many bytes, about; `None` when that was not enough.
-    fn turn(&mut self, bytes: u64) -> Option<Result<Vec<Batch>, ReadError>> {
+    fn turn(&mut self) -> Option<Outcome> {
         if self.reached.is_none() {
             count(&self.partition.shared.counters.cold_reads, 1);
         }
         let mut turn = Turn {
             patience: Patience::Blocks,
-            left: bytes,
+            left: TURN_BYTES,
             reached: self.reached.take(),
         };
-        let found = self.partition.read_as(self.from, self.bytes_max, &mut turn);
+        let (partition, from, bytes_max) = (&self.partition, self.from, self.bytes_max);
+        let found = match &self.segment {
+            Some(segment) => read_segment(&partition.shared, segment, from, bytes_max, &mut turn),
+            None => partition.read_as(from, bytes_max, &mut turn),
+        };
         match found {
             Found::Batches(batches) => Some(Ok(batches)),
             Found::Failed(failure) => Some(Err(failure.into())),
@@ -198,12 +186,58 @@ impl PartitionLog {
             Found::Batches(batches) => Read::Batches(batches),
             Found::Nothing => Read::End,
             // A failed read is tried again where it can be reported.
-            Found::WouldBlock | Found::Failed(_) | Found::Later(_) => Read::Cold(ColdRead {
-                partition: self.clone(),
-                from,
-                bytes_max,
-                reached: None,
-            }),
+            Found::WouldBlock | Found::Failed(_) | Found::Later(_) => {
+                Read::Cold(self.cold_read(None, from, bytes_max))
+            }
+        }
+    }
+
+    /// As [`PartitionLog::read`], but waits for the disk; no batch means [`Read::End`].
+    ///
+    /// # Errors
+    /// As [`ColdRead::run`].
+    pub fn read_waiting(
+        self: &Arc<Self>,
+        from: Offset,
+        bytes_max: usize,
+    ) -> Result<Vec<Batch>, ReadError> {
+        match self.read(from, bytes_max) {
+            Read::Batches(batches) => Ok(batches),
+            Read::End => Ok(Vec::new()),
+            Read::Cold(read) => read.run(),
+        }
+    }
+
+    /// Reads batches of one segment from `from` on, whatever the tail cache has, and waits for the
+    /// disk; none means that it holds no more.
+    pub(crate) fn read_segment_waiting(
+        self: &Arc<Self>,
+        segment: &Arc<Segment>,
+        from: Offset,
+    ) -> Result<Vec<Batch>, ReadError> {
+        let mut turn = Turn::new(Patience::CacheOnly);
+        match read_segment(&self.shared, segment, from, CHUNK_BYTES_MAX, &mut turn) {
+            Found::Batches(batches) => Ok(batches),
+            Found::Nothing => Ok(Vec::new()),
+            Found::WouldBlock | Found::Failed(_) | Found::Later(_) => {
+                let segment = Some(segment.clone());
+                self.cold_read(segment, from, CHUNK_BYTES_MAX).run()
+            }
+        }
+    }
+
+    fn cold_read(
+        self: &Arc<Self>,
+        segment: Option<Arc<Segment>>,
+        from: Offset,
+        bytes_max: usize,
+    ) -> ColdRead {
+        ColdRead {
+            partition: self.clone(),
+            segment,
+            from,
+            bytes_max,
+            reached: None,
         }
     }
 
@@ -223,14 +257,18 @@ impl PartitionLog {
                 Place::Segment(segment, start) => (segment, start),
             };
             let end = segment.end();
-            match read_segment(&self.shared, &segment, start, bytes_max, turn) {
-                Found::Nothing => from = end.max(start + 1),
-                Found::Failed(_) if self.is_gone(&segment) => from = end,
+            from = match read_segment(&self.shared, &segment, start, bytes_max, turn) {
+                Found::Nothing => end.max(start + 1),
+                Found::Failed(_) if self.is_gone(&segment) => end,
                 Found::Failed(failure) if failure.kind == ErrorKind::NotFound => {
                     segment.tell_missing(&self.shared);
-                    from = end;
+                    end
                 }
                 found => return found,
+            };
+            if turn.patience == Patience::Blocks {
+                // A turn reads one file, by which it is known.
+                return Found::Later(from);
             }
         }
     }
@@ -243,38 +281,6 @@ impl PartitionLog {
             .segments
             .iter()
             .any(|other| Arc::ptr_eq(other, segment))
-    }
-
-    /// Reads as [`ColdRead::run`] does; no batch means the end.
-    pub(crate) fn read_blocking(
-        &self,
-        from: Offset,
-        bytes_max: usize,
-    ) -> Result<Vec<Batch>, IoFailure> {
-        self.read_as(from, bytes_max, &mut Turn::new(Patience::Blocks))
-            .blocking()
-    }
-}
-
-/// Reads batches of one segment from `from` on, whatever the tail cache has; none means that it
-/// holds no more.
-pub(crate) fn read_from_segment(
-    shared: &Shared,
-    segment: &Arc<Segment>,
-    from: Offset,
-) -> Result<Vec<Batch>, IoFailure> {
-    let mut turn = Turn::new(Patience::Blocks);
-    read_segment(shared, segment, from, CHUNK_BYTES_MAX, &mut turn).blocking()
-}
-
-impl Found {
-    /// Of a turn that has no end, and may block.
-    fn blocking(self) -> Result<Vec<Batch>, IoFailure> {
-        match self {
-            Found::Batches(batches) => Ok(batches),
-            Found::Nothing | Found::WouldBlock | Found::Later(_) => Ok(Vec::new()),
-            Found::Failed(failure) => Err(failure),
-        }
     }
 }
 

@@ -3,10 +3,12 @@
 //! want it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::batch::Offset;
+use crate::reader::{ColdReader, no_answer};
 
 /// A read that has taken longer holds up others for no good reason, in milliseconds. A turn of a
 /// read is 16 MiB: a slow disk needs a second for that.
@@ -14,12 +16,13 @@ const STALLED_MS: i64 = 10_000;
 
 /// Most threads that may wait for the disk in vain. Where more reads than that do not come back, it
 /// is not a file that is broken but the disk.
-const STALLED_MAX: usize = 8;
+pub(crate) const STALLED_MAX: usize = 8;
 
 /// What the threads read at the moment.
 #[derive(Default)]
 pub(crate) struct ReaderWatch {
     state: Mutex<Watched>,
+    nobody_waits: AtomicBool,
 }
 
 #[derive(Default)]
@@ -33,8 +36,10 @@ struct Watched {
 struct Turn {
     id: u64,
     begun_ms: i64,
-    folder: Arc<str>,
+    file: Arc<str>,
     from: Offset,
+    /// Whoever wants it, until it is given up.
+    reader: Option<ColdReader>,
     /// It has stalled, and somebody was told.
     is_told: bool,
     /// Another thread has taken its place.
@@ -42,20 +47,41 @@ struct Turn {
 }
 
 /// How a turn has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    InTime,
+pub(crate) struct Ended {
     /// Too late: another thread has taken the place of the one that comes back.
-    Replaced,
-    /// The log was stopped meanwhile: nobody is told what was read.
-    Stopped,
+    pub(crate) is_replaced: bool,
+    /// Who is to be told; `None` if it was given up before.
+    pub(crate) reader: Option<ColdReader>,
+}
+
+/// The turns that take too long.
+#[derive(Default)]
+pub(crate) struct Look {
+    pub(crate) stalled: Vec<String>,
+    /// So many threads are to take the place of theirs.
+    pub(crate) replace: usize,
+    /// Files that were given up since the last look, with those who wait for them.
+    pub(crate) given_up: Vec<(Arc<str>, ColdReader)>,
 }
 
 impl ReaderWatch {
-    /// A turn begins; `None` when the log was stopped.
-    pub(crate) fn begin(&self, now_ms: i64, folder: Arc<str>, from: Offset) -> Option<u64> {
+    /// A turn begins. `None`: it does not, because the log was stopped, or because another one
+    /// waits for the same file in vain, of which the reader is told.
+    pub(crate) fn begin(
+        &self,
+        now_ms: i64,
+        file: Arc<str>,
+        from: Offset,
+        reader: ColdReader,
+    ) -> Option<u64> {
         let mut state = self.state.lock();
         if state.is_stopped {
+            return None;
+        }
+        let has_stalled = |turn: &Turn| turn.is_told && turn.file == file;
+        if state.turns.iter().any(has_stalled) {
+            drop(state);
+            reader(Err(no_answer(&file).into()));
             return None;
         }
         let id = state.next_id;
@@ -63,8 +89,9 @@ impl ReaderWatch {
         state.turns.push(Turn {
             id,
             begun_ms: now_ms,
-            folder,
+            file,
             from,
+            reader: Some(reader),
             is_told: false,
             is_replaced: false,
         });
@@ -76,32 +103,40 @@ impl ReaderWatch {
         let mut state = self.state.lock();
         let at = state.turns.iter().position(|turn| turn.id == id);
         let turn = at.map(|at| state.turns.swap_remove(at));
-        let is_stopped = state.is_stopped;
         drop(state);
         if let Some(turn) = turn.as_ref().filter(|turn| turn.is_told) {
             let ms = now_ms - turn.begun_ms;
-            tracing::warn!(folder = %turn.folder, ms, "the disk has answered a read");
+            tracing::warn!(file = %turn.file, ms, "the disk has answered a read");
         }
-        match turn {
-            _ if is_stopped => Ended::Stopped,
-            Some(turn) if turn.is_replaced => Ended::Replaced,
-            _ => Ended::InTime,
+        Ended {
+            is_replaced: turn.as_ref().is_some_and(|turn| turn.is_replaced),
+            reader: turn.and_then(|turn| turn.reader),
         }
     }
 
-    /// No turn begins any more. Says whether one is under way, which nobody should wait for: the
-    /// disk may never answer it.
+    /// Whoever waits for a read goes on without it from now on.
+    pub(crate) fn stop_waiting(&self) {
+        self.nobody_waits.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_waited_for_by_nobody(&self) -> bool {
+        self.nobody_waits.load(Ordering::Acquire)
+    }
+
+    /// No turn begins any more, and nobody hears of those that are under way. Says whether there
+    /// are some.
     pub(crate) fn stop(&self) -> bool {
         let mut state = self.state.lock();
         state.is_stopped = true;
-        !state.turns.is_empty()
+        let readers: Vec<_> = state.turns.iter_mut().map(|it| it.reader.take()).collect();
+        drop(state);
+        !readers.is_empty()
     }
 
-    /// Looks for turns that take too long: what they read, and how many threads are to take the
-    /// place of theirs. Each is told in the log once.
-    pub(crate) fn look(&self, now_ms: i64) -> (Vec<String>, usize) {
+    /// Looks for turns that take too long. Each is told in the log once.
+    pub(crate) fn look(&self, now_ms: i64) -> Look {
         let mut state = self.state.lock();
-        let (mut stalled, mut replace) = (Vec::new(), 0);
+        let mut look = Look::default();
         for turn in &mut state.turns {
             let ms = now_ms - turn.begun_ms;
             if ms < STALLED_MS {
@@ -109,50 +144,87 @@ impl ReaderWatch {
             }
             if !std::mem::replace(&mut turn.is_told, true) {
                 tracing::error!(
-                    folder = %turn.folder, from = turn.from, ms,
+                    file = %turn.file, from = turn.from, ms,
                     "the disk does not answer a read; others go on on another thread"
                 );
             }
-            if stalled.len() < STALLED_MAX && !std::mem::replace(&mut turn.is_replaced, true) {
-                replace += 1;
+            let given_up = turn.reader.take();
+            look.given_up
+                .extend(given_up.map(|reader| (turn.file.clone(), reader)));
+            if look.stalled.len() < STALLED_MAX && !std::mem::replace(&mut turn.is_replaced, true) {
+                look.replace += 1;
             }
-            stalled.push(format!("{} from offset {}", turn.folder, turn.from));
+            let stalled = format!("{} from offset {}", turn.file, turn.from);
+            look.stalled.push(stalled);
         }
-        (stalled, replace)
+        look
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::sync::mpsc::{Receiver, channel};
+
     use super::*;
+    use crate::reader::Outcome;
+
+    fn begin(watch: &ReaderWatch, now_ms: i64, file: &str) -> (Option<u64>, Receiver<Outcome>) {
+        let (answer, told) = channel();
+        let reader = Box::new(move |outcome| answer.send(outcome).unwrap());
+        (watch.begin(now_ms, file.into(), 7, reader), told)
+    }
+
+    fn stalled(look: &Look) -> (Vec<&str>, usize, usize) {
+        let stalled = look.stalled.iter().map(String::as_str).collect();
+        (stalled, look.replace, look.given_up.len())
+    }
 
     #[test]
     fn a_read_that_does_not_come_back_is_named_and_its_thread_replaced() {
         let watch = ReaderWatch::default();
-        assert_eq!(watch.look(50_000), (vec![], 0));
-        let slow = watch.begin(50_000, "a".into(), 7).unwrap();
-        let quick = watch.begin(50_000, "b".into(), 8).unwrap();
-        assert_eq!(watch.end(quick, 50_001), Ended::InTime);
-        assert_eq!(watch.look(59_999), (vec![], 0));
-        for (now_ms, replace) in [(60_000, 1), (90_000, 0)] {
-            let named = vec!["a from offset 7".to_owned()];
-            assert_eq!(watch.look(now_ms), (named, replace));
+        assert_eq!(stalled(&watch.look(50_000)), (vec![], 0, 0));
+        let (slow, told) = begin(&watch, 50_000, "a");
+        let (quick, _) = begin(&watch, 50_000, "b");
+        let ended = watch.end(quick.unwrap(), 50_001);
+        assert!(!ended.is_replaced && ended.reader.is_some());
+        assert_eq!(stalled(&watch.look(59_999)), (vec![], 0, 0));
+        for (now_ms, replace, given_up) in [(60_000, 1, 1), (90_000, 0, 0)] {
+            let expected = (vec!["a from offset 7"], replace, given_up);
+            assert_eq!(stalled(&watch.look(now_ms)), expected);
         }
-        assert_eq!(watch.end(slow, 90_001), Ended::Replaced);
-        assert_eq!(watch.look(200_000), (vec![], 0));
+        assert!(told.try_recv().is_err(), "that is the looker's");
+        let ended = watch.end(slow.unwrap(), 90_001);
+        assert!(ended.is_replaced && ended.reader.is_none());
+        assert_eq!(stalled(&watch.look(200_000)), (vec![], 0, 0));
+    }
+
+    #[test]
+    fn a_file_that_the_disk_does_not_answer_for_takes_no_second_thread() {
+        let watch = ReaderWatch::default();
+        let (first, _) = begin(&watch, 0, "a");
+        watch.look(10_000);
+        let (second, told) = begin(&watch, 10_000, "a");
+        assert_eq!(second, None);
+        assert!(told.try_recv().unwrap().is_err());
+        assert!(begin(&watch, 10_000, "b").0.is_some());
+        watch.end(first.unwrap(), 11_000);
+        assert!(begin(&watch, 11_000, "a").0.is_some());
     }
 
     #[test]
     fn not_every_read_of_a_dead_disk_gets_a_thread() {
         let watch = ReaderWatch::default();
-        for from in 0..100 {
-            watch.begin(0, "a".into(), from).unwrap();
-        }
-        let (stalled, replace) = watch.look(10_000);
-        assert_eq!((stalled.len(), replace), (100, STALLED_MAX));
+        let turns: Vec<_> = (0..100)
+            .map(|number| begin(&watch, 0, &number.to_string()))
+            .collect();
+        let look = watch.look(10_000);
+        assert_eq!((look.stalled.len(), look.replace), (100, STALLED_MAX));
+        let (late, told) = begin(&watch, 9_000, "late");
         assert!(watch.stop());
-        assert_eq!(watch.begin(10_000, "a".into(), 0), None);
-        assert_eq!(watch.end(3, 10_001), Ended::Stopped);
+        assert!(told.try_recv().is_err(), "nobody is told any more");
+        assert_eq!(begin(&watch, 10_000, "a").0, None);
+        assert!(watch.end(late.unwrap(), 10_001).reader.is_none());
+        drop(turns);
     }
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
 use crate::chunk::ChunkBuffers;
@@ -19,7 +20,7 @@ use crate::partition::PartitionLog;
 use crate::prepared::{Preparation, PreparedFiles};
 use crate::producers::ProducersTotal;
 use crate::queue::Queue;
-use crate::read::ColdJob;
+use crate::reader::ReadJob;
 use crate::reader_watch::ReaderWatch;
 use crate::removal::{Removal, Removals};
 use crate::residents::Residents;
@@ -50,7 +51,7 @@ pub(crate) struct Queues {
     /// For "log-preparer".
     pub(crate) preparations: Queue<Preparation>,
     /// For "log-reader".
-    pub(crate) reads: Queue<ColdJob>,
+    pub(crate) reads: Queue<ReadJob>,
     /// For "log-remover".
     pub(crate) removals: Queue<Removal>,
 }
@@ -102,6 +103,8 @@ pub(crate) struct Shared {
     pub(crate) tail: Tail,
     pub(crate) chunks: ChunkBuffers,
     pub(crate) reader_watch: ReaderWatch,
+    /// The threads "log-reader": one, and one for each that the disk does not answer.
+    pub(crate) readers: Mutex<Vec<JoinHandle<()>>>,
     pub(crate) space: Space,
     pub(crate) open_files: Residents,
     pub(crate) prepared_files: PreparedFiles,
@@ -129,6 +132,7 @@ impl Shared {
             open_files: Residents::new(options.open_files_max as u64),
             chunks: ChunkBuffers::default(),
             reader_watch: ReaderWatch::default(),
+            readers: Mutex::default(),
             indexes: Residents::new(options.index_bytes_max),
             partitions: RwLock::default(),
             removals: Removals::default(),

@@ -6,6 +6,7 @@ use crate::batch::{Batch, Offset};
 use crate::error::ReadError;
 use crate::partition::PartitionLog;
 use crate::read::CHUNK_BYTES_MAX;
+use crate::reader::wait_for_small;
 use crate::segment::Segment;
 
 /// A compressed batch that is larger than this when it is inflated, in bytes, counts as a whole:
@@ -23,9 +24,9 @@ impl PartitionLog {
         self: &Arc<Self>,
         timestamp_ms: i64,
     ) -> Result<Option<(Offset, i64)>, ReadError> {
-        let mut from = self.offset_before_timestamp(timestamp_ms);
+        let mut from = self.offset_before_timestamp(timestamp_ms)?;
         loop {
-            let batches = self.read_blocking(from, CHUNK_BYTES_MAX)?;
+            let batches = self.read_waiting(from, CHUNK_BYTES_MAX)?;
             if batches.is_empty() {
                 return Ok(None);
             }
@@ -59,7 +60,7 @@ impl PartitionLog {
         let mut from = self.start_offset();
         let mut best: Option<(Offset, i64)> = None;
         loop {
-            let batches = self.read_blocking(from, CHUNK_BYTES_MAX)?;
+            let batches = self.read_waiting(from, CHUNK_BYTES_MAX)?;
             if batches.is_empty() {
                 return Ok(best);
             }
@@ -75,15 +76,15 @@ impl PartitionLog {
     }
 
     /// An offset before which no record has such a timestamp, as far as the indexes know.
-    fn offset_before_timestamp(&self, timestamp_ms: i64) -> Offset {
+    fn offset_before_timestamp(self: &Arc<Self>, timestamp_ms: i64) -> Result<Offset, ReadError> {
         let state = self.state.lock();
         let holds = |segment: &&Arc<Segment>| segment.max_timestamp_ms() >= timestamp_ms;
         let Some(segment) = state.segments.iter().find(holds).cloned() else {
-            return self.written_end();
+            return Ok(self.written_end());
         };
         let logical_start = state.logical_start;
         drop(state);
-        segment.load_index(&self.shared);
+        self.load_index(&segment)?;
         let from = segment.with_index(|entries| {
             let after = entries.partition_point(|entry| entry.max_timestamp_ms < timestamp_ms);
             if after == 0 {
@@ -92,7 +93,18 @@ impl PartitionLog {
                 entries[after - 1].offset
             }
         });
-        from.unwrap_or(segment.base).max(logical_start)
+        Ok(from.unwrap_or(segment.base).max(logical_start))
+    }
+
+    /// Brings the index of a segment into memory, and waits for the disk.
+    pub(crate) fn load_index(&self, segment: &Arc<Segment>) -> Result<(), ReadError> {
+        if segment.with_index(|_| ()).is_some() {
+            return Ok(());
+        }
+        let (of, shared) = (segment.clone(), self.shared.clone());
+        wait_for_small(&self.shared, segment.index_path(), move || {
+            of.load_index(&shared);
+        })
     }
 }
 

@@ -370,6 +370,8 @@ fn a_file_that_ends_too_early_loses_its_end_and_holds_up_nobody() {
                 panic!("not cold")
             };
             cold.on_ready(Box::new(move |outcome| answer.send(outcome).unwrap()));
+            // A turn for each of the two files.
+            log.step();
             log.step();
             assert_eq!(offsets(&told.try_recv().unwrap().unwrap()), [100]);
         }

@@ -1,22 +1,106 @@
 //! A disk that does not answer a read: others go on, and so does the end.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::Duration;
 
 use crate::common::{batch_of, open, put, topic};
 use cloverleaf_log::{
-    Batch, FaultyDisk, Log, LogClock, LogOptions, PartitionOptions, Read, ReadError, SimDisk,
+    Batch, BatchBuilder, CompactionOptions, FaultyDisk, Log, LogClock, LogOptions, PartitionLog,
+    PartitionOptions, Read, ReadError, SimDisk,
 };
 
 /// Only a fault needs so long.
 const HANG: Duration = Duration::from_secs(120);
 
-/// Begins a read of topic `number` on the log's own thread.
-fn read_cold(log: &Log, number: u128) -> Receiver<Result<Vec<Batch>, ReadError>> {
-    let partition = log.partition(topic(number), 0, PartitionOptions::default());
-    let Read::Cold(cold) = partition.unwrap().read(0, 1 << 20) else {
+/// Each batch is a segment.
+const SMALL: PartitionOptions = PartitionOptions {
+    segment_bytes: 1,
+    segment_ms: None,
+};
+
+/// A log of two topics that the disk has and memory has not. It answers for the second one.
+struct World {
+    log: Log,
+    disk: Arc<FaultyDisk>,
+    now_ms: Arc<AtomicI64>,
+}
+
+impl World {
+    fn new() -> World {
+        let sim = SimDisk::new();
+        let (log, _) = open(&sim);
+        for number in [1, 2] {
+            let partition = log.partition(topic(number), 0, SMALL).unwrap();
+            for _ in 0..4 {
+                let mut builder = BatchBuilder::with_capacity(64, 1);
+                builder.push(Some(b"key"), Some(b"value"), &[]);
+                put(&partition, builder.finish());
+            }
+            put(&partition, batch_of(&["a"]));
+        }
+        log.close();
+        drop(log);
+        let disk = FaultyDisk::new(sim.mount());
+        let now_ms = Arc::new(AtomicI64::new(1_000_000));
+        let clock = now_ms.clone();
+        let options = LogOptions {
+            clock: LogClock::new(move || clock.load(SeqCst)),
+            ..LogOptions::default()
+        };
+        let (log, _) = Log::open(disk.clone(), options).unwrap();
+        disk.set(|faults| {
+            faults.uncached = true;
+            faults.hanging_reads = Some(topic(1).to_string());
+        });
+        World { log, disk, now_ms }
+    }
+
+    fn partition(&self, number: u128) -> Arc<PartitionLog> {
+        self.log.partition(topic(number), 0, SMALL).unwrap()
+    }
+
+    /// What somebody is told when time passes and passes.
+    fn later<T: Send>(&self, told: &Receiver<T>) -> T {
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(SeqCst) {
+                    self.now_ms.fetch_add(10_000, SeqCst);
+                    drop(self.log.stalled_reads());
+                    thread::yield_now();
+                }
+            });
+            let told = told.recv_timeout(HANG);
+            is_over.store(true, SeqCst);
+            told.expect("nobody gives up")
+        })
+    }
+
+    /// Ends the log while the disk still does not answer.
+    fn close(self) {
+        let log = self.log;
+        now(&beside(move || log.close()));
+        self.disk.set(|faults| faults.hanging_reads = None);
+    }
+}
+
+/// Does something that may wait for the disk.
+fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (answer, told) = channel();
+    thread::spawn(move || drop(answer.send(work())));
+    told
+}
+
+fn now<T>(told: &Receiver<T>) -> T {
+    told.recv_timeout(HANG).expect("it waits for the disk")
+}
+
+/// Begins a read on the log's own thread.
+fn read_cold(partition: &Arc<PartitionLog>) -> Receiver<Result<Vec<Batch>, ReadError>> {
+    let Read::Cold(cold) = partition.read(0, 1 << 20) else {
         panic!("not cold")
     };
     let (answer, told) = channel();
@@ -24,47 +108,79 @@ fn read_cold(log: &Log, number: u128) -> Receiver<Result<Vec<Batch>, ReadError>>
     told
 }
 
+fn is_named(error: &ReadError) -> bool {
+    match error {
+        ReadError::Failed(failure) => failure.path.contains(&topic(1).to_string()),
+        ReadError::Closed => false,
+    }
+}
+
 #[test]
 fn a_read_that_hangs_holds_up_no_other_topic_and_no_end() {
-    let sim = SimDisk::new();
-    let (log, _) = open(&sim);
-    for number in [1, 2] {
-        let partition = log.partition(topic(number), 0, PartitionOptions::default());
-        put(&partition.unwrap(), batch_of(&["a"]));
+    let world = World::new();
+    let hangs = read_cold(&world.partition(1));
+    assert!(is_named(&world.later(&hangs).unwrap_err()));
+    assert_eq!(world.log.metrics().stalled_reads, 1);
+    let other = now(&read_cold(&world.partition(2)));
+    assert_eq!(other.unwrap().len(), 1);
+    world.close();
+}
+
+#[test]
+fn one_file_is_waited_for_by_one_thread_however_many_want_it() {
+    let world = World::new();
+    let hang: Vec<_> = (0..50).map(|_| read_cold(&world.partition(1))).collect();
+    for hangs in &hang {
+        assert!(is_named(&world.later(hangs).unwrap_err()));
     }
-    log.close();
-    drop(log);
-    let disk = FaultyDisk::new(sim.mount());
-    let now_ms = Arc::new(AtomicI64::new(1_000_000));
-    let clock = now_ms.clone();
-    let options = LogOptions {
-        clock: LogClock::new(move || clock.load(SeqCst)),
-        ..LogOptions::default()
+    assert_eq!(world.log.stalled_reads().len(), 1);
+    assert!(now(&read_cold(&world.partition(2))).is_ok());
+    // Once the disk answers, everybody has it again.
+    world.disk.set(|faults| faults.hanging_reads = None);
+    while !world.log.stalled_reads().is_empty() {
+        thread::yield_now();
+    }
+    assert!(now(&read_cold(&world.partition(1))).is_ok());
+    world.close();
+}
+
+#[test]
+fn a_look_up_by_time_that_hangs_holds_up_no_other() {
+    let world = World::new();
+    let look_up = |number| {
+        let partition = world.partition(number);
+        beside(move || partition.offset_for_timestamp(1))
     };
-    let (log, _) = Log::open(disk.clone(), options).unwrap();
-    disk.set(|faults| {
-        faults.uncached = true;
-        faults.hanging_reads = Some(topic(1).to_string());
-    });
-    let hangs = read_cold(&log, 1);
-    while log.stalled_reads().is_empty() {
-        now_ms.fetch_add(10_000, SeqCst);
-        std::thread::yield_now();
-    }
-    assert_eq!(log.metrics().stalled_reads, 1);
-    let other = read_cold(&log, 2);
-    let told = other.recv_timeout(HANG).expect("nobody reads any more");
-    assert_eq!(told.unwrap().len(), 1);
-    let (closed, is_closed) = channel();
-    let closing = std::thread::spawn(move || {
-        log.close();
-        closed.send(()).unwrap();
-    });
-    is_closed
-        .recv_timeout(HANG)
-        .expect("the end waits for the disk");
-    closing.join().unwrap();
-    disk.set(|faults| faults.hanging_reads = None);
-    // Whoever wanted it is not called any more.
-    assert!(hangs.recv_timeout(HANG).is_err());
+    assert!(is_named(&world.later(&look_up(1)).unwrap_err()));
+    assert_eq!(now(&look_up(2)).unwrap(), Some((0, 1)));
+    // Nobody waits as long again.
+    assert!(is_named(&now(&look_up(1)).unwrap_err()));
+    world.close();
+}
+
+#[test]
+fn a_compaction_that_hangs_holds_up_no_other() {
+    let world = World::new();
+    let compact = |number| {
+        let partition = world.partition(number);
+        beside(move || partition.compact(&CompactionOptions::default()))
+    };
+    let failed = world.later(&compact(1)).unwrap_err().to_string();
+    assert!(failed.contains(&topic(1).to_string()), "{failed}");
+    assert_eq!(now(&compact(2)).unwrap().records_removed, 3);
+    world.close();
+}
+
+#[test]
+fn an_end_waits_for_no_read() {
+    let world = World::new();
+    let (partition, compacted) = (world.partition(1), world.partition(1));
+    let look_up = beside(move || partition.offset_for_timestamp(1));
+    let compaction = beside(move || compacted.compact(&CompactionOptions::default()));
+    let cold = read_cold(&world.partition(1));
+    world.close();
+    assert!(matches!(now(&look_up), Err(ReadError::Closed)));
+    assert!(now(&compaction).is_err());
+    // Who wanted it on another thread is not called any more.
+    assert!(cold.recv_timeout(HANG).is_err());
 }

@@ -81,6 +81,13 @@ fn run(receiver: &Receiver<Option<Job>>) {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::time::Duration;
+
+    use cloverleaf_log::{
+        BatchBuilder, Durability, FaultyDisk, Log, LogOptions, PartitionOptions, SimDisk,
+    };
+    use uuid::Uuid;
+
     use super::*;
 
     #[test]
@@ -98,5 +105,43 @@ mod tests {
         control.stop();
         worker.run(Box::new(move || sender.send(9).unwrap()));
         assert_eq!(receiver.iter().collect::<Vec<_>>(), [0, 2]);
+    }
+
+    #[test]
+    fn the_end_waits_for_no_look_up_that_hangs() {
+        let disk = FaultyDisk::new(SimDisk::new().mount());
+        let options = LogOptions {
+            tail_bytes_max: 0,
+            ..LogOptions::default()
+        };
+        let (log, _) = Log::open(disk.clone(), options).unwrap();
+        let partition = log.partition(Uuid::nil(), 0, PartitionOptions::default());
+        let partition = partition.unwrap();
+        let mut builder = BatchBuilder::with_capacity(64, 1);
+        builder.push(None, Some(b"a"), &[]);
+        let appended = partition.append(builder.finish(), Durability::Kernel);
+        appended.unwrap().wait().unwrap();
+        disk.set(|faults| {
+            faults.uncached = true;
+            faults.hanging_reads = Some(String::new());
+        });
+        let mut lookups = KafkaWorker::start("kafka-test").unwrap();
+        let (sender, receiver) = channel();
+        let told = sender.clone();
+        lookups.worker().run(Box::new(move || {
+            let found = partition.offset_for_timestamp(1);
+            told.send(found.is_err()).unwrap();
+        }));
+        log.stop_waiting();
+        thread::spawn(move || {
+            lookups.stop();
+            sender.send(true).unwrap();
+        });
+        for _ in 0..2 {
+            // Only a fault needs so long.
+            assert!(receiver.recv_timeout(Duration::from_secs(120)).unwrap());
+        }
+        log.close();
+        disk.set(|faults| faults.hanging_reads = None);
     }
 }

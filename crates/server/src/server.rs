@@ -219,6 +219,7 @@ impl Server {
             return;
         };
         self.context.draining.send_replace(true);
+        self.context.log.stop_waiting();
         self.doctor.stop();
         for thread in mem::take(&mut self.threads) {
             join(thread);

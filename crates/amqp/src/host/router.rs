@@ -15,7 +15,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use cloverleaf_broker::{Consumer, ConsumerOptions, Delivery, MessageId, PublishError, Topic};
+use cloverleaf_broker::{
+    Consumer, ConsumerOptions, Delivery, LookupReads, MessageId, PublishError, Topic,
+};
 use cloverleaf_log::{AppendError, RecordCursor};
 use uuid::Uuid;
 
@@ -66,6 +68,9 @@ pub(super) struct Router {
     handed: Vec<UnderWay>,
     /// Messages that died in their queues.
     dead: VecDeque<Dead>,
+    /// Those of them that come from the disk: they wait for a wake-up, not for a time.
+    coming: VecDeque<Dead>,
+    reads: LookupReads,
     /// The queues that have a message already which has to be routed once more.
     reached: HashMap<(Lane, MessageId), Vec<Uuid>>,
     next_sweep_ms: u64,
@@ -147,7 +152,7 @@ impl Router {
                 return;
             }
             self.take_up(host);
-            let mut any = self.route_some(host, now_ms);
+            let mut any = self.route_some(host, waker, now_ms);
             for lane in LANES {
                 any |= self.take(host, lane, &mut context, now_ms);
             }

@@ -89,11 +89,12 @@ impl World {
 
     /// As [`Self::kill_and_restart`]; afterwards nothing is in the page cache, so that each read of
     /// what was there before has to wait for the disk.
-    pub fn restart_uncached(&mut self) {
+    pub fn restart_uncached(&mut self) -> Arc<FaultyDisk> {
         self.disk.kill();
         let faulty = FaultyDisk::new(self.disk.mount());
         faulty.set(|faults| faults.uncached = true);
-        (self.log, self.broker) = open_on(faulty, &self.clock, &self.options);
+        (self.log, self.broker) = open_on(faulty.clone(), &self.clock, &self.options);
+        faulty
     }
 
     /// Power fails: what was not synced may vanish in any way.

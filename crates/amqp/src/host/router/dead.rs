@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use cloverleaf_broker::{Died, Lookup, LookupError, MessageId, Subscription};
+use cloverleaf_broker::{Died, Fetched, Lookup, LookupError, MessageId, Subscription};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -35,6 +35,7 @@ pub(in super::super) struct Dead {
     due_ms: u64,
     /// Connections wait until it is routed.
     owed: Vec<Arc<Owed>>,
+    fetched: Fetched,
 }
 
 /// What the router has to look at.
@@ -114,8 +115,8 @@ impl VirtualHost {
         let mut left = Vec::new();
         while outgoing.steps() < STEPS_MAX && self.broker.room().is_free() {
             let Some(died) = rest.next() else { break };
-            let dead = Dead::new(subscription, died);
-            let routed = under_way.route_died(self, &dead, &mut lookup, &mut outgoing);
+            let mut dead = Dead::new(subscription, died);
+            let routed = under_way.route_died(self, &mut dead, &mut lookup, &mut outgoing);
             if routed.is_err() {
                 left.push(dead);
                 break;
@@ -164,6 +165,7 @@ impl Dead {
             reached: Vec::new(),
             due_ms: 0,
             owed: Vec::new(),
+            fetched: Fetched::default(),
         }
     }
 }
@@ -173,12 +175,16 @@ impl UnderWay {
     fn route_died(
         &mut self,
         host: &VirtualHost,
-        dead: &Dead,
+        dead: &mut Dead,
         lookup: &mut Lookup,
         outgoing: &mut Outgoing,
     ) -> Result<(), LookupError> {
         let Dead {
-            subscription, died, ..
+            subscription,
+            died,
+            reached,
+            fetched,
+            ..
         } = dead;
         let topic = subscription.topic().filter(|topic| !topic.is_deleted());
         // Without its topic the message is gone, too.
@@ -188,9 +194,9 @@ impl UnderWay {
             return Ok(());
         };
         let death = Death::of(&grave, died.reason.as_str().as_bytes(), outgoing.now_ms());
-        let (origin, reached) = (Origin::Queue(*died), dead.reached.clone());
+        let (origin, reached) = (Origin::Queue(*died), reached.clone());
         let letter = self.add(subscription, died.id, origin, reached);
-        let found = lookup.with_message(&topic, died.id, |record| {
+        let found = lookup.with_message(&topic, died.id, fetched, |record| {
             self.route_dead(host, letter, record, &death, outgoing);
         });
         match found {
@@ -234,10 +240,14 @@ impl Router {
     }
 
     /// Routes dead messages. `false`: there are none to be routed now.
-    pub(super) fn route_some(&mut self, host: &VirtualHost, now_ms: u64) -> bool {
+    pub(super) fn route_some(&mut self, host: &VirtualHost, waker: &Waker, now_ms: u64) -> bool {
+        if self.reads.take_arrived() {
+            self.coming.append(&mut self.dead);
+            std::mem::swap(&mut self.coming, &mut self.dead);
+        }
         let room = (MOVING_MAX as usize).saturating_sub(self.under_way.len());
         let mut outgoing = Outgoing::new(now_ms, usize::MAX);
-        let mut lookup = Lookup::waiting();
+        let mut lookup = self.reads.lookup(waker);
         let (mut any, mut owed) = (false, Vec::new());
         let mut left = room.min(ROUND_MAX);
         for _ in 0..self.dead.len() {
@@ -251,11 +261,15 @@ impl Router {
                 self.dead.push_back(dead);
                 continue;
             }
+            let under_way = &mut self.under_way;
+            let routed = under_way.route_died(host, &mut dead, &mut lookup, &mut outgoing);
+            if let Err(LookupError::Slow) = routed {
+                self.coming.push_back(dead);
+                continue;
+            }
             (any, left) = (true, left - 1);
             // Who waits goes on once the publishes are made, or when they cannot be made now.
             owed.append(&mut dead.owed);
-            let under_way = &mut self.under_way;
-            let routed = under_way.route_died(host, &dead, &mut lookup, &mut outgoing);
             if let Err(error) = routed {
                 tracing::warn!(subscription = ?dead.subscription, %error,
                     "cannot route a dead message yet");

@@ -1,0 +1,155 @@
+//! A disk that does not answer a read: others go on, and so does the end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{World, bodies, consumer, receive};
+use cloverleaf_broker::{
+    Broker, BrokerOptions, Clock, ManualClock, Subscription, SubscriptionOptions,
+};
+use cloverleaf_log::{FaultyDisk, Log, LogClock, LogOptions};
+
+/// Only a fault needs so long.
+const HANG: Duration = Duration::from_secs(120);
+
+/// Does something that may wait for the disk.
+fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (answer, told) = channel();
+    thread::spawn(move || drop(answer.send(work())));
+    told
+}
+
+fn now<T>(told: &Receiver<T>) -> T {
+    told.recv_timeout(HANG).expect("it waits for the disk")
+}
+
+#[test]
+fn a_letter_whose_message_hangs_holds_up_no_other() {
+    let mut world = World::new();
+    let names = ["hung", "fine"];
+    for name in names {
+        let options = SubscriptionOptions {
+            dead_letter: Some("letters".to_owned()),
+            ..SubscriptionOptions::default()
+        };
+        world.subscription_with(name, "s", options);
+        world.publish(name, &[name]);
+    }
+    let letters = consumer(&world.subscription("letters", "l"), 10);
+    world.settle();
+    drop(letters);
+    let faulty = world.restart_uncached();
+    let letters = consumer(&world.subscription("letters", "l"), 10);
+    let consumers = names.map(|name| consumer(&world.subscription(name, "s"), 1));
+    world.settle();
+    let got = consumers.each_ref().map(|it| receive(it).unwrap());
+    let hung = world.topic("hung").id().to_string();
+    faulty.set(|faults| {
+        faults.only = hung.clone();
+        faults.hanging_reads = Some(hung);
+    });
+    for (consumer, got) in consumers.iter().zip(&got) {
+        consumer.reject(got[0].id).unwrap();
+    }
+    let broker = world.broker.clone();
+    now(&beside(move || broker.tick()));
+    assert_eq!(bodies(&letters), ["fine"]);
+    faulty.set(|faults| faults.hanging_reads = None);
+    world.settle();
+    assert_eq!(bodies(&letters), ["hung"]);
+}
+
+/// A broker with threads, whose disk does not answer for a topic that has messages.
+struct Hung {
+    log: Log,
+    broker: Broker,
+    clock: Arc<ManualClock>,
+    faulty: Arc<FaultyDisk>,
+}
+
+impl Hung {
+    fn new() -> Hung {
+        let world = World::new();
+        world.publish("hung", &["a", "b"]);
+        world.broker.close();
+        world.log.close();
+        world.disk.kill();
+        let faulty = FaultyDisk::new(world.disk.mount());
+        let clock = world.clock.clone();
+        let told = clock.clone();
+        let options = LogOptions {
+            clock: LogClock::new(move || i64::try_from(told.now_ms()).unwrap()),
+            ..LogOptions::default()
+        };
+        let (log, recovery) = Log::open(faulty.clone(), options).unwrap();
+        let options = BrokerOptions::default();
+        let broker = Broker::open(log.clone(), recovery, options, clock.clone()).unwrap();
+        let hung = broker.topic("hung").unwrap().id().to_string();
+        faulty.set(|faults| {
+            faults.uncached = true;
+            faults.hanging_reads = Some(hung);
+        });
+        Hung {
+            log,
+            broker,
+            clock,
+            faulty,
+        }
+    }
+
+    /// Makes a subscription for which messages are counted that the disk does not give.
+    fn count(&self) -> Receiver<Arc<Subscription>> {
+        let topic = self.broker.topic("hung").unwrap();
+        let options = SubscriptionOptions {
+            length_bytes_max: Some(10),
+            ..SubscriptionOptions::default()
+        };
+        beside(move || topic.subscription_or_create("s", || options).unwrap())
+    }
+
+    fn close(&self) {
+        let (broker, log) = (self.broker.clone(), self.log.clone());
+        now(&beside(move || {
+            broker.close();
+            log.close();
+        }));
+        self.faulty.set(|faults| faults.hanging_reads = None);
+    }
+}
+
+#[test]
+fn a_length_count_that_hangs_is_given_up() {
+    let hung = Hung::new();
+    let counting = hung.count();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                hung.clock.advance(10_000);
+                drop(hung.log.stalled_reads());
+                thread::yield_now();
+            }
+        });
+        let told = counting.recv_timeout(HANG);
+        is_over.store(true, SeqCst);
+        told.expect("nobody gives up");
+    });
+    let stalled = hung.log.stalled_reads();
+    let topic = hung.broker.topic("hung").unwrap().id().to_string();
+    assert!(
+        stalled.len() == 1 && stalled[0].contains(&topic),
+        "{stalled:?}"
+    );
+    hung.close();
+}
+
+#[test]
+fn an_end_waits_for_no_length_count() {
+    let hung = Hung::new();
+    let counting = hung.count();
+    hung.close();
+    now(&counting);
+}
