@@ -363,6 +363,7 @@ impl<L: Link> Connection<L> {
         let peer_closes_first = link.peer_closes_first(&session);
         // What the client held goes to others at once, not after a slow farewell.
         drop(session);
+        io.forget_input();
         match &ending {
             Ending::Said => match &failure {
                 Some(error) => close(error),

@@ -143,7 +143,7 @@ impl Io {
         add(layers)?;
         let carry = std::mem::take(&mut self.carry);
         layers.feed_top(carry.rest());
-        self.hold.settle(0, 0, 0, true, 0);
+        self.hold.release();
         self.needed_bytes = 0;
         Ok(())
     }
@@ -163,7 +163,7 @@ impl Io {
         let carried = self.carry.rest().len();
         if carried > 0 && carried >= self.needed_bytes {
             // The session stopped within what it had, and now it goes on.
-            return Ok(Progress::Bytes(self.show_carry(session, now)));
+            return Ok(Progress::Bytes(self.show_carry(session, cx, now)));
         }
         if scratch.input.is_empty() {
             scratch.input = vec![0; FRONT_BYTES + READ_BYTES];
@@ -204,7 +204,7 @@ impl Io {
         if count == 0 {
             return Ok(self.end_input(session, now));
         }
-        let cost_bytes = self.show(session, &mut scratch.input, count, now);
+        let cost_bytes = self.show(session, &mut scratch.input, count, cx, now);
         if !self.carry.rest().is_empty() && session.wants_input() {
             self.acknowledge_quickly();
         }
@@ -286,7 +286,7 @@ impl Io {
             })
         };
         let Poll::Ready(result) = read else {
-            self.settle(0, now);
+            self.settle(0, cx, now);
             return Ok(Progress::None);
         };
         let count = result?;
@@ -295,12 +295,14 @@ impl Io {
             return Ok(self.end_input(session, now));
         }
         if self.carry.rest().len() < self.needed_bytes {
-            self.settle(0, now);
+            self.settle(0, cx, now);
             session.read_ended_inside_frame(now);
             self.acknowledge_quickly();
             return Ok(Progress::Bytes(count));
         }
-        Ok(Progress::Bytes(count.max(self.show_carry(session, now))))
+        Ok(Progress::Bytes(
+            count.max(self.show_carry(session, cx, now)),
+        ))
     }
 
     /// Reads raw bytes for the layers.
@@ -316,7 +318,7 @@ impl Io {
         // What the layers make of it may have to stay with them.
         let raw = &mut scratch.raw_input[..bytes_max.max(FRONT_BYTES)];
         let Poll::Ready(result) = poll_read(&mut self.stream, cx, raw) else {
-            self.settle(0, now);
+            self.settle(0, cx, now);
             return Ok(Progress::None);
         };
         let count = result?;
@@ -352,6 +354,7 @@ impl Io {
         session: &mut impl Session,
         buffer: &mut [u8],
         count: usize,
+        cx: &Context<'_>,
         now: Now,
     ) -> usize {
         let carried = self.carry.rest().len();
@@ -360,13 +363,13 @@ impl Io {
             self.carry
                 .room(count, self.needed_bytes)
                 .extend_from_slice(&buffer[fresh]);
-            self.settle(0, now);
+            self.settle(0, cx, now);
             session.read_ended_inside_frame(now);
             return 0;
         }
         if carried > FRONT_BYTES {
             self.carry.push(&buffer[fresh]);
-            return self.show_carry(session, now);
+            return self.show_carry(session, cx, now);
         }
         let start = FRONT_BYTES - carried;
         buffer[start..FRONT_BYTES].copy_from_slice(self.carry.rest());
@@ -379,12 +382,12 @@ impl Io {
             let room = self.carry.room(rest.len(), self.needed_bytes);
             room.extend_from_slice(rest);
         }
-        self.settle(received.consumed_bytes, now);
+        self.settle(received.consumed_bytes, cx, now);
         received.cost_bytes
     }
 
     /// Shows the session what was carried alone. Returns what that cost.
-    fn show_carry(&mut self, session: &mut impl Session, now: Now) -> usize {
+    fn show_carry(&mut self, session: &mut impl Session, cx: &Context<'_>, now: Now) -> usize {
         let shown = self.carry.rest().len();
         let received = match shown == self.needed_bytes {
             true => session.receive_own(self.carry.buffer(), now),
@@ -394,17 +397,17 @@ impl Io {
         // The session may have taken some of it with the buffer.
         let left = shown - received.consumed_bytes;
         self.carry.take(self.carry.rest().len() - left);
-        self.settle(received.consumed_bytes, now);
+        self.settle(received.consumed_bytes, cx, now);
         received.cost_bytes
     }
 
     /// Pays for what is kept, and for no more.
     #[inline]
-    fn settle(&mut self, consumed_bytes: usize, now: Now) {
+    fn settle(&mut self, consumed_bytes: usize, cx: &Context<'_>, now: Now) {
         let (came_bytes, bytes) = (self.carry.rest().len(), self.carry.size());
         let is_next = consumed_bytes > 0;
         self.hold
-            .settle(self.needed_bytes, came_bytes, bytes, is_next, now.us);
+            .settle(self.needed_bytes, came_bytes, bytes, is_next, cx, now.us);
     }
 
     /// Writes what is stuck; if that goes out, asks the session for more and writes that.
@@ -423,6 +426,12 @@ impl Io {
             now,
         };
         self.unsent.write(&mut wire, &mut scratch.output)
+    }
+
+    /// Forgets what was read and nobody will ask for, and gives back the memory for it.
+    pub(crate) fn forget_input(&mut self) {
+        self.carry = Inbox::default();
+        self.hold.release();
     }
 
     /// Tells the peer that nothing more will come, if a layer has a word for it.

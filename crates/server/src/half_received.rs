@@ -126,7 +126,7 @@ impl Hold {
             let ticket = *self
                 .ticket
                 .get_or_insert_with(|| room.open(share, self.address, now_us));
-            room.describe(ticket, share, needed_bytes as u64, Some(cx.waker()));
+            room.describe(ticket, share, needed_bytes as u64, cx.waker());
             let has_room = bytes == self.bytes || room.take(ticket, bytes, false);
             if has_room {
                 room.resume(ticket, now_us);
@@ -158,7 +158,7 @@ impl Hold {
                 (self.bytes, self.again_us) = (bytes, None);
                 return Poll::Ready(());
             }
-            room.wait(ticket, now_us);
+            room.wait(ticket, bytes, now_us);
             self.again_us = room.make_room(ticket, bytes, now_us);
             Poll::Pending
         })
@@ -194,7 +194,8 @@ impl Hold {
     }
 
     /// It holds so many bytes now, for `came_bytes` of a command of `needed_bytes`. They were read
-    /// already, so there is no asking; `is_next`: of another command than before.
+    /// already, so there is no asking; the waker is woken where others need the room. `is_next`: of
+    /// another command than before.
     #[inline]
     pub(crate) fn settle(
         &mut self,
@@ -202,6 +203,7 @@ impl Hold {
         came_bytes: usize,
         bytes: usize,
         is_next: bool,
+        cx: &Context<'_>,
         now_us: u64,
     ) {
         if bytes <= FREE_BYTES {
@@ -219,7 +221,7 @@ impl Hold {
             let ticket = *self
                 .ticket
                 .get_or_insert_with(|| room.open(share, self.address, now_us));
-            room.describe(ticket, share, needed_bytes as u64, None);
+            room.describe(ticket, share, needed_bytes as u64, cx.waker());
             room.resize(ticket, bytes as u64);
             room.came(ticket, came_bytes as u64, now_us);
         });
@@ -242,7 +244,8 @@ impl Hold {
         })
     }
 
-    fn release(&mut self) {
+    /// It holds nothing any more.
+    pub(crate) fn release(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             (self.bytes, self.again_us) = (0, None);
             self.of.with(|room| room.close(ticket));

@@ -1,7 +1,7 @@
 //! Who has how much of the memory for half received commands, who waits for it, and who goes.
 //! No lock and no clock: both belong to the caller.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::task::Waker;
 
@@ -68,8 +68,8 @@ struct Lot {
     /// There is this much that nobody else takes.
     own_bytes: u64,
     bytes: u64,
-    /// In the order in which they came.
-    waiting: VecDeque<u64>,
+    /// Tickets, by the turns in which they came.
+    waiting: BTreeMap<u64, u64>,
     /// Who may go beyond the bounds.
     ahead: Option<u64>,
 }
@@ -94,6 +94,8 @@ struct Place {
     moved_bytes: u64,
     /// Since when it is not read from.
     paused_us: Option<u64>,
+    /// Its turn, and how much it wants to have, while it waits.
+    waits: Option<(u64, u64)>,
     /// Its connection ends, so that others have room.
     is_given_up: bool,
     waker: Option<Waker>,
@@ -113,8 +115,12 @@ pub(crate) struct Room {
     /// By ticket.
     places: BTreeMap<u64, Place>,
     tickets: u64,
+    turns: u64,
     /// What is held by address, where that has a bound.
     addresses: HashMap<IpAddr, u64>,
+    /// Who may go beyond the bound of its address, by that and the index of its share: that holds
+    /// up no other address.
+    ahead_of_address: HashMap<(IpAddr, usize), u64>,
 }
 
 impl Room {
@@ -130,7 +136,9 @@ impl Room {
             lots,
             places: BTreeMap::new(),
             tickets: 0,
+            turns: 0,
             addresses: HashMap::new(),
+            ahead_of_address: HashMap::new(),
         }
     }
 
@@ -146,6 +154,15 @@ impl Room {
     pub(crate) fn is_tight(&self) -> bool {
         self.common_bytes() >= self.common_bytes_max()
             || self.lots.iter().any(|lot| !lot.waiting.is_empty())
+    }
+
+    /// Whether somebody waits for whom this place could make room, or the next one will.
+    fn is_tight_for(&self, place: &Place) -> bool {
+        let may_help = |(ticket, it): (u64, &Place)| {
+            it.address == place.address || !self.waits_for_address(ticket, it)
+        };
+        self.common_bytes() >= self.common_bytes_max()
+            || (self.lots.iter()).any(|lot| self.waiting_places(lot).any(may_help))
     }
 
     fn common_bytes(&self) -> u64 {
@@ -173,6 +190,7 @@ impl Room {
             moved_us: now_us,
             moved_bytes: 0,
             paused_us: None,
+            waits: None,
             is_given_up: false,
             waker: None,
         };
@@ -183,39 +201,52 @@ impl Room {
     /// Takes a place away, with all that it has.
     pub(crate) fn close(&mut self, ticket: u64) {
         self.resize(ticket, 0);
-        if let Some(place) = self.places.remove(&ticket) {
-            let lot = self.lot(place.share);
-            lot.waiting.retain(|other| *other != ticket);
-            lot.ahead.take_if(|ahead| *ahead == ticket);
+        self.leave_share(ticket);
+        if self.places.remove(&ticket).is_some() {
             self.wake_next();
         }
     }
 
+    /// It waits no longer among those of its share, nor goes ahead of them.
+    fn leave_share(&mut self, ticket: u64) {
+        let Some(place) = self.places.get_mut(&ticket) else {
+            return;
+        };
+        let (share, address, waits) = (place.share, place.address, place.waits.take());
+        let lot = self.lot(share);
+        if let Some((turn, _)) = waits {
+            lot.waiting.remove(&turn);
+        }
+        lot.ahead.take_if(|ahead| *ahead == ticket);
+        if self.ahead_of_address(share, address) == Some(ticket) {
+            self.ahead_of_address.remove(&(address, share.index()));
+        }
+    }
+
+    fn ahead_of_address(&self, share: Share, address: IpAddr) -> Option<u64> {
+        let ahead = self.ahead_of_address.get(&(address, share.index()));
+        ahead.copied()
+    }
+
     /// Says of which command it holds a part, and who is woken.
-    pub(crate) fn describe(
-        &mut self,
-        ticket: u64,
-        share: Share,
-        needed_bytes: u64,
-        waker: Option<&Waker>,
-    ) {
+    pub(crate) fn describe(&mut self, ticket: u64, share: Share, needed_bytes: u64, waker: &Waker) {
         let Some(place) = self.places.get_mut(&ticket) else {
             return;
         };
         place.needed_bytes = needed_bytes;
-        match (&mut place.waker, waker) {
-            (Some(old), Some(new)) => old.clone_from(new),
-            (old @ None, Some(new)) => *old = Some(new.clone()),
-            (_, None) => {}
+        match &mut place.waker {
+            Some(old) => old.clone_from(waker),
+            none @ None => *none = Some(waker.clone()),
         }
         if place.share != share {
             // It turned out to be larger than it seemed.
-            let (old, bytes) = (std::mem::replace(&mut place.share, share), place.bytes);
-            let lot = self.lot(old);
-            lot.bytes -= bytes;
-            lot.waiting.retain(|other| *other != ticket);
-            lot.ahead.take_if(|ahead| *ahead == ticket);
+            let (old, bytes) = (place.share, place.bytes);
+            self.leave_share(ticket);
+            self.lot(old).bytes -= bytes;
             self.lot(share).bytes += bytes;
+            if let Some(place) = self.places.get_mut(&ticket) {
+                place.share = share;
+            }
             self.wake_next();
         }
     }
@@ -236,7 +267,8 @@ impl Room {
                 self.addresses.remove(&address);
             }
         }
-        if bytes < held {
+        // Who waits for others of its address holds up nobody else: so one that grows may help.
+        if bytes < held || bytes > held && self.bounds.address_bytes_max.is_some() {
             self.wake_next();
         }
     }
@@ -247,73 +279,103 @@ impl Room {
         let Some(place) = self.places.get(&ticket) else {
             return false;
         };
-        let share = place.share;
-        let fits = self.lack(place, bytes).bytes() == 0;
-        let is_next = self.is_next(ticket, share);
-        let lot = self.lot(share);
-        let is_ahead = lot.ahead == Some(ticket);
-        let goes_ahead = may_go_ahead && is_next && lot.ahead.is_none();
-        if !(is_ahead || goes_ahead || is_next && fits) {
+        let (share, address) = (place.share, place.address);
+        let lack = self.lack(place, bytes);
+        let is_next = self.is_next(ticket, place);
+        let (of_address, of_all) = (self.ahead_of_address(share, address), self.ahead(share));
+        let is_ahead = |of: Option<u64>| of == Some(ticket);
+        let may_go = |of: Option<u64>| is_ahead(of) || may_go_ahead && is_next && of.is_none();
+        // One that goes ahead of all always goes on, or the others might wait for it in vain.
+        let fits_address = lack.of_address == 0 || is_ahead(of_all) || may_go(of_address);
+        let fits = fits_address && (lack.of_all == 0 || may_go(of_all));
+        if !fits || !(is_next || is_ahead(of_address) || is_ahead(of_all)) {
             return false;
         }
-        if !fits {
-            lot.ahead = Some(ticket);
+        if lack.of_all > 0 {
+            self.lot(share).ahead = Some(ticket);
+        } else if lack.of_address > 0 && !is_ahead(of_all) {
+            self.ahead_of_address
+                .insert((address, share.index()), ticket);
         }
         self.resize(ticket, bytes);
         self.leave_queue(ticket);
         true
     }
 
-    /// It waits, for which its peer is not to blame.
-    pub(crate) fn wait(&mut self, ticket: u64, now_us: u64) {
-        if let Some(place) = self.places.get(&ticket) {
-            let share = place.share;
-            let waiting = &mut self.lot(share).waiting;
-            if !waiting.contains(&ticket) {
-                waiting.push_back(ticket);
+    fn ahead(&self, share: Share) -> Option<u64> {
+        self.lots[share.index()].ahead
+    }
+
+    /// It waits until it may have `bytes`, for which its peer is not to blame.
+    pub(crate) fn wait(&mut self, ticket: u64, bytes: u64, now_us: u64) {
+        let Some(place) = self.places.get_mut(&ticket) else {
+            return;
+        };
+        let share = place.share;
+        match &mut place.waits {
+            // It may wait for others of its address now, and hold up nobody else.
+            Some((_, wanted)) if *wanted != bytes => {
+                *wanted = bytes;
+                self.wake_next();
             }
-            self.pause(ticket, now_us);
+            Some(_) => {}
+            none @ None => {
+                self.turns += 1;
+                *none = Some((self.turns, bytes));
+                let turn = self.turns;
+                self.lot(share).waiting.insert(turn, ticket);
+            }
         }
+        self.pause(ticket, now_us);
     }
 
     pub(crate) fn is_waiting(&self, ticket: u64) -> bool {
-        self.lots.iter().any(|lot| lot.waiting.contains(&ticket))
+        let place = self.places.get(&ticket);
+        place.is_some_and(|place| place.waits.is_some())
     }
 
-    /// Whether it does not overtake anybody. Who waits for others of its address holds up nobody
-    /// else.
-    fn is_next(&self, ticket: u64, share: Share) -> bool {
-        let mut before = self.lots[share.index()].waiting.iter();
-        before
-            .by_ref()
-            .take_while(|other| **other != ticket)
-            .all(|other| self.places.get(other).is_none_or(|it| self.is_full(it)))
+    /// Whether it overtakes nobody. Who waits for others of its address holds up nobody else, nor
+    /// the one that it waits for.
+    fn is_next(&self, ticket: u64, place: &Place) -> bool {
+        let is_ahead = self.ahead_of_address(place.share, place.address) == Some(ticket);
+        self.waiting_places(&self.lots[place.share.index()])
+            .take_while(|(other, _)| *other != ticket)
+            .all(|(other, it)| {
+                (is_ahead || it.address != place.address) && self.waits_for_address(other, it)
+            })
     }
 
-    /// Whether its address has all that it may have.
-    fn is_full(&self, place: &Place) -> bool {
-        let sum = self.addresses.get(&place.address).copied();
-        let max = self.bounds.address_bytes_max;
-        max.is_some_and(|max| sum.is_some_and(|sum| sum >= max))
+    /// Those of a share who wait, in order.
+    fn waiting_places<'a>(&'a self, lot: &'a Lot) -> impl Iterator<Item = (u64, &'a Place)> {
+        let waiting = lot.waiting.values();
+        waiting.filter_map(|ticket| Some((*ticket, self.places.get(ticket)?)))
+    }
+
+    /// Whether one that waits does so for others of its address, which has all that it may have.
+    fn waits_for_address(&self, ticket: u64, place: &Place) -> bool {
+        let Some((_, bytes)) = place.waits else {
+            return false;
+        };
+        let ahead = self.ahead_of_address(place.share, place.address);
+        self.bounds.address_bytes_max.is_some()
+            && ahead.is_some_and(|ahead| ahead != ticket)
+            && self.ahead(place.share) != Some(ticket)
+            && self.lack(place, bytes).of_address > 0
     }
 
     /// How much is missing for a place to have `bytes`.
     fn lack(&self, place: &Place, bytes: u64) -> Lack {
         let more = bytes.saturating_sub(place.bytes);
-        if let Some(max) = self.bounds.address_bytes_max {
-            let sum = self.addresses.get(&place.address).copied();
-            let lack = (sum.unwrap_or(0) + more).saturating_sub(max);
-            if lack > 0 {
-                return Lack::OfAddress(lack);
-            }
-        }
+        let sum = self.addresses.get(&place.address).copied().unwrap_or(0);
+        let address_max = self.bounds.address_bytes_max;
         let lot = &self.lots[place.share.index()];
         let beyond = (lot.bytes + more).saturating_sub(lot.own_bytes) - lot.common_bytes();
-        match beyond {
-            0 => Lack::OfAll(0),
-            _ => {
-                Lack::OfAll((self.common_bytes() + beyond).saturating_sub(self.common_bytes_max()))
-            }
+        Lack {
+            of_address: address_max.map_or(0, |max| (sum + more).saturating_sub(max)),
+            of_all: match beyond {
+                0 => 0,
+                _ => (self.common_bytes() + beyond).saturating_sub(self.common_bytes_max()),
+            },
         }
     }
 
@@ -321,18 +383,20 @@ impl Room {
     /// waits and is next. Returns when to look again if it has not been woken.
     pub(crate) fn make_room(&mut self, ticket: u64, bytes: u64, now_us: u64) -> Option<u64> {
         let place = self.places.get(&ticket)?;
-        if !self.is_next(ticket, place.share) {
+        if !self.is_next(ticket, place) {
             return None;
         }
         let lack = self.lack(place, bytes);
+        let is_of_address = self.waits_for_address(ticket, place);
         let (share, address) = (place.share, place.address);
-        let helps = |other: &Place| match lack {
-            Lack::OfAddress(_) => other.address == address,
-            Lack::OfAll(_) => {
-                other.share == share || self.lots[other.share.index()].common_bytes() > 0
-            }
+        let helps = |other: &Place| match is_of_address {
+            true => other.address == address,
+            false => other.share == share || self.lots[other.share.index()].common_bytes() > 0,
         };
-        let mut missing = lack.bytes();
+        let mut missing = match is_of_address {
+            true => lack.of_address,
+            false => lack.of_all,
+        };
         let mut silent = Vec::new();
         for (other, place) in &self.places {
             if place.is_given_up && helps(place) {
@@ -362,13 +426,12 @@ impl Room {
     }
 
     pub(crate) fn leave_queue(&mut self, ticket: u64) {
-        let Some(place) = self.places.get(&ticket) else {
+        let Some(place) = self.places.get_mut(&ticket) else {
             return;
         };
-        let waiting = &mut self.lots[place.share.index()].waiting;
-        let before = waiting.len();
-        waiting.retain(|other| *other != ticket);
-        if waiting.len() < before {
+        if let Some((turn, _)) = place.waits.take() {
+            let share = place.share;
+            self.lot(share).waiting.remove(&turn);
             self.wake_next();
         }
     }
@@ -376,9 +439,9 @@ impl Room {
     /// Wakes those who may find room now.
     fn wake_next(&self) {
         for lot in &self.lots {
-            let places = || lot.waiting.iter().filter_map(|it| self.places.get(it));
-            let next = places().find(|place| !self.is_full(place));
-            if let Some(place) = next.or_else(|| places().next()) {
+            let places = || self.waiting_places(lot);
+            let next = places().find(|(ticket, it)| !self.waits_for_address(*ticket, it));
+            if let Some((_, place)) = next.or_else(|| places().next()) {
                 place.wake();
             }
         }
@@ -424,7 +487,7 @@ impl Room {
         }
         let timeout_us = self.bounds.timeout_us;
         let silent_us = place.moved_us.saturating_add(timeout_us);
-        if !self.is_tight() {
+        if !self.is_tight_for(place) {
             return Some(silent_us);
         }
         let allowed_us = place.needed_bytes.saturating_mul(1_000_000) / BYTES_PER_SECOND_MIN;
@@ -433,17 +496,11 @@ impl Room {
     }
 }
 
-/// How many bytes are missing, and of what.
+/// How many bytes are missing.
 #[derive(Clone, Copy)]
-enum Lack {
-    OfAddress(u64),
-    OfAll(u64),
-}
-
-impl Lack {
-    fn bytes(self) -> u64 {
-        match self {
-            Lack::OfAddress(bytes) | Lack::OfAll(bytes) => bytes,
-        }
-    }
+struct Lack {
+    /// Of what its address may have.
+    of_address: u64,
+    /// Of what all may have.
+    of_all: u64,
 }

@@ -54,12 +54,19 @@ impl Peer {
 
     /// So much of a command of `needed` bytes came and is held.
     fn came(&mut self, needed: usize, bytes: usize, now_us: u64) {
-        self.hold.settle(needed, bytes, bytes, false, now_us);
+        self.came_into(needed, bytes, bytes, now_us);
+    }
+
+    /// The same where it is held in a buffer of so many bytes.
+    fn came_into(&mut self, needed: usize, bytes: usize, size: usize, now_us: u64) {
+        let waker = Waker::from(Arc::clone(&self.woken));
+        let cx = Context::from_waker(&waker);
+        self.hold.settle(needed, bytes, size, false, &cx, now_us);
     }
 
     /// Its command is there, or given up.
     fn done(&mut self) {
-        self.hold.settle(0, 0, 0, true, 0);
+        self.hold.release();
     }
 
     /// Whether there is room for so many bytes of a command.
@@ -238,7 +245,7 @@ fn who_turns_out_not_to_have_been_silent_stays() {
     let given_up: Vec<bool> = peers.iter().map(|it| it.hold.is_over(SECOND_US)).collect();
     assert_eq!(given_up, [true, true, false, false, false, false]);
     // Its core had been busy: what had come lies in the socket, and is read before it is closed.
-    peers[0].hold.settle(MIB, MIB - 1, MIB, false, SECOND_US);
+    peers[0].came_into(MIB, MIB - 1, MIB, SECOND_US);
     assert!(!peers[0].hold.is_over(SECOND_US));
     assert!(peers[1].hold.is_over(SECOND_US));
 }
@@ -294,6 +301,76 @@ fn an_address_with_a_bound_holds_up_its_own_connections_only() {
     assert!(peers[3].grows(MIB, MIB, SECOND_US));
 }
 
+/// An address that may have two of six MiB that Kafka may have, and has all of it.
+fn full_address(near: [u8; 4]) -> (Arc<HalfReceived>, Vec<Peer>) {
+    let memory = HalfReceived::new(Bounds {
+        bytes_max: 8 << 20,
+        address_bytes_max: Some(2 << 20),
+        timeout_us: 30 * SECOND_US,
+    });
+    let of = || Peer::from(&memory, Protocol::Kafka, near);
+    let mut peers = vec![of(), of(), of(), of()];
+    for peer in &mut peers[..3] {
+        assert!(peer.grows(MIB, MIB, 0), "the third one goes beyond");
+    }
+    assert!(!peers[3].grows(MIB, MIB, 0));
+    (memory, peers)
+}
+
+#[test]
+fn one_goes_beyond_the_bound_of_all_beside_one_beyond_that_of_its_address() {
+    let (memory, _near) = full_address([10, 0, 0, 1]);
+    let mut far: Vec<Peer> = (2..6)
+        .map(|number| Peer::from(&memory, Protocol::Kafka, [10, 0, 0, number]))
+        .collect();
+    for peer in &mut far {
+        assert!(peer.grows(MIB, MIB, 0));
+    }
+    assert_eq!(memory.bytes(), 7 << 20);
+}
+
+#[test]
+fn who_needs_more_than_its_address_has_left_holds_up_no_other() {
+    let (memory, mut near) = full_address([10, 0, 0, 1]);
+    // There is a byte now, and the fourth one wants more.
+    near[0].done();
+    near[2].came(MIB, MIB - 1, 0);
+    assert!(!near[3].grows(MIB, MIB, 0));
+    near[3].woken.take();
+    let mut far = Peer::from(&memory, Protocol::Kafka, [10, 0, 0, 2]);
+    assert!(far.grows(MIB, MIB, 0), "it overtakes");
+    near[1].done();
+    assert!(near[3].woken.take());
+    assert!(near[3].grows(MIB, MIB, 0));
+}
+
+#[test]
+fn an_address_that_is_full_makes_others_hurry_no_more() {
+    let (memory, mut near) = full_address([10, 0, 0, 1]);
+    let mut far = Peer::from(&memory, Protocol::Kafka, [10, 0, 0, 2]);
+    assert!(far.grows(MIB, MIB, 0));
+    far.came(MIB, MIB / 2, 60 * SECOND_US);
+    assert!(!far.hold.is_over(90 * SECOND_US - 1));
+    // Those of the address itself have half a minute, and a second for their size.
+    near[1].came_into(MIB, MIB / 2, MIB, 20 * SECOND_US);
+    assert!(!near[1].hold.is_over(31 * SECOND_US - 1));
+    assert!(near[1].hold.is_over(31 * SECOND_US));
+}
+
+#[test]
+fn what_came_already_is_given_up_at_once_where_others_need_the_room() {
+    let memory = memory(8 << 20);
+    let mut peers: Vec<Peer> = (0..6).map(|_| Peer::new(&memory)).collect();
+    for peer in &mut peers {
+        peer.came(MIB, MIB, 0);
+    }
+    let mut usual = [Peer::new(&memory), Peer::new(&memory)];
+    assert!(usual[0].grows(MIB, MIB, SECOND_US));
+    assert!(!usual[1].grows(MIB, 1000, SECOND_US));
+    assert!(peers[0].hold.is_over(SECOND_US));
+    assert!(peers[0].woken.take());
+}
+
 #[test]
 fn what_was_read_already_is_charged_without_asking() {
     let memory = memory(1 << 20);
@@ -304,22 +381,37 @@ fn what_was_read_already_is_charged_without_asking() {
     assert_eq!(memory.bytes(), 1 << 20);
     assert!(peer.hold.is_tight());
     // The next command's beginning is less.
-    peer.hold.settle(MIB, 100 << 10, 100 << 10, true, 0);
+    peer.done();
+    peer.came(MIB, 100 << 10, 0);
     assert_eq!(memory.bytes(), 100 << 10);
     assert!(!peer.hold.is_tight());
-    peer.hold.settle(MIB, FREE_BYTES, FREE_BYTES, true, 0);
+    peer.done();
+    peer.came(MIB, FREE_BYTES, 0);
     assert_eq!(memory.bytes(), 0);
 }
 
 #[test]
 fn threads_that_compete_all_come_to_their_end() {
-    let memory = memory(1 << 20);
+    all_come_to_their_end(&memory(1 << 20));
+}
+
+#[test]
+fn threads_that_compete_for_their_addresses_room_all_come_to_their_end() {
+    all_come_to_their_end(&HalfReceived::new(Bounds {
+        bytes_max: 1 << 20,
+        address_bytes_max: Some(600 << 10),
+        timeout_us: 30 * SECOND_US,
+    }));
+}
+
+/// Of eight connections of three addresses.
+fn all_come_to_their_end(memory: &Arc<HalfReceived>) {
     let bound = (1 << 20) + (2 << 20);
     std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
+        for number in 0..8 {
+            scope.spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread();
-                let mut peer = Peer::new(&memory);
+                let mut peer = Peer::from(memory, Protocol::Nsq, [10, 0, 0, number % 3]);
                 { runtime }.build().unwrap().block_on(async {
                     for _ in 0..200 {
                         for quarter in 1..=8 {

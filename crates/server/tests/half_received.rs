@@ -276,6 +276,32 @@ impl Silent {
     }
 }
 
+#[test]
+fn who_is_said_goodbye_to_holds_nothing() {
+    let (broker, mut time) = start_driven(|config| {
+        config.nsq.max_msg_size.0 = 32 << 20;
+    });
+    let mut peer = connect(broker.server.addresses().nsq_tcp.unwrap());
+    let identify = br#"{"heartbeat_interval":1000}"#;
+    let identify = [
+        b"  V2IDENTIFY\n",
+        &(identify.len() as u32).to_be_bytes()[..],
+        identify,
+    ];
+    peer.write_all(&identify.concat()).unwrap();
+    peer.write_all(&nsq_head()[4..]).unwrap();
+    peer.write_all(&vec![b'x'; MIB]).unwrap();
+    eventually("it is charged", || metric(&broker, "bytes") >= MIB as u64);
+    // It is silent for two heartbeats.
+    for _ in 0..4 {
+        time.pass(SILENCE_MAX);
+    }
+    let mut told = Vec::new();
+    peer.read_to_end(&mut told).unwrap();
+    // Until it closes its side, the broker goes on reading, so that it gets to see all of that.
+    assert_eq!(metric(&broker, "bytes"), 0);
+}
+
 /// Each protocol's client sends a usual request and is answered.
 fn usual_requests_go_round(broker: &Broker) {
     let mut nsq = connect(broker.server.addresses().nsq_tcp.unwrap());
