@@ -49,6 +49,13 @@ impl Span {
         size_of::<Span>() + self.pack.len_bytes()
     }
 
+    fn window(&self) -> Window {
+        Window {
+            span_us: self.to_us - self.from_us,
+            flow: Pack::sum(std::iter::once(&self.pack)),
+        }
+    }
+
     fn together(spans: impl Iterator<Item = Span>) -> Option<Span> {
         let spans: Vec<Span> = spans.collect();
         let flow = Pack::sum(spans.iter().map(|span| &span.pack));
@@ -328,11 +335,17 @@ impl History {
     /// What came in each of the last fine spans, oldest first, with its length.
     pub(crate) fn steps(&self, count: usize) -> Vec<Window> {
         let skip = self.fine.len().saturating_sub(count);
-        let one = |span: &Span| Window {
-            span_us: span.to_us - span.from_us,
-            flow: Pack::sum(std::iter::once(&span.pack)),
-        };
-        self.fine.iter().skip(skip).map(one).collect()
+        self.fine.iter().skip(skip).map(Span::window).collect()
+    }
+
+    /// What came in each of the spans that began within the last `length_us`, the latest first.
+    pub(crate) fn since(&self, now_us: u64, length_us: u64) -> Vec<Window> {
+        let from_us = now_us.saturating_sub(length_us);
+        let latest = self.spans().rev();
+        latest
+            .take_while(|span| span.from_us >= from_us)
+            .map(Span::window)
+            .collect()
     }
 
     fn spans(&self) -> impl DoubleEndedIterator<Item = &Span> {

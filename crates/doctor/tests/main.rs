@@ -9,6 +9,7 @@ mod common;
 mod compression;
 mod consumers;
 mod deadlines;
+mod follows;
 mod full_batch;
 mod given_up;
 mod job_groups;

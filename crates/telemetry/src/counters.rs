@@ -130,6 +130,12 @@ counters! {
     rounds_us,
     /// Microseconds by which each of these times differed from the one before it.
     round_changes_us,
+    /// Squares of these differences, where two rounds of one request each differed by at most 8 ms.
+    round_changes_sq,
+    /// Squares of what the times from these requests to their answers differed from those before.
+    served_changes_sq,
+    /// Squares of what the gaps behind these answers differed from those before.
+    gap_changes_sq,
     /// Bytes of published messages that were looked at for how well they compress.
     sampled_bytes,
     /// What these take compressed with lz4.

@@ -39,6 +39,10 @@ const WATCHED: u64 = 4;
 const PASSED_MIN: u64 = 28;
 const PASSED_BITS: u32 = 6;
 
+/// Rounds that differ by more than this are not compared square by square: a few of them would
+/// outweigh all others. No sum of squares overflows within years.
+const CHANGE_US_MAX: u64 = 1 << 13;
+
 /// Which rounds are watched, and what was seen of them. Written by one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
@@ -122,6 +126,12 @@ struct Watched {
     last_us: Cell,
     /// The length of the one before; 0: it is not known.
     length_us: Cell,
+    /// The gap at its end.
+    gap_us: Cell,
+    /// Requests that had come when it ended.
+    requests: Cell,
+    /// Rounds of one request each, in a row.
+    in_a_row: Cell,
 }
 
 impl Watched {
@@ -144,6 +154,9 @@ impl Watched {
             chance: Cell::default(),
             last_us: Cell::default(),
             length_us: Cell::default(),
+            gap_us: Cell::default(),
+            requests: Cell::default(),
+            in_a_row: Cell::default(),
         };
         // Any number but zero.
         watched.chance.set(now_us | 1);
@@ -171,12 +184,13 @@ impl Watched {
         gaps.record_many(gap_us, 1 + made_up);
         let last_us = self.last_us.get();
         self.last_us.set(now_us);
+        self.count_requests(counters.requests.get());
         if last_us > 0 {
             let since_us = now_us.saturating_sub(last_us);
             counters.rounds.add(1 + passed);
             counters.rounds_us.add(since_us);
             match passed {
-                0 => self.compare(since_us, counters),
+                0 => self.compare((since_us, gap_us), counters),
                 _ => self.owe_changes(1 + passed),
             }
         }
@@ -214,10 +228,21 @@ impl Watched {
         PASSED_MIN + few + ((chance >> 40) & 1)
     }
 
-    /// Two rounds came one after the other, both watched.
-    fn compare(&self, length_us: u64, counters: &CounterCells) {
-        let before_us = self.length_us.get();
+    /// So many requests have come by the end of a round.
+    fn count_requests(&self, requests: u64) {
+        let is_one = requests.wrapping_sub(self.requests.get()) == 1;
+        self.requests.set(requests);
+        self.in_a_row.set(match is_one {
+            true => self.in_a_row.get() + 1,
+            false => 0,
+        });
+    }
+
+    /// Two rounds came one after the other, both watched. The later one ends with this gap.
+    fn compare(&self, (length_us, gap_us): (u64, u64), counters: &CounterCells) {
+        let (before_us, gap_before_us) = (self.length_us.get(), self.gap_us.get());
         self.length_us.set(length_us);
+        self.gap_us.set(gap_us);
         let owed = self.owed_changes.get();
         if before_us == 0 {
             self.owed_changes.set(owed + u64::from(owed > 0));
@@ -229,6 +254,20 @@ impl Watched {
         // Where a pause begins or ends, that is no wavering.
         if change_us <= length_us / 2 {
             counters.round_changes_us.add(change_us * (1 + made_up));
+        }
+        if change_us <= CHANGE_US_MAX && self.in_a_row.get() >= 2 {
+            let gap_change_us = gap_us.abs_diff(gap_before_us);
+            // The rest of a round is its request's, until the answer.
+            let served_us = length_us.saturating_sub(gap_us);
+            let served_before_us = before_us.saturating_sub(gap_before_us);
+            let served_change_us = served_us.abs_diff(served_before_us);
+            if served_change_us <= CHANGE_US_MAX {
+                counters.round_changes_sq.add(change_us * change_us);
+                counters
+                    .served_changes_sq
+                    .add(served_change_us * served_change_us);
+                counters.gap_changes_sq.add(gap_change_us * gap_change_us);
+            }
         }
     }
 
@@ -259,246 +298,5 @@ impl Watched {
 }
 
 #[cfg(all(test, feature = "probe"))]
-mod tests {
-    use std::net::SocketAddr;
-
-    use crate::{Histogram, HistogramSnapshot, Probe, Protocol, Registry};
-
-    const MS: u64 = 1_000;
-    const SERVICE_US: u64 = 40;
-
-    /// A gap, by the round's number and by chance.
-    type Pattern = Box<dyn Fn(u64, u64) -> u64>;
-
-    /// A client that takes so long from each answer to its next request, and what it did.
-    struct Client {
-        probe: Probe,
-        registry: Registry,
-        now_us: u64,
-        service_us: u64,
-        begun_us: Vec<u64>,
-        gaps: Histogram,
-    }
-
-    impl Client {
-        fn new() -> Client {
-            let registry = Registry::new();
-            let peer = SocketAddr::from(([127, 0, 0, 1], 9));
-            Client {
-                probe: registry.open(Protocol::Nsq, peer, 1),
-                registry,
-                now_us: 5_000_000,
-                service_us: SERVICE_US,
-                begun_us: Vec::new(),
-                gaps: Histogram::new(),
-            }
-        }
-
-        fn rounds(&mut self, count: u64, mut gap_us: impl FnMut(u64) -> u64) {
-            for number in 0..count {
-                let gap_us = gap_us(number);
-                if !self.begun_us.is_empty() {
-                    self.gaps.record(gap_us);
-                }
-                self.now_us += gap_us;
-                self.begun_us.push(self.now_us);
-                self.probe.request(1, 100, self.now_us, self.now_us);
-                self.probe.record_age(gap_us as i64);
-                self.now_us += self.service_us;
-                self.probe.answered(1, self.now_us);
-            }
-        }
-
-        fn seen(&self) -> crate::ConnectionSnapshot {
-            self.registry
-                .snapshot(self.now_us, |_| None)
-                .connections
-                .remove(0)
-        }
-
-        /// Sum of what each round differs from the one before it, but for the ends of pauses.
-        fn changes_us(&self) -> u64 {
-            let lengths = self.begun_us.windows(2).map(|two| two[1] - two[0]);
-            let lengths: Vec<u64> = lengths.collect();
-            let changes = lengths
-                .windows(2)
-                .map(|two| (two[1].abs_diff(two[0]), two[1]));
-            let changes = changes.filter(|(change, length)| *change <= length / 2);
-            changes.map(|(change, _)| change).sum()
-        }
-    }
-
-    #[track_caller]
-    fn about(value: f64, expected: f64, share: f64) {
-        let off = (value - expected).abs();
-        assert!(off <= share * expected + 0.1, "{value}, not {expected}");
-    }
-
-    fn dice(mut state: u64) -> impl FnMut() -> u64 {
-        move || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(9);
-            state >> 33
-        }
-    }
-
-    fn same(seen: &HistogramSnapshot, expected: &Histogram) {
-        assert_eq!(*seen, expected.snapshot());
-    }
-
-    #[test]
-    fn whoever_is_not_busy_is_watched_in_full() {
-        let mut client = Client::new();
-        let mut dice = dice(7);
-        client.rounds(20_000, |_| 900 + dice() % 300);
-        let seen = client.seen();
-        same(&seen.histograms.request_gap_us, &client.gaps);
-        assert_eq!(seen.histograms.service_us.count(), 20_000);
-        assert_eq!(seen.histograms.record_age_us.count(), 20_000);
-        // The first has none before it.
-        let rounds = (seen.counters.rounds, seen.counters.round_changes_us);
-        assert_eq!(rounds, (19_998, client.changes_us_of_watched()));
-    }
-
-    impl Client {
-        /// The first request has no answer before it: its round is not seen.
-        fn changes_us_of_watched(&self) -> u64 {
-            let first = Client {
-                begun_us: self.begun_us[1..].to_vec(),
-                ..Client::new()
-            };
-            first.changes_us()
-        }
-    }
-
-    #[test]
-    fn who_does_not_wait_for_answers_any_more_is_watched_again() {
-        let mut client = Client::new();
-        client.rounds(20_000, |_| 60);
-        assert_eq!(client.seen().histograms.service_us.max(), SERVICE_US);
-        // From here on one is always on its way.
-        client.probe.request(1, 100, client.now_us, client.now_us);
-        let before = client.seen().histograms.service_us.count();
-        for _ in 0..1_000 {
-            client.now_us += 500;
-            client.probe.request(1, 100, client.now_us, client.now_us);
-            client.probe.record_age(0);
-            client.probe.answered(1, client.now_us);
-        }
-        let seen = client.seen().histograms.service_us;
-        // The service of every second one is measured, after an eighth of a second.
-        assert_eq!(seen.max(), 500);
-        let measured = seen.count() - before;
-        assert!((350..=500).contains(&measured), "{measured}");
-    }
-
-    #[test]
-    fn of_who_is_busy_some_rounds_stand_for_all() {
-        let patterns: [(&str, Pattern); 7] = [
-            ("constant", Box::new(|_, _| 60)),
-            ("by chance", Box::new(|_, chance| 20 + chance % 200)),
-            (
-                "seldom long",
-                Box::new(|_, chance| 30 + 900 * u64::from(chance.is_multiple_of(50))),
-            ),
-            ("every second", Box::new(|number, _| 40 + number % 2 * 300)),
-            (
-                "every eighth",
-                Box::new(|number, _| 40 + u64::from(number.is_multiple_of(8)) * 700),
-            ),
-            (
-                "each 32nd",
-                Box::new(|number, _| 40 + u64::from(number % 32 < 4) * 90),
-            ),
-            ("slower", Box::new(|number, _| 40 + number / 4_000)),
-        ];
-        const COUNT: u64 = 400_000;
-        for (name, gap_us) in patterns {
-            let mut client = Client::new();
-            let mut dice = dice(3);
-            client.rounds(COUNT, |number| gap_us(number, dice()));
-            let (seen, expected) = (client.seen(), client.gaps.snapshot());
-            let gaps = &seen.histograms.request_gap_us;
-            // What is not made up for yet are the last ones.
-            let lag = expected.count() - gaps.count();
-            assert!(lag < 100, "{name}: {lag}");
-            about(gaps.mean(), expected.mean(), 0.06);
-            for q in [0.3, 0.8] {
-                about(gaps.quantile(q) as f64, expected.quantile(q) as f64, 0.13);
-            }
-            let ages = &seen.histograms.record_age_us;
-            about(ages.count() as f64, COUNT as f64, 0.05);
-            about(ages.mean(), expected.mean(), 0.06);
-            let services = &seen.histograms.service_us;
-            about(services.count() as f64, COUNT as f64, 0.05);
-            assert_eq!(services.max(), SERVICE_US);
-            let counters = seen.counters;
-            assert!(COUNT - counters.rounds < 100, "{name}: {counters:?}");
-            let between = client.begun_us[counters.rounds as usize + 1] - client.begun_us[1];
-            assert_eq!(counters.rounds_us, between, "{name}");
-            let per_round = |sum_us: u64| sum_us as f64 / COUNT as f64;
-            let changes_us = per_round(counters.round_changes_us);
-            about(changes_us, per_round(client.changes_us()), 0.1);
-            // What has no weight is exact.
-            assert_eq!((counters.requests, counters.responses), (COUNT, COUNT));
-            assert_eq!(seen.histograms.request_messages.count(), COUNT);
-            assert_eq!(seen.histograms.request_receive_us.count(), COUNT);
-        }
-    }
-
-    #[test]
-    fn a_pause_is_never_passed_over() {
-        let mut client = Client::new();
-        let mut dice = dice(1);
-        // One of twenty: it is busy, and waits often.
-        let mut pauses = 0;
-        client.rounds(100_000, |_| {
-            let is_pause = dice().is_multiple_of(20);
-            pauses += u64::from(is_pause);
-            if is_pause { 3 * MS } else { 50 }
-        });
-        let gaps = client.seen().histograms.request_gap_us;
-        assert_eq!(gaps.count_between(2 * MS, 4 * MS), pauses);
-        assert!(client.gaps.snapshot().count() - gaps.count() < 100);
-        about(gaps.mean(), client.gaps.snapshot().mean(), 0.001);
-    }
-
-    #[test]
-    fn who_is_no_longer_busy_is_watched_in_full_at_once() {
-        let mut client = Client::new();
-        client.rounds(30_000, |_| 20);
-        let before = client.seen();
-        client.rounds(500, |number| 2 * MS + number % 2 * 100);
-        let seen = client.seen();
-        let gaps = &seen.histograms.request_gap_us;
-        assert_eq!(gaps.count_between(MS, 4 * MS), 500);
-        let (services, ages) = (&seen.histograms.service_us, &seen.histograms.record_age_us);
-        let more = services.count() - before.histograms.service_us.count();
-        assert_eq!((more, ages.count_between(MS, 4 * MS)), (500, 500));
-        let changed = seen.counters.round_changes_us - before.counters.round_changes_us;
-        // Rounds that were passed over last are made up for by these.
-        let passed_max = super::PASSED_MIN + (1 << super::PASSED_BITS);
-        let exact = 499 * 100;
-        assert!(
-            (exact..=exact + passed_max * 100).contains(&changed),
-            "{changed}"
-        );
-    }
-
-    #[test]
-    fn who_has_to_wait_for_the_broker_is_watched_in_full_too() {
-        for busy_rounds in 20_000..20_100 {
-            let mut client = Client::new();
-            client.rounds(busy_rounds, |_| 20);
-            client.service_us = 200 * MS;
-            let before = client.seen().histograms;
-            client.rounds(20, |_| 20);
-            let seen = client.seen().histograms;
-            let is_long = |services: &HistogramSnapshot| services.count_between(100 * MS, 400 * MS);
-            // The first of them, and those that it stands for, may be passed over.
-            let long = is_long(&seen.service_us) - is_long(&before.service_us);
-            assert!(long >= 19, "{long} after {busy_rounds}");
-        }
-    }
-}
+#[path = "rounds_tests.rs"]
+mod tests;

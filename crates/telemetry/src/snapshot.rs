@@ -38,7 +38,8 @@ macro_rules! histograms {
         /// `service_us` and `record_age_us` are estimates from one round in sixteen, which has the
         /// weight of all: the gaps are as many as there were, the others about as many. All other
         /// histograms are exact, and so is every counter but `round_changes_us`; `rounds` and
-        /// `rounds_us` lag by what is passed over, less than a hundred rounds.
+        /// `rounds_us` lag by what is passed over, less than a hundred rounds, and the sums of
+        /// squares are those of what was watched.
         #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Histograms { $($(#[doc = $help])+ pub $name: HistogramSnapshot,)+ }

@@ -7,6 +7,7 @@
 mod ack_deadline;
 mod churn;
 mod fetch_rhythm;
+mod follows;
 mod full_batch;
 mod given_up;
 mod hoarding;

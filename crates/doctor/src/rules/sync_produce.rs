@@ -5,6 +5,7 @@ use cloverleaf_telemetry::Protocol;
 
 use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
+use crate::rules::follows::Follows;
 use crate::rules::rounds::Rounds;
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
 use crate::units::{bytes, number, percent, time};
@@ -36,7 +37,7 @@ const THINK_US_MIN: f64 = 20.0;
 
 pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     let (wait_us, think_us) = (rounds.wait_us(), rounds.think_us());
-    if !rounds.is_one_by_one() || wait_us < WAIT_US_MIN || !rounds.is_all_waiting() {
+    if !rounds.is_one_by_one() || wait_us < WAIT_US_MIN {
         return None;
     }
     let cycle_us = rounds.cycle_us();
@@ -46,10 +47,17 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     if share < WAITING_SHARE_MIN || !Rounds::is_waiting(patient) {
         return None;
     }
+    // Who does more than wait has to show that it does wait.
+    let follows = match rounds.is_all_waiting() {
+        true => None,
+        false => Some(Follows::clearly(patient)?),
+    };
     // Whoever waits makes a record when the answer to the last is there, not before. Older ones
     // are made while their library collects, or waits: the program itself does not. But no
     // library keeps them for so long that they are as old as clocks that disagree make them.
-    let oldest_us = think_us + rounds.rtt_us / 2.0 + rounds.receive_us + AGE_SLACK_US;
+    // What its library keeps until the answer is there was made without waiting for it.
+    let kept_us = if follows.is_some() { 0.0 } else { think_us };
+    let oldest_us = kept_us + rounds.rtt_us / 2.0 + rounds.receive_us + AGE_SLACK_US;
     let ages = &patient.short.flow.histograms.record_age_us;
     let is_older = !ages.is_empty() && ages.quantile(0.5) as f64 > oldest_us;
     let is_another_clock = ages.quantile(0.05) as f64 > CLOCK_AGE_US_MIN;
@@ -89,7 +97,7 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     if prediction.gain < GAIN_MIN {
         return None;
     }
-    let evidence = vec![
+    let mut evidence = vec![
         Fact::new(
             "in_flight",
             rounds.requests,
@@ -140,8 +148,20 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
                 .to_owned(),
         );
     }
+    if let Some(it) = follows {
+        evidence.push(Fact::new(
+            "follows_answers",
+            it.slope,
+            format!(
+                "an answer that comes 1 ms later has the next request come {:.2} ms later (with a \
+                 standard error of {:.2}, over {} rounds); by a timer or a sleep it would be 0",
+                it.slope, it.error, it.rounds
+            ),
+        ));
+        unseen.push("whether the program works or sleeps between two messages".to_owned());
+    }
     let may_sleep = think_us > THINK_SHARE_SURE * wait_us;
-    if may_sleep {
+    if may_sleep && follows.is_none() {
         unseen.push(
             "whether the program sleeps for a fixed time between two messages, by chance about a \
              round trip, and does not wait at all"

@@ -23,6 +23,36 @@ def sync_produce():
 
 
 @kit.story
+def works():
+    """Works on each message, when the one before it is delivered."""
+
+    async def run():
+        time, producer = kit.Time(), AIOKafkaProducer(bootstrap_servers=BROKER, acks="all")
+        await producer.start()
+        while not time.is_over():
+            await producer.send_and_wait("works-aiokafka", b"v" * 200)
+            kit.work(0.003)
+        await producer.stop()
+
+    asyncio.run(run())
+
+
+@kit.story
+def sleeps():
+    """Waits for no message, but sleeps for a little longer than the broker is away."""
+
+    async def run():
+        time, producer = kit.Time(), AIOKafkaProducer(bootstrap_servers=BROKER, acks="all")
+        await producer.start()
+        while not time.is_over():
+            await producer.send("sleeps-aiokafka", b"v" * 200)
+            await asyncio.sleep(0.016)
+        await producer.stop()
+
+    asyncio.run(run())
+
+
+@kit.story
 def full_batch():
     """As fast as it can, with the library's batches of 16 KiB."""
 

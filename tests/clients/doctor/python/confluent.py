@@ -1,6 +1,7 @@
 """confluent-kafka, old and new: the loop of a blog post with and without its mistakes."""
 
 import os
+import time as clock
 from importlib import metadata
 
 import confluent_kafka
@@ -26,6 +27,7 @@ def one_by_one(deliver, value=VALUE, **settings):
             on_delivery=lambda error, _: lost.append(error) if error else None,
         )
         deliver(producer)
+    producer.flush(10)
     assert not lost and not len(producer), f"{len(producer)} are left, {lost}"
 
 
@@ -33,6 +35,28 @@ def one_by_one(deliver, value=VALUE, **settings):
 def sync_produce():
     settings = {"client.id": kit.STORY, "linger.ms": 0}
     one_by_one(lambda producer: producer.flush(10), **settings)
+
+
+@kit.story
+def works():
+    """Works on each message, when the one before it is delivered."""
+
+    def deliver(producer):
+        producer.flush(10)
+        kit.work(0.003)
+
+    one_by_one(deliver, VALUE[:200], **{"client.id": kit.STORY, "linger.ms": 0})
+
+
+@kit.story
+def sleeps():
+    """Waits for no message, but sleeps for a little longer than the broker is away."""
+
+    def deliver(producer):
+        producer.poll(0)
+        clock.sleep(0.016)
+
+    one_by_one(deliver, VALUE[:200], **{"client.id": kit.STORY, "linger.ms": 0})
 
 
 @kit.story

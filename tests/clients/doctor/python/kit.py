@@ -55,6 +55,13 @@ class Time:
             time.sleep(max(0, due - time.monotonic()))
 
 
+def work(seconds):
+    """Keeps a processor busy."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
 def together(*functions):
     """Runs all in threads. A failure of one ends the program."""
 

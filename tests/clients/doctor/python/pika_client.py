@@ -51,6 +51,19 @@ def sync_produce():
 
 
 @kit.story
+def works():
+    """Works on each message, when the one before it is on the disk."""
+    time, channel = kit.Time(), connection(kit.STORY).channel()
+    channel.queue_declare("works-pika", durable=True)
+    channel.confirm_delivery()
+    persistent = pika.BasicProperties(delivery_mode=2)
+    while not time.is_over():
+        channel.basic_publish("", "works-pika", b"v" * 200, persistent)
+        kit.work(0.003)
+    channel.connection.close()
+
+
+@kit.story
 def window_too_small():
     """In a queue that its connection has for itself."""
     time, channel = kit.Time(), connection(kit.STORY).channel()

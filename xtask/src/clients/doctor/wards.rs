@@ -65,6 +65,7 @@ pub(super) const WARDS: &[Ward] = &[
 /// those of `cloverleaf lab healthy`.
 const HEALTHY: &[Patient] = &[
     Patient::well("confluent-kafka over TLS", CONFLUENT).playing("good-tls"),
+    Patient::well("confluent-kafka that sleeps", CONFLUENT).playing("sleeps"),
     Patient::well("kafka-python", KAFKA_PYTHON),
     Patient::well("aiokafka that collects", AIOKAFKA)
         .playing("collects")
