@@ -111,6 +111,21 @@ impl DeadLetters {
     /// Writes letters. Returns when to go on, milliseconds since the epoch.
     pub(crate) fn advance(&mut self, shared: &Arc<Shared>, now_ms: u64) -> Option<u64> {
         self.write_some(shared, now_ms);
+        let moving = self.take_moved(now_ms);
+        let retry_ms = self
+            .waiting
+            .iter()
+            .map(|dead| dead.retry_ms.max(now_ms))
+            .min();
+        if moving {
+            Some(now_ms + MOVING_MS)
+        } else {
+            retry_ms
+        }
+    }
+
+    /// Takes in which letters are written by now. `true`: some are still under way.
+    pub(crate) fn take_moved(&mut self, now_ms: u64) -> bool {
         let mut failed = Vec::new();
         let mut done = 0;
         let written = |dead: &Vec<Dead>| letters_moved(dead, true);
@@ -126,16 +141,7 @@ impl DeadLetters {
             letters_moved(&dead, false);
             self.wait_all(dead, now_ms, &error.to_string());
         }
-        let retry_ms = self
-            .waiting
-            .iter()
-            .map(|dead| dead.retry_ms.max(now_ms))
-            .min();
-        if moving {
-            Some(now_ms + MOVING_MS)
-        } else {
-            retry_ms
-        }
+        moving
     }
 
     fn write_some(&mut self, shared: &Arc<Shared>, now_ms: u64) {

@@ -149,6 +149,11 @@ impl Housekeeping {
             self.closed = true;
             return;
         }
+        // The log's writer may have come behind the tick: by now it is known what has moved.
+        let now_ms = self.shared.clock.now_ms();
+        self.dead_letters.take_moved(now_ms);
+        self.schedule.take_moved(&self.shared);
+        self.write_progress(now_ms);
         if let Err(error) = self.shared.write_synced(&[Entry::Closed]) {
             tracing::warn!(%error, "the journal does not say that the broker ended in order");
         }

@@ -203,6 +203,14 @@ impl Schedule {
                 }
             }
         }
+        self.take_moved(shared)
+    }
+
+    /// Takes in which messages have arrived by now. `true`: some are still under way.
+    pub(crate) fn take_moved(&mut self, shared: &Arc<Shared>) -> bool {
+        let Some(consumer) = &self.consumer else {
+            return false;
+        };
         let mut moved = Vec::new();
         let is_moving = self.moving.advance(
             |(id, _)| moved.push(*id),

@@ -172,3 +172,43 @@ fn what_has_moved_into_a_file_that_was_cut_moves_again() {
         assert_eq!(again as u64, MESSAGES - SYNC_MS, "{kind:?}");
     }
 }
+
+/// Where the log's writer comes late, what the last tick has moved is acknowledged all the same
+/// before an orderly end.
+#[test]
+fn an_orderly_end_brings_none_twice() {
+    for kind in [Kind::Dead, Kind::Delayed] {
+        let (mut world, holder) = world(kind);
+        world.log_options.inline_writes = false;
+        world.restart();
+        drop(holder);
+        let from = consumer(&world.subscription("from", "s"), u32::MAX);
+        world.clock.advance(MESSAGES + 1);
+        for got in receive(&from).unwrap() {
+            from.reject(got.id).unwrap();
+        }
+        world.restart();
+        let mut places = Places::new();
+        finish(&world, &mut places);
+        assert_eq!(twice(&places), 0, "{kind:?}");
+    }
+}
+
+/// As few come twice where others, which were delivered before them, stay.
+#[test]
+fn what_has_moved_ahead_of_others_does_not_move_again() {
+    let (mut world, holder) = world(Kind::Dead);
+    let holder = holder.unwrap();
+    let last = receive(&holder).unwrap().pop().unwrap();
+    holder.reject(last.id).unwrap();
+    world.advance(20);
+    drop(holder);
+    world.kill_and_restart();
+    let from = consumer(&world.subscription("from", "s"), u32::MAX);
+    let again = receive(&from).unwrap();
+    assert_eq!(again.len() as u64, MESSAGES - 1);
+    assert!(
+        again.iter().all(|got| got.id != last.id),
+        "{last:?} is back"
+    );
+}

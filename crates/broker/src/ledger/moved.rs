@@ -102,7 +102,11 @@ impl Ledger {
     pub(crate) fn settle_moved(&mut self, moved: &Moved) {
         for ((partition, word), bits) in &moved.words {
             self.grow(*partition as usize + 1);
-            self.cursors[*partition as usize].ack_bits(*word, *bits);
+            let cursor = &mut self.cursors[*partition as usize];
+            cursor.ack_bits(*word, *bits);
+            // Delivery begins anew, and steps over it.
+            cursor.next = cursor.floor();
+            cursor.restored_end = cursor.restored_end.max(cursor.known_end());
         }
     }
 }

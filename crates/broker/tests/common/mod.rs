@@ -20,6 +20,7 @@ pub struct World {
     pub disk: SimDisk,
     pub clock: Arc<ManualClock>,
     pub options: BrokerOptions,
+    pub log_options: LogOptions,
     pub log: Log,
     pub broker: Broker,
 }
@@ -61,22 +62,35 @@ impl World {
     }
 
     pub fn with(options: BrokerOptions) -> Self {
+        Self::with_log(options, log_options())
+    }
+
+    /// As [`Self::with`]; the log is driven by hand and never full, whatever its options say.
+    pub fn with_log(options: BrokerOptions, log_options: LogOptions) -> Self {
         let disk = SimDisk::new();
         let clock = Arc::new(ManualClock::new(1_700_000_000_000));
-        let (log, broker) = open(&disk, &clock, &options);
+        let (log, broker) = open_on(disk.mount(), &clock, &options, &log_options).unwrap();
         Self {
             disk,
             clock,
             options,
+            log_options,
             log,
             broker,
         }
     }
 
+    /// Takes up what is on the disk, or says in words why not.
+    pub fn reopen(&mut self) -> Result<(), String> {
+        let disk = self.disk.mount();
+        (self.log, self.broker) = open_on(disk, &self.clock, &self.options, &self.log_options)?;
+        Ok(())
+    }
+
     /// What `kill -9` does: the kernel keeps what it was handed.
     pub fn kill_and_restart(&mut self) {
         self.disk.kill();
-        (self.log, self.broker) = open(&self.disk, &self.clock, &self.options);
+        self.reopen().unwrap();
     }
 
     /// An orderly end, and a start.
@@ -84,7 +98,7 @@ impl World {
         self.broker.close();
         self.log.close();
         self.disk.kill();
-        (self.log, self.broker) = open(&self.disk, &self.clock, &self.options);
+        self.reopen().unwrap();
     }
 
     /// As [`Self::kill_and_restart`]; afterwards nothing is in the page cache, so that each read of
@@ -93,14 +107,15 @@ impl World {
         self.disk.kill();
         let faulty = FaultyDisk::new(self.disk.mount());
         faulty.set(|faults| faults.uncached = true);
-        (self.log, self.broker) = open_on(faulty.clone(), &self.clock, &self.options);
+        let opened = open_on(faulty.clone(), &self.clock, &self.options, &self.log_options);
+        (self.log, self.broker) = opened.unwrap();
         faulty
     }
 
     /// Power fails: what was not synced may vanish in any way.
     pub fn lose_power_and_restart(&mut self, seed: u64) {
         self.disk.power_loss(seed);
-        (self.log, self.broker) = open(&self.disk, &self.clock, &self.options);
+        self.reopen().unwrap();
     }
 
     /// Lets the log and the housekeeping do all they have to do now.
@@ -166,38 +181,33 @@ impl World {
     }
 }
 
-fn open(disk: &SimDisk, clock: &Arc<ManualClock>, options: &BrokerOptions) -> (Log, Broker) {
-    open_on(disk.mount(), clock, options)
-}
-
-fn open_on(
-    disk: Arc<dyn Disk>,
-    clock: &Arc<ManualClock>,
-    options: &BrokerOptions,
-) -> (Log, Broker) {
-    try_open_on(disk, clock, options).unwrap()
-}
-
 /// Says in words why it does not open.
 pub fn try_open(
     disk: &SimDisk,
     clock: &Arc<ManualClock>,
     options: &BrokerOptions,
 ) -> Result<(Log, Broker), String> {
-    try_open_on(disk.mount(), clock, options)
+    open_on(disk.mount(), clock, options, &log_options())
 }
 
-fn try_open_on(
+fn log_options() -> LogOptions {
+    LogOptions {
+        journal_bytes: 64 << 10,
+        ..LogOptions::default()
+    }
+}
+
+fn open_on(
     disk: Arc<dyn Disk>,
     clock: &Arc<ManualClock>,
     options: &BrokerOptions,
+    log_options: &LogOptions,
 ) -> Result<(Log, Broker), String> {
     let log_options = LogOptions {
         manual: true,
         disk_free_bytes_min: 0,
-        journal_bytes: 64 << 10,
         repair: options.repair,
-        ..LogOptions::default()
+        ..log_options.clone()
     };
     let (log, recovery) = Log::open(disk, log_options).map_err(|error| error.to_string())?;
     let broker = Broker::open(log.clone(), recovery, options.clone(), clock.clone());
