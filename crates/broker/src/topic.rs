@@ -242,9 +242,14 @@ impl Topic {
         subscription
     }
 
-    /// Offsets between segments hold no messages, so no subscription waits for them.
+    /// Offsets before the first segment and between segments hold no messages, so no subscription
+    /// waits for them.
     fn forget_holes(&self, subscription: &Arc<Subscription>) {
         for (partition, log) in (0u32..).zip(self.logs().iter()) {
+            let start = log.start_offset();
+            if start > 0 {
+                subscription.forget_range(partition, 0, start);
+            }
             for hole in log.holes() {
                 subscription.forget_range(partition, hole.start, hole.end);
             }

@@ -251,3 +251,24 @@ fn what_was_given_back_and_is_gone_waits_no_longer() {
     }
     assert!(lost > 0);
 }
+
+/// The second loss takes the progress that has passed the gap of the first one.
+#[test]
+fn a_gap_before_the_first_message_is_no_backlog_after_the_next_loss() {
+    for seed in 0..20 {
+        let mut world = World::new();
+        world.subscription("t", "s");
+        world.broker.sync_definitions().unwrap();
+        world.lose_power_and_restart(seed);
+        let published = world
+            .topic("t")
+            .publish(world.batch(&["m"]), Durability::Disk);
+        world.log.step_commit();
+        assert!(matches!(poll(published.unwrap()), Some(Ok(()))));
+        world.lose_power_and_restart(seed);
+        assert_eq!(world.subscription("t", "s").stats().depth, 1, "seed {seed}");
+        let delayed = world.topic("t");
+        let delayed = delayed.publish_delayed(&world.batch(&["d"]), 1, Durability::Kernel);
+        delayed.unwrap();
+    }
+}
