@@ -9,6 +9,8 @@ use cloverleaf_log::{Batch, ColdRead, Offset, PartitionLog, Read};
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     batches: VecDeque<Batch>,
+    /// From here on no message lies before the foremost batch.
+    reaches_back: Offset,
     /// Byte position of the next record in the foremost batch; 0: at its start.
     position: u32,
     /// No record before `position` has this offset or a higher one.
@@ -49,6 +51,7 @@ impl Source {
             if batch.end_offset() > from {
                 return self.foremost();
             }
+            self.reaches_back = batch.end_offset();
             self.batches.pop_front();
             self.position = 0;
         }
@@ -58,6 +61,7 @@ impl Source {
         if from >= log.written_end() {
             return Front::End;
         }
+        self.reaches_back = from;
         match log.read(from, bytes_max) {
             Read::Batches(batches) => {
                 self.position = 0;
@@ -107,13 +111,10 @@ impl Source {
     }
 
     /// Makes ready for an offset that may lie before the last one: requeued messages are not read
-    /// in one direction only.
+    /// in one direction only. One that is gone, as a read has shown, is not looked for again.
     pub(crate) fn rewind_to(&mut self, from: Offset) {
-        if self
-            .batches
-            .front()
-            .is_some_and(|batch| batch.base_offset() > from)
-        {
+        let is_ahead = |batch: &Batch| batch.base_offset() > from;
+        if from < self.reaches_back && self.batches.front().is_some_and(is_ahead) {
             self.clear();
         }
         if from < self.next_offset {

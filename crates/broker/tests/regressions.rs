@@ -278,3 +278,42 @@ fn the_journal_is_replaced_although_nobody_consumes() {
     world.advance(2_000);
     assert!(!world.log.journal().should_snapshot());
 }
+
+/// Messages that were given back, and whose file was cut meanwhile, hold up no others.
+#[test]
+fn what_was_given_back_and_is_cut_off_holds_up_nothing() {
+    for whole in 0..3 {
+        let mut world = World::new();
+        let topic = world.topic("t");
+        let subscription = world.subscription("t", "s");
+        for body in ["a", "b", "c"] {
+            world.publish("t", &[body]);
+        }
+        let len = world.batch(&["a"]).bytes().len() as u64;
+        topic.partition(0).unwrap().seal_active();
+        world.publish("t", &["d"]);
+        world.settle();
+        let reader = consumer(&subscription, 10);
+        for got in receive(&reader).unwrap() {
+            reader.nack(got.id, 100).unwrap();
+        }
+        world.advance(20);
+        drop((reader, subscription, topic));
+        let id = world.topic("t").id();
+        world.disk.kill();
+        let path = format!("topics/{id}/0/{:020}.log", 0);
+        let mount = world.disk.mount();
+        let file = mount.open(&path, cloverleaf_log::OpenMode::Existing);
+        file.unwrap().set_len(whole * len + 10).unwrap();
+        world.kill_and_restart();
+        let reader = consumer(&world.subscription("t", "s"), 10);
+        let mut came = Vec::new();
+        for _ in 0..20 {
+            world.advance(1_000);
+            came.extend(bodies(&reader));
+        }
+        let expected = ["a", "b", "c"].into_iter().take(whole as usize);
+        let expected: Vec<&str> = expected.chain(["d"]).collect();
+        assert_eq!(came, expected, "{whole}");
+    }
+}
