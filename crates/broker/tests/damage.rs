@@ -230,7 +230,15 @@ fn a_journal_that_is_gone_is_not_taken_for_a_new_one() {
             .iter()
             .for_each(|path| write_file(disk, path, &[7; 70_000]))
     };
-    for wreck in [remove, empty, zeros, junk] {
+    // Within the header, of which a second copy is left out.
+    let cut: Wreck = |disk| {
+        for path in PATHS {
+            let mut bytes = read_file(disk, path);
+            bytes.truncate(1_003);
+            write_file(disk, path, &bytes);
+        }
+    };
+    for wreck in [remove, empty, zeros, junk, cut] {
         for has_messages in [true, false] {
             let mut world = World::new();
             let options = || TopicOptions {
@@ -301,6 +309,47 @@ fn folders_that_cannot_name_themselves_are_a_reason_to_refuse() {
     world.settle();
     world.kill_and_restart();
     assert_eq!(names(&world), ["other".to_owned(), name]);
+}
+
+/// Damages a file whose first `used` bytes are in use; says which bytes of it may differ now.
+pub(crate) fn damage(disk: &SimDisk, random: &mut Random, path: &str, used: usize) -> Range<usize> {
+    let mut bytes = read_file(disk, path);
+    let from = random.below(used as u64 + 1) as usize;
+    let len = [1, 40, 512, 4_096][random.below(4) as usize];
+    let range = from..(from + len).min(bytes.len());
+    match random.below(6) {
+        0 => bytes[range.clone()].fill(0),
+        1 => bytes[range.clone()].fill(0xff),
+        2 => {
+            bytes.truncate(from);
+            write_file(disk, path, &bytes);
+            return from..usize::MAX;
+        }
+        3 => {
+            disk.mount().remove_file(path).unwrap();
+            return 0..usize::MAX;
+        }
+        4 => {
+            // A sector that was written elsewhere.
+            let from = from / 512 * 512;
+            let other = random.below(used as u64 / 512 + 1) as usize * 512;
+            if other + 512 <= bytes.len() && from + 512 <= bytes.len() {
+                bytes.copy_within(other..other + 512, from);
+            }
+            write_file(disk, path, &bytes);
+            return from..from + 512;
+        }
+        _ => {
+            let at = range.start.min(used.saturating_sub(1));
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= 1 << random.below(8);
+            }
+            write_file(disk, path, &bytes);
+            return at..at + 1;
+        }
+    }
+    write_file(disk, path, &bytes);
+    range
 }
 
 /// What is true of one topic.
@@ -397,47 +446,6 @@ impl Run {
         }
     }
 
-    /// Damages a file; says which bytes of it may differ now.
-    fn damage(&mut self, path: &str) -> Range<usize> {
-        let mut bytes = read_file(&self.world.disk, path);
-        let used = entries(&bytes).last().map_or(1024, |(range, _)| range.end);
-        let from = self.random.below(used as u64 + 1) as usize;
-        let len = [1, 40, 512, 4_096][self.random.below(4) as usize];
-        let range = from..(from + len).min(bytes.len());
-        match self.random.below(6) {
-            0 => bytes[range.clone()].fill(0),
-            1 => bytes[range.clone()].fill(0xff),
-            2 => {
-                bytes.truncate(from);
-                write_file(&self.world.disk, path, &bytes);
-                return from..usize::MAX;
-            }
-            3 => {
-                self.world.disk.mount().remove_file(path).unwrap();
-                return 0..usize::MAX;
-            }
-            4 => {
-                // A sector that was written elsewhere.
-                let from = from / 512 * 512;
-                let other = self.random.below(used as u64 / 512 + 1) as usize * 512;
-                if other + 512 <= bytes.len() && from + 512 <= bytes.len() {
-                    bytes.copy_within(other..other + 512, from);
-                }
-                write_file(&self.world.disk, path, &bytes);
-                return from..from + 512;
-            }
-            _ => {
-                let byte = &mut bytes[range.start.min(used - 1)];
-                *byte ^= 1 << self.random.below(8);
-                let at = range.start.min(used - 1);
-                write_file(&self.world.disk, path, &bytes);
-                return at..at + 1;
-            }
-        }
-        write_file(&self.world.disk, path, &bytes);
-        range
-    }
-
     fn finish(mut self) {
         self.world.settle();
         let clean = self.random.one_in(3);
@@ -454,7 +462,9 @@ impl Run {
             (false, "state.0") => "state.1",
             (false, _) => "state.0",
         };
-        let mut hit = self.damage(path);
+        let file = read_file(&self.world.disk, path);
+        let used = entries(&file).last().map_or(1024, |(range, _)| range.end);
+        let mut hit = damage(&self.world.disk, &mut self.random, path, used);
         if !is_newest {
             hit = 0..0;
         }

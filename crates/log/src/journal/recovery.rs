@@ -111,6 +111,9 @@ impl FoundJournal {
             } else if let Some(generation) = format_1::generation(&bytes) {
                 let (entries, end) = format_1::entries(&bytes, generation);
                 Content::Old(generation, entries, end)
+            } else if previous.kept_power && bytes.len() < HEADER_BYTES {
+                // A kill leaves no part of a header: it was cut, with all that followed.
+                Content::Unusable
             } else {
                 let contents = read(&bytes, !previous.kept_power);
                 contents.map_or(Content::Unusable, |it| Content::Ours(Box::new(it)))
