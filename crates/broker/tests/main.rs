@@ -25,6 +25,7 @@ mod redelivered;
 mod regressions;
 mod retention;
 mod shared_windows;
+mod simulation;
 mod single_active;
 mod stalled_reads;
 mod topics;

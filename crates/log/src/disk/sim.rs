@@ -331,7 +331,11 @@ struct SimLock {
 
 impl DiskLock for SimLock {
     fn set_text(&self, text: &str) -> io::Result<()> {
-        self.world.lock().lock_text = text.to_owned();
+        let mut world = self.world.lock();
+        if world.epoch != self.epoch {
+            return Err(dead());
+        }
+        world.lock_text = text.to_owned();
         Ok(())
     }
 

@@ -1,0 +1,592 @@
+//! The ledger over all lives: the messages that are owed, and to which subscription.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use cloverleaf_log::Durability;
+use uuid::Uuid;
+
+/// Topic, partition, offset.
+pub(super) type Place = (Uuid, u32, u64);
+/// Topic and name of a subscription.
+pub(super) type Name = (Uuid, &'static str);
+
+/// Progress reaches the kernel within so many milliseconds.
+const PROGRESS_MS: u64 = 10;
+/// A letter is noted as moved in a later tick than the one that has written it.
+const LETTER_MS: u64 = PROGRESS_MS + 2;
+
+/// The worst end that a message or an acknowledgement outlives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Outlives {
+    #[default]
+    Nothing,
+    Kill,
+    PowerLoss,
+}
+
+impl Outlives {
+    pub(super) fn of(class: Durability) -> Self {
+        match class {
+            Durability::None => Self::Nothing,
+            Durability::Kernel => Self::Kill,
+            Durability::Disk => Self::PowerLoss,
+        }
+    }
+}
+
+/// The purpose of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Messages go once all subscriptions have them.
+    Queue,
+    /// A queue for dead letters.
+    Letters,
+    /// The newest message of each key stays, tombstones for so many milliseconds.
+    Compacted { tombstone_ms: u64 },
+    /// No more bytes than these, in whole segments.
+    Bytes { least: u64 },
+    /// Nothing older than this.
+    Age { ms: u64 },
+}
+
+/// The content of a message.
+#[derive(Clone, Debug)]
+pub(super) struct Content {
+    pub(super) number: u64,
+    pub(super) key: Option<u8>,
+    pub(super) is_tombstone: bool,
+}
+
+/// A message that is, or may be, at a place.
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    pub(super) content: Content,
+    pub(super) stamp_ms: u64,
+    /// Of its batch, told by the first message of it.
+    pub(super) bytes: u64,
+    pub(super) outlives: Outlives,
+    /// Retention may have taken it.
+    may_go: bool,
+}
+
+/// A message that was found by reading.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) offset: u64,
+    pub(super) content: Content,
+    pub(super) stamp_ms: u64,
+    /// The message that died, if this is its letter: subscription, and place in its topic.
+    pub(super) letter: Option<String>,
+}
+
+/// The messages that one subscription must deliver.
+#[derive(Default)]
+pub(super) struct Owed {
+    pub(super) numbers: BTreeSet<u64>,
+    /// Acknowledged and not to come again, since when and for how long.
+    acked: BTreeMap<Place, (u64, Outlives)>,
+    done: BTreeSet<u64>,
+    /// Given up.
+    may_die: BTreeSet<u64>,
+    /// Messages die when they were delivered so often; their time may end on the way.
+    pub(super) has_limit: bool,
+    /// Messages that some consumer was given.
+    handed: BTreeSet<Place>,
+}
+
+/// A message that waits for its time, or did.
+struct Delayed {
+    topic: Uuid,
+    outlives: Outlives,
+    has_arrived: bool,
+}
+
+/// An end that was not in order.
+struct Crash {
+    at_ms: u64,
+    /// All that had moved by then is noted.
+    noted_ms: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Ledger {
+    pub(super) kinds: BTreeMap<Uuid, Kind>,
+    pub(super) messages: BTreeMap<Place, Message>,
+    pub(super) owed: BTreeMap<Name, Owed>,
+    /// The number that somebody was shown at a place.
+    seen: BTreeMap<Place, u64>,
+    delayed: BTreeMap<u64, Delayed>,
+    crashes: Vec<Crash>,
+    /// Messages that damage has hit, and that may be missing.
+    pub(super) hit: BTreeSet<Place>,
+    /// Letters that damage has hit, some time.
+    hit_letters: BTreeSet<u64>,
+    /// How many of them are.
+    pub(super) lost: u64,
+    next_number: u64,
+}
+
+impl Ledger {
+    pub(super) fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// A batch was handed to the broker, which has answered nothing yet.
+    pub(super) fn sent(&mut self, base: Place, contents: &[Content], stamp_ms: u64, bytes: u64) {
+        let (topic, partition, first) = base;
+        for (content, offset) in contents.iter().zip(first..) {
+            let message = Message {
+                content: content.clone(),
+                stamp_ms,
+                bytes: if offset == first { bytes } else { 0 },
+                outlives: Outlives::Nothing,
+                may_go: false,
+            };
+            let place = (topic, partition, offset);
+            // A batch that is there already, or was: a producer repeats it.
+            if self.seen.get(&place) != Some(&content.number) {
+                self.messages.entry(place).or_insert(message);
+            }
+        }
+    }
+
+    /// A batch is sent for the first time: the subscriptions that there are want it.
+    pub(super) fn owes(&mut self, topic: Uuid, contents: &[Content]) {
+        let owed = self.owed.iter_mut();
+        for (_, owed) in owed.filter(|((of, _), _)| *of == topic) {
+            owed.numbers.extend(contents.iter().map(|it| it.number));
+        }
+    }
+
+    /// A batch that was sent may lie elsewhere by now.
+    pub(super) fn sent_again(&mut self, base: Place, contents: &[Content]) {
+        for (content, offset) in contents.iter().zip(base.2..) {
+            let place = (base.0, base.1, offset);
+            let message = self.messages.get(&place);
+            if message.is_some_and(|it| {
+                it.content.number == content.number && it.outlives == Outlives::Nothing
+            }) {
+                self.messages.remove(&place);
+            }
+        }
+    }
+
+    pub(super) fn answered(&mut self, base: Place, contents: &[Content], class: Durability) {
+        for (content, offset) in contents.iter().zip(base.2..) {
+            let place = (base.0, base.1, offset);
+            self.see(place, content.number);
+            // Retention may have taken what a producer repeats.
+            if let Some(message) = self.messages.get_mut(&place) {
+                assert_eq!(message.content.number, content.number, "{place:?}");
+                message.outlives = message.outlives.max(Outlives::of(class));
+            }
+        }
+    }
+
+    pub(super) fn delays(&mut self, topic: Uuid, number: u64) {
+        let delayed = Delayed {
+            topic,
+            outlives: Outlives::Nothing,
+            has_arrived: false,
+        };
+        self.delayed.insert(number, delayed);
+        let owed = self.owed.iter_mut();
+        for (_, owed) in owed.filter(|((of, _), _)| *of == topic) {
+            owed.numbers.insert(number);
+        }
+    }
+
+    pub(super) fn delay_answered(&mut self, number: u64, class: Durability) {
+        if let Some(delayed) = self.delayed.get_mut(&number) {
+            delayed.outlives = Outlives::of(class);
+        }
+    }
+
+    fn see(&mut self, place: Place, number: u64) {
+        let known = *self.seen.entry(place).or_insert(number);
+        assert_eq!(known, number, "{place:?} was given away twice");
+    }
+
+    /// Whether this may be there though nobody was told.
+    fn explains(&self, place: Place, number: u64) -> bool {
+        let is_sent = self.messages.get(&place);
+        let delayed = self.delayed.get(&number);
+        is_sent.is_some_and(|it| it.content.number == number)
+            || self.seen.get(&place) == Some(&number)
+            || delayed.is_some_and(|it| it.topic == place.0)
+            || self.kinds[&place.0] == Kind::Letters
+    }
+
+    /// Somebody has read this: so it is written.
+    fn read(&mut self, place: Place, content: &Content, stamp_ms: u64, outlives: Outlives) {
+        let number = content.number;
+        assert!(
+            self.explains(place, number),
+            "{number} at {place:?} was invented: {:?}",
+            self.messages.get(&place)
+        );
+        self.see(place, number);
+        if let Some(delayed) = self.delayed.get_mut(&number) {
+            delayed.has_arrived |= delayed.topic == place.0;
+        }
+        let message = self.messages.entry(place).or_insert_with(|| Message {
+            content: content.clone(),
+            stamp_ms,
+            bytes: 0,
+            outlives,
+            may_go: false,
+        });
+        assert_eq!(message.content.number, number, "{place:?} has another one");
+        message.outlives = message.outlives.max(outlives);
+        if self.kinds[&place.0] == Kind::Letters {
+            let owed = self.owed.iter_mut();
+            for (_, owed) in owed.filter(|((of, _), _)| *of == place.0) {
+                owed.numbers.insert(number);
+            }
+        }
+    }
+
+    /// A consumer was given a message.
+    pub(super) fn delivered(
+        &mut self,
+        name: Name,
+        place: Place,
+        content: &Content,
+        redelivered: bool,
+    ) {
+        self.read(place, content, 0, Outlives::Kill);
+        let owed = self.owed.get_mut(&name).unwrap();
+        let number = content.number;
+        assert!(
+            !owed.acked.contains_key(&place),
+            "{number} at {place:?} comes again, acknowledged {:?}",
+            owed.acked[&place]
+        );
+        let is_first = owed.handed.insert(place);
+        assert!(
+            is_first || redelivered,
+            "{number} at {place:?} comes again, and does not say so"
+        );
+    }
+
+    pub(super) fn acked(&mut self, name: Name, place: Place, number: u64, now_ms: u64) {
+        let owed = self.owed.get_mut(&name).unwrap();
+        owed.acked.insert(place, (now_ms, Outlives::Nothing));
+        owed.done.insert(number);
+    }
+
+    pub(super) fn gave_up(&mut self, name: Name, number: u64) {
+        self.owed.get_mut(&name).unwrap().may_die.insert(number);
+    }
+
+    fn raise_acks(&mut self, from: Outlives, to: Outlives, until_ms: u64) {
+        for (at_ms, outlives) in self.owed.values_mut().flat_map(|it| it.acked.values_mut()) {
+            if *outlives == from && *at_ms <= until_ms {
+                *outlives = to;
+            }
+        }
+    }
+
+    /// The housekeeping has done all that is due at this time.
+    pub(super) fn ticked(&mut self, now_ms: u64) {
+        let until_ms = now_ms.saturating_sub(PROGRESS_MS);
+        self.raise_acks(Outlives::Nothing, Outlives::Kill, until_ms);
+    }
+
+    /// The journal was synced.
+    pub(super) fn synced(&mut self) {
+        self.raise_acks(Outlives::Kill, Outlives::PowerLoss, u64::MAX);
+    }
+
+    /// The broker has ended in order.
+    pub(super) fn closed(&mut self) {
+        self.raise_acks(Outlives::Nothing, Outlives::Kill, u64::MAX);
+        self.synced();
+        let (messages, delayed) = (self.messages.values_mut(), self.delayed.values_mut());
+        let written = messages.map(|it| &mut it.outlives);
+        for outlives in written.chain(delayed.map(|it| &mut it.outlives)) {
+            if *outlives == Outlives::Kill {
+                *outlives = Outlives::PowerLoss;
+            }
+        }
+    }
+
+    pub(super) fn crashed(&mut self, power: bool, now_ms: u64) {
+        self.mark_old(now_ms);
+        self.crashes.push(Crash {
+            at_ms: now_ms,
+            // After a power loss only what is acknowledged counts as moved.
+            noted_ms: if power { 0 } else { now_ms },
+        });
+        let least = match power {
+            true => Outlives::PowerLoss,
+            false => Outlives::Kill,
+        };
+        for owed in self.owed.values_mut() {
+            owed.acked.retain(|_, (_, outlives)| *outlives >= least);
+        }
+        if power {
+            let (messages, delayed) = (self.messages.values_mut(), self.delayed.values_mut());
+            let written = messages.map(|it| &mut it.outlives);
+            for outlives in written.chain(delayed.map(|it| &mut it.outlives)) {
+                if *outlives < least {
+                    *outlives = Outlives::Nothing;
+                }
+            }
+        }
+    }
+
+    /// Where the end of a log is in doubt, a start does not believe that messages have moved.
+    pub(super) fn doubt_moves(&mut self) {
+        if let Some(crash) = self.crashes.last_mut() {
+            crash.noted_ms = 0;
+        }
+    }
+
+    /// Damage has taken acknowledgements, nobody knows which.
+    pub(super) fn forget_acks(&mut self) {
+        self.owed.values_mut().for_each(|owed| owed.acked.clear());
+    }
+
+    /// Notes which messages retention may have taken by now.
+    fn mark_old(&mut self, now_ms: u64) {
+        let mut behind = 0;
+        let mut before = None;
+        for ((topic, partition, _), message) in self.messages.iter_mut().rev() {
+            if before.replace((topic, partition)) != Some((topic, partition)) {
+                behind = 0;
+            }
+            behind += message.bytes;
+            message.may_go |= match self.kinds[topic] {
+                Kind::Bytes { least } => behind > least,
+                Kind::Age { ms } => message.stamp_ms + ms < now_ms,
+                _ => false,
+            };
+        }
+    }
+
+    /// Damage has hit messages, wherever they were on their way.
+    pub(super) fn hits(&mut self, place: Place, number: u64) {
+        self.hit.insert(place);
+        if self.kinds[&place.0] == Kind::Letters {
+            self.hit_letters.insert(number);
+        }
+        if let Some(delayed) = self.delayed.get_mut(&number) {
+            delayed.outlives = Outlives::Nothing;
+        }
+    }
+
+    /// Damage has taken the subscription that moves delayed messages: they wait for the next one.
+    pub(super) fn forget_delayed(&mut self) {
+        let delayed = self.delayed.values_mut();
+        delayed.for_each(|it| it.outlives = Outlives::Nothing);
+    }
+
+    /// The topics that there are; of the others nothing is known any more.
+    pub(super) fn keep_topics(&mut self, is_there: impl Fn(&Uuid) -> bool) {
+        self.messages.retain(|place, _| is_there(&place.0));
+        self.owed.retain(|name, _| is_there(&name.0));
+        self.delayed.retain(|_, it| is_there(&it.topic));
+    }
+
+    /// A subscription from the earliest message on (or the latest).
+    pub(super) fn subscribed(&mut self, name: Name, from_start: bool) {
+        let mut owed = Owed::default();
+        if from_start {
+            let of_topic = self
+                .messages
+                .range((name.0, 0, 0)..=(name.0, u32::MAX, u64::MAX));
+            owed.numbers = of_topic.map(|(_, it)| it.content.number).collect();
+            let waits = |it: &Delayed| it.topic == name.0 && !it.has_arrived;
+            let delayed = self.delayed.iter().filter(|(_, it)| waits(it));
+            owed.numbers.extend(delayed.map(|(number, _)| number));
+        }
+        self.owed.insert(name, owed);
+    }
+
+    /// Holds a partition against what was found in it after a start; all of that outlives
+    /// `outlives` now. `next`: the offset that is given away next.
+    pub(super) fn check(
+        &mut self,
+        (topic, partition): (Uuid, u32),
+        found: &[Found],
+        outlives: Outlives,
+        (now_ms, next): (u64, u64),
+    ) {
+        self.mark_old(now_ms);
+        let mut numbers = BTreeSet::new();
+        for it in found {
+            let place = (topic, partition, it.offset);
+            self.read(place, &it.content, it.stamp_ms, outlives);
+            let number = it.content.number;
+            let may_repeat =
+                self.kinds[&topic] == Kind::Letters || self.delayed.contains_key(&number);
+            let is_first = numbers.insert(number);
+            assert!(
+                is_first || may_repeat,
+                "{number} is twice in {topic}/{partition}"
+            );
+        }
+        assert!(found.windows(2).all(|pair| pair[0].offset < pair[1].offset));
+        let places = (topic, partition, 0)..=(topic, partition, u64::MAX);
+        if let Some((last, _)) = self.seen.range(places.clone()).next_back() {
+            assert!(
+                next > last.2,
+                "{next} would be given away again after {last:?}"
+            );
+        }
+        let there: BTreeSet<u64> = found.iter().map(|it| it.offset).collect();
+        let missing = self.messages.range(places);
+        let missing: Vec<Place> = missing
+            .map(|(place, _)| *place)
+            .filter(|place| !there.contains(&place.2))
+            .collect();
+        for place in missing {
+            let is_required = self.is_required(place, found, now_ms);
+            let is_hit = self.hit.contains(&place);
+            if !is_hit {
+                self.check_tombstone(place, found);
+            }
+            let message = self.messages.remove(&place).unwrap();
+            assert!(!is_required || is_hit, "{place:?} is lost: {message:?}");
+            self.lost += u64::from(is_required);
+        }
+    }
+
+    /// Whether a message that was not found should have been.
+    fn is_required(&self, place: Place, found: &[Found], now_ms: u64) -> bool {
+        let message = &self.messages[&place];
+        if message.outlives == Outlives::Nothing || message.may_go {
+            return false;
+        }
+        let number = message.content.number;
+        match self.kinds[&place.0] {
+            Kind::Queue | Kind::Letters => {
+                let mut of_topic = self.owed.iter().filter(|(name, _)| name.0 == place.0);
+                let mut wants = of_topic.clone().map(|(_, owed)| owed);
+                of_topic.next().is_none()
+                    || wants.any(|owed| owed.numbers.contains(&number) && !owed.is_settled(number))
+            }
+            Kind::Compacted { .. } => {
+                let key = message.content.key;
+                let is_newer = |it: &Found| it.offset > place.2 && it.content.key == key;
+                // Compaction has met it before the damage.
+                let was_newer = |hit: &Place| {
+                    *hit > place
+                        && self
+                            .messages
+                            .get(hit)
+                            .is_some_and(|it| it.content.key == key)
+                };
+                let newer = found.iter().any(is_newer) || self.hit.iter().any(was_newer);
+                !newer && !self.may_have_died(place, now_ms)
+            }
+            Kind::Bytes { .. } | Kind::Age { .. } => true,
+        }
+    }
+
+    /// Whether compaction may have removed this as a tombstone, or before a tombstone.
+    fn may_have_died(&self, place: Place, now_ms: u64) -> bool {
+        let Kind::Compacted { tombstone_ms } = self.kinds[&place.0] else {
+            return false;
+        };
+        let key = self.messages[&place].content.key;
+        let mut behind = self.messages.range(place..=(place.0, place.1, u64::MAX));
+        behind.any(|(_, it)| {
+            let is_due = it.stamp_ms + tombstone_ms <= now_ms;
+            it.content.key == key && it.content.is_tombstone && is_due
+        })
+    }
+
+    /// A tombstone that is gone has hidden nothing that is still there.
+    fn check_tombstone(&self, place: Place, found: &[Found]) {
+        let message = &self.messages[&place];
+        if message.content.is_tombstone && message.outlives > Outlives::Nothing {
+            let mut older = found
+                .iter()
+                .filter(|it| it.content.key == message.content.key);
+            let has_newer = older.clone().any(|it| it.offset > place.2);
+            let older = older.find(|it| it.offset < place.2 && !it.content.is_tombstone);
+            assert!(
+                has_newer || older.is_none(),
+                "{older:?} is back, its tombstone is gone"
+            );
+        }
+    }
+
+    /// Letters that came twice must have had a reason.
+    pub(super) fn check_letters(&self, found: &[Found]) {
+        let mut before: BTreeMap<(u64, &str), u64> = BTreeMap::new();
+        for it in found {
+            let Some(letter) = &it.letter else { continue };
+            let key = (it.content.number, letter.as_str());
+            let Some(earlier_ms) = before.insert(key, it.stamp_ms) else {
+                continue;
+            };
+            let was_taken_back = |crash: &Crash| {
+                crash.at_ms >= earlier_ms
+                    && crash.at_ms <= it.stamp_ms
+                    && earlier_ms + LETTER_MS >= crash.noted_ms
+            };
+            assert!(
+                self.crashes.iter().any(was_taken_back),
+                "{key:?} came twice, at {earlier_ms} and {}",
+                it.stamp_ms
+            );
+        }
+    }
+
+    /// Everything that is owed has been acknowledged, or came at last, or its letter did.
+    pub(super) fn finish(&self, came: &BTreeMap<Name, BTreeSet<u64>>, letters: Option<Name>) {
+        let mut kept: BTreeSet<(Uuid, u64)> = BTreeSet::new();
+        for (place, message) in &self.messages {
+            if message.outlives > Outlives::Nothing {
+                kept.insert((place.0, message.content.number));
+            }
+        }
+        for (number, delayed) in &self.delayed {
+            if delayed.outlives > Outlives::Nothing {
+                kept.insert((delayed.topic, *number));
+            }
+        }
+        let has = |name: &Name, number: &u64| {
+            came.get(name).is_some_and(|came| came.contains(number))
+                || self
+                    .owed
+                    .get(name)
+                    .is_some_and(|it| it.done.contains(number))
+        };
+        for (name, owed) in &self.owed {
+            for number in &owed.numbers {
+                let may_die = owed.may_die(*number);
+                let is_kept = kept.contains(&(name.0, *number));
+                let has_letter = || {
+                    let has = letters.is_some_and(|it| has(&it, number));
+                    may_die && (has || self.hit_letters.contains(number))
+                };
+                assert!(
+                    !is_kept || has(name, number) || has_letter(),
+                    "{number} of {name:?} is skipped, may die: {}",
+                    may_die
+                );
+            }
+        }
+    }
+
+    /// The start has synced the journal: what it has read stays.
+    pub(super) fn opened(&mut self) {
+        self.synced();
+        self.hit.clear();
+    }
+}
+
+impl Owed {
+    fn is_settled(&self, number: u64) -> bool {
+        self.done.contains(&number) || self.may_die(number)
+    }
+
+    fn may_die(&self, number: u64) -> bool {
+        self.has_limit || self.may_die.contains(&number)
+    }
+}
