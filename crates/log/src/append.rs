@@ -5,7 +5,7 @@
 //! the kernel with one vectored write (and what others added meanwhile, a few times). Otherwise the
 //! append only registers, and whoever writes completes it: so appends of many threads combine into
 //! few writes, and no thread waits for another. While the disk throttles writers, the thread
-//! "log-writer" writes and no caller does. A partition's first file is made by "log-opener", because
+//! "log-writer" writes and no caller does. A partition's first file is made by "log-opener":
 //! folders and files take far longer to make than a batch takes to write.
 
 use std::sync::Arc;
@@ -154,8 +154,8 @@ impl PartitionLog {
         }
     }
 
-    /// "log-writer" and "log-opener": writes what is pending, unless somebody is at it. What came meanwhile, beyond
-    /// a few rounds, is queued again.
+    /// "log-writer" and "log-opener": writes what is pending, unless somebody is at it. What came
+    /// meanwhile, beyond a few rounds, is queued again.
     pub(crate) fn write_pending(self: &Arc<Self>) {
         let mut state = self.state.lock();
         state.write_queued = false;

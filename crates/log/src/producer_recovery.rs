@@ -33,12 +33,13 @@ pub(crate) fn recover_producers(
     for mut producer in snapshot.producers {
         // Everything was synced before it was written down here. What is not there all the same
         // was lost to a broken disk, and must be taken when it comes again.
+        producer.is_complete |= producer
+            .batches
+            .first()
+            .is_some_and(|it| !is_there(it.base));
         producer.batches.retain(|batch| is_there(batch.base));
         if !producer.batches.is_empty() {
-            let batches = producer.batches.into();
-            state
-                .producers
-                .insert(producer.id, batches, producer.seen_ms);
+            state.producers.insert(producer);
         }
     }
     state.producers.expire(now_ms);

@@ -17,7 +17,7 @@
 //!  a producer, 20 bytes and its batches, oldest first:
 //!       +-----------+-----------+-----------+
 //!       | id        | seen i64  | batches   |
-//!       | i64       | unix ms   | u32, 1..5 |
+//!       | i64       | unix ms   | u32, 1..5 |   its highest bit: what came before was lost
 //!       +-----------+-----------+-----------+
 //!  a batch, 26 bytes:
 //!       +-----------+-----------+-----------+-----------+-----------+
@@ -52,6 +52,8 @@ const MAGIC: &[u8; 8] = b"clvprod2";
 const HEADER_BYTES: usize = 28;
 const PRODUCER_BYTES: usize = 20;
 const BATCH_BYTES: usize = 26;
+/// In the number of a producer's batches.
+const IS_COMPLETE: u32 = 1 << 31;
 const CRC_BYTES: usize = 4;
 /// Largest file that is read: more than a million producers.
 const FILE_BYTES_MAX: u64 = 256 << 20;
@@ -75,6 +77,8 @@ pub struct SnapshotProducer {
     pub id: i64,
     /// When it was heard of, in milliseconds since 1970.
     pub seen_ms: i64,
+    /// Whether what it sent before these batches was lost, and is taken when it comes again.
+    pub is_complete: bool,
     /// Its last batches in order of epoch and sequence, at least one and at most five.
     pub batches: Vec<ProducerBatch>,
 }
@@ -90,7 +94,11 @@ pub fn encode_producers(snapshot: &ProducerSnapshot) -> Vec<u8> {
     for producer in &snapshot.producers {
         bytes.extend_from_slice(&producer.id.to_le_bytes());
         bytes.extend_from_slice(&producer.seen_ms.to_le_bytes());
-        bytes.extend_from_slice(&(producer.batches.len() as u32).to_le_bytes());
+        let mut count = producer.batches.len() as u32;
+        if producer.is_complete {
+            count |= IS_COMPLETE;
+        }
+        bytes.extend_from_slice(&count.to_le_bytes());
         for batch in &producer.batches {
             bytes.extend_from_slice(&batch.base.to_le_bytes());
             bytes.extend_from_slice(&batch.timestamp_ms.to_le_bytes());
@@ -139,7 +147,9 @@ fn decode_producer(rest: &mut &[u8], covered: Offset) -> Option<SnapshotProducer
     let head = rest.split_off(..PRODUCER_BYTES)?;
     let id = i64::from_le_bytes(field(head, 0));
     let seen_ms = i64::from_le_bytes(field(head, 8));
-    let count = u32::from_le_bytes(field(head, 16)) as usize;
+    let count = u32::from_le_bytes(field(head, 16));
+    let is_complete = count & IS_COMPLETE != 0;
+    let count = (count & !IS_COMPLETE) as usize;
     if id < 0 || !(1..=REMEMBERED).contains(&count) {
         return None;
     }
@@ -168,6 +178,7 @@ fn decode_producer(rest: &mut &[u8], covered: Offset) -> Option<SnapshotProducer
     Some(SnapshotProducer {
         id,
         seen_ms,
+        is_complete,
         batches,
     })
 }
@@ -180,10 +191,12 @@ pub(crate) fn take_snapshot(producers_table: &Producers, covered: Offset) -> Pro
             .iter()
             .filter(|batch| batch.end() <= covered);
         let mut batches: Vec<ProducerBatch> = written.copied().collect();
-        batches.drain(..batches.len().saturating_sub(REMEMBERED));
+        let forgotten = batches.len().saturating_sub(REMEMBERED);
+        batches.drain(..forgotten);
         (!batches.is_empty()).then_some(SnapshotProducer {
             id,
             seen_ms: producer.seen_ms,
+            is_complete: producer.is_complete && forgotten == 0,
             batches,
         })
     });
@@ -333,6 +346,7 @@ mod tests {
                 SnapshotProducer {
                     id,
                     seen_ms,
+                    is_complete: seen_ms % 2 == 0,
                     batches,
                 }
             };

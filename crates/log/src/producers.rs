@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset, field};
 use crate::error::AppendError;
+use crate::producer_snapshot::SnapshotProducer;
 
 /// Written batches of a producer that are recognized when they come again.
 pub(crate) const REMEMBERED: usize = 5;
@@ -216,8 +217,9 @@ pub(crate) struct Producers {
 pub(crate) struct Producer {
     /// In order of epoch and sequence, never empty. Without a power loss they leave no hole.
     pub(crate) batches: VecDeque<ProducerBatch>,
-    /// These are all batches that the log has of the producer: so recovery has found it.
-    is_complete: bool,
+    /// What lies before them was lost: either these are all batches that the log has of the
+    /// producer, or damage has taken what a snapshot names before them.
+    pub(crate) is_complete: bool,
     /// When it was heard of, in milliseconds since 1970.
     pub(crate) seen_ms: i64,
     used: u64,
@@ -436,12 +438,13 @@ impl Producers {
     }
 
     /// Takes over a producer of a snapshot; its batches are in order and not empty.
-    pub(crate) fn insert(&mut self, id: i64, batches: VecDeque<ProducerBatch>, seen_ms: i64) {
+    pub(crate) fn insert(&mut self, known: SnapshotProducer) {
         self.clock += 1;
+        let id = known.id;
         let producer = Producer {
-            batches,
-            is_complete: false,
-            seen_ms,
+            batches: known.batches.into(),
+            is_complete: known.is_complete,
+            seen_ms: known.seen_ms,
             used: self.clock,
         };
         self.map.insert(id, producer);

@@ -107,7 +107,12 @@ impl World {
         self.disk.kill();
         let faulty = FaultyDisk::new(self.disk.mount());
         faulty.set(|faults| faults.uncached = true);
-        let opened = open_on(faulty.clone(), &self.clock, &self.options, &self.log_options);
+        let opened = open_on(
+            faulty.clone(),
+            &self.clock,
+            &self.options,
+            &self.log_options,
+        );
         (self.log, self.broker) = opened.unwrap();
         faulty
     }
