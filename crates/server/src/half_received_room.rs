@@ -1,7 +1,7 @@
 //! Who has how much of the memory for half received commands, who waits for it, and who goes.
 //! No lock and no clock: both belong to the caller.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::task::Waker;
 
@@ -158,9 +158,7 @@ impl Room {
 
     /// Whether somebody waits for whom this place could make room, or the next one will.
     fn is_tight_for(&self, place: &Place) -> bool {
-        let may_help = |(ticket, it): (u64, &Place)| {
-            it.address == place.address || !self.waits_for_address(ticket, it)
-        };
+        let may_help = |it: Waiting<'_>| it.place.address == place.address || !it.for_address;
         self.common_bytes() >= self.common_bytes_max()
             || (self.lots.iter()).any(|lot| self.waiting_places(lot).any(may_help))
     }
@@ -339,16 +337,27 @@ impl Room {
     fn is_next(&self, ticket: u64, place: &Place) -> bool {
         let is_ahead = self.ahead_of_address(place.share, place.address) == Some(ticket);
         self.waiting_places(&self.lots[place.share.index()])
-            .take_while(|(other, _)| *other != ticket)
-            .all(|(other, it)| {
-                (is_ahead || it.address != place.address) && self.waits_for_address(other, it)
-            })
+            .take_while(|other| other.ticket != ticket)
+            .all(|it| (is_ahead || it.place.address != place.address) && it.for_address)
     }
 
     /// Those of a share who wait, in order.
-    fn waiting_places<'a>(&'a self, lot: &'a Lot) -> impl Iterator<Item = (u64, &'a Place)> {
-        let waiting = lot.waiting.values();
-        waiting.filter_map(|ticket| Some((*ticket, self.places.get(ticket)?)))
+    fn waiting_places<'a>(&'a self, lot: &'a Lot) -> impl Iterator<Item = Waiting<'a>> {
+        let mut held_up = HashSet::new();
+        lot.waiting.values().filter_map(move |&ticket| {
+            let place = self.places.get(&ticket)?;
+            let is_ahead = self.ahead_of_address(place.share, place.address) == Some(ticket);
+            let for_address = self.waits_for_address(ticket, place)
+                || !is_ahead && held_up.contains(&place.address);
+            if for_address {
+                held_up.insert(place.address);
+            }
+            Some(Waiting {
+                ticket,
+                place,
+                for_address,
+            })
+        })
     }
 
     /// Whether one that waits does so for others of its address, which has all that it may have.
@@ -440,9 +449,9 @@ impl Room {
     fn wake_next(&self) {
         for lot in &self.lots {
             let places = || self.waiting_places(lot);
-            let next = places().find(|(ticket, it)| !self.waits_for_address(*ticket, it));
-            if let Some((_, place)) = next.or_else(|| places().next()) {
-                place.wake();
+            let next = places().find(|it| !it.for_address);
+            if let Some(next) = next.or_else(|| places().next()) {
+                next.place.wake();
             }
         }
     }
@@ -494,6 +503,14 @@ impl Room {
         let whole_us = place.began_us.saturating_add(timeout_us);
         Some(silent_us.min(whole_us.saturating_add(allowed_us)))
     }
+}
+
+/// A connection that waits.
+struct Waiting<'a> {
+    ticket: u64,
+    place: &'a Place,
+    /// It does so for others of its address, or stands behind one that does.
+    for_address: bool,
 }
 
 /// How many bytes are missing.

@@ -345,6 +345,25 @@ fn who_needs_more_than_its_address_has_left_holds_up_no_other() {
 }
 
 #[test]
+fn who_stands_behind_one_that_waits_for_its_address_holds_up_no_other() {
+    let (memory, mut near) = full_address([10, 0, 0, 1]);
+    near[0].done();
+    near[2].came(MIB, MIB / 2, 0);
+    // Half a MiB is there, and the fourth one wants more; who wants less does not overtake it.
+    assert!(!near[3].grows(MIB, MIB, 0));
+    let mut small = Peer::from(&memory, Protocol::Kafka, [10, 0, 0, 1]);
+    assert!(!small.grows(MIB, MIB / 8, 0));
+    let mut far = Peer::from(&memory, Protocol::Kafka, [10, 0, 0, 2]);
+    assert!(far.grows(MIB, MIB, 0), "it overtakes both");
+    small.woken.take();
+    near[1].done();
+    assert!(near[3].woken.take());
+    assert!(near[3].grows(MIB, MIB, 0));
+    assert!(small.woken.take());
+    assert!(small.grows(MIB, MIB / 8, 0));
+}
+
+#[test]
 fn an_address_that_is_full_makes_others_hurry_no_more() {
     let (memory, mut near) = full_address([10, 0, 0, 1]);
     let mut far = Peer::from(&memory, Protocol::Kafka, [10, 0, 0, 2]);
