@@ -1,6 +1,7 @@
 //! When the dead of a queue are where they belong, and when the queue is done with them.
 
 use std::sync::mpsc::channel;
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -147,4 +148,29 @@ fn a_dead_message_that_hangs_holds_up_no_other() {
     world.faults.set(|faults| faults.hanging_reads = None);
     world.settle();
     assert_eq!(world.bodies(&dead), ["hung"]);
+}
+
+/// The router has looked at them before it hears of the delete.
+#[test]
+fn who_deletes_a_queue_waits_for_dead_that_come_from_the_disk() {
+    let mut world = World::new();
+    world.queue("dead");
+    world.queue_with("work", &to_queue("dead", &[]));
+    publish(&world, "work", "body");
+    world.settle();
+    world.kill_and_restart();
+    let queue = |name| world.host.queue(world.owner, name).unwrap();
+    let (dead, work) = (queue("dead"), queue("work"));
+    let consumer = world.consumer(&work, 1);
+    let got = receive(&consumer, "work");
+    world.faults.set(|faults| faults.uncached = true);
+    consumer.reject(got[0].id).unwrap();
+    world.host.router_tick();
+    let routing = world.host.route_dead_of(&work).expect("one is dead");
+    world.host.router_tick();
+    let context = Context::from_waker(Waker::noop());
+    assert!(routing.poll(&context).is_pending(), "it is not read yet");
+    world.settle();
+    assert!(routing.poll(&context).is_ready());
+    assert_eq!(world.bodies(&dead), ["body"]);
 }

@@ -233,7 +233,8 @@ impl Router {
             let is_asked = |dead: &&mut Dead| {
                 dead.due_ms == 0 && Arc::ptr_eq(&dead.subscription, &subscription)
             };
-            let asked = self.dead.iter_mut().filter(is_asked);
+            let all = self.dead.iter_mut().chain(&mut self.coming);
+            let asked = all.filter(is_asked);
             asked.for_each(|dead| dead.owed.push(owed.clone()));
         }
         self.handed.extend(inbox.under_way);
