@@ -174,3 +174,30 @@ fn who_deletes_a_queue_waits_for_dead_that_come_from_the_disk() {
     assert!(routing.poll(&context).is_ready());
     assert_eq!(world.bodies(&dead), ["body"]);
 }
+
+/// A queue's letters come in the order of its messages, wherever those are read from.
+#[test]
+fn what_memory_has_overtakes_no_older_one_of_its_queue() {
+    let mut world = World::new();
+    world.queue("dead");
+    world.queue_with("work", &to_queue("dead", &[]));
+    publish(&world, "work", "1");
+    world.settle();
+    world.kill_and_restart();
+    publish(&world, "work", "2");
+    let queue = |name| world.host.queue(world.owner, name).unwrap();
+    let (dead, work) = (queue("dead"), queue("work"));
+    let consumer = world.consumer(&work, 2);
+    let mut ids = Vec::new();
+    while ids.len() < 2 {
+        ids.extend(receive(&consumer, "work").iter().map(|got| got.id));
+    }
+    world.faults.set(|faults| faults.uncached = true);
+    for id in ids {
+        consumer.reject(id).unwrap();
+    }
+    world.host.router_tick();
+    assert_eq!(world.bodies(&dead), [""; 0]);
+    world.settle();
+    assert_eq!(world.bodies(&dead), ["1", "2"]);
+}

@@ -11,7 +11,7 @@ mod outgoing;
 mod routing;
 mod under_way;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -68,8 +68,12 @@ pub(super) struct Router {
     handed: Vec<UnderWay>,
     /// Messages that died in their queues.
     dead: VecDeque<Dead>,
-    /// Those of them that come from the disk: they wait for a wake-up, not for a time.
+    /// Those of them that come from the disk, and what is behind one in its queue: they wait for a
+    /// wake-up, not for a time.
     coming: VecDeque<Dead>,
+    /// The subscriptions of those. Of one queue all go in order, and one look is enough to find that
+    /// out.
+    coming_of: HashSet<u64>,
     reads: LookupReads,
     /// The queues that have a message already which has to be routed once more.
     reached: HashMap<(Lane, MessageId), Vec<Uuid>>,

@@ -245,6 +245,7 @@ impl Router {
         if self.reads.take_arrived() {
             self.coming.append(&mut self.dead);
             std::mem::swap(&mut self.coming, &mut self.dead);
+            self.coming_of.clear();
         }
         let room = (MOVING_MAX as usize).saturating_sub(self.under_way.len());
         let mut outgoing = Outgoing::new(now_ms, usize::MAX);
@@ -262,9 +263,15 @@ impl Router {
                 self.dead.push_back(dead);
                 continue;
             }
+            let queue = dead.subscription.id();
+            if self.coming_of.contains(&queue) {
+                self.coming.push_back(dead);
+                continue;
+            }
             let under_way = &mut self.under_way;
             let routed = under_way.route_died(host, &mut dead, &mut lookup, &mut outgoing);
             if let Err(LookupError::Slow) = routed {
+                self.coming_of.insert(queue);
                 self.coming.push_back(dead);
                 continue;
             }
