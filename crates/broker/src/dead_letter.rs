@@ -2,7 +2,7 @@
 //!
 //! Letters of one tick that go to the same topic are one batch.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -68,8 +68,11 @@ struct Letters {
 /// Letters to write and letters being written.
 pub(crate) struct DeadLetters {
     waiting: VecDeque<Dead>,
-    /// Those whose messages come from the disk: they wait for a wake-up, not for a time.
+    /// Those whose messages come from the disk, and those behind one of its subscription: they wait
+    /// for a wake-up, not for a time.
     coming: VecDeque<Dead>,
+    /// The subscriptions of those: of one all go in order, and one look tells it of all.
+    coming_of: HashSet<u64>,
     reads: LookupReads,
     waker: Waker,
     moving: Moving<Vec<Dead>>,
@@ -83,6 +86,7 @@ impl DeadLetters {
         Self {
             waiting: VecDeque::new(),
             coming: VecDeque::new(),
+            coming_of: HashSet::new(),
             reads: LookupReads::default(),
             waker,
             moving: Moving::default(),
@@ -148,6 +152,7 @@ impl DeadLetters {
         if self.reads.take_arrived() {
             self.coming.append(&mut self.waiting);
             std::mem::swap(&mut self.coming, &mut self.waiting);
+            self.coming_of.clear();
         }
         let mut open: Vec<Letters> = Vec::new();
         let mut lookup = self.reads.lookup(&self.waker);
@@ -160,6 +165,11 @@ impl DeadLetters {
                 self.waiting.push_back(dead);
                 continue;
             }
+            let of = dead.subscription.id();
+            if self.coming_of.contains(&of) {
+                self.coming.push_back(dead);
+                continue;
+            }
             match add_letter(shared, &mut lookup, &mut open, &mut dead) {
                 Ok(at) => {
                     let is_last = dead.alone || open[at].builder.len() >= BATCH_BYTES;
@@ -169,7 +179,10 @@ impl DeadLetters {
                         self.publish(letters, now_ms);
                     }
                 }
-                Err(LetterError::Coming) => self.coming.push_back(dead),
+                Err(LetterError::Coming) => {
+                    self.coming_of.insert(of);
+                    self.coming.push_back(dead);
+                }
                 Err(LetterError::Needless) => letters_written(&[dead]),
                 Err(LetterError::Later(reason)) => self.wait_all(vec![dead], now_ms, &reason),
                 Err(LetterError::Never(reason)) => give_up(&dead, &reason),

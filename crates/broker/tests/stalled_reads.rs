@@ -62,6 +62,36 @@ fn a_letter_whose_message_hangs_holds_up_no_other() {
     assert_eq!(bodies(&letters), ["hung"]);
 }
 
+/// Letters of one subscription come in the order of their messages, wherever those are read from.
+#[test]
+fn a_letter_whose_message_is_in_memory_overtakes_no_older_one() {
+    let mut world = World::new();
+    let options = SubscriptionOptions {
+        dead_letter: Some("letters".to_owned()),
+        ..SubscriptionOptions::default()
+    };
+    world.subscription_with("t", "s", options);
+    world.publish("t", &["1"]);
+    drop(consumer(&world.subscription("letters", "l"), 10));
+    world.settle();
+    world.restart_uncached();
+    let letters = consumer(&world.subscription("letters", "l"), 10);
+    let consumer = consumer(&world.subscription("t", "s"), 2);
+    world.publish("t", &["2"]);
+    let mut ids = Vec::new();
+    while ids.len() < 2 {
+        world.settle();
+        ids.extend(receive(&consumer).unwrap().iter().map(|got| got.id));
+    }
+    for id in ids {
+        consumer.reject(id).unwrap();
+    }
+    world.broker.tick();
+    assert_eq!(bodies(&letters), [""; 0]);
+    world.settle();
+    assert_eq!(bodies(&letters), ["1", "2"]);
+}
+
 /// A broker with threads, whose disk does not answer for a topic that has messages.
 struct Hung {
     log: Log,

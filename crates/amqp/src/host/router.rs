@@ -71,8 +71,7 @@ pub(super) struct Router {
     /// Those of them that come from the disk, and what is behind one in its queue: they wait for a
     /// wake-up, not for a time.
     coming: VecDeque<Dead>,
-    /// The subscriptions of those. Of one queue all go in order, and one look is enough to find that
-    /// out.
+    /// The subscriptions of those: of one queue all go in order, and one look tells it of all.
     coming_of: HashSet<u64>,
     reads: LookupReads,
     /// The queues that have a message already which has to be routed once more.
