@@ -27,7 +27,7 @@ use crate::window::Window;
 /// What is looked at: so many rounds of who is slow take a minute or two.
 const LOOKED_AT_US: u64 = 120_000_000;
 
-/// Fewer rounds than this tell nothing.
+/// Fewer rounds than this tell nothing. Those that are not compared count, too.
 const ROUNDS_MIN: u64 = 800;
 
 /// Spans whose slopes are compared: fewer do not show how far off one is.
