@@ -473,7 +473,6 @@ fn open_files(
     Ok(shared)
 }
 
-/// What others are told of who holds the lock.
 /// Writes what is pending in the partitions of a queue, until it is stopped.
 fn write_queued(queue: &Queue<Arc<PartitionLog>>) {
     while let Work::Items(partitions) = queue.wait(None) {
@@ -481,6 +480,7 @@ fn write_queued(queue: &Queue<Arc<PartitionLog>>) {
     }
 }
 
+/// Tells others who holds the lock.
 fn holder_text() -> String {
     let since = rfc3339(SystemTime::now());
     format!("pid {} since {since}", std::process::id())

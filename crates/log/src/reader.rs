@@ -157,7 +157,10 @@ impl Shared {
             }
             drop(running);
         })?;
-        self.readers.lock().push(reader);
+        let mut readers = self.readers.lock();
+        // One that was replaced keeps its stack until its handle goes.
+        readers.retain(|reader| !reader.is_finished());
+        readers.push(reader);
         Ok(())
     }
 
@@ -174,6 +177,7 @@ impl Shared {
         for _ in 0..look.replace {
             if let Err(error) = self.start_reader() {
                 tracing::error!(%error, "no thread can be started for the reads behind it");
+                self.reader_watch.keep_one();
             }
         }
         if look.stalled.len() > STALLED_MAX {
@@ -191,5 +195,52 @@ impl Shared {
         self.queues.reads.stop();
         drop(self.queues.reads.take());
         self.reader_watch.stop()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::{Log, LogClock, LogOptions, PartitionOptions, SimDisk};
+
+    #[test]
+    fn a_thread_that_was_replaced_is_let_go_when_it_has_come_back() {
+        let now_ms = Arc::new(AtomicI64::new(0));
+        let clock = now_ms.clone();
+        let options = LogOptions {
+            clock: LogClock::new(move || clock.load(SeqCst)),
+            ..LogOptions::default()
+        };
+        let (log, _) = Log::open(SimDisk::new().mount(), options).unwrap();
+        let partition = log.partition(Uuid::nil(), 0, PartitionOptions::default());
+        let shared = partition.unwrap().shared.clone();
+        for _ in 0..3 {
+            let (begun, has_begun) = channel();
+            let (go, gone) = channel::<()>();
+            let read = move || {
+                begun.send(()).unwrap();
+                let _ = gone.recv();
+            };
+            let reading = Box::new(Small {
+                file: "a".into(),
+                read: Some(read),
+            });
+            let reader: ColdReader = Box::new(drop);
+            drop(shared.queues.reads.push(ReadJob { reading, reader }));
+            has_begun.recv().unwrap();
+            now_ms.fetch_add(10_000, SeqCst);
+            assert_eq!(shared.look_after_reads().len(), 1);
+            assert_eq!(shared.readers.lock().len(), 2);
+            drop(go);
+            while !shared.readers.lock()[0].is_finished() {
+                thread::yield_now();
+            }
+        }
+        log.close();
     }
 }

@@ -159,6 +159,15 @@ impl ReaderWatch {
         }
         look
     }
+
+    /// No thread could be started in the place of one: it goes on when it comes back, and the next
+    /// look tries again.
+    pub(crate) fn keep_one(&self) {
+        let mut state = self.state.lock();
+        if let Some(turn) = state.turns.iter_mut().find(|turn| turn.is_replaced) {
+            turn.is_replaced = false;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -197,6 +206,17 @@ mod tests {
         let ended = watch.end(slow.unwrap(), 90_001);
         assert!(ended.is_replaced && ended.reader.is_none());
         assert_eq!(stalled(&watch.look(200_000)), (vec![], 0, 0));
+    }
+
+    #[test]
+    fn a_thread_for_which_no_other_can_be_started_goes_on() {
+        let watch = ReaderWatch::default();
+        let (slow, _told) = begin(&watch, 0, "a");
+        for _ in 0..2 {
+            assert_eq!(watch.look(10_000).replace, 1);
+            watch.keep_one();
+        }
+        assert!(!watch.end(slow.unwrap(), 10_001).is_replaced);
     }
 
     #[test]
