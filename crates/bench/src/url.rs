@@ -14,78 +14,26 @@ use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use cloverleaf_telemetry::Protocol;
 use serde::{Deserialize, Serialize};
 
 use crate::driver::{Connect, DriverError};
 use crate::nsq::Nsq;
 use cloverleaf_page::secrets::{self, HIDDEN, is_secret};
 
-/// What is spoken there.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, Serialize, Deserialize,
-)]
-pub enum Protocol {
-    /// NSQ's TCP protocol.
-    Nsq,
-    /// Kafka's protocol.
-    Kafka,
-    /// AMQP 0-9-1.
-    Amqp,
-    /// NATS.
-    Nats,
-}
+/// The protocols that a URL may name.
+const NAMED: [Protocol; 4] = [
+    Protocol::Nsq,
+    Protocol::Kafka,
+    Protocol::Amqp,
+    Protocol::Nats,
+];
 
-impl Protocol {
-    const ALL: [Protocol; 4] = [
-        Protocol::Nsq,
-        Protocol::Kafka,
-        Protocol::Amqp,
-        Protocol::Nats,
-    ];
-
-    /// As it stands before `://`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Protocol::Nsq => "nsq",
-            Protocol::Kafka => "kafka",
-            Protocol::Amqp => "amqp",
-            Protocol::Nats => "nats",
-        }
-    }
-
-    /// As people write it.
-    pub fn title(self) -> &'static str {
-        match self {
-            Protocol::Nsq => "NSQ",
-            Protocol::Kafka => "Kafka",
-            Protocol::Amqp => "AMQP",
-            Protocol::Nats => "NATS",
-        }
-    }
-
-    /// Whether a topic has partitions there, which a plan may number.
-    pub fn has_partitions(self) -> bool {
-        self == Protocol::Kafka
-    }
-
-    /// Whether messages have keys there.
-    pub fn has_keys(self) -> bool {
-        self == Protocol::Kafka
-    }
-
-    /// Whether one request can publish several messages there.
-    pub fn has_batches(self) -> bool {
-        matches!(self, Protocol::Nsq | Protocol::Kafka)
-    }
-
-    fn port(self) -> u16 {
-        match self {
-            Protocol::Nsq => 4150,
-            Protocol::Kafka => 9092,
-            Protocol::Amqp => 5672,
-            Protocol::Nats => 4222,
-        }
-    }
+/// The protocols for the command line, by their names.
+pub(crate) fn protocol_values() -> impl TypedValueParser<Value = Protocol> {
+    let values = NAMED.map(|it| PossibleValue::new(it.name()).help(it.traits().about));
+    PossibleValuesParser::new(values).try_map(|name| parse_protocol(&name))
 }
 
 /// Where a broker is, and how to reach it.
@@ -288,14 +236,16 @@ impl Url {
 /// There is no client for this protocol, or it does not understand an option.
 pub fn connect(url: &Url) -> Result<Box<dyn Connect>, DriverError> {
     match url.protocol {
-        Protocol::Nats => Err(DriverError::Unsupported {
-            what: "NATS cannot be measured yet: its client comes together with Cloverleaf's own \
-                   NATS front end"
-                .to_owned(),
-        }),
         Protocol::Nsq => Ok(Box::new(Nsq::new(url)?)),
         Protocol::Kafka => Ok(Box::new(crate::kafka::Kafka::new(url)?)),
         Protocol::Amqp => Ok(Box::new(crate::amqp::Amqp::new(url)?)),
+        Protocol::Nats | Protocol::Http => Err(DriverError::Unsupported {
+            what: format!(
+                "{name} cannot be measured yet: its client comes together with Cloverleaf's own \
+                 {name} front end",
+                name = url.protocol.traits().title
+            ),
+        }),
     }
 }
 
@@ -382,7 +332,7 @@ impl fmt::Display for Url {
 }
 
 fn parse_protocol(text: &str) -> Result<Protocol, UrlError> {
-    let found = Protocol::ALL.into_iter().find(|it| it.name() == text);
+    let found = NAMED.into_iter().find(|it| it.name() == text);
     found.ok_or_else(|| UrlError::Protocol(text.to_owned()))
 }
 
@@ -394,7 +344,7 @@ fn parse_host(text: &str, protocol: Protocol) -> Result<(String, u16), UrlError>
             Ok(port) => (host, port),
             Err(_) => return Err(UrlError::Port(host.to_owned())),
         },
-        _ => (text, protocol.port()),
+        _ => (text, protocol.traits().port),
     };
     let is_plain = !host.contains(':') || (host.starts_with('[') && host.ends_with(']'));
     match !host.is_empty() && is_plain {

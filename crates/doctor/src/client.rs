@@ -35,9 +35,9 @@ impl Client {
             protocol,
             library: identity.library.clone(),
             version: identity.version.clone(),
-            client_id: match protocol {
-                Protocol::Amqp => shared_name(&identity.client_id),
-                _ => identity.client_id.clone(),
+            client_id: match protocol.traits().has_channels {
+                true => shared_name(&identity.client_id),
+                false => identity.client_id.clone(),
             },
             platform: identity.platform.clone(),
         }

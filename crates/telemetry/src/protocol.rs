@@ -1,8 +1,11 @@
-//! The tag that says which protocol a connection speaks.
+//! The tag that says which protocol a connection speaks, and what each protocol is like.
+
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Which protocol a connection speaks. The only thing this crate knows about protocols.
+/// Which protocol a connection speaks. The one list of protocols outside their own front ends:
+/// who wants to know what a protocol is like asks its [`Traits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
@@ -18,6 +21,111 @@ pub enum Protocol {
     Http,
 }
 
+/// What a protocol is like, as far as a program that serves, measures or explains several of
+/// them has to know.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Traits {
+    /// The name in labels and before `://`, lower case. Stable: dashboards depend on it.
+    pub name: &'static str,
+    /// The name as people write it.
+    pub title: &'static str,
+    /// What is spoken, in a few words.
+    pub about: &'static str,
+    /// The port that its clients connect to unless they are told another.
+    pub port: u16,
+    /// Whether a topic has partitions that clients number.
+    pub has_partitions: bool,
+    /// Whether messages have keys.
+    pub has_keys: bool,
+    /// Whether one request can publish several messages.
+    pub has_batches: bool,
+    /// Whether requests wait one by one: a publisher has many small ones on their way.
+    pub has_many_requests: bool,
+    /// Whether a connection has channels, and a name that its library may number.
+    pub has_channels: bool,
+    /// How clients make smaller what they send.
+    pub compression: Compression,
+    /// Round trips of its greeting that are no requests.
+    pub greeting_round_trips: u8,
+}
+
+/// How a protocol's clients make smaller what they send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// Each batch by itself.
+    Batches,
+    /// The whole connection, which knows what came before.
+    Connection,
+}
+
+/// Of a protocol that has nothing of all that.
+const PLAIN: Traits = Traits {
+    name: "",
+    title: "",
+    about: "",
+    port: 0,
+    has_partitions: false,
+    has_keys: false,
+    has_batches: false,
+    has_many_requests: false,
+    has_channels: false,
+    compression: Compression::None,
+    greeting_round_trips: 0,
+};
+
+static NSQ: Traits = Traits {
+    name: "nsq",
+    title: "NSQ",
+    about: "NSQ's TCP protocol",
+    port: 4150,
+    has_batches: true,
+    has_many_requests: true,
+    compression: Compression::Connection,
+    ..PLAIN
+};
+
+static KAFKA: Traits = Traits {
+    name: "kafka",
+    title: "Kafka",
+    about: "Kafka's protocol",
+    port: 9092,
+    has_partitions: true,
+    has_keys: true,
+    has_batches: true,
+    compression: Compression::Batches,
+    ..PLAIN
+};
+
+static AMQP: Traits = Traits {
+    name: "amqp",
+    title: "AMQP",
+    about: "AMQP 0-9-1",
+    port: 5672,
+    has_many_requests: true,
+    has_channels: true,
+    // For the protocol header, start-ok, and open.
+    greeting_round_trips: 3,
+    ..PLAIN
+};
+
+static NATS: Traits = Traits {
+    name: "nats",
+    title: "NATS",
+    about: "NATS",
+    port: 4222,
+    ..PLAIN
+};
+
+static HTTP: Traits = Traits {
+    name: "http",
+    title: "HTTP",
+    about: "HTTP",
+    port: 80,
+    ..PLAIN
+};
+
 impl Protocol {
     /// All protocols, in the order of their tags.
     pub const ALL: [Protocol; 5] = [
@@ -28,19 +136,34 @@ impl Protocol {
         Protocol::Http,
     ];
 
-    /// The name used in labels, lower case. Stable: dashboards depend on it.
-    pub fn name(self) -> &'static str {
+    /// What it is like.
+    pub fn traits(self) -> &'static Traits {
         match self {
-            Protocol::Nsq => "nsq",
-            Protocol::Kafka => "kafka",
-            Protocol::Amqp => "amqp",
-            Protocol::Nats => "nats",
-            Protocol::Http => "http",
+            Protocol::Nsq => &NSQ,
+            Protocol::Kafka => &KAFKA,
+            Protocol::Amqp => &AMQP,
+            Protocol::Nats => &NATS,
+            Protocol::Http => &HTTP,
         }
     }
 
+    /// The name used in labels, lower case. Stable: dashboards depend on it.
+    pub fn name(self) -> &'static str {
+        self.traits().name
+    }
+
     /// Position in [`Protocol::ALL`].
-    pub(crate) fn index(self) -> usize {
+    pub fn index(self) -> usize {
         self as usize
+    }
+}
+
+impl FromStr for Protocol {
+    type Err = ();
+
+    /// By its name in labels.
+    fn from_str(name: &str) -> Result<Protocol, ()> {
+        let found = Protocol::ALL.into_iter().find(|it| it.name() == name);
+        found.ok_or(())
     }
 }

@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use cloverleaf_telemetry::Protocol;
+
 use super::distance::{FleetArgs, LinkArgs};
 use super::values::{self, ArrivalsArg, PayloadArg};
 use crate::plan::Acks;
-use crate::url::{Protocol, Url};
+use crate::url::{Url, protocol_values};
 
 /// Whom to measure.
 #[derive(Debug, Clone, Default, Args)]
@@ -19,7 +21,7 @@ pub struct TargetArgs {
     #[arg(long = "url", value_name = "URL")]
     pub urls: Vec<Url>,
     /// The protocol to speak with the embedded broker [default: nsq]
-    #[arg(long, value_enum, value_name = "PROTOCOL", conflicts_with = "urls")]
+    #[arg(long, value_parser = protocol_values(), value_name = "PROTOCOL", conflicts_with = "urls")]
     pub protocol: Option<Protocol>,
     /// The topic, or the queue. It stays; without this each measurement makes one and removes it
     #[arg(long, value_name = "NAME")]

@@ -4,6 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 
+use cloverleaf_telemetry::Protocol;
+
 use super::args::LoadArgs;
 use super::live::LiveLine;
 use super::opened::Opened;
@@ -15,7 +17,7 @@ use crate::outcome::{Kind, Outcome, Report, Row, Subject, Variation};
 use crate::plan::Plan;
 use crate::report::side_by_side;
 use crate::schedule::Arrivals;
-use crate::url::{Protocol, Url};
+use crate::url::Url;
 use crate::usage::Usage;
 
 /// So often each is measured if nothing is said: fewer show no spread.

@@ -6,12 +6,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use cloverleaf_telemetry::Protocol;
+
 use super::opened::Opened;
 use crate::book::Book;
 use crate::driver::{Connect, Consume, DriverError, Produce, Promise, Stop};
 use crate::feed::{Feed, Message, Next};
 use crate::plan::Plan;
-use crate::url::{Protocol, Url};
+use crate::url::Url;
 use crate::usage::BrokerPlace;
 
 /// A broker that acknowledges a message each so many nanoseconds at most.

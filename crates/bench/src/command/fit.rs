@@ -1,10 +1,12 @@
 //! Options that only some protocols have. Where they would change nothing they are refused, so that
 //! nobody takes equal figures for the result of different settings.
 
+use cloverleaf_telemetry::{Protocol, Traits};
+
 use super::BenchError;
 use super::args::LoadArgs;
 use crate::plan::Plan;
-use crate::url::{Protocol, Url};
+use crate::url::Url;
 
 /// An option that somebody has given.
 struct Given {
@@ -13,7 +15,7 @@ struct Given {
     /// What it is about.
     what: &'static str,
     /// Who has that.
-    has: fn(Protocol) -> bool,
+    has: fn(&Traits) -> bool,
 }
 
 impl LoadArgs {
@@ -21,12 +23,12 @@ impl LoadArgs {
         let partitions = self.target.partitions.map(|number| Given {
             words: format!("--partitions {number}"),
             what: "partitions",
-            has: Protocol::has_partitions,
+            has: |it| it.has_partitions,
         });
         let keys = self.messages.keys.map(|number| Given {
             words: format!("--keys {number}"),
             what: "keys",
-            has: Protocol::has_keys,
+            has: |it| it.has_keys,
         });
         partitions.into_iter().chain(keys).collect()
     }
@@ -36,9 +38,9 @@ impl LoadArgs {
         let Some(number) = self.clients.batch_size.filter(|number| *number > 1) else {
             return Vec::new();
         };
-        let without = urls.iter().filter(|url| !url.protocol.has_batches());
+        let without = urls.iter().filter(|url| !url.protocol.traits().has_batches);
         let sentence = |url: &Url| {
-            let (name, protocol) = (url.name(), url.protocol.title());
+            let (name, protocol) = (url.name(), url.protocol.traits().title);
             format!(
                 "{name}: {protocol} publishes one message at a time, so --batch-size {number} does \
                  not concern it."
@@ -54,13 +56,15 @@ impl LoadArgs {
     pub(super) fn strangers(&self, urls: &[Url]) -> Result<Vec<String>, BenchError> {
         let mut notes = self.without_batches(urls);
         for given in self.given() {
-            let without = urls.iter().filter(|url| !(given.has)(url.protocol));
+            let without = urls
+                .iter()
+                .filter(|url| !(given.has)(url.protocol.traits()));
             let without: Vec<&Url> = without.collect();
             if without.len() == urls.len() {
                 return Err(nobody_has(&given.words, given.what, urls));
             }
             notes.extend(without.iter().map(|url| {
-                let protocol = url.protocol.title();
+                let protocol = url.protocol.traits().title;
                 let Given { words, what, .. } = &given;
                 let name = url.name();
                 format!("{name}: {protocol} has no {what}, so {words} does not concern it.")
@@ -72,7 +76,10 @@ impl LoadArgs {
 
 /// Partitions are to grow, and one of these brokers has none.
 pub(super) fn all_have_partitions(urls: &[Url]) -> Result<(), BenchError> {
-    match urls.iter().find(|url| !url.protocol.has_partitions()) {
+    match urls
+        .iter()
+        .find(|url| !url.protocol.traits().has_partitions)
+    {
         None => Ok(()),
         Some(url) => {
             let only = std::slice::from_ref(url);
@@ -82,7 +89,7 @@ pub(super) fn all_have_partitions(urls: &[Url]) -> Result<(), BenchError> {
 }
 
 fn nobody_has(words: &str, what: &str, urls: &[Url]) -> BenchError {
-    let mut names: Vec<&str> = urls.iter().map(|url| url.protocol.title()).collect();
+    let mut names: Vec<&str> = urls.iter().map(|url| url.protocol.traits().title).collect();
     names.sort_unstable();
     names.dedup();
     let (names, has) = (
@@ -98,15 +105,15 @@ fn nobody_has(words: &str, what: &str, urls: &[Url]) -> BenchError {
 /// The plan without what this protocol does not have.
 pub(super) fn fitting(plan: Plan, protocol: Protocol) -> Plan {
     Plan {
-        partitions: match protocol.has_partitions() {
+        partitions: match protocol.traits().has_partitions {
             true => plan.partitions,
             false => 1,
         },
-        keys: match protocol.has_keys() {
+        keys: match protocol.traits().has_keys {
             true => plan.keys,
             false => 0,
         },
-        batch_messages: match protocol.has_batches() {
+        batch_messages: match protocol.traits().has_batches {
             true => plan.batch_messages,
             false => 1,
         },

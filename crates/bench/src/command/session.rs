@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cloverleaf_telemetry::Protocol;
+
 use super::BenchError;
 use super::args::{OutputArgs, TargetArgs};
 use super::distance::{Distance, FleetArgs, RttBy, why_proxy};
@@ -18,7 +20,7 @@ use crate::network::{Network, connect_across};
 use crate::outcome::{Kind, Outcome, Report, Row, Variation};
 use crate::plan::Plan;
 use crate::proxy::{Link, connect_over};
-use crate::url::{Protocol, Url};
+use crate::url::Url;
 use crate::usage::{BrokerPlace, GENERATOR_THREADS};
 use crate::{secrets, words};
 
@@ -214,7 +216,7 @@ impl<'s> Session<'s> {
                 Protocol::Kafka => broker.kafka,
                 Protocol::Amqp => broker.amqp,
                 // The client says that there is none.
-                Protocol::Nats => SocketAddr::from(([127, 0, 0, 1], 0)),
+                Protocol::Nats | Protocol::Http => SocketAddr::from(([127, 0, 0, 1], 0)),
             };
             real.hosts = vec![(address.ip().to_string(), address.port())];
             if url.protocol == Protocol::Nsq {

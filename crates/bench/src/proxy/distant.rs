@@ -3,13 +3,15 @@
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use cloverleaf_telemetry::Protocol;
+
 use super::{Carries, Link, Proxy};
 use crate::book::Book;
 use crate::driver::{Connect, Consume, DriverError, Produce, Promise, Stop};
 use crate::feed::Feed;
 use crate::histogram::Histogram;
 use crate::plan::Plan;
-use crate::url::{Protocol, Url, connect};
+use crate::url::{Url, connect};
 use crate::words;
 
 /// How long the proxy waits for the broker to answer at all.
@@ -28,7 +30,7 @@ pub fn connect_over(url: &Url, link: &Link) -> Result<Box<dyn Connect>, DriverEr
     }
     let carries = match url.protocol {
         Protocol::Kafka => Carries::Kafka,
-        Protocol::Nsq | Protocol::Amqp | Protocol::Nats => Carries::Bytes,
+        _ => Carries::Bytes,
     };
     let mut near = url.clone();
     let (mut proxies, mut defaults) = (Vec::new(), Vec::new());

@@ -2,6 +2,8 @@
 
 use std::thread;
 
+use cloverleaf_telemetry::Protocol;
+
 use super::StoryTable;
 use super::play::{Play, plan};
 use super::seed::channels::{
@@ -15,7 +17,6 @@ use crate::driver::DriverError;
 use crate::measure::Target;
 use crate::outcome::{Kind, Outcome};
 use crate::plan::{Amount, Plan};
-use crate::url::Protocol;
 use crate::usage::{GENERATOR_THREADS, Meter, Usage};
 use crate::words;
 

@@ -8,6 +8,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use cloverleaf_telemetry::Protocol;
+
 use super::StoryTable;
 use super::play::{Play, plan};
 use super::seed::nagle::{MESSAGES, OFF_RATE, OFF_TIME, SIZE_BYTES, WAITING_RATE, WAITING_TIME};
@@ -15,7 +17,7 @@ use crate::command::{BenchError, Opened};
 use crate::driver::DriverError;
 use crate::histogram::Histogram;
 use crate::plan::Amount;
-use crate::url::{Protocol, Url};
+use crate::url::Url;
 use crate::words;
 
 /// An answer may take so long.

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use cloverleaf_telemetry::Protocol;
+
 use super::StoryTable;
 use super::play::Play;
 use super::seed::pipelines::{DEMAND, JOB_S, ONE_PRODUCER, PROCESSORS, PRODUCERS, SERIAL};
 use crate::amqp::Pipeline;
 use crate::command::BenchError;
-use crate::url::Protocol;
 use crate::words;
 
 /// A job of a short story.

@@ -1,5 +1,7 @@
 //! What all stories need: brokers, measurements, and the story that is being told.
 
+use cloverleaf_telemetry::Protocol;
+
 use super::{Story, StoryName, StoryTable};
 use crate::command::{BenchError, LiveLine, Opened, Session, Task};
 use crate::outcome::{Kind, Outcome};
@@ -7,7 +9,7 @@ use crate::payload::PayloadKind;
 use crate::plan::{Acks, Amount, Plan};
 use crate::proxy::Link;
 use crate::schedule::Arrivals;
-use crate::url::{Protocol, Url};
+use crate::url::Url;
 
 /// A story while it is played.
 pub(crate) struct Play<'p, 's> {

@@ -1,5 +1,7 @@
 //! Seed 000: what a distance costs a producer, and what helps.
 
+use cloverleaf_telemetry::Protocol;
+
 use super::StoryTable;
 use super::play::{Play, plan};
 use super::seed::producers::{
@@ -9,7 +11,6 @@ use super::seed::producers::{
 use crate::command::{BenchError, Opened};
 use crate::outcome::{Kind, Outcome};
 use crate::plan::{Amount, Plan};
-use crate::url::Protocol;
 use crate::words;
 
 const WINDOWS: [u32; 5] = [1, 5, 250, 500, 1_000];
@@ -89,16 +90,16 @@ fn connections(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError
     let each: Vec<(&Opened, u32)> = all
         .iter()
         .flat_map(|opened| {
-            let several = opened.url.protocol == Protocol::Kafka;
+            let several = opened.url.protocol.traits().has_partitions;
             let most = if several { PARTITIONED.len() } else { 1 };
             PARTITIONED[..most].iter().map(move |it| (opened, *it))
         })
         .collect();
     let mut columns = vec!["connections".to_owned()];
     for (opened, partitions) in &each {
-        columns.push(match opened.url.protocol {
-            Protocol::Kafka => format!("{}, partitions: {partitions}", opened.label),
-            _ => opened.label.clone(),
+        columns.push(match opened.url.protocol.traits().has_partitions {
+            true => format!("{}, partitions: {partitions}", opened.label),
+            false => opened.label.clone(),
         });
     }
     columns.push("the seed".to_owned());

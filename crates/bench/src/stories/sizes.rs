@@ -1,5 +1,7 @@
 //! Seed 002: throughput and latency of four message sizes.
 
+use cloverleaf_telemetry::Protocol;
+
 use super::StoryTable;
 use super::play::{Play, plan};
 use super::seed::sizes::{
@@ -9,7 +11,6 @@ use crate::command::{BenchError, Opened};
 use crate::outcome::Kind;
 use crate::plan::{Amount, Plan};
 use crate::schedule::Arrivals;
-use crate::url::Protocol;
 use crate::words;
 
 /// Of a short one.

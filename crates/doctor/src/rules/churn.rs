@@ -39,15 +39,6 @@ const UNSEEN_ROUND_TRIPS: f64 = 2.0;
 /// Those of TLS at most, of which the broker sees the end.
 const TLS_ROUND_TRIPS: f64 = 2.0;
 
-/// Round trips of a protocol's greeting, which are no requests: for the protocol header, start-ok,
-/// and open in AMQP.
-fn greeting_round_trips(protocol: Protocol) -> f64 {
-    match protocol {
-        Protocol::Amqp => 3.0,
-        Protocol::Kafka | Protocol::Nsq | Protocol::Nats | Protocol::Http => 0.0,
-    }
-}
-
 /// No connection does more than this: sums stay far from where they overflow.
 pub(super) const SANE_MAX: u64 = 1 << 40;
 
@@ -250,7 +241,8 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
         return None;
     }
     // The last request is seen as it comes.
-    let round_trips = sum.requests as f64 / count - 1.0 + greeting_round_trips(protocol);
+    let round_trips =
+        sum.requests as f64 / count - 1.0 + f64::from(protocol.traits().greeting_round_trips);
     let is_rtt_known = rtt_us > 0.0;
     let rtt_us = match is_rtt_known {
         true => rtt_us,
@@ -337,7 +329,7 @@ pub(crate) fn channels(patient: &Patient<'_>) -> Option<Sign> {
     let messages = counters.messages_in + counters.messages_out;
     let work = counters.publishes.max(counters.messages_out);
     let rtt_us = patient.rtt_us()?;
-    if patient.protocol != Protocol::Amqp
+    if !patient.protocol.traits().has_channels
         || channels < EVENTS_MIN
         || messages == 0
         || messages as f64 > MESSAGES_MAX * channels as f64

@@ -53,7 +53,7 @@ const RECEIVING_SHARE_GIVEN_UP_MIN: f64 = 0.5;
 
 /// Whether requests are what waits: of Kafka's clients there are few, with many messages each.
 pub(super) fn knows(protocol: Protocol) -> bool {
-    matches!(protocol, Protocol::Nsq | Protocol::Amqp)
+    protocol.traits().has_many_requests
 }
 
 /// A publisher that keeps its link's queue long for a minute.

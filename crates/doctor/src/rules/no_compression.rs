@@ -15,7 +15,7 @@
 //!   link, which loses a packet now and then: a round trip, until that comes again;
 //! - for most of the time, and the client waits for each answer and does nothing else.
 
-use cloverleaf_telemetry::Protocol;
+use cloverleaf_telemetry::Compression;
 
 use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
@@ -83,9 +83,10 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
     // The end of a small request that comes a round trip after its beginning waited for an
     // acknowledgement, and not for the link. Where several are in flight that of another one comes
     // sooner. (NSQ's requests are always small; its libraries turn Nagle's algorithm off.)
-    let least_hole_us = match patient.protocol {
-        Protocol::Nsq => nagle::RTT_SLACK.0 * rtt_us,
-        _ => 0.0,
+    let is_of_connection = patient.protocol.traits().compression == Compression::Connection;
+    let least_hole_us = match is_of_connection {
+        true => nagle::RTT_SLACK.0 * rtt_us,
+        false => 0.0,
     };
     let is_hole = histograms.split_request_bytes.quantile(0.9) <= nagle::REQUEST_BYTES_MAX
         && (least_hole_us..=nagle::RTT_SLACK.1 * rtt_us).contains(&receiving_us);
@@ -107,14 +108,14 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
     let is_waiting = share >= WAITING_SHARE_MIN && rounds.is_some_and(waits);
     let is_limit = share >= FULL_SHARE_MIN || is_lossy || is_waiting;
     // NSQ's requests are small, and come without a pause where the link is full.
-    let is_stream = patient.protocol == Protocol::Nsq && share >= FULL_SHARE_MIN;
+    let is_stream = is_of_connection && share >= FULL_SHARE_MIN;
     if !is_limit || (receiving_us < WAIT_US_MIN && !is_stream) {
         return None;
     }
     let least_us = (rtt_us + histograms.service_us.mean()) / IN_FLIGHT;
-    let compressed_per_second = match patient.protocol {
-        Protocol::Nsq => DEFLATED_PER_SECOND,
-        _ => COMPRESSED_PER_SECOND,
+    let compressed_per_second = match is_of_connection {
+        true => DEFLATED_PER_SECOND,
+        false => COMPRESSED_PER_SECOND,
     };
     let compressing_us = request_bytes * 1e6 / compressed_per_second;
     let reckoned_us = cycle_us - receiving_us * (1.0 - 1.0 / ratio);
@@ -189,12 +190,14 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
             "whether it is the link that is full, or what the client's TCP may have on its way (a \
              small send buffer, far away)"
                 .to_owned(),
-            match patient.protocol {
-                Protocol::Nsq => {
+            match is_of_connection {
+                true => {
                     "how much smaller Deflate makes it than lz4: it knows what came \
                                   before, so that small messages gain more than that"
                 }
-                _ => "how much better other codecs and larger pieces compress than those looked at",
+                false => {
+                    "how much better other codecs and larger pieces compress than those looked at"
+                }
             }
             .to_owned(),
         ],

@@ -1,8 +1,6 @@
 //! tiny-batches: many requests back to back, with next to nothing in each. Nobody waits, but most
 //! of the work on both sides is for the requests and not for the messages.
 
-use cloverleaf_telemetry::Protocol;
-
 use crate::advice::{Picture, Side};
 use crate::finding::{Confidence, Fact, Prediction};
 use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables};
@@ -41,9 +39,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let request_bytes = counters.published_bytes as f64 / counters.publishes.max(1) as f64;
     let gaps = &histograms.request_gap_us;
     let in_a_row = counters.publishes as f64 / gaps.count().max(1) as f64;
-    // AMQP has one message per publish.
-    let has_batches = matches!(patient.protocol, Protocol::Kafka | Protocol::Nsq);
-    if !has_batches
+    if !patient.protocol.traits().has_batches
         || requests < REQUESTS_PER_SECOND_MIN
         || messages > MESSAGES_MAX
         || request_bytes > REQUEST_BYTES_MAX
