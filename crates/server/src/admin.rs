@@ -42,9 +42,9 @@ use axum::{Json, Router};
 
 use crate::admin_types::Problem;
 use crate::context::ServerContext;
+use crate::fronts::{amqp, kafka};
 use crate::{
-    admin_amqp, admin_doctor, admin_kafka, admin_messages, admin_metrics, admin_settings,
-    admin_topics, timeline, web_pages,
+    admin_doctor, admin_messages, admin_metrics, admin_settings, admin_topics, timeline, web_pages,
 };
 
 /// Handlers get the broker.
@@ -83,13 +83,13 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
             post(admin_topics::act_on_subscription),
         )
         .route("/api/timeline", get(timeline::timeline))
-        .route("/api/groups", get(admin_kafka::groups))
-        .route("/api/groups/{group}", get(admin_kafka::group))
-        .route("/api/clients", get(admin_kafka::clients))
-        .route("/api/amqp/queues", get(admin_amqp::queues))
-        .route("/api/amqp/queues/{queue}", get(admin_amqp::queue))
-        .route("/api/amqp/exchanges", get(admin_amqp::exchanges))
-        .route("/api/amqp/bindings", get(admin_amqp::bindings))
+        .route("/api/groups", get(kafka::admin::groups))
+        .route("/api/groups/{group}", get(kafka::admin::group))
+        .route("/api/clients", get(kafka::admin::clients))
+        .route("/api/amqp/queues", get(amqp::admin::queues))
+        .route("/api/amqp/queues/{queue}", get(amqp::admin::queue))
+        .route("/api/amqp/exchanges", get(amqp::admin::exchanges))
+        .route("/api/amqp/bindings", get(amqp::admin::bindings))
         .fallback(unknown)
         .layer(from_fn(refuse_web_pages))
         .with_state(context)

@@ -5,10 +5,9 @@ use std::cmp::Reverse;
 use cloverleaf_telemetry::MetricKind::{Counter, Gauge};
 use cloverleaf_telemetry::{MetricKind, MetricText, render};
 
-use crate::admin_metrics_amqp;
 use crate::admin_metrics_doctor;
-use crate::admin_metrics_kafka;
 use crate::context::ServerContext;
+use crate::fronts::{amqp, kafka};
 use crate::tcp_info::tcp_info;
 
 /// The whole page. Bounded: single connections, topics and subscriptions are shown up to
@@ -24,8 +23,8 @@ pub(crate) fn page(context: &ServerContext) -> String {
     );
     log(&mut text, context);
     topics(&mut text, context, series_max);
-    admin_metrics_kafka::add(&mut text, context, series_max);
-    admin_metrics_amqp::add(&mut text, context);
+    kafka::metrics::add(&mut text, context, series_max);
+    amqp::metrics::add(&mut text, context);
     admin_metrics_doctor::add(&mut text, context);
     text.finish()
 }

@@ -20,9 +20,9 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::doctor::Practice;
 use crate::failed_logins::FailedLogins;
+use crate::fronts::nsq::auth_http::ClientTls;
 use crate::half_received::HalfReceived;
 use crate::health::Health;
-use crate::nsq_auth_http::ClientTls;
 use crate::repeats::Repeats;
 
 /// The addresses that are listened on, with the ports that port 0 became. `None`: not listening.

@@ -17,8 +17,8 @@ use cloverleaf_doctor::{
 use parking_lot::Mutex;
 
 use crate::context::ServerContext;
-use crate::doctor_groups::Ends;
 use crate::doctor_queues::queues;
+use crate::fronts::kafka::doctor::Ends;
 use crate::tcp_info::tcp_info;
 
 /// The name of the thread.

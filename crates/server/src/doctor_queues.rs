@@ -8,7 +8,8 @@ use cloverleaf_doctor::{Consumer, Queue};
 use cloverleaf_telemetry::{ConnectionSnapshot, Protocol};
 
 use crate::context::ServerContext;
-use crate::doctor_groups::{self, Ends};
+use crate::fronts::kafka;
+use crate::fronts::kafka::doctor::Ends;
 
 /// All subscriptions that have consumers, and Kafka's groups. Each is locked for as long as its
 /// consumers are copied.
@@ -35,7 +36,7 @@ pub(crate) fn queues(
     // A group and a channel of one topic may have the same name, and who looks at both by it
     // would take them for one.
     let known: HashSet<(String, String)> = queues.iter().map(place).collect();
-    let groups = doctor_groups::queues(context, connections, ends);
+    let groups = kafka::doctor::queues(context, connections, ends);
     queues.extend(groups.into_iter().filter(|it| !known.contains(&place(it))));
     queues
 }

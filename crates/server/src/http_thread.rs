@@ -13,9 +13,10 @@ use tokio::time::timeout;
 
 use crate::config_value::TlsRequired;
 use crate::context::ServerContext;
+use crate::fronts::{kafka, nsq};
 use crate::http_listener::HttpListener;
 use crate::web_pages::refuse_on_nsq;
-use crate::{admin, kafka_groups, nsq_http, nsq_lookup_http, nsq_lookup_peer, timeline};
+use crate::{admin, timeline};
 
 /// The listening sockets of the HTTP interfaces.
 #[derive(Debug, Default)]
@@ -50,12 +51,12 @@ fn interfaces(
     context: &Arc<ServerContext>,
     listeners: HttpListeners,
 ) -> io::Result<Vec<HttpListener>> {
-    let nsq = nsq_http::router(Arc::clone(context));
+    let nsq = nsq::http::router(Arc::clone(context));
     let plain_nsq = match context.config.nsq.tls_required {
         TlsRequired::Yes => tls_required_router(context),
         TlsRequired::No | TlsRequired::TcpOnly => nsq.clone(),
     };
-    let lookup = nsq_lookup_http::router(Arc::clone(context));
+    let lookup = nsq::lookup_http::router(Arc::clone(context));
     let addresses = &context.addresses;
     let plain_nsq = refuse_on_nsq(plain_nsq, addresses.nsq_http);
     let nsq = refuse_on_nsq(nsq, addresses.nsq_https);
@@ -91,8 +92,8 @@ async fn serve_all(context: Arc<ServerContext>, interfaces: Vec<HttpListener>) {
     for interface in interfaces {
         servers.spawn(interface.serve(Arc::clone(&context)));
     }
-    servers.spawn(nsq_lookup_peer::run(Arc::clone(&context)));
-    servers.spawn(kafka_groups::run(Arc::clone(&context)));
+    servers.spawn(nsq::lookup_peer::run(Arc::clone(&context)));
+    servers.spawn(kafka::groups::run(Arc::clone(&context)));
     servers.spawn(timeline::run(Arc::clone(&context)));
     context.drained().await;
     let limit = context.config.general.drain_timeout;

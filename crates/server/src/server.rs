@@ -16,7 +16,6 @@ use thiserror::Error;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 
-use crate::amqp_router::AmqpRouter;
 use crate::config::{AnonymousRemote, Config};
 use crate::config_check::OutOfRange;
 use crate::config_value::{
@@ -27,20 +26,19 @@ use crate::doctor::{DoctorThread, Observer, Practice};
 use crate::doctor_advice::{self, AdviceFolderError};
 use crate::failed_logins::FailedLogins;
 use crate::file_limit::ConnectionLimits;
+use crate::fronts::amqp::router::AmqpRouter;
+use crate::fronts::kafka::worker::KafkaWorker;
+use crate::fronts::nsq::auth_http::ClientTls;
+use crate::fronts::{amqp as amqp_front, kafka as kafka_front, nsq as nsq_front};
 use crate::half_received::HalfReceived;
 use crate::half_received_room::Bounds;
 use crate::health::{Health, Vital};
 use crate::http_thread::HttpListeners;
-use crate::kafka_worker::KafkaWorker;
 use crate::listener::{BindError, accept_all, bind};
-use crate::nsq_auth_http::ClientTls;
 use crate::timeline::TimelineQuery;
 use crate::timeline_types::Timeline;
 use crate::tls::TlsError;
-use crate::{
-    amqp_connection, config_amqp, config_kafka, config_nsq, cores, file_limit, http_thread,
-    kafka_connection, nsq_connection, timeline, tls,
-};
+use crate::{cores, file_limit, http_thread, timeline, tls};
 
 /// Why the broker did not start.
 #[derive(Debug, Error)]
@@ -316,20 +314,21 @@ impl Running {
             nsq_https: address(&http.nsq_tls)?,
             nsq_lookup_http: address(&http.nsq_lookup)?,
         };
-        let level = config_nsq::log_level(config.general.log_level);
-        let host = VirtualHost::open_with(broker.clone(), config_amqp::host_options(&config))?;
+        let level = nsq_front::config::log_level(config.general.log_level);
+        let host =
+            VirtualHost::open_with(broker.clone(), amqp_front::config::host_options(&config))?;
         let control = KafkaWorker::start("kafka-control")?;
         let lookups = KafkaWorker::start("kafka-lookups")?;
-        let options = config_kafka::kafka_options(&config);
+        let options = kafka_front::config::kafka_options(&config);
         let context = Arc::new(ServerContext {
             kafka: KafkaContext::new(broker.clone(), options, control.worker(), lookups.worker()),
             kafka_tls: tls.kafka,
-            amqp: Arc::new(config_amqp::session_options(&config)),
+            amqp: Arc::new(amqp_front::config::session_options(&config)),
             amqp_host: Arc::clone(&host),
             amqp_tls: tls.amqp,
             registry: Registry::new(),
-            nsq: Arc::new(config_nsq::session_options(&config)),
-            nsq_channel_policy: config_nsq::channel_policy(&config),
+            nsq: Arc::new(nsq_front::config::session_options(&config)),
+            nsq_channel_policy: nsq_front::config::channel_policy(&config),
             nsq_clients: Clients::new(),
             nsq_runtime: Arc::new(RuntimeOptions::new(nsq.lookupd_tcp_address.clone(), level)),
             tls: tls.nsq,
@@ -425,19 +424,19 @@ impl Listeners {
     fn with_handlers(self) -> io::Result<Vec<(tokio::net::TcpListener, cores::Handler)>> {
         let all: [(_, cores::Handler); 5] = [
             (self.nsq, |stream, peer, core| {
-                Box::pin(nsq_connection::serve(stream, peer, core))
+                Box::pin(nsq_front::connection::serve(stream, peer, core))
             }),
             (self.kafka, |stream, peer, core| {
-                Box::pin(kafka_connection::serve(stream, peer, core))
+                Box::pin(kafka_front::connection::serve(stream, peer, core))
             }),
             (self.kafka_tls, |stream, peer, core| {
-                Box::pin(kafka_connection::serve_tls(stream, peer, core))
+                Box::pin(kafka_front::connection::serve_tls(stream, peer, core))
             }),
             (self.amqp, |stream, peer, core| {
-                Box::pin(amqp_connection::serve(stream, peer, core))
+                Box::pin(amqp_front::connection::serve(stream, peer, core))
             }),
             (self.amqp_tls, |stream, peer, core| {
-                Box::pin(amqp_connection::serve_tls(stream, peer, core))
+                Box::pin(amqp_front::connection::serve_tls(stream, peer, core))
             }),
         ];
         let mut listeners = Vec::new();

@@ -12,7 +12,7 @@ use axum::http::{HeaderMap, Method, header};
 use axum::middleware::{Next, from_fn};
 use cloverleaf_nsq::http::HttpError;
 
-use crate::nsq_http::into_axum;
+use crate::fronts::nsq::http::into_axum;
 
 /// Whether a web page asks for a change.
 pub(crate) fn is_change_by_page(request: &Request) -> bool {

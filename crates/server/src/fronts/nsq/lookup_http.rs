@@ -8,18 +8,18 @@ use axum::extract::Request;
 use cloverleaf_nsq::lookup_http::LookupHttp;
 
 use crate::context::ServerContext;
-use crate::nsq_http::{discard, head, into_axum};
-use crate::nsq_node;
+use crate::fronts::nsq::http::{discard, head, into_axum};
+use crate::fronts::nsq::node;
 
 /// The lookup interface, which makes an nsqlookupd unnecessary.
 pub(crate) fn router(context: Arc<ServerContext>) -> Router {
     let api = Arc::new(LookupHttp::new(
         context.broker.clone(),
         Arc::clone(&context.nsq_channel_policy),
-        nsq_node::node(&context),
-        nsq_node::remote_address(&context),
+        node::node(&context),
+        node::remote_address(&context),
     ));
-    let surroundings = nsq_node::surroundings(context);
+    let surroundings = node::surroundings(context);
     let serve = move |request: Request| {
         let (api, surroundings) = (Arc::clone(&api), Arc::clone(&surroundings));
         async move {

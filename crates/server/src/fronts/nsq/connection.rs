@@ -20,8 +20,8 @@ use tokio::net::TcpStream;
 use crate::connection::{self, Ending, Link};
 use crate::connection_io::{Io, Progress};
 use crate::context::{CoreContext, ServerContext};
-use crate::nsq_auth::{Question, ask};
-use crate::nsq_auth_name::common_name;
+use crate::fronts::nsq::auth::{Question, ask};
+use crate::fronts::nsq::auth_name::common_name;
 use crate::repeats::Repeats;
 use crate::transport::Layers;
 
@@ -153,5 +153,5 @@ impl NsqLink {
 }
 
 #[cfg(test)]
-#[path = "nsq_connection_tests.rs"]
+#[path = "connection_tests.rs"]
 mod tests;

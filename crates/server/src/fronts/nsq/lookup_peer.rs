@@ -22,8 +22,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, interval_at, sleep, sleep_until, timeout};
 
 use crate::context::ServerContext;
-use crate::nsq_lookup_channels::NewTopics;
-use crate::nsq_node;
+use crate::fronts::nsq::lookup_channels::NewTopics;
+use crate::fronts::nsq::node;
 
 /// How often we say that we are alive, as nsqd does.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
@@ -109,7 +109,7 @@ struct Peers {
 
 impl Peers {
     fn new(context: Arc<ServerContext>) -> Peers {
-        let node = nsq_node::node(&context);
+        let node = node::node(&context);
         let identity = LookupIdentity {
             broadcast_address: node.broadcast_address,
             hostname: node.hostname,

@@ -21,11 +21,11 @@ use super::*;
 use crate::config::Config;
 use crate::context::{Addresses, Noise, Sleepers};
 use crate::failed_logins::FailedLogins;
+use crate::fronts::kafka::worker::KafkaWorker;
+use crate::fronts::nsq::auth_http;
 use crate::half_received::HalfReceived;
 use crate::half_received_room::Bounds;
 use crate::health::Health;
-use crate::kafka_worker::KafkaWorker;
-use crate::nsq_auth_http;
 
 /// How long anything may take before it counts as never.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -80,7 +80,7 @@ fn context() -> Arc<ServerContext> {
         sleepers: Sleepers::of(&*clock),
         started_us: clock.now_us(),
         clock,
-        auth_tls: nsq_auth_http::ClientTls::default(),
+        auth_tls: auth_http::ClientTls::default(),
         draining: watch::Sender::new(false),
         noise: Noise::default(),
         config,

@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 use crate::config_value::AuthMethod;
 use crate::context::ServerContext;
-use crate::nsq_auth_http::{Endpoint, HttpError, Method, request};
+use crate::fronts::nsq::auth_http::{Endpoint, HttpError, Method, request};
 
 /// Most redirections to the same service's https port: nsqd's services answer 403 with it.
 const HTTPS_TURNS_MAX: usize = 1;

@@ -20,7 +20,7 @@ use cloverleaf_nsq::http_nsqd::{BodyError, NsqdHttp, RequestHead};
 use tokio::time::timeout;
 
 use crate::context::ServerContext;
-use crate::nsq_node;
+use crate::fronts::nsq::node;
 
 /// How long a client may pause within a body: nsqd's client timeout.
 const BODY_PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -36,10 +36,10 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
         clients: Arc::clone(&context.nsq_clients),
         options: Arc::clone(&context.nsq),
         channel_policy: Arc::clone(&context.nsq_channel_policy),
-        node: nsq_node::node(&context),
+        node: node::node(&context),
         runtime: Arc::clone(&context.nsq_runtime),
-        fixed_options: nsq_node::fixed_options(&context),
-        surroundings: nsq_node::surroundings(context),
+        fixed_options: node::fixed_options(&context),
+        surroundings: node::surroundings(context),
     });
     let serve = move |request: Request| {
         let api = Arc::clone(&api);

@@ -28,7 +28,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::context::ServerContext;
-use crate::nsq_lookup_peer::Lookupds;
+use crate::fronts::nsq::lookup_peer::Lookupds;
 
 /// Longest answer that is read, in bytes: room for ten thousand channel names.
 const ANSWER_BYTES_MAX: u64 = 1024 * 1024;

@@ -5,9 +5,9 @@ use std::cmp::Reverse;
 use cloverleaf_telemetry::MetricKind::Gauge;
 use cloverleaf_telemetry::MetricText;
 
-use crate::admin_kafka::details;
 use crate::admin_types::GroupDetails;
 use crate::context::ServerContext;
+use crate::fronts::kafka::admin::details;
 
 /// Adds them, each kind up to `series_max` series: the groups with most lag, the clients that were
 /// heard of last.
