@@ -82,14 +82,22 @@ fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
         "  durability  {} ({promise})",
         config.general.durability
     )?;
-    write!(out, "  NSQ         {}", show(addresses.nsq_tcp))?;
-    write!(out, ", HTTP {}", show(addresses.nsq_http))?;
-    if let Some(https) = addresses.nsq_https {
+    write!(
+        out,
+        "  NSQ         {}",
+        show(addresses.of("nsq.tcp_address"))
+    )?;
+    write!(out, ", HTTP {}", show(addresses.of("nsq.http_address")))?;
+    if let Some(https) = addresses.of("nsq.https_address") {
         write!(out, ", HTTPS {https}")?;
     }
-    writeln!(out, ", lookup {}", show(addresses.nsq_lookup_http))?;
-    write!(out, "  Kafka       {}", show(addresses.kafka))?;
-    if let Some(tls) = addresses.kafka_tls {
+    writeln!(
+        out,
+        ", lookup {}",
+        show(addresses.of("nsq.lookup_http_address"))
+    )?;
+    write!(out, "  Kafka       {}", show(addresses.of("kafka.address")))?;
+    if let Some(tls) = addresses.of("kafka.tls_address") {
         write!(out, ", TLS {tls}")?;
     }
     if let Some(advertised) = &config.kafka.advertised_address {
@@ -99,12 +107,12 @@ fn announce(server: &Server, out: &mut impl Write) -> io::Result<()> {
         write!(out, ", over TLS {}", advertised.text())?;
     }
     writeln!(out)?;
-    write!(out, "  AMQP        {}", show(addresses.amqp))?;
-    if let Some(tls) = addresses.amqp_tls {
+    write!(out, "  AMQP        {}", show(addresses.of("amqp.address")))?;
+    if let Some(tls) = addresses.of("amqp.tls_address") {
         write!(out, ", TLS {tls}")?;
     }
     writeln!(out)?;
-    if let Some(admin) = addresses.admin {
+    if let Some(admin) = addresses.of("admin_address") {
         writeln!(out, "  admin       http://{admin}/metrics, /healthz")?;
     }
     out.flush()

@@ -42,7 +42,6 @@ use axum::{Json, Router};
 
 use crate::admin_types::Problem;
 use crate::context::ServerContext;
-use crate::fronts::{amqp, kafka};
 use crate::{
     admin_doctor, admin_messages, admin_metrics, admin_settings, admin_topics, timeline, web_pages,
 };
@@ -50,10 +49,21 @@ use crate::{
 /// Handlers get the broker.
 pub(crate) type Context = State<Arc<ServerContext>>;
 
+/// Paths that belong to no protocol, for a request that knows none.
+const PATHS: [&str; 7] = [
+    "/metrics",
+    "/healthz",
+    "/debug/connections",
+    "/api/doctor",
+    "/api/doctor/clients",
+    "/api/timeline",
+    "/api/topics",
+];
+
 /// All paths of the interface.
-pub(crate) fn router(context: Arc<ServerContext>) -> Router {
+pub(crate) fn router(context: &Arc<ServerContext>) -> Router {
     let subscription = "/api/topics/{topic}/subscriptions/{subscription}";
-    Router::new()
+    let mut router = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(health))
         .route("/debug/connections", get(connections))
@@ -83,16 +93,17 @@ pub(crate) fn router(context: Arc<ServerContext>) -> Router {
             post(admin_topics::act_on_subscription),
         )
         .route("/api/timeline", get(timeline::timeline))
-        .route("/api/groups", get(kafka::admin::groups))
-        .route("/api/groups/{group}", get(kafka::admin::group))
-        .route("/api/clients", get(kafka::admin::clients))
-        .route("/api/amqp/queues", get(amqp::admin::queues))
-        .route("/api/amqp/queues/{queue}", get(amqp::admin::queue))
-        .route("/api/amqp/exchanges", get(amqp::admin::exchanges))
-        .route("/api/amqp/bindings", get(amqp::admin::bindings))
-        .fallback(unknown)
+        .with_state(Arc::clone(context));
+    let mut paths = PATHS.to_vec();
+    for front in &context.fronts {
+        let part = Arc::clone(front).admin(context);
+        router = router.merge(part.router);
+        paths.extend(part.paths);
+    }
+    let unknown = format!("no such path; see {}", paths.join(", "));
+    router
+        .fallback(move || std::future::ready(Refused::not_found(unknown.clone())))
         .layer(from_fn(refuse_web_pages))
-        .with_state(context)
 }
 
 /// An answer other than success.
@@ -137,14 +148,6 @@ async fn refuse_web_pages(request: Request, next: Next) -> Response {
         return Refused(StatusCode::FORBIDDEN, why.to_owned()).into_response();
     }
     next.run(request).await
-}
-
-async fn unknown() -> Refused {
-    Refused::not_found(
-        "no such path; see /metrics, /healthz, /debug/connections, /api/doctor, \
-         /api/doctor/clients, /api/timeline, /api/topics, /api/groups, /api/clients, \
-         /api/amqp/queues, /api/amqp/exchanges, /api/amqp/bindings",
-    )
 }
 
 async fn metrics(State(context): Context) -> impl IntoResponse {

@@ -7,7 +7,6 @@ use cloverleaf_telemetry::{MetricKind, MetricText, render};
 
 use crate::admin_metrics_doctor;
 use crate::context::ServerContext;
-use crate::fronts::{amqp, kafka};
 use crate::tcp_info::tcp_info;
 
 /// The whole page. Bounded: single connections, topics and subscriptions are shown up to
@@ -23,8 +22,9 @@ pub(crate) fn page(context: &ServerContext) -> String {
     );
     log(&mut text, context);
     topics(&mut text, context, series_max);
-    kafka::metrics::add(&mut text, context, series_max);
-    amqp::metrics::add(&mut text, context);
+    for front in &context.fronts {
+        front.metrics(&mut text, context);
+    }
     admin_metrics_doctor::add(&mut text, context);
     text.finish()
 }

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use cloverleaf_broker::{Retention, TopicOptions};
-use cloverleaf_kafka::control::{SettingRefused, change_topic_settings};
 
 use crate::admin::{Context, Refused};
 use crate::admin_topics::{details, find, refused};
 use crate::admin_types::{AlterTopic, TopicDetails};
 use crate::config_value::{OptionValue, ms};
 use crate::context::ServerContext;
+use crate::fronts::TopicSettings;
 
 /// `PATCH /api/topics/TOPIC`
 pub(crate) async fn alter(
@@ -32,6 +33,16 @@ pub(crate) async fn alter(
     });
     set.map_err(refused)?;
     Ok(Json(details(&topic)))
+}
+
+/// The settings of topics, which have the names of one of the protocols.
+///
+/// # Errors
+/// 501: the broker speaks no such protocol.
+pub(crate) fn topic_settings_of(context: &ServerContext) -> Result<&dyn TopicSettings, Refused> {
+    let found = context.fronts.iter().find_map(|it| it.topic_settings());
+    let why = || "no protocol names settings of topics".to_owned();
+    found.ok_or_else(|| Refused(StatusCode::NOT_IMPLEMENTED, why()))
 }
 
 /// How a topic is to be kept.
@@ -78,8 +89,8 @@ impl Wish {
         context: &ServerContext,
         options: &mut TopicOptions,
     ) -> Result<(), Refused> {
-        let why = |refused: SettingRefused| Refused::bad_request(refused.to_string());
-        change_topic_settings(&context.kafka, options, &self.settings).map_err(why)?;
+        let changed = topic_settings_of(context)?.change(options, &self.settings);
+        changed.map_err(Refused::bad_request)?;
         if !self.consumed {
             return Ok(());
         }

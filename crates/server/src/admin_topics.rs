@@ -6,10 +6,10 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use cloverleaf_broker::{CatalogError, Dispatch, StartAt, Subscription, Topic, TopicOptions};
-use cloverleaf_kafka::control::{topic_defaults, topic_settings};
+use cloverleaf_kafka::control::topic_settings;
 
 use crate::admin::{Context, Refused};
-use crate::admin_settings::Wish;
+use crate::admin_settings::{Wish, topic_settings_of};
 use crate::admin_types::{
     ConsumerDetails, CreateSubscription, CreateTopic, PartitionDetails, SubscriptionDetails,
     TopicDetails, TopicSummary,
@@ -42,7 +42,7 @@ pub(crate) async fn create(
     }
     let mut options = TopicOptions {
         ephemeral: cloverleaf_nsq::definitions::topic_options(&body.name).ephemeral,
-        ..topic_defaults(&context.kafka, body.partitions.unwrap_or(1))
+        ..topic_settings_of(&context)?.defaults(body.partitions.unwrap_or(1))
     };
     let config = body.config.into_iter();
     let config = config.map(|(name, value)| (name, Some(value))).collect();
@@ -91,7 +91,9 @@ pub(crate) async fn create_subscription(
         );
         return Err(Refused::conflict(why));
     }
-    let mut options = (context.nsq_channel_policy)(topic.name(), &body.name);
+    let fronts = context.fronts.iter();
+    let options = fronts.map(|it| it.subscription_options(topic.name(), &body.name));
+    let mut options = options.flatten().next().unwrap_or_default();
     options.start = match body.from.as_deref() {
         None => StartAt::Delivery,
         Some("earliest") => StartAt::Earliest,

@@ -4,7 +4,9 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use thiserror::Error;
 
-use crate::config_value::{ClientAuthPolicy, ListenAddress, OptionValue, TlsRequired};
+use crate::config_value::{ListenAddress, OptionValue};
+use crate::fronts::REGISTRATIONS;
+use crate::listener::admin_door;
 use crate::options::{AmqpConfig, GeneralConfig, KafkaConfig, NsqConfig, OPTIONS};
 
 /// Longest topic name that NSQ clients can spell.
@@ -111,87 +113,19 @@ impl Config {
         if self.general.allow_anonymous_remote {
             return Ok(());
         }
-        let admin = (&self.general.admin_address, "admin_address", false, "");
-        let listeners = [admin].into_iter();
-        let listeners = listeners.chain(self.nsq_listeners());
-        let listeners = listeners.chain(self.kafka_listeners());
-        for (address, option, safe, remedy) in listeners.chain(self.amqp_listeners()) {
-            if !safe && !is_loopback(address) {
+        let fronts = REGISTRATIONS.iter().flat_map(|it| (it.doors)(self));
+        for door in std::iter::once(admin_door(self)).chain(fronts) {
+            if !door.is_guarded && !is_loopback(door.address) {
                 return Err(AnonymousRemote {
-                    address: address.to_string(),
-                    option,
-                    remedy,
+                    address: door.address.to_string(),
+                    option: door.option,
+                    remedy: door.remedy,
                 });
             }
         }
         Ok(())
     }
-
-    fn nsq_listeners(&self) -> [Listener<'_>; 4] {
-        let nsq = &self.nsq;
-        let certificates = nsq.tls_client_auth_policy == ClientAuthPolicy::RequireVerify
-            && nsq.tls_cert.is_some()
-            && nsq.tls_required != TlsRequired::No;
-        let authenticated = !nsq.auth_http_address.is_empty();
-        let tcp_remedy = "configure an auth service (nsq.auth_http_address) or clients' \
-                          certificates (nsq.tls_required and nsq.tls_client_auth_policy = \
-                          \"require-verify\"), or ";
-        let https_remedy = "ask for clients' certificates (nsq.tls_required and \
-                            nsq.tls_client_auth_policy = \"require-verify\"), or ";
-        [
-            (
-                &nsq.tcp_address,
-                "nsq.tcp_address",
-                authenticated || certificates,
-                tcp_remedy,
-            ),
-            (&nsq.http_address, "nsq.http_address", false, ""),
-            (
-                &nsq.lookup_http_address,
-                "nsq.lookup_http_address",
-                false,
-                "",
-            ),
-            (
-                &nsq.https_address,
-                "nsq.https_address",
-                certificates || nsq.tls_cert.is_none(),
-                https_remedy,
-            ),
-        ]
-    }
-
-    fn kafka_listeners(&self) -> [Listener<'_>; 2] {
-        let kafka = &self.kafka;
-        let certificates = kafka.tls_client_auth_policy == ClientAuthPolicy::RequireVerify;
-        let remedy = "use kafka.tls_address with clients' certificates \
-                      (kafka.tls_client_auth_policy = \"require-verify\"), or ";
-        let tls_remedy = "ask for clients' certificates (kafka.tls_client_auth_policy = \
-                          \"require-verify\"), or ";
-        [
-            (&kafka.address, "kafka.address", false, remedy),
-            (
-                &kafka.tls_address,
-                "kafka.tls_address",
-                certificates,
-                tls_remedy,
-            ),
-        ]
-    }
-
-    fn amqp_listeners(&self) -> [Listener<'_>; 2] {
-        let amqp = &self.amqp;
-        let authenticated = !amqp.user.0.is_empty();
-        let remedy = "say who may connect (amqp.user), or ";
-        [
-            (&amqp.address, "amqp.address", authenticated, remedy),
-            (&amqp.tls_address, "amqp.tls_address", authenticated, remedy),
-        ]
-    }
 }
-
-/// An address, the name of its option, whether strangers are kept out, and what would do that.
-type Listener<'a> = (&'a ListenAddress, &'static str, bool, &'static str);
 
 /// Whether only programs on this machine can reach the address. A name that does not resolve
 /// counts as loopback: binding to it will fail with its own message.
@@ -228,6 +162,7 @@ mod tests {
 
     use super::*;
     use crate::config_login::Logins;
+    use crate::config_value::{ClientAuthPolicy, TlsRequired};
 
     #[test]
     fn dead_letters_are_off_by_default() {

@@ -58,7 +58,7 @@ pub(crate) trait Link {
     fn poll(&mut self, _session: &mut Self::Session, _cx: &mut Context<'_>, _now: Now) {}
 
     /// Counts the connections that ended in an error, for their log line.
-    fn noise<'a>(&self, context: &'a ServerContext) -> &'a Mutex<Repeats>;
+    fn noise(&self) -> &Mutex<Repeats>;
 
     /// Whether the session has ended in a way in which the peer closes the socket first.
     fn peer_closes_first(&self, _session: &Self::Session) -> bool {
@@ -358,7 +358,7 @@ impl<L: Link> Connection<L> {
             context,
             ..
         } = self;
-        let close = |error: &dyn Display| tell_closed(link.noise(&context), peer, error);
+        let close = |error: &dyn Display| tell_closed(link.noise(), peer, error);
         let failure = session.take_failure();
         let peer_closes_first = link.peer_closes_first(&session);
         // What the client held goes to others at once, not after a slow farewell.

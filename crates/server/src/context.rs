@@ -4,15 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use cloverleaf_amqp::SessionOptions as AmqpOptions;
-use cloverleaf_amqp::host::VirtualHost;
 use cloverleaf_broker::{Broker, Clock};
-use cloverleaf_kafka::KafkaContext;
 use cloverleaf_log::Log;
-use cloverleaf_nsq::definitions::ChannelPolicy;
-use cloverleaf_nsq::http_config::RuntimeOptions;
-use cloverleaf_nsq::options::SessionOptions;
-use cloverleaf_nsq::stats_clients::Clients;
 use cloverleaf_telemetry::Registry;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -20,32 +13,21 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::doctor::Practice;
 use crate::failed_logins::FailedLogins;
-use crate::fronts::nsq::auth_http::ClientTls;
+use crate::fronts::Front;
 use crate::half_received::HalfReceived;
 use crate::health::Health;
-use crate::repeats::Repeats;
 
-/// The addresses that are listened on, with the ports that port 0 became. `None`: not listening.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Addresses {
-    /// Admin HTTP interface.
-    pub admin: Option<SocketAddr>,
-    /// NSQ's TCP protocol.
-    pub nsq_tcp: Option<SocketAddr>,
-    /// NSQ's HTTP interface.
-    pub nsq_http: Option<SocketAddr>,
-    /// NSQ's HTTP interface over TLS.
-    pub nsq_https: Option<SocketAddr>,
-    /// NSQ's lookup interface.
-    pub nsq_lookup_http: Option<SocketAddr>,
-    /// Kafka.
-    pub kafka: Option<SocketAddr>,
-    /// Kafka over TLS.
-    pub kafka_tls: Option<SocketAddr>,
-    /// AMQP.
-    pub amqp: Option<SocketAddr>,
-    /// AMQP over TLS.
-    pub amqp_tls: Option<SocketAddr>,
+/// The addresses that are listened on, with the ports that port 0 became, by the options that say
+/// where.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Addresses(pub(crate) Vec<(&'static str, SocketAddr)>);
+
+impl Addresses {
+    /// Of the option with this name, as `kafka.tls_address`. `None`: not listening.
+    pub fn of(&self, option: &str) -> Option<SocketAddr> {
+        let found = self.0.iter().find(|(name, _)| *name == option);
+        found.map(|(_, address)| *address)
+    }
 }
 
 /// One running broker. Shared by all threads.
@@ -58,26 +40,8 @@ pub struct ServerContext {
     pub config: Config,
     /// The probes of all connections.
     pub registry: Registry,
-    /// Limits and defaults of NSQ sessions, from [`ServerContext::config`].
-    pub nsq: Arc<SessionOptions>,
-    /// How NSQ channels are made: dead letters and limits of the configuration.
-    pub nsq_channel_policy: Arc<ChannelPolicy>,
-    /// Connected NSQ clients, for NSQ's own statistics.
-    pub nsq_clients: Arc<Clients>,
-    /// What NSQ's `/config` can change at run time.
-    pub nsq_runtime: Arc<RuntimeOptions>,
-    /// TLS for NSQ clients, when a certificate is configured.
-    pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// What all Kafka connections share.
-    pub kafka: Arc<KafkaContext>,
-    /// TLS for Kafka clients, when there is an address for it.
-    pub kafka_tls: Option<Arc<rustls::ServerConfig>>,
-    /// Limits and users of AMQP sessions, from [`ServerContext::config`].
-    pub amqp: Arc<AmqpOptions>,
-    /// AMQP's exchanges and queues.
-    pub amqp_host: Arc<VirtualHost>,
-    /// TLS for AMQP clients, when there is an address for it.
-    pub amqp_tls: Option<Arc<rustls::ServerConfig>>,
+    /// The protocols that it speaks.
+    pub(crate) fronts: Vec<Arc<dyn Front>>,
     /// Where the broker listens.
     pub addresses: Addresses,
     /// When it started, in milliseconds since the Unix epoch.
@@ -93,10 +57,7 @@ pub struct ServerContext {
     pub(crate) started_us: u64,
     /// Connections that sleep while a clock that is driven stands still.
     pub(crate) sleepers: Arc<Sleepers>,
-    /// TLS towards NSQ's auth services.
-    pub(crate) auth_tls: ClientTls,
     pub(crate) draining: watch::Sender<bool>,
-    pub(crate) noise: Noise,
 }
 
 /// Tasks that wait for the next move of a clock that is driven.
@@ -118,23 +79,6 @@ impl Sleepers {
     pub(crate) fn push(&self, cx: &Context<'_>) {
         self.0.lock().push(cx.waker().clone());
     }
-}
-
-/// What clients can make happen as often as they like, and has a log line nevertheless.
-#[derive(Default)]
-pub(crate) struct Noise {
-    /// NSQ connections that ended in an error.
-    pub(crate) nsq: Mutex<Repeats>,
-    /// Kafka connections that ended in an error.
-    pub(crate) kafka: Mutex<Repeats>,
-    /// Kafka connections over TLS that ended in an error.
-    pub(crate) kafka_tls: Mutex<Repeats>,
-    /// AMQP connections that ended in an error.
-    pub(crate) amqp: Mutex<Repeats>,
-    /// AMQP connections over TLS that ended in an error.
-    pub(crate) amqp_tls: Mutex<Repeats>,
-    /// Questions that an auth service did not answer.
-    pub(crate) auth: Mutex<Repeats>,
 }
 
 impl ServerContext {

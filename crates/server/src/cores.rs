@@ -4,7 +4,6 @@
 //! are never touched by another core.
 
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -18,19 +17,17 @@ use tokio::time::timeout;
 
 use crate::balance::CoreLoad;
 use crate::context::{CoreContext, ServerContext};
+use crate::fronts::{Front, Visitor};
 use crate::health::Vital;
-
-/// Serves one connection from its first byte to its end.
-pub(crate) type Handler = fn(TcpStream, SocketAddr, Rc<CoreContext>) -> LocalFuture;
-
-type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 /// A connection on its way from the acceptor to its core. The channel that it takes is bounded
 /// by `connections_max`, which the acceptor enforces.
 pub(crate) struct Accepted {
     pub(crate) stream: std::net::TcpStream,
     pub(crate) peer: SocketAddr,
-    pub(crate) handler: Handler,
+    pub(crate) front: Arc<dyn Front>,
+    /// Over TLS from the first byte.
+    pub(crate) is_tls: bool,
 }
 
 /// The acceptor's end of one core.
@@ -170,10 +167,19 @@ async fn serve_one(accepted: Accepted, core: Rc<CoreContext>, load: Arc<CoreLoad
     let Accepted {
         stream,
         peer,
-        handler,
+        front,
+        is_tls,
     } = accepted;
     match TcpStream::from_std(stream) {
-        Ok(stream) => handler(stream, peer, core).await,
+        Ok(stream) => {
+            let visitor = Visitor {
+                stream,
+                peer,
+                is_tls,
+                core,
+            };
+            front.serve(visitor).await;
+        }
         Err(error) => tracing::warn!(%peer, %error, "a connection cannot be served"),
     }
 }

@@ -18,7 +18,6 @@ use parking_lot::Mutex;
 
 use crate::context::ServerContext;
 use crate::doctor_queues::queues;
-use crate::fronts::kafka::doctor::Ends;
 use crate::tcp_info::tcp_info;
 
 /// The name of the thread.
@@ -104,7 +103,6 @@ impl Practice {
 #[derive(Default)]
 struct Looks {
     log: FindingsLog,
-    ends: Ends,
     observer: Option<Observer>,
 }
 
@@ -113,7 +111,7 @@ pub type Observer = Box<dyn FnMut(&Observation) + Send>;
 
 impl Looks {
     fn look(&mut self, context: &ServerContext) {
-        let seen = observation(context, &mut self.ends);
+        let seen = observation(context);
         if let Some(observer) = &mut self.observer {
             observer(&seen);
         }
@@ -208,10 +206,10 @@ fn run(context: &ServerContext, looks: &Mutex<Looks>, ended: &Receiver<()>) {
 }
 
 /// What there is to be seen now.
-fn observation(context: &ServerContext, ends: &mut Ends) -> Observation {
+fn observation(context: &ServerContext) -> Observation {
     let taken_us = context.now_us();
     let snapshot = context.registry.snapshot(taken_us, tcp_info);
-    let queues = queues(context, &snapshot.connections, ends);
+    let queues = queues(context, &snapshot.connections);
     Observation {
         taken_us,
         unix_us: context.clock.unix_us(),

@@ -8,16 +8,10 @@ use cloverleaf_doctor::{Consumer, Queue};
 use cloverleaf_telemetry::{ConnectionSnapshot, Protocol};
 
 use crate::context::ServerContext;
-use crate::fronts::kafka;
-use crate::fronts::kafka::doctor::Ends;
 
 /// All subscriptions that have consumers, and Kafka's groups. Each is locked for as long as its
 /// consumers are copied.
-pub(crate) fn queues(
-    context: &ServerContext,
-    connections: &[ConnectionSnapshot],
-    ends: &mut Ends,
-) -> Vec<Queue> {
+pub(crate) fn queues(context: &ServerContext, connections: &[ConnectionSnapshot]) -> Vec<Queue> {
     let protocols: HashMap<u64, Protocol> =
         connections.iter().map(|it| (it.id, it.protocol)).collect();
     let mut queues = Vec::new();
@@ -28,16 +22,18 @@ pub(crate) fn queues(
     }
     // Queues that a connection has for itself, or whose name the broker made, are in topics whose
     // names nobody knows.
-    for own in context.amqp_host.queues() {
-        if own.topic.options().hidden {
-            queues.extend(queue(&own.name, &own.subscription, &protocols));
+    for front in &context.fronts {
+        for (name, subscription) in front.hidden_queues() {
+            queues.extend(queue(&name, &subscription, &protocols));
         }
     }
     // A group and a channel of one topic may have the same name, and who looks at both by it
     // would take them for one.
     let known: HashSet<(String, String)> = queues.iter().map(place).collect();
-    let groups = kafka::doctor::queues(context, connections, ends);
-    queues.extend(groups.into_iter().filter(|it| !known.contains(&place(it))));
+    for front in &context.fronts {
+        let groups = front.groups(context, connections).into_iter();
+        queues.extend(groups.filter(|it| !known.contains(&place(it))));
+    }
     queues
 }
 

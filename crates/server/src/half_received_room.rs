@@ -9,9 +9,9 @@ use cloverleaf_telemetry::Protocol;
 
 use crate::config::Config;
 use crate::config_value::ms;
+use crate::fronts::REGISTRATIONS;
 
-/// The protocols that have room of their own, each this part of all.
-const PROTOCOLS: [Protocol; 3] = [Protocol::Nsq, Protocol::Kafka, Protocol::Amqp];
+/// Each protocol that is registered has this part of all for itself.
 const OWN_PART: u64 = 8;
 
 /// A peer that sends less than this has not moved: a byte now and then keeps no memory.
@@ -56,7 +56,9 @@ pub(crate) struct Share {
 
 impl Share {
     fn index(self) -> usize {
-        let protocol = PROTOCOLS.iter().position(|it| *it == self.protocol);
+        let protocol = REGISTRATIONS
+            .iter()
+            .position(|it| it.protocol == self.protocol);
         // Any other protocol's connections would share that of the first.
         2 * protocol.unwrap_or_default() + usize::from(self.is_usual)
     }
@@ -111,7 +113,7 @@ impl Place {
 
 pub(crate) struct Room {
     bounds: Bounds,
-    lots: [Lot; 2 * PROTOCOLS.len()],
+    lots: [Lot; 2 * REGISTRATIONS.len()],
     /// By ticket.
     places: BTreeMap<u64, Place>,
     tickets: u64,
@@ -125,10 +127,12 @@ pub(crate) struct Room {
 
 impl Room {
     pub(crate) fn new(bounds: Bounds) -> Room {
-        let mut lots: [Lot; 2 * PROTOCOLS.len()] = Default::default();
-        for protocol in PROTOCOLS {
-            let is_usual = true;
-            let share = Share { protocol, is_usual };
+        let mut lots: [Lot; 2 * REGISTRATIONS.len()] = Default::default();
+        for registration in REGISTRATIONS {
+            let share = Share {
+                protocol: registration.protocol,
+                is_usual: true,
+            };
             lots[share.index()].own_bytes = bounds.bytes_max / OWN_PART;
         }
         Room {

@@ -7,14 +7,14 @@
 //! use cloverleaf_server::{Config, Server};
 //!
 //! let server = Server::start(Config::default())?;
-//! println!("Kafka clients connect to {:?}", server.addresses().kafka);
+//! println!("Kafka clients connect to {:?}", server.addresses().of("kafka.address"));
 //! server.shutdown();
 //! # Ok::<(), cloverleaf_server::StartError>(())
 //! ```
 //!
 //! Threads: one per core that serves connections (`cores`), the acceptor that hands them out
 //! (`listener`), one for all HTTP interfaces, one for what Kafka clients ask of the disk
-//! (`kafka_worker`), the router of AMQP's dead letters and delayed messages (`amqp_router`), the
+//! (`fronts::kafka`), the router of AMQP's dead letters and delayed messages (`fronts::amqp`), the
 //! doctor (`doctor`), the broker's housekeeping, and the log's own.
 
 mod admin;

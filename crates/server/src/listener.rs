@@ -11,9 +11,10 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc::error::SendError;
 
 use crate::balance::{Balance, SAMPLE_INTERVAL};
-use crate::config_value::ListenAddress;
+use crate::config::Config;
 use crate::context::ServerContext;
-use crate::cores::{Accepted, Core, Handler};
+use crate::cores::{Accepted, Core};
+use crate::fronts::{Door, DoorKind, Front, REGISTRATIONS};
 use crate::repeats::Repeats;
 
 /// Connections that wait to be accepted. The kernel caps it at `net.core.somaxconn`.
@@ -49,22 +50,65 @@ impl BindError {
     }
 }
 
-/// Binds an address; `None` when it is off.
+/// The option of the admin interface.
+pub(crate) const ADMIN: &str = "admin_address";
+
+/// The admin interface, which belongs to no protocol.
+pub(crate) fn admin_door(config: &Config) -> Door<'_> {
+    Door {
+        option: ADMIN,
+        address: &config.general.admin_address,
+        kind: DoorKind::Http,
+        is_guarded: false,
+        remedy: "",
+    }
+}
+
+/// A door that is listened at.
+pub(crate) struct BoundDoor {
+    pub(crate) option: &'static str,
+    pub(crate) kind: DoorKind,
+    pub(crate) listener: StdListener,
+    /// Where the protocol stands in [`REGISTRATIONS`]; `None`: the admin interface.
+    pub(crate) front: Option<usize>,
+}
+
+impl BoundDoor {
+    /// The option, and where that is.
+    pub(crate) fn address(&self) -> io::Result<(&'static str, SocketAddr)> {
+        Ok((self.option, self.listener.local_addr()?))
+    }
+}
+
+/// Listens at all doors, but for those that are off, or need the certificate of a protocol that
+/// has none. `has_tls`, in the order of [`REGISTRATIONS`].
 ///
 /// # Errors
-/// The address is taken, not ours, or does not resolve.
-pub(crate) fn bind(
-    address: &ListenAddress,
-    option: &'static str,
-) -> Result<Option<StdListener>, BindError> {
-    if address.is_off() {
-        return Ok(None);
+/// An address is taken, not ours, or does not resolve.
+pub(crate) fn bind_all(config: &Config, has_tls: &[bool]) -> Result<Vec<BoundDoor>, BindError> {
+    let mut doors = vec![(None, admin_door(config))];
+    for (front, registration) in REGISTRATIONS.iter().enumerate() {
+        let own = (registration.doors)(config).into_iter();
+        let own = own.filter(|door| has_tls[front] || !door.kind.needs_tls());
+        doors.extend(own.map(|door| (Some(front), door)));
     }
-    bind_any(&address.0).map(Some).map_err(|error| BindError {
-        address: address.to_string(),
-        option,
-        error,
-    })
+    // Of several that are taken, one of those is told that programs connect to.
+    doors.sort_by_key(|(_, door)| door.kind.is_http());
+    let open = doors.iter().filter(|(_, door)| !door.address.is_off());
+    let bound = open.map(|(front, door)| {
+        let listener = bind_any(&door.address.0).map_err(|error| BindError {
+            address: door.address.to_string(),
+            option: door.option,
+            error,
+        })?;
+        Ok(BoundDoor {
+            option: door.option,
+            kind: door.kind,
+            listener,
+            front: *front,
+        })
+    });
+    bound.collect()
 }
 
 /// Binds the first address of a name that can be bound.
@@ -93,10 +137,18 @@ fn bind_one(address: SocketAddr) -> io::Result<StdListener> {
     Ok(socket.into())
 }
 
+/// A socket whose connections the cores serve.
+pub(crate) struct SessionListener {
+    pub(crate) listener: TcpListener,
+    pub(crate) front: Arc<dyn Front>,
+    /// TLS from the first byte.
+    pub(crate) is_tls: bool,
+}
+
 /// Accepts connections of all listeners until the broker drains. Dropping the cores at the end
 /// tells them that no more will come.
 pub(crate) async fn accept_all(
-    listeners: Vec<(TcpListener, Handler)>,
+    listeners: Vec<SessionListener>,
     cores: Vec<Core>,
     context: Arc<ServerContext>,
 ) {
@@ -114,8 +166,8 @@ pub(crate) async fn accept_all(
         }
     };
     let mut accepting = Vec::new();
-    for (listener, handler) in listeners {
-        accepting.push(Box::pin(accept(listener, handler, &acceptor)));
+    for listener in listeners {
+        accepting.push(Box::pin(accept(listener, &acceptor)));
     }
     let all = async {
         // Each loop ends only with the broker, so polling all of them on every wake-up is enough:
@@ -135,10 +187,10 @@ pub(crate) async fn accept_all(
     }
 }
 
-async fn accept(listener: TcpListener, handler: Handler, acceptor: &parking_lot::Mutex<Acceptor>) {
+async fn accept(from: SessionListener, acceptor: &parking_lot::Mutex<Acceptor>) {
     let mut failed = Repeats::default();
     loop {
-        match listener.accept().await {
+        match from.listener.accept().await {
             Ok((stream, peer)) => {
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%peer, %error, "TCP_NODELAY cannot be set");
@@ -147,7 +199,8 @@ async fn accept(listener: TcpListener, handler: Handler, acceptor: &parking_lot:
                     Ok(stream) => acceptor.lock().hand_over(Accepted {
                         stream,
                         peer,
-                        handler,
+                        front: Arc::clone(&from.front),
+                        is_tls: from.is_tls,
                     }),
                     Err(error) => tracing::warn!(%peer, %error, "a connection cannot be served"),
                 }

@@ -4,13 +4,9 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::{io, mem};
 
-use cloverleaf_amqp::host::VirtualHost;
 use cloverleaf_broker::{Broker, BrokerOptions, Clock, DurabilityMode, SystemClock};
 use cloverleaf_doctor::{Advice, Query, Report};
-use cloverleaf_kafka::KafkaContext;
 use cloverleaf_log::{Log, LogClock, LogOptions, RealDisk};
-use cloverleaf_nsq::http_config::RuntimeOptions;
-use cloverleaf_nsq::stats_clients::Clients;
 use cloverleaf_telemetry::Registry;
 use thiserror::Error;
 use tokio::runtime::Builder;
@@ -21,24 +17,20 @@ use crate::config_check::OutOfRange;
 use crate::config_value::{
     ClientAuthPolicy, DurabilityMode as ConfiguredDurability, TlsRequired, bytes, ms,
 };
-use crate::context::{Addresses, Noise, ServerContext, Sleepers};
+use crate::context::{Addresses, ServerContext, Sleepers};
 use crate::doctor::{DoctorThread, Observer, Practice};
 use crate::doctor_advice::{self, AdviceFolderError};
 use crate::failed_logins::FailedLogins;
 use crate::file_limit::ConnectionLimits;
-use crate::fronts::amqp::router::AmqpRouter;
-use crate::fronts::kafka::worker::KafkaWorker;
-use crate::fronts::nsq::auth_http::ClientTls;
-use crate::fronts::{amqp as amqp_front, kafka as kafka_front, nsq as nsq_front};
+use crate::fronts::{Opening, REGISTRATIONS};
 use crate::half_received::HalfReceived;
 use crate::half_received_room::Bounds;
 use crate::health::{Health, Vital};
-use crate::http_thread::HttpListeners;
-use crate::listener::{BindError, accept_all, bind};
+use crate::listener::{BindError, BoundDoor, SessionListener, accept_all, bind_all};
 use crate::timeline::TimelineQuery;
 use crate::timeline_types::Timeline;
 use crate::tls::TlsError;
-use crate::{cores, file_limit, http_thread, timeline, tls};
+use crate::{cores, file_limit, http_thread, timeline};
 
 /// Why the broker did not start.
 #[derive(Debug, Error)]
@@ -77,9 +69,6 @@ pub struct Server {
     context: Arc<ServerContext>,
     recovery: Vec<String>,
     threads: Vec<JoinHandle<()>>,
-    control: KafkaWorker,
-    lookups: KafkaWorker,
-    router: AmqpRouter,
     doctor: DoctorThread,
     housekeeping: Option<JoinHandle<()>>,
 }
@@ -116,11 +105,8 @@ impl Server {
         }
         config.check()?;
         config.check_listen_addresses()?;
-        let tls = Tls {
-            nsq: tls::nsq_config(&config.nsq)?,
-            kafka: tls::kafka_config(&config.kafka)?,
-            amqp: tls::amqp_config(&config.amqp)?,
-        };
+        let tls = REGISTRATIONS.map(|it| (it.tls)(&config));
+        let tls = tls.into_iter().collect::<Result<Vec<_>, _>>()?;
         let advice = doctor_advice::load(config.general.doctor_advice_dir.as_deref())?;
         let files = file_limit::raise_open_files_max();
         tracing::debug!(files, "open files allowed");
@@ -142,9 +128,6 @@ impl Server {
                 context: running.context,
                 recovery: report,
                 threads: running.threads,
-                control: running.control,
-                lookups: running.lookups,
-                router: running.router,
                 doctor: running.doctor,
                 housekeeping: Some(running.housekeeping),
             }),
@@ -161,8 +144,8 @@ impl Server {
     }
 
     /// Where it listens.
-    pub fn addresses(&self) -> Addresses {
-        self.context.addresses
+    pub fn addresses(&self) -> &Addresses {
+        &self.context.addresses
     }
 
     /// What recovery found at the start, a line each.
@@ -194,16 +177,10 @@ impl Server {
 
     /// Calls `change` when the log level is changed while the broker runs (NSQ's `/config`).
     pub fn on_log_level(&self, change: impl Fn(tracing::Level) + Send + Sync + 'static) {
-        use cloverleaf_nsq::http_config::LogLevel;
-
-        self.context.nsq_runtime.on_change(move |values| {
-            change(match values.log_level {
-                LogLevel::Debug => tracing::Level::DEBUG,
-                LogLevel::Info => tracing::Level::INFO,
-                LogLevel::Warn => tracing::Level::WARN,
-                LogLevel::Error | LogLevel::Fatal => tracing::Level::ERROR,
-            });
-        });
+        let change: Arc<dyn Fn(tracing::Level) + Send + Sync> = Arc::new(change);
+        for front in &self.context.fronts {
+            front.on_log_level(Arc::clone(&change));
+        }
     }
 
     /// Stops accepting, lets connections finish what is pending for at most `drain_timeout`,
@@ -222,9 +199,7 @@ impl Server {
         for thread in mem::take(&mut self.threads) {
             join(thread);
         }
-        self.control.stop();
-        self.lookups.stop();
-        self.router.stop();
+        self.context.fronts.iter().for_each(|front| front.stop());
         self.context.broker.close();
         join(housekeeping);
         self.context.log.close();
@@ -243,29 +218,10 @@ fn join(thread: JoinHandle<()>) {
     }
 }
 
-/// TLS of the protocols that have it.
-struct Tls {
-    nsq: Option<Arc<rustls::ServerConfig>>,
-    kafka: Option<Arc<rustls::ServerConfig>>,
-    amqp: Option<Arc<rustls::ServerConfig>>,
-}
-
-/// The listening sockets of the protocols whose connections the cores serve.
-struct Listeners {
-    nsq: Option<std::net::TcpListener>,
-    kafka: Option<std::net::TcpListener>,
-    kafka_tls: Option<std::net::TcpListener>,
-    amqp: Option<std::net::TcpListener>,
-    amqp_tls: Option<std::net::TcpListener>,
-}
-
 /// What start builds once the log is open.
 struct Running {
     context: Arc<ServerContext>,
     threads: Vec<JoinHandle<()>>,
-    control: KafkaWorker,
-    lookups: KafkaWorker,
-    router: AmqpRouter,
     doctor: DoctorThread,
     housekeeping: JoinHandle<()>,
 }
@@ -276,63 +232,26 @@ impl Running {
         log: Log,
         broker: Broker,
         clock: Arc<dyn Clock>,
-        tls: Tls,
+        tls: Vec<Option<Arc<rustls::ServerConfig>>>,
         advice: Advice,
         observer: Option<Observer>,
     ) -> Result<Running, StartError> {
-        let (nsq, kafka, amqp) = (&config.nsq, &config.kafka, &config.amqp);
-        let listeners = Listeners {
-            nsq: bind(&nsq.tcp_address, "nsq.tcp_address")?,
-            kafka: bind(&kafka.address, "kafka.address")?,
-            kafka_tls: bind(&kafka.tls_address, "kafka.tls_address")?,
-            amqp: bind(&amqp.address, "amqp.address")?,
-            amqp_tls: bind(&amqp.tls_address, "amqp.tls_address")?,
-        };
-        let http = HttpListeners {
-            admin: bind(&config.general.admin_address, "admin_address")?,
-            nsq: bind(&nsq.http_address, "nsq.http_address")?,
-            nsq_tls: match tls.nsq {
-                Some(_) => bind(&nsq.https_address, "nsq.https_address")?,
-                None => None,
-            },
-            nsq_lookup: bind(&nsq.lookup_http_address, "nsq.lookup_http_address")?,
-        };
-        let address = |listener: &Option<std::net::TcpListener>| {
-            listener
-                .as_ref()
-                .map(std::net::TcpListener::local_addr)
-                .transpose()
-        };
-        let addresses = Addresses {
-            admin: address(&http.admin)?,
-            nsq_tcp: address(&listeners.nsq)?,
-            kafka: address(&listeners.kafka)?,
-            kafka_tls: address(&listeners.kafka_tls)?,
-            amqp: address(&listeners.amqp)?,
-            amqp_tls: address(&listeners.amqp_tls)?,
-            nsq_http: address(&http.nsq)?,
-            nsq_https: address(&http.nsq_tls)?,
-            nsq_lookup_http: address(&http.nsq_lookup)?,
-        };
-        let level = nsq_front::config::log_level(config.general.log_level);
-        let host =
-            VirtualHost::open_with(broker.clone(), amqp_front::config::host_options(&config))?;
-        let control = KafkaWorker::start("kafka-control")?;
-        let lookups = KafkaWorker::start("kafka-lookups")?;
-        let options = kafka_front::config::kafka_options(&config);
+        let has_tls: Vec<bool> = tls.iter().map(Option::is_some).collect();
+        let doors = bind_all(&config, &has_tls)?;
+        let addresses = doors.iter().map(BoundDoor::address);
+        let addresses = addresses.collect::<io::Result<_>>()?;
+        let mut fronts = Vec::with_capacity(REGISTRATIONS.len());
+        for (registration, tls) in REGISTRATIONS.iter().zip(tls) {
+            fronts.push((registration.open)(Opening {
+                config: &config,
+                broker: &broker,
+                tls,
+            })?);
+        }
         let context = Arc::new(ServerContext {
-            kafka: KafkaContext::new(broker.clone(), options, control.worker(), lookups.worker()),
-            kafka_tls: tls.kafka,
-            amqp: Arc::new(amqp_front::config::session_options(&config)),
-            amqp_host: Arc::clone(&host),
-            amqp_tls: tls.amqp,
             registry: Registry::new(),
-            nsq: Arc::new(nsq_front::config::session_options(&config)),
-            nsq_channel_policy: nsq_front::config::channel_policy(&config),
-            nsq_clients: Clients::new(),
-            nsq_runtime: Arc::new(RuntimeOptions::new(nsq.lookupd_tcp_address.clone(), level)),
-            tls: tls.nsq,
-            addresses,
+            fronts,
+            addresses: Addresses(addresses),
             started_ms: clock.unix_us() / 1_000,
             half_received: HalfReceived::new(Bounds::of(&config)),
             failed_logins: FailedLogins::default(),
@@ -341,9 +260,7 @@ impl Running {
             sleepers: Sleepers::of(&*clock),
             started_us: clock.now_us(),
             clock,
-            auth_tls: ClientTls::default(),
             draining: watch::Sender::new(false),
-            noise: Noise::default(),
             broker,
             log,
             config,
@@ -351,30 +268,22 @@ impl Running {
         context
             .broker
             .record_holds_in(Arc::clone(context.registry.lanes()));
-        let router = AmqpRouter::start(&context)?;
-        let doctor = DoctorThread::start(&context, observer)?;
         let mut running = Starting {
             context: Arc::clone(&context),
             threads: Vec::new(),
         };
-        let result = running.start_threads(listeners, http);
+        let result = running.start_threads(doors, observer);
         match result {
-            Ok(housekeeping) => Ok(Running {
+            Ok((housekeeping, doctor)) => Ok(Running {
                 context,
                 threads: running.threads,
-                control,
-                lookups,
-                router,
                 doctor,
                 housekeeping,
             }),
             Err(error) => {
                 context.draining.send_replace(true);
                 running.threads.drain(..).for_each(join);
-                drop(control);
-                drop(lookups);
-                drop(router);
-                drop(doctor);
+                context.fronts.iter().for_each(|front| front.stop());
                 context.broker.close();
                 Err(error.into())
             }
@@ -388,19 +297,28 @@ struct Starting {
 }
 
 impl Starting {
-    /// Starts all threads and returns the one that must end last.
+    /// Starts all threads and returns the one that must end last, and the doctor's.
     fn start_threads(
         &mut self,
-        listeners: Listeners,
-        http: HttpListeners,
-    ) -> io::Result<JoinHandle<()>> {
+        doors: Vec<BoundDoor>,
+        observer: Option<Observer>,
+    ) -> io::Result<(JoinHandle<()>, DoctorThread)> {
         let context = &self.context;
+        for front in &context.fronts {
+            front.start(context)?;
+        }
+        let doctor = DoctorThread::start(context, observer)?;
+        let (http, sessions) = doors.into_iter().partition(|door| door.kind.is_http());
         let (cores, threads) = cores::start(context, core_count(&context.config))?;
         self.threads.extend(threads);
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let accepting = {
             let _runtime = runtime.enter();
-            accept_all(listeners.with_handlers()?, cores, Arc::clone(context))
+            accept_all(
+                session_listeners(context, sessions)?,
+                cores,
+                Arc::clone(context),
+            )
         };
         let acceptor = thread::Builder::new().name("acceptor".to_owned());
         let vital = Vital::new(context, "acceptor");
@@ -412,41 +330,32 @@ impl Starting {
         let broker = context.broker.clone();
         let housekeeping = thread::Builder::new().name("housekeeping".to_owned());
         let vital = Vital::new(context, "housekeeping");
-        housekeeping.spawn(move || {
+        let housekeeping = housekeeping.spawn(move || {
             let _vital = vital;
             broker.run_housekeeping();
-        })
+        })?;
+        Ok((housekeeping, doctor))
     }
 }
 
-impl Listeners {
-    /// Each with what serves its connections. Must be called within the acceptor's runtime.
-    fn with_handlers(self) -> io::Result<Vec<(tokio::net::TcpListener, cores::Handler)>> {
-        let all: [(_, cores::Handler); 5] = [
-            (self.nsq, |stream, peer, core| {
-                Box::pin(nsq_front::connection::serve(stream, peer, core))
-            }),
-            (self.kafka, |stream, peer, core| {
-                Box::pin(kafka_front::connection::serve(stream, peer, core))
-            }),
-            (self.kafka_tls, |stream, peer, core| {
-                Box::pin(kafka_front::connection::serve_tls(stream, peer, core))
-            }),
-            (self.amqp, |stream, peer, core| {
-                Box::pin(amqp_front::connection::serve(stream, peer, core))
-            }),
-            (self.amqp_tls, |stream, peer, core| {
-                Box::pin(amqp_front::connection::serve_tls(stream, peer, core))
-            }),
-        ];
-        let mut listeners = Vec::new();
-        for (listener, handler) in all {
-            if let Some(listener) = listener {
-                listeners.push((tokio::net::TcpListener::from_std(listener)?, handler));
-            }
-        }
-        Ok(listeners)
-    }
+/// The sockets with those who serve their connections. Must be called within the acceptor's
+/// runtime.
+fn session_listeners(
+    context: &ServerContext,
+    doors: Vec<BoundDoor>,
+) -> io::Result<Vec<SessionListener>> {
+    let own = doors.into_iter().filter_map(|door| {
+        let front = context.fronts.get(door.front?)?;
+        Some((door, Arc::clone(front)))
+    });
+    let listeners = own.map(|(door, front)| {
+        Ok(SessionListener {
+            listener: tokio::net::TcpListener::from_std(door.listener)?,
+            front,
+            is_tls: door.kind.needs_tls(),
+        })
+    });
+    listeners.collect()
 }
 
 /// Lowers the limits of connections to what the system allows.

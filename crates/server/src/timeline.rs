@@ -16,6 +16,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::admin::{Asked, Context, Refused};
 use crate::admin_topics::find;
 use crate::context::ServerContext;
+use crate::fronts::GroupMember;
 use crate::timeline_types::{
     ExchangeLane, ExchangePiece, HoldLane, HoldOutcome, HoldPiece, LaneOwner, SubscriptionTimeline,
     Timeline, TopicTimeline,
@@ -153,13 +154,18 @@ fn check_subscriptions(
         let is_known = topics
             .iter()
             .any(|topic| topic.subscription(name).is_some())
-            || context.kafka.groups.view(name).is_some();
+            || group(context, name).is_some();
         if !is_known {
             let why = format!("there is no subscription and no consumer group {name} there");
             return Err(Refused::not_found(why));
         }
     }
     Ok(())
+}
+
+/// Who is in a group of consumers that is no subscription.
+fn group(context: &ServerContext, name: &str) -> Option<Vec<GroupMember>> {
+    context.fronts.iter().find_map(|front| front.group(name))
 }
 
 #[derive(Clone, Copy)]
@@ -256,11 +262,13 @@ impl Gathering<'_> {
             if lane.group.is_some() {
                 return lane.group.as_deref() == Some(name);
             }
-            let members = self.context.kafka.groups.view(name).map(|it| it.members);
-            members.into_iter().flatten().any(|member| {
-                let host = member.host.trim_start_matches('/');
-                member.client_id == owner.client_id && host == ip.trim_matches(['[', ']'])
-            })
+            group(self.context, name)
+                .into_iter()
+                .flatten()
+                .any(|member| {
+                    let host = member.host.trim_start_matches('/');
+                    member.client_id == owner.client_id && host == ip.trim_matches(['[', ']'])
+                })
         })
     }
 

@@ -15,8 +15,7 @@ use rustls::{
 };
 use thiserror::Error;
 
-use crate::config_value::{ClientAuthPolicy, ListenAddress, TlsRequired, TlsVersion};
-use crate::options::{AmqpConfig, KafkaConfig, NsqConfig};
+use crate::config_value::{ClientAuthPolicy, ListenAddress, TlsVersion};
 
 /// Why TLS cannot be offered as configured.
 #[derive(Debug, Error)]
@@ -75,69 +74,24 @@ pub enum TlsError {
 }
 
 /// The TLS options of one protocol, which all protocols call the same.
-struct Settings<'a> {
-    section: &'static str,
-    cert: &'a Option<PathBuf>,
-    key: &'a Option<PathBuf>,
-    policy: ClientAuthPolicy,
-    authorities: &'a Option<PathBuf>,
-    min_version: TlsVersion,
-}
-
-/// The configuration for NSQ's servers; `None` when no certificate is configured.
-///
-/// # Errors
-/// Says which option to change.
-pub(crate) fn nsq_config(nsq: &NsqConfig) -> Result<Option<Arc<ServerConfig>>, TlsError> {
-    let settings = Settings {
-        section: "nsq",
-        cert: &nsq.tls_cert,
-        key: &nsq.tls_key,
-        policy: nsq.tls_client_auth_policy,
-        authorities: &nsq.tls_root_ca_file,
-        min_version: nsq.tls_min_version,
-    };
-    match settings.server_config()? {
-        None if nsq.tls_required != TlsRequired::No => Err(TlsError::RequiredWithoutCertificate),
-        config => Ok(config),
-    }
-}
-
-/// The configuration for Kafka's listener with TLS; `None` when there is none.
-///
-/// # Errors
-/// Says which option to change.
-pub(crate) fn kafka_config(kafka: &KafkaConfig) -> Result<Option<Arc<ServerConfig>>, TlsError> {
-    let settings = Settings {
-        section: "kafka",
-        cert: &kafka.tls_cert,
-        key: &kafka.tls_key,
-        policy: kafka.tls_client_auth_policy,
-        authorities: &kafka.tls_root_ca_file,
-        min_version: kafka.tls_min_version,
-    };
-    settings.for_listener(&kafka.tls_address)
-}
-
-/// The configuration for AMQP's listener with TLS; `None` when there is none.
-///
-/// # Errors
-/// Says which option to change.
-pub(crate) fn amqp_config(amqp: &AmqpConfig) -> Result<Option<Arc<ServerConfig>>, TlsError> {
-    let settings = Settings {
-        section: "amqp",
-        cert: &amqp.tls_cert,
-        key: &amqp.tls_key,
-        policy: amqp.tls_client_auth_policy,
-        authorities: &amqp.tls_root_ca_file,
-        min_version: amqp.tls_min_version,
-    };
-    settings.for_listener(&amqp.tls_address)
+pub(crate) struct Settings<'a> {
+    pub(crate) section: &'static str,
+    pub(crate) cert: &'a Option<PathBuf>,
+    pub(crate) key: &'a Option<PathBuf>,
+    pub(crate) policy: ClientAuthPolicy,
+    pub(crate) authorities: &'a Option<PathBuf>,
+    pub(crate) min_version: TlsVersion,
 }
 
 impl Settings<'_> {
-    /// For a listener that speaks nothing but TLS.
-    fn for_listener(&self, address: &ListenAddress) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+    /// For a listener that speaks nothing but TLS; `None` when there is none.
+    ///
+    /// # Errors
+    /// Says which option to change.
+    pub(crate) fn for_listener(
+        &self,
+        address: &ListenAddress,
+    ) -> Result<Option<Arc<ServerConfig>>, TlsError> {
         let section = self.section;
         if address.is_off() {
             let files = [self.cert, self.key, self.authorities];
@@ -152,7 +106,11 @@ impl Settings<'_> {
         }
     }
 
-    fn server_config(&self) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+    /// `None` when no certificate is configured.
+    ///
+    /// # Errors
+    /// Says which option to change.
+    pub(crate) fn server_config(&self) -> Result<Option<Arc<ServerConfig>>, TlsError> {
         let section = self.section;
         let (cert, key) = match (self.cert, self.key) {
             (Some(cert), Some(key)) => (cert, key),

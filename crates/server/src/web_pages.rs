@@ -4,15 +4,10 @@
 //! Browsers add `Origin` to whatever a page sends with effect, and the name of the page's site to
 //! `Host` when its address is made to point here (DNS rebinding). Programs send neither.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
-use axum::Router;
 use axum::extract::Request;
 use axum::http::{HeaderMap, Method, header};
-use axum::middleware::{Next, from_fn};
-use cloverleaf_nsq::http::HttpError;
-
-use crate::fronts::nsq::http::into_axum;
 
 /// Whether a web page asks for a change.
 pub(crate) fn is_change_by_page(request: &Request) -> bool {
@@ -33,22 +28,6 @@ pub(crate) fn is_host_foreign(headers: &HeaderMap) -> bool {
     };
     let address = name.trim_start_matches('[').trim_end_matches(']');
     name != "localhost" && address.parse::<IpAddr>().is_err()
-}
-
-/// Refuses pages on an interface of NSQ. One that other machines reach has any name: clients reach
-/// it by the names of machines and containers. One that only this machine reaches has none but
-/// `localhost`, so whatever else `Host` says is a page's.
-pub(crate) fn refuse_on_nsq(router: Router, address: Option<SocketAddr>) -> Router {
-    let is_local = address.is_some_and(|address| address.ip().to_canonical().is_loopback());
-    router.layer(from_fn(move |request: Request, next: Next| async move {
-        // It tells no secrets, and monitoring systems ask for it by any name.
-        let is_public = request.uri().path() == "/ping";
-        let is_foreign = is_local && !is_public && is_host_foreign(request.headers());
-        if is_foreign || is_change_by_page(&request) {
-            return into_axum(HttpError::WebPage.response());
-        }
-        next.run(request).await
-    }))
 }
 
 #[cfg(test)]

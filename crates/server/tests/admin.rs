@@ -64,7 +64,13 @@ fn ask(address: SocketAddr, method: &str, path: &str, headers: &str, body: &str)
 }
 
 fn admin(server: &Server, method: &str, path: &str, body: &str) -> Answer {
-    ask(server.addresses().admin.unwrap(), method, path, "", body)
+    ask(
+        server.addresses().of("admin_address").unwrap(),
+        method,
+        path,
+        "",
+        body,
+    )
 }
 
 fn publish(server: &Server, topic: &str, bodies: &[&[u8]]) {
@@ -261,7 +267,7 @@ fn a_full_disk_is_unhealthy() {
 #[test]
 fn requests_of_web_pages_are_refused() {
     let (_folder, server) = start();
-    let address = server.addresses().admin.unwrap();
+    let address = server.addresses().of("admin_address").unwrap();
     let foreign = "origin: https://example.com\r\n";
     let body = r#"{"name":"t"}"#;
     assert_eq!(
@@ -298,7 +304,7 @@ fn idle_connections_keep_nobody_out() {
     let mut config = config(folder.path());
     config.general.http_connections_max = 3;
     let server = Server::start(config).unwrap();
-    let address = server.addresses().admin.unwrap();
+    let address = server.addresses().of("admin_address").unwrap();
     let mut idle: Vec<TcpStream> = (0..8)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
@@ -382,7 +388,7 @@ fn an_address_in_use_is_named_and_the_folder_is_free_again() {
     let (_other_folder, other) = start();
     let folder = tempfile::tempdir().unwrap();
     let mut taken = config(folder.path());
-    taken.nsq.http_address.0 = other.addresses().admin.unwrap().to_string();
+    taken.nsq.http_address.0 = other.addresses().of("admin_address").unwrap().to_string();
     let Err(error) = Server::start(taken) else {
         panic!("it started")
     };
@@ -396,7 +402,7 @@ fn connections_beyond_the_limit_are_closed() {
     let mut config = config(folder.path());
     config.general.connections_max = 1;
     let server = Server::start(config).unwrap();
-    let address = server.addresses().nsq_tcp.unwrap();
+    let address = server.addresses().of("nsq.tcp_address").unwrap();
     let first = TcpStream::connect(address).unwrap();
     let mut second = TcpStream::connect(address).unwrap();
     assert_eq!(

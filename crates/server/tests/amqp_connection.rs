@@ -96,7 +96,7 @@ fn messages_go_through_tls() {
         config.amqp.tls_cert = save(&folder, "cert.pem", &own.certificate);
         config.amqp.tls_key = save(&folder, "key.pem", &own.key);
     });
-    let address = broker.server.addresses().amqp_tls.unwrap();
+    let address = broker.server.addresses().of("amqp.tls_address").unwrap();
     let session = authority.client(None, rustls::ALL_VERSIONS);
     let stream = StreamOwned::new(session, connect(address));
     let mut client = Client::login(stream, "guest", "guest");

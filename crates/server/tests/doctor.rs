@@ -18,7 +18,7 @@ struct Worker {
 
 impl Worker {
     fn start(broker: &Broker, identify: &str, ready: u32) -> Worker {
-        let address = broker.server.addresses().nsq_tcp.unwrap();
+        let address = broker.server.addresses().of("nsq.tcp_address").unwrap();
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -60,7 +60,7 @@ fn publish(broker: &Broker, count: usize) {
 }
 
 fn admin(broker: &Broker, target: &str) -> Answer {
-    let address = broker.server.addresses().admin.unwrap();
+    let address = broker.server.addresses().of("admin_address").unwrap();
     let head = format!("GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     exchange(address, &[head.as_bytes()])
 }

@@ -12,7 +12,7 @@ use cloverleaf_server::config_login::Logins;
 use cloverleaf_server::config_value::OptionValue;
 
 fn amqp(broker: &Broker) -> TcpStream {
-    connect(broker.server.addresses().amqp.unwrap())
+    connect(broker.server.addresses().of("amqp.address").unwrap())
 }
 
 /// Whether something is there to be read.
@@ -106,7 +106,7 @@ fn a_wrong_secret_of_nsq_waits_and_a_right_one_does_not() {
         config.nsq.auth_http_address = vec![auth_service().to_string()];
     });
     let auth = |secret: &[u8]| {
-        let mut socket = connect(broker.server.addresses().nsq_tcp.unwrap());
+        let mut socket = connect(broker.server.addresses().of("nsq.tcp_address").unwrap());
         let size = (secret.len() as u32).to_be_bytes();
         socket
             .write_all(&[b"  V2AUTH\n", &size[..], secret].concat())

@@ -131,7 +131,7 @@ fn half_requests_of_kafka_are_bounded_and_others_go_on() {
         other.send(&request[600 << 10..]);
         other.answer();
     }
-    let mut nsq = connect(broker.server.addresses().nsq_tcp.unwrap());
+    let mut nsq = connect(broker.server.addresses().of("nsq.tcp_address").unwrap());
     nsq.write_all(b"  V2").unwrap();
     nsq_goes_round(&mut nsq, "small", 100);
     nsq_goes_round(&mut nsq, "usual", MIB);
@@ -144,7 +144,7 @@ fn half_requests_of_kafka_are_bounded_and_others_go_on() {
 #[test]
 fn half_commands_of_nsq_are_bounded_and_others_go_on() {
     let (broker, _time) = broker();
-    let nsq = broker.server.addresses().nsq_tcp.unwrap();
+    let nsq = broker.server.addresses().of("nsq.tcp_address").unwrap();
     let hostile = Hostile::begin(nsq, &nsq_head());
     expect_bounded(&broker);
     let mut usual = connect(nsq);
@@ -193,7 +193,7 @@ fn who_does_not_go_on_is_closed_and_a_large_request_comes_through() {
 #[test]
 fn who_waits_for_room_is_not_taken_for_silent() {
     let (broker, mut time) = broker();
-    let nsq = broker.server.addresses().nsq_tcp.unwrap();
+    let nsq = broker.server.addresses().of("nsq.tcp_address").unwrap();
     let piece = vec![b'x'; MIB];
     let mut ahead = connect(nsq);
     ahead.write_all(&nsq_head()).unwrap();
@@ -247,7 +247,7 @@ impl Silent {
 
     fn begin(broker: &Broker, peers: usize) -> Silent {
         let head = [b"  V2PUB silent\n", &(MIB as u32).to_be_bytes()[..]].concat();
-        let address = broker.server.addresses().nsq_tcp.unwrap();
+        let address = broker.server.addresses().of("nsq.tcp_address").unwrap();
         let begin = |_| {
             let mut stream = connect(address);
             // In two pieces, as by a network: the second is what a buffer must not grow for.
@@ -281,7 +281,7 @@ fn who_is_said_goodbye_to_holds_nothing() {
     let (broker, mut time) = start_driven(|config| {
         config.nsq.max_msg_size.0 = 32 << 20;
     });
-    let mut peer = connect(broker.server.addresses().nsq_tcp.unwrap());
+    let mut peer = connect(broker.server.addresses().of("nsq.tcp_address").unwrap());
     let identify = br#"{"heartbeat_interval":1000}"#;
     let identify = [
         b"  V2IDENTIFY\n",
@@ -304,7 +304,7 @@ fn who_is_said_goodbye_to_holds_nothing() {
 
 /// Each protocol's client sends a usual request and is answered.
 fn usual_requests_go_round(broker: &Broker) {
-    let mut nsq = connect(broker.server.addresses().nsq_tcp.unwrap());
+    let mut nsq = connect(broker.server.addresses().of("nsq.tcp_address").unwrap());
     nsq.write_all(b"  V2").unwrap();
     nsq_goes_round(&mut nsq, "usual", USUAL);
     others_go_round(broker);
@@ -319,7 +319,7 @@ fn others_go_round(broker: &Broker) {
     expect_read(&kafka.stream);
     kafka.send(&request[USUAL - 10_000..]);
     kafka.answer();
-    let amqp = connect(broker.server.addresses().amqp.unwrap());
+    let amqp = connect(broker.server.addresses().of("amqp.address").unwrap());
     let mut amqp = amqp_support::Client::login(amqp, "guest", "guest");
     amqp.open();
     amqp.declare("a");
@@ -359,7 +359,7 @@ fn who_was_silent_longest_goes_first_and_no_more_than_must() {
     assert!((10..30).contains(&peers), "{peers}");
     // Other protocols have room of their own.
     others_go_round(&broker);
-    let mut nsq = connect(broker.server.addresses().nsq_tcp.unwrap());
+    let mut nsq = connect(broker.server.addresses().of("nsq.tcp_address").unwrap());
     nsq.write_all(b"  V2").unwrap();
     let size = (USUAL as u32).to_be_bytes();
     let command = [b"PUB usual\n", &size[..], &[b'n'; USUAL]].concat();

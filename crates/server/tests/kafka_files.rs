@@ -129,7 +129,7 @@ fn clients_over_tls_get_the_same() {
         config.kafka.tls_key = file("key.pem", &own.key);
     });
     let connection = authority.client(None, rustls::ALL_VERSIONS);
-    let socket = connect(broker.server.addresses().kafka_tls.unwrap());
+    let socket = connect(broker.server.addresses().of("kafka.tls_address").unwrap());
     let mut client = Client::new(StreamOwned::new(connection, socket));
     let before = stored_reads(&broker);
     read_all(&mut client, 1_000_000);

@@ -108,7 +108,7 @@ fn is_tls_quick(quick_ack: bool, cut: Cut) -> bool {
         config.kafka.tls_cert = file("cert.pem", &own.certificate);
         config.kafka.tls_key = file("key.pem", &own.key);
     });
-    let mut socket = connect(broker.server.addresses().kafka_tls.unwrap());
+    let mut socket = connect(broker.server.addresses().of("kafka.tls_address").unwrap());
     socket.set_nodelay(false).unwrap();
     let seen = socket.try_clone().unwrap();
     let mut tls = authority.client(None, rustls::ALL_VERSIONS);

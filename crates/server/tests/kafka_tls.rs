@@ -45,7 +45,13 @@ impl Tested {
         versions: &[&'static SupportedProtocolVersion],
     ) -> TlsClient {
         let connection = self.authority.client(certified, versions);
-        let socket = connect(self.broker.server.addresses().kafka_tls.unwrap());
+        let socket = connect(
+            self.broker
+                .server
+                .addresses()
+                .of("kafka.tls_address")
+                .unwrap(),
+        );
         Client::new(StreamOwned::new(connection, socket))
     }
 
@@ -87,7 +93,14 @@ fn a_hello_may_come_in_pieces() {
     let tested = start_tls(|_| {});
     for version in rustls::ALL_VERSIONS {
         let mut connection = tested.authority.client(None, &[version]);
-        let mut socket = connect(tested.broker.server.addresses().kafka_tls.unwrap());
+        let mut socket = connect(
+            tested
+                .broker
+                .server
+                .addresses()
+                .of("kafka.tls_address")
+                .unwrap(),
+        );
         socket.set_nodelay(true).unwrap();
         let mut hello = Vec::new();
         connection.write_tls(&mut hello).unwrap();
@@ -112,7 +125,13 @@ fn a_hello_may_come_in_pieces() {
 #[test]
 fn clients_over_tls_are_told_the_address_for_them() {
     let tested = start_tls(|_| {});
-    let port = tested.broker.server.addresses().kafka_tls.unwrap().port();
+    let port = tested
+        .broker
+        .server
+        .addresses()
+        .of("kafka.tls_address")
+        .unwrap()
+        .port();
     let mut client = tested.client(None, rustls::ALL_VERSIONS);
     assert_eq!(client.advertised(), ("127.0.0.1".to_owned(), port.into()));
     let tested = start_tls(|config| {

@@ -17,7 +17,8 @@ struct Client {
 type Frame = (u32, Vec<u8>);
 
 fn connect_silent(broker: &Broker) -> Client {
-    let stream = TcpStream::connect(broker.server.addresses().nsq_tcp.unwrap()).unwrap();
+    let stream =
+        TcpStream::connect(broker.server.addresses().of("nsq.tcp_address").unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_nodelay(true).unwrap();
     Client { stream }

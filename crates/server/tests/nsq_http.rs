@@ -120,7 +120,12 @@ fn the_lookup_interface_names_this_broker() {
     let broker = start(|_| {});
     broker.post("/channel/create?topic=t&channel=c", b"");
     broker.post("/topic/create?topic=t", b"");
-    let tcp = broker.server.addresses().nsq_tcp.unwrap().port();
+    let tcp = broker
+        .server
+        .addresses()
+        .of("nsq.tcp_address")
+        .unwrap()
+        .port();
     let answer = request(broker.lookup(), "GET", "/lookup?topic=t", b"");
     assert_eq!(answer.status, 200);
     assert!(

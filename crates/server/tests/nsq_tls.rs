@@ -62,7 +62,14 @@ fn start_tls(change: impl FnOnce(&mut cloverleaf_server::Config)) -> Tested {
 
 impl Tested {
     fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.broker.server.addresses().nsq_tcp.unwrap()).unwrap();
+        let stream = TcpStream::connect(
+            self.broker
+                .server
+                .addresses()
+                .of("nsq.tcp_address")
+                .unwrap(),
+        )
+        .unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         (&stream).write_all(b"  V2").unwrap();
         stream

@@ -31,7 +31,8 @@ struct Nsq(TcpStream);
 
 impl Nsq {
     fn connect(broker: &Broker, name: &str) -> Nsq {
-        let stream = TcpStream::connect(broker.server.addresses().nsq_tcp.unwrap()).unwrap();
+        let stream =
+            TcpStream::connect(broker.server.addresses().of("nsq.tcp_address").unwrap()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         let mut client = Nsq(stream);
@@ -259,7 +260,7 @@ fn publishes_over_http_have_a_lane_of_their_connection() {
         assert!(exchange.answered_us >= Some(exchange.received_us));
     }
     // Who asks the admin interface is not watched.
-    let admin = broker.server.addresses().admin.unwrap();
+    let admin = broker.server.addresses().of("admin_address").unwrap();
     assert_eq!(
         crate::nsq_support::request(admin, "GET", "/healthz", b"").status,
         200
@@ -310,7 +311,7 @@ fn a_request_over_http_that_waits_for_leave_begins_with_its_body() {
 #[test]
 fn a_kafka_reader_shows_questions_answers_and_commits() {
     let broker = start(|_| {});
-    let address = broker.server.addresses().kafka.unwrap();
+    let address = broker.server.addresses().of("kafka.address").unwrap();
     let mut client = Client::new(crate::kafka_support::connect(address));
     client.make_topic("orders");
     client.produce("orders", 1, &[b"a", b"b", b"c"]);
@@ -368,7 +369,7 @@ fn commit(client: &mut Client<TcpStream>, group: &str, topic: &str, offset: i64)
 fn the_admin_interface_answers_and_says_what_is_wrong() {
     let broker = start(|_| {});
     Nsq::connect(&broker, "shop").publish("orders", b"body");
-    let admin = broker.server.addresses().admin.unwrap();
+    let admin = broker.server.addresses().of("admin_address").unwrap();
     let get = |path: &str| {
         let head = format!("GET {path} HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n");
         exchange(admin, &[head.as_bytes()])

@@ -59,7 +59,8 @@ impl Tested {
         versions: &[&'static rustls::SupportedProtocolVersion],
     ) -> Option<String> {
         let connection = self.authority.client(client, versions);
-        let socket = TcpStream::connect(self.server.addresses().nsq_https.unwrap()).unwrap();
+        let socket =
+            TcpStream::connect(self.server.addresses().of("nsq.https_address").unwrap()).unwrap();
         let mut stream = StreamOwned::new(connection, socket);
         let request = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         stream.write_all(request).ok()?;
@@ -69,7 +70,8 @@ impl Tested {
     }
 
     fn plain_ping(&self) -> String {
-        let mut stream = TcpStream::connect(self.server.addresses().nsq_http.unwrap()).unwrap();
+        let mut stream =
+            TcpStream::connect(self.server.addresses().of("nsq.http_address").unwrap()).unwrap();
         let request = b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         stream.write_all(request).unwrap();
         let mut answer = String::new();
@@ -101,7 +103,12 @@ fn require_takes_any_certificate() {
     // As in nsqd, a policy means that TLS is required.
     let plain = tested.plain_ping();
     assert!(plain.starts_with("HTTP/1.1 403"), "{plain}");
-    let port = tested.server.addresses().nsq_https.unwrap().port();
+    let port = tested
+        .server
+        .addresses()
+        .of("nsq.https_address")
+        .unwrap()
+        .port();
     assert!(plain.ends_with(&format!(
         "{{\"message\": \"TLS_REQUIRED\", \"https_port\": {port}}}"
     )));

@@ -64,10 +64,10 @@ fn begin(options: &EmbedOptions) -> anyhow::Result<EmbeddedBroker> {
     let broker = Embedded::start("bench", flags, None)?;
     let addresses = broker.server()?.addresses();
     Ok(EmbeddedBroker {
-        nsq: there(addresses.nsq_tcp)?,
-        nsq_http: there(addresses.nsq_http)?,
-        kafka: there(addresses.kafka)?,
-        amqp: there(addresses.amqp)?,
+        nsq: there(addresses.of("nsq.tcp_address"))?,
+        nsq_http: there(addresses.of("nsq.http_address"))?,
+        kafka: there(addresses.of("kafka.address"))?,
+        amqp: there(addresses.of("amqp.address"))?,
         remark: in_memory(broker.folder()),
         guard: Box::new(broker),
     })

@@ -96,14 +96,14 @@ fn begin(options: &BrokerOptions) -> anyhow::Result<LabBroker> {
     let asked = Arc::clone(&broker);
     Ok(LabBroker {
         addresses: Addresses {
-            kafka: there(addresses.kafka)?,
-            kafka_tls: addresses.kafka_tls,
-            amqp: there(addresses.amqp)?,
-            amqp_tls: addresses.amqp_tls,
-            nsq: there(addresses.nsq_tcp)?,
-            nsq_http: there(addresses.nsq_http)?,
-            nsq_lookup: addresses.nsq_lookup_http,
-            admin: there(addresses.admin)?,
+            kafka: there(addresses.of("kafka.address"))?,
+            kafka_tls: addresses.of("kafka.tls_address"),
+            amqp: there(addresses.of("amqp.address"))?,
+            amqp_tls: addresses.of("amqp.tls_address"),
+            nsq: there(addresses.of("nsq.tcp_address"))?,
+            nsq_http: there(addresses.of("nsq.http_address"))?,
+            nsq_lookup: addresses.of("nsq.lookup_http_address"),
+            admin: there(addresses.of("admin_address"))?,
         },
         doctor: Box::new(move |query| asked.doctor(query)),
         guard: Box::new(broker),

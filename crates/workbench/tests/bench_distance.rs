@@ -236,7 +236,10 @@ fn the_broker_sees_how_far_away_its_client_is() {
     let network = network.unwrap();
     let server = network.at_broker(|| embedded(folder.path(), &[])).unwrap();
     let addresses = server.addresses();
-    let (nsq, admin) = (addresses.nsq_tcp.unwrap(), addresses.admin.unwrap());
+    let (nsq, admin) = (
+        addresses.of("nsq.tcp_address").unwrap(),
+        addresses.of("admin_address").unwrap(),
+    );
     let mut client = network
         .at_client(|| TcpStream::connect(nsq))
         .unwrap()

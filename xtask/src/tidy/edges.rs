@@ -60,7 +60,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("cloverleaf-page", &[]),
     ("cloverleaf-program", &["cloverleaf-page"]),
-    ("cloverleaf-bench", &["cloverleaf-page"]),
+    (
+        "cloverleaf-bench",
+        &["cloverleaf-page", "cloverleaf-telemetry"],
+    ),
     ("cloverleaf-lab", &["cloverleaf-bench", "cloverleaf-doctor"]),
     (
         "cloverleaf",

@@ -45,7 +45,7 @@ pub fn start(change: impl FnOnce(&mut Config)) -> Broker {
 
 impl Broker {
     pub fn address(&self) -> SocketAddr {
-        self.server.addresses().amqp.unwrap()
+        self.server.addresses().of("amqp.address").unwrap()
     }
 
     /// An orderly end, and another start on the same folder.
@@ -72,7 +72,7 @@ pub fn connect(address: SocketAddr) -> TcpStream {
 
 /// The body of an answer of the admin interface.
 pub fn ask_admin(broker: &Broker, method: &str, path: &str) -> String {
-    let address = broker.server.addresses().admin.unwrap();
+    let address = broker.server.addresses().of("admin_address").unwrap();
     let mut socket = connect(address);
     write!(
         socket,

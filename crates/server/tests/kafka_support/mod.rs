@@ -11,7 +11,7 @@ pub use crate::support::{Broker, PATIENCE, config, eventually, start, start_driv
 
 impl Broker {
     pub fn address(&self) -> SocketAddr {
-        self.server.addresses().kafka.unwrap()
+        self.server.addresses().of("kafka.address").unwrap()
     }
 
     pub fn socket(&self) -> TcpStream {
@@ -24,7 +24,7 @@ impl Broker {
 
     /// What the admin interface answers, head and body.
     pub fn admin(&self, target: &str) -> String {
-        let mut socket = connect(self.server.addresses().admin.unwrap());
+        let mut socket = connect(self.server.addresses().of("admin_address").unwrap());
         let head = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         socket.write_all(head.as_bytes()).unwrap();
         let mut answer = String::new();

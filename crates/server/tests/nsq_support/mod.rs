@@ -14,11 +14,14 @@ pub struct Answer {
 
 impl Broker {
     pub fn http(&self) -> SocketAddr {
-        self.server.addresses().nsq_http.unwrap()
+        self.server.addresses().of("nsq.http_address").unwrap()
     }
 
     pub fn lookup(&self) -> SocketAddr {
-        self.server.addresses().nsq_lookup_http.unwrap()
+        self.server
+            .addresses()
+            .of("nsq.lookup_http_address")
+            .unwrap()
     }
 
     pub fn get(&self, target: &str) -> Answer {

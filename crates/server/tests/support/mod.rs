@@ -71,7 +71,7 @@ pub fn start_driven(change: impl FnOnce(&mut Config)) -> (Broker, Time) {
     let time = Time {
         clock,
         control: broker.client(),
-        admin: addresses.admin.unwrap(),
+        admin: addresses.of("admin_address").unwrap(),
     };
     (broker, time)
 }

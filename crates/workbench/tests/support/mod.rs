@@ -129,10 +129,10 @@ fn a_broker_in_a_process_of_its_own_answers() {
     // The test harness has begun a line.
     println!();
     let tell = |name: &str, at: Option<SocketAddr>| println!("listens {name} {}", at.unwrap());
-    tell("nsq", addresses.nsq_tcp);
-    tell("nsq-http", addresses.nsq_http);
-    tell("kafka", addresses.kafka);
-    tell("amqp", addresses.amqp);
+    tell("nsq", addresses.of("nsq.tcp_address"));
+    tell("nsq-http", addresses.of("nsq.http_address"));
+    tell("kafka", addresses.of("kafka.address"));
+    tell("amqp", addresses.of("amqp.address"));
     println!("ready");
     loop {
         std::thread::park();

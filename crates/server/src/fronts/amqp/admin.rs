@@ -1,29 +1,51 @@
 //! AMQP's queues, exchanges and bindings in the admin interface.
 
-use axum::Json;
+use std::sync::Arc;
+
 use axum::extract::{Path, State};
-use cloverleaf_amqp::host::Queue;
+use axum::routing::get;
+use axum::{Json, Router};
+use cloverleaf_amqp::host::{Queue, VirtualHost};
 use cloverleaf_amqp::queue_arguments::QueueKind;
 use cloverleaf_amqp::routing::Destination;
 use cloverleaf_amqp::wire::{Table, Value};
 use cloverleaf_broker::Dispatch;
 use serde_json::{Map, json};
 
-use crate::admin::{Context, Refused};
+use crate::admin::Refused;
 use crate::admin_types::{AmqpBinding, AmqpExchange, AmqpQueue, Bytes};
+use crate::fronts::AdminPart;
+
+/// Handlers get the virtual host.
+type Host = State<Arc<VirtualHost>>;
+
+/// All paths.
+pub(super) fn part(host: &Arc<VirtualHost>) -> AdminPart {
+    let router = Router::new()
+        .route("/api/amqp/queues", get(queues))
+        .route("/api/amqp/queues/{queue}", get(queue))
+        .route("/api/amqp/exchanges", get(exchanges))
+        .route("/api/amqp/bindings", get(bindings))
+        .with_state(Arc::clone(host));
+    AdminPart {
+        router,
+        paths: &[
+            "/api/amqp/queues",
+            "/api/amqp/exchanges",
+            "/api/amqp/bindings",
+        ],
+    }
+}
 
 /// `GET /api/amqp/queues`
-pub(crate) async fn queues(State(context): Context) -> Json<Vec<AmqpQueue>> {
-    let queues = context.amqp_host.queues();
+async fn queues(State(host): Host) -> Json<Vec<AmqpQueue>> {
+    let queues = host.queues();
     Json(queues.iter().map(|queue| summary(queue)).collect())
 }
 
 /// `GET /api/amqp/queues/QUEUE`
-pub(crate) async fn queue(
-    State(context): Context,
-    Path(name): Path<String>,
-) -> Result<Json<AmqpQueue>, Refused> {
-    let queues = context.amqp_host.queues();
+async fn queue(State(host): Host, Path(name): Path<String>) -> Result<Json<AmqpQueue>, Refused> {
+    let queues = host.queues();
     match queues.iter().find(|queue| *queue.name == *name) {
         Some(queue) => Ok(Json(summary(queue))),
         None => Err(Refused::not_found(format!("there is no queue {name}"))),
@@ -31,8 +53,8 @@ pub(crate) async fn queue(
 }
 
 /// `GET /api/amqp/exchanges`
-pub(crate) async fn exchanges(State(context): Context) -> Json<Vec<AmqpExchange>> {
-    let exchanges = context.amqp_host.exchanges().into_iter();
+async fn exchanges(State(host): Host) -> Json<Vec<AmqpExchange>> {
+    let exchanges = host.exchanges().into_iter();
     let exchanges = exchanges.map(|facts| AmqpExchange {
         name: facts.name.to_string(),
         kind: facts.kind.to_owned(),
@@ -45,8 +67,8 @@ pub(crate) async fn exchanges(State(context): Context) -> Json<Vec<AmqpExchange>
 }
 
 /// `GET /api/amqp/bindings`
-pub(crate) async fn bindings(State(context): Context) -> Json<Vec<AmqpBinding>> {
-    let bindings = context.amqp_host.bindings().into_iter();
+async fn bindings(State(host): Host) -> Json<Vec<AmqpBinding>> {
+    let bindings = host.bindings().into_iter();
     let bindings = bindings.map(|facts| AmqpBinding {
         source: facts.source.to_string(),
         destination: facts.destination.name().to_string(),

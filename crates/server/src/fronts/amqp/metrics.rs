@@ -1,13 +1,12 @@
 //! AMQP's part of the page `/metrics`. What its queues hold is among the subscriptions.
 
+use cloverleaf_amqp::SessionOptions;
+use cloverleaf_amqp::host::VirtualHost;
 use cloverleaf_telemetry::MetricKind::Gauge;
 use cloverleaf_telemetry::MetricText;
 
-use crate::context::ServerContext;
-
 /// Adds it.
-pub(crate) fn add(text: &mut MetricText, context: &ServerContext) {
-    let host = &context.amqp_host;
+pub(super) fn add(text: &mut MetricText, host: &VirtualHost, options: &SessionOptions) {
     let lines: [(&str, &str, u64); 4] = [
         ("queues", "Queues.", host.queues().len() as u64),
         ("exchanges", "Exchanges.", host.exchanges().len() as u64),
@@ -15,7 +14,7 @@ pub(crate) fn add(text: &mut MetricText, context: &ServerContext) {
         (
             "content_bytes",
             "Memory for messages of open transactions, and for those that come mixed with others.",
-            context.amqp.contents.bytes(),
+            options.contents.bytes(),
         ),
     ];
     for (name, help, value) in lines {

@@ -1,7 +1,117 @@
 //! AMQP: its connections, and the thread of its router.
 
-pub(crate) mod admin;
-pub(crate) mod config;
-pub(crate) mod connection;
-pub(crate) mod metrics;
-pub(crate) mod router;
+mod admin;
+mod config;
+mod connection;
+mod metrics;
+mod router;
+
+use std::io;
+use std::sync::Arc;
+
+use cloverleaf_amqp::SessionOptions;
+use cloverleaf_amqp::host::VirtualHost;
+use cloverleaf_broker::Subscription;
+use cloverleaf_telemetry::{MetricText, Protocol};
+use parking_lot::Mutex;
+use rustls::ServerConfig;
+
+use self::router::AmqpRouter;
+use super::{AdminPart, Door, DoorKind, Front, LocalFuture, Opening, Registration, Visitor};
+use crate::config::Config;
+use crate::context::ServerContext;
+use crate::repeats::Repeats;
+use crate::server::StartError;
+use crate::tls::{Settings, TlsError};
+
+pub(super) const REGISTRATION: Registration = Registration {
+    protocol: Protocol::Amqp,
+    doors,
+    tls,
+    open: AmqpFront::open,
+};
+
+fn tls(config: &Config) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+    let amqp = &config.amqp;
+    let settings = Settings {
+        section: "amqp",
+        cert: &amqp.tls_cert,
+        key: &amqp.tls_key,
+        policy: amqp.tls_client_auth_policy,
+        authorities: &amqp.tls_root_ca_file,
+        min_version: amqp.tls_min_version,
+    };
+    settings.for_listener(&amqp.tls_address)
+}
+
+fn doors(config: &Config) -> Vec<Door<'_>> {
+    let amqp = &config.amqp;
+    let door = |option, address, kind| Door {
+        option,
+        address,
+        kind,
+        is_guarded: !amqp.user.0.is_empty(),
+        remedy: "say who may connect (amqp.user), or ",
+    };
+    vec![
+        door("amqp.address", &amqp.address, DoorKind::Plain),
+        door("amqp.tls_address", &amqp.tls_address, DoorKind::Tls),
+    ]
+}
+
+/// What all AMQP connections share, and its thread.
+pub(crate) struct AmqpFront {
+    options: Arc<SessionOptions>,
+    host: Arc<VirtualHost>,
+    tls: Option<Arc<ServerConfig>>,
+    router: Mutex<Option<AmqpRouter>>,
+    /// Connections that ended in an error.
+    noise: Mutex<Repeats>,
+    /// Connections over TLS that ended in an error.
+    tls_noise: Mutex<Repeats>,
+}
+
+impl AmqpFront {
+    fn open(opening: Opening<'_>) -> Result<Arc<dyn Front>, StartError> {
+        let options = config::host_options(opening.config);
+        Ok(Arc::new(AmqpFront {
+            options: Arc::new(config::session_options(opening.config)),
+            host: VirtualHost::open_with(opening.broker.clone(), options)?,
+            tls: opening.tls,
+            router: Mutex::default(),
+            noise: Mutex::default(),
+            tls_noise: Mutex::default(),
+        }))
+    }
+}
+
+impl Front for AmqpFront {
+    fn serve(self: Arc<Self>, visitor: Visitor) -> LocalFuture {
+        Box::pin(connection::serve(self, visitor))
+    }
+
+    fn start(&self, context: &Arc<ServerContext>) -> io::Result<()> {
+        let router = AmqpRouter::start(&self.host, context)?;
+        *self.router.lock() = Some(router);
+        Ok(())
+    }
+
+    fn stop(&self) {
+        drop(self.router.lock().take());
+    }
+
+    fn admin(self: Arc<Self>, _context: &Arc<ServerContext>) -> AdminPart {
+        admin::part(&self.host)
+    }
+
+    fn metrics(&self, text: &mut MetricText, _context: &ServerContext) {
+        metrics::add(text, &self.host, &self.options);
+    }
+
+    fn hidden_queues(&self) -> Vec<(String, Arc<Subscription>)> {
+        let queues = self.host.queues().into_iter();
+        let hidden = queues.filter(|queue| queue.topic.options().hidden);
+        let named = hidden.map(|queue| (queue.name.to_string(), Arc::clone(&queue.subscription)));
+        named.collect()
+    }
+}

@@ -24,17 +24,20 @@ impl AmqpRouter {
     ///
     /// # Errors
     /// The system refuses a thread.
-    pub(crate) fn start(context: &Arc<ServerContext>) -> io::Result<AmqpRouter> {
-        let host = Arc::clone(&context.amqp_host);
+    pub(super) fn start(
+        host: &Arc<VirtualHost>,
+        context: &Arc<ServerContext>,
+    ) -> io::Result<AmqpRouter> {
+        let running = Arc::clone(host);
         let vital = Vital::new(context, NAME);
         let thread = thread::Builder::new()
             .name(NAME.to_owned())
             .spawn(move || {
                 let _vital = vital;
-                host.run_router();
+                running.run_router();
             })?;
         Ok(AmqpRouter {
-            host: Arc::clone(&context.amqp_host),
+            host: Arc::clone(host),
             thread: Some(thread),
         })
     }

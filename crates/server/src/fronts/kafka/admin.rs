@@ -1,42 +1,67 @@
 //! Kafka's consumer groups, and what its clients tell of themselves, in the admin interface.
 
-use axum::Json;
+use std::sync::Arc;
+
 use axum::extract::{Path, State};
+use axum::routing::get;
+use axum::{Json, Router};
 use cloverleaf_kafka::control::ClientFigures;
 use cloverleaf_kafka::groups::GroupView;
 
-use crate::admin::{Context, Refused};
+use super::KafkaFront;
+use crate::admin::Refused;
 use crate::admin_types::{
     ClientDetails, ClientFigure, GroupDetails, GroupMember, GroupPartition, GroupSummary,
 };
 use crate::context::ServerContext;
+use crate::fronts::AdminPart;
+
+/// What handlers get.
+#[derive(Clone)]
+struct Asked {
+    front: Arc<KafkaFront>,
+    context: Arc<ServerContext>,
+}
+
+/// All paths.
+pub(super) fn part(front: Arc<KafkaFront>, context: Arc<ServerContext>) -> AdminPart {
+    let router = Router::new()
+        .route("/api/groups", get(groups))
+        .route("/api/groups/{group}", get(group))
+        .route("/api/clients", get(clients))
+        .with_state(Asked { front, context });
+    AdminPart {
+        router,
+        paths: &["/api/groups", "/api/clients"],
+    }
+}
 
 /// `GET /api/groups`
-pub(crate) async fn groups(State(context): Context) -> Json<Vec<GroupSummary>> {
-    let groups = context.kafka.groups.views();
+async fn groups(State(asked): State<Asked>) -> Json<Vec<GroupSummary>> {
+    let groups = asked.front.kafka.groups.views();
     let groups = groups.into_iter();
     Json(
         groups
-            .map(|group| details(&context, group).summary)
+            .map(|group| details(&asked.context, group).summary)
             .collect(),
     )
 }
 
 /// `GET /api/groups/GROUP`
-pub(crate) async fn group(
-    State(context): Context,
+async fn group(
+    State(asked): State<Asked>,
     Path(name): Path<String>,
 ) -> Result<Json<GroupDetails>, Refused> {
-    match context.kafka.groups.view(&name) {
-        Some(group) => Ok(Json(details(&context, group))),
+    match asked.front.kafka.groups.view(&name) {
+        Some(group) => Ok(Json(details(&asked.context, group))),
         None => Err(Refused::not_found(format!("there is no group {name}"))),
     }
 }
 
 /// `GET /api/clients`
-pub(crate) async fn clients(State(context): Context) -> Json<Vec<ClientDetails>> {
-    let now_us = context.now_us();
-    let clients = context.kafka.client_metrics.list();
+async fn clients(State(asked): State<Asked>) -> Json<Vec<ClientDetails>> {
+    let now_us = asked.context.now_us();
+    let clients = asked.front.kafka.client_metrics.list();
     let clients = clients.iter();
     Json(
         clients

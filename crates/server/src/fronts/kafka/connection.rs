@@ -1,43 +1,23 @@
 //! A Kafka connection: the session that the driver runs, with TLS from the first byte or without.
 
-use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use cloverleaf_kafka::control::Peer;
 use cloverleaf_kafka::{Session, SessionParts};
 use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
-use rustls::ServerConfig;
-use tokio::net::TcpStream;
 
+use super::KafkaFront;
 use crate::connection::{self, Link};
 use crate::connection_io::Io;
-use crate::context::{CoreContext, ServerContext};
+use crate::fronts::Visitor;
 use crate::repeats::{Repeats, tell_closed};
 
 /// Serves a connection from its first byte to its end.
-pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, core: Rc<CoreContext>) {
-    serve_as(stream, peer, core, None).await;
-}
-
-/// Serves a connection over TLS from its first byte to its end.
-pub(crate) async fn serve_tls(stream: TcpStream, peer: SocketAddr, core: Rc<CoreContext>) {
-    // Nothing listens for TLS without it.
-    let Some(config) = core.server.kafka_tls.clone() else {
-        return;
-    };
-    serve_as(stream, peer, core, Some(config)).await;
-}
-
-async fn serve_as(
-    stream: TcpStream,
-    peer: SocketAddr,
-    core: Rc<CoreContext>,
-    tls: Option<Arc<ServerConfig>>,
-) {
-    let context = Arc::clone(&core.server);
+pub(super) async fn serve(front: Arc<KafkaFront>, visitor: Visitor) {
+    let (stream, peer) = (visitor.stream, visitor.peer);
+    let context = Arc::clone(&visitor.core.server);
     let local = match stream.local_addr() {
         Ok(local) => local,
         Err(error) => {
@@ -48,8 +28,9 @@ async fn serve_as(
     let now = connection::now(&context);
     let probe = context.registry.open(Protocol::Kafka, peer, now.us);
     probe.attach_socket(stream.as_raw_fd());
+    let tls = front.tls.clone().filter(|_| visitor.is_tls);
     let parts = SessionParts {
-        context: Arc::clone(&context.kafka),
+        context: Arc::clone(&front.kafka),
         peer: Peer {
             remote: peer,
             local,
@@ -61,20 +42,22 @@ async fn serve_as(
     let session = Session::new(parts, now);
     let idle_timeout = context.config.kafka.idle_timeout;
     let link = KafkaLink {
+        front,
         idle_timeout_us: u64::try_from(idle_timeout.as_micros()).unwrap_or(u64::MAX),
-        is_tls: tls.is_some(),
+        is_tls: visitor.is_tls,
     };
     let mut io = Io::new(stream, peer, Protocol::Kafka, &context);
     if let Some(config) = tls
         && let Err(error) = io.upgrade(|layers| layers.add_tls(config))
     {
-        tell_closed(link.noise(&context), peer, &error);
+        tell_closed(link.noise(), peer, &error);
         return;
     }
     connection::serve(session, link, io, peer, context).await;
 }
 
 struct KafkaLink {
+    front: Arc<KafkaFront>,
     idle_timeout_us: u64,
     is_tls: bool,
 }
@@ -93,10 +76,10 @@ impl Link for KafkaLink {
         Some(self.idle_timeout_us)
     }
 
-    fn noise<'a>(&self, context: &'a ServerContext) -> &'a Mutex<Repeats> {
+    fn noise(&self) -> &Mutex<Repeats> {
         match self.is_tls {
-            true => &context.noise.kafka_tls,
-            false => &context.noise.kafka,
+            true => &self.front.tls_noise,
+            false => &self.front.noise,
         }
     }
 }

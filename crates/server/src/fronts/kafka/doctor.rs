@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use cloverleaf_broker::Topic;
 use cloverleaf_doctor::{ALL_PARTITIONS_MAX, Consumer, PARTITIONS_MAX, Partition, Queue};
-use cloverleaf_kafka::Reading;
 use cloverleaf_kafka::groups::{GroupLook, MemberLook};
+use cloverleaf_kafka::{KafkaContext, Reading};
 use cloverleaf_telemetry::{ConnectionSnapshot, Identity, Protocol};
 use uuid::Uuid;
 
@@ -74,13 +74,14 @@ impl Ends {
 }
 
 /// All groups of consumers at rest, by topic.
-pub(crate) fn queues(
+pub(super) fn queues(
+    kafka: &KafkaContext,
     context: &ServerContext,
     connections: &[ConnectionSnapshot],
     ends: &mut Ends,
 ) -> Vec<Queue> {
     ends.begin();
-    let groups = context.kafka.groups.looks();
+    let groups = kafka.groups.looks();
     if groups.is_empty() {
         return Vec::new();
     }
@@ -91,7 +92,7 @@ pub(crate) fn queues(
     });
     let topics = chosen.iter().flat_map(|(_, topics)| topics.values());
     let topics: HashSet<Uuid> = topics.map(|topic| topic.id()).collect();
-    let mut clients = Clients::new(connections, context.kafka.readers.list(), &topics);
+    let mut clients = Clients::new(connections, kafka.readers.list(), &topics);
     let queues = chosen
         .iter()
         .flat_map(|(group, topics)| group_queues(context, group, topics, &mut clients, ends));

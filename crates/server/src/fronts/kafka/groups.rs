@@ -7,14 +7,15 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+use super::KafkaFront;
 use crate::context::ServerContext;
 
 /// Runs until the broker drains; then nobody waits in a group any more. Sleeps until something is
 /// due, and is woken when something becomes due earlier.
-pub(crate) async fn run(context: Arc<ServerContext>) {
+pub(super) async fn run(front: Arc<KafkaFront>, context: Arc<ServerContext>) {
     let earlier = Arc::new(Notify::new());
     let hook = Arc::clone(&earlier);
-    let groups = &context.kafka.groups;
+    let groups = &front.kafka.groups;
     groups.on_due(Box::new(move || hook.notify_one()));
     let hook = Arc::clone(&earlier);
     context.clock.on_move(Box::new(move || hook.notify_one()));

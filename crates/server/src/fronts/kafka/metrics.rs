@@ -2,17 +2,19 @@
 
 use std::cmp::Reverse;
 
+use cloverleaf_kafka::KafkaContext;
 use cloverleaf_telemetry::MetricKind::Gauge;
 use cloverleaf_telemetry::MetricText;
 
+use super::admin::details;
 use crate::admin_types::GroupDetails;
 use crate::context::ServerContext;
-use crate::fronts::kafka::admin::details;
 
-/// Adds them, each kind up to `series_max` series: the groups with most lag, the clients that were
-/// heard of last.
-pub(crate) fn add(text: &mut MetricText, context: &ServerContext, series_max: usize) {
-    let groups = context.kafka.groups.views();
+/// Adds them, each kind up to `metrics_series_max` series: the groups with most lag, the clients
+/// that were heard of last.
+pub(super) fn add(text: &mut MetricText, kafka: &KafkaContext, context: &ServerContext) {
+    let series_max = context.config.general.metrics_series_max as usize;
+    let groups = kafka.groups.views();
     let name = "cloverleaf_kafka_groups";
     text.single(
         name,
@@ -49,14 +51,14 @@ pub(crate) fn add(text: &mut MetricText, context: &ServerContext, series_max: us
         ];
         text.sample(name, &labels, partition.lag as f64);
     }
-    client_figures(text, context, series_max);
+    client_figures(text, kafka, series_max);
 }
 
-fn client_figures(text: &mut MetricText, context: &ServerContext, series_max: usize) {
+fn client_figures(text: &mut MetricText, kafka: &KafkaContext, series_max: usize) {
     let name = "cloverleaf_kafka_client_figure";
     let help = "What Kafka clients tell of themselves (KIP-714); times are in milliseconds.";
     text.metric(name, Gauge, help);
-    let clients = context.kafka.client_metrics.list();
+    let clients = kafka.client_metrics.list();
     let figures = clients.iter().flat_map(|client| {
         let figures = client.figures.iter();
         figures.map(move |figure| (client, figure))

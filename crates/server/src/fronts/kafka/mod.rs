@@ -1,9 +1,160 @@
 //! Kafka: its connections, its groups, and the threads for what may block.
 
-pub(crate) mod admin;
-pub(crate) mod config;
-pub(crate) mod connection;
-pub(crate) mod doctor;
-pub(crate) mod groups;
-pub(crate) mod metrics;
-pub(crate) mod worker;
+mod admin;
+mod config;
+mod connection;
+mod doctor;
+mod groups;
+mod metrics;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cloverleaf_broker::TopicOptions;
+use cloverleaf_doctor::Queue;
+use cloverleaf_kafka::KafkaContext;
+use cloverleaf_kafka::control::{change_topic_settings, topic_defaults};
+use cloverleaf_telemetry::{ConnectionSnapshot, MetricText, Protocol};
+use parking_lot::Mutex;
+use rustls::ServerConfig;
+
+use self::doctor::Ends;
+use self::worker::KafkaWorker;
+use super::{
+    AdminPart, Door, DoorKind, Front, GroupMember, LocalFuture, Opening, Registration, Task,
+    TopicSettings, Visitor,
+};
+use crate::config::Config;
+use crate::config_value::ClientAuthPolicy;
+use crate::context::ServerContext;
+use crate::repeats::Repeats;
+use crate::server::StartError;
+use crate::tls::{Settings, TlsError};
+
+pub(super) const REGISTRATION: Registration = Registration {
+    protocol: Protocol::Kafka,
+    doors,
+    tls,
+    open: KafkaFront::open,
+};
+
+fn tls(config: &Config) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+    let kafka = &config.kafka;
+    let settings = Settings {
+        section: "kafka",
+        cert: &kafka.tls_cert,
+        key: &kafka.tls_key,
+        policy: kafka.tls_client_auth_policy,
+        authorities: &kafka.tls_root_ca_file,
+        min_version: kafka.tls_min_version,
+    };
+    settings.for_listener(&kafka.tls_address)
+}
+
+fn doors(config: &Config) -> Vec<Door<'_>> {
+    let kafka = &config.kafka;
+    let plain = Door {
+        option: "kafka.address",
+        address: &kafka.address,
+        kind: DoorKind::Plain,
+        is_guarded: false,
+        remedy: "use kafka.tls_address with clients' certificates (kafka.tls_client_auth_policy = \
+                 \"require-verify\"), or ",
+    };
+    let tls = Door {
+        option: "kafka.tls_address",
+        address: &kafka.tls_address,
+        kind: DoorKind::Tls,
+        is_guarded: kafka.tls_client_auth_policy == ClientAuthPolicy::RequireVerify,
+        remedy: "ask for clients' certificates (kafka.tls_client_auth_policy = \
+                 \"require-verify\"), or ",
+    };
+    vec![plain, tls]
+}
+
+/// What all Kafka connections share, and its threads.
+pub(crate) struct KafkaFront {
+    kafka: Arc<KafkaContext>,
+    tls: Option<Arc<ServerConfig>>,
+    control: Mutex<KafkaWorker>,
+    lookups: Mutex<KafkaWorker>,
+    /// Connections that ended in an error.
+    noise: Mutex<Repeats>,
+    /// Connections over TLS that ended in an error.
+    tls_noise: Mutex<Repeats>,
+    /// Where partitions ended at the doctor's last looks.
+    ends: Mutex<Ends>,
+}
+
+impl KafkaFront {
+    fn open(opening: Opening<'_>) -> Result<Arc<dyn Front>, StartError> {
+        let control = KafkaWorker::start("kafka-control")?;
+        let lookups = KafkaWorker::start("kafka-lookups")?;
+        let options = config::kafka_options(opening.config);
+        let broker = opening.broker.clone();
+        Ok(Arc::new(KafkaFront {
+            kafka: KafkaContext::new(broker, options, control.worker(), lookups.worker()),
+            tls: opening.tls,
+            control: Mutex::new(control),
+            lookups: Mutex::new(lookups),
+            noise: Mutex::default(),
+            tls_noise: Mutex::default(),
+            ends: Mutex::default(),
+        }))
+    }
+}
+
+impl Front for KafkaFront {
+    fn serve(self: Arc<Self>, visitor: Visitor) -> LocalFuture {
+        Box::pin(connection::serve(self, visitor))
+    }
+
+    fn stop(&self) {
+        self.control.lock().stop();
+        self.lookups.lock().stop();
+    }
+
+    fn tasks(self: Arc<Self>, context: &Arc<ServerContext>) -> Vec<Task> {
+        vec![Box::pin(groups::run(self, Arc::clone(context)))]
+    }
+
+    fn admin(self: Arc<Self>, context: &Arc<ServerContext>) -> AdminPart {
+        admin::part(self, Arc::clone(context))
+    }
+
+    fn metrics(&self, text: &mut MetricText, context: &ServerContext) {
+        metrics::add(text, &self.kafka, context);
+    }
+
+    fn groups(&self, context: &ServerContext, connections: &[ConnectionSnapshot]) -> Vec<Queue> {
+        doctor::queues(&self.kafka, context, connections, &mut self.ends.lock())
+    }
+
+    fn group(&self, name: &str) -> Option<Vec<GroupMember>> {
+        let members = self.kafka.groups.view(name)?.members.into_iter();
+        let members = members.map(|member| GroupMember {
+            client_id: member.client_id,
+            host: member.host,
+        });
+        Some(members.collect())
+    }
+
+    fn topic_settings(&self) -> Option<&dyn TopicSettings> {
+        Some(self)
+    }
+}
+
+impl TopicSettings for KafkaFront {
+    fn defaults(&self, partitions: u32) -> TopicOptions {
+        topic_defaults(&self.kafka, partitions)
+    }
+
+    fn change(
+        &self,
+        options: &mut TopicOptions,
+        changes: &BTreeMap<String, Option<String>>,
+    ) -> Result<(), String> {
+        change_topic_settings(&self.kafka, options, changes).map_err(|why| why.to_string())
+    }
+}

@@ -18,9 +18,10 @@ use serde::Deserialize;
 use thiserror::Error;
 use tokio::time::timeout;
 
+use super::NsqFront;
+use super::auth_http::{Endpoint, HttpError, Method, request};
 use crate::config_value::AuthMethod;
 use crate::context::ServerContext;
-use crate::fronts::nsq::auth_http::{Endpoint, HttpError, Method, request};
 
 /// Most redirections to the same service's https port: nsqd's services answer 403 with it.
 const HTTPS_TURNS_MAX: usize = 1;
@@ -54,6 +55,7 @@ struct Forbidden {
 
 /// Asks; `None` if no service gave a usable answer, which is logged.
 pub(crate) async fn ask(
+    front: Arc<NsqFront>,
     context: Arc<ServerContext>,
     question: Question,
     peer: std::net::SocketAddr,
@@ -65,10 +67,10 @@ pub(crate) async fn ask(
     let start = TURN.fetch_add(1, Ordering::Relaxed);
     for step in 0..addresses.len() {
         let address = &addresses[start.wrapping_add(step) % addresses.len()];
-        match ask_one(&context, address, &question).await {
+        match ask_one(&front, &context, address, &question).await {
             Ok(authorizations) => return Some(authorizations),
             Err(error) => {
-                let due = context.noise.auth.lock().count();
+                let due = front.auth_noise.lock().count();
                 match due {
                     Some(times) => tracing::warn!(
                         %peer, service = %address, %error, times, "the auth service failed"
@@ -84,6 +86,7 @@ pub(crate) async fn ask(
 }
 
 async fn ask_one(
+    front: &NsqFront,
     context: &ServerContext,
     address: &str,
     question: &Question,
@@ -100,7 +103,7 @@ async fn ask_one(
             AuthMethod::Post => Method::Post(question.json()),
         };
         let limit = nsq.http_client_request_timeout;
-        let answer = request(&endpoint, method, nsq, &context.auth_tls);
+        let answer = request(&endpoint, method, nsq, &front.auth_tls);
         let Ok(answer) = timeout(limit, answer).await else {
             return Err(AuthError::TimedOut(limit));
         };

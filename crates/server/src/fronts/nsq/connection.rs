@@ -4,7 +4,6 @@
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -15,32 +14,35 @@ use cloverleaf_nsq::{Request, Session, SessionParts};
 use cloverleaf_session::Now;
 use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
 
+use super::NsqFront;
+use super::auth::{Question, ask};
+use super::auth_name::common_name;
 use crate::connection::{self, Ending, Link};
 use crate::connection_io::{Io, Progress};
-use crate::context::{CoreContext, ServerContext};
-use crate::fronts::nsq::auth::{Question, ask};
-use crate::fronts::nsq::auth_name::common_name;
+use crate::context::ServerContext;
+use crate::fronts::Visitor;
 use crate::repeats::Repeats;
 use crate::transport::Layers;
 
 /// Serves a connection from its first byte to its end.
-pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, core: Rc<CoreContext>) {
-    let context = Arc::clone(&core.server);
+pub(super) async fn serve(front: Arc<NsqFront>, visitor: Visitor) {
+    let (stream, peer) = (visitor.stream, visitor.peer);
+    let context = Arc::clone(&visitor.core.server);
     let now = connection::now(&context);
     let connected_s = i64::try_from(now.unix_us / 1_000_000).unwrap_or(i64::MAX);
-    let client = context.nsq_clients.connect(peer.to_string(), connected_s);
+    let client = front.clients.connect(peer.to_string(), connected_s);
     let probe = context.registry.open(Protocol::Nsq, peer, now.us);
     probe.attach_socket(stream.as_raw_fd());
     let parts = SessionParts {
         broker: context.broker.clone(),
-        options: Arc::clone(&context.nsq),
-        channel_policy: Arc::clone(&context.nsq_channel_policy),
+        options: Arc::clone(&front.options),
+        channel_policy: Arc::clone(&front.channel_policy),
         client,
         probe,
     };
     let link = NsqLink {
+        front,
         peer,
         context: Arc::clone(&context),
         auth: None,
@@ -52,6 +54,7 @@ pub(crate) async fn serve(stream: TcpStream, peer: SocketAddr, core: Rc<CoreCont
 type AuthAnswer = Pin<Box<dyn Future<Output = Option<Authorizations>>>>;
 
 struct NsqLink {
+    front: Arc<NsqFront>,
     peer: SocketAddr,
     context: Arc<ServerContext>,
     auth: Option<AuthAnswer>,
@@ -71,8 +74,8 @@ impl Link for NsqLink {
         session.take_failed_login()
     }
 
-    fn noise<'a>(&self, context: &'a ServerContext) -> &'a Mutex<Repeats> {
-        &context.noise.nsq
+    fn noise(&self) -> &Mutex<Repeats> {
+        &self.front.noise
     }
 
     #[inline]
@@ -114,7 +117,7 @@ impl NsqLink {
     ) -> Result<Progress, Ending> {
         match request {
             Request::Tls => {
-                let Some(config) = &self.context.tls else {
+                let Some(config) = &self.front.tls else {
                     // Never offered without a configuration, see `SessionOptions::tls`.
                     return Err(Ending::NoHandshake);
                 };
@@ -147,8 +150,8 @@ impl NsqLink {
             common_name: certificate.map(common_name).unwrap_or_default(),
             secret,
         };
-        let context = Arc::clone(&self.context);
-        self.auth = Some(Box::pin(ask(context, question, self.peer)));
+        let (front, context) = (Arc::clone(&self.front), Arc::clone(&self.context));
+        self.auth = Some(Box::pin(ask(front, context, question, self.peer)));
     }
 }
 

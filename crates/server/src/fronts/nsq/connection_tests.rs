@@ -1,10 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use std::rc::Rc;
 use std::time::Duration;
 
-use cloverleaf_amqp::host::VirtualHost;
 use cloverleaf_broker::{Broker, BrokerOptions, Clock as _, ManualClock};
-use cloverleaf_kafka::{KafkaContext, KafkaOptions};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
 use cloverleaf_nsq::SessionOptions;
 use cloverleaf_nsq::definitions::channel_options;
@@ -12,17 +11,15 @@ use cloverleaf_nsq::http_config::{LogLevel, RuntimeOptions};
 use cloverleaf_nsq::stats_clients::Clients;
 use cloverleaf_telemetry::Registry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::timeout;
 
 use super::*;
 use crate::config::Config;
-use crate::context::{Addresses, Noise, Sleepers};
+use crate::context::{Addresses, CoreContext, Sleepers};
 use crate::failed_logins::FailedLogins;
-use crate::fronts::kafka::worker::KafkaWorker;
-use crate::fronts::nsq::auth_http;
 use crate::half_received::HalfReceived;
 use crate::half_received_room::Bounds;
 use crate::health::Health;
@@ -47,26 +44,11 @@ fn context() -> Arc<ServerContext> {
     let clock = Arc::new(ManualClock::new(1_700_000_000_000));
     let broker = Broker::open(log.clone(), recovery, broker_options, clock.clone()).unwrap();
     let config = Config::default();
-    let worker = KafkaWorker::start("kafka-control").unwrap().worker();
     Arc::new(ServerContext {
-        kafka: KafkaContext::new(
-            broker.clone(),
-            KafkaOptions::default(),
-            worker.clone(),
-            worker,
-        ),
-        kafka_tls: None,
-        amqp: Arc::new(cloverleaf_amqp::SessionOptions::default()),
-        amqp_host: VirtualHost::open(broker.clone()).unwrap(),
-        amqp_tls: None,
         broker,
         log,
         registry: Registry::new(),
-        nsq: Arc::new(SessionOptions::default()),
-        nsq_channel_policy: Arc::new(|_, channel| channel_options(channel)),
-        nsq_clients: Clients::new(),
-        nsq_runtime: Arc::new(RuntimeOptions::new(Vec::new(), LogLevel::Info)),
-        tls: None,
+        fronts: Vec::new(),
         addresses: Addresses::default(),
         started_ms: 0,
         half_received: HalfReceived::new(Bounds {
@@ -80,10 +62,22 @@ fn context() -> Arc<ServerContext> {
         sleepers: Sleepers::of(&*clock),
         started_us: clock.now_us(),
         clock,
-        auth_tls: auth_http::ClientTls::default(),
         draining: watch::Sender::new(false),
-        noise: Noise::default(),
         config,
+    })
+}
+
+/// The protocol without a configuration.
+fn front() -> Arc<NsqFront> {
+    Arc::new(NsqFront {
+        options: Arc::new(SessionOptions::default()),
+        channel_policy: Arc::new(|_, channel| channel_options(channel)),
+        clients: Clients::new(),
+        runtime: Arc::new(RuntimeOptions::new(Vec::new(), LogLevel::Info)),
+        tls: None,
+        auth_tls: super::super::auth_http::ClientTls::default(),
+        noise: Mutex::default(),
+        auth_noise: Mutex::default(),
     })
 }
 
@@ -93,7 +87,13 @@ async fn connect(core: &Rc<CoreContext>) -> TcpStream {
     let client = TcpStream::connect(listener.local_addr().unwrap());
     let (client, accepted) = tokio::join!(client, listener.accept());
     let (stream, peer) = accepted.unwrap();
-    spawn_local(serve(stream, peer, Rc::clone(core)));
+    let visitor = Visitor {
+        stream,
+        peer,
+        is_tls: false,
+        core: Rc::clone(core),
+    };
+    spawn_local(serve(front(), visitor));
     client.unwrap()
 }
 

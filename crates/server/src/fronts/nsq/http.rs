@@ -5,6 +5,7 @@
 //! client that stops sending is given up.
 
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +14,18 @@ use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderValue, StatusCode, request};
+use axum::http::{HeaderValue, StatusCode, header, request};
+use axum::middleware::{Next, from_fn};
 use bytes::{Bytes, BytesMut};
-use cloverleaf_nsq::http::{Content, NSQ_CONTENT_TYPE, NSQ_CONTENT_TYPE_NAME, Response};
+use cloverleaf_nsq::http::{Content, HttpError, NSQ_CONTENT_TYPE, NSQ_CONTENT_TYPE_NAME, Response};
 use cloverleaf_nsq::http_nsqd::{BodyError, NsqdHttp, RequestHead};
 use tokio::time::timeout;
 
+use super::{HTTP, HTTPS, LOOKUP_HTTP, NsqFront, lookup_http, node};
+use crate::config_value::TlsRequired;
 use crate::context::ServerContext;
-use crate::fronts::nsq::node;
+use crate::fronts::HttpDoor;
+use crate::web_pages::{is_change_by_page, is_host_foreign};
 
 /// How long a client may pause within a body: nsqd's client timeout.
 const BODY_PAUSE_MAX: Duration = Duration::from_secs(60);
@@ -29,15 +34,75 @@ const BODY_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// answer instead of a reset connection. Go's server, and so nsqd, has the same limit.
 const DISCARD_BYTES_MAX: usize = 256 * 1024;
 
+/// All of NSQ's HTTP interfaces.
+pub(super) fn doors(front: &NsqFront, context: &Arc<ServerContext>) -> Vec<HttpDoor> {
+    let nsq = router(front, Arc::clone(context));
+    let plain = match context.config.nsq.tls_required {
+        TlsRequired::Yes => tls_required_router(context),
+        TlsRequired::No | TlsRequired::TcpOnly => nsq.clone(),
+    };
+    let lookup = lookup_http::router(front, Arc::clone(context));
+    // Who publishes is watched, who asks is not.
+    let all = [
+        (HTTP, plain, None, true),
+        (HTTPS, nsq, front.tls.clone(), true),
+        (LOOKUP_HTTP, lookup, None, false),
+    ];
+    let doors = all.map(|(option, router, tls, is_watched)| HttpDoor {
+        option,
+        router: refuse_web_pages(router, context.addresses.of(option)),
+        tls,
+        is_watched,
+    });
+    doors.into()
+}
+
+/// What plain HTTP is answered when TLS is required, as nsqd answers it.
+fn tls_required_router(context: &ServerContext) -> Router {
+    let https = context.addresses.of(HTTPS);
+    let port = https.map_or(0, |address| address.port());
+    let body = format!("{{\"message\": \"TLS_REQUIRED\", \"https_port\": {port}}}");
+    Router::new().fallback(move || {
+        let body = body.clone();
+        async move {
+            let kind = (
+                header::CONTENT_TYPE.as_str(),
+                "application/json; charset=utf-8",
+            );
+            (
+                StatusCode::FORBIDDEN,
+                [("X-NSQ-Content-Type", "nsq; version=1.0"), kind],
+                body,
+            )
+        }
+    })
+}
+
+/// Refuses pages. An interface that other machines reach has any name: clients reach it by the
+/// names of machines and containers. One that only this machine reaches has none but `localhost`,
+/// so whatever else `Host` says is a page's.
+fn refuse_web_pages(router: Router, address: Option<SocketAddr>) -> Router {
+    let is_local = address.is_some_and(|address| address.ip().to_canonical().is_loopback());
+    router.layer(from_fn(move |request: Request, next: Next| async move {
+        // It tells no secrets, and monitoring systems ask for it by any name.
+        let is_public = request.uri().path() == "/ping";
+        let is_foreign = is_local && !is_public && is_host_foreign(request.headers());
+        if is_foreign || is_change_by_page(&request) {
+            return into_axum(HttpError::WebPage.response());
+        }
+        next.run(request).await
+    }))
+}
+
 /// NSQ's HTTP interface, for plain and TLS listeners alike.
-pub(crate) fn router(context: Arc<ServerContext>) -> Router {
+fn router(front: &NsqFront, context: Arc<ServerContext>) -> Router {
     let api = Arc::new(NsqdHttp {
         broker: context.broker.clone(),
-        clients: Arc::clone(&context.nsq_clients),
-        options: Arc::clone(&context.nsq),
-        channel_policy: Arc::clone(&context.nsq_channel_policy),
+        clients: Arc::clone(&front.clients),
+        options: Arc::clone(&front.options),
+        channel_policy: Arc::clone(&front.channel_policy),
         node: node::node(&context),
-        runtime: Arc::clone(&context.nsq_runtime),
+        runtime: Arc::clone(&front.runtime),
         fixed_options: node::fixed_options(&context),
         surroundings: node::surroundings(context),
     });

@@ -27,8 +27,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use super::NsqFront;
+use super::lookup_peer::Lookupds;
 use crate::context::ServerContext;
-use crate::fronts::nsq::lookup_peer::Lookupds;
 
 /// Longest answer that is read, in bytes: room for ten thousand channel names.
 const ANSWER_BYTES_MAX: u64 = 1024 * 1024;
@@ -54,6 +55,7 @@ struct Channels {
 
 /// Watches for new topics.
 pub(crate) struct NewTopics {
+    front: Arc<NsqFront>,
     context: Arc<ServerContext>,
     lookupds: Lookupds,
     known: HashSet<Uuid>,
@@ -63,8 +65,13 @@ pub(crate) struct NewTopics {
 
 impl NewTopics {
     /// Knows no topic yet: [`NewTopics::skip`] is to be called before the first question.
-    pub(crate) fn new(context: Arc<ServerContext>, lookupds: Lookupds) -> NewTopics {
+    pub(crate) fn new(
+        front: Arc<NsqFront>,
+        context: Arc<ServerContext>,
+        lookupds: Lookupds,
+    ) -> NewTopics {
         NewTopics {
+            front,
             context,
             lookupds,
             known: HashSet::new(),
@@ -94,11 +101,12 @@ impl NewTopics {
             }
             let lookupds: Vec<LookupdInfo> = self.lookupds.lock().values().cloned().collect();
             let permits = Arc::clone(&self.permits);
-            let (context, topic) = (Arc::clone(&self.context), Arc::clone(topic));
+            let (front, context) = (Arc::clone(&self.front), Arc::clone(&self.context));
+            let topic = Arc::clone(topic);
             self.questions.spawn(async move {
                 // The semaphore is never closed.
                 let _permit = permits.acquire_owned().await;
-                create_known_channels(&context, &topic, &lookupds).await;
+                create_known_channels(&front, &context, &topic, &lookupds).await;
             });
         }
         self.known = topics.iter().map(|topic| topic.id()).collect();
@@ -107,6 +115,7 @@ impl NewTopics {
 
 /// Makes the channels of `topic` that any of the nsqlookupd processes knows.
 async fn create_known_channels(
+    front: &NsqFront,
     context: &ServerContext,
     topic: &Arc<Topic>,
     lookupds: &[LookupdInfo],
@@ -133,7 +142,7 @@ async fn create_known_channels(
             }
             let options = || SubscriptionOptions {
                 start: StartAt::Earliest,
-                ..(context.nsq_channel_policy)(name, &channel)
+                ..(front.channel_policy)(name, &channel)
             };
             if let Err(error) = topic.subscription_or_create(&channel, options) {
                 tracing::warn!(topic = name, channel, %error, "cannot make a known channel");

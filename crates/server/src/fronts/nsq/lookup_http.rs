@@ -7,15 +7,15 @@ use axum::Router;
 use axum::extract::Request;
 use cloverleaf_nsq::lookup_http::LookupHttp;
 
+use super::http::{discard, head, into_axum};
+use super::{NsqFront, node};
 use crate::context::ServerContext;
-use crate::fronts::nsq::http::{discard, head, into_axum};
-use crate::fronts::nsq::node;
 
 /// The lookup interface, which makes an nsqlookupd unnecessary.
-pub(crate) fn router(context: Arc<ServerContext>) -> Router {
+pub(super) fn router(front: &NsqFront, context: Arc<ServerContext>) -> Router {
     let api = Arc::new(LookupHttp::new(
         context.broker.clone(),
-        Arc::clone(&context.nsq_channel_policy),
+        Arc::clone(&front.channel_policy),
         node::node(&context),
         node::remote_address(&context),
     ));

@@ -21,9 +21,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, interval_at, sleep, sleep_until, timeout};
 
+use super::lookup_channels::NewTopics;
+use super::{NsqFront, node};
 use crate::context::ServerContext;
-use crate::fronts::nsq::lookup_channels::NewTopics;
-use crate::fronts::nsq::node;
 
 /// How often we say that we are alive, as nsqd does.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
@@ -69,15 +69,15 @@ enum ConnectionEnd {
 }
 
 /// Keeps all nsqlookupd processes informed until the broker shuts down.
-pub(crate) async fn run(context: Arc<ServerContext>) {
-    let (sender, mut addresses) = watch::channel(context.nsq_runtime.values());
-    context.nsq_runtime.on_change(move |values| {
+pub(super) async fn run(front: Arc<NsqFront>, context: Arc<ServerContext>) {
+    let (sender, mut addresses) = watch::channel(front.runtime.values());
+    front.runtime.on_change(move |values| {
         sender.send_replace(values.clone());
     });
     let defined = Arc::new(Notify::new());
     let signal = Arc::clone(&defined);
     context.broker.on_change(move || signal.notify_one());
-    let mut peers = Peers::new(Arc::clone(&context));
+    let mut peers = Peers::new(front, Arc::clone(&context));
     loop {
         let wanted = addresses.borrow_and_update().lookupd_tcp_addresses.clone();
         peers.set_addresses(&wanted);
@@ -108,7 +108,7 @@ struct Peers {
 }
 
 impl Peers {
-    fn new(context: Arc<ServerContext>) -> Peers {
+    fn new(front: Arc<NsqFront>, context: Arc<ServerContext>) -> Peers {
         let node = node::node(&context);
         let identity = LookupIdentity {
             broadcast_address: node.broadcast_address,
@@ -121,7 +121,7 @@ impl Peers {
         };
         let lookupds = Lookupds::default();
         Peers {
-            new_topics: NewTopics::new(Arc::clone(&context), Arc::clone(&lookupds)),
+            new_topics: NewTopics::new(front, Arc::clone(&context), Arc::clone(&lookupds)),
             wanted: watch::Sender::new(Wanted::default()),
             context,
             identity,

@@ -1,12 +1,167 @@
 //! NSQ: its connections, its HTTP interfaces, and what it asks of other programs.
 
-pub(crate) mod auth;
-pub(crate) mod auth_http;
-pub(crate) mod auth_name;
-pub(crate) mod config;
-pub(crate) mod connection;
-pub(crate) mod http;
-pub(crate) mod lookup_channels;
-pub(crate) mod lookup_http;
-pub(crate) mod lookup_peer;
-pub(crate) mod node;
+mod auth;
+mod auth_http;
+mod auth_name;
+mod config;
+mod connection;
+mod http;
+mod lookup_channels;
+mod lookup_http;
+mod lookup_peer;
+mod node;
+
+use std::sync::Arc;
+
+use cloverleaf_broker::SubscriptionOptions;
+use cloverleaf_nsq::definitions::ChannelPolicy;
+use cloverleaf_nsq::http_config::{LogLevel, RuntimeOptions};
+use cloverleaf_nsq::options::SessionOptions;
+use cloverleaf_nsq::stats_clients::Clients;
+use cloverleaf_telemetry::Protocol;
+use parking_lot::Mutex;
+use rustls::ServerConfig;
+
+use self::auth_http::ClientTls;
+use super::{Door, DoorKind, Front, HttpDoor, LocalFuture, Opening, Registration, Task, Visitor};
+use crate::config::Config;
+use crate::config_value::{ClientAuthPolicy, TlsRequired};
+use crate::context::ServerContext;
+use crate::repeats::Repeats;
+use crate::server::StartError;
+use crate::tls::{Settings, TlsError};
+
+pub(super) const REGISTRATION: Registration = Registration {
+    protocol: Protocol::Nsq,
+    doors,
+    tls,
+    open: NsqFront::open,
+};
+
+/// The address of the protocol.
+const TCP: &str = "nsq.tcp_address";
+/// The address of nsqd's HTTP interface.
+const HTTP: &str = "nsq.http_address";
+/// The same over TLS.
+const HTTPS: &str = "nsq.https_address";
+/// The address of nsqlookupd's HTTP interface.
+const LOOKUP_HTTP: &str = "nsq.lookup_http_address";
+
+fn tls(config: &Config) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+    let nsq = &config.nsq;
+    let settings = Settings {
+        section: "nsq",
+        cert: &nsq.tls_cert,
+        key: &nsq.tls_key,
+        policy: nsq.tls_client_auth_policy,
+        authorities: &nsq.tls_root_ca_file,
+        min_version: nsq.tls_min_version,
+    };
+    match settings.server_config()? {
+        None if nsq.tls_required != TlsRequired::No => Err(TlsError::RequiredWithoutCertificate),
+        config => Ok(config),
+    }
+}
+
+fn doors(config: &Config) -> Vec<Door<'_>> {
+    let nsq = &config.nsq;
+    let certificates = nsq.tls_client_auth_policy == ClientAuthPolicy::RequireVerify
+        && nsq.tls_cert.is_some()
+        && nsq.tls_required != TlsRequired::No;
+    let authenticated = !nsq.auth_http_address.is_empty();
+    let tcp = Door {
+        option: TCP,
+        address: &nsq.tcp_address,
+        kind: DoorKind::Plain,
+        is_guarded: authenticated || certificates,
+        remedy: "configure an auth service (nsq.auth_http_address) or clients' certificates \
+                 (nsq.tls_required and nsq.tls_client_auth_policy = \"require-verify\"), or ",
+    };
+    let http = |option, address| Door {
+        option,
+        address,
+        kind: DoorKind::Http,
+        is_guarded: false,
+        remedy: "",
+    };
+    let https = Door {
+        option: HTTPS,
+        address: &nsq.https_address,
+        kind: DoorKind::Https,
+        is_guarded: certificates || nsq.tls_cert.is_none(),
+        remedy: "ask for clients' certificates (nsq.tls_required and nsq.tls_client_auth_policy = \
+                 \"require-verify\"), or ",
+    };
+    vec![
+        tcp,
+        http(HTTP, &nsq.http_address),
+        http(LOOKUP_HTTP, &nsq.lookup_http_address),
+        https,
+    ]
+}
+
+/// What all NSQ connections share.
+pub(crate) struct NsqFront {
+    /// Limits and defaults of sessions.
+    options: Arc<SessionOptions>,
+    /// How channels are made: dead letters and limits of the configuration.
+    channel_policy: Arc<ChannelPolicy>,
+    /// Connected clients, for NSQ's own statistics.
+    clients: Arc<Clients>,
+    /// What `/config` can change at run time.
+    runtime: Arc<RuntimeOptions>,
+    tls: Option<Arc<ServerConfig>>,
+    /// TLS towards auth services.
+    auth_tls: ClientTls,
+    /// Connections that ended in an error.
+    noise: Mutex<Repeats>,
+    /// Questions that an auth service did not answer.
+    auth_noise: Mutex<Repeats>,
+}
+
+impl NsqFront {
+    fn open(opening: Opening<'_>) -> Result<Arc<dyn Front>, StartError> {
+        let config = opening.config;
+        let level = config::log_level(config.general.log_level);
+        let lookupds = config.nsq.lookupd_tcp_address.clone();
+        Ok(Arc::new(NsqFront {
+            options: Arc::new(config::session_options(config)),
+            channel_policy: config::channel_policy(config),
+            clients: Clients::new(),
+            runtime: Arc::new(RuntimeOptions::new(lookupds, level)),
+            tls: opening.tls,
+            auth_tls: ClientTls::default(),
+            noise: Mutex::default(),
+            auth_noise: Mutex::default(),
+        }))
+    }
+}
+
+impl Front for NsqFront {
+    fn serve(self: Arc<Self>, visitor: Visitor) -> LocalFuture {
+        Box::pin(connection::serve(self, visitor))
+    }
+
+    fn http(self: Arc<Self>, context: &Arc<ServerContext>) -> Vec<HttpDoor> {
+        http::doors(&self, context)
+    }
+
+    fn tasks(self: Arc<Self>, context: &Arc<ServerContext>) -> Vec<Task> {
+        vec![Box::pin(lookup_peer::run(self, Arc::clone(context)))]
+    }
+
+    fn subscription_options(&self, topic: &str, name: &str) -> Option<SubscriptionOptions> {
+        Some((self.channel_policy)(topic, name))
+    }
+
+    fn on_log_level(&self, change: Arc<dyn Fn(tracing::Level) + Send + Sync>) {
+        self.runtime.on_change(move |values| {
+            change(match values.log_level {
+                LogLevel::Debug => tracing::Level::DEBUG,
+                LogLevel::Info => tracing::Level::INFO,
+                LogLevel::Warn => tracing::Level::WARN,
+                LogLevel::Error | LogLevel::Fatal => tracing::Level::ERROR,
+            });
+        });
+    }
+}

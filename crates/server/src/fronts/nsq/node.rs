@@ -8,6 +8,7 @@ use cloverleaf_nsq::http_nsqd::{Node, Surroundings};
 use cloverleaf_nsq::stats::MemoryStats;
 use serde_json::{Value, json};
 
+use super::{HTTP, TCP};
 use crate::config_value::{TlsRequired, TlsVersion};
 use crate::context::ServerContext;
 
@@ -26,8 +27,8 @@ pub(crate) fn node(context: &ServerContext) -> Node {
     Node {
         broadcast_address,
         hostname,
-        tcp_port: port(nsq.broadcast_tcp_port, context.addresses.nsq_tcp),
-        http_port: port(nsq.broadcast_http_port, context.addresses.nsq_http),
+        tcp_port: port(nsq.broadcast_tcp_port, context.addresses.of(TCP)),
+        http_port: port(nsq.broadcast_http_port, context.addresses.of(HTTP)),
         topology_zone: nsq.topology_zone.clone(),
         topology_region: nsq.topology_region.clone(),
         start_ns: context.started_ms.saturating_mul(1_000_000),
@@ -37,7 +38,7 @@ pub(crate) fn node(context: &ServerContext) -> Node {
 /// Where an nsqlookupd would see our connection come from: our own TCP address, if it names one.
 pub(crate) fn remote_address(context: &ServerContext) -> String {
     let node = node(context);
-    match context.addresses.nsq_tcp {
+    match context.addresses.of(TCP) {
         Some(address) if !address.ip().is_unspecified() => address.to_string(),
         _ => format!("{}:{}", node.broadcast_address, node.tcp_port),
     }
