@@ -18,9 +18,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["cloverleaf-log", "cloverleaf-telemetry"],
     ),
     ("cloverleaf-session", &[]),
+    ("cloverleaf-access", &[]),
     (
         "cloverleaf-nsq",
         &[
+            "cloverleaf-access",
             "cloverleaf-log",
             "cloverleaf-broker",
             "cloverleaf-session",
@@ -39,6 +41,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "cloverleaf-amqp",
         &[
+            "cloverleaf-access",
             "cloverleaf-log",
             "cloverleaf-broker",
             "cloverleaf-session",
@@ -48,6 +51,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "cloverleaf-server",
         &[
+            "cloverleaf-access",
             "cloverleaf-log",
             "cloverleaf-broker",
             "cloverleaf-session",
@@ -95,6 +99,7 @@ const SANS_IO: &[&str] = &[
     "cloverleaf-log",
     "cloverleaf-broker",
     "cloverleaf-session",
+    "cloverleaf-access",
     "cloverleaf-nsq",
     "cloverleaf-kafka",
     "cloverleaf-amqp",

@@ -1,0 +1,6 @@
+//! Logins and rights through the public interface.
+
+mod grants;
+mod logins;
+mod scram;
+mod scram_client;
