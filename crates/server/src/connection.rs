@@ -84,6 +84,19 @@ pub(crate) trait Link {
     }
 }
 
+/// An answer that a link waits for.
+pub(crate) type Awaited<T> = Option<Pin<Box<dyn Future<Output = T>>>>;
+
+/// Takes an answer once it is there; else the waker will be woken.
+#[inline]
+pub(crate) fn take_answer<T>(awaited: &mut Awaited<T>, cx: &mut Context<'_>) -> Option<T> {
+    let Poll::Ready(answer) = awaited.as_mut()?.as_mut().poll(cx) else {
+        return None;
+    };
+    *awaited = None;
+    Some(answer)
+}
+
 /// Serves a connection from its first byte to its end.
 pub(crate) async fn serve<L: Link>(
     session: L::Session,

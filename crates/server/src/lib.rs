@@ -58,6 +58,8 @@ mod repeats;
 mod server;
 mod signals;
 mod tcp_info;
+#[cfg(test)]
+mod test_context;
 mod timeline;
 pub mod timeline_types;
 mod tls;

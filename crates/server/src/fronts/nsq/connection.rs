@@ -3,9 +3,8 @@
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Context;
 
 use cloverleaf_nsq::authorization::Authorizations;
 use cloverleaf_nsq::identify::Compression;
@@ -18,7 +17,7 @@ use parking_lot::Mutex;
 use super::NsqFront;
 use super::auth::{Question, ask};
 use super::auth_name::common_name;
-use crate::connection::{self, Ending, Link};
+use crate::connection::{self, Awaited, Ending, Link, take_answer};
 use crate::connection_io::{Io, Progress};
 use crate::context::ServerContext;
 use crate::fronts::Visitor;
@@ -51,13 +50,11 @@ pub(super) async fn serve(front: Arc<NsqFront>, visitor: Visitor) {
     connection::serve(Session::new(parts, now), link, io, peer, context).await;
 }
 
-type AuthAnswer = Pin<Box<dyn Future<Output = Option<Authorizations>>>>;
-
 struct NsqLink {
     front: Arc<NsqFront>,
     peer: SocketAddr,
     context: Arc<ServerContext>,
-    auth: Option<AuthAnswer>,
+    auth: Awaited<Option<Authorizations>>,
 }
 
 impl Link for NsqLink {
@@ -80,10 +77,7 @@ impl Link for NsqLink {
 
     #[inline]
     fn poll(&mut self, session: &mut Session, cx: &mut Context<'_>, now: Now) {
-        if let Some(auth) = &mut self.auth
-            && let Poll::Ready(answer) = auth.as_mut().poll(cx)
-        {
-            self.auth = None;
+        if let Some(answer) = take_answer(&mut self.auth, cx) {
             session.authorized(answer, now);
         }
     }
