@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use cloverleaf_access::Users;
+
 use crate::content_memory::{ContentMemory, ContentShare};
-use crate::users::Users;
+use crate::mechanisms::guest;
 
 /// How sessions behave. The server fills it from its configuration.
 #[derive(Debug, Clone)]
@@ -23,7 +25,7 @@ pub struct SessionOptions {
     /// For messages that cannot be stored yet, of all connections together.
     pub contents: Arc<ContentMemory>,
     /// Who may connect.
-    pub users: Users,
+    pub users: Arc<Users>,
 }
 
 impl SessionOptions {
@@ -48,7 +50,7 @@ impl Default for SessionOptions {
             consumers_max: 10_000,
             transaction_bytes_max: 32 << 20,
             contents: ContentMemory::new(128 << 20),
-            users: Users::default(),
+            users: Arc::new(Users::from_iter([guest().local()])),
         }
     }
 }

@@ -27,6 +27,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Context;
 
+use cloverleaf_access::Verification;
 use cloverleaf_broker::Unwritten;
 use cloverleaf_session::{Now, Output, Received};
 use cloverleaf_telemetry::Probe;
@@ -75,6 +76,8 @@ enum Phase {
     Header,
     /// `connection.start` was sent.
     Starting,
+    /// The client has said who it is, and it is being found out.
+    Verifying,
     /// `connection.tune` was sent.
     Tuning,
     /// The virtual host has to be opened.
@@ -92,7 +95,7 @@ impl Phase {
     /// RabbitMQ's name of the state.
     fn name(self) -> &'static str {
         match self {
-            Phase::Header | Phase::Starting => "starting",
+            Phase::Header | Phase::Starting | Phase::Verifying => "starting",
             Phase::Tuning => "tuning",
             Phase::Opening => "opening",
             Phase::Open => "running",
@@ -111,6 +114,8 @@ pub struct Session {
     /// Who it is to the virtual host: its exclusive queues are nobody else's.
     owner: Owner,
     phase: Phase,
+    /// To be computed elsewhere, and the driver has not been told.
+    verification: Option<Box<Verification>>,
     user: String,
     client: Client,
     negotiated: Negotiated,
@@ -173,13 +178,13 @@ pub struct Session {
 
 impl cloverleaf_session::Session for Session {
     fn wants_input(&self) -> bool {
-        let is_over = match self.phase {
-            Phase::Draining | Phase::Ended => true,
+        let rests = match self.phase {
+            Phase::Draining | Phase::Ended | Phase::Verifying => true,
             // Its answer is still wanted.
             Phase::Closing => false,
             _ => self.is_stopping,
         };
-        !is_over
+        !rests
             && !self.waits_for_room
             && self.pending_get.is_none()
             && self.unwritten.is_none()
@@ -355,6 +360,7 @@ impl Session {
             peer: parts.peer,
             owner,
             phase: Phase::Header,
+            verification: None,
             user: String::new(),
             client: Client::default(),
             negotiated: Negotiated {

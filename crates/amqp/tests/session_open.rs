@@ -1,6 +1,8 @@
 //! Handshake, channels, heartbeats, and what ends a connection.
 
 use crate::session_common::{Got, World, frame, method_frame, publish_frames};
+use cloverleaf_access::{Argon2id, Cost, User, Users};
+use cloverleaf_amqp::SessionOptions;
 use cloverleaf_amqp::wire::{Method, PROTOCOL_HEADER, Properties, Value, method, table_bytes};
 use cloverleaf_session::Session as _;
 
@@ -77,6 +79,111 @@ fn a_wrong_password_is_told_to_who_understands_it() {
     let ids: Vec<_> = peer.receive().iter().map(Got::id).collect();
     let expected = [method::ConnectionStart::ID, method::ConnectionTune::ID];
     assert_eq!(ids, expected);
+}
+
+/// Whether a client that says this may come in, and what our log says if it may not.
+fn logs_in(mechanism: &str, response: &[u8]) -> Result<(), String> {
+    let world = World::default();
+    let mut peer = world.connect_silent();
+    peer.handshake(mechanism, response);
+    assert!(peer.session.take_verification().is_none());
+    match peer.session.take_failure() {
+        Some(failure) => Err(failure),
+        None => Ok(()),
+    }
+}
+
+#[test]
+fn responses_are_read_as_rabbitmq_reads_them() {
+    let table = |name| {
+        table_bytes(&[
+            ("LOGIN", Value::String(b"guest")),
+            (name, Value::String(b"guest")),
+        ])
+    };
+    assert_eq!(logs_in("AMQPLAIN", &table("PASSWORD")), Ok(()));
+    // Nobody looks at whom it acts for.
+    assert_eq!(logs_in("PLAIN", b"other\0guest\0guest"), Ok(()));
+    for (mechanism, response, why) in [
+        ("PLAIN", &b"guest"[..], "malformed response"),
+        ("PLAIN", b"\0\xff\0guest", "malformed response"),
+        ("AMQPLAIN", &table("PASSWORD")[1..], "malformed response"),
+        ("AMQPLAIN", &table("PASS"), "malformed response"),
+        ("PLAIN", b"\0bob\0guest", "user 'bob' - invalid credentials"),
+        (
+            "EXTERNAL",
+            b"",
+            "unknown authentication mechanism 'EXTERNAL'",
+        ),
+    ] {
+        let failure = format!("{mechanism} login refused: {why}");
+        assert_eq!(logs_in(mechanism, response), Err(failure));
+    }
+}
+
+/// A user whose password takes long to verify.
+fn slow_world() -> World {
+    let cost = Cost {
+        memory_kib: 8,
+        passes: 1,
+    };
+    let ann = User::new("ann").with_argon2id(Argon2id::of(b"secret", cost).unwrap());
+    World::with(SessionOptions {
+        users: std::sync::Arc::new(Users::from_iter([ann])),
+        ..SessionOptions::default()
+    })
+}
+
+#[test]
+fn a_login_waits_for_a_verdict_from_elsewhere() {
+    let world = slow_world();
+    let ids = |got: Vec<Got>| -> Vec<_> { got.iter().map(Got::id).collect() };
+    let start = method::ConnectionStart::ID;
+    let mut peer = world.connect_silent();
+    peer.handshake("PLAIN", b"\0ann\0secret");
+    assert_eq!(ids(peer.receive()), [start]);
+    assert!(!peer.session.wants_input());
+    let verification = peer.session.take_verification().unwrap();
+    assert!(peer.session.take_verification().is_none(), "asked once");
+    peer.turn();
+    assert!(peer.receive().is_empty());
+    peer.session.logged_in(verification.run());
+    assert_eq!(ids(peer.receive()), [method::ConnectionTune::ID]);
+    assert!(peer.session.wants_input());
+    for (user, password) in [("ann", "wrong"), ("eve", "secret")] {
+        let mut peer = world.connect_silent();
+        peer.handshake("PLAIN", format!("\0{user}\0{password}").as_bytes());
+        assert_eq!(ids(peer.receive()), [start]);
+        let verification = peer.session.take_verification().unwrap();
+        peer.session.logged_in(verification.run());
+        assert!(peer.session.take_failed_login());
+        assert_eq!(peer.closed().0, 403);
+        let failure = format!("PLAIN login refused: user '{user}' - invalid credentials");
+        assert_eq!(peer.session.take_failure(), Some(failure));
+    }
+}
+
+#[test]
+fn a_verdict_that_comes_too_late_changes_nothing() {
+    for ends in [0, 1, 2] {
+        let world = slow_world();
+        let mut peer = world.connect_silent();
+        peer.handshake("PLAIN", b"\0ann\0secret");
+        peer.receive();
+        let verification = peer.session.take_verification().unwrap();
+        let now = world.now();
+        match ends {
+            0 => peer.session.drain(),
+            1 => peer.session.end_of_input(b"", now),
+            _ => world.advance(10_000),
+        }
+        peer.turn();
+        assert!(peer.session.is_ended());
+        peer.session.logged_in(verification.run());
+        peer.turn();
+        assert!(peer.receive().is_empty());
+        assert!(peer.session.is_ended());
+    }
 }
 
 #[test]

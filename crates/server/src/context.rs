@@ -8,7 +8,7 @@ use cloverleaf_broker::{Broker, Clock};
 use cloverleaf_log::Log;
 use cloverleaf_telemetry::Registry;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::config::Config;
 use crate::doctor::Practice;
@@ -49,6 +49,8 @@ pub struct ServerContext {
     /// Memory for what connections have received in part.
     pub(crate) half_received: Arc<HalfReceived>,
     pub(crate) failed_logins: FailedLogins,
+    /// Places to verify passwords in that take long.
+    pub(crate) verifications: Arc<Semaphore>,
     pub(crate) health: Health,
     /// What the doctor knows of the clients.
     pub(crate) practice: Practice,

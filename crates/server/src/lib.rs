@@ -66,6 +66,7 @@ mod tls;
 mod transport;
 mod transport_deflate;
 mod transport_snappy;
+mod verifications;
 mod web_pages;
 
 pub use cloverleaf_broker::SystemClock;

@@ -30,7 +30,7 @@ use crate::listener::{BindError, BoundDoor, SessionListener, accept_all, bind_al
 use crate::timeline::TimelineQuery;
 use crate::timeline_types::Timeline;
 use crate::tls::TlsError;
-use crate::{cores, file_limit, http_thread, timeline};
+use crate::{cores, file_limit, http_thread, timeline, verifications};
 
 /// Why the broker did not start.
 #[derive(Debug, Error)]
@@ -228,7 +228,7 @@ struct Running {
 
 impl Running {
     fn start(
-        config: Config,
+        mut config: Config,
         log: Log,
         broker: Broker,
         clock: Arc<dyn Clock>,
@@ -248,6 +248,9 @@ impl Running {
                 tls,
             })?);
         }
+        for registration in REGISTRATIONS {
+            (registration.forget_secrets)(&mut config);
+        }
         let context = Arc::new(ServerContext {
             registry: Registry::new(),
             fronts,
@@ -255,6 +258,7 @@ impl Running {
             started_ms: clock.unix_us() / 1_000,
             half_received: HalfReceived::new(Bounds::of(&config)),
             failed_logins: FailedLogins::default(),
+            verifications: verifications::places(),
             health: Health::default(),
             practice: Practice::new(advice),
             sleepers: Sleepers::of(&*clock),

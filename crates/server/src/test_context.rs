@@ -21,6 +21,7 @@ use crate::fronts::Visitor;
 use crate::half_received::HalfReceived;
 use crate::half_received_room::Bounds;
 use crate::health::Health;
+use crate::verifications;
 
 /// How long anything may take before it counts as never.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -55,6 +56,7 @@ pub(crate) fn context() -> Arc<ServerContext> {
             timeout_us: 1_000_000,
         }),
         failed_logins: FailedLogins::default(),
+        verifications: verifications::places(),
         health: Health::default(),
         practice: crate::doctor::Practice::new(cloverleaf_doctor::Advice::default()),
         sleepers: Sleepers::of(&*clock),

@@ -11,6 +11,9 @@
 //!                     ◀──    connection.open-ok
 //! ```
 
+use std::sync::Arc;
+
+use cloverleaf_access::{Accepted, Login, Mechanism, Refused, Step, Verification};
 use cloverleaf_log::Durability;
 use cloverleaf_session::Now;
 use cloverleaf_telemetry::Identity;
@@ -19,7 +22,7 @@ use super::frames::push_method;
 use super::methods::{NONE, cannot_decode};
 use super::{Phase, Session};
 use crate::exception::{Exception, ReplyCode};
-use crate::users::{MECHANISMS, Refused};
+use crate::mechanisms::MECHANISMS;
 use crate::wire::{
     FRAME_MIN_BYTES, FRAME_OVERHEAD_BYTES, Frame, FrameType, Method, MethodId, PROTOCOL_HEADER,
     Table, Value, method, table_bytes,
@@ -54,6 +57,8 @@ pub(super) struct Client {
     pub(super) consumer_cancel_notify: bool,
     pub(super) connection_blocked: bool,
     authentication_failure_close: bool,
+    /// The mechanism by which it logs in.
+    mechanism: &'static str,
 }
 
 /// What both sides have agreed upon.
@@ -126,11 +131,12 @@ impl Session {
                 text(mode.class_name(Durability::Kernel)),
             ),
         ]);
+        let mechanisms = MECHANISMS.map(|mechanism| mechanism.name()).join(" ");
         let start = Method::ConnectionStart(method::ConnectionStart {
             version_major: 0,
             version_minor: 9,
             server_properties: Table::check(&properties).unwrap_or_default(),
-            mechanisms: MECHANISMS.as_bytes(),
+            mechanisms: mechanisms.as_bytes(),
             locales: b"en_US",
         });
         self.reply(0, &start);
@@ -230,6 +236,7 @@ impl Session {
             consumer_cancel_notify: has("consumer_cancel_notify"),
             connection_blocked: has("connection.blocked"),
             authentication_failure_close: has("authentication_failure_close"),
+            mechanism: "",
         };
         let text = |name: &str| {
             let value = properties.get(name);
@@ -246,10 +253,37 @@ impl Session {
             client_id: text("connection_name"),
             platform: text("platform"),
         });
-        let users = &self.options.users;
-        match users.authenticate(start.mechanism, start.response, self.peer.ip()) {
-            Ok(user) => {
-                self.user = user;
+        let mechanism = match Mechanism::find(&MECHANISMS, start.mechanism) {
+            Ok(mechanism) => mechanism,
+            Err(refused) => return self.refuse_login(start.mechanism, &refused),
+        };
+        let users = Arc::clone(&self.options.users);
+        self.client.mechanism = mechanism.name();
+        self.phase = Phase::Verifying;
+        match Login::new(users, mechanism, self.peer.ip()).respond(start.response) {
+            Step::Done(verdict) => self.logged_in(verdict),
+            Step::Verify(verification) => self.verification = Some(verification),
+            // None that is offered has one.
+            Step::Challenge(_) => self.logged_in(Err(Refused::Malformed)),
+        }
+    }
+
+    /// Takes what has to be computed before the client is answered, elsewhere, because it takes
+    /// long; then [`Session::logged_in`].
+    #[inline]
+    pub fn take_verification(&mut self) -> Option<Box<Verification>> {
+        self.verification.take()
+    }
+
+    /// Says who the client is.
+    pub fn logged_in(&mut self, verdict: Result<Accepted, Refused>) {
+        // The connection may have ended meanwhile.
+        if self.phase != Phase::Verifying {
+            return;
+        }
+        match verdict {
+            Ok(accepted) => {
+                self.user = accepted.principal.name;
                 let tune = Method::ConnectionTune(method::ConnectionTune {
                     channel_max: self.options.channels_max,
                     frame_max: self.options.frame_bytes_max,
@@ -258,7 +292,7 @@ impl Session {
                 self.reply(0, &tune);
                 self.phase = Phase::Tuning;
             }
-            Err(refused) => self.refuse_login(start.mechanism, &refused),
+            Err(refused) => self.refuse_login(self.client.mechanism, &refused),
         }
     }
 

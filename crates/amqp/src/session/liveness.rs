@@ -24,11 +24,9 @@ impl Session {
                 let contents_us = self.contents.due_us();
                 blocked_us.min(contents_us).min(self.heartbeat_due_us())
             }
-            Phase::Header | Phase::Starting | Phase::Tuning | Phase::Opening => {
-                self.opened_us + HANDSHAKE_TIMEOUT_US
-            }
             Phase::Closing => self.closing_since_us + CLOSE_TIMEOUT_US,
             Phase::Draining | Phase::Ended => u64::MAX,
+            _ => self.opened_us + HANDSHAKE_TIMEOUT_US,
         }
     }
 
@@ -103,9 +101,9 @@ impl Session {
             self.phase = Phase::Ended;
         }
         let is_open = match self.phase {
-            Phase::Header | Phase::Starting | Phase::Tuning | Phase::Opening => false,
             Phase::Open => true,
             Phase::Closing | Phase::Draining | Phase::Ended => return,
+            _ => false,
         };
         if !is_open {
             if now_us >= self.opened_us + HANDSHAKE_TIMEOUT_US {

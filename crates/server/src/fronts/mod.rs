@@ -43,6 +43,8 @@ pub(crate) struct Registration {
     /// Opens it: what its connections share is there afterwards, and no thread that needs the
     /// server's context.
     pub(crate) open: fn(Opening<'_>) -> Result<Arc<dyn Front>, StartError>,
+    /// Takes secrets out of the configuration that are not needed once it is open.
+    pub(crate) forget_secrets: fn(&mut Config),
 }
 
 /// An address that is listened on.

@@ -1,7 +1,10 @@
 //! AMQP's part of the configuration in the form that its sessions use.
 
+use std::sync::Arc;
+
+use cloverleaf_access::{User, Users};
 use cloverleaf_amqp::host::HostOptions;
-use cloverleaf_amqp::{ContentMemory, GUEST, SessionOptions, Users};
+use cloverleaf_amqp::{ContentMemory, SessionOptions, guest};
 
 use crate::config::Config;
 use crate::config_value::bytes;
@@ -18,7 +21,7 @@ pub(crate) fn session_options(config: &Config) -> SessionOptions {
         consumers_max: amqp.consumers_max as usize,
         transaction_bytes_max: bytes(amqp.transaction_bytes_max),
         contents: ContentMemory::new(amqp.contents_bytes_max.0),
-        users: users(config),
+        users: Arc::new(users(config)),
     }
 }
 
@@ -26,14 +29,21 @@ pub(crate) fn session_options(config: &Config) -> SessionOptions {
 fn users(config: &Config) -> Users {
     let users = &config.amqp.user.0;
     if !users.is_empty() {
-        let pairs = users.iter();
-        return Users::new(pairs.map(|user| (user.name.clone(), user.password.clone())));
+        let users = users.iter();
+        let users = users.map(|login| User::new(&*login.name).with_configured(&login.password));
+        return users.collect();
     }
     if config.general.allow_anonymous_remote {
         // All who can reach it are trusted: in a container no client comes from the same machine.
-        return Users::new([(GUEST.to_owned(), GUEST.to_owned())]);
+        return Users::from_iter([guest()]);
     }
-    Users::default()
+    Users::from_iter([guest().local()])
+}
+
+/// Forgets the passwords, which are known by their verifiers from now on.
+pub(crate) fn forget_passwords(config: &mut Config) {
+    let users = config.amqp.user.0.iter_mut();
+    users.for_each(|login| login.password = String::new());
 }
 
 /// The bounds of the virtual host.
@@ -45,7 +55,21 @@ pub(crate) fn host_options(config: &Config) -> HostOptions {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::config_login::Logins;
+    use crate::config_value::OptionValue as _;
+
+    #[test]
+    fn passwords_become_verifiers_and_are_forgotten() {
+        let mut config = Config::default();
+        config.amqp.user = Logins::parse_all(&["ann:secret".into()]).unwrap();
+        let options = session_options(&config);
+        assert_eq!(format!("{:?}", options.users), r#"{"ann"}"#);
+        forget_passwords(&mut config);
+        assert_eq!(config.amqp.user.text(), "ann");
+        assert!(config.amqp.user.0.iter().all(|it| it.password.is_empty()));
+    }
 
     #[test]
     fn the_defaults_are_those_of_the_protocol_crate() {

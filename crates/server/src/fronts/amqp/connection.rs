@@ -2,16 +2,21 @@
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::task::Context;
 
+use cloverleaf_access::{Accepted, Refused};
 use cloverleaf_amqp::{Session, SessionParts};
+use cloverleaf_session::Now;
 use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
 
 use super::AmqpFront;
-use crate::connection::{self, Link};
+use crate::connection::{self, Awaited, Link, take_answer};
 use crate::connection_io::Io;
+use crate::context::ServerContext;
 use crate::fronts::Visitor;
 use crate::repeats::{Repeats, tell_closed};
+use crate::verifications::verify;
 
 /// How long a peer that does not ask for heartbeats may take none of its output: as long as
 /// RabbitMQ lets a write take.
@@ -35,6 +40,8 @@ pub(super) async fn serve(front: Arc<AmqpFront>, visitor: Visitor) {
     let link = AmqpLink {
         front,
         is_tls: visitor.is_tls,
+        context: Arc::clone(&context),
+        verdict: None,
     };
     let mut io = Io::new(stream, peer, Protocol::Amqp, &context);
     if let Some(config) = tls
@@ -49,6 +56,8 @@ pub(super) async fn serve(front: Arc<AmqpFront>, visitor: Visitor) {
 struct AmqpLink {
     front: Arc<AmqpFront>,
     is_tls: bool,
+    context: Arc<ServerContext>,
+    verdict: Awaited<Result<Accepted, Refused>>,
 }
 
 impl Link for AmqpLink {
@@ -74,5 +83,137 @@ impl Link for AmqpLink {
             true => &self.front.tls_noise,
             false => &self.front.noise,
         }
+    }
+
+    #[inline]
+    fn poll(&mut self, session: &mut Session, cx: &mut Context<'_>, _now: Now) {
+        if let Some(verification) = session.take_verification() {
+            let places = Arc::clone(&self.context.verifications);
+            self.verdict = Some(Box::pin(verify(places, verification)));
+        }
+        if let Some(verdict) = take_answer(&mut self.verdict, cx) {
+            session.logged_in(verdict);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use cloverleaf_access::{Argon2id, Cost, User, Users};
+    use cloverleaf_amqp::SessionOptions;
+    use cloverleaf_amqp::host::VirtualHost;
+    use cloverleaf_amqp::wire::{FRAME_END, Method, PROTOCOL_HEADER, Table, Writer, method};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio::sync::OwnedSemaphorePermit;
+    use tokio::task::LocalSet;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::test_context::{PATIENCE, bytes_in, connect_to, context, core, until};
+
+    /// The protocol with these options.
+    fn front(context: &ServerContext, options: SessionOptions) -> Arc<AmqpFront> {
+        Arc::new(AmqpFront {
+            options: Arc::new(options),
+            host: VirtualHost::open(context.broker.clone()).unwrap(),
+            tls: None,
+            router: Mutex::default(),
+            noise: Mutex::default(),
+            tls_noise: Mutex::default(),
+        })
+    }
+
+    /// A client's bytes up to its login.
+    fn login(user: &str) -> Vec<u8> {
+        let response = format!("\0{user}\0secret");
+        let start = method::ConnectionStartOk {
+            client_properties: Table::default(),
+            mechanism: "PLAIN",
+            response: response.as_bytes(),
+            locale: "en_US",
+        };
+        let mut payload = Vec::new();
+        Method::ConnectionStartOk(start).write(&mut Writer::new(&mut payload));
+        let size = (payload.len() as u32).to_be_bytes();
+        let parts = [
+            &PROTOCOL_HEADER[..],
+            &[1, 0, 0],
+            &size,
+            &payload,
+            &[FRAME_END],
+        ];
+        parts.concat()
+    }
+
+    /// Class and method of the next frame.
+    async fn next_method(client: &mut TcpStream) -> [u8; 4] {
+        let mut header = [0; 7];
+        let reading = async {
+            client.read_exact(&mut header).await.unwrap();
+            let size = u32::from_be_bytes(header[3..].try_into().unwrap());
+            let mut rest = vec![0; size as usize + 1];
+            client.read_exact(&mut rest).await.unwrap();
+            *rest.first_chunk().unwrap()
+        };
+        timeout(PATIENCE, reading).await.unwrap()
+    }
+
+    /// Takes all places in which passwords are verified.
+    fn all_places(context: &ServerContext) -> OwnedSemaphorePermit {
+        let places = Arc::clone(&context.verifications);
+        let count = places.available_permits() as u32;
+        places.try_acquire_many_owned(count).unwrap()
+    }
+
+    const START: [u8; 4] = [0, 10, 0, 10];
+    const TUNE: [u8; 4] = [0, 10, 0, 30];
+
+    #[test]
+    fn a_login_that_takes_long_holds_up_nobody_else() {
+        let cost = Cost {
+            memory_kib: 8,
+            passes: 1,
+        };
+        let slow = User::new("slow").with_argon2id(Argon2id::of(b"secret", cost).unwrap());
+        let quick = User::new("quick").with_configured("secret");
+        let context = context();
+        let front = front(
+            &context,
+            SessionOptions {
+                users: Arc::new(Users::from_iter([slow, quick])),
+                ..SessionOptions::default()
+            },
+        );
+        let serve = |visitor| serve(Arc::clone(&front), visitor);
+        let core = core(&context);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let held = all_places(&context);
+            let mut slow = connect_to(serve, &core).await;
+            let bytes = login("slow");
+            slow.write_all(&bytes).await.unwrap();
+            assert_eq!(next_method(&mut slow).await, START);
+            until(|| bytes_in(&context) == bytes.len() as u64).await;
+            // On the same thread, and the slow one has no place to be verified in.
+            let mut quick = connect_to(serve, &core).await;
+            quick.write_all(&login("quick")).await.unwrap();
+            assert_eq!(next_method(&mut quick).await, START);
+            assert_eq!(next_method(&mut quick).await, TUNE);
+            let nothing = slow.try_read(&mut [0]).unwrap_err();
+            assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock);
+            drop(held);
+            assert_eq!(next_method(&mut slow).await, TUNE);
+            // From now on it is known.
+            let _held = all_places(&context);
+            let mut again = connect_to(serve, &core).await;
+            again.write_all(&login("slow")).await.unwrap();
+            assert_eq!(next_method(&mut again).await, START);
+            assert_eq!(next_method(&mut again).await, TUNE);
+        });
     }
 }

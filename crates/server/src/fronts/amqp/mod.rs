@@ -29,6 +29,7 @@ pub(super) const REGISTRATION: Registration = Registration {
     doors,
     tls,
     open: AmqpFront::open,
+    forget_secrets: config::forget_passwords,
 };
 
 fn tls(config: &Config) -> Result<Option<Arc<ServerConfig>>, TlsError> {

@@ -37,6 +37,7 @@ pub(super) const REGISTRATION: Registration = Registration {
     doors,
     tls,
     open: KafkaFront::open,
+    forget_secrets: |_| {},
 };
 
 fn tls(config: &Config) -> Result<Option<Arc<ServerConfig>>, TlsError> {

@@ -36,6 +36,7 @@ pub(super) const REGISTRATION: Registration = Registration {
     doors,
     tls,
     open: NsqFront::open,
+    forget_secrets: |_| {},
 };
 
 /// The address of the protocol.
