@@ -9,22 +9,21 @@
 //! The question itself is asked by the server crate: this one has no socket.
 //! Source: nsq.io/components/nsqd.html, "AUTH".
 
-use regex::{Regex, RegexBuilder};
+use cloverleaf_access::{
+    Effect, Grants, Kind, Kinds, Operation, Pattern, PatternError, Principal, Resource, Rule,
+};
 use serde::Deserialize;
-
-/// Most memory that one expression of the auth service may compile to.
-const REGEX_BYTES_MAX: usize = 1024 * 1024;
 
 /// What the auth service answered, checked.
 #[derive(Clone, Debug)]
 pub struct Authorizations {
-    /// The client's name at the auth service.
-    pub identity: String,
+    /// The client, by its name at the auth service.
+    pub principal: Principal,
     /// Where to read about that name.
     pub identity_url: String,
     /// For how long this holds, in ms from the answer.
     pub ttl_ms: u64,
-    rules: Vec<Rule>,
+    grants: Grants,
 }
 
 /// Why an answer of an auth service cannot be used.
@@ -37,33 +36,11 @@ pub enum AuthorizationsError {
     #[error("unknown permission {0}")]
     Permission(String),
     /// An expression that cannot be compiled.
-    #[error("unable to compile {expression:?}: {cause}")]
-    Expression {
-        /// The expression.
-        expression: String,
-        /// What is wrong with it.
-        cause: regex::Error,
-    },
+    #[error(transparent)]
+    Expression(#[from] PatternError),
     /// A lifetime that is none.
     #[error("invalid TTL {0} (must be >0)")]
     Ttl(i64),
-}
-
-/// What is to be allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access<'a> {
-    /// Publishing to a topic.
-    Publish,
-    /// Consuming from this channel of a topic.
-    Subscribe(&'a str),
-}
-
-#[derive(Clone, Debug)]
-struct Rule {
-    topic: Regex,
-    channels: Vec<Regex>,
-    subscribe: bool,
-    publish: bool,
 }
 
 #[derive(Deserialize)]
@@ -93,73 +70,60 @@ impl Authorizations {
     pub fn parse(body: &[u8]) -> Result<Authorizations, AuthorizationsError> {
         let answer: Answer = serde_json::from_slice(body)?;
         let rules = answer.authorizations.unwrap_or_default();
-        let rules = rules.into_iter().map(Rule::of);
-        let rules = rules.collect::<Result<_, _>>()?;
+        let rules = rules.into_iter().map(AnswerRule::rule);
+        let grants = rules.collect::<Result<_, _>>()?;
         let ttl_s = u64::try_from(answer.ttl).unwrap_or(0);
         if ttl_s == 0 {
             return Err(AuthorizationsError::Ttl(answer.ttl));
         }
         Ok(Authorizations {
-            identity: answer.identity.unwrap_or_default(),
+            principal: Principal {
+                name: answer.identity.unwrap_or_default(),
+            },
             identity_url: answer.identity_url.unwrap_or_default(),
             ttl_ms: ttl_s.saturating_mul(1000),
-            rules,
+            grants,
         })
     }
 
     /// How many authorizations there are.
     pub fn count(&self) -> usize {
-        self.rules.len()
+        self.grants.count()
     }
 
-    /// Whether one of them allows this. A publisher's rule needs a channel expression that
-    /// matches the empty name, which is nsqd's rule too.
-    pub fn allow(&self, topic: &str, access: Access<'_>) -> bool {
-        self.rules.iter().any(|rule| rule.allows(topic, access))
-    }
-}
-
-impl Rule {
-    fn of(answer: AnswerRule) -> Result<Rule, AuthorizationsError> {
-        let (mut subscribe, mut publish) = (false, false);
-        for permission in answer.permissions.unwrap_or_default() {
-            match permission.as_str() {
-                "subscribe" => subscribe = true,
-                "publish" => publish = true,
-                _ => return Err(AuthorizationsError::Permission(permission)),
-            }
-        }
-        let channels = answer.channels.unwrap_or_default();
-        Ok(Rule {
-            topic: compile(&answer.topic)?,
-            channels: channels
-                .iter()
-                .map(|channel| compile(channel))
-                .collect::<Result<_, _>>()?,
-            subscribe,
-            publish,
-        })
-    }
-
-    fn allows(&self, topic: &str, access: Access<'_>) -> bool {
-        let (permitted, channel) = match access {
-            Access::Publish => (self.publish, ""),
-            Access::Subscribe(channel) => (self.subscribe, channel),
+    /// Whether one of them allows this with a channel. A publish asks for the channel without a
+    /// name, which is nsqd's rule, too: one of the rule's channel expressions has to match it.
+    pub fn allow(&self, operation: Operation, topic: &str, channel: &str) -> bool {
+        let resource = Resource {
+            namespace: "",
+            kind: Kind::Channel,
+            topic,
+            name: channel,
         };
-        permitted
-            && self.topic.is_match(topic)
-            && self.channels.iter().any(|rule| rule.is_match(channel))
+        self.grants.may(&self.principal, operation, &resource)
     }
 }
 
-fn compile(expression: &str) -> Result<Regex, AuthorizationsError> {
-    RegexBuilder::new(expression)
-        .size_limit(REGEX_BYTES_MAX)
-        .build()
-        .map_err(|cause| AuthorizationsError::Expression {
-            expression: expression.to_owned(),
-            cause,
+impl AnswerRule {
+    fn rule(self) -> Result<Rule, AuthorizationsError> {
+        let operation = |permission: String| match permission.as_str() {
+            "subscribe" => Ok(Operation::Consume),
+            "publish" => Ok(Operation::Publish),
+            _ => Err(AuthorizationsError::Permission(permission)),
+        };
+        let operations = self.permissions.unwrap_or_default().into_iter();
+        let channels = self.channels.unwrap_or_default();
+        let channels = channels.iter().map(|channel| Pattern::regex(channel));
+        Ok(Rule {
+            effect: Effect::Allow,
+            principals: Pattern::All,
+            operations: operations.map(operation).collect::<Result<_, _>>()?,
+            namespaces: Pattern::All,
+            kinds: Kinds::from_iter([Kind::Channel]),
+            topics: Pattern::regex(&self.topic)?,
+            names: channels.collect::<Result<_, _>>()?,
         })
+    }
 }
 
 #[cfg(test)]
@@ -176,12 +140,12 @@ mod tests {
         )
         .unwrap();
         assert_eq!((answer.count(), answer.ttl_ms), (2, 10_000));
-        assert!(answer.allow("t", Access::Subscribe("c1")));
-        assert!(!answer.allow("t", Access::Subscribe("c12")));
-        assert!(!answer.allow("tt", Access::Subscribe("c1")));
-        assert!(!answer.allow("t", Access::Publish));
-        assert!(answer.allow("pub", Access::Publish));
-        assert!(!answer.allow("pub", Access::Subscribe("c1")));
+        assert!(answer.allow(Operation::Consume, "t", "c1"));
+        assert!(!answer.allow(Operation::Consume, "t", "c12"));
+        assert!(!answer.allow(Operation::Consume, "tt", "c1"));
+        assert!(!answer.allow(Operation::Publish, "t", ""));
+        assert!(answer.allow(Operation::Publish, "pub", ""));
+        assert!(!answer.allow(Operation::Consume, "pub", "c1"));
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use cloverleaf_access::Operation;
 use cloverleaf_broker::{AttachError, Consumer, ConsumerOptions, Subscription};
 use cloverleaf_session::Now;
 use cloverleaf_telemetry::Identity;
 
-use crate::authorization::{Access, Authorizations};
+use crate::authorization::Authorizations;
 use crate::codec::{Command, command_word};
 use crate::consuming::{Consuming, rdy_count};
 use crate::definitions::topic_options;
@@ -110,7 +111,7 @@ impl Session {
     /// Whether the client may publish now; if not, the command has to be shown again.
     #[inline]
     fn may_publish(&mut self, command: &str, topic: &str, now: Now) -> Result<bool, ProtocolError> {
-        if !self.may(command, topic, Access::Publish, now)? {
+        if !self.may(command, Operation::Publish, (topic, ""), now)? {
             return Ok(false);
         }
         self.waits_for_room = !self.broker.room().is_free();
@@ -236,14 +237,14 @@ impl Session {
                 return Err(ProtocolError::new(Code::Unauthorized, text));
             }
             let answer = serde_json::json!({
-                "identity": authorizations.identity,
+                "identity": authorizations.principal.name,
                 "identity_url": authorizations.identity_url,
                 "permission_count": authorizations.count(),
             });
             self.answers.response(answer.to_string());
         }
         let auth = ClientAuth {
-            identity: authorizations.identity.clone(),
+            identity: authorizations.principal.name.clone(),
             identity_url: authorizations.identity_url.clone(),
         };
         self.client
@@ -262,26 +263,27 @@ impl Session {
         authorized.is_some_and(|authorized| authorized.authorizations.count() > 0)
     }
 
-    /// Whether the client may do this; `false` if the auth service has to be asked again first.
+    /// Whether the client may do this with a topic and a channel; `false` if the auth service has
+    /// to be asked again first.
     #[inline]
     fn may(
         &mut self,
         command: &str,
-        topic: &str,
-        access: Access<'_>,
+        operation: Operation,
+        names: (&str, &str),
         now: Now,
     ) -> Result<bool, ProtocolError> {
         if !self.options.auth_required {
             return Ok(true);
         }
-        self.is_authorized(command, topic, access, now)
+        self.is_authorized(command, operation, names, now)
     }
 
     fn is_authorized(
         &mut self,
         command: &str,
-        topic: &str,
-        access: Access<'_>,
+        operation: Operation,
+        (topic, channel): (&str, &str),
         now: Now,
     ) -> Result<bool, ProtocolError> {
         let known = self.authorized.as_mut();
@@ -293,20 +295,16 @@ impl Session {
             self.auth_wait = Some(AuthWait::Renewal);
             return Ok(false);
         }
-        let publishes = access == Access::Publish;
+        let publishes = operation == Operation::Publish;
         if publishes && authorized.publish_topic == topic {
             return Ok(true);
         }
-        if authorized.authorizations.allow(topic, access) {
+        if authorized.authorizations.allow(operation, topic, channel) {
             if publishes {
                 topic.clone_into(&mut authorized.publish_topic);
             }
             return Ok(true);
         }
-        let channel = match access {
-            Access::Publish => "",
-            Access::Subscribe(channel) => channel,
-        };
         let (topic, channel) = (quoted(topic.as_bytes()), quoted(channel.as_bytes()));
         let text = format!("AUTH failed for {command} on {topic} {channel}");
         Err(ProtocolError::new(Code::Unauthorized, text))
@@ -320,7 +318,7 @@ impl Session {
             let text = "cannot SUB with heartbeats disabled";
             return Err(ProtocolError::new(Code::Invalid, text));
         }
-        if !self.may("SUB", topic, Access::Subscribe(channel), now)? {
+        if !self.may("SUB", Operation::Consume, (topic, channel), now)? {
             return Ok(Flow::Again);
         }
         self.publishing.flush(&self.broker, &mut self.answers);
