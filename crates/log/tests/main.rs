@@ -8,7 +8,6 @@ mod compaction;
 mod compression;
 mod crashes;
 mod faults;
-mod first_files;
 mod hostile_bytes;
 mod idempotence;
 mod journal;
