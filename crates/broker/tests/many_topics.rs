@@ -116,7 +116,7 @@ fn ten_thousand_queues_are_made_in_seconds_and_are_small() {
         Durability::Kernel,
     );
     let published = published.unwrap();
-    // Its first file is made on a thread of the log.
+    // A disk that is slow is written to by a thread of the log.
     while !published.is_ready() {
         std::thread::yield_now();
     }
