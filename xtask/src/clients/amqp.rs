@@ -19,10 +19,9 @@ const CRASH_ROUNDS: u32 = 5;
 const HOSTILE_RSS_BYTES_MAX: u64 = 400 << 20;
 /// Messages of the backlog in `cargo xtask test`.
 const BACKLOG_MESSAGES: u64 = 1_000_000;
-/// What the broker may take with a backlog: 24 MiB when idle, 32 MiB each for the newest messages
-/// and for what a busy disk has not taken yet (`tail_bytes_max`, `unwritten_bytes_max`), as much
-/// again that the allocator has not given back, and a few bytes for each message that is held.
-const BACKLOG_RSS_BYTES_MAX: u64 = 152 << 20;
+/// What the broker may take with a backlog: caches and buffers, and a few bytes for each message
+/// that is held.
+const BACKLOG_RSS_BYTES_MAX: u64 = 128 << 20;
 const HELD_BYTES_MAX: u64 = 8;
 /// What 10,000 queues may add to an idle broker.
 const QUEUES_RSS_BYTES_MAX: u64 = 100 << 20;
