@@ -121,7 +121,10 @@ struct Pass {
 
 /// Why a call ends before its work is done.
 enum Break {
+    /// By whoever called.
     Stopped,
+    /// The log ends, though this partition may not be closed yet.
+    Closed,
     Failed(IoFailure),
 }
 
@@ -129,7 +132,7 @@ impl From<ReadError> for Break {
     fn from(error: ReadError) -> Break {
         match error {
             ReadError::Failed(failure) => Break::Failed(failure),
-            ReadError::Closed => Break::Stopped,
+            ReadError::Closed => Break::Closed,
         }
     }
 }
@@ -156,8 +159,8 @@ impl PartitionLog {
         let mut done = Compacted::default();
         match self.run_compaction(&mut compaction, options, &mut done) {
             Ok(()) => Ok(done),
-            Err(Break::Stopped) if self.is_closed() => Err(LogError::Closed),
             Err(Break::Stopped) => Ok(done),
+            Err(Break::Closed) => Err(LogError::Closed),
             Err(Break::Failed(failure)) => {
                 compaction.pass = None;
                 if self.is_closed() {
@@ -207,7 +210,10 @@ impl PartitionLog {
     }
 
     fn check_stop(&self, options: &CompactionOptions) -> Result<(), Break> {
-        if options.stop.load(Ordering::Relaxed) || self.is_closed() {
+        if self.is_closed() {
+            return Err(Break::Closed);
+        }
+        if options.stop.load(Ordering::Relaxed) {
             return Err(Break::Stopped);
         }
         Ok(())
@@ -388,7 +394,7 @@ impl PartitionLog {
             match self.drop_segments(&bases) {
                 Ok(_) => {}
                 Err(LogError::Io(failure)) => return Err(failure.into()),
-                Err(LogError::Closed) => return Err(Break::Stopped),
+                Err(LogError::Closed) => return Err(Break::Closed),
             }
         } else if !self.replace_segments(run, writer)? {
             return Ok(());
