@@ -1,9 +1,7 @@
-//! The process around each of the two programs, `cloverleaf` and `cloverleaf-workbench`: allocator,
+//! The process around each of the two programs, `cloverleaf` and `cloverleaf-workbench`:
 //! command line, exit status; and which commands of the first are the second's.
 //!
 //! Architecture invariant: this crate knows nothing that only one of the two programs needs.
-
-mod allocator;
 
 use std::process::ExitCode;
 
@@ -40,7 +38,6 @@ pub fn main(
     command: Command,
     run: impl FnOnce(&ArgMatches) -> anyhow::Result<ExitCode>,
 ) -> ExitCode {
-    allocator::give_back_soon();
     let matches = match command.try_get_matches() {
         Ok(matches) => matches,
         Err(error) => without_secrets(error).exit(),

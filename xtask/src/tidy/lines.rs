@@ -111,8 +111,6 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/server/src/balance.rs",
     // Whether SIGHUP is ignored.
     "crates/server/src/signals.rs",
-    // How long the allocator keeps what is free.
-    "crates/program/src/allocator.rs",
     // The CPU time of a process and of another thread.
     "crates/bench/src/cpu_clock.rs",
     // librdkafka is a C library.
