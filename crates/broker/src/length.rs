@@ -71,8 +71,8 @@ impl Subscription {
         let options = self.options();
         if may_refuse && options.overflow == Overflow::RejectPublish {
             let length_max = options.length_max.unwrap_or(u64::MAX);
-            let is_too_long =
-                options.length_max.is_some() && state.depth().saturating_add(count) > length_max;
+            let is_too_long = options.length_max.is_some()
+                && state.depth_accepted().saturating_add(count) > length_max;
             let bytes_max = options.length_bytes_max;
             let is_too_large = bytes_max.is_some_and(|bytes_max| state.exceeds(bytes_max, bytes));
             if is_too_long || is_too_large {

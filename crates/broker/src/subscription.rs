@@ -457,10 +457,13 @@ impl Subscription {
 impl State {
     /// The end of what may be delivered of a partition.
     pub(crate) fn visible_end(&self, partition: usize) -> Offset {
-        let end = self.logs[partition].written_end();
-        self.limits
-            .as_ref()
-            .map_or(end, |limits| end.min(limits[partition]))
+        self.visible_below(partition, self.logs[partition].written_end())
+    }
+
+    /// What may be delivered of a partition of which so much is written ends here.
+    fn visible_below(&self, partition: usize, end: Offset) -> Offset {
+        let limits = self.limits.as_ref();
+        limits.map_or(end, |limits| end.min(limits[partition]))
     }
 
     /// As [`Self::depth`], but what is acknowledged ahead after a restart counts too: cheap.
@@ -482,6 +485,20 @@ impl State {
             .map(|(partition, index)| {
                 let end = self.visible_end(index);
                 self.ledger.undelivered(partition, end)
+            })
+            .sum();
+        new + self.ledger.ready()
+    }
+
+    /// Messages that wait for a consumer, and those that are accepted and not written yet: these
+    /// have a place in the queue too.
+    pub(crate) fn depth_accepted(&self) -> u64 {
+        let new: u64 = (0u32..)
+            .zip(&self.logs)
+            .map(|(partition, log)| {
+                let (written, unwritten) = log.written_and_unwritten();
+                let end = self.visible_below(partition as usize, written);
+                self.ledger.undelivered(partition, end) + unwritten
             })
             .sum();
         new + self.ledger.ready()

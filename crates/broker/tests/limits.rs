@@ -305,6 +305,29 @@ fn a_queue_refuses_when_its_bodies_are_too_large() {
 }
 
 #[test]
+fn a_queue_refuses_when_those_that_are_not_written_yet_fill_it() {
+    let mut world = World::new();
+    world.log_options.inline_writes = false;
+    world.restart();
+    let options = SubscriptionOptions {
+        length_max: Some(3),
+        overflow: Overflow::RejectPublish,
+        ..SubscriptionOptions::default()
+    };
+    world.subscription_with("q", "s", options);
+    let topic = world.topic("q");
+    let publish = || topic.publish(world.batch(&["a"]), Durability::Kernel);
+    let refused = || matches!(publish(), Err(PublishError::QueueFull { .. }));
+    let two = [publish().unwrap(), publish().unwrap()];
+    world.log.step_commit();
+    let third = publish().unwrap();
+    assert!(refused());
+    world.log.step_commit();
+    assert!(refused());
+    drop((two, third));
+}
+
+#[test]
 fn the_bytes_of_a_backlog_are_counted_at_the_start() {
     let mut world = World::new();
     let options = || TopicOptions {

@@ -5,13 +5,14 @@
 //! the kernel with one vectored write (and what others added meanwhile, a few times). Otherwise the
 //! append only registers, and whoever writes completes it: so appends of many threads combine into
 //! few writes, and no thread waits for another. While the disk throttles writers, the thread
-//! "log-writer" writes and no caller does.
+//! "log-writer" writes and no caller does. A partition's first file is made by "log-opener", because
+//! folders and files take far longer to make than a batch takes to write.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::appended::{Appended, Completions, Pending, Waiter};
-use crate::batch::Batch;
+use crate::batch::{Batch, Offset};
 use crate::error::AppendError;
 use crate::group_commit::SyncRequest;
 use crate::housekeeping::Chore;
@@ -20,6 +21,7 @@ use crate::options::Durability;
 use crate::partition::{PartitionLog, State, WriteWaiter, tail_weight};
 use crate::prepared::Preparation;
 use crate::producers::{Claim, Verdict};
+use crate::shared::Shared;
 use crate::writer::Written;
 
 /// Rounds that a thread writes for others. Then a caller's thread hands the rest to "log-writer",
@@ -109,7 +111,7 @@ impl PartitionLog {
         state.pending.push(batch);
         count(&shared.counters.batches, 1);
         count(&shared.counters.unwritten_bytes, bytes);
-        let writes_here = !state.writing && shared.writes_inline(now);
+        let writes_here = !state.writing && state.may_write_inline(shared, now);
         let mut pending = Pending::ready();
         if class == Durability::Disk || (class == Durability::Kernel && !writes_here) {
             let waiter = Arc::new(Waiter::default());
@@ -139,16 +141,21 @@ impl PartitionLog {
         })
     }
 
-    /// Puts the partition into the queue of "log-writer".
+    /// Puts the partition into the queue of "log-writer", or of "log-opener" before its first file.
     pub(crate) fn queue_write(self: &Arc<Self>) {
-        if self.shared.queues.writes.push(self.clone()).is_err() {
+        let queues = &self.shared.queues;
+        let queue = match self.state.lock().segments.is_empty() {
+            true => &queues.openings,
+            false => &queues.writes,
+        };
+        if queue.push(self.clone()).is_err() {
             // The log was stopped meanwhile: nobody will write, so everybody is told.
             self.close_now();
         }
     }
 
-    /// "log-writer": writes what is pending, unless somebody is at it. What came meanwhile, beyond
-    /// a few rounds, is queued again.
+    /// "log-writer" and "log-opener": writes what is pending, unless somebody is at it. What came
+    /// meanwhile, beyond a few rounds, is queued again.
     pub(crate) fn write_pending(self: &Arc<Self>) {
         let mut state = self.state.lock();
         state.write_queued = false;
@@ -331,6 +338,18 @@ struct Round {
 }
 
 impl State {
+    /// Whether a caller's thread may write: the disk is fast, and there is a file to write to.
+    fn may_write_inline(&self, shared: &Shared, now: Instant) -> bool {
+        let has_file = !self.segments.is_empty() || shared.options.manual;
+        has_file && shared.writes_inline(now)
+    }
+
+    /// Offset after the last record that is to be written, or is being; 0 if there is none.
+    pub(crate) fn accepted_end(&self) -> Offset {
+        let last = self.pending.last();
+        last.map_or(self.handed_end, Batch::end_offset)
+    }
+
     fn take_pending(&mut self) -> Vec<Batch> {
         self.handed_end = self.pending.last().map_or(0, Batch::end_offset);
         let spare = std::mem::take(&mut self.spare);

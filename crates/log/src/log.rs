@@ -20,7 +20,7 @@ use crate::metrics::{Counters, LogMetrics};
 use crate::options::{LogOptions, PartitionOptions};
 use crate::partition::{PartitionLog, RecoveredState};
 use crate::producer_snapshot::SNAPSHOT_BYTES_AT_CLOSE;
-use crate::queue::Work;
+use crate::queue::{Queue, Work};
 use crate::recovery::{Recovery, recover_partitions};
 use crate::removal::{Removal, Remover};
 use crate::segment::Close;
@@ -105,13 +105,8 @@ impl Log {
             })?);
             Ok(())
         };
-        start("log-writer", |shared| {
-            while let Work::Items(partitions) = shared.queues.writes.wait(None) {
-                partitions
-                    .iter()
-                    .for_each(|partition| partition.write_pending());
-            }
-        })?;
+        start("log-writer", |shared| write_queued(&shared.queues.writes))?;
+        start("log-opener", |shared| write_queued(&shared.queues.openings))?;
         start("log-sync", |shared| {
             while let Work::Items(requests) = shared.queues.syncs.wait(None) {
                 commit_group(shared, requests);
@@ -249,7 +244,8 @@ impl Log {
     /// Manual mode: queued writes and one group commit, no housekeeping.
     pub fn step_commit(&self) {
         let shared = &self.inner.shared;
-        for partition in shared.queues.writes.take() {
+        let openings = shared.queues.openings.take();
+        for partition in openings.iter().chain(&shared.queues.writes.take()) {
             partition.write_pending();
         }
         let requests = shared.queues.syncs.take();
@@ -475,6 +471,13 @@ fn open_files(
         return Err(failure);
     }
     Ok(shared)
+}
+
+/// Writes what is pending in the partitions of a queue, until it is stopped.
+fn write_queued(queue: &Queue<Arc<PartitionLog>>) {
+    while let Work::Items(partitions) = queue.wait(None) {
+        partitions.iter().for_each(PartitionLog::write_pending);
+    }
 }
 
 /// Tells others who holds the lock.

@@ -246,10 +246,17 @@ impl PartitionLog {
     /// Offset after the last record that was accepted and is not refused: what lies between
     /// [`PartitionLog::written_end`] and it is being written, or will be.
     pub fn accepted_end(&self) -> Offset {
+        self.state.lock().accepted_end().max(self.written_end())
+    }
+
+    /// [`PartitionLog::written_end`], and how many offsets that were accepted at that moment are on
+    /// their way there; a hole that a raise has left is not.
+    pub fn written_and_unwritten(&self) -> (Offset, u64) {
         let state = self.state.lock();
-        let last = state.pending.last();
-        let accepted = last.map_or(state.handed_end, Batch::end_offset);
-        accepted.max(self.written_end())
+        let (written, accepted) = (self.written_end(), state.accepted_end());
+        let hole_end = Some(state.raised.end).filter(|end| *end <= accepted);
+        let first = written.max(hole_end.unwrap_or(0));
+        (written, accepted.saturating_sub(first))
     }
 
     /// The offset that the next record will get.

@@ -42,6 +42,8 @@ const SLOW_MODE_MS_MAX: u64 = 1_000;
 pub(crate) struct Queues {
     /// Partitions with batches to write, for "log-writer".
     pub(crate) writes: Queue<Arc<PartitionLog>>,
+    /// Partitions with batches to write, and no file yet, for "log-opener".
+    pub(crate) openings: Queue<Arc<PartitionLog>>,
     /// For "log-sync".
     pub(crate) syncs: Queue<SyncRequest>,
     /// For "log-housekeeper".
@@ -58,6 +60,7 @@ impl Queues {
     pub(crate) fn new() -> Queues {
         Queues {
             writes: Queue::new(),
+            openings: Queue::new(),
             syncs: Queue::new(),
             chores: Queue::new(),
             preparations: Queue::new(),
@@ -69,6 +72,7 @@ impl Queues {
     /// Forgets what is queued: it holds partitions, and they hold the queues.
     pub(crate) fn clear(&self) {
         drop(self.writes.take());
+        drop(self.openings.take());
         drop(self.syncs.take());
         drop(self.chores.take());
         drop(self.preparations.take());
@@ -79,6 +83,7 @@ impl Queues {
     /// Refuses further work; what is queued is still done by the threads.
     pub(crate) fn stop(&self) {
         self.writes.stop();
+        self.openings.stop();
         self.syncs.stop();
         self.chores.stop();
         self.preparations.stop();

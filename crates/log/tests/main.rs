@@ -8,6 +8,7 @@ mod compaction;
 mod compression;
 mod crashes;
 mod faults;
+mod first_files;
 mod hostile_bytes;
 mod idempotence;
 mod journal;

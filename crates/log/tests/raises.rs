@@ -56,10 +56,18 @@ fn the_start_is_never_above_what_is_pending() {
     partition.raise_next_offset(50);
     partition.truncate_before(50).unwrap();
     assert_eq!((partition.start_offset(), partition.written_end()), (0, 0));
+    assert_eq!(partition.written_and_unwritten(), (0, 1));
     log.step_commit();
     assert!(appended.is_ready());
     assert_eq!((partition.start_offset(), partition.written_end()), (0, 1));
     assert_eq!(offsets(&read_all(&partition)), [0]);
+    // The hole is not on its way to the disk.
+    assert_eq!(partition.written_and_unwritten(), (1, 0));
+    let behind = partition.append(batch_of(&["b"]), Durability::Kernel);
+    assert_eq!(partition.written_and_unwritten(), (1, 1));
+    log.step_commit();
+    assert!(behind.unwrap().is_ready());
+    assert_eq!(partition.written_and_unwritten(), (51, 0));
 }
 
 /// However the messages before have gone, and whatever start comes after.

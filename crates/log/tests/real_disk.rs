@@ -283,7 +283,7 @@ fn a_panic_in_a_thread_of_the_log_ends_the_process() {
         .unwrap();
     assert!(!output.status.success());
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(text.contains("thread log-writer has panicked"), "{text}");
+    assert!(text.contains("thread log-opener has panicked"), "{text}");
     let (log, _) = open(&folder, options());
     let partition = log
         .partition(topic(1), 0, PartitionOptions::default())

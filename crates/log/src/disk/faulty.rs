@@ -32,6 +32,8 @@ pub struct Faults {
     /// Reads of files whose path contains this text, and that may block, wait until it is taken
     /// back.
     pub hanging_reads: Option<String>,
+    /// New files whose path contains this text wait in the same way.
+    pub hanging_creates: Option<String>,
 }
 
 /// What is to fail, and who waits for a change of it.
@@ -91,6 +93,11 @@ impl Faults {
     }
 }
 
+/// Whether the path contains a text.
+fn is_named(text: &Option<String>, path: &str) -> bool {
+    text.as_ref().is_some_and(|text| path.contains(text))
+}
+
 fn count_down(counter: &mut Option<u64>, message: &str) -> io::Result<()> {
     match counter {
         None => Ok(()),
@@ -118,8 +125,14 @@ impl Disk for FaultyDisk {
         if mode != OpenMode::Existing {
             self.writable()?;
         }
-        if mode == OpenMode::CreateNew && self.shared.faults.lock().room_bytes == Some(0) {
-            return Err(ErrorKind::StorageFull.into());
+        if mode == OpenMode::CreateNew {
+            let mut faults = self.shared.faults.lock();
+            while is_named(&faults.hanging_creates, path) {
+                self.shared.changed.wait(&mut faults);
+            }
+            if faults.room_bytes == Some(0) {
+                return Err(ErrorKind::StorageFull.into());
+            }
         }
         let inner = self.inner.open(path, mode)?;
         Ok(Arc::new(FaultyFile {
@@ -219,11 +232,7 @@ impl DiskFile for FaultyFile {
 
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
         let mut faults = self.shared.faults.lock();
-        while faults
-            .hanging_reads
-            .as_ref()
-            .is_some_and(|text| self.path.contains(text))
-        {
+        while is_named(&faults.hanging_reads, &self.path) {
             self.shared.changed.wait(&mut faults);
         }
         if faults.broken_reads && self.path.contains(&faults.only) {

@@ -1,0 +1,41 @@
+//! A partition's first file, which takes far longer to make than a batch takes to write.
+
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use crate::common::{batch_of, put, topic};
+use cloverleaf_log::{Durability, FaultyDisk, Log, LogOptions, PartitionOptions, SimDisk};
+
+/// Only a fault needs so long.
+const HANG: Duration = Duration::from_secs(120);
+
+#[test]
+fn a_first_file_holds_up_neither_who_appends_nor_other_partitions() {
+    for inline_writes in [true, false] {
+        let disk = FaultyDisk::new(SimDisk::new().mount());
+        let options = LogOptions {
+            inline_writes,
+            ..LogOptions::default()
+        };
+        let (log, _) = Log::open(disk.clone(), options).unwrap();
+        let partition = |number| {
+            let partition = log.partition(topic(number), 0, PartitionOptions::default());
+            partition.unwrap()
+        };
+        let (old, new) = (partition(1), partition(2));
+        put(&old, batch_of(&["a"]));
+        disk.set(|faults| faults.hanging_creates = Some(topic(2).to_string()));
+        let (done, is_done) = channel();
+        let appending = std::thread::spawn(move || {
+            let appended = new.append(batch_of(&["b"]), Durability::Kernel).unwrap();
+            put(&old, batch_of(&["c"]));
+            done.send(appended).unwrap();
+        });
+        let appended = is_done.recv_timeout(HANG);
+        let appended = appended.expect("the new file holds up what is not its own");
+        disk.set(|faults| faults.hanging_creates = None);
+        appended.wait().unwrap();
+        appending.join().unwrap();
+        log.close();
+    }
+}
