@@ -5,8 +5,8 @@
 //! the kernel with one vectored write (and what others added meanwhile, a few times). Otherwise the
 //! append only registers, and whoever writes completes it: so appends of many threads combine into
 //! few writes, and no thread waits for another. While the disk throttles writers, the thread
-//! "log-writer" writes and no caller does. A partition's first file is made by "log-opener", because
-//! folders and files take far longer to make than a batch takes to write.
+//! "log-writer" writes and no caller does. A partition's first file is made by "log-opener",
+//! because folders and files take far longer to make than a batch takes to write.
 
 use std::sync::Arc;
 use std::time::Instant;
