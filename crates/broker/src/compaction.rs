@@ -132,13 +132,10 @@ fn is_due(log: &Arc<PartitionLog>, compaction: &Compaction, now_ms: i64) -> bool
     if is_worth_it(&status, compaction, now_ms) {
         return true;
     }
-    let (Some(from), Some(max_lag_ms)) = (status.dirty_from, compaction.max_lag_ms) else {
+    let (Some(from_ms), Some(max_lag_ms)) = (status.dirty_from_ms, compaction.max_lag_ms) else {
         return false;
     };
-    let latest_ms = now_ms.saturating_sub(i64::try_from(max_lag_ms).unwrap_or(i64::MAX));
-    log.segments()
-        .iter()
-        .any(|segment| segment.base == from && segment.max_timestamp_ms <= latest_ms)
+    from_ms <= now_ms.saturating_sub(i64::try_from(max_lag_ms).unwrap_or(i64::MAX))
 }
 
 /// Whether so much is new, or tombstones may go.
@@ -236,6 +233,24 @@ mod tests {
         }
         assert!(!compactor.run(&broker.shared, 0, &stop));
         assert!(compactor.begun.is_none());
+        broker.close();
+    }
+
+    #[test]
+    fn what_is_new_is_due_at_the_latest_after_its_lag() {
+        let (_log, broker) = broker();
+        let is_due_at = |now_ms, max_lag_ms| {
+            let compaction = Compaction {
+                // Never for being so much.
+                dirty_ratio_permille: 1_001,
+                max_lag_ms,
+                ..Compaction::default()
+            };
+            is_due(&broker.topic("a").unwrap().logs()[0], &compaction, now_ms)
+        };
+        // All records are of 1,000 ms.
+        assert!(!is_due_at(1_499, Some(500)) && is_due_at(1_500, Some(500)));
+        assert!(!is_due_at(i64::MAX, None));
         broker.close();
     }
 

@@ -1,14 +1,13 @@
 //! Which segments may go: by age, by size, and because everybody has passed them.
 
+use std::cell::LazyCell;
+use std::ops::Range;
 use std::sync::Arc;
 
-use cloverleaf_log::{Offset, PartitionLog, SegmentInfo};
+use cloverleaf_log::{Offset, PartitionLog};
 
 use crate::broker::Shared;
 use crate::topic::Topic;
-
-/// A fully consumed active segment smaller than this is not worth a new file.
-const SEAL_BYTES_MIN: u64 = 1 << 20;
 
 /// Looks after all topics once.
 pub(crate) fn run(shared: &Arc<Shared>, now_ms: u64) {
@@ -65,46 +64,27 @@ fn drop_consumed(
 ) -> bool {
     let options = topic.options();
     let retention = &options.retention;
-    let mut segments = log.segments();
+    if !retention.consumed {
+        return false;
+    }
     let kept_since_ms = retention
         .min_ms
         .map(|ms| i64::try_from(now_ms.saturating_sub(ms)).unwrap_or(i64::MAX));
-    let stays = |segment: &SegmentInfo| {
-        kept_since_ms.is_some_and(|since_ms| segment.max_timestamp_ms >= since_ms)
-    };
-    let may_go = |segment: &SegmentInfo| {
-        segment.sealed || (segment.active && segment.bytes >= SEAL_BYTES_MIN)
-    };
-    segments.retain(|segment| may_go(segment) && !stays(segment));
     // Mostly there is nothing to ask for.
-    if !retention.consumed || segments.is_empty() {
-        return false;
-    }
-    let subscriptions = topic.subscriptions();
-    let committed = shared.committed.of_partition(topic.id(), partition);
-    if subscriptions.is_empty() && committed.is_empty() {
-        return false;
-    }
-    let passed = |start: Offset, end: Offset| {
-        committed.iter().all(|offset| *offset >= end)
+    let readers = LazyCell::new(|| {
+        let committed = shared.committed.of_partition(topic.id(), partition);
+        (topic.subscriptions(), committed)
+    });
+    let covers = |range: Range<Offset>| {
+        let (subscriptions, committed) = &*readers;
+        let has_readers = !subscriptions.is_empty() || !committed.is_empty();
+        has_readers
+            && committed.iter().all(|offset| *offset >= range.end)
             && subscriptions
                 .iter()
-                .all(|s| s.covers(partition, start, end))
+                .all(|s| s.covers(partition, range.start, range.end))
     };
-    let mut bases = Vec::new();
-    for segment in segments {
-        if !passed(segment.base, segment.end) {
-            continue;
-        }
-        match segment.sealed {
-            true => bases.push(segment.base),
-            false => log.seal_active(),
-        }
-    }
-    if bases.is_empty() {
-        return false;
-    }
-    match log.drop_segments(&bases) {
+    match log.drop_covered(kept_since_ms, covers) {
         Ok(freed) => freed > 0,
         Err(error) => {
             tracing::warn!(topic = topic.name(), %error, "cannot drop consumed segments");

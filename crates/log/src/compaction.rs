@@ -91,8 +91,9 @@ pub struct CompactionStatus {
     pub clean_bytes: u64,
     /// Bytes of sealed segments that are to be compacted.
     pub dirty_bytes: u64,
-    /// Base offset of the first segment that is to be compacted, if there is one.
-    pub dirty_from: Option<Offset>,
+    /// Highest timestamp in the first segment that is to be compacted, if there is one, in
+    /// milliseconds since 1970.
+    pub dirty_from_ms: Option<i64>,
     /// When the first tombstone in the clean part may go, in milliseconds since 1970.
     pub horizon_ms: Option<i64>,
 }
@@ -187,7 +188,8 @@ impl PartitionLog {
                 status.clean_bytes += segment.len();
             } else {
                 status.dirty_bytes += segment.len();
-                status.dirty_from.get_or_insert(segment.base);
+                let from_ms = || segment.max_timestamp_ms();
+                status.dirty_from_ms.get_or_insert_with(from_ms);
             }
         }
         status

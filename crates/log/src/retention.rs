@@ -1,11 +1,12 @@
 //! What leaves the log.
 //!
-//! The log knows ages, sizes and segments; who has consumed what is known above it, which names the
-//! segments to drop. Any sealed segment may go, not only the oldest: the hole is legal.
+//! The log knows ages, sizes and segments; who has consumed what is known above it, which is asked
+//! for ranges of offsets. Any sealed segment may go, not only the oldest: the hole is legal.
 //!
 //! What leaves it record by record is the matter of `compaction.rs`.
 
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::batch::Offset;
@@ -13,6 +14,9 @@ use crate::error::{IoFailure, LogError};
 use crate::metrics::count;
 use crate::partition::PartitionLog;
 use crate::segment::{Segment, create_index};
+
+/// A fully consumed active segment smaller than this is not worth a new file.
+const SEAL_BYTES_MIN: u64 = 1 << 20;
 
 impl PartitionLog {
     /// Readers no longer see records before `offset` (at most those that they can see now);
@@ -64,6 +68,35 @@ impl PartitionLog {
             && active.max_timestamp_ms < limit
         {
             self.seal_active();
+        }
+        self.drop_segments(&gone)
+    }
+
+    /// Drops the sealed segments, wherever they lie, whose offsets `covers` says are needed no
+    /// more, but none with a record of `kept_since_ms` (milliseconds since 1970) or later. Returns
+    /// the bytes freed. Blocks on the disk. An active segment that is needed no more and is not
+    /// small is sealed, and goes with a later call.
+    ///
+    /// `covers` is asked only for segments that may go, with no lock of the log held.
+    ///
+    /// # Errors
+    /// As [`PartitionLog::drop_segments`].
+    pub fn drop_covered(
+        self: &Arc<Self>,
+        kept_since_ms: Option<i64>,
+        mut covers: impl FnMut(Range<Offset>) -> bool,
+    ) -> Result<u64, LogError> {
+        let mut gone = Vec::new();
+        for segment in self.segments() {
+            let may_go = segment.sealed || (segment.active && segment.bytes >= SEAL_BYTES_MIN);
+            let stays = kept_since_ms.is_some_and(|since_ms| segment.max_timestamp_ms >= since_ms);
+            if !may_go || stays || !covers(segment.base..segment.end) {
+                continue;
+            }
+            match segment.sealed {
+                true => gone.push(segment.base),
+                false => self.seal_active(),
+            }
         }
         self.drop_segments(&gone)
     }

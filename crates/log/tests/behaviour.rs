@@ -3,7 +3,7 @@
 use crate::common::{SMALL, batch_of, fresh, manual, offsets, open, put, read_all, text_at, topic};
 use bytes::Bytes;
 use cloverleaf_log::{
-    AppendError, Batch, BatchBuilder, Codec, Durability, FaultyDisk, Log, LogOptions,
+    AppendError, Batch, BatchBuilder, Codec, Durability, FaultyDisk, Log, LogOptions, Offset,
     PartitionOptions, Read, SimDisk,
 };
 
@@ -423,6 +423,47 @@ fn a_segment_that_is_too_old_takes_no_more_appends() {
     assert!(partition.segments()[1].active);
     partition.roll_aged(901_002);
     assert!(!partition.segments()[1].active);
+}
+
+#[test]
+fn covered_segments_are_dropped_and_no_others_are_asked_for() {
+    let (_disk, log, _) = fresh();
+    let partition = log.partition(topic(1), 0, PartitionOptions::default());
+    let partition = partition.unwrap();
+    for number in 0..4i64 {
+        let mut builder = BatchBuilder::with_capacity(50, number);
+        builder.push(None, Some(b"a"), &[]);
+        put(&partition, builder.finish());
+        // The last one stays active.
+        if number < 3 {
+            partition.seal_active();
+            log.step();
+        }
+    }
+    let sizes: Vec<u64> = partition.segments().iter().map(|it| it.bytes).collect();
+    let drop_covered = |kept_since_ms, covered: &[Offset]| {
+        let mut asked = Vec::new();
+        let freed = partition.drop_covered(kept_since_ms, |range| {
+            // No lock is held.
+            assert_eq!(partition.written_end(), partition.next_offset());
+            asked.push(range.clone());
+            covered.contains(&range.start)
+        });
+        (freed.unwrap(), asked)
+    };
+    // What is too young is not asked for, and the small active one would leave nothing but a name.
+    assert_eq!(drop_covered(Some(2), &[]), (0, vec![0..1, 1..2]));
+    let all = vec![0..1, 1..2, 2..3];
+    assert_eq!(drop_covered(None, &[1]), (sizes[1], all));
+    assert_eq!(offsets(&read_all(&partition)), [0, 2, 3]);
+    // A large one is sealed, and goes the next time.
+    let large = "x".repeat(1 << 20);
+    put(&partition, batch_of(&[&large]));
+    assert_eq!(drop_covered(None, &[3]), (0, vec![0..1, 2..3, 3..5]));
+    log.step();
+    assert!(drop_covered(None, &[3]).0 > 1 << 20);
+    assert_eq!(offsets(&read_all(&partition)), [0, 2]);
+    assert_eq!(partition.next_offset(), 5);
 }
 
 #[test]

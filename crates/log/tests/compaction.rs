@@ -84,7 +84,7 @@ fn the_newest_record_of_each_key_stays_at_its_offset() {
     put(&partition, batch("c=2 a=3").finish());
     seal(&log, &partition);
     let before = partition.compaction_status();
-    assert_eq!((before.clean_bytes, before.dirty_from), (0, Some(0)));
+    assert_eq!((before.clean_bytes, before.dirty_from_ms), (0, Some(1)));
     let done = partition.compact(&options(0)).unwrap();
     assert!(done.is_done && done.bytes_freed > 0);
     assert_eq!((done.records_removed, done.records_without_key), (3, 1));
