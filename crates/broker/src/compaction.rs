@@ -60,7 +60,7 @@ impl Compactor {
             let Some(compaction) = &options.compaction else {
                 continue;
             };
-            for log in topic.logs().iter() {
+            for log in topic.partitions().iter() {
                 if stop.load(Ordering::Acquire) {
                     return false;
                 }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     fn segments(broker: &Broker, name: &str) -> usize {
-        broker.topic(name).unwrap().logs()[0].segments().len()
+        broker.topic(name).unwrap().partitions()[0].segments().len()
     }
 
     #[test]
@@ -246,7 +246,11 @@ mod tests {
                 max_lag_ms,
                 ..Compaction::default()
             };
-            is_due(&broker.topic("a").unwrap().logs()[0], &compaction, now_ms)
+            is_due(
+                &broker.topic("a").unwrap().partitions()[0],
+                &compaction,
+                now_ms,
+            )
         };
         // All records are of 1,000 ms.
         assert!(!is_due_at(1_499, Some(500)) && is_due_at(1_500, Some(500)));

@@ -220,7 +220,7 @@ impl Subscription {
         wanted: Wanted,
         round: &mut Round,
     ) -> Found {
-        let count = state.logs.len();
+        let count = state.partitions.len();
         let mut blank = Blank::Nothing;
         for turn in 0..count {
             let partition = match self.options().order {
@@ -456,7 +456,7 @@ impl Subscription {
         from: Offset,
         round: Round,
     ) -> Result<(Batch, u32), Blank> {
-        let log = state.logs[partition].clone();
+        let log = state.partitions[partition].clone();
         let bytes_max = match kind {
             Kind::New => self.shared.options.read_bytes_max,
             // One message is wanted, its neighbours perhaps.

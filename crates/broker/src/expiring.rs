@@ -33,7 +33,7 @@ impl Subscription {
     /// housekeeping calls when the next message does.
     pub(crate) fn expire_heads(self: &Arc<Self>, state: &mut State, round: &mut Round) {
         state.expiry_ms = NEVER_MS;
-        for partition in 0..state.logs.len() {
+        for partition in 0..state.partitions.len() {
             match self.expire_head(state, partition, round) {
                 Head::Until(at_ms) => state.expiry_ms = state.expiry_ms.min(at_ms),
                 Head::Waiting | Head::Empty => {}

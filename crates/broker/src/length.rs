@@ -132,7 +132,7 @@ impl Subscription {
         round: &mut Round,
     ) {
         let is_too_long = |state: &State| length_max.is_some_and(|max| state.depth() > max);
-        for partition in self.drop_order(state.logs.len()) {
+        for partition in self.drop_order(state.partitions.len()) {
             while state.exceeds(bytes_max, 0) || is_too_long(state) {
                 if round.is_over() {
                     state.retry_ms = round.now_ms;
@@ -162,7 +162,7 @@ impl Subscription {
     fn drop_messages(self: &Arc<Self>, state: &mut State, length_max: u64) {
         let mut excess = state.depth().saturating_sub(length_max);
         let keep_letters = self.options().dead_letter.is_some();
-        for partition in self.drop_order(state.logs.len()) {
+        for partition in self.drop_order(state.partitions.len()) {
             let index = partition_number(partition);
             while excess > 0 {
                 // What waits for its letter holds the rest up: letters go on, and then so does
@@ -202,7 +202,7 @@ impl Subscription {
         let (Some(bytes_max), Some(topic)) = (self.options().length_bytes_max, self.topic()) else {
             return;
         };
-        for (partition, (log, end)) in topic.logs().iter().zip(ends).enumerate() {
+        for (partition, (log, end)) in topic.partitions().iter().zip(ends).enumerate() {
             let mut counted = 0;
             let mut segments = log.segments();
             while let Some(segment) = segments.pop() {
@@ -265,9 +265,9 @@ impl Subscription {
 impl State {
     /// Whether nothing waits, and nothing is about to be written.
     fn has_passed_all(&self) -> bool {
-        let mut logs = self.logs.iter().enumerate();
+        let mut partitions = self.partitions.iter().enumerate();
         self.ledger.ready() == 0
-            && logs
+            && partitions
                 .all(|(index, log)| self.ledger.next(partition_number(index)) >= log.accepted_end())
     }
 

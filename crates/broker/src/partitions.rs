@@ -15,7 +15,7 @@ use crate::watch::{Watcher, Watchers};
 /// publish takes one look at it.
 pub(crate) struct Shape {
     pub(crate) options: Arc<TopicOptions>,
-    pub(crate) logs: Arc<[Arc<PartitionLog>]>,
+    pub(crate) partitions: Arc<[Arc<PartitionLog>]>,
     pub(crate) watchers: Arc<[Arc<Watchers>]>,
 }
 
@@ -27,7 +27,7 @@ impl Shape {
         options: TopicOptions,
         old: Option<&Shape>,
     ) -> Result<Self, CatalogError> {
-        let logs = (0..options.partitions)
+        let partitions = (0..options.partitions)
             .map(|n| {
                 shared
                     .log
@@ -43,7 +43,7 @@ impl Shape {
             .collect();
         Ok(Self {
             options: Arc::new(options),
-            logs,
+            partitions,
             watchers,
         })
     }
@@ -67,13 +67,17 @@ impl Topic {
     }
 
     /// Its partitions' logs, for readers by offset.
-    pub fn logs(&self) -> Arc<[Arc<PartitionLog>]> {
-        self.shape.read().logs.clone()
+    pub fn partitions(&self) -> Arc<[Arc<PartitionLog>]> {
+        self.shape.read().partitions.clone()
     }
 
     /// The log of one partition.
     pub fn partition(&self, partition: u32) -> Option<Arc<PartitionLog>> {
-        self.shape.read().logs.get(partition as usize).cloned()
+        self.shape
+            .read()
+            .partitions
+            .get(partition as usize)
+            .cloned()
     }
 
     /// The number of its partitions.
@@ -94,7 +98,12 @@ impl Topic {
 
     /// The log tells the topic of each write to the partitions from `first` on.
     pub(crate) fn listen(self: &Arc<Self>, shape: &Shape, first: usize) {
-        for (log, watchers) in shape.logs.iter().zip(shape.watchers.iter()).skip(first) {
+        for (log, watchers) in shape
+            .partitions
+            .iter()
+            .zip(shape.watchers.iter())
+            .skip(first)
+        {
             let (topic, watchers): (Weak<Self>, _) = (Arc::downgrade(self), watchers.clone());
             log.on_written(Box::new(move |_| {
                 if let Some(topic) = topic.upgrade() {
@@ -136,7 +145,7 @@ impl Topic {
         let shape = Shape::open(self.shared(), self.id(), options, Some(&old))?;
         // A paused topic holds back everything that comes to the new ones.
         let paused_at = self.paused_at.lock().clone().map(|mut limits| {
-            limits.resize(shape.logs.len(), 0);
+            limits.resize(shape.partitions.len(), 0);
             limits
         });
         let mut definition = self.next_definition();
@@ -144,10 +153,10 @@ impl Topic {
         definition.options = (*shape.options).clone();
         definition.paused_at.clone_from(&paused_at);
         self.shared().write(&[Entry::Topic(definition)])?;
-        self.listen(&shape, old.logs.len());
+        self.listen(&shape, old.partitions.len());
         *self.paused_at.lock() = paused_at;
         for subscription in self.subscriptions().iter() {
-            subscription.add_partitions(&shape.logs);
+            subscription.add_partitions(&shape.partitions);
         }
         *self.shape.write() = Arc::new(shape);
         self.redefined(revision);

@@ -73,7 +73,7 @@ impl Topic {
         };
         let places = Places::take(self, &batch, true).map_err(full)?;
         let shape = self.shape();
-        let Some(log) = shape.logs.get(partition as usize) else {
+        let Some(log) = shape.partitions.get(partition as usize) else {
             return Err(PublishError::NoSuchPartition {
                 topic: self.name().to_owned(),
                 partition,
@@ -113,7 +113,7 @@ impl Topic {
         asked: Durability,
     ) -> Result<Published, PublishError> {
         let shape = self.shape();
-        let Some(log) = shape.logs.first() else {
+        let Some(log) = shape.partitions.first() else {
             return Err(self.deleted_error());
         };
         let places = Places::take(self, &batch, false).ok();

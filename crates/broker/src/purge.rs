@@ -11,7 +11,7 @@ impl Subscription {
     pub fn purge(self: &Arc<Self>) -> u64 {
         self.change(|state| {
             let count = state.depth();
-            for (partition, index) in (0u32..).zip(0..state.logs.len()) {
+            for (partition, index) in (0u32..).zip(0..state.partitions.len()) {
                 while let Some(ready) = state.ledger.first_ready(partition) {
                     state.ledger.drop_ready(partition, ready.count);
                 }

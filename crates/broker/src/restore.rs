@@ -205,7 +205,7 @@ impl Restored {
             let lost_power = lost_power || in_doubt.contains(&id);
             let topic = Topic::open(shared, definition)?;
             let subscriptions = by_topic.remove(&id).unwrap_or_default();
-            for (partition, log) in (0u32..).zip(topic.logs().iter()) {
+            for (partition, log) in (0u32..).zip(topic.partitions().iter()) {
                 log.raise_next_offset(self.nexts.get(&(id, partition)).copied().unwrap_or(0));
                 // An acknowledgement may have outlived the message: its offset is never used again.
                 let named = |(_, ledger, retries): &(_, Ledger, _)| {
@@ -225,7 +225,11 @@ impl Restored {
                     truncate(&topic, log, *start);
                 }
             }
-            let ends: Vec<Offset> = topic.logs().iter().map(|log| log.next_offset()).collect();
+            let ends: Vec<Offset> = topic
+                .partitions()
+                .iter()
+                .map(|log| log.next_offset())
+                .collect();
             if lost_power {
                 leave_gap(&topic);
                 shared.write(&topic.next_offsets())?;
@@ -233,7 +237,7 @@ impl Restored {
             for (definition, mut ledger, retries) in subscriptions {
                 // What is gone waits for nobody.
                 let held = topic
-                    .logs()
+                    .partitions()
                     .iter()
                     .map(|log| log.written_end())
                     .collect::<Vec<_>>();
@@ -307,7 +311,7 @@ fn finish_marks(
 /// Goes on above every offset that was handed out before the power failed. Only the next message
 /// shows it: until then each partition ends behind the last message that is there.
 fn leave_gap(topic: &Topic) {
-    for log in topic.logs().iter() {
+    for log in topic.partitions().iter() {
         log.raise_next_offset(log.next_offset().saturating_add(POWER_LOSS_GAP));
     }
 }

@@ -12,7 +12,7 @@ use crate::topic::Topic;
 /// Looks after all topics once.
 pub(crate) fn run(shared: &Arc<Shared>, now_ms: u64) {
     for topic in shared.all_topics() {
-        for (partition, log) in (0u32..).zip(topic.logs().iter()) {
+        for (partition, log) in (0u32..).zip(topic.partitions().iter()) {
             let unix_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
             log.roll_aged(unix_ms);
             log.forget_silent_producers(unix_ms);

@@ -50,7 +50,7 @@ pub struct Subscription {
 /// What the lock protects.
 pub(crate) struct State {
     pub(crate) ledger: Ledger,
-    pub(crate) logs: Vec<Arc<PartitionLog>>,
+    pub(crate) partitions: Vec<Arc<PartitionLog>>,
     /// Readers of messages that were never delivered, one per partition.
     pub(crate) sources: Vec<Source>,
     /// Readers of requeued messages, one per partition.
@@ -108,7 +108,7 @@ impl Subscription {
         ledger: Ledger,
         paused: bool,
     ) -> Self {
-        let logs: Vec<Arc<PartitionLog>> = topic.logs().to_vec();
+        let partitions: Vec<Arc<PartitionLog>> = topic.partitions().to_vec();
         let mut ledger = ledger;
         let volatile = options.ephemeral || topic.is_ephemeral();
         if volatile {
@@ -116,11 +116,11 @@ impl Subscription {
         }
         let filter = Filter::new(&options.subjects);
         let state = State {
-            sources: logs.iter().map(|_| Source::default()).collect(),
-            replays: logs.iter().map(|_| Source::default()).collect(),
-            heads: vec![None; logs.len()],
+            sources: partitions.iter().map(|_| Source::default()).collect(),
+            replays: partitions.iter().map(|_| Source::default()).collect(),
+            heads: vec![None; partitions.len()],
             ledger,
-            logs,
+            partitions,
             consumers: Consumers::new(&options),
             rotation: Rotation::default(),
             filter,
@@ -318,7 +318,7 @@ impl Subscription {
     /// Forgets all messages: those that wait, those in flight, those delayed.
     pub fn empty(self: &Arc<Self>) {
         self.change(|state| {
-            let count = state.logs.len();
+            let count = state.partitions.len();
             let ends: Vec<Offset> = (0..count).map(|index| state.visible_end(index)).collect();
             state.ledger.purge(&ends);
             state.sources.iter_mut().for_each(Source::clear);
@@ -334,16 +334,16 @@ impl Subscription {
         });
     }
 
-    /// The topic has more partitions now: `logs` are all of them.
-    pub(crate) fn add_partitions(self: &Arc<Self>, logs: &[Arc<PartitionLog>]) {
+    /// The topic has more partitions now: `partitions` are all of them.
+    pub(crate) fn add_partitions(self: &Arc<Self>, partitions: &[Arc<PartitionLog>]) {
         self.change(|state| {
-            state.logs = logs.to_vec();
-            state.sources.resize_with(logs.len(), Source::default);
-            state.replays.resize_with(logs.len(), Source::default);
-            state.heads.resize(logs.len(), None);
-            state.ledger.grow(logs.len());
+            state.partitions = partitions.to_vec();
+            state.sources.resize_with(partitions.len(), Source::default);
+            state.replays.resize_with(partitions.len(), Source::default);
+            state.heads.resize(partitions.len(), None);
+            state.ledger.grow(partitions.len());
             if let Some(limits) = &mut state.limits {
-                limits.resize(logs.len(), 0);
+                limits.resize(partitions.len(), 0);
             }
         });
     }
@@ -457,7 +457,7 @@ impl Subscription {
 impl State {
     /// The end of what may be delivered of a partition.
     pub(crate) fn visible_end(&self, partition: usize) -> Offset {
-        self.visible_below(partition, self.logs[partition].written_end())
+        self.visible_below(partition, self.partitions[partition].written_end())
     }
 
     /// What may be delivered of a partition of which so much is written ends here.
@@ -469,7 +469,7 @@ impl State {
     /// As [`Self::depth`], but what is acknowledged ahead after a restart counts too: cheap.
     pub(crate) fn about_waiting(&self) -> u64 {
         let new: u64 = (0u32..)
-            .zip(0..self.logs.len())
+            .zip(0..self.partitions.len())
             .map(|(partition, index)| {
                 self.visible_end(index)
                     .saturating_sub(self.ledger.next(partition))
@@ -481,7 +481,7 @@ impl State {
     /// Messages that wait for a consumer.
     pub(crate) fn depth(&self) -> u64 {
         let new: u64 = (0u32..)
-            .zip(0..self.logs.len())
+            .zip(0..self.partitions.len())
             .map(|(partition, index)| {
                 let end = self.visible_end(index);
                 self.ledger.undelivered(partition, end)
@@ -494,7 +494,7 @@ impl State {
     /// have a place in the queue too.
     pub(crate) fn depth_accepted(&self) -> u64 {
         let new: u64 = (0u32..)
-            .zip(&self.logs)
+            .zip(&self.partitions)
             .map(|(partition, log)| {
                 let (written, unwritten) = log.written_and_unwritten();
                 let end = self.visible_below(partition as usize, written);

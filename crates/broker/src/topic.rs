@@ -59,7 +59,7 @@ impl Topic {
             definition.options,
             None,
         )?);
-        let partitions = shape.logs.len();
+        let partitions = shape.partitions.len();
         let paused_at = definition.paused_at.map(|mut limits| {
             limits.resize(partitions, 0);
             limits
@@ -148,10 +148,17 @@ impl Topic {
         let from = match paused_at {
             Some(offsets) => offsets,
             None if !self.subscriptions().is_empty() => return 0,
-            None => self.logs().iter().map(|log| log.start_offset()).collect(),
+            None => self
+                .partitions()
+                .iter()
+                .map(|log| log.start_offset())
+                .collect(),
         };
-        let logs = self.logs();
-        let held = logs.iter().zip(from).map(|(log, from)| log.held_from(from));
+        let partitions = self.partitions();
+        let held = partitions
+            .iter()
+            .zip(from)
+            .map(|(log, from)| log.held_from(from));
         held.sum()
     }
 
@@ -224,7 +231,11 @@ impl Topic {
             ledger,
             definition.paused,
         ));
-        let ends: Vec<Offset> = self.logs().iter().map(|log| log.written_end()).collect();
+        let ends: Vec<Offset> = self
+            .partitions()
+            .iter()
+            .map(|log| log.written_end())
+            .collect();
         let mut subscriptions = self.subscriptions.write();
         let mut all = subscriptions.to_vec();
         all.push(subscription.clone());
@@ -245,7 +256,7 @@ impl Topic {
     /// Offsets before the first segment and between segments hold no messages, so no subscription
     /// waits for them.
     fn forget_holes(&self, subscription: &Arc<Subscription>) {
-        for (partition, log) in (0u32..).zip(self.logs().iter()) {
+        for (partition, log) in (0u32..).zip(self.partitions().iter()) {
             let start = log.start_offset();
             if start > 0 {
                 subscription.forget_range(partition, 0, start);
@@ -269,7 +280,7 @@ impl Topic {
             (false, Some(offsets)) if start == StartAt::Delivery => offsets[partition],
             (false, _) => log.written_end(),
         };
-        self.logs().iter().enumerate().map(floor).collect()
+        self.partitions().iter().enumerate().map(floor).collect()
     }
 
     /// Deletes a subscription and closes its consumers. `false`: there is none of that name.
@@ -317,7 +328,7 @@ impl Topic {
             *self.subscriptions.write() = kept.into();
             subscription.close();
             if goes {
-                for (log, end) in self.logs().iter().zip(&ends) {
+                for (log, end) in self.partitions().iter().zip(&ends) {
                     crate::broker::truncate(self, log, *end);
                 }
             }
@@ -334,7 +345,12 @@ impl Topic {
     /// Up to where subscriptions have been offered messages.
     fn offered_ends(&self) -> Vec<Offset> {
         let paused_at = self.paused_at.lock().clone();
-        paused_at.unwrap_or_else(|| self.logs().iter().map(|log| log.written_end()).collect())
+        paused_at.unwrap_or_else(|| {
+            self.partitions()
+                .iter()
+                .map(|log| log.written_end())
+                .collect()
+        })
     }
 
     /// An ephemeral subscription lost its last consumer.
@@ -353,11 +369,15 @@ impl Topic {
             partition,
             offset: log.next_offset(),
         };
-        (0u32..).zip(self.logs().iter()).map(entry).collect()
+        (0u32..).zip(self.partitions().iter()).map(entry).collect()
     }
 
     fn start_offsets(&self) -> Vec<Entry> {
-        let starts: Vec<Offset> = self.logs().iter().map(|log| log.start_offset()).collect();
+        let starts: Vec<Offset> = self
+            .partitions()
+            .iter()
+            .map(|log| log.start_offset())
+            .collect();
         self.starts_at(&starts)
     }
 
@@ -379,7 +399,12 @@ impl Topic {
     /// Holds new messages back from all subscriptions.
     pub fn pause(self: &Arc<Self>) -> Result<(), CatalogError> {
         let _definitions = self.lock_definitions()?;
-        let ends = || self.logs().iter().map(|log| log.written_end()).collect();
+        let ends = || {
+            self.partitions()
+                .iter()
+                .map(|log| log.written_end())
+                .collect()
+        };
         let limits = self.paused_at.lock().get_or_insert_with(ends).clone();
         self.limits_changed(Some(limits))
     }
@@ -415,7 +440,11 @@ impl Topic {
     /// Removes the messages that no subscription has been offered ([`Self::depth`]).
     pub fn empty(self: &Arc<Self>) -> Result<(), CatalogError> {
         let _definitions = self.lock_definitions()?;
-        let ends: Vec<Offset> = self.logs().iter().map(|log| log.written_end()).collect();
+        let ends: Vec<Offset> = self
+            .partitions()
+            .iter()
+            .map(|log| log.written_end())
+            .collect();
         if self.is_paused() {
             for subscription in self.subscriptions().iter() {
                 subscription.skip_from_limits(&ends);
@@ -429,7 +458,7 @@ impl Topic {
         if !self.ephemeral {
             self.shared.write(&self.starts_at(&ends))?;
         }
-        for (log, end) in self.logs().iter().zip(&ends) {
+        for (log, end) in self.partitions().iter().zip(&ends) {
             crate::broker::truncate(self, log, *end);
         }
         Ok(())

@@ -22,8 +22,10 @@ impl Topic {
     /// What was accepted up to now and no subscription can see yet, because another thread writes
     /// it; `None`: there is nothing.
     pub fn unwritten(self: &Arc<Self>) -> Option<Unwritten> {
-        let logs = self.logs();
-        let ends = logs.iter().map(|log| (log.clone(), log.accepted_end()));
+        let partitions = self.partitions();
+        let ends = partitions
+            .iter()
+            .map(|log| (log.clone(), log.accepted_end()));
         let ends: Vec<_> = ends.filter(|(log, end)| log.written_end() < *end).collect();
         (!ends.is_empty()).then(|| Unwritten {
             topic: self.clone(),

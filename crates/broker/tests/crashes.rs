@@ -246,7 +246,7 @@ impl Run {
                 .retain(|(topic, name, _)| (*topic, *name) != key);
         }
         for topic in self.world.broker.topics() {
-            for log in topic.logs().iter() {
+            for log in topic.partitions().iter() {
                 let last = log.segments().into_iter().rfind(|it| it.end > it.base);
                 let last = last.map_or(log.start_offset(), |segment| segment.end);
                 assert_eq!(log.written_end(), last, "nobody reaches this end");

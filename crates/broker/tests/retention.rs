@@ -32,12 +32,12 @@ fn small_segments(options: &mut TopicOptions) {
 }
 
 fn segments(world: &World) -> usize {
-    world.topic("t").logs()[0].segments().len()
+    world.topic("t").partitions()[0].segments().len()
 }
 
 /// Offset, key and value of all that is stored.
 fn stored(world: &World) -> Vec<(u64, String, Option<String>)> {
-    let log = world.topic("t").logs()[0].clone();
+    let log = world.topic("t").partitions()[0].clone();
     let mut found = Vec::new();
     let mut from = 0;
     loop {
@@ -102,7 +102,7 @@ fn a_change_of_retention_takes_effect() {
     change(&world, |options| options.retention.ms = Some(30_000));
     world.advance(2_000);
     world.advance(2_000);
-    assert_eq!(world.topic("t").logs()[0].start_offset(), 4);
+    assert_eq!(world.topic("t").partitions()[0].start_offset(), 4);
 }
 
 #[test]

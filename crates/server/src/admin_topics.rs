@@ -236,14 +236,14 @@ fn summary(topic: &Topic) -> TopicSummary {
         ephemeral: topic.is_ephemeral(),
         paused: topic.is_paused(),
         messages: topic.message_count(),
-        stored_bytes: topic.logs().iter().map(|log| log.size_bytes()).sum(),
+        stored_bytes: topic.partitions().iter().map(|log| log.size_bytes()).sum(),
         subscriptions,
     }
 }
 
 pub(crate) fn details(topic: &Topic) -> TopicDetails {
     let partition_details = (0..)
-        .zip(topic.logs().iter())
+        .zip(topic.partitions().iter())
         .map(|(partition, log)| PartitionDetails {
             partition,
             start_offset: log.start_offset(),

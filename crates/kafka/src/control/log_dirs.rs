@@ -105,8 +105,8 @@ fn find(context: &KafkaContext, wanted: Option<&Topics>) -> Vec<Arc<Topic>> {
 
 /// `only`: these partitions of it.
 fn write_topic(writer: &mut Writer<'_>, topic: &Topic, only: Option<&BTreeSet<i32>>) {
-    let logs = topic.logs();
-    let partitions = (0i32..).zip(logs.iter());
+    let all = topic.partitions();
+    let partitions = (0i32..).zip(all.iter());
     let partitions: Vec<_> = partitions
         .filter(|(index, _)| only.is_none_or(|only| only.contains(index)))
         .collect();

@@ -87,7 +87,7 @@ pub(super) fn queues(
     }
     let chosen = choose(&groups, |name| {
         let topic = context.broker.topic(name)?;
-        let partitions = topic.logs().len();
+        let partitions = topic.partitions().len();
         Some((topic, partitions))
     });
     let topics = chosen.iter().flat_map(|(_, topics)| topics.values());
@@ -301,7 +301,7 @@ fn queue(
     }
     let mut backlog = 0u64;
     let mut partitions = Vec::new();
-    for (partition, log) in (0u32..).zip(topic.logs().iter()).take(PARTITIONS_MAX) {
+    for (partition, log) in (0u32..).zip(topic.partitions().iter()).take(PARTITIONS_MAX) {
         let end = log.written_end();
         let committed = committed.get(&(id, partition)).copied();
         let connection = owners.get(&partition).copied();
