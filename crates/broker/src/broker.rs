@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use cloverleaf_log::{AppendError, DiskSpace, Log, LogMetrics, Offset, PartitionLog, Recovery};
+use cloverleaf_log::{AppendError, DiskSpace, Log, LogMetrics, Offset, Recovery};
 use cloverleaf_telemetry::{LANES_BYTES_MAX, LaneMemory};
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
@@ -19,6 +19,7 @@ use crate::inflater::{Inflater, Served};
 use crate::kept::{Identity, Kept};
 use crate::options::{BrokerOptions, TopicOptions};
 use crate::orphans::check_journal;
+use crate::partition::Partition;
 use crate::publish::Room;
 use crate::restore::Restored;
 use crate::schedule::Scheduled;
@@ -508,7 +509,7 @@ impl Topics {
 }
 
 /// Makes `start` the topic's first offset again. What cannot be removed is hidden all the same.
-pub(crate) fn truncate(topic: &Topic, log: &Arc<PartitionLog>, start: Offset) {
+pub(crate) fn truncate(topic: &Topic, log: &Partition, start: Offset) {
     if let Err(error) = log.truncate_before(start) {
         tracing::warn!(topic = topic.name(), %error, "cannot remove segments that were emptied");
     }

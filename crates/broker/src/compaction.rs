@@ -1,13 +1,14 @@
 //! When which partition is compacted. How it is done is the log's business.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 
-use cloverleaf_log::{CompactionOptions, CompactionStatus, LogError, PartitionLog};
+use cloverleaf_log::{CompactionOptions, CompactionStatus, LogError};
 
 use crate::broker::Shared;
 use crate::committed::Place;
 use crate::options::Compaction;
+use crate::partition::{Partition, WeakPartition};
 use crate::topic::Topic;
 
 /// Goes through all partitions in rounds, one pass at a time: a pass that is not done holds memory
@@ -15,7 +16,7 @@ use crate::topic::Topic;
 #[derive(Debug)]
 pub(crate) struct Compactor {
     /// The partition whose pass is not done: it goes on first.
-    begun: Option<Weak<PartitionLog>>,
+    begun: Option<WeakPartition>,
     /// Up to here, in order of topic and partition, this round has come.
     after: Option<Place>,
     /// A pass of this round has ended before everything was clean.
@@ -90,7 +91,7 @@ impl Compactor {
         &mut self,
         shared: &Arc<Shared>,
         topic: &Topic,
-        log: &Arc<PartitionLog>,
+        log: &Partition,
         stop: &Arc<AtomicBool>,
     ) {
         let options = topic.options();
@@ -111,7 +112,7 @@ impl Compactor {
             Ok(done) if done.is_done => {
                 tracing::debug!(topic = topic.name(), ?done, "compacted");
             }
-            Ok(done) if done.holds_pass => self.begun = Some(Arc::downgrade(log)),
+            Ok(done) if done.holds_pass => self.begun = Some(log.downgrade()),
             Ok(_) => self.is_unfinished = true,
             // Its topic is deleted, or the broker ends.
             Err(LogError::Closed) => {}
@@ -127,7 +128,7 @@ fn now_ms(shared: &Shared) -> i64 {
     i64::try_from(shared.clock.now_ms()).unwrap_or(i64::MAX)
 }
 
-fn is_due(log: &Arc<PartitionLog>, compaction: &Compaction, now_ms: i64) -> bool {
+fn is_due(log: &Partition, compaction: &Compaction, now_ms: i64) -> bool {
     let status = log.compaction_status();
     if is_worth_it(&status, compaction, now_ms) {
         return true;
@@ -188,7 +189,9 @@ mod tests {
     }
 
     fn segments(broker: &Broker, name: &str) -> usize {
-        broker.topic(name).unwrap().partitions()[0].segments().len()
+        broker.topic(name).unwrap().partitions()[0]
+            .status()
+            .segments
     }
 
     #[test]

@@ -5,14 +5,16 @@
 //! in the ledger. What was there before the process is counted once, from the newest segment back
 //! until the limit is reached: whatever is older is over the limit anyway.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use cloverleaf_log::{Batch, Offset, PartitionLog, ReadError};
+use cloverleaf_log::{Batch, Offset, ReadError};
 
 use crate::dispatch::{Blank, DEAD_MAX, Found, Round, Sight, partition_number};
 use crate::ledger::Claim;
 use crate::message::DeadReason;
 use crate::options::{Overflow, PartitionOrder};
+use crate::partition::Partition;
 use crate::pick::{Verdict, body_bytes};
 use crate::subscription::{State, Subscription};
 use crate::topic::Topic;
@@ -204,16 +206,16 @@ impl Subscription {
         };
         for (partition, (log, end)) in topic.partitions().iter().zip(ends).enumerate() {
             let mut counted = 0;
-            let mut segments = log.segments();
-            while let Some(segment) = segments.pop() {
+            let mut ranges = log.ranges();
+            while let Some(range) = ranges.pop() {
                 if counted > bytes_max {
                     let mut state = self.state.lock();
                     let below = &mut state.bodies.uncounted_below;
                     below.resize(below.len().max(partition + 1), 0);
-                    below[partition] = segment.end;
+                    below[partition] = range.end;
                     break;
                 }
-                let range = (segment.base, segment.end.min(*end));
+                let range = range.start..range.end.min(*end);
                 match self.count_range(partition, log, range) {
                     Ok(bytes) => counted += bytes,
                     Err(error) => {
@@ -228,8 +230,8 @@ impl Subscription {
     fn count_range(
         &self,
         partition: usize,
-        log: &Arc<PartitionLog>,
-        (start, end): (Offset, Offset),
+        log: &Partition,
+        Range { start, end }: Range<Offset>,
     ) -> Result<u64, ReadError> {
         let index = partition_number(partition);
         let (mut from, mut counted) = (start.max(self.floor(index).unwrap_or(start)), 0);

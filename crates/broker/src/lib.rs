@@ -4,7 +4,7 @@
 //! [`Clock`] only. A protocol's session publishes batches ([`Topic::publish`]), attaches consumers
 //! ([`Subscription::attach`]) and settles what they were given ([`Consumer`]).
 //!
-//! The way in: [`Topic::publish`] → the partition's log → [`Subscription`] → `dispatch` → outbox →
+//! The way in: [`Topic::publish`] → [`Partition`] → [`Subscription`] → `dispatch` → outbox →
 //! [`Consumer::poll_deliveries`]. The way back: [`Consumer::ack_many`] → `ledger` → the state
 //! journal.
 
@@ -40,6 +40,7 @@ mod options;
 mod orphans;
 mod outbox;
 mod overdue;
+mod partition;
 mod partitions;
 mod pick;
 mod publish;
@@ -79,6 +80,7 @@ pub use options::{
     BrokerOptions, Compaction, Compression, ConsumerOptions, Dispatch, DurabilityMode, Overflow,
     PartitionOrder, Retention, StartAt, SubscriptionOptions, TopicOptions,
 };
+pub use partition::{Partition, PartitionStatus};
 pub use publish::{PublishError, Published, Room};
 pub use settings::NewOptions;
 pub use shared_window::SharedWindow;

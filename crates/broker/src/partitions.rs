@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, Weak};
 
-use cloverleaf_log::{Offset, PartitionLog, PartitionOptions};
+use cloverleaf_log::{Offset, PartitionOptions};
 use uuid::Uuid;
 
 use crate::broker::{CatalogError, PARTITIONS_MAX, Shared};
 use crate::entries::Entry;
 use crate::options::TopicOptions;
+use crate::partition::Partition;
 use crate::topic::Topic;
 use crate::watch::{Watcher, Watchers};
 
@@ -15,7 +16,7 @@ use crate::watch::{Watcher, Watchers};
 /// publish takes one look at it.
 pub(crate) struct Shape {
     pub(crate) options: Arc<TopicOptions>,
-    pub(crate) partitions: Arc<[Arc<PartitionLog>]>,
+    pub(crate) partitions: Arc<[Partition]>,
     pub(crate) watchers: Arc<[Arc<Watchers>]>,
 }
 
@@ -28,11 +29,7 @@ impl Shape {
         old: Option<&Shape>,
     ) -> Result<Self, CatalogError> {
         let partitions = (0..options.partitions)
-            .map(|n| {
-                shared
-                    .log
-                    .partition(id, n, partition_options(shared, &options))
-            })
+            .map(|n| Partition::open(&shared.log, id, n, partition_options(shared, &options)))
             .collect::<Result<_, _>>()
             .map_err(|error| CatalogError::Log {
                 reason: error.to_string(),
@@ -66,18 +63,30 @@ impl Topic {
         self.shape.read().clone()
     }
 
-    /// Its partitions' logs, for readers by offset.
-    pub fn partitions(&self) -> Arc<[Arc<PartitionLog>]> {
+    /// Its partitions, in order of their numbers.
+    pub fn partitions(&self) -> Arc<[Partition]> {
         self.shape.read().partitions.clone()
     }
 
-    /// The log of one partition.
-    pub fn partition(&self, partition: u32) -> Option<Arc<PartitionLog>> {
+    /// The partition of that number.
+    pub fn partition(&self, partition: u32) -> Option<Partition> {
         self.shape
             .read()
             .partitions
             .get(partition as usize)
             .cloned()
+    }
+
+    /// Bytes of the batches in all partitions, on the disk.
+    pub fn stored_bytes(&self) -> u64 {
+        let partitions = self.partitions();
+        partitions.iter().map(Partition::stored_bytes).sum()
+    }
+
+    /// Where each partition ends for readers.
+    pub(crate) fn written_ends(&self) -> Vec<Offset> {
+        let partitions = self.partitions();
+        partitions.iter().map(Partition::written_end).collect()
     }
 
     /// The number of its partitions.

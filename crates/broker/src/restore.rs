@@ -236,12 +236,7 @@ impl Restored {
             }
             for (definition, mut ledger, retries) in subscriptions {
                 // What is gone waits for nobody.
-                let held = topic
-                    .partitions()
-                    .iter()
-                    .map(|log| log.written_end())
-                    .collect::<Vec<_>>();
-                ledger.finish_restore(retries, &held);
+                ledger.finish_restore(retries, &topic.written_ends());
                 marks.extend(finish_marks(&definition, &mut ledger, &ends, lost_power));
                 topic.add_subscription(&definition, ledger);
             }

@@ -4,9 +4,10 @@ use std::cell::LazyCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cloverleaf_log::{Offset, PartitionLog};
+use cloverleaf_log::Offset;
 
 use crate::broker::Shared;
+use crate::partition::Partition;
 use crate::topic::Topic;
 
 /// Looks after all topics once.
@@ -14,8 +15,7 @@ pub(crate) fn run(shared: &Arc<Shared>, now_ms: u64) {
     for topic in shared.all_topics() {
         for (partition, log) in (0u32..).zip(topic.partitions().iter()) {
             let unix_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
-            log.roll_aged(unix_ms);
-            log.forget_silent_producers(unix_ms);
+            log.age(unix_ms);
             let dropped = drop_expired(&topic, log, now_ms)
                 | drop_consumed(shared, &topic, partition, log, now_ms);
             if dropped && !topic.is_ephemeral() {
@@ -36,7 +36,7 @@ fn remember_next(shared: &Arc<Shared>, topic: &Arc<Topic>) {
     }
 }
 
-fn drop_expired(topic: &Topic, log: &Arc<PartitionLog>, now_ms: u64) -> bool {
+fn drop_expired(topic: &Topic, log: &Partition, now_ms: u64) -> bool {
     let options = topic.options();
     let retention = &options.retention;
     if retention.ms.is_none() && retention.bytes.is_none() {
@@ -59,7 +59,7 @@ fn drop_consumed(
     shared: &Arc<Shared>,
     topic: &Arc<Topic>,
     partition: u32,
-    log: &Arc<PartitionLog>,
+    log: &Partition,
     now_ms: u64,
 ) -> bool {
     let options = topic.options();

@@ -1,9 +1,10 @@
 //! Where a subscription reads its messages: a position in one partition's log that never blocks.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
-use cloverleaf_log::{Batch, ColdRead, Offset, PartitionLog, Read};
+use cloverleaf_log::{Batch, ColdRead, Offset, Read};
+
+use crate::partition::Partition;
 
 /// A reader of one partition.
 #[derive(Debug, Default)]
@@ -42,7 +43,7 @@ impl Source {
     /// Finds the batch with the first message at or above `from`.
     pub(crate) fn front(
         &mut self,
-        log: &Arc<PartitionLog>,
+        log: &Partition,
         from: Offset,
         bytes_max: usize,
         now_ms: u64,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
-use cloverleaf_log::{Offset, PartitionLog};
+use cloverleaf_log::Offset;
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
@@ -24,6 +24,7 @@ use crate::ledger::leases::NEVER_MS;
 use crate::ledger::{Ledger, LedgerDelta};
 use crate::length::Bodies;
 use crate::options::{Dispatch, SubscriptionOptions};
+use crate::partition::Partition;
 use crate::shared_window::{self, SharedWindow};
 use crate::source::Source;
 use crate::stats::Counters;
@@ -50,7 +51,7 @@ pub struct Subscription {
 /// What the lock protects.
 pub(crate) struct State {
     pub(crate) ledger: Ledger,
-    pub(crate) partitions: Vec<Arc<PartitionLog>>,
+    pub(crate) partitions: Vec<Partition>,
     /// Readers of messages that were never delivered, one per partition.
     pub(crate) sources: Vec<Source>,
     /// Readers of requeued messages, one per partition.
@@ -108,7 +109,7 @@ impl Subscription {
         ledger: Ledger,
         paused: bool,
     ) -> Self {
-        let partitions: Vec<Arc<PartitionLog>> = topic.partitions().to_vec();
+        let partitions: Vec<Partition> = topic.partitions().to_vec();
         let mut ledger = ledger;
         let volatile = options.ephemeral || topic.is_ephemeral();
         if volatile {
@@ -335,7 +336,7 @@ impl Subscription {
     }
 
     /// The topic has more partitions now: `partitions` are all of them.
-    pub(crate) fn add_partitions(self: &Arc<Self>, partitions: &[Arc<PartitionLog>]) {
+    pub(crate) fn add_partitions(self: &Arc<Self>, partitions: &[Partition]) {
         self.change(|state| {
             state.partitions = partitions.to_vec();
             state.sources.resize_with(partitions.len(), Source::default);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use cloverleaf_log::{Offset, PartitionLog};
+use cloverleaf_log::Offset;
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
@@ -11,6 +11,7 @@ use crate::broker::{CatalogError, Shared};
 use crate::entries::{Entry, SubscriptionDefinition, TopicDefinition};
 use crate::ledger::Ledger;
 use crate::options::{StartAt, SubscriptionOptions};
+use crate::partition::Partition;
 use crate::partitions::Shape;
 use crate::subscription::Subscription;
 
@@ -231,11 +232,7 @@ impl Topic {
             ledger,
             definition.paused,
         ));
-        let ends: Vec<Offset> = self
-            .partitions()
-            .iter()
-            .map(|log| log.written_end())
-            .collect();
+        let ends = self.written_ends();
         let mut subscriptions = self.subscriptions.write();
         let mut all = subscriptions.to_vec();
         all.push(subscription.clone());
@@ -274,7 +271,7 @@ impl Topic {
             StartAt::Latest => false,
         };
         let paused_at = self.paused_at.lock().clone();
-        let floor = |(partition, log): (usize, &Arc<PartitionLog>)| match (earliest, &paused_at) {
+        let floor = |(partition, log): (usize, &Partition)| match (earliest, &paused_at) {
             (true, _) => log.start_offset(),
             // What a paused topic holds back has been delivered to nobody.
             (false, Some(offsets)) if start == StartAt::Delivery => offsets[partition],
@@ -345,12 +342,7 @@ impl Topic {
     /// Up to where subscriptions have been offered messages.
     fn offered_ends(&self) -> Vec<Offset> {
         let paused_at = self.paused_at.lock().clone();
-        paused_at.unwrap_or_else(|| {
-            self.partitions()
-                .iter()
-                .map(|log| log.written_end())
-                .collect()
-        })
+        paused_at.unwrap_or_else(|| self.written_ends())
     }
 
     /// An ephemeral subscription lost its last consumer.
@@ -364,7 +356,7 @@ impl Topic {
 
     /// How far offsets have been used: cursors and segments, which tell it too, may go.
     pub(crate) fn next_offsets(&self) -> Vec<Entry> {
-        let entry = |(partition, log): (u32, &Arc<PartitionLog>)| Entry::Next {
+        let entry = |(partition, log): (u32, &Partition)| Entry::Next {
             topic: self.id,
             partition,
             offset: log.next_offset(),
@@ -399,12 +391,7 @@ impl Topic {
     /// Holds new messages back from all subscriptions.
     pub fn pause(self: &Arc<Self>) -> Result<(), CatalogError> {
         let _definitions = self.lock_definitions()?;
-        let ends = || {
-            self.partitions()
-                .iter()
-                .map(|log| log.written_end())
-                .collect()
-        };
+        let ends = || self.written_ends();
         let limits = self.paused_at.lock().get_or_insert_with(ends).clone();
         self.limits_changed(Some(limits))
     }
@@ -440,11 +427,7 @@ impl Topic {
     /// Removes the messages that no subscription has been offered ([`Self::depth`]).
     pub fn empty(self: &Arc<Self>) -> Result<(), CatalogError> {
         let _definitions = self.lock_definitions()?;
-        let ends: Vec<Offset> = self
-            .partitions()
-            .iter()
-            .map(|log| log.written_end())
-            .collect();
+        let ends = self.written_ends();
         if self.is_paused() {
             for subscription in self.subscriptions().iter() {
                 subscription.skip_from_limits(&ends);

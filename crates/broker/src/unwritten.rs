@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use cloverleaf_log::{Offset, PartitionLog};
+use cloverleaf_log::Offset;
 
+use crate::partition::Partition;
 use crate::topic::Topic;
 use crate::watch::Watcher;
 
@@ -15,7 +16,7 @@ pub struct Unwritten {
     topic: Arc<Topic>,
     watcher: Arc<Watcher>,
     /// Partitions and where what was accepted ends there.
-    ends: Vec<(Arc<PartitionLog>, Offset)>,
+    ends: Vec<(Partition, Offset)>,
 }
 
 impl Topic {
@@ -54,7 +55,7 @@ impl Unwritten {
 }
 
 /// Whether something below `end` is still to be written. Where nothing is, the write has failed.
-fn is_on_its_way(log: &PartitionLog, end: Offset) -> bool {
+fn is_on_its_way(log: &Partition, end: Offset) -> bool {
     let written = log.written_end();
     written < end && log.accepted_end() > written
 }

@@ -10,7 +10,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-use crate::common::{Got, Random, World, consumer, receive};
+use crate::common::{Got, Random, World, consumer, reached, receive};
 use cloverleaf_broker::{Consumer, MessageRange, Published, SubscriptionOptions};
 use cloverleaf_log::Durability;
 use uuid::Uuid;
@@ -247,9 +247,7 @@ impl Run {
         }
         for topic in self.world.broker.topics() {
             for log in topic.partitions().iter() {
-                let last = log.segments().into_iter().rfind(|it| it.end > it.base);
-                let last = last.map_or(log.start_offset(), |segment| segment.end);
-                assert_eq!(log.written_end(), last, "nobody reaches this end");
+                assert_eq!(log.written_end(), reached(log), "nobody reaches this end");
             }
         }
         for key in self.owed.keys().copied().collect::<Vec<_>>() {

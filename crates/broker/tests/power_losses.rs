@@ -1,14 +1,13 @@
 //! After a power loss offsets go on far above those that were given away. Only the next message
 //! shows it: until then everybody can reach the end.
 
-use crate::common::{World, ack_all, bodies, consumer, poll, receive};
-use cloverleaf_broker::{Committed, StartAt, SubscriptionOptions, TopicOptions};
-use cloverleaf_log::{Durability, Offset, PartitionLog, Read};
-use std::sync::Arc;
+use crate::common::{World, ack_all, bodies, consumer, poll, reached, receive};
+use cloverleaf_broker::{Committed, Partition, StartAt, SubscriptionOptions, TopicOptions};
+use cloverleaf_log::{Durability, Offset};
 
 const GAP: u64 = 1 << 24;
 
-fn log(world: &World) -> Arc<PartitionLog> {
+fn log(world: &World) -> Partition {
     world.topic("t").partition(0).unwrap()
 }
 
@@ -18,22 +17,6 @@ fn publish_unsynced(world: &World, bodies: &[&str]) {
         .topic("t")
         .publish(world.batch(bodies), Durability::Kernel);
     assert!(matches!(poll(published.unwrap()), Some(Ok(()))));
-}
-
-/// The offset behind the last message that a reader finds.
-fn reached(log: &Arc<PartitionLog>) -> Offset {
-    let mut at = log.start_offset();
-    loop {
-        let batches = match log.read(at, 1 << 20) {
-            Read::Batches(batches) => batches,
-            Read::End => return at,
-            Read::Cold(read) => read.run().unwrap(),
-        };
-        match batches.last() {
-            Some(batch) => at = batch.end_offset(),
-            None => return at,
-        }
-    }
 }
 
 fn committed(world: &World, group: &str, offset: Offset) {
@@ -161,7 +144,7 @@ fn an_empty_partition_ends_where_it_begins() {
         world.lose_power_and_restart(1);
         if by_retention {
             // What is consumed goes, below the gap.
-            let log = log(&world);
+            let log = world.log.opened(world.topic("t").id(), 0).unwrap();
             log.seal_active();
             world.log.step();
             let all: Vec<Offset> = log.segments().iter().map(|it| it.base).collect();

@@ -290,7 +290,7 @@ fn what_was_given_back_and_is_cut_off_holds_up_nothing() {
             world.publish("t", &[body]);
         }
         let len = world.batch(&["a"]).bytes().len() as u64;
-        topic.partition(0).unwrap().seal_active();
+        world.log.opened(topic.id(), 0).unwrap().seal_active();
         world.publish("t", &["d"]);
         world.settle();
         let reader = consumer(&subscription, 10);

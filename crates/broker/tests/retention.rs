@@ -32,7 +32,7 @@ fn small_segments(options: &mut TopicOptions) {
 }
 
 fn segments(world: &World) -> usize {
-    world.topic("t").partitions()[0].segments().len()
+    world.topic("t").partitions()[0].status().segments
 }
 
 /// Offset, key and value of all that is stored.

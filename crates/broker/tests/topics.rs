@@ -3,7 +3,9 @@
 use std::task::{Context, Poll, Waker};
 
 use crate::common::{World, bodies, consumer};
-use cloverleaf_broker::{BrokerOptions, CatalogError, Committed, TopicOptions, Watcher};
+use cloverleaf_broker::{
+    BrokerOptions, CatalogError, Committed, PartitionStatus, TopicOptions, Watcher,
+};
 use cloverleaf_log::Durability;
 use uuid::Uuid;
 
@@ -29,6 +31,43 @@ fn committed(group: &str, topic: Uuid, partition: u32, offset: u64) -> Committed
         metadata: String::new(),
         committed_ms: 7,
     }
+}
+
+#[test]
+fn a_partition_says_how_it_is_and_which_it_is() {
+    let world = World::new();
+    let topic = world.topic("t");
+    topic.add_partitions(2).unwrap();
+    let [first, second] = [0, 1].map(|it| topic.partition(it).unwrap());
+    for body in ["a", "b", "c"] {
+        publish_to(&world, 0, body);
+    }
+    publish_to(&world, 1, "d");
+    topic.delete_records(0, 1).unwrap();
+    let batch_bytes = world.batch(&["a"]).bytes().len() as u64;
+    let status = PartitionStatus {
+        start_offset: 1,
+        written_end: 3,
+        synced_end: 3,
+        stored_bytes: 3 * batch_bytes,
+        segments: 1,
+    };
+    assert_eq!(first.status(), status);
+    assert_eq!(
+        (first.stored_bytes(), second.stored_bytes()),
+        (3 * batch_bytes, batch_bytes)
+    );
+    assert_eq!(topic.stored_bytes(), 4 * batch_bytes);
+    // What is written now is not synced yet.
+    let published = topic.publish_to(0, world.batch(&["e"]), Durability::Kernel);
+    drop(published.unwrap());
+    let ends = (first.status().written_end, first.status().synced_end);
+    assert_eq!(ends, (4, 3));
+    // Another handle of it is the same, and what comes after a deletion is not.
+    assert_eq!(*topic.partitions(), [first.clone(), second.clone()]);
+    assert_ne!(first, second);
+    world.broker.delete_topic("t").unwrap();
+    assert_ne!(world.topic("t").partition(0), Some(first));
 }
 
 #[test]

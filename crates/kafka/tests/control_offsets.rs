@@ -197,7 +197,7 @@ fn records_of_a_topic_that_is_only_compacted_are_not_deleted() {
 fn log_dirs_tell_true_sizes() {
     let world = with_messages();
     world.foreign_topic("empty");
-    let size = i64::try_from(world.topic("t").partitions()[0].size_bytes()).unwrap();
+    let size = i64::try_from(world.topic("t").partitions()[0].stored_bytes()).unwrap();
     assert!(size > 122);
     for version in versions::<DescribeLogDirsRequest>() {
         let all = DescribeLogDirsRequest::default().with_topics(None);

@@ -254,7 +254,7 @@ fn acks_all_waits_for_the_sync_and_holds_up_no_request() {
         2,
         "both are stored already"
     );
-    assert_eq!(topic.partition(0).unwrap().synced_end(), 0);
+    assert_eq!(topic.partition(0).unwrap().status().synced_end, 0);
     peer.pump();
     assert_eq!(
         only(&peer.expect::<ProduceRequest>(9, first)).base_offset,
@@ -264,7 +264,7 @@ fn acks_all_waits_for_the_sync_and_holds_up_no_request() {
         only(&peer.expect::<ProduceRequest>(9, second)).base_offset,
         1
     );
-    assert!(topic.partition(0).unwrap().synced_end() >= 1);
+    assert!(topic.partition(0).unwrap().status().synced_end >= 1);
 }
 
 #[test]

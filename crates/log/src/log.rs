@@ -156,6 +156,13 @@ impl Log {
         Ok(log)
     }
 
+    /// The log of a partition that is open, as it is. For tests that look below the broker.
+    #[doc(hidden)]
+    pub fn opened(&self, topic: Uuid, partition: u32) -> Option<Arc<PartitionLog>> {
+        let partitions = self.inner.shared.partitions.read();
+        partitions.get(&(topic, partition)).cloned()
+    }
+
     /// Closes all partitions of a topic. Their files are removed later, by the thread "log-remover"
     /// and after a sync of the journal: the caller has written there that the topic is deleted, and
     /// writes it again into each snapshot as long as [`Log::being_removed`] names the topic.

@@ -4,12 +4,12 @@
 //!
 //! With `wait_ms` the answer waits for a first message (long poll), which is how one follows.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::extract::{Path, Query, State};
-use cloverleaf_log::{Batch, Offset, PartitionLog, Read, Record};
+use cloverleaf_broker::Partition;
+use cloverleaf_log::{Batch, Offset, Read, Record};
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
@@ -74,18 +74,13 @@ pub(crate) async fn read(
     page(&log, from, count).await.map(Json)
 }
 
-async fn wait_for_message(
-    context: &ServerContext,
-    log: &PartitionLog,
-    from: Offset,
-    until: Instant,
-) {
+async fn wait_for_message(context: &ServerContext, log: &Partition, from: Offset, until: Instant) {
     while log.written_end() <= from && Instant::now() < until && !context.is_draining() {
         tokio::time::sleep(LOOK_INTERVAL).await;
     }
 }
 
-async fn page(log: &Arc<PartitionLog>, from: Offset, count: usize) -> Result<MessagePage, Refused> {
+async fn page(log: &Partition, from: Offset, count: usize) -> Result<MessagePage, Refused> {
     let mut page = OpenPage::new(from, count, PAGE_BYTES_MAX);
     while !page.full {
         let batches = batches(log, page.page.next_offset).await?;
@@ -100,7 +95,7 @@ async fn page(log: &Arc<PartitionLog>, from: Offset, count: usize) -> Result<Mes
 }
 
 /// The next batches; none at the end of the log.
-async fn batches(log: &Arc<PartitionLog>, from: Offset) -> Result<Vec<Batch>, Refused> {
+async fn batches(log: &Partition, from: Offset) -> Result<Vec<Batch>, Refused> {
     match log.read(from, PAGE_BYTES_MAX / 4) {
         Read::End => Ok(Vec::new()),
         Read::Batches(batches) => Ok(batches),

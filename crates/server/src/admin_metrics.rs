@@ -252,7 +252,7 @@ fn topics(text: &mut MetricText, context: &ServerContext, series_max: usize) {
             name: topic.name().to_owned(),
             messages: topic.message_count(),
             bytes: topic.bytes_count(),
-            stored_bytes: topic.partitions().iter().map(|log| log.size_bytes()).sum(),
+            stored_bytes: topic.stored_bytes(),
         });
         for subscription in topic.subscriptions().iter() {
             let stats = subscription.stats();

@@ -236,7 +236,7 @@ fn summary(topic: &Topic) -> TopicSummary {
         ephemeral: topic.is_ephemeral(),
         paused: topic.is_paused(),
         messages: topic.message_count(),
-        stored_bytes: topic.partitions().iter().map(|log| log.size_bytes()).sum(),
+        stored_bytes: topic.stored_bytes(),
         subscriptions,
     }
 }
@@ -244,13 +244,14 @@ fn summary(topic: &Topic) -> TopicSummary {
 pub(crate) fn details(topic: &Topic) -> TopicDetails {
     let partition_details = (0..)
         .zip(topic.partitions().iter())
-        .map(|(partition, log)| PartitionDetails {
+        .map(|(partition, log)| (partition, log.status()))
+        .map(|(partition, status)| PartitionDetails {
             partition,
-            start_offset: log.start_offset(),
-            end_offset: log.written_end(),
-            synced_offset: log.synced_end(),
-            stored_bytes: log.size_bytes(),
-            segments: log.segments().len(),
+            start_offset: status.start_offset,
+            end_offset: status.written_end,
+            synced_offset: status.synced_end,
+            stored_bytes: status.stored_bytes,
+            segments: status.segments,
         })
         .collect();
     let mut subscription_details: Vec<SubscriptionDetails> = topic

@@ -9,10 +9,12 @@ use std::task::{Context, Poll, Waker};
 
 use cloverleaf_broker::{
     Broker, BrokerOptions, Clock, Consumer, ConsumerOptions, Delivery, ManualClock, MessageId,
-    MessageRange, PublishError, Published, Subscription, SubscriptionOptions, Topic, TopicOptions,
+    MessageRange, Partition, PublishError, Published, Subscription, SubscriptionOptions, Topic,
+    TopicOptions,
 };
 use cloverleaf_log::{
-    Batch, BatchBuilder, Disk, Durability, FaultyDisk, Log, LogOptions, RecordCursor, SimDisk,
+    Batch, BatchBuilder, Disk, Durability, FaultyDisk, Log, LogOptions, Offset, Read, RecordCursor,
+    SimDisk,
 };
 
 /// A broker that can be killed and started again.
@@ -23,6 +25,22 @@ pub struct World {
     pub log_options: LogOptions,
     pub log: Log,
     pub broker: Broker,
+}
+
+/// The offset behind the last message that a reader finds.
+pub fn reached(log: &Partition) -> Offset {
+    let mut at = log.start_offset();
+    loop {
+        let batches = match log.read(at, 1 << 20) {
+            Read::Batches(batches) => batches,
+            Read::End => return at,
+            Read::Cold(read) => read.run().unwrap(),
+        };
+        match batches.last() {
+            Some(batch) => at = batch.end_offset(),
+            None => return at,
+        }
+    }
 }
 
 /// SplitMix64: small, seeded, the same on every machine.

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use cloverleaf_broker::{
-    BrokerOptions, Committed, Compaction, Retention, SubscriptionOptions, TopicOptions,
+    BrokerOptions, Committed, Compaction, Partition, Retention, SubscriptionOptions, TopicOptions,
 };
-use cloverleaf_log::{
-    Batch, BatchBuilder, Disk, LogClock, LogOptions, Offset, PartitionLog, Read, Record,
-};
+use cloverleaf_log::{Batch, BatchBuilder, Disk, LogClock, LogOptions, Offset, Read, Record};
 use uuid::Uuid;
 
 use super::catalog::{Made, State};
@@ -214,7 +212,8 @@ impl Machine {
                 found.push(found_in(offset, &record));
             }
         }
-        let last = log.segments().into_iter().rfind(|it| it.end > it.base);
+        let segments = self.world.log.opened(id, partition).unwrap().segments();
+        let last = segments.into_iter().rfind(|it| it.end > it.base);
         let last = last.map_or(log.start_offset(), |segment| segment.end);
         assert_eq!(log.written_end(), last, "nobody reaches this end");
         found
@@ -235,7 +234,7 @@ pub(super) fn made(id: Uuid, options: &TopicOptions) -> Made {
     }
 }
 
-fn batches(log: &Arc<PartitionLog>) -> Vec<Batch> {
+fn batches(log: &Partition) -> Vec<Batch> {
     let mut at = log.start_offset();
     let mut all: Vec<Batch> = Vec::new();
     loop {

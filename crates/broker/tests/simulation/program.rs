@@ -484,7 +484,8 @@ impl Run {
     fn seal(&mut self) {
         if let Some(topic) = self.some_topic(|_| true) {
             let partition = self.random.below(u64::from(topic.partition_count())) as u32;
-            topic.partition(partition).unwrap().seal_active();
+            let log = self.machine.world.log.opened(topic.id(), partition);
+            log.unwrap().seal_active();
         }
     }
 

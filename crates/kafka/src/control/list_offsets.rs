@@ -1,9 +1,9 @@
 //! ListOffsets: where a partition begins and ends, and which message came at a time.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
-use cloverleaf_log::{PartitionLog, ReadError};
+use cloverleaf_broker::Partition;
+use cloverleaf_log::ReadError;
 use kafka_protocol::messages::ListOffsetsResponse;
 use kafka_protocol::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
@@ -170,7 +170,7 @@ fn find(
     Ok(found.map(|(offset, timestamp)| (number(offset), timestamp)))
 }
 
-fn look_up(log: &Arc<PartitionLog>, query: Query) -> Result<Option<(u64, i64)>, ReadError> {
+fn look_up(log: &Partition, query: Query) -> Result<Option<(u64, i64)>, ReadError> {
     /// Of an offset that is none of a message.
     const NO_TIMESTAMP: i64 = -1;
     match query {

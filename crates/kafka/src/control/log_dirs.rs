@@ -114,7 +114,7 @@ fn write_topic(writer: &mut Writer<'_>, topic: &Topic, only: Option<&BTreeSet<i3
     writer.len(partitions.len());
     for (index, log) in partitions {
         writer.i32(index);
-        writer.i64(bytes(log.size_bytes()));
+        writer.i64(bytes(log.stored_bytes()));
         // Nothing lags behind, and nothing is on its way into another folder.
         writer.i64(0);
         writer.bool(false);

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use cloverleaf_broker::{Topic, TopicOptions};
-use cloverleaf_log::PartitionLog;
+use cloverleaf_broker::{Partition, Topic, TopicOptions};
 use uuid::Uuid;
 
 use crate::context::KafkaContext;
@@ -84,7 +83,7 @@ pub(crate) fn partition(
     context: &KafkaContext,
     name: &str,
     index: i32,
-) -> Result<(Arc<Topic>, Arc<PartitionLog>), ErrorCode> {
+) -> Result<(Arc<Topic>, Partition), ErrorCode> {
     let topic = find(context, name).ok_or(ErrorCode::UnknownTopicOrPartition)?;
     let log = u32::try_from(index)
         .ok()

@@ -1,10 +1,10 @@
 //! Reads that the log's reader thread makes: those that the current answer waits for, and those
 //! that the next request will probably ask for.
 
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use cloverleaf_log::{Batch, ColdRead, Offset, PartitionLog, Read, ReadError};
+use cloverleaf_broker::Partition;
+use cloverleaf_log::{Batch, ColdRead, Offset, Read, ReadError};
 
 use crate::answer::{Reply, promise};
 
@@ -44,7 +44,7 @@ pub(super) struct Brought {
 }
 
 struct Ahead {
-    log: Arc<PartitionLog>,
+    log: Partition,
     from: Offset,
     reading: Reading,
 }
@@ -117,14 +117,14 @@ impl Cold {
 
     /// A read from this offset on, if one was asked for early. Others of the partition are of no
     /// use any more.
-    pub(super) fn take_ahead(&mut self, log: &Arc<PartitionLog>, from: Offset) -> Option<Reading> {
-        let at = self.ahead.iter().position(|it| Arc::ptr_eq(&it.log, log))?;
+    pub(super) fn take_ahead(&mut self, log: &Partition, from: Offset) -> Option<Reading> {
+        let at = self.ahead.iter().position(|it| it.log == *log)?;
         let ahead = self.ahead.swap_remove(at);
         (ahead.from == from).then_some(ahead.reading)
     }
 
     /// Asks early for what follows.
-    pub(super) fn read_ahead(&mut self, log: &Arc<PartitionLog>, from: Offset, bytes_max: usize) {
+    pub(super) fn read_ahead(&mut self, log: &Partition, from: Offset, bytes_max: usize) {
         if self.ahead.len() >= AHEAD_MAX || log.is_in_memory(from) {
             return;
         }

@@ -1,8 +1,7 @@
 //! One look at all partitions of a Fetch: what is there, within the limits.
 
-use std::sync::Arc;
-
-use cloverleaf_log::{Batch, PartitionLog, Read};
+use cloverleaf_broker::Partition;
+use cloverleaf_log::{Batch, Read};
 
 use super::cold::{Brought, Cold};
 use super::part::{Found, Part};
@@ -178,7 +177,7 @@ impl Looking<'_> {
         }
     }
 
-    fn read_log(&mut self, place: u32, part: &mut Part, log: &Arc<PartitionLog>) {
+    fn read_log(&mut self, place: u32, part: &mut Part, log: &Partition) {
         let first = self.records.len();
         let mut left = part.wanted.bytes_max.min(self.budget.bytes);
         let mut may_be_sent = true;

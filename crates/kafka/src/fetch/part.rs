@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use cloverleaf_broker::{Broker, Watcher};
-use cloverleaf_log::PartitionLog;
+use cloverleaf_broker::{Broker, Partition, Watcher};
 
 use super::ZSTD_FROM;
 use super::request::Wanted;
@@ -18,7 +17,7 @@ const UNTOLD: i64 = -1;
 pub(crate) struct Part {
     pub(crate) topic: TopicRef,
     pub(crate) index: i32,
-    pub(crate) log: Option<Arc<PartitionLog>>,
+    pub(crate) log: Option<Partition>,
     pub(crate) wanted: Wanted,
     pub(crate) found: Found,
     /// Up to where data was counted while it was too little for an answer.
@@ -180,7 +179,7 @@ impl Part {
 
     /// Where the partition ends for this reader. It may stand above the last message, because it
     /// has read what a power loss took: nothing will be stored below it, so it is at the end.
-    fn high_watermark(&self, log: &PartitionLog) -> i64 {
+    fn high_watermark(&self, log: &Partition) -> i64 {
         (log.written_end() as i64).max(self.wanted.offset)
     }
 

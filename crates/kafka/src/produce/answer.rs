@@ -9,11 +9,9 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use cloverleaf_broker::Published;
-use cloverleaf_log::PartitionLog;
+use cloverleaf_broker::{Partition, Published};
 
 use super::Refusal;
 use crate::error_code::ErrorCode;
@@ -46,7 +44,7 @@ pub(crate) struct PartitionAnswer {
 
 /// A batch that the log has taken.
 pub(crate) struct Stored {
-    pub(crate) log: Arc<PartitionLog>,
+    pub(crate) log: Partition,
     pub(crate) published: Published,
 }
 

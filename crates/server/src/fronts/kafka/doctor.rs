@@ -87,7 +87,7 @@ pub(super) fn queues(
     }
     let chosen = choose(&groups, |name| {
         let topic = context.broker.topic(name)?;
-        let partitions = topic.partitions().len();
+        let partitions = topic.partition_count() as usize;
         Some((topic, partitions))
     });
     let topics = chosen.iter().flat_map(|(_, topics)| topics.values());

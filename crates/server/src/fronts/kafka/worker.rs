@@ -81,12 +81,12 @@ fn run(receiver: &Receiver<Option<Job>>) {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::sync::Arc;
     use std::time::Duration;
 
-    use cloverleaf_log::{
-        BatchBuilder, Durability, FaultyDisk, Log, LogOptions, PartitionOptions, SimDisk,
-    };
-    use uuid::Uuid;
+    use cloverleaf_broker::{Broker, BrokerOptions, ManualClock, TopicOptions};
+    use cloverleaf_log::{BatchBuilder, Durability, FaultyDisk, Log, LogOptions, SimDisk};
+    use tokio::runtime::Builder;
 
     use super::*;
 
@@ -114,13 +114,16 @@ mod tests {
             tail_bytes_max: 0,
             ..LogOptions::default()
         };
-        let (log, _) = Log::open(disk.clone(), options).unwrap();
-        let partition = log.partition(Uuid::nil(), 0, PartitionOptions::default());
-        let partition = partition.unwrap();
+        let (log, recovery) = Log::open(disk.clone(), options).unwrap();
+        let clock = Arc::new(ManualClock::new(1));
+        let broker = Broker::open(log.clone(), recovery, BrokerOptions::default(), clock).unwrap();
+        let topic = broker.topic_or_create("t", TopicOptions::default).unwrap();
+        let partition = topic.partition(0).unwrap();
         let mut builder = BatchBuilder::with_capacity(64, 1);
         builder.push(None, Some(b"a"), &[]);
-        let appended = partition.append(builder.finish(), Durability::Kernel);
-        appended.unwrap().wait().unwrap();
+        let published = topic.publish_to(0, builder.finish(), Durability::Kernel);
+        let runtime = Builder::new_current_thread().build().unwrap();
+        runtime.block_on(published.unwrap()).unwrap();
         disk.set(|faults| {
             faults.uncached = true;
             faults.hanging_reads = Some(String::new());
@@ -141,6 +144,7 @@ mod tests {
             // Only a fault needs so long.
             assert!(receiver.recv_timeout(Duration::from_secs(120)).unwrap());
         }
+        broker.close();
         log.close();
         disk.set(|faults| faults.hanging_reads = None);
     }
