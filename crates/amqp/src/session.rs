@@ -29,7 +29,7 @@ use std::task::Context;
 
 use cloverleaf_access::Verification;
 use cloverleaf_broker::Unwritten;
-use cloverleaf_session::{Now, Output, Received};
+use cloverleaf_session::{Meter, Now, Output, Received};
 use cloverleaf_telemetry::Probe;
 
 use self::channel::Channel;
@@ -47,11 +47,6 @@ use crate::host::{Owner, Routing, VirtualHost};
 use crate::options::SessionOptions;
 use crate::wire::{Frame, FrameType, Method, MethodId, PROTOCOL_HEADER, peek_frame};
 
-/// What a method costs beside its bytes if it takes the broker's locks or adds to the log, in
-/// bytes that could be parsed and copied meanwhile.
-const CALL_COST_BYTES: usize = 1024;
-/// Most such calls of one read: then the driver may let others have a turn.
-const CALLS_MAX: usize = 256;
 /// With so many bytes of answers nothing further is read.
 const REPLIES_BYTES_MAX: usize = 256 << 10;
 /// A buffer for answers that grew beyond this is given back.
@@ -109,7 +104,7 @@ impl Phase {
 pub struct Session {
     host: Arc<VirtualHost>,
     options: Arc<SessionOptions>,
-    probe: Probe,
+    meter: Meter,
     peer: SocketAddr,
     /// Who it is to the virtual host: its exclusive queues are nobody else's.
     owner: Owner,
@@ -154,17 +149,10 @@ pub struct Session {
     broker_ms: u64,
     /// Bytes of this read that have not been looked at.
     input_bytes: usize,
-    /// Calls of the broker, for this read's cost.
-    calls: usize,
-    /// Methods of this read that want an answer and publish nothing.
-    other_requests: u64,
-    /// When the first byte of a frame came that is not complete yet.
-    partial_since_us: Option<u64>,
     last_read_us: u64,
     last_write_us: u64,
     opened_us: u64,
     closing_since_us: u64,
-    answered_unsent: u64,
     is_released: bool,
     /// The broker ends: nothing further is taken, and the client is told once what it is owed has
     /// been written.
@@ -209,8 +197,7 @@ impl cloverleaf_session::Session for Session {
     fn receive(&mut self, input: &[u8], now: Now) -> Received {
         self.now = now;
         self.broker_ms = self.host.broker().now_ms();
-        // What a poll has done was a turn of its own.
-        self.calls = 0;
+        self.meter.begin();
         let (mut consumed, mut needed) = (0, 0);
         if self.phase == Phase::Header {
             consumed = self.protocol_header(input);
@@ -218,7 +205,7 @@ impl cloverleaf_session::Session for Session {
                 needed = PROTOCOL_HEADER.len();
             }
         }
-        while self.phase != Phase::Header && self.wants_input() && self.calls < CALLS_MAX {
+        while self.phase != Phase::Header && self.wants_input() && !self.meter.is_spent() {
             let rest = &input[consumed..];
             if rest.is_empty() {
                 break;
@@ -238,13 +225,9 @@ impl cloverleaf_session::Session for Session {
         if matches!(self.phase, Phase::Draining | Phase::Ended) {
             consumed = input.len();
         }
-        self.tell_read(consumed, input.len(), needed);
-        let calls = std::mem::take(&mut self.calls);
-        Received {
-            consumed_bytes: consumed,
-            needed_bytes: needed,
-            cost_bytes: consumed + calls * CALL_COST_BYTES,
-        }
+        // They are answered with the next poll.
+        self.meter.answered(self.meter.others);
+        self.meter.end(consumed, input.len(), needed, now)
     }
 
     fn end_of_input(&mut self, _rest: &[u8], now: Now) {
@@ -315,9 +298,13 @@ impl cloverleaf_session::Session for Session {
         self.due_us()
     }
 
+    fn meter(&mut self) -> &mut Meter {
+        &mut self.meter
+    }
+
     fn read(&mut self, bytes: usize, now: Now) {
         self.last_read_us = now.us;
-        self.probe.read(bytes, now.us);
+        self.meter.read(bytes, now);
     }
 
     fn is_not_read(&mut self, now: Now) {
@@ -325,16 +312,9 @@ impl cloverleaf_session::Session for Session {
         self.last_read_us = now.us;
     }
 
-    fn read_ended_inside_frame(&mut self, now: Now) {
-        self.partial_since_us.get_or_insert(now.us);
-        self.probe.read_ended_inside_frame();
-    }
-
     fn wrote(&mut self, bytes: usize, now: Now) {
         self.last_write_us = now.us;
-        self.probe.wrote(bytes);
-        self.probe.answered(self.answered_unsent, now.us);
-        self.answered_unsent = 0;
+        self.meter.wrote(bytes, now);
     }
 }
 
@@ -356,7 +336,7 @@ impl Session {
         Session {
             host: parts.host,
             options: parts.options,
-            probe: parts.probe,
+            meter: Meter::new(parts.probe),
             peer: parts.peer,
             owner,
             phase: Phase::Header,
@@ -389,14 +369,10 @@ impl Session {
             now,
             broker_ms: 0,
             input_bytes: 0,
-            calls: 0,
-            other_requests: 0,
-            partial_since_us: None,
             last_read_us: now.us,
             last_write_us: now.us,
             opened_us: now.us,
             closing_since_us: 0,
-            answered_unsent: 0,
             is_released: false,
             is_stopping: false,
             said_goodbye: false,
@@ -407,7 +383,7 @@ impl Session {
 
     /// The telemetry of this connection.
     pub fn probe(&self) -> &Probe {
-        &self.probe
+        &self.meter.probe
     }
 
     /// After how long without progress a write is given up, in microseconds: two heartbeats, if
@@ -560,33 +536,6 @@ impl Session {
         self.routing.clear();
         self.unwritten = None;
         self.host.connection_closed(self.owner);
-    }
-
-    /// Tells the telemetry of one read.
-    fn tell_read(&mut self, consumed: usize, input: usize, needed: usize) {
-        let now_us = self.now.us;
-        let first_us = self.partial_since_us.unwrap_or(now_us);
-        let totals = &mut self.publishing.totals;
-        if totals.messages > 0 {
-            self.probe.publishes(
-                (totals.messages, totals.unconfirmed),
-                (totals.messages, totals.bytes),
-                &totals.topics,
-                first_us,
-                now_us,
-            );
-            *totals = Default::default();
-        }
-        let others = std::mem::take(&mut self.other_requests);
-        self.probe.requests(others, 0, 0, first_us, now_us);
-        self.answered_unsent += others;
-        if consumed > 0 {
-            self.partial_since_us = None;
-        }
-        if needed > 0 && consumed < input {
-            self.partial_since_us.get_or_insert(now_us);
-            self.probe.read_ended_inside_frame();
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Context;
 
 use bytes::BytesMut;
-use cloverleaf_session::{Now, Output, Received};
+use cloverleaf_session::{Meter, Now, Output, Received};
 use cloverleaf_telemetry::{Identity, Probe};
 
 use crate::answer::Answer;
@@ -24,18 +24,11 @@ use crate::control::{self, Call, Peer};
 use crate::error_code::ErrorCode;
 use crate::fetch::Env;
 use crate::frame::{self, RequestHeader, SIZE_BYTES};
-use crate::produce::{Acks, Carried, Lone, Producing, Sampler, Totals};
+use crate::produce::{Acks, Carried, Lone, Producing, Sampler};
 use crate::wire::{Malformed, Reader};
 
 /// Once a poll has so many bytes to be written, the rest waits for the next one.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
-
-/// What a request costs beside its bytes if it takes the broker's locks or adds to the log, in
-/// bytes that could be parsed and copied meanwhile.
-const CALL_COST_BYTES: usize = 1024;
-
-/// Most such calls of one [`Session::receive`]: then the driver may let others have a turn.
-const CALLS_MAX: usize = 256;
 
 /// Bytes from which the kind of a request is known: its size, its key.
 const KEY_END: usize = SIZE_BYTES + 2;
@@ -69,30 +62,15 @@ enum Phase {
 pub struct Session {
     context: Arc<KafkaContext>,
     peer: Peer,
-    probe: Probe,
+    meter: Meter,
     phase: Phase,
     producing: Producing,
     answers: Answers,
     is_identified: bool,
     /// A Produce waits until the disk has taken some of what was accepted before.
     waits_for_room: bool,
-    /// When the first byte of a request came that is not complete yet.
-    partial_since_us: Option<u64>,
     sampler: Sampler,
-    tally: Tally,
-    answered_unsent: u64,
     failure: Option<String>,
-}
-
-/// What the requests of one read come to, for the telemetry.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    produces: u64,
-    /// Produces that want no answer.
-    silent: u64,
-    others: u64,
-    totals: Totals,
-    calls: usize,
 }
 
 /// Whether the session goes on with the next request.
@@ -108,23 +86,20 @@ impl Session {
         Session {
             context: parts.context,
             peer: parts.peer,
-            probe: parts.probe,
+            meter: Meter::new(parts.probe),
             phase: Phase::Open,
             producing: Producing::default(),
             answers: Answers::default(),
             is_identified: false,
             waits_for_room: false,
-            partial_since_us: None,
             sampler: Sampler::default(),
-            tally: Tally::default(),
-            answered_unsent: 0,
             failure: None,
         }
     }
 
     /// The telemetry of this connection.
     pub fn probe(&self) -> &Probe {
-        &self.probe
+        &self.meter.probe
     }
 
     /// Finds the first request in `input`: its size without the size field, or how many bytes it
@@ -187,7 +162,7 @@ impl Session {
             flexible: false,
         };
         let body = api_versions::body(0, ErrorCode::UnsupportedVersion);
-        self.tally.others += 1;
+        self.meter.others += 1;
         self.answers.control(head, Answer::Ready(body), 0);
         Ok(Flow::Next)
     }
@@ -218,7 +193,7 @@ impl Session {
                 let call = Call {
                     context: &self.context,
                     peer: &self.peer,
-                    probe: &self.probe,
+                    probe: &self.meter.probe,
                     version: header.version,
                     client_id: header.client_id,
                     body,
@@ -228,8 +203,8 @@ impl Session {
                 self.answers.control(head, answer, request.len());
             }
         }
-        self.tally.others += 1;
-        self.tally.calls += 1;
+        self.meter.others += 1;
+        self.meter.called(1);
         Ok(())
     }
 
@@ -239,27 +214,21 @@ impl Session {
         header: RequestHeader<'_>,
         body: Reader<'_>,
     ) -> Result<(), Malformed> {
-        let carried = self
-            .producing
-            .execute(&self.context, header.version, body)?;
+        let carried =
+            self.producing
+                .execute(&self.context, &mut self.meter, header.version, body)?;
         self.produced(head, carried);
         Ok(())
     }
 
     /// Takes note of a Produce that was carried out, and of the answer that it wants.
     fn produced(&mut self, head: AnswerHead, carried: Carried) {
-        let (tally, totals) = (&mut self.tally, carried.totals);
-        match tally.produces + tally.silent {
-            0 => tally.totals = totals,
-            _ => tally.totals.merge(&totals),
-        }
-        tally.calls += totals.calls;
+        self.meter.published.requests += 1;
         if carried.acks != Acks::None {
-            tally.produces += 1;
             self.answers.produce(head, carried.answer);
             return;
         }
-        tally.silent += 1;
+        self.meter.published.silent += 1;
         // Without an answer the end of the connection is how the client learns of an error, and
         // asks for metadata anew.
         let refusal = carried.answer.first_error().map(|(topic, refusal)| {
@@ -294,9 +263,9 @@ impl Session {
             flexible: versions.answer_header_is_flexible(header.version),
         };
         let context = &self.context;
-        let lone = self
-            .producing
-            .find_lone(context, header.version, input, body)?;
+        let lone =
+            self.producing
+                .find_lone(context, &mut self.meter, header.version, input, body)?;
         Some((head, lone))
     }
 
@@ -325,7 +294,7 @@ impl Session {
         // Only ASCII is valid here.
         let short = |text: &str| text[..text.len().min(SOFTWARE_BYTES_MAX)].to_owned();
         let (name, version) = (short(software.name), short(software.version));
-        self.probe.identify(Identity {
+        self.meter.probe.identify(Identity {
             library: name.clone(),
             version: version.clone(),
             client_id: client_id.unwrap_or_default().to_owned(),
@@ -338,7 +307,7 @@ impl Session {
     fn identify(&mut self, client_id: Option<&str>) {
         self.is_identified = true;
         if let Some(client_id) = client_id {
-            self.probe.identify(Identity {
+            self.meter.probe.identify(Identity {
                 client_id: client_id.to_owned(),
                 ..Identity::default()
             });
@@ -347,7 +316,7 @@ impl Session {
 
     /// Ends the connection for this reason, behind the answers that are owed.
     fn end(&mut self, reason: String) {
-        self.probe.error();
+        self.meter.probe.error();
         self.failure.get_or_insert(reason);
         self.drain_now();
     }
@@ -361,45 +330,18 @@ impl Session {
     /// A request came in parts: now and then it is seen how well it compresses.
     fn sample(&mut self, input: &[u8], now: Now) {
         if let Some(sample) = self.sampler.look(input, now.us) {
-            self.probe.sampled(sample.bytes, sample.compressed);
+            self.meter.probe.sampled(sample.bytes, sample.compressed);
         }
     }
 
     /// Tells the telemetry of one read.
-    fn tell_read(&mut self, consumed: usize, input: usize, needed: usize, now: Now) {
-        let first_us = self.partial_since_us.unwrap_or(now.us);
-        let tally = &mut self.tally;
-        tally.calls = 0;
-        let others = std::mem::take(&mut tally.others);
-        let produces = tally.produces + tally.silent;
-        if produces > 0 {
-            let totals = &tally.totals;
-            self.probe.publishes(
-                (produces, tally.silent),
-                (totals.messages, totals.bytes),
-                &totals.topics,
-                first_us,
-                now.us,
-            );
-            self.probe.batches(totals.batches, totals.spans_ms * 1000);
-            (tally.produces, tally.silent) = (0, 0);
+    fn end_read(&mut self, consumed: usize, shown: usize, needed: usize, now: Now) -> Received {
+        let has_published = self.meter.published.requests > 0;
+        let received = self.meter.end(consumed, shown, needed, now);
+        if has_published {
+            self.producing.tell(&self.meter.probe, now);
         }
-        self.probe.requests(others, 0, 0, first_us, now.us);
-        if produces > 0
-            && let Some(first_ms) = tally.totals.first_record_ms
-        {
-            // No time of a client's is too strange to be subtracted.
-            let unix_us = i64::try_from(now.unix_us).unwrap_or(i64::MAX);
-            let age_us = unix_us.saturating_sub(first_ms.saturating_mul(1000));
-            self.probe.record_age(age_us);
-        }
-        if consumed > 0 {
-            self.partial_since_us = None;
-        }
-        if needed > 0 && consumed < input {
-            self.partial_since_us.get_or_insert(now.us);
-            self.probe.read_ended_inside_frame();
-        }
+        received
     }
 }
 
@@ -419,8 +361,9 @@ impl cloverleaf_session::Session for Session {
     }
 
     fn receive(&mut self, input: &[u8], now: Now) -> Received {
+        self.meter.begin();
         let (mut consumed, mut needed) = (0, 0);
-        while self.wants_input() && self.tally.calls < CALLS_MAX && consumed < input.len() {
+        while self.wants_input() && !self.meter.is_spent() && consumed < input.len() {
             let rest = &input[consumed..];
             let size = match self.find_request(rest) {
                 Ok(Ok(size)) => size,
@@ -440,19 +383,13 @@ impl cloverleaf_session::Session for Session {
                 Err(reason) => self.end(reason),
             }
         }
-        let calls = self.tally.calls;
-        if self.partial_since_us.is_some() && consumed > 0 {
+        if self.meter.began_earlier() && consumed > 0 {
             self.sample(input, now);
         }
         if self.phase != Phase::Open {
             consumed = input.len();
         }
-        self.tell_read(consumed, input.len(), needed, now);
-        Received {
-            consumed_bytes: consumed,
-            needed_bytes: needed,
-            cost_bytes: consumed + calls * CALL_COST_BYTES,
-        }
+        self.end_read(consumed, input.len(), needed, now)
     }
 
     fn receive_own(&mut self, input: &mut BytesMut, now: Now) -> Received {
@@ -463,7 +400,7 @@ impl cloverleaf_session::Session for Session {
             return self.receive(input, now);
         };
         let bytes = input.len();
-        if self.partial_since_us.is_some() {
+        if self.meter.began_earlier() {
             self.sample(input, now);
         }
         let mut request = std::mem::take(input);
@@ -471,17 +408,11 @@ impl cloverleaf_session::Session for Session {
         records.truncate(lone.range().len());
         // Without this part of the buffer the batch is the only owner of the rest.
         drop(request);
-        let carried = self
-            .producing
-            .execute_lone(&self.context, lone, records.freeze());
+        let carried =
+            self.producing
+                .execute_lone(&self.context, &mut self.meter, lone, records.freeze());
         self.produced(head, carried);
-        let calls = self.tally.calls;
-        self.tell_read(bytes, bytes, 0, now);
-        Received {
-            consumed_bytes: bytes,
-            needed_bytes: 0,
-            cost_bytes: bytes + calls * CALL_COST_BYTES,
-        }
+        self.end_read(bytes, bytes, 0, now)
     }
 
     fn end_of_input(&mut self, _rest: &[u8], _now: Now) {
@@ -502,17 +433,17 @@ impl cloverleaf_session::Session for Session {
         let env = Env {
             context: &self.context,
             now,
-            connection: self.probe.id(),
+            connection: self.meter.probe.id(),
             is_ending: self.phase != Phase::Open,
-            probe: &self.probe,
+            probe: &self.meter.probe,
         };
-        let mut is_waiting = false;
+        let (mut answers, mut is_waiting) = (0, false);
         while out.len() < OUTPUT_BYTES_MAX {
             match self.answers.poll(cx, &env, &mut self.producing, out) {
                 std::task::Poll::Ready(Some(answered)) => {
-                    self.answered_unsent += 1;
-                    self.probe.fetched(answered.messages);
-                    (0..answered.errors).for_each(|_| self.probe.error());
+                    answers += 1;
+                    self.meter.probe.fetched(answered.messages);
+                    (0..answered.errors).for_each(|_| self.meter.probe.error());
                 }
                 std::task::Poll::Ready(None) => break,
                 std::task::Poll::Pending => {
@@ -521,6 +452,7 @@ impl cloverleaf_session::Session for Session {
                 }
             }
         }
+        self.meter.answered(answers);
         match self.phase {
             Phase::Draining if self.answers.is_empty() => self.phase = Phase::Ended,
             Phase::Leaving if is_waiting || self.answers.is_empty() => self.phase = Phase::Ended,
@@ -532,18 +464,7 @@ impl cloverleaf_session::Session for Session {
         self.answers.due_us()
     }
 
-    fn read(&mut self, bytes: usize, now: Now) {
-        self.probe.read(bytes, now.us);
-    }
-
-    fn read_ended_inside_frame(&mut self, now: Now) {
-        self.partial_since_us.get_or_insert(now.us);
-        self.probe.read_ended_inside_frame();
-    }
-
-    fn wrote(&mut self, bytes: usize, now: Now) {
-        self.probe.wrote(bytes);
-        self.probe.answered(self.answered_unsent, now.us);
-        self.answered_unsent = 0;
+    fn meter(&mut self) -> &mut Meter {
+        &mut self.meter
     }
 }

@@ -62,16 +62,16 @@ impl Session {
             }
             Command::Fin(id) => self.consumer("FIN")?.fin(id)?,
             Command::Req(id, delay_ms) => {
-                self.calls += 1;
+                self.meter.called(1);
                 self.settle_fins(now);
-                let (client, probe) = (&self.client, &self.probe);
+                let (client, probe) = (&self.client, &self.meter.probe);
                 let Some(consuming) = &mut self.consuming else {
                     return Err(wrong_state("REQ"));
                 };
                 consuming.requeue(id, delay_ms, now, client, probe)?;
             }
             Command::Touch(id) => {
-                self.calls += 1;
+                self.meter.called(1);
                 self.settle_fins(now);
                 self.consumer("TOUCH")?.touch(id)?;
             }
@@ -127,6 +127,7 @@ impl Session {
             broker: &self.broker,
             client: &self.client,
             answers: &mut self.answers,
+            meter: &mut self.meter,
             unix_ms: now.unix_ms(),
             input_bytes,
         };
@@ -146,7 +147,7 @@ impl Session {
         self.settle_fins(now);
         self.consumer("RDY")?.ready(count);
         self.client.ready_count.set(count.into());
-        self.probe.credit_granted(count.into());
+        self.meter.probe.credit_granted(count.into());
         Ok(())
     }
 
@@ -155,12 +156,12 @@ impl Session {
             return Err(wrong_state("CLS"));
         }
         self.settle_fins(now);
-        self.publishing.flush(&self.broker, &mut self.answers);
+        self.flush();
         self.consumer("CLS")?.close();
         self.client.ready_count.set(0);
         self.client.start_close();
-        self.probe.credit_granted(0);
-        self.other_requests += 1;
+        self.meter.probe.credit_granted(0);
+        self.meter.others += 1;
         self.answers.response(CLOSE_WAIT);
         Ok(())
     }
@@ -170,7 +171,7 @@ impl Session {
         if self.consuming.is_some() || self.upgraded {
             return Err(wrong_state("IDENTIFY"));
         }
-        self.publishing.flush(&self.broker, &mut self.answers);
+        self.flush();
         let identify = Identify::parse(body)?;
         self.negotiated = Negotiated::of(&identify, &self.options)?;
         self.restart_heartbeat(now);
@@ -186,8 +187,8 @@ impl Session {
             identity.sample_rate = negotiated.sample_rate;
             identity.msg_timeout_ms = negotiated.msg_timeout_ms;
         });
-        self.probe.identify(telemetry_identity(&identify));
-        self.other_requests += 1;
+        self.meter.probe.identify(telemetry_identity(&identify));
+        self.meter.others += 1;
         if !identify.feature_negotiation {
             self.answers.response(&b"OK"[..]);
             return Ok(());
@@ -213,10 +214,10 @@ impl Session {
         if !self.options.auth_required {
             return Err(ProtocolError::new(Code::AuthDisabled, "AUTH disabled"));
         }
-        self.publishing.flush(&self.broker, &mut self.answers);
+        self.flush();
         self.secret = String::from_utf8_lossy(secret).into_owned();
         self.auth_wait = Some(AuthWait::First);
-        self.other_requests += 1;
+        self.meter.others += 1;
         Ok(())
     }
 
@@ -321,13 +322,13 @@ impl Session {
         if !self.may("SUB", Operation::Consume, (topic, channel), now)? {
             return Ok(Flow::Again);
         }
-        self.publishing.flush(&self.broker, &mut self.answers);
-        self.calls += 1;
+        self.flush();
+        self.meter.called(1);
         let consumer = self.attach(topic, channel)?;
         let (sample_rate, seed) = (self.negotiated.sample_rate, self.client.id() ^ now.us);
         self.consuming = Some(Consuming::new(consumer, sample_rate, seed));
         self.client.subscribe(topic, channel);
-        self.other_requests += 1;
+        self.meter.others += 1;
         self.answers.response(&b"OK"[..]);
         Ok(Flow::Next)
     }
@@ -347,7 +348,7 @@ impl Session {
                 ack_wait_ms: Some(self.negotiated.msg_timeout_ms),
                 ack_wait_max_ms: Some(self.options.msg_timeout_ms_max),
                 label: self.client.id().to_string(),
-                connection: self.probe.id(),
+                connection: self.meter.probe.id(),
                 ..ConsumerOptions::default()
             };
             tries -= 1;

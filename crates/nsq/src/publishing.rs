@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cloverleaf_broker::{Broker, PublishError, Published, Topic};
 use cloverleaf_log::{Batch, BatchBuilder, Durability};
-use cloverleaf_telemetry::Topics;
+use cloverleaf_session::Meter;
 
 use crate::answers::{Answers, PendingBatch, PublishCommand};
 use crate::codec::Messages;
@@ -28,6 +28,7 @@ pub(crate) struct PublishContext<'a> {
     pub(crate) broker: &'a Broker,
     pub(crate) client: &'a ClientHandle,
     pub(crate) answers: &'a mut Answers,
+    pub(crate) meter: &'a mut Meter,
     /// Wall clock, in ms.
     pub(crate) unix_ms: i64,
     /// Bytes of this read from the current command on: how large a batch may still get.
@@ -40,18 +41,6 @@ pub(crate) struct Publishing {
     /// The last topic, so that a stream of publishes looks nothing up.
     topic: Option<CachedTopic>,
     open: Option<OpenBatch>,
-    totals: Totals,
-    /// Look-ups and appends since the session last asked.
-    calls: usize,
-}
-
-/// What was published since the session last asked.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Totals {
-    pub(crate) commands: u64,
-    pub(crate) messages: u64,
-    pub(crate) bytes: u64,
-    pub(crate) topics: Topics,
 }
 
 #[derive(Clone)]
@@ -77,7 +66,7 @@ impl Publishing {
             Ok(batch) => {
                 batch.builder.push(None, Some(body), &[]);
                 batch.oks += 1;
-                self.totals.add(1, body.len());
+                context.meter.published.add(1, body.len());
             }
             Err(error) => context.answers.error(error),
         }
@@ -97,7 +86,7 @@ impl Publishing {
                     batch.builder.push(None, Some(body), &[]);
                 }
                 batch.oks += 1;
-                self.totals.add(count, bytes);
+                context.meter.published.add(count.into(), bytes);
             }
             Err(error) => context.answers.error(error),
         }
@@ -111,7 +100,7 @@ impl Publishing {
         delay_ms: u64,
         context: &mut PublishContext<'_>,
     ) {
-        self.flush(context.broker, context.answers);
+        self.flush(context.broker, context.answers, context.meter);
         let to = match self.topic(topic, PublishCommand::Dpub, context) {
             Ok(to) => to.clone(),
             Err(error) => return context.answers.error(error),
@@ -119,9 +108,9 @@ impl Publishing {
         let room = body.len() + RECORD_OVERHEAD_BYTES;
         let mut builder = BatchBuilder::with_capacity(room, context.unix_ms);
         builder.push(None, Some(body), &[]);
-        self.totals.add(1, body.len());
-        self.totals.topics.add(to.topic.number());
-        self.calls += 1;
+        context.meter.published.add(1, body.len());
+        context.meter.published.topics.add(to.topic.number());
+        context.meter.called(1);
         let batch = OpenBatch {
             to,
             builder,
@@ -141,28 +130,13 @@ impl Publishing {
     /// Publishes the open batch, if there is one. To be called at the end of a read, and before
     /// anything is answered that came after it.
     #[inline]
-    pub(crate) fn flush(&mut self, broker: &Broker, answers: &mut Answers) {
+    pub(crate) fn flush(&mut self, broker: &Broker, answers: &mut Answers, meter: &mut Meter) {
         if let Some(batch) = self.open.take() {
-            self.calls += 1;
+            meter.called(1);
             batch.publish(broker, answers, |topic, batch| {
                 topic.publish(batch, DURABILITY)
             });
         }
-    }
-
-    /// What was published since it was forgotten last.
-    pub(crate) fn totals(&self) -> &Totals {
-        &self.totals
-    }
-
-    /// Counts what is published from here on.
-    pub(crate) fn forget_totals(&mut self) {
-        self.totals = Totals::default();
-    }
-
-    /// How many look-ups and appends there were since the last call.
-    pub(crate) fn take_calls(&mut self) -> usize {
-        std::mem::take(&mut self.calls)
     }
 
     /// The open batch for this topic with room for `bytes` more, opened if need be.
@@ -178,14 +152,14 @@ impl Publishing {
             open.to.topic.name() == topic && open.builder.len() + bytes <= BATCH_BYTES_MAX
         });
         if !fits {
-            self.flush(context.broker, context.answers);
+            self.flush(context.broker, context.answers, context.meter);
         }
         // A second test of the option, because the borrow checker wants it in one place.
         match &mut self.open {
             Some(_) => {}
             None => {
                 let to = self.topic(topic, command, context)?.clone();
-                self.totals.topics.add(to.topic.number());
+                context.meter.published.topics.add(to.topic.number());
                 let input_bytes = context.input_bytes.min(BATCH_BYTES_MAX).max(bytes);
                 // Room for records that are all tiny would be mostly wasted; Vec grows if need be.
                 let room = input_bytes + input_bytes / 8 + RECORD_OVERHEAD_BYTES;
@@ -207,7 +181,7 @@ impl Publishing {
         &mut self,
         name: &str,
         command: PublishCommand,
-        context: &PublishContext<'_>,
+        context: &mut PublishContext<'_>,
     ) -> Result<&CachedTopic, ProtocolError> {
         let generation = context.broker.generation();
         let cached = self
@@ -218,7 +192,7 @@ impl Publishing {
             None => {
                 // A topic that is created now raises the generation: the next read looks it up
                 // once more, and then it stays.
-                self.calls += 1;
+                context.meter.called(1);
                 let topic = find_topic(context.broker, name, command)?;
                 let published = context.client.publish_counter(name);
                 CachedTopic {
@@ -277,13 +251,5 @@ impl OpenBatch {
             }
             Err(error) => answers.error(command.failed(&error)),
         }
-    }
-}
-
-impl Totals {
-    fn add(&mut self, messages: u32, bytes: usize) {
-        self.commands += 1;
-        self.messages += u64::from(messages);
-        self.bytes += bytes as u64;
     }
 }

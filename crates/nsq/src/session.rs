@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::Context;
 
 use cloverleaf_broker::Broker;
-use cloverleaf_session::{Now, Output, Received, Session as _};
+use cloverleaf_session::{Meter, Now, Output, Received, Session as _};
 use cloverleaf_telemetry::Probe;
 
 use crate::answers::Answers;
@@ -34,13 +34,6 @@ use crate::stats_clients::{ClientHandle, ClientTls};
 /// Least bytes of messages that one round of [`Session::poll`] may encode. More than a client's
 /// output buffer usually is: the buffer is not kept, and fewer writes cost less.
 const OUTPUT_BYTES_MIN: usize = 64 * 1024;
-
-/// What a command costs beside its bytes if it takes the broker's locks or adds to the log, in
-/// bytes that could be parsed and copied meanwhile.
-pub(crate) const CALL_COST_BYTES: usize = 1024;
-
-/// Most such calls of one [`Session::receive`]: then the driver may let others have a turn.
-const CALLS_MAX: usize = 256;
 
 /// What a session works with.
 pub struct SessionParts {
@@ -104,7 +97,7 @@ pub struct Session {
     pub(crate) options: Arc<SessionOptions>,
     pub(crate) channel_policy: Arc<ChannelPolicy>,
     pub(crate) client: ClientHandle,
-    pub(crate) probe: Probe,
+    pub(crate) meter: Meter,
     pub(crate) negotiated: Negotiated,
     pub(crate) phase: Phase,
     pub(crate) publishing: Publishing,
@@ -123,15 +116,8 @@ pub struct Session {
     pub(crate) waits_for_room: bool,
     pub(crate) authorized: Option<Authorized>,
     pub(crate) next_heartbeat_us: u64,
-    /// Commands of this read that want an answer and publish nothing.
-    pub(crate) other_requests: u64,
-    /// Calls of the broker, for this read's cost.
-    pub(crate) calls: usize,
-    /// When the first byte of a command came that is not complete yet.
-    partial_since_us: Option<u64>,
     sampler: Sampler,
     last_command_us: u64,
-    answered_unsent: u64,
     failure: Option<ProtocolError>,
 }
 
@@ -162,6 +148,7 @@ impl cloverleaf_session::Session for Session {
     }
 
     fn receive(&mut self, input: &[u8], now: Now) -> Received {
+        self.meter.begin();
         let (mut consumed, mut needed) = (0, 0);
         if self.phase == Phase::Magic {
             match input.first_chunk::<4>() {
@@ -174,7 +161,7 @@ impl cloverleaf_session::Session for Session {
                 None => needed = MAGIC.len(),
             }
         }
-        while self.phase == Phase::Open && self.wants_input() && self.calls < CALLS_MAX {
+        while self.phase == Phase::Open && self.wants_input() && !self.meter.is_spent() {
             let rest = &input[consumed..];
             if rest.is_empty() {
                 break;
@@ -201,20 +188,17 @@ impl cloverleaf_session::Session for Session {
             }
         }
         self.settle_fins(now);
-        self.publishing.flush(&self.broker, &mut self.answers);
+        self.flush();
         if !matches!(self.phase, Phase::Magic | Phase::Open) {
             consumed = input.len();
         }
-        if self.partial_since_us.is_some() && consumed > 0 {
-            self.sample(&input[..consumed], now);
+        if consumed > 0 {
+            if self.meter.began_earlier() {
+                self.sample(&input[..consumed], now);
+            }
+            self.last_command_us = now.us;
         }
-        self.tell_read(consumed, input.len(), needed, now);
-        let calls = std::mem::take(&mut self.calls) + self.publishing.take_calls();
-        Received {
-            consumed_bytes: consumed,
-            needed_bytes: needed,
-            cost_bytes: consumed + calls * CALL_COST_BYTES,
-        }
+        self.meter.end(consumed, input.len(), needed, now)
     }
 
     fn end_of_input(&mut self, rest: &[u8], now: Now) {
@@ -243,9 +227,9 @@ impl cloverleaf_session::Session for Session {
             self.waits_for_room = false;
         }
         let (answered, outcome) = self.answers.poll(cx, out);
-        self.answered_unsent += answered;
+        self.meter.answered(answered);
         if let Err(error) = outcome {
-            self.probe.error();
+            self.meter.probe.error();
             self.failure.get_or_insert(error);
             self.phase = Phase::Ended;
         }
@@ -274,24 +258,13 @@ impl cloverleaf_session::Session for Session {
         beat_us.min(self.last_command_us + 2 * interval_ms * 1000)
     }
 
-    fn wrote(&mut self, bytes: usize, now: Now) {
-        self.probe.wrote(bytes);
-        self.probe.answered(self.answered_unsent, now.us);
-        self.answered_unsent = 0;
-    }
-
-    fn read(&mut self, bytes: usize, now: Now) {
-        self.probe.read(bytes, now.us);
+    fn meter(&mut self) -> &mut Meter {
+        &mut self.meter
     }
 
     fn is_not_read(&mut self, now: Now) {
         // A client that is not listened to is not silent.
         self.last_command_us = now.us;
-    }
-
-    fn read_ended_inside_frame(&mut self, now: Now) {
-        self.partial_since_us.get_or_insert(now.us);
-        self.probe.read_ended_inside_frame();
     }
 }
 
@@ -304,7 +277,7 @@ impl Session {
             options: parts.options,
             channel_policy: parts.channel_policy,
             client: parts.client,
-            probe: parts.probe,
+            meter: Meter::new(parts.probe),
             negotiated,
             phase: Phase::Magic,
             publishing: Publishing::default(),
@@ -320,19 +293,15 @@ impl Session {
             waits_for_room: false,
             authorized: None,
             next_heartbeat_us: u64::MAX,
-            other_requests: 0,
-            calls: 0,
-            partial_since_us: None,
             sampler: Sampler::default(),
             last_command_us: now.us,
-            answered_unsent: 0,
             failure: None,
         }
     }
 
     /// The telemetry of this connection.
     pub fn probe(&self) -> &Probe {
-        &self.probe
+        &self.meter.probe
     }
 
     fn deliver(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Vec<u8>) {
@@ -341,7 +310,7 @@ impl Session {
         };
         let bytes_max = OUTPUT_BYTES_MIN.max(self.negotiated.output_buffer_bytes as usize);
         let may_hold = self.negotiated.output_buffer_timeout_ms > 0;
-        let (client, probe) = (&self.client, &self.probe);
+        let (client, probe) = (&self.client, &self.meter.probe);
         let outcome = consuming.deliver(cx, out, bytes_max, may_hold, now, client, probe);
         if outcome == Delivered::Ended {
             // nsqd closes the consumers of a channel that is deleted, without a word.
@@ -455,16 +424,23 @@ impl Session {
     /// Answers with an error, in its turn; if it is fatal, nothing is read after it.
     pub(crate) fn refuse(&mut self, error: ProtocolError, now: Now) {
         self.settle_fins(now);
-        self.publishing.flush(&self.broker, &mut self.answers);
+        self.flush();
         if error.code.is_fatal() {
             self.phase = Phase::Draining;
         }
         self.answers.error(error);
     }
 
+    /// Publishes what is collected of this read.
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        let (answers, meter) = (&mut self.answers, &mut self.meter);
+        self.publishing.flush(&self.broker, answers, meter);
+    }
+
     fn refuse_protocol(&mut self, magic: &[u8; 4]) {
         self.failure = Some(invalid_with("bad protocol magic ", magic));
-        self.probe.error();
+        self.meter.probe.error();
         self.answers.last_words(BAD_PROTOCOL);
         self.phase = Phase::Draining;
     }
@@ -474,10 +450,10 @@ impl Session {
         let Some(consuming) = &mut self.consuming else {
             return;
         };
-        for error in consuming.settle_fins(now, &self.client, &self.probe) {
-            self.publishing.flush(&self.broker, &mut self.answers);
+        for error in consuming.settle_fins(now, &self.client, &self.meter.probe) {
+            self.flush();
             self.answers.error(error);
-            self.other_requests += 1;
+            self.meter.others += 1;
         }
     }
 
@@ -486,46 +462,12 @@ impl Session {
     fn sample(&mut self, commands: &[u8], now: Now) {
         let may_compress = self.options.deflate || self.options.snappy;
         // Names, lengths and other commands are a few bytes, or it is no stream of publishes.
-        let is_published = 2 * self.publishing.totals().bytes > commands.len() as u64;
+        let is_published = 2 * self.meter.published.bytes > commands.len() as u64;
         if !may_compress || self.negotiated.compression.is_some() || !is_published {
             return;
         }
         if let Some(sample) = self.sampler.look(commands, now.us) {
-            self.probe.sampled(sample.bytes, sample.compressed);
+            self.meter.probe.sampled(sample.bytes, sample.compressed);
         }
-    }
-
-    /// Tells the telemetry of one read.
-    fn tell_read(&mut self, consumed: usize, input: usize, needed: usize, now: Now) {
-        if self.publishing.totals().commands > 0 || self.other_requests > 0 {
-            self.tell_requests(now);
-        }
-        if consumed > 0 {
-            self.last_command_us = now.us;
-            self.partial_since_us = None;
-        }
-        if needed > 0 && consumed < input {
-            self.partial_since_us.get_or_insert(now.us);
-            self.probe.read_ended_inside_frame();
-        }
-    }
-
-    /// The commands of one read that want an answer.
-    #[inline(never)]
-    fn tell_requests(&mut self, now: Now) {
-        let first_us = self.partial_since_us.unwrap_or(now.us);
-        let published = self.publishing.totals();
-        if published.commands > 0 {
-            self.probe.publishes(
-                (published.commands, 0),
-                (published.messages, published.bytes),
-                &published.topics,
-                first_us,
-                now.us,
-            );
-            self.publishing.forget_totals();
-        }
-        let others = std::mem::take(&mut self.other_requests);
-        self.probe.requests(others, 0, 0, first_us, now.us);
     }
 }

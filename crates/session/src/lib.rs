@@ -1,14 +1,17 @@
-//! What a protocol's connection is to the one who drives it: bytes in, bytes out, and a time.
+//! What a protocol's connection is to the one who drives it: bytes in, bytes out, and a time; and
+//! what all of them count alike ([`Meter`]).
 //!
-//! Architecture invariant: this crate knows no protocol, no socket and no clock. A protocol crate
-//! implements [`Session`]; the crate `server` reads, writes and tells the time.
+//! Architecture invariant: this crate knows no protocol, no broker, no socket and no clock. A
+//! protocol crate implements [`Session`]; the crate `server` reads, writes and tells the time.
 
+mod meter;
 mod output;
 
 use std::task::Context;
 
 use bytes::BytesMut;
 
+pub use meter::{Meter, Published};
 pub use output::{FileRange, Output, Piece};
 
 /// What time it is, by two clocks that are read once per socket read.
@@ -84,16 +87,28 @@ pub trait Session {
     /// nothing else happens; `u64::MAX`: there is none. Asked after a poll that appended nothing.
     fn next_due_us(&self) -> u64;
 
+    /// What is counted of this connection.
+    fn meter(&mut self) -> &mut Meter;
+
     /// The driver has read so many bytes from the socket.
-    fn read(&mut self, bytes: usize, now: Now);
+    #[inline]
+    fn read(&mut self, bytes: usize, now: Now) {
+        self.meter().read(bytes, now);
+    }
 
     /// The peer is not read from at this time, for want of room: it is not silent.
     fn is_not_read(&mut self, _now: Now) {}
 
     /// A read ended inside a command, of which more bytes are missing. The session itself may have
     /// seen none of it yet: a TLS record is shown when it is whole.
-    fn read_ended_inside_frame(&mut self, now: Now);
+    #[inline]
+    fn read_ended_inside_frame(&mut self, now: Now) {
+        self.meter().ended_inside_frame(now);
+    }
 
     /// The socket has taken so many bytes.
-    fn wrote(&mut self, bytes: usize, now: Now);
+    #[inline]
+    fn wrote(&mut self, bytes: usize, now: Now) {
+        self.meter().wrote(bytes, now);
+    }
 }

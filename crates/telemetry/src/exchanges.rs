@@ -47,13 +47,6 @@ impl Topics {
         }
     }
 
-    /// Messages went to these too.
-    #[inline]
-    pub fn merge(&mut self, others: &Topics) {
-        others.numbers().iter().for_each(|number| self.add(*number));
-        self.has_more |= others.has_more;
-    }
-
     /// Those that are told apart.
     fn numbers(&self) -> &[u32] {
         &self.numbers[..usize::from(self.count).min(TOPICS_MAX)]

@@ -17,7 +17,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "cloverleaf-broker",
         &["cloverleaf-log", "cloverleaf-telemetry"],
     ),
-    ("cloverleaf-session", &[]),
+    ("cloverleaf-session", &["cloverleaf-telemetry"]),
     ("cloverleaf-access", &[]),
     (
         "cloverleaf-nsq",

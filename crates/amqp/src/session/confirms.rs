@@ -137,7 +137,7 @@ impl Session {
         };
         match done {
             Done::Group(group, holds) => {
-                self.answered_unsent += group.last - group.first + 1;
+                self.meter.answered(group.last - group.first + 1);
                 if is_there(group.channel, group.incarnation) {
                     push_confirm(out, group, *holds);
                 }
@@ -156,7 +156,7 @@ impl Session {
         {
             transaction.is_committing = false;
         }
-        self.answered_unsent += 1;
+        self.meter.answered(1);
         if holds {
             let ok = Method::TxCommitOk(method::TxCommitOk {});
             return self.reply(commit.channel, &ok);

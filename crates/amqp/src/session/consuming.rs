@@ -109,7 +109,7 @@ impl Session {
                 self.host.queue(self.owner, &name)?
             }
         };
-        self.calls += 1;
+        self.meter.called(1);
         let Some(channel) = self.channels.get_mut(&number) else {
             return Ok(());
         };
@@ -121,7 +121,7 @@ impl Session {
             priority: consumer_priority(&queue.name, queue.arguments.kind, consume.arguments)?,
             exclusive: consume.exclusive,
             label: tag.clone(),
-            connection: self.probe.id(),
+            connection: self.meter.probe.id(),
             shared_window: channel.window.clone(),
             auto_ack: consume.no_ack,
             ..ConsumerOptions::default()
@@ -189,7 +189,7 @@ impl Session {
             return;
         };
         self.settle_acks();
-        self.calls += 1;
+        self.meter.called(1);
         if self.consumers.get_mut(slot).is_some_and(|it| it.no_ack) {
             self.write_rest(slot);
         }
@@ -244,7 +244,7 @@ impl Session {
         for slot in slots.unwrap_or_default() {
             if let Some(consuming) = self.consumers.remove(slot) {
                 let (queue, counts) = (consuming.queue, !consuming.is_retired);
-                self.calls += 1;
+                self.meter.called(1);
                 drop(consuming.consumer);
                 if counts && !consuming.tag.is_empty() {
                     self.host.consumer_left(&queue);
@@ -259,7 +259,7 @@ impl Session {
         let name = self.queue_name(number, get.queue)?;
         let queue = self.host.queue(self.owner, &name)?;
         self.settle_acks();
-        self.calls += 1;
+        self.meter.called(1);
         self.host.touch(&queue);
         let Some(channel) = self.channels.get_mut(&number) else {
             return Ok(());
@@ -287,7 +287,7 @@ impl Session {
     fn add_getter(&mut self, number: u16, queue: &Arc<Queue>) -> Result<u32, Exception> {
         let options = ConsumerOptions {
             pull: true,
-            connection: self.probe.id(),
+            connection: self.meter.probe.id(),
             ..ConsumerOptions::default()
         };
         let consumer = self.host.consume(self.owner, queue, options)?;
@@ -381,7 +381,7 @@ impl Session {
             frame_bytes_max,
             Some(delivery.batch.bytes()),
         );
-        self.probe.delivered(1, delivery.redelivered.into());
+        self.meter.probe.delivered(1, delivery.redelivered.into());
         match get.no_ack {
             true => consuming
                 .consumer
@@ -398,18 +398,21 @@ impl Session {
 
     /// Tells the telemetry how much may be on its way to this client.
     fn tell_credit(&self) {
-        self.probe.credit_granted(self.consumers.credit());
-        self.probe
+        self.meter.probe.credit_granted(self.consumers.credit());
+        self.meter
+            .probe
             .credit_used(self.consumers.unacked(), self.now.us);
     }
 
     /// Tells the telemetry how much is with this client, after a change at one consumer.
     pub(super) fn tell_in_flight(&mut self, slot: u32) {
         let now_us = self.now.us;
-        self.probe.credit_used(self.consumers.unacked(), now_us);
+        self.meter
+            .probe
+            .credit_used(self.consumers.unacked(), now_us);
         match self.consumers.is_short(slot, now_us) {
-            true => self.probe.no_credit_begins(now_us),
-            false => self.probe.no_credit_ends(now_us),
+            true => self.meter.probe.no_credit_begins(now_us),
+            false => self.meter.probe.no_credit_ends(now_us),
         }
     }
 }

@@ -68,7 +68,7 @@ impl Session {
         }
         self.ready_slots = slots;
         if messages > 0 {
-            self.probe.delivered(messages, again);
+            self.meter.probe.delivered(messages, again);
         }
         if let Some(slot) = last_slot {
             self.tell_in_flight(slot);
@@ -108,7 +108,7 @@ impl Session {
         while consuming.runs_done < consuming.runs.len() {
             round.write_run(consuming, channel);
         }
-        self.probe.delivered(messages, again);
+        self.meter.probe.delivered(messages, again);
     }
 
     /// The queue of a consumer was deleted: the client is told, if it understands that.

@@ -243,7 +243,7 @@ impl Session {
             let text = value.and_then(|value| value.as_text());
             text.unwrap_or_default().to_owned()
         };
-        self.probe.identify(Identity {
+        self.meter.probe.identify(Identity {
             library: text("product"),
             // Some say the one, some the other.
             version: match text("version") {
@@ -335,7 +335,7 @@ impl Session {
 
     /// Ends a channel or the connection.
     pub(super) fn fail(&mut self, number: u16, error: &Exception, id: MethodId) {
-        self.probe.error();
+        self.meter.probe.error();
         if number != 0 && !error.code.is_hard() {
             tracing::debug!(peer = %self.peer, channel = number, %error, "a channel is closed");
             self.release_channel(number);
@@ -375,7 +375,7 @@ impl Session {
 
     /// Ends the connection once what is owed is written.
     pub(super) fn fail_quietly(&mut self, failure: String) {
-        self.probe.error();
+        self.meter.probe.error();
         self.failure.get_or_insert(failure);
         self.phase = Phase::Draining;
     }

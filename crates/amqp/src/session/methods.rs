@@ -55,7 +55,7 @@ impl Session {
                     return Err((Exception::new(ReplyCode::NotAllowed, text), id));
                 }
                 self.incarnations += 1;
-                self.probe.channel_opened();
+                self.meter.probe.channel_opened();
                 self.channels
                     .insert(number, Channel::new(self.incarnations));
                 let ok = Method::ChannelOpenOk(method::ChannelOpenOk::default());
@@ -194,7 +194,7 @@ impl Session {
             // What comes behind sees what came before.
             self.flush();
             self.settle_acks();
-            self.other_requests += 1;
+            self.meter.others += 1;
         }
         if self
             .channels

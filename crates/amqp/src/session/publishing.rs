@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use cloverleaf_broker::{PublishError, Published};
 use cloverleaf_log::{AppendError, BatchBuilder, Durability};
-use cloverleaf_telemetry::Topics;
 
 use super::Session;
 use super::channel::Mode;
@@ -51,18 +50,6 @@ pub(super) struct Publishing {
     /// Something since the last flush was not stored.
     failed: bool,
     groups: Vec<Group>,
-    pub(super) totals: Totals,
-}
-
-/// What was published since the last read, for the telemetry.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Totals {
-    pub(super) messages: u64,
-    pub(super) bytes: u64,
-    /// Messages that no confirm is owed for.
-    pub(super) unconfirmed: u64,
-    /// Where they went.
-    pub(super) topics: Topics,
 }
 
 struct OpenBatch {
@@ -143,9 +130,8 @@ impl Session {
                 self.user
             )));
         }
-        let totals = &mut self.publishing.totals;
-        totals.messages += 1;
-        totals.bytes += body.len() as u64;
+        let published = &mut self.meter.published;
+        published.add(1, body.len());
         let message = Message {
             exchange: target.exchange,
             routing_key: target.routing_key,
@@ -155,7 +141,7 @@ impl Session {
         };
         let group = match &mut channel.mode {
             Mode::Transaction(transaction) => {
-                totals.unconfirmed += 1;
+                published.silent += 1;
                 return transaction.publish(
                     Publish::of(&route, &message, target.mandatory),
                     self.options.transaction_bytes_max,
@@ -163,7 +149,7 @@ impl Session {
                 );
             }
             Mode::Plain => {
-                totals.unconfirmed += 1;
+                published.silent += 1;
                 None
             }
             Mode::Confirm(next) => {
@@ -222,7 +208,7 @@ impl Session {
         if route.delays
             && let Some(delay_ms) = facts.delay_ms
         {
-            self.calls += 1;
+            self.meter.called(1);
             let durability = facts.durability(true);
             let delayed = self.host.delay(
                 message.exchange,
@@ -287,7 +273,7 @@ impl Session {
         facts: &Facts,
         timestamp_ms: i64,
     ) {
-        self.calls += 1;
+        self.meter.called(1);
         let durability = facts.durability(queue.durable);
         let mut builder = BatchBuilder::with_capacity(message_bytes(message), timestamp_ms);
         message.push(&mut builder, facts.expires_at_ms);
@@ -299,7 +285,7 @@ impl Session {
             bytes: 0,
             wants_promise: facts.wants_promise,
         };
-        self.publishing.totals.topics.add(queue.topic.number());
+        self.meter.published.topics.add(queue.topic.number());
         let published = batch.publish();
         if let Err(PublishError::QueueFull { .. }) = &published {
             let letter = self
@@ -364,12 +350,10 @@ impl Session {
 
     fn publish_open(&mut self) {
         let mut open = std::mem::take(&mut self.publishing.open);
-        self.calls += open.len();
+        self.meter.called(open.len());
         for batch in open.drain(..) {
-            self.publishing
-                .totals
-                .topics
-                .add(batch.queue.topic.number());
+            let topic = batch.queue.topic.number();
+            self.meter.published.topics.add(topic);
             let wants_promise = batch.wants_promise;
             let published = batch.publish();
             self.keep(published, wants_promise);
@@ -394,7 +378,7 @@ impl Session {
 
     /// A batch was not stored.
     pub(super) fn publish_failed(&mut self, error: &PublishError) {
-        self.probe.error();
+        self.meter.probe.error();
         match error {
             PublishError::QueueFull { .. } => {}
             PublishError::Log(AppendError::StorageFull { .. }) => self.block(),

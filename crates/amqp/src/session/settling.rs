@@ -190,8 +190,8 @@ impl Session {
             };
             let count: u64 = ranges.iter().map(|range| u64::from(range.count)).sum();
             consuming.unacked = consuming.unacked.saturating_sub(count);
-            self.probe.nacked(count);
-            self.calls += 1;
+            self.meter.probe.nacked(count);
+            self.meter.called(1);
             let died = match settle {
                 Settle::Reject => consuming.consumer.reject_ranges_taking(&ranges),
                 Settle::Ack | Settle::Requeue => consuming.consumer.nack_ranges_taking(&ranges),
@@ -200,7 +200,7 @@ impl Session {
                 // What the client asks for next finds it where it belongs.
                 let subscription = &consuming.queue.subscription;
                 let (steps, routing) = self.host.route_died(subscription, died);
-                self.calls += steps;
+                self.meter.called(steps);
                 self.routing.extend(routing);
             }
             self.consumers.settled(count);
@@ -236,9 +236,9 @@ impl Session {
             let Some(consuming) = self.consumers.get_mut(slot) else {
                 continue;
             };
-            self.calls += 1;
+            self.meter.called(1);
             let (mut in_order, mut out_of_order) = (0, 0);
-            let (probe, last_ack) = (&self.probe, &mut consuming.last_ack);
+            let (probe, last_ack) = (&self.meter.probe, &mut consuming.last_ack);
             consuming
                 .consumer
                 .ack_ranges(&consuming.acks, |range, settled| {

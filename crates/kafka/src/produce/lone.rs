@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use bytes::Bytes;
+use cloverleaf_session::Meter;
 
 use super::answer::PartitionAnswer;
 use super::batch::Records;
-use super::{Carried, Head, Piece, Producing, Sent, Totals, walk};
+use super::{Carried, Head, Piece, Producing, Sent, walk};
 use crate::context::KafkaContext;
 use crate::topic_ref::TopicRef;
 use crate::wire::Reader;
@@ -25,7 +26,6 @@ pub(crate) struct Lone {
     topic: TopicRef,
     index: i32,
     range: Range<usize>,
-    totals: Totals,
 }
 
 impl Lone {
@@ -41,6 +41,7 @@ impl Producing {
     pub(crate) fn find_lone(
         &mut self,
         context: &KafkaContext,
+        meter: &mut Meter,
         version: i16,
         request: &[u8],
         body: Reader<'_>,
@@ -61,14 +62,12 @@ impl Producing {
             return None;
         }
         let start = records.as_ptr().addr() - request.as_ptr().addr();
-        let mut totals = Totals::default();
         Some(Lone {
             version,
             head,
-            topic: self.find(context, key, &mut totals),
+            topic: self.find(context, meter, key),
             index,
             range: start..start + records.len(),
-            totals,
         })
     }
 
@@ -76,6 +75,7 @@ impl Producing {
     pub(crate) fn execute_lone(
         &mut self,
         context: &KafkaContext,
+        meter: &mut Meter,
         lone: Lone,
         records: Bytes,
     ) -> Carried {
@@ -84,7 +84,6 @@ impl Producing {
             head,
             topic,
             index,
-            mut totals,
             ..
         } = lone;
         let mut answer = std::mem::take(&mut self.spare);
@@ -96,8 +95,9 @@ impl Producing {
             head: &head,
             index,
         };
-        let outcome = sent.store(&topic, Records::Own(records), &mut totals);
+        let told = (meter, &mut self.batches);
+        let outcome = sent.store(&topic, Records::Own(records), told);
         answer.partition(PartitionAnswer { index, outcome });
-        Carried::new(head, answer, totals)
+        Carried::new(head, answer)
     }
 }

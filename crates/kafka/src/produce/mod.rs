@@ -23,7 +23,8 @@ use std::sync::Arc;
 
 use cloverleaf_broker::{PublishError, Topic};
 use cloverleaf_log::Durability;
-use cloverleaf_telemetry::Topics;
+use cloverleaf_session::{Meter, Now};
+use cloverleaf_telemetry::Probe;
 
 pub(crate) use answer::Produced;
 pub(crate) use lone::Lone;
@@ -39,32 +40,14 @@ use batch::Records;
 /// No library collects for longer; clients may write what they like.
 const SPAN_MS_MAX: u64 = 3_600_000;
 
-/// What came of a request beside its answer.
+/// What the telemetry is told of the batches of one read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Totals {
-    pub(crate) messages: u64,
-    pub(crate) bytes: u64,
-    /// The time that the first record of the first batch bears.
-    pub(crate) first_record_ms: Option<i64>,
-    pub(crate) batches: u64,
+struct Batches {
+    count: u64,
     /// From the time of each batch's first record to that of its last, all together.
-    pub(crate) spans_ms: u64,
-    /// Look-ups and appends, for the cost.
-    pub(crate) calls: usize,
-    /// Where the messages went.
-    pub(crate) topics: Topics,
-}
-
-impl Totals {
-    /// Adds those of the next request.
-    pub(crate) fn merge(&mut self, next: &Totals) {
-        self.messages += next.messages;
-        self.bytes += next.bytes;
-        self.batches += next.batches;
-        self.spans_ms += next.spans_ms;
-        self.topics.merge(&next.topics);
-        self.first_record_ms = self.first_record_ms.or(next.first_record_ms);
-    }
+    spans_ms: u64,
+    /// The time that the first record of the first batch bears.
+    first_record_ms: Option<i64>,
 }
 
 /// What the producer wants to hear, and when.
@@ -104,6 +87,7 @@ pub(crate) struct Producing {
     last: Option<LastTopic>,
     /// An answer that was given, for its allocations.
     spare: Produced,
+    batches: Batches,
 }
 
 struct LastTopic {
@@ -116,7 +100,6 @@ struct LastTopic {
 pub(crate) struct Carried {
     pub(crate) acks: Acks,
     pub(crate) answer: Produced,
-    pub(crate) totals: Totals,
 }
 
 #[derive(Clone, Copy)]
@@ -126,12 +109,11 @@ struct Head {
 }
 
 impl Carried {
-    fn new(head: Head, answer: Produced, totals: Totals) -> Carried {
+    fn new(head: Head, answer: Produced) -> Carried {
         Carried {
             // An unknown number wants an answer, which says that it is unknown.
             acks: Acks::of(head.acks).unwrap_or(Acks::Leader),
             answer,
-            totals,
         }
     }
 }
@@ -150,17 +132,17 @@ impl Producing {
     pub(crate) fn execute(
         &mut self,
         context: &KafkaContext,
+        meter: &mut Meter,
         version: i16,
         body: Reader<'_>,
     ) -> Result<Carried, Malformed> {
         walk(body.clone(), version, |_, _| {})?;
         let mut answer = std::mem::take(&mut self.spare);
         answer.begin(version);
-        let mut totals = Totals::default();
         let mut topic = TopicRef::Id(uuid::Uuid::nil());
         let head = walk(body, version, |head, piece| match piece {
             Piece::Topic(key, partitions) => {
-                topic = self.find(context, key, &mut totals);
+                topic = self.find(context, meter, key);
                 answer.topic(topic.clone(), partitions);
             }
             Piece::Partition(index, records) => {
@@ -170,12 +152,13 @@ impl Producing {
                     head,
                     index,
                 };
+                let told = (&mut *meter, &mut self.batches);
                 let records = records.map_or(Records::None, Records::Lent);
-                let outcome = sent.store(&topic, records, &mut totals);
+                let outcome = sent.store(&topic, records, told);
                 answer.partition(PartitionAnswer { index, outcome });
             }
         })?;
-        Ok(Carried::new(head, answer, totals))
+        Ok(Carried::new(head, answer))
     }
 
     /// Takes an answer that was given back, so that the next one allocates nothing.
@@ -186,7 +169,18 @@ impl Producing {
         }
     }
 
-    fn find(&mut self, context: &KafkaContext, key: TopicKey<'_>, totals: &mut Totals) -> TopicRef {
+    /// Tells the telemetry of the batches of a read, once it knows of the requests.
+    pub(crate) fn tell(&mut self, probe: &Probe, now: Now) {
+        let batches = std::mem::take(&mut self.batches);
+        probe.batches(batches.count, batches.spans_ms * 1000);
+        if let Some(first_ms) = batches.first_record_ms {
+            // No time of a client's is too strange to be subtracted.
+            let unix_us = i64::try_from(now.unix_us).unwrap_or(i64::MAX);
+            probe.record_age(unix_us.saturating_sub(first_ms.saturating_mul(1000)));
+        }
+    }
+
+    fn find(&mut self, context: &KafkaContext, meter: &mut Meter, key: TopicKey<'_>) -> TopicRef {
         let generation = context.broker.generation();
         if let Some(last) = &self.last
             && last.generation == generation
@@ -197,7 +191,7 @@ impl Producing {
         {
             return TopicRef::Known(last.topic.clone());
         }
-        totals.calls += 1;
+        meter.called(1);
         let found = key.find(&context.broker);
         self.last = found.topic().map(|topic| LastTopic {
             topic: topic.clone(),
@@ -287,7 +281,7 @@ impl Sent<'_> {
         &self,
         topic: &TopicRef,
         records: Records<'_>,
-        totals: &mut Totals,
+        (meter, batches): (&mut Meter, &mut Batches),
     ) -> Result<Stored, Refusal> {
         let acks = Acks::of(self.head.acks)
             .ok_or_else(|| Refusal::new(ErrorCode::InvalidRequiredAcks, None))?;
@@ -309,18 +303,18 @@ impl Sent<'_> {
             return Err(Refusal::new(ErrorCode::InvalidTxnState, Some(text)));
         }
         let (messages, bytes) = (u64::from(batch.count()), batch.bytes().len() as u64);
-        totals
+        batches
             .first_record_ms
             .get_or_insert(batch.base_timestamp_ms());
-        totals.batches += 1;
-        totals.spans_ms += batch.span_ms().min(SPAN_MS_MAX);
-        totals.calls += 1;
+        batches.count += 1;
+        batches.spans_ms += batch.span_ms().min(SPAN_MS_MAX);
+        meter.called(1);
         let published = topic
             .publish_to(partition, batch, acks.durability())
             .map_err(Refusal::from)?;
-        totals.messages += messages;
-        totals.bytes += bytes;
-        totals.topics.add(topic.number());
+        meter.published.messages += messages;
+        meter.published.bytes += bytes;
+        meter.published.topics.add(topic.number());
         Ok(Stored { log, published })
     }
 }
