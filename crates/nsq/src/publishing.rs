@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cloverleaf_broker::{Broker, PublishError, Published, Topic};
 use cloverleaf_log::{Batch, BatchBuilder, Durability};
-use cloverleaf_session::Meter;
+use cloverleaf_session::{Cached, Meter};
 
 use crate::answers::{Answers, PendingBatch, PublishCommand};
 use crate::codec::Messages;
@@ -39,20 +39,19 @@ pub(crate) struct PublishContext<'a> {
 #[derive(Default)]
 pub(crate) struct Publishing {
     /// The last topic, so that a stream of publishes looks nothing up.
-    topic: Option<CachedTopic>,
+    topic: Cached<Option<TopicTo>>,
     open: Option<OpenBatch>,
 }
 
+/// A topic, and what counts the messages that this connection publishes to it.
 #[derive(Clone)]
-struct CachedTopic {
+struct TopicTo {
     topic: Arc<Topic>,
-    /// The broker's generation at the look-up: with another one the topic may be deleted.
-    generation: u64,
     published: Arc<Counter>,
 }
 
 struct OpenBatch {
-    to: CachedTopic,
+    to: TopicTo,
     builder: BatchBuilder,
     command: PublishCommand,
     oks: u32,
@@ -102,7 +101,7 @@ impl Publishing {
     ) {
         self.flush(context.broker, context.answers, context.meter);
         let to = match self.topic(topic, PublishCommand::Dpub, context) {
-            Ok(to) => to.clone(),
+            Ok(to) => to,
             Err(error) => return context.answers.error(error),
         };
         let room = body.len() + RECORD_OVERHEAD_BYTES;
@@ -158,7 +157,7 @@ impl Publishing {
         match &mut self.open {
             Some(_) => {}
             None => {
-                let to = self.topic(topic, command, context)?.clone();
+                let to = self.topic(topic, command, context)?;
                 context.meter.published.topics.add(to.topic.number());
                 let input_bytes = context.input_bytes.min(BATCH_BYTES_MAX).max(bytes);
                 // Room for records that are all tiny would be mostly wasted; Vec grows if need be.
@@ -182,27 +181,19 @@ impl Publishing {
         name: &str,
         command: PublishCommand,
         context: &mut PublishContext<'_>,
-    ) -> Result<&CachedTopic, ProtocolError> {
-        let generation = context.broker.generation();
-        let cached = self
-            .topic
-            .take_if(|cached| cached.generation == generation && cached.topic.name() == name);
-        let cached = match cached {
-            Some(cached) => cached,
-            None => {
-                // A topic that is created now raises the generation: the next read looks it up
-                // once more, and then it stays.
-                context.meter.called(1);
-                let topic = find_topic(context.broker, name, command)?;
-                let published = context.client.publish_counter(name);
-                CachedTopic {
-                    topic,
-                    generation,
-                    published,
-                }
-            }
-        };
-        Ok(self.topic.insert(cached))
+    ) -> Result<TopicTo, ProtocolError> {
+        let cached = self.topic.at(context.broker.generation());
+        if let Some(to) = cached
+            && to.topic.name() == name
+        {
+            return Ok(to.clone());
+        }
+        // A topic that is created now raises the generation: the next read looks it up once more,
+        // and then it stays.
+        context.meter.called(1);
+        let topic = find_topic(context.broker, name, command)?;
+        let published = context.client.publish_counter(name);
+        Ok(cached.insert(TopicTo { topic, published }).clone())
     }
 }
 

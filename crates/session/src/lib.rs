@@ -1,9 +1,10 @@
 //! What a protocol's connection is to the one who drives it: bytes in, bytes out, and a time; and
-//! what all of them count alike ([`Meter`]).
+//! what all of them count ([`Meter`]) and remember ([`Cached`]) alike.
 //!
 //! Architecture invariant: this crate knows no protocol, no broker, no socket and no clock. A
 //! protocol crate implements [`Session`]; the crate `server` reads, writes and tells the time.
 
+mod cached;
 mod meter;
 mod output;
 
@@ -11,6 +12,7 @@ use std::task::Context;
 
 use bytes::BytesMut;
 
+pub use cached::Cached;
 pub use meter::{Meter, Published};
 pub use output::{FileRange, Output, Piece};
 

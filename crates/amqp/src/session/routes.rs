@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use cloverleaf_session::Cached;
+
 use crate::exception::Exception;
 use crate::host::{Queue, Route, VirtualHost};
 use crate::queue_arguments::Overflow;
@@ -18,11 +20,15 @@ pub(super) struct Found {
     pub(super) may_refuse: bool,
 }
 
-/// Routes by exchange and key.
+/// Routes of one virtual host.
 #[derive(Default)]
 pub(super) struct RouteCache {
-    /// The virtual host's generation at which they were found.
-    generation: u64,
+    routes: Cached<Routes>,
+}
+
+/// Routes by exchange and key.
+#[derive(Default)]
+struct Routes {
     last: Option<(String, String, Found)>,
     found: HashMap<String, HashMap<String, Found>>,
     count: usize,
@@ -42,14 +48,14 @@ impl RouteCache {
         if has_copies(message) {
             return ask(host, exchange, message);
         }
-        self.refresh(host.generation());
-        if let Some((last_exchange, last_key, found)) = &self.last
+        let routes = self.routes.at(host.generation());
+        if let Some((last_exchange, last_key, found)) = &routes.last
             && last_key == message.key
             && last_exchange == exchange
         {
             return Ok(found.clone());
         }
-        let known = self.found.get(exchange);
+        let known = routes.found.get(exchange);
         let found = match known.and_then(|keys| keys.get(message.key)) {
             Some(found) => found.clone(),
             None => {
@@ -57,24 +63,21 @@ impl RouteCache {
                 if !found.route.is_cacheable {
                     return Ok(found);
                 }
-                self.remember(exchange, message.key, &found);
+                routes.remember(exchange, message.key, &found);
                 found
             }
         };
-        self.last = Some((exchange.to_owned(), message.key.to_owned(), found.clone()));
+        routes.last = Some((exchange.to_owned(), message.key.to_owned(), found.clone()));
         Ok(found)
     }
 
     /// Forgets what was found at another generation.
     pub(super) fn refresh(&mut self, generation: u64) {
-        if generation != self.generation {
-            *self = Self {
-                generation,
-                ..Self::default()
-            };
-        }
+        self.routes.at(generation);
     }
+}
 
+impl Routes {
     fn remember(&mut self, exchange: &str, key: &str, found: &Found) {
         if self.count >= ROUTES_MAX {
             self.found.clear();

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use cloverleaf_broker::{PublishError, Topic};
 use cloverleaf_log::Durability;
-use cloverleaf_session::{Meter, Now};
+use cloverleaf_session::{Cached, Meter, Now};
 use cloverleaf_telemetry::Probe;
 
 pub(crate) use answer::Produced;
@@ -84,16 +84,10 @@ impl Acks {
 #[derive(Default)]
 pub(crate) struct Producing {
     /// The last topic, so that a stream of requests looks nothing up.
-    last: Option<LastTopic>,
+    last: Cached<Option<Arc<Topic>>>,
     /// An answer that was given, for its allocations.
     spare: Produced,
     batches: Batches,
-}
-
-struct LastTopic {
-    topic: Arc<Topic>,
-    /// The broker's generation at the look-up: with another one the topic may be deleted.
-    generation: u64,
 }
 
 /// A request that was carried out.
@@ -181,22 +175,18 @@ impl Producing {
     }
 
     fn find(&mut self, context: &KafkaContext, meter: &mut Meter, key: TopicKey<'_>) -> TopicRef {
-        let generation = context.broker.generation();
-        if let Some(last) = &self.last
-            && last.generation == generation
+        let last = self.last.at(context.broker.generation());
+        if let Some(topic) = last
             && match key {
-                TopicKey::Name(name) => last.topic.name() == name,
-                TopicKey::Id(id) => last.topic.id() == id,
+                TopicKey::Name(name) => topic.name() == name,
+                TopicKey::Id(id) => topic.id() == id,
             }
         {
-            return TopicRef::Known(last.topic.clone());
+            return TopicRef::Known(topic.clone());
         }
         meter.called(1);
         let found = key.find(&context.broker);
-        self.last = found.topic().map(|topic| LastTopic {
-            topic: topic.clone(),
-            generation,
-        });
+        *last = found.topic().cloned();
         found
     }
 }
