@@ -9,7 +9,7 @@ use cloverleaf_amqp::wire::{Method, PROTOCOL_HEADER, Writer, method};
 use cloverleaf_amqp::{Session, SessionOptions, SessionParts};
 use cloverleaf_broker::{Broker, BrokerOptions, ManualClock};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
-use cloverleaf_session::{Now, Output, Session as _};
+use cloverleaf_session::{Input, Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
 
 const NOW: Now = Now {
@@ -90,7 +90,7 @@ impl AmqpWorld {
             let wanted = session.wants_input();
             let mut consumed = 0;
             if wanted && !rest.is_empty() {
-                consumed = session.receive(rest, NOW).consumed_bytes;
+                consumed = session.receive(Input::Lent(rest), NOW).consumed_bytes;
                 assert!(consumed <= rest.len());
                 rest = &rest[consumed..];
             }

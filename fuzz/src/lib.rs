@@ -12,7 +12,7 @@ use cloverleaf_broker::{Broker, BrokerOptions, ManualClock, TopicOptions};
 use cloverleaf_kafka::control::Peer;
 use cloverleaf_kafka::{KafkaContext, KafkaOptions, Session, SessionParts, Worker};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
-use cloverleaf_session::{Now, Output, Session as _};
+use cloverleaf_session::{Input, Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -112,7 +112,7 @@ impl KafkaWorld {
             let wanted = session.wants_input();
             let mut consumed = 0;
             if wanted && !rest.is_empty() {
-                consumed = session.receive(rest, now).consumed_bytes;
+                consumed = session.receive(Input::Lent(rest), now).consumed_bytes;
                 assert!(consumed <= rest.len());
                 rest = &rest[consumed..];
             }

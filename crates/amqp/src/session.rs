@@ -29,7 +29,7 @@ use std::task::Context;
 
 use cloverleaf_access::Verification;
 use cloverleaf_broker::Unwritten;
-use cloverleaf_session::{Meter, Now, Output, Received};
+use cloverleaf_session::{Input, Meter, Now, Output, Received};
 use cloverleaf_telemetry::Probe;
 
 use self::channel::Channel;
@@ -194,7 +194,8 @@ impl cloverleaf_session::Session for Session {
         self.failure.take()
     }
 
-    fn receive(&mut self, input: &[u8], now: Now) -> Received {
+    fn receive(&mut self, input: Input<'_>, now: Now) -> Received {
+        let input: &[u8] = &input;
         self.now = now;
         self.broker_ms = self.host.broker().now_ms();
         self.meter.begin();

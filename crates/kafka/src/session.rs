@@ -8,11 +8,11 @@
 //! What cannot be understood ends the connection without a word, as in Kafka: there is no answer
 //! that a client could tell from another request's.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::Context;
 
-use bytes::BytesMut;
-use cloverleaf_session::{Meter, Now, Output, Received};
+use cloverleaf_session::{Input, Meter, Now, Output, Received};
 use cloverleaf_telemetry::{Identity, Probe};
 
 use crate::answer::Answer;
@@ -24,7 +24,7 @@ use crate::control::{self, Call, Peer};
 use crate::error_code::ErrorCode;
 use crate::fetch::Env;
 use crate::frame::{self, RequestHeader, SIZE_BYTES};
-use crate::produce::{Acks, Carried, Lone, Producing, Sampler};
+use crate::produce::{Acks, Carried, Checked, Lone, Producing, Records, Sampler};
 use crate::wire::{Malformed, Reader};
 
 /// Once a poll has so many bytes to be written, the rest waits for the next one.
@@ -76,6 +76,8 @@ pub struct Session {
 /// Whether the session goes on with the next request.
 enum Flow {
     Next,
+    /// It is a Produce whose batch is still to be stored.
+    Store(AnswerHead, Lone),
     /// The request has to be shown again once there is room.
     Again,
 }
@@ -143,8 +145,7 @@ impl Session {
             return Ok(Flow::Again);
         }
         self.carry_out(request, versions, now)
-            .map_err(|error| format!("{:?} version {}: {error}", versions.api, start.version))?;
-        Ok(Flow::Next)
+            .map_err(|error| format!("{:?} version {}: {error}", versions.api, start.version))
     }
 
     /// ApiVersions is answered in any version, so that a newer client learns ours.
@@ -172,7 +173,7 @@ impl Session {
         request: &[u8],
         versions: &ApiVersions,
         now: Now,
-    ) -> Result<(), Malformed> {
+    ) -> Result<Flow, Malformed> {
         let (header, body) = frame::read_header(request, versions)?;
         let head = AnswerHead {
             correlation_id: header.correlation_id,
@@ -182,7 +183,7 @@ impl Session {
             self.identify(header.client_id);
         }
         match versions.api {
-            Api::Produce => return self.produce(head, header, body),
+            Api::Produce => return self.produce(head, header.version, request, body),
             Api::Fetch => {
                 let mut fetch = self.answers.spare_fetch();
                 fetch.read(body, header.version, &self.context.broker)?;
@@ -205,20 +206,44 @@ impl Session {
         }
         self.meter.others += 1;
         self.meter.called(1);
-        Ok(())
+        Ok(Flow::Next)
     }
 
     fn produce(
         &mut self,
         head: AnswerHead,
-        header: RequestHeader<'_>,
+        version: i16,
+        request: &[u8],
         body: Reader<'_>,
-    ) -> Result<(), Malformed> {
-        let carried =
-            self.producing
-                .execute(&self.context, &mut self.meter, header.version, body)?;
+    ) -> Result<Flow, Malformed> {
+        let (context, meter) = (&self.context, &mut self.meter);
+        let checked = self
+            .producing
+            .execute(context, meter, version, request, body)?;
+        match checked {
+            Checked::Lone(lone) => Ok(Flow::Store(head, lone)),
+            Checked::Carried(carried) => {
+                self.produced(head, carried);
+                Ok(Flow::Next)
+            }
+        }
+    }
+
+    /// Stores the batch of a Produce that has one, which lies at `place` of the input.
+    fn store(&mut self, input: &mut Input<'_>, place: Range<usize>, head: AnswerHead, lone: Lone) {
+        let records = lone.range().map(|range| {
+            let range = place.start + range.start..place.start + range.end;
+            // With a request behind it the buffer is not to be had.
+            let is_last = place.end == input.len();
+            match is_last.then(|| input.take(range.clone())).flatten() {
+                Some(own) => Records::Own(own),
+                None => Records::Lent(&input[range]),
+            }
+        });
+        let records = records.unwrap_or(Records::None);
+        let (context, meter) = (&self.context, &mut self.meter);
+        let carried = self.producing.execute_lone(context, meter, lone, records);
         self.produced(head, carried);
-        Ok(())
     }
 
     /// Takes note of a Produce that was carried out, and of the answer that it wants.
@@ -240,33 +265,6 @@ impl Session {
         if let Some(refusal) = refusal {
             self.end(refusal);
         }
-    }
-
-    /// Sees whether `input` is nothing but a Produce with one large batch.
-    fn find_lone(&mut self, input: &[u8]) -> Option<(AnswerHead, Lone)> {
-        let Ok(Ok(size)) = self.find_request(input) else {
-            return None;
-        };
-        let request = &input[SIZE_BYTES..];
-        let start = frame::read_start(request).ok()?;
-        let versions = apis::find(start.api_key)?;
-        if size != request.len() || versions.api != Api::Produce || !versions.serves(start.version)
-        {
-            return None;
-        }
-        let (header, body) = frame::read_header(request, versions).ok()?;
-        if !self.is_identified {
-            self.identify(header.client_id);
-        }
-        let head = AnswerHead {
-            correlation_id: header.correlation_id,
-            flexible: versions.answer_header_is_flexible(header.version),
-        };
-        let context = &self.context;
-        let lone =
-            self.producing
-                .find_lone(context, &mut self.meter, header.version, input, body)?;
-        Some((head, lone))
     }
 
     fn api_versions(
@@ -360,10 +358,11 @@ impl cloverleaf_session::Session for Session {
         self.failure.take()
     }
 
-    fn receive(&mut self, input: &[u8], now: Now) -> Received {
+    fn receive(&mut self, mut input: Input<'_>, now: Now) -> Received {
         self.meter.begin();
+        let shown = input.len();
         let (mut consumed, mut needed) = (0, 0);
-        while self.wants_input() && !self.meter.is_spent() && consumed < input.len() {
+        while self.wants_input() && !self.meter.is_spent() && consumed < shown {
             let rest = &input[consumed..];
             let size = match self.find_request(rest) {
                 Ok(Ok(size)) => size,
@@ -376,43 +375,28 @@ impl cloverleaf_session::Session for Session {
                     break;
                 }
             };
-            let end = SIZE_BYTES + size;
-            match self.execute(&rest[SIZE_BYTES..end], now) {
-                Ok(Flow::Next) => consumed += end,
+            let end = consumed + SIZE_BYTES + size;
+            let place = consumed + SIZE_BYTES..end;
+            let flow = match self.execute(&input[place.clone()], now) {
                 Ok(Flow::Again) => break,
-                Err(reason) => self.end(reason),
+                Ok(flow) => flow,
+                Err(reason) => {
+                    self.end(reason);
+                    continue;
+                }
+            };
+            if consumed == 0 && self.meter.began_earlier() {
+                self.sample(&input[..end], now);
             }
-        }
-        if self.meter.began_earlier() && consumed > 0 {
-            self.sample(input, now);
+            if let Flow::Store(head, lone) = flow {
+                self.store(&mut input, place, head, lone);
+            }
+            consumed = end;
         }
         if self.phase != Phase::Open {
-            consumed = input.len();
+            consumed = shown;
         }
-        self.end_read(consumed, input.len(), needed, now)
-    }
-
-    fn receive_own(&mut self, input: &mut BytesMut, now: Now) -> Received {
-        // A buffer with much room to spare would stay in memory with the batch.
-        let is_tight = input.capacity() - input.len() <= input.len() / 8;
-        let is_ready = is_tight && self.wants_input() && self.context.broker.room().is_free();
-        let Some((head, lone)) = is_ready.then(|| self.find_lone(input)).flatten() else {
-            return self.receive(input, now);
-        };
-        let bytes = input.len();
-        if self.meter.began_earlier() {
-            self.sample(input, now);
-        }
-        let mut request = std::mem::take(input);
-        let mut records = request.split_off(lone.range().start);
-        records.truncate(lone.range().len());
-        // Without this part of the buffer the batch is the only owner of the rest.
-        drop(request);
-        let carried =
-            self.producing
-                .execute_lone(&self.context, &mut self.meter, lone, records.freeze());
-        self.produced(head, carried);
-        self.end_read(bytes, bytes, 0, now)
+        self.end_read(consumed, shown, needed, now)
     }
 
     fn end_of_input(&mut self, _rest: &[u8], _now: Now) {

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use cloverleaf_kafka::Session;
 use cloverleaf_kafka::apis::APIS;
 use cloverleaf_log::{Batch, Durability};
-use cloverleaf_session::{Output, Session as _};
+use cloverleaf_session::{Input, Output, Session as _};
 
 /// Counts, and hands on to the system's allocator.
 struct Counting;
@@ -193,7 +193,7 @@ impl Steady<'_> {
     /// One request and its answer, of at least this size.
     fn turn(&mut self, request: &[u8], bytes_min: usize) {
         let now = self.world.now();
-        let received = self.session.receive(request, now);
+        let received = self.session.receive(Input::Lent(request), now);
         assert_eq!(received.consumed_bytes, request.len());
         self.out.clear();
         let mut cx = Context::from_waker(Waker::noop());

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::common::{Peer, World, batch, frame, text};
 use cloverleaf_kafka::apis::APIS;
 use cloverleaf_kafka::error_code::ErrorCode;
-use cloverleaf_session::Session as _;
+use cloverleaf_session::{Input, Session as _};
 use kafka_protocol::messages::api_versions_response::ApiVersionsResponse;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchRequest, FetchTopic};
@@ -218,7 +218,9 @@ fn sizes_are_checked_before_anything_is_kept() {
     peer.feed(&[&1000i32.to_be_bytes()[..], &0i16.to_be_bytes()].concat());
     peer.pump();
     peer.expect_nothing();
-    let received = peer.session.receive(&[0, 0, 3, 232, 0, 0], world.now());
+    let received = peer
+        .session
+        .receive(Input::Lent(&[0, 0, 3, 232, 0, 0]), world.now());
     assert_eq!((received.consumed_bytes, received.needed_bytes), (0, 1004));
 }
 

@@ -3,7 +3,7 @@
 use crate::common::{Peer, World, frame, text};
 use bytes::{Bytes, BytesMut};
 use cloverleaf_log::{BatchBuilder, Codec};
-use cloverleaf_session::Session as _;
+use cloverleaf_session::{Input, Session as _};
 use kafka_protocol::messages::TopicName;
 use kafka_protocol::messages::produce_request::{
     PartitionProduceData, ProduceRequest, TopicProduceData,
@@ -96,7 +96,9 @@ fn a_request_with_a_buffer_of_its_own_is_looked_at_too() {
     let mut peer = world.connect();
     let request = produce(words(200_000, Codec::None));
     // Who reads keeps what the session does not take.
-    let received = peer.session.receive(&request[..100], world.now());
+    let received = peer
+        .session
+        .receive(Input::Lent(&request[..100]), world.now());
     assert_eq!(received.consumed_bytes, 0);
     peer.advance(20);
     let left = peer.feed_own(BytesMut::from(&request[..]));

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::task::Context;
 
 use cloverleaf_broker::Broker;
-use cloverleaf_session::{Meter, Now, Output, Received, Session as _};
+use cloverleaf_session::{Input, Meter, Now, Output, Received, Session as _};
 use cloverleaf_telemetry::Probe;
 
 use crate::answers::Answers;
@@ -147,7 +147,8 @@ impl cloverleaf_session::Session for Session {
         self.failure.take().map(|error| error.to_string())
     }
 
-    fn receive(&mut self, input: &[u8], now: Now) -> Received {
+    fn receive(&mut self, input: Input<'_>, now: Now) -> Received {
+        let input: &[u8] = &input;
         self.meter.begin();
         let (mut consumed, mut needed) = (0, 0);
         if self.phase == Phase::Magic {

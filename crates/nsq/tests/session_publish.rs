@@ -3,7 +3,7 @@
 
 use crate::common::{Frame, World, publish, publish_many, response, sized};
 use cloverleaf_nsq::SessionOptions;
-use cloverleaf_session::Session as _;
+use cloverleaf_session::{Input, Session as _};
 use proptest::prelude::*;
 
 #[test]
@@ -258,7 +258,7 @@ fn calls_of_the_broker_are_worth_more_than_their_bytes() {
     let mut peer = world.subscribe("t", "ch", 1);
     let touch = b"TOUCH 0000000000000000\n";
     let input = touch.repeat(1000);
-    let received = peer.session.receive(&input, world.now());
+    let received = peer.session.receive(Input::Lent(&input), world.now());
     assert_eq!(
         received.consumed_bytes,
         256 * touch.len(),
@@ -268,7 +268,7 @@ fn calls_of_the_broker_are_worth_more_than_their_bytes() {
     assert_eq!(received.cost_bytes, received.consumed_bytes + 256 * 1024);
     let mut peer = world.connect();
     let input = publish("t", "x").repeat(3);
-    let received = peer.session.receive(&input, world.now());
+    let received = peer.session.receive(Input::Lent(&input), world.now());
     assert_eq!(
         received.cost_bytes,
         input.len() + 2 * 1024,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::BufMut;
-use cloverleaf_session::{Now, Session};
+use cloverleaf_session::{Input, Now, Session};
 use cloverleaf_telemetry::Protocol;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
@@ -374,7 +374,7 @@ impl Io {
         let start = FRONT_BYTES - carried;
         buffer[start..FRONT_BYTES].copy_from_slice(self.carry.rest());
         let input = &buffer[start..fresh.end];
-        let received = session.receive(input, now);
+        let received = session.receive(Input::Lent(input), now);
         self.needed_bytes = received.needed_bytes;
         self.carry.take(carried);
         let rest = &input[received.consumed_bytes..];
@@ -389,10 +389,11 @@ impl Io {
     /// Shows the session what was carried alone. Returns what that cost.
     fn show_carry(&mut self, session: &mut impl Session, cx: &Context<'_>, now: Now) -> usize {
         let shown = self.carry.rest().len();
-        let received = match shown == self.needed_bytes {
-            true => session.receive_own(self.carry.buffer(), now),
-            false => session.receive(self.carry.rest(), now),
+        let input = match shown == self.needed_bytes {
+            true => Input::Own(self.carry.buffer()),
+            false => Input::Lent(self.carry.rest()),
         };
+        let received = session.receive(input, now);
         self.needed_bytes = received.needed_bytes;
         // The session may have taken some of it with the buffer.
         let left = shown - received.consumed_bytes;

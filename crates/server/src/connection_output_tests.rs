@@ -5,7 +5,7 @@ use std::io::Write;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use cloverleaf_session::{Meter, Received};
+use cloverleaf_session::{Input, Meter, Received};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
@@ -77,7 +77,7 @@ impl Session for Speaker {
         None
     }
 
-    fn receive(&mut self, _input: &[u8], _now: Now) -> Received {
+    fn receive(&mut self, _input: Input<'_>, _now: Now) -> Received {
         unreachable!("it wants no input")
     }
 

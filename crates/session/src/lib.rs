@@ -5,14 +5,14 @@
 //! protocol crate implements [`Session`]; the crate `server` reads, writes and tells the time.
 
 mod cached;
+mod input;
 mod meter;
 mod output;
 
 use std::task::Context;
 
-use bytes::BytesMut;
-
 pub use cached::Cached;
+pub use input::Input;
 pub use meter::{Meter, Published};
 pub use output::{FileRange, Output, Piece};
 
@@ -65,14 +65,9 @@ pub trait Session {
     fn take_failure(&mut self) -> Option<String>;
 
     /// Takes commands from the start of `input`.
-    fn receive(&mut self, input: &[u8], now: Now) -> Received;
-
-    /// As [`Session::receive`], for one command that is whole, alone, and in a buffer of its own
-    /// because it is large. The session may take that buffer (and leave `input` empty) to keep what
-    /// it would have to copy otherwise; what it took counts as consumed.
-    fn receive_own(&mut self, input: &mut BytesMut, now: Now) -> Received {
-        self.receive(input, now)
-    }
+    /// What it has taken out of the input ([`Input::take`]), and all beside that, counts as
+    /// consumed.
+    fn receive(&mut self, input: Input<'_>, now: Now) -> Received;
 
     /// The peer sends no more; `rest` is what was not consumed.
     fn end_of_input(&mut self, rest: &[u8], now: Now);

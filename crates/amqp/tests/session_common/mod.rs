@@ -20,7 +20,7 @@ use cloverleaf_amqp::wire::{
 use cloverleaf_amqp::{Session, SessionOptions, SessionParts};
 use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock};
 use cloverleaf_log::{FaultyDisk, Log, LogOptions, SimDisk};
-use cloverleaf_session::{Now, Output, Session as _};
+use cloverleaf_session::{Input, Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
 
 const START_MS: u64 = 1_700_000_000_000;
@@ -275,7 +275,7 @@ impl Peer<'_> {
             if self.session.wants_input() && !self.input.is_empty() {
                 let now = self.world.now();
                 self.session.read(self.input.len(), now);
-                let received = self.session.receive(&self.input, now);
+                let received = self.session.receive(Input::Lent(&self.input), now);
                 self.input.drain(..received.consumed_bytes);
             }
             self.poll();
@@ -306,7 +306,7 @@ impl Peer<'_> {
 
     /// Shows the session bytes, which it takes, and lets it write nothing.
     pub fn show(&mut self, bytes: &[u8]) {
-        let received = self.session.receive(bytes, self.world.now());
+        let received = self.session.receive(Input::Lent(bytes), self.world.now());
         assert_eq!(received.consumed_bytes, bytes.len());
     }
 

@@ -1,83 +1,65 @@
-//! A request with one large batch and little else, in a buffer of its own: the batch stays there.
+//! A request with one batch, as most are: it is known from the first walk what is to be done with
+//! it, so that the batch may stay in the buffer that the request came in, if nobody else needs it.
 
 use std::ops::Range;
 
-use bytes::Bytes;
 use cloverleaf_session::Meter;
 
 use super::answer::PartitionAnswer;
 use super::batch::Records;
-use super::{Carried, Head, Piece, Producing, Sent, walk};
+use super::{Carried, Head, Piece, Producing, Sent};
 use crate::context::KafkaContext;
-use crate::topic_ref::TopicRef;
-use crate::wire::Reader;
-
-/// A smaller batch is copied: that costs less than to find it, and keeps less memory.
-const LONE_BYTES_MIN: usize = 64 * 1024;
-
-/// Most bytes beside the batch: its buffer stays in memory as long as the batch does, and whoever
-/// counts memory counts the batch.
-const BESIDE_BYTES_MAX: usize = 4 * 1024;
+use crate::topic_ref::{TopicKey, TopicRef};
 
 /// All that such a request says, but for the batch.
 pub(crate) struct Lone {
-    version: i16,
-    head: Head,
-    topic: TopicRef,
-    index: i32,
-    range: Range<usize>,
+    pub(super) version: i16,
+    pub(super) head: Head,
+    pub(super) topic: TopicRef,
+    pub(super) index: i32,
+    /// Where the batch lies in the request; `None`: there is none.
+    pub(super) range: Option<Range<usize>>,
 }
 
 impl Lone {
-    /// Where the batch lies in the request.
-    pub(crate) fn range(&self) -> Range<usize> {
+    /// Where the batch lies in the request, if there is one.
+    pub(crate) fn range(&self) -> Option<Range<usize>> {
         self.range.clone()
     }
 }
 
-impl Producing {
-    /// Sees whether a request is whole and carries one large batch. `body` is the rest of
-    /// `request` behind the header.
-    pub(crate) fn find_lone(
-        &mut self,
-        context: &KafkaContext,
-        meter: &mut Meter,
-        version: i16,
-        request: &[u8],
-        body: Reader<'_>,
-    ) -> Option<Lone> {
-        let (mut key, mut batch, mut batches) = (None, None, 0);
-        let head = walk(body, version, |_, piece| match piece {
-            Piece::Topic(topic, _) => key = Some(topic),
-            Piece::Partition(index, records) => {
-                batch = records.map(|records| (key, index, records));
-                batches += 1;
-            }
-        })
-        .ok()?;
-        let (Some((Some(key), index, records)), 1) = (batch, batches) else {
-            return None;
-        };
-        if records.len() < LONE_BYTES_MIN || request.len() - records.len() > BESIDE_BYTES_MAX {
-            return None;
+/// The pieces of a request, as far as it takes to see whether there is one of each.
+#[derive(Default)]
+pub(super) struct Pieces<'a> {
+    count: usize,
+    topic: Option<TopicKey<'a>>,
+    partition: Option<(i32, Option<&'a [u8]>)>,
+}
+
+impl<'a> Pieces<'a> {
+    pub(super) fn add(&mut self, piece: Piece<'a>) {
+        self.count += 1;
+        match piece {
+            Piece::Topic(topic, _) => self.topic = Some(topic),
+            Piece::Partition(index, records) => self.partition = Some((index, records)),
         }
-        let start = records.as_ptr().addr() - request.as_ptr().addr();
-        Some(Lone {
-            version,
-            head,
-            topic: self.find(context, meter, key),
-            index,
-            range: start..start + records.len(),
-        })
     }
 
-    /// Carries such a request out. `records` lie where the request came, and nobody else has them.
+    /// The only topic, and its only partition.
+    pub(super) fn lone(self) -> Option<(TopicKey<'a>, i32, Option<&'a [u8]>)> {
+        let (topic, (index, records)) = (self.topic?, self.partition?);
+        (self.count == 2).then_some((topic, index, records))
+    }
+}
+
+impl Producing {
+    /// Carries such a request out. `records` are its batch.
     pub(crate) fn execute_lone(
         &mut self,
         context: &KafkaContext,
         meter: &mut Meter,
         lone: Lone,
-        records: Bytes,
+        records: Records<'_>,
     ) -> Carried {
         let Lone {
             version,
@@ -86,17 +68,16 @@ impl Producing {
             index,
             ..
         } = lone;
-        let mut answer = std::mem::take(&mut self.spare);
-        answer.begin(version);
-        answer.topic(topic.clone(), 1);
         let sent = Sent {
             context,
             version,
             head: &head,
             index,
         };
-        let told = (meter, &mut self.batches);
-        let outcome = sent.store(&topic, Records::Own(records), told);
+        let outcome = sent.store(&topic, records, (meter, &mut self.batches));
+        let mut answer = std::mem::take(&mut self.spare);
+        answer.begin(version);
+        answer.topic(topic, 1);
         answer.partition(PartitionAnswer { index, outcome });
         Carried::new(head, answer)
     }

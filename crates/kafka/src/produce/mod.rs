@@ -27,6 +27,7 @@ use cloverleaf_session::{Cached, Meter, Now};
 use cloverleaf_telemetry::Probe;
 
 pub(crate) use answer::Produced;
+pub(crate) use batch::Records;
 pub(crate) use lone::Lone;
 pub(crate) use sample::Sampler;
 
@@ -35,7 +36,7 @@ use crate::error_code::{ErrorCode, of_publish};
 use crate::topic_ref::{IDS_FROM, TopicKey, TopicRef};
 use crate::wire::{Malformed, Reader};
 use answer::{PartitionAnswer, Stored};
-use batch::Records;
+use lone::Pieces;
 
 /// No library collects for longer; clients may write what they like.
 const SPAN_MS_MAX: u64 = 3_600_000;
@@ -90,6 +91,14 @@ pub(crate) struct Producing {
     batches: Batches,
 }
 
+/// A request that is whole.
+pub(crate) enum Checked {
+    /// It has one batch, which is not stored.
+    Lone(Lone),
+    /// It has none, or several.
+    Carried(Carried),
+}
+
 /// A request that was carried out.
 pub(crate) struct Carried {
     pub(crate) acks: Acks,
@@ -119,7 +128,8 @@ enum Piece<'a> {
 }
 
 impl Producing {
-    /// Carries a request out.
+    /// Carries a request out; one with one batch is left to [`Producing::execute_lone`]. `body` is
+    /// the rest of `request` behind the header.
     ///
     /// # Errors
     /// The body is none of this version; nothing was stored.
@@ -128,9 +138,24 @@ impl Producing {
         context: &KafkaContext,
         meter: &mut Meter,
         version: i16,
+        request: &[u8],
         body: Reader<'_>,
-    ) -> Result<Carried, Malformed> {
-        walk(body.clone(), version, |_, _| {})?;
+    ) -> Result<Checked, Malformed> {
+        let mut pieces = Pieces::default();
+        let head = walk(body.clone(), version, |_, piece| pieces.add(piece))?;
+        if let Some((key, index, records)) = pieces.lone() {
+            let range = records.map(|records| {
+                let start = records.as_ptr().addr() - request.as_ptr().addr();
+                start..start + records.len()
+            });
+            return Ok(Checked::Lone(Lone {
+                version,
+                head,
+                topic: self.find(context, meter, key),
+                index,
+                range,
+            }));
+        }
         let mut answer = std::mem::take(&mut self.spare);
         answer.begin(version);
         let mut topic = TopicRef::Id(uuid::Uuid::nil());
@@ -152,7 +177,7 @@ impl Producing {
                 answer.partition(PartitionAnswer { index, outcome });
             }
         })?;
-        Ok(Carried::new(head, answer))
+        Ok(Checked::Carried(Carried::new(head, answer)))
     }
 
     /// Takes an answer that was given back, so that the next one allocates nothing.

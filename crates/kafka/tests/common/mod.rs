@@ -16,7 +16,7 @@ use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock, Topic, TopicO
 use cloverleaf_kafka::control::Peer as KafkaPeer;
 use cloverleaf_kafka::{KafkaContext, KafkaOptions, Session, SessionParts, Worker};
 use cloverleaf_log::{Batch, BatchBuilder, FaultyDisk, Log, LogOptions, SimDisk};
-use cloverleaf_session::{Now, Output, Session as _};
+use cloverleaf_session::{Input, Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
 use kafka_protocol::messages::{RequestHeader, ResponseHeader};
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
@@ -235,7 +235,9 @@ impl Peer<'_> {
         assert!(self.input.is_empty());
         self.woken.0.store(true, Ordering::SeqCst);
         let shown = bytes.len();
-        let received = self.session.receive_own(&mut bytes, self.world.now());
+        let received = self
+            .session
+            .receive(Input::Own(&mut bytes), self.world.now());
         let left = shown - received.consumed_bytes;
         let _ = bytes.split_to(bytes.len() - left);
         bytes
@@ -245,7 +247,9 @@ impl Peer<'_> {
         if self.input.is_empty() || !self.session.wants_input() {
             return false;
         }
-        let received = self.session.receive(&self.input, self.world.now());
+        let received = self
+            .session
+            .receive(Input::Lent(&self.input), self.world.now());
         self.input.drain(..received.consumed_bytes);
         received.consumed_bytes > 0
     }

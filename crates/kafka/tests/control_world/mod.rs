@@ -14,7 +14,7 @@ use cloverleaf_kafka::control::Peer;
 use cloverleaf_kafka::session::{Session, SessionParts};
 use cloverleaf_kafka::{KafkaContext, KafkaOptions, Worker, apis};
 use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, SimDisk};
-use cloverleaf_session::{Now, Output, Session as _};
+use cloverleaf_session::{Input, Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
 use kafka_protocol::messages::TopicName;
 use kafka_protocol::protocol::{Decodable, HeaderVersion as _, Request, StrBytes};
@@ -98,7 +98,7 @@ impl World {
     /// One request on a connection of its own. `None`: the connection was closed.
     pub fn send(&self, frame: &[u8]) -> Option<Bytes> {
         let mut session = self.session();
-        let received = session.receive(frame, self.now());
+        let received = session.receive(Input::Lent(frame), self.now());
         let mut out = Output::default();
         for _ in 0..4 {
             self.log.step();

@@ -11,7 +11,7 @@ use cloverleaf_log::{Log, LogOptions, SimDisk};
 use cloverleaf_nsq::definitions::channel_options;
 use cloverleaf_nsq::stats_clients::Clients;
 use cloverleaf_nsq::{Request, Session, SessionOptions, SessionParts};
-use cloverleaf_session::{Now, Output, Session as _};
+use cloverleaf_session::{Input, Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
 
 const START_MS: u64 = 1_700_000_000_000;
@@ -185,7 +185,9 @@ impl Peer<'_> {
     pub fn feed(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
         if self.session.wants_input() {
-            let received = self.session.receive(&self.input, self.world.now());
+            let received = self
+                .session
+                .receive(Input::Lent(&self.input), self.world.now());
             self.input.drain(..received.consumed_bytes);
         }
     }
@@ -205,7 +207,9 @@ impl Peer<'_> {
         if self.input.is_empty() || !self.session.wants_input() {
             return false;
         }
-        let received = self.session.receive(&self.input, self.world.now());
+        let received = self
+            .session
+            .receive(Input::Lent(&self.input), self.world.now());
         self.input.drain(..received.consumed_bytes);
         received.consumed_bytes > 0
     }

@@ -24,7 +24,7 @@ use std::task::{Context, Waker};
 
 use cloverleaf_broker::{Broker, BrokerOptions, Clock};
 use cloverleaf_log::{Log, LogOptions, RealDisk};
-use cloverleaf_session::{Now, Output, Received, Session};
+use cloverleaf_session::{Input, Now, Output, Received, Session};
 use cloverleaf_telemetry::{Probe, Protocol, Registry};
 
 const BODY: [u8; 200] = [b'x'; 200];
@@ -155,7 +155,7 @@ impl<'w, S: Session> Peer<'w, S> {
 /// Not inlined either: a session begins here.
 #[inline(never)]
 fn receive(session: &mut impl Session, input: &[u8], now: Now) -> Received {
-    session.receive(input, now)
+    session.receive(Input::Lent(input), now)
 }
 
 /// As [`receive`].
