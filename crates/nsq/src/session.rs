@@ -227,12 +227,8 @@ impl cloverleaf_session::Session for Session {
         if self.waits_for_room && self.broker.room().poll_free(cx).is_ready() {
             self.waits_for_room = false;
         }
-        let (answered, outcome) = self.answers.poll(cx, out);
-        self.meter.answered(answered);
-        if let Err(error) = outcome {
-            self.meter.probe.error();
-            self.failure.get_or_insert(error);
-            self.phase = Phase::Ended;
+        if !self.answers.is_empty() {
+            self.answer(cx, out);
         }
         self.beat(now, out);
         if self.phase == Phase::Open {
@@ -305,6 +301,17 @@ impl Session {
         &self.meter.probe
     }
 
+    /// Answers what can be answered now.
+    fn answer(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) {
+        let (answered, outcome) = self.answers.poll(cx, out);
+        self.meter.answered(answered);
+        if let Err(error) = outcome {
+            self.meter.probe.error();
+            self.failure.get_or_insert(error);
+            self.phase = Phase::Ended;
+        }
+    }
+
     fn deliver(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Vec<u8>) {
         let Some(consuming) = &mut self.consuming else {
             return;
@@ -336,7 +343,7 @@ impl Session {
                 self.next_heartbeat_us = now.us + interval_us;
             }
         }
-        if self.wants_input() && now.us >= self.last_command_us + 2 * interval_us {
+        if now.us >= self.last_command_us + 2 * interval_us && self.wants_input() {
             self.phase = Phase::Ended;
         }
     }
