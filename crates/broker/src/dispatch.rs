@@ -259,6 +259,10 @@ impl Subscription {
     ) -> Found {
         match self.sight(state, partition, wanted.quota, round) {
             Sight::Run(seen) if seen.run.verdict == Verdict::Deliver => {
+                assert!(
+                    u64::from(seen.run.count) <= wanted.quota,
+                    "a consumer gets more messages than it has room for"
+                );
                 self.deliver(state, wanted.slot, seen, round);
                 Found::Delivered
             }
@@ -382,6 +386,7 @@ impl Subscription {
         match seen.kind {
             Kind::New => {
                 self.mark(state, index, run.end(), round.now_ms);
+                state.check_new(self, partition, &run);
                 let (count, bytes) = (u64::from(run.count), run.body_bytes);
                 state.bodies.leave(partition, run.first, bytes.into());
                 state.ledger.take_new(index, count, to, bytes);

@@ -98,7 +98,11 @@ impl Subscription {
         if self.options().length_bytes_max.is_some() {
             let bodies = &mut self.state.lock().bodies;
             let (count, under_way) = bodies.under_way;
-            bodies.under_way = (count.saturating_sub(1), under_way.saturating_sub(bytes));
+            assert!(
+                count > 0 && under_way >= bytes,
+                "{self:?}: a publish of {bytes} bytes ends of {count} with {under_way} bytes"
+            );
+            bodies.under_way = (count - 1, under_way - bytes);
             if !happened {
                 bodies.forget(bytes);
             }

@@ -5,8 +5,10 @@
 
 use cloverleaf_log::Offset;
 
+use crate::dispatch::partition_number;
 use crate::entries::Entry;
 use crate::ledger::leases::NEVER_MS;
+use crate::pick::Run;
 use crate::subscription::{State, Subscription};
 
 /// Delivery rests when there was none for so long.
@@ -83,5 +85,25 @@ impl Subscription {
         if let Err(error) = self.shared.write(&entries) {
             tracing::debug!(subscription = ?self, %error, "cannot write how far delivery has got");
         }
+    }
+}
+
+impl State {
+    /// Panics unless a run of new messages is what comes next, the kernel has it, and the journal
+    /// was told that it is delivered, if it is to know.
+    #[inline]
+    pub(crate) fn check_new(&self, subscription: &Subscription, partition: usize, run: &Run) {
+        assert!(
+            run.first == self.ledger.next(partition_number(partition)),
+            "a new message is delivered that is not the next one"
+        );
+        assert!(
+            run.end() <= self.partitions[partition].written_end(),
+            "a message is delivered before it is written"
+        );
+        assert!(
+            run.end() <= self.ledger.marks[partition].promised() || subscription.volatile,
+            "a message is delivered before the journal is told"
+        );
     }
 }

@@ -168,6 +168,12 @@ impl Order {
     fn remove(&mut self, slot: u32, place: Place) {
         if let Some(level) = self.levels.get_mut(&place.priority) {
             level.members.remove(&(place.load, slot));
+            assert!(
+                level.in_flight >= u64::from(place.in_flight),
+                "consumer {slot} holds {} messages, and all of its priority {}",
+                place.in_flight,
+                level.in_flight
+            );
             level.in_flight -= u64::from(place.in_flight);
             if level.members.is_empty() {
                 self.levels.remove(&place.priority);

@@ -235,6 +235,7 @@ impl Subscription {
         if let Some(due_ms) = call_ms {
             state.due_ms = due_ms;
         }
+        state.ledger.check();
         let has_dead = state.ledger.has_died();
         let wakers = std::mem::take(&mut state.wakers);
         let freed = std::mem::take(&mut state.freed);
@@ -338,6 +339,12 @@ impl Subscription {
     /// The topic has more partitions now: `partitions` are all of them.
     pub(crate) fn add_partitions(self: &Arc<Self>, partitions: &[Partition]) {
         self.change(|state| {
+            let before = state.partitions.len();
+            assert!(
+                partitions.len() >= before,
+                "{self:?}: the topic had {before} partitions and has {}",
+                partitions.len()
+            );
             state.partitions = partitions.to_vec();
             state.sources.resize_with(partitions.len(), Source::default);
             state.replays.resize_with(partitions.len(), Source::default);

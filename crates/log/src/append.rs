@@ -99,6 +99,10 @@ impl PartitionLog {
             return Err(AppendError::Closed);
         }
         let base = state.next_offset;
+        assert!(
+            base >= self.written_end(),
+            "the next offset was given away before"
+        );
         if let Some(claim) = &claim {
             match state.producers.check(claim, now_ms)? {
                 Verdict::Duplicate(stored) => return self.answer_duplicate(state, stored, class),
@@ -115,6 +119,11 @@ impl PartitionLog {
         let mut pending = Pending::ready();
         if class == Durability::Disk || (class == Durability::Kernel && !writes_here) {
             let waiter = Arc::new(Waiter::default());
+            let before = state.write_waiters.last();
+            assert!(
+                before.is_none_or(|before| before.end < end),
+                "who waits for a write stands in the wrong place"
+            );
             state.write_waiters.push(WriteWaiter {
                 end,
                 class,
@@ -226,13 +235,18 @@ impl PartitionLog {
         written: &Written,
         told: &mut Completions,
     ) -> Round {
+        assert!(
+            state.writing,
+            "somebody has written who does not have the writer"
+        );
         let mut round = Round {
             has_failed: written.error.is_some(),
             ..Round::default()
         };
         let last = batches.last().map_or(0, Batch::end_offset);
         let all: u64 = batches.iter().map(|batch| batch.bytes().len() as u64).sum();
-        discount(&self.shared.counters.unwritten_bytes, all);
+        let unwritten = discount(&self.shared.counters.unwritten_bytes, all);
+        assert!(unwritten >= all, "more bytes are written than were to be");
         for batch in batches.drain(..written.count) {
             round.end = batch.end_offset();
             round.bytes += batch.bytes().len() as u64;
@@ -244,6 +258,11 @@ impl PartitionLog {
                 let weight = std::mem::take(&mut round.weight);
                 round.steps.push((round.end, weight));
             }
+            let newest = state.tail.back();
+            assert!(
+                newest.is_none_or(|newest| newest.end_offset() <= batch.base_offset()),
+                "a batch comes behind one in memory that is newer"
+            );
             state.tail.push_back(batch);
         }
         if let Some(error) = &written.error {
@@ -252,6 +271,10 @@ impl PartitionLog {
         batches.clear();
         state.handed_end = 0;
         if written.count > 0 {
+            assert!(
+                round.end > self.written_end(),
+                "a write takes back where what is written ends"
+            );
             self.set_written_end(round.end);
             round.note_dirty = !std::mem::replace(&mut state.dirty_noted, true);
         }
@@ -263,6 +286,11 @@ impl PartitionLog {
                 (Some(error), _) if end > round.end => told.add(waiter, Err(error.clone())),
                 (_, Durability::Disk) => {
                     waiter.note_written();
+                    let before = state.sync_waiters.last();
+                    assert!(
+                        before.is_none_or(|(before, _)| *before <= end),
+                        "who waits for a sync stands in the wrong place"
+                    );
                     state.sync_waiters.push((end, waiter));
                 }
                 _ => told.add(waiter, Ok(())),
@@ -351,6 +379,10 @@ impl State {
     }
 
     fn take_pending(&mut self) -> Vec<Batch> {
+        assert!(
+            self.handed_end == 0,
+            "two are about to write batches of one partition"
+        );
         self.handed_end = self.pending.last().map_or(0, Batch::end_offset);
         let spare = std::mem::take(&mut self.spare);
         std::mem::replace(&mut self.pending, spare)

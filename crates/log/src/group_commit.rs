@@ -99,7 +99,9 @@ fn sync_plans(shared: &Shared, plans: &[SyncPlan]) -> Result<(), IoFailure> {
         let outcome = outcome.map_err(|error| IoFailure::new("sync", "the file system", &error));
         for (segment, len) in plans.iter().flat_map(|plan| &plan.segments) {
             match &outcome {
-                Ok(()) => discount(&shared.counters.unsynced_bytes, segment.note_synced(*len)),
+                Ok(()) => {
+                    discount(&shared.counters.unsynced_bytes, segment.note_synced(*len));
+                }
                 Err(failure) => poison(shared, segment, failure),
             }
         }

@@ -82,9 +82,9 @@ pub(crate) fn count(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Relaxed);
 }
 
-/// Takes from a gauge.
-pub(crate) fn discount(gauge: &AtomicU64, amount: u64) {
-    gauge.fetch_sub(amount, Relaxed);
+/// Takes from a gauge. Returns what it was before.
+pub(crate) fn discount(gauge: &AtomicU64, amount: u64) -> u64 {
+    gauge.fetch_sub(amount, Relaxed)
 }
 
 impl Counters {

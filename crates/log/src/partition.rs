@@ -356,6 +356,10 @@ impl PartitionLog {
     }
 
     pub(crate) fn set_synced_end(&self, end: Offset) {
+        assert!(
+            end <= self.written_end(),
+            "what is synced ends behind what is written"
+        );
         self.synced_end.fetch_max(end, Ordering::AcqRel);
     }
 

@@ -79,6 +79,17 @@ impl Shared {
     }
 }
 
+impl PreparedFiles {
+    /// One that was ready is so no more.
+    fn used_up(&self) {
+        let before = self.count.fetch_sub(1, AcqRel);
+        assert!(
+            before > 0,
+            "a prepared file is used or removed that was not counted"
+        );
+    }
+}
+
 impl State {
     /// Whether it is time to ask for a prepared file. It counts as asked for then.
     pub(crate) fn ask_to_prepare(&mut self, shared: &Shared, segment_bytes: u64) -> bool {
@@ -176,7 +187,7 @@ impl PartitionLog {
         }
         state.prepared = then;
         drop(state);
-        self.shared.prepared_files.count.fetch_sub(1, AcqRel);
+        self.shared.prepared_files.used_up();
         self.remove_prepared();
     }
 
@@ -225,7 +236,7 @@ impl PartitionLog {
         };
         state.prepared = Prepared::No;
         drop(state);
-        self.shared.prepared_files.count.fetch_sub(1, AcqRel);
+        self.shared.prepared_files.used_up();
         let path = self.prepared_path();
         if let Err(error) = self.shared.disk.rename(&path, log_path) {
             tracing::debug!(file = %path, %error, "prepared segment not used");

@@ -369,7 +369,12 @@ impl Producers {
                 self.total.count.fetch_add(now - before, Relaxed);
             }
             Ordering::Less => {
-                self.total.count.fetch_sub(before - now, Relaxed);
+                let gone = before - now;
+                let all = self.total.count.fetch_sub(gone, Relaxed);
+                assert!(
+                    all >= gone,
+                    "{gone} producers are forgotten, and all partitions together knew {all}"
+                );
             }
         }
     }

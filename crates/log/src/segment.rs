@@ -234,6 +234,10 @@ impl Segment {
 
     /// Notes that everything before `len` is synced; says how many bytes that is more than before.
     pub(crate) fn note_synced(&self, len: u64) -> u64 {
+        assert!(
+            len <= self.len(),
+            "more of a segment is synced than is written"
+        );
         len.saturating_sub(self.synced.fetch_max(len, Ordering::AcqRel))
     }
 
@@ -300,6 +304,10 @@ impl Segment {
 
     /// Notes a batch that was handed to the kernel at `position`.
     pub(crate) fn note_written(&self, batch: &Batch, position: u64) {
+        assert!(
+            position == self.len(),
+            "a batch was not written where the one before it ends"
+        );
         let mut index = self.index.lock();
         if position - index.last_position >= INDEX_INTERVAL_BYTES {
             let max_timestamp_ms = self.max_timestamp_ms();

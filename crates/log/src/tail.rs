@@ -66,7 +66,7 @@ impl Tail {
             let Some(oldest) = order.pop_front() else {
                 break;
             };
-            self.bytes.fetch_sub(oldest.weight, Relaxed);
+            self.take(oldest.weight);
             // The partition's lock is taken without ours: a writer may want both.
             drop(order);
             if let Some(partition) = oldest.partition.upgrade() {
@@ -91,6 +91,15 @@ impl Tail {
             }
             keep
         });
-        self.bytes.fetch_sub(freed, Relaxed);
+        self.take(freed);
+    }
+
+    /// Batches with this weight have left `order`, whose lock the caller holds.
+    fn take(&self, weight: u64) {
+        let before = self.bytes.fetch_sub(weight, Relaxed);
+        assert!(
+            before >= weight,
+            "more bytes leave the tail cache than were in it"
+        );
     }
 }

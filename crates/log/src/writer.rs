@@ -80,6 +80,10 @@ impl Writer {
         let mut end = self.position;
         let mut taken = 0;
         let mut expected = batches[0].base_offset();
+        assert!(
+            segment.end() <= expected,
+            "a batch does not lie behind those of its segment"
+        );
         for batch in batches.iter().take(BATCHES_MAX) {
             let next = end + batch.bytes().len() as u64;
             if taken > 0 && (next > limit || batch.base_offset() != expected) {
@@ -91,6 +95,10 @@ impl Writer {
         }
         let batches = &batches[..taken];
         self.reserve(partition, &segment, end)?;
+        assert!(
+            end <= self.reserved,
+            "a write ends behind the room of its file"
+        );
         if self.position == 0 {
             create_index(shared, &segment.index_path());
         }

@@ -214,7 +214,10 @@ impl Cursor {
         let state = self.word_mut(word);
         state.acked |= bits;
         let whole = state.acked == u64::MAX;
-        debug_assert!(!whole || state.leases == NIL);
+        assert!(
+            !whole || state.leases == NIL,
+            "a word is acknowledged of which a lease holds messages"
+        );
         if !volatile && !std::mem::replace(&mut state.dirty, true) {
             self.dirty_words.push(word);
         }
@@ -301,6 +304,10 @@ impl Cursor {
             }
             break;
         }
+        assert!(
+            self.floor >= before,
+            "the floor of acknowledged messages has fallen"
+        );
         self.floor_dirty |= self.floor != before;
         self.next = self.next.max(self.floor);
     }

@@ -139,7 +139,7 @@ impl Leases {
 
     /// Files a new lease and returns its index. The caller links it into its word.
     pub(crate) fn insert(&mut self, partition: u32, word: u64, mask: u64, terms: Terms) -> u32 {
-        debug_assert!(mask != 0);
+        assert!(mask != 0, "a lease has no messages");
         let lease = Lease {
             partition,
             word,
@@ -172,7 +172,10 @@ impl Leases {
     /// Adds messages, with bodies of so many bytes, to a lease in the same state.
     pub(crate) fn add_bits(&mut self, index: u32, bits: u64, bytes: u32) {
         if let Some(lease) = self.get_mut(index) {
-            debug_assert_eq!(lease.mask & bits, 0);
+            assert!(
+                lease.mask & bits == 0,
+                "a message is added to a lease that holds it"
+            );
             lease.mask |= bits;
             lease.terms.bytes = lease.terms.bytes.saturating_add(bytes);
         }

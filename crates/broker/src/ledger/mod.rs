@@ -267,6 +267,10 @@ impl Ledger {
     /// Moves `next` over offsets that were free.
     fn advance(&mut self, partition: u32, count: u64) {
         let cursor = &mut self.cursors[partition as usize];
+        assert!(
+            cursor.floor() <= cursor.next,
+            "the floor of acknowledged messages lies above the next one to be delivered"
+        );
         let restored = cursor.restored_end.saturating_sub(cursor.next).min(count);
         cursor.restored_free = cursor.restored_free.saturating_sub(restored);
         cursor.next += count;
@@ -429,7 +433,10 @@ impl Ledger {
         let Some(lease) = self.leases.get_mut(index) else {
             return 0;
         };
-        debug_assert_eq!(lease.mask & bits, bits);
+        assert!(
+            lease.mask & bits == bits,
+            "messages leave a lease that does not hold them"
+        );
         let bytes = match lease.terms.bytes {
             0 => 0,
             bytes => {
@@ -458,8 +465,30 @@ impl Ledger {
         })
     }
 
+    /// Panics unless the counters can be the sums of the leases: each lease holds from one message
+    /// to all of a word. For whoever is done with a change.
+    #[inline]
+    pub(crate) fn check(&self) {
+        let messages = self.ready + self.delayed + self.in_flight + self.dead;
+        let leases = self.leases.len() as u64;
+        assert!(
+            leases <= messages && messages <= leases * WORD,
+            "the counters of a ledger are not the sums of its leases"
+        );
+    }
+
     /// When the next lease ends by itself.
     pub(crate) fn first_due_ms(&self) -> Option<u64> {
         self.leases.first_due_ms()
     }
+}
+
+/// Messages are no longer in a state, of which `counter` has the sum over all leases.
+#[inline]
+fn lower(counter: &mut u64, count: u64) {
+    assert!(
+        *counter >= count,
+        "more messages leave a state than leases hold in it"
+    );
+    *counter -= count;
 }

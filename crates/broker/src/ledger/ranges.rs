@@ -4,7 +4,7 @@ use cloverleaf_log::Offset;
 
 use super::cursor::{WORD, bits_between};
 use super::leases::{ConsumerSlot, LeaseState, NIL};
-use super::{Ledger, Retry, Settled};
+use super::{Ledger, Retry, Settled, lower};
 use crate::message::DeadReason;
 
 /// Consecutive messages with one fate.
@@ -87,7 +87,7 @@ impl Ledger {
             let word = piece.first / WORD;
             let mask = bits_between(word, piece.first, piece.end);
             let bytes = self.take_bits(piece.lease, mask);
-            self.in_flight -= count;
+            lower(&mut self.in_flight, count);
             taken += count;
             let part = Part {
                 word,

@@ -4,7 +4,7 @@ use cloverleaf_log::Offset;
 
 use super::cursor::{WORD, bits_between};
 use super::leases::{Grant, LeaseState, Terms};
-use super::{Ledger, ReadyRun};
+use super::{Ledger, ReadyRun, lower};
 use crate::message::MessageId;
 
 impl Ledger {
@@ -47,7 +47,7 @@ impl Ledger {
         let (bit, attempts) = (lease.mask.trailing_zeros(), lease.terms.attempts);
         let mask = bits_between(0, u64::from(bit), u64::from(bit + count)) & lease.mask;
         let bytes = self.take_bits(index, mask);
-        self.ready -= u64::from(mask.count_ones());
+        lower(&mut self.ready, u64::from(mask.count_ones()));
         self.ready_bytes = self.ready_bytes.saturating_sub(u64::from(bytes));
         if self.first_ready_lease(partition, word).is_none() {
             self.ready_words[partition as usize].remove(&word);

@@ -4,7 +4,7 @@ use cloverleaf_log::Offset;
 
 use super::cursor::WORD;
 use super::leases::{ConsumerSlot, LeaseState, Leases, Terms};
-use super::{Expired, Ledger, NotInFlight, Retry, Settled};
+use super::{Expired, Ledger, NotInFlight, Retry, Settled, lower};
 use crate::message::{DeadReason, MessageId};
 
 impl Ledger {
@@ -28,7 +28,7 @@ impl Ledger {
         let settled = self.settled(index);
         let (word, bit) = (id.offset / WORD, 1u64 << (id.offset % WORD));
         let bytes = self.take_bits(index, bit);
-        self.in_flight -= 1;
+        lower(&mut self.in_flight, 1);
         Ok(One {
             settled,
             word,
@@ -246,7 +246,7 @@ impl Ledger {
         if state == Some(LeaseState::Dead) {
             let (word, bit) = (id.offset / WORD, 1u64 << (id.offset % WORD));
             self.take_bits(index, bit);
-            self.dead -= 1;
+            lower(&mut self.dead, 1);
             self.cursors[id.partition as usize].ack_bits(word, bit);
         }
     }
@@ -260,7 +260,7 @@ impl Ledger {
         self.unlink(index);
         match terms.state {
             LeaseState::InFlight(consumer) => {
-                self.in_flight -= u64::from(count);
+                lower(&mut self.in_flight, count.into());
                 self.give_back(partition, word, mask, terms.attempts, terms.bytes, None);
                 Some(Expired::TimedOut {
                     consumer,
@@ -269,8 +269,11 @@ impl Ledger {
                 })
             }
             LeaseState::Ready | LeaseState::Delayed | LeaseState::Dead => {
-                debug_assert_eq!(terms.state, LeaseState::Delayed);
-                self.delayed -= u64::from(count);
+                assert!(
+                    terms.state == LeaseState::Delayed,
+                    "{lease:?}: its time has come, and it waits for none"
+                );
+                lower(&mut self.delayed, count.into());
                 self.make_ready(partition, word, mask, terms.attempts, terms.bytes);
                 Some(Expired::Due { count })
             }
@@ -296,7 +299,7 @@ impl Ledger {
                 None,
             );
         }
-        self.in_flight -= count;
+        lower(&mut self.in_flight, count);
         count
     }
 

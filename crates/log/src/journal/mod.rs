@@ -117,6 +117,12 @@ impl Side {
         let len = bytes.len();
         let end = self.position + len as u64;
         self.reserve(end)?;
+        assert!(
+            end <= self.reserved,
+            "{}: a write ends at {end}, behind its room of {} bytes",
+            self.path,
+            self.reserved
+        );
         // Zeros say that here it ends: what an older generation has left could be taken for a
         // damaged entry.
         let room = self
@@ -230,6 +236,12 @@ impl Journal {
     pub fn wait_synced(&self, position: JournalPosition) -> Pending {
         let waiter = Arc::new(Waiter::default());
         let mut state = self.state.lock();
+        assert!(
+            position.0 <= state.appended,
+            "somebody waits for byte {} of the state journal, which has {}",
+            position.0,
+            state.appended
+        );
         if position.0 <= state.synced {
             return Pending::ready();
         }
@@ -345,6 +357,11 @@ impl Journal {
 impl State {
     /// Sorts out the waiters after a sync up to `target`.
     fn settle(&mut self, target: u64, outcome: &Result<(), IoFailure>) -> Completions {
+        assert!(
+            target <= self.appended,
+            "the state journal was synced up to byte {target} of {}",
+            self.appended
+        );
         let mut told = Completions::default();
         match outcome {
             Ok(()) => {
