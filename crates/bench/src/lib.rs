@@ -15,6 +15,7 @@
 mod amqp;
 mod book;
 mod check;
+mod clients;
 mod clock;
 pub mod command;
 mod conditions;

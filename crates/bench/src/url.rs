@@ -18,8 +18,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use cloverleaf_telemetry::Protocol;
 use serde::{Deserialize, Serialize};
 
+use crate::clients::client_of;
 use crate::driver::{Connect, DriverError};
-use crate::nsq::Nsq;
 use cloverleaf_page::secrets::{self, HIDDEN, is_secret};
 
 /// The protocols that a URL may name.
@@ -235,18 +235,7 @@ impl Url {
 /// # Errors
 /// There is no client for this protocol, or it does not understand an option.
 pub fn connect(url: &Url) -> Result<Box<dyn Connect>, DriverError> {
-    match url.protocol {
-        Protocol::Nsq => Ok(Box::new(Nsq::new(url)?)),
-        Protocol::Kafka => Ok(Box::new(crate::kafka::Kafka::new(url)?)),
-        Protocol::Amqp => Ok(Box::new(crate::amqp::Amqp::new(url)?)),
-        Protocol::Nats | Protocol::Http => Err(DriverError::Unsupported {
-            what: format!(
-                "{name} cannot be measured yet: its client comes together with Cloverleaf's own \
-                 {name} front end",
-                name = url.protocol.traits().title
-            ),
-        }),
-    }
+    (client_of(url.protocol)?.new)(url)
 }
 
 impl FromStr for Url {

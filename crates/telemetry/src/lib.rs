@@ -35,7 +35,7 @@ pub use identity::Identity;
 pub use lane::{LANE_PIECES_MAX, LANES_BYTES_MAX, Lane, LaneMemory, Pace, pieces_per_second_max};
 pub use probe::{Probe, Recorder};
 pub use prometheus::{MetricKind, MetricText, render};
-pub use protocol::{Compression, Protocol, Traits};
+pub use protocol::{Compression, Gathers, Protocol, Traits};
 pub use registry::{KnownConnection, Registry};
 pub use snapshot::{
     ClosedConnection, ConnectionSnapshot, Gauges, Histograms, ProtocolTotals, Snapshot,

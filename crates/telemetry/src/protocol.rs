@@ -45,8 +45,26 @@ pub struct Traits {
     pub has_channels: bool,
     /// How clients make smaller what they send.
     pub compression: Compression,
+    /// What a library puts into one request of what it need not wait for.
+    pub gathers: Gathers,
     /// Round trips of its greeting that are no requests.
     pub greeting_round_trips: u8,
+    /// Whether a connection's first bytes are a request, and it may stay open without another.
+    pub begins_with_request: bool,
+}
+
+/// What a library puts into one request of what it need not wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gathers {
+    /// One message.
+    Nothing,
+    /// As many messages as there are.
+    Anything,
+    /// Messages of so many bytes together at most, if nobody sets it.
+    UpTo {
+        /// Those bytes.
+        bytes: u32,
+    },
 }
 
 /// How a protocol's clients make smaller what they send.
@@ -72,7 +90,9 @@ const PLAIN: Traits = Traits {
     has_many_requests: false,
     has_channels: false,
     compression: Compression::None,
+    gathers: Gathers::Nothing,
     greeting_round_trips: 0,
+    begins_with_request: false,
 };
 
 static NSQ: Traits = Traits {
@@ -83,6 +103,7 @@ static NSQ: Traits = Traits {
     has_batches: true,
     has_many_requests: true,
     compression: Compression::Connection,
+    gathers: Gathers::Anything,
     ..PLAIN
 };
 
@@ -95,6 +116,7 @@ static KAFKA: Traits = Traits {
     has_keys: true,
     has_batches: true,
     compression: Compression::Batches,
+    gathers: Gathers::UpTo { bytes: 16_384 },
     ..PLAIN
 };
 
@@ -123,6 +145,8 @@ static HTTP: Traits = Traits {
     title: "HTTP",
     about: "HTTP",
     port: 80,
+    gathers: Gathers::Anything,
+    begins_with_request: true,
     ..PLAIN
 };
 

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::{fs, thread};
 
-use cloverleaf_bench::command::{BenchCommand, EmbedOptions, EmbeddedBroker, Session};
-use cloverleaf_bench::{GENERATOR_THREADS, allow_networks};
+use cloverleaf_bench::command::{
+    BenchCommand, EmbedOptions, EmbeddedBroker, EmbeddedDoor, Session,
+};
+use cloverleaf_bench::{GENERATOR_THREADS, Protocol, allow_networks};
 
 use crate::embedded::{Embedded, there};
 use crate::stop;
@@ -20,6 +22,13 @@ const ADDRESSES: [&str; 6] = [
     "nsq-lookup-http-address",
     "kafka-address",
     "amqp-address",
+];
+
+/// Where each protocol is spoken, and what its clients ask over HTTP, by their options.
+const DOORS: [(Protocol, &str, Option<&str>); 3] = [
+    (Protocol::Nsq, "nsq.tcp_address", Some("nsq.http_address")),
+    (Protocol::Kafka, "kafka.address", None),
+    (Protocol::Amqp, "amqp.address", None),
 ];
 
 /// Measures. A failure is also what was lost, out of order or cut short.
@@ -63,11 +72,16 @@ fn begin(options: &EmbedOptions) -> anyhow::Result<EmbeddedBroker> {
     flags.insert("quick-ack".to_owned(), vec![options.quick_ack.to_string()]);
     let broker = Embedded::start("bench", flags, None)?;
     let addresses = broker.server()?.addresses();
+    let mut doors = BTreeMap::new();
+    for (protocol, address, http) in DOORS {
+        let door = EmbeddedDoor {
+            address: there(addresses.of(address))?,
+            http: http.map(|http| there(addresses.of(http))).transpose()?,
+        };
+        doors.insert(protocol, door);
+    }
     Ok(EmbeddedBroker {
-        nsq: there(addresses.of("nsq.tcp_address"))?,
-        nsq_http: there(addresses.of("nsq.http_address"))?,
-        kafka: there(addresses.of("kafka.address"))?,
-        amqp: there(addresses.of("amqp.address"))?,
+        doors,
         remark: in_memory(broker.folder()),
         guard: Box::new(broker),
     })

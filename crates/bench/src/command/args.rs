@@ -8,6 +8,7 @@ use cloverleaf_telemetry::Protocol;
 
 use super::distance::{FleetArgs, LinkArgs};
 use super::values::{self, ArrivalsArg, PayloadArg};
+use crate::clients::CLIENTS;
 use crate::plan::Acks;
 use crate::url::{Url, protocol_values};
 
@@ -45,7 +46,7 @@ impl TargetArgs {
     /// The brokers to be measured: one at least.
     pub fn urls(&self) -> Vec<Url> {
         match self.urls.is_empty() {
-            true => vec![Url::embedded(self.protocol.unwrap_or(Protocol::Nsq))],
+            true => vec![Url::embedded(self.protocol.unwrap_or(CLIENTS[0].protocol))],
             false => self.urls.clone(),
         }
     }

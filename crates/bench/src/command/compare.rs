@@ -4,14 +4,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 
-use cloverleaf_telemetry::Protocol;
-
 use super::args::LoadArgs;
 use super::live::LiveLine;
 use super::opened::Opened;
 use super::plans::{Defaults, LATENCY, THROUGHPUT};
 use super::session::{Session, Task};
 use super::{BenchError, TargetArgs};
+use crate::clients::CLIENTS;
 use crate::driver::{DriverError, Promise};
 use crate::outcome::{Kind, Outcome, Report, Row, Subject, Variation};
 use crate::plan::Plan;
@@ -128,9 +127,10 @@ fn loads(args: &CompareArgs) -> Result<Vec<Load>, BenchError> {
 /// All brokers that are named; none: the embedded one by each of its protocols.
 fn urls(target: &TargetArgs) -> Result<Vec<Url>, BenchError> {
     let urls = match target.urls.is_empty() && target.protocol.is_none() {
-        true => [Protocol::Nsq, Protocol::Kafka, Protocol::Amqp]
-            .map(Url::embedded)
-            .to_vec(),
+        true => CLIENTS
+            .iter()
+            .map(|client| Url::embedded(client.protocol))
+            .collect(),
         false => target.urls(),
     };
     if urls.len() < 2 {

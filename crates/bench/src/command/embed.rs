@@ -1,25 +1,31 @@
 //! A broker in this process, which is started where no other is named.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+
+use cloverleaf_telemetry::Protocol;
 
 use super::BenchError;
 use crate::url::Url;
 
 /// A broker in this process.
 pub struct EmbeddedBroker {
-    /// Where it speaks NSQ's TCP protocol.
-    pub nsq: SocketAddr,
-    /// Where it speaks NSQ's HTTP protocol.
-    pub nsq_http: SocketAddr,
-    /// Where it speaks Kafka's protocol.
-    pub kafka: SocketAddr,
-    /// Where it speaks AMQP.
-    pub amqp: SocketAddr,
+    /// Where it speaks which protocol.
+    pub doors: BTreeMap<Protocol, EmbeddedDoor>,
     /// A sentence that belongs to its figures.
     pub remark: Option<String>,
     /// Ends it when dropped.
     pub guard: Box<dyn Any + Send>,
+}
+
+/// Where a broker in this process speaks a protocol.
+#[derive(Debug, Clone, Copy)]
+pub struct EmbeddedDoor {
+    /// The protocol itself.
+    pub address: SocketAddr,
+    /// What its clients ask over HTTP, where they do.
+    pub http: Option<SocketAddr>,
 }
 
 /// Starts a broker in this process, or says why it cannot.

@@ -28,7 +28,7 @@ use clap::{Args, Subcommand};
 pub use args::{ClientArgs, LoadArgs, MessageArgs, OutputArgs, PaceArgs, TargetArgs};
 pub use compare::{CompareArgs, What};
 pub use distance::{FleetArgs, LinkArgs, RttBy, duration};
-pub use embed::{Embed, EmbedOptions, EmbeddedBroker};
+pub use embed::{Embed, EmbedOptions, EmbeddedBroker, EmbeddedDoor};
 pub use live::LiveLine;
 pub use opened::Opened;
 pub use plans::{Defaults, LATENCY, SIZE_BYTES, THROUGHPUT, Variant};

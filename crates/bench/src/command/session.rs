@@ -3,8 +3,6 @@
 use std::net::SocketAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cloverleaf_telemetry::Protocol;
-
 use super::BenchError;
 use super::args::{OutputArgs, TargetArgs};
 use super::distance::{Distance, FleetArgs, RttBy, why_proxy};
@@ -211,16 +209,13 @@ impl<'s> Session<'s> {
         if url.is_embedded() {
             let broker = self.embedded(EmbedOptions::of(url)?, network.as_deref())?;
             real.remove(QUICK_ACK);
-            let address = match url.protocol {
-                Protocol::Nsq => broker.nsq,
-                Protocol::Kafka => broker.kafka,
-                Protocol::Amqp => broker.amqp,
-                // The client says that there is none.
-                Protocol::Nats | Protocol::Http => SocketAddr::from(([127, 0, 0, 1], 0)),
-            };
+            let door = broker.doors.get(&url.protocol);
+            // Where there is none, the client says so.
+            let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+            let address = door.map_or(nowhere, |door| door.address);
             real.hosts = vec![(address.ip().to_string(), address.port())];
-            if url.protocol == Protocol::Nsq {
-                real.set_default("http", broker.nsq_http.to_string());
+            if let Some(http) = door.and_then(|door| door.http) {
+                real.set_default("http", http.to_string());
             }
             place = Some(BrokerPlace::Threads(GENERATOR_THREADS.to_owned()));
         }

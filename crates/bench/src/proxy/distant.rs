@@ -3,10 +3,9 @@
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use cloverleaf_telemetry::Protocol;
-
-use super::{Carries, Link, Proxy};
+use super::{Link, Proxy};
 use crate::book::Book;
+use crate::clients::client_of;
 use crate::driver::{Connect, Consume, DriverError, Produce, Promise, Stop};
 use crate::feed::Feed;
 use crate::histogram::Histogram;
@@ -28,17 +27,14 @@ pub fn connect_over(url: &Url, link: &Link) -> Result<Box<dyn Connect>, DriverEr
     if link.is_none() {
         return connect(url);
     }
-    let carries = match url.protocol {
-        Protocol::Kafka => Carries::Kafka,
-        _ => Carries::Bytes,
-    };
+    let client = client_of(url.protocol)?;
     let mut near = url.clone();
     let (mut proxies, mut defaults) = (Vec::new(), Vec::new());
     for host in &mut near.hosts {
         let mut one = url.clone();
         one.hosts = vec![host.clone()];
         let upstream = answering(&one)?;
-        if url.protocol == Protocol::Nsq {
+        if client.has_http {
             // Beside the broker's own port, not beside the proxy's.
             let beside = upstream.port().checked_add(1);
             let http = beside.map(|port| SocketAddr::new(upstream.ip(), port).to_string());
@@ -46,7 +42,7 @@ pub fn connect_over(url: &Url, link: &Link) -> Result<Box<dyn Connect>, DriverEr
                 .for_each(|http| defaults.push(("http", http)));
         }
         let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let proxy = Proxy::start(*link, carries, listen, upstream);
+        let proxy = Proxy::start(*link, client.carries, listen, upstream);
         let proxy = proxy.map_err(|error| url.unreachable(error))?;
         *host = ("127.0.0.1".to_owned(), proxy.address().port());
         proxies.push(proxy);

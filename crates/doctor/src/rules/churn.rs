@@ -249,13 +249,13 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
         false => lived_us / round_trips.max(1.0),
     };
     // Several messages on a connection each have their round trip, or have come together.
-    let is_http = protocol == Protocol::Http;
-    let work = match is_http {
+    let is_begun = protocol.traits().begins_with_request;
+    let work = match is_begun {
         // A request may have many.
         true => (sum.publishes as f64 / count.max(1.0)).max(1.0),
         false => messages.max(1.0),
     };
-    let seen_us = match is_http {
+    let seen_us = match is_begun {
         // A handshake of TLS. A connection that is kept may be idle before it is closed.
         true => lived_us.min(TLS_ROUND_TRIPS * rtt_us),
         false => lived_us,
@@ -263,13 +263,17 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
     let now_us = (seen_us + UNSEEN_ROUND_TRIPS * rtt_us) / work;
     let after_us = rtt_us;
     let gain = now_us / after_us.max(1.0);
-    // Over HTTP the message comes with the first bytes: what it costs is not seen, but reckoned.
-    let lost_us = if is_http { now_us - after_us } else { lived_us };
+    // The message comes with the first bytes: what that costs is not seen, but reckoned.
+    let lost_us = if is_begun {
+        now_us - after_us
+    } else {
+        lived_us
+    };
     if gain < GAIN_MIN || lost_us < WAIT_US_MIN {
         return None;
     }
     let share = count * work * now_us / WINDOW_US as f64;
-    if is_http && (!is_rtt_known || sum.publishes == 0 || share < HTTP_SHARE_MIN) {
+    if is_begun && (!is_rtt_known || sum.publishes == 0 || share < HTTP_SHARE_MIN) {
         return None;
     }
     let arithmetic = format!(
@@ -304,7 +308,7 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
     };
     let cause = "The program opens a connection for each message and closes it again.";
     let mut sign = sign(cause, side, evidence, prediction, WINDOW_US);
-    if is_http {
+    if is_begun {
         sign.evidence.push(Fact::new(
             "connecting_share",
             share,

@@ -1,7 +1,7 @@
 //! sync-produce: a request is sent when the one before it is answered, and so most of the time
 //! passes on the way.
 
-use cloverleaf_telemetry::Protocol;
+use cloverleaf_telemetry::Gathers;
 
 use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
@@ -25,9 +25,6 @@ const CLOCK_AGE_US_MIN: f64 = 2_000_000.0;
 
 /// Times of records are whole milliseconds.
 const AGE_SLACK_US: f64 = 2_000.0;
-
-/// What a batch takes at most, if nobody sets it, in the libraries that have one request in flight.
-const BATCH_BYTES_USUAL: f64 = 16_384.0;
 
 /// More messages per request than this are a batch.
 const ONE_MESSAGE_MAX: f64 = 1.2;
@@ -86,10 +83,10 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     let counters = &patient.short.flow.counters;
     let request_bytes = counters.published_bytes as f64 / counters.publishes as f64;
     let together_bytes = in_flight * request_bytes;
-    let bound = match patient.protocol {
-        Protocol::Kafka if together_bytes > BATCH_BYTES_USUAL => Bound::AtMost,
-        Protocol::Kafka | Protocol::Nsq | Protocol::Http => Bound::AtLeast,
-        _ => Bound::Exact,
+    let bound = match patient.protocol.traits().gathers {
+        Gathers::UpTo { bytes } if together_bytes > f64::from(bytes) => Bound::AtMost,
+        Gathers::UpTo { .. } | Gathers::Anything => Bound::AtLeast,
+        Gathers::Nothing => Bound::Exact,
     };
     let measure = Measure::ConnectionMessagesPerSecond;
     let prediction = Prediction::of_rate(measure, rounds.rate(), after, arithmetic);
