@@ -17,6 +17,7 @@ pub use crate::errors::{CatalogError, OpenError};
 use crate::housekeeping::Housekeeping;
 use crate::inflater::{Inflater, Served};
 use crate::kept::{Identity, Kept};
+use crate::namespace::{Name, Namespace};
 use crate::options::{BrokerOptions, TopicOptions};
 use crate::orphans::check_journal;
 use crate::partition::Partition;
@@ -68,13 +69,13 @@ pub(crate) struct Shared {
     last_subscription_id: AtomicU64,
     generation: AtomicU64,
     listeners: RwLock<Vec<Listener>>,
-    pub(crate) dead_router: OnceLock<DeadRouter>,
+    pub(crate) dead_routers: RwLock<HashMap<Namespace, Arc<DeadRouter>>>,
 }
 
 impl std::fmt::Debug for Broker {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Broker")
-            .field("topics", &self.shared.topics.read().by_name.len())
+            .field("topics", &self.shared.topics.read().by_id.len())
             .finish()
     }
 }
@@ -113,7 +114,7 @@ impl Broker {
             last_subscription_id: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             listeners: RwLock::new(Vec::new()),
-            dead_router: OnceLock::new(),
+            dead_routers: RwLock::default(),
         });
         let describing = Arc::downgrade(&shared);
         shared.log.describe_topics(Box::new(move |id| {
@@ -137,8 +138,8 @@ impl Broker {
     }
 
     /// The topic of that name.
-    pub fn topic(&self, name: &str) -> Option<Arc<Topic>> {
-        self.shared.topic(name)
+    pub fn topic<'a>(&self, name: impl Into<Name<'a>>) -> Option<Arc<Topic>> {
+        self.shared.topic(name.into())
     }
 
     /// The topic with that id.
@@ -147,19 +148,19 @@ impl Broker {
     }
 
     /// The topic of that name, made if there is none.
-    pub fn topic_or_create(
+    pub fn topic_or_create<'a>(
         &self,
-        name: &str,
+        name: impl Into<Name<'a>>,
         options: impl FnOnce() -> TopicOptions,
     ) -> Result<Arc<Topic>, CatalogError> {
-        self.shared.topic_or_create(name, options)
+        self.shared.topic_or_create(name.into(), options)
     }
 
     /// Deletes a topic with its messages and subscriptions. `false`: there is none of that name.
     /// Its files are removed in the background. A kill does not bring it back; a power loss does
     /// not after [`Self::sync_definitions`].
-    pub fn delete_topic(&self, name: &str) -> Result<bool, CatalogError> {
-        self.shared.delete_topic(name)
+    pub fn delete_topic<'a>(&self, name: impl Into<Name<'a>>) -> Result<bool, CatalogError> {
+        self.shared.delete_topic(name.into())
     }
 
     /// As [`Self::delete_topic`], but for this very topic and no later one of its name, and only if
@@ -190,11 +191,11 @@ impl Broker {
         self.shared.check_room(more)
     }
 
-    /// All topics that users see, sorted by name.
+    /// All topics that users see, sorted by namespace and name.
     pub fn topics(&self) -> Vec<Arc<Topic>> {
         let mut topics = self.shared.all_topics();
         topics.retain(|topic| !topic.options().hidden);
-        topics.sort_by(|a, b| a.name().cmp(b.name()));
+        topics.sort_by(|a, b| a.full_name().cmp(&b.full_name()));
         topics
     }
 
@@ -315,8 +316,8 @@ impl Shared {
         self.topics.write().partitions += u64::from(more);
     }
 
-    pub(crate) fn topic(&self, name: &str) -> Option<Arc<Topic>> {
-        self.topics.read().by_name.get(name).cloned()
+    pub(crate) fn topic(&self, name: Name<'_>) -> Option<Arc<Topic>> {
+        self.topics.read().get(name).cloned()
     }
 
     pub(crate) fn topic_by_id(&self, id: Uuid) -> Option<Arc<Topic>> {
@@ -324,12 +325,18 @@ impl Shared {
     }
 
     pub(crate) fn all_topics(&self) -> Vec<Arc<Topic>> {
-        self.topics.read().by_name.values().cloned().collect()
+        let topics = self.topics.read();
+        topics
+            .by_name
+            .values()
+            .flat_map(HashMap::values)
+            .cloned()
+            .collect()
     }
 
     pub(crate) fn topic_or_create(
         self: &Arc<Self>,
-        name: &str,
+        name: Name<'_>,
         options: impl FnOnce() -> TopicOptions,
     ) -> Result<Arc<Topic>, CatalogError> {
         if let Some(topic) = self.topic(name) {
@@ -339,7 +346,7 @@ impl Shared {
         if let Some(topic) = self.topic(name) {
             return Ok(topic);
         }
-        self.check_new(name)?;
+        self.check_new(name.text)?;
         let options = options();
         let partitions = options.partitions;
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
@@ -350,7 +357,8 @@ impl Shared {
         }
         let definition = TopicDefinition {
             id: Uuid::new_v4(),
-            name: name.to_owned(),
+            namespace: name.namespace.clone(),
+            name: name.text.to_owned(),
             created_ms: self.clock.now_ms(),
             made: (self.identity().starts, self.next_topic_number()),
             options,
@@ -365,7 +373,7 @@ impl Shared {
         Ok(topic)
     }
 
-    pub(crate) fn delete_topic(&self, name: &str) -> Result<bool, CatalogError> {
+    pub(crate) fn delete_topic(&self, name: Name<'_>) -> Result<bool, CatalogError> {
         {
             let _definitions = self.definitions.lock();
             let Some(topic) = self.topic(name) else {
@@ -482,7 +490,7 @@ impl Shared {
 /// The topics in use.
 #[derive(Default)]
 struct Topics {
-    by_name: HashMap<String, Arc<Topic>>,
+    by_name: HashMap<Namespace, HashMap<String, Arc<Topic>>>,
     by_id: HashMap<Uuid, Arc<Topic>>,
     /// Of all topics together.
     partitions: u64,
@@ -490,7 +498,9 @@ struct Topics {
 
 impl Topics {
     fn insert(&mut self, topic: &Arc<Topic>) {
-        self.by_name.insert(topic.name().to_owned(), topic.clone());
+        let Name { namespace, text } = topic.full_name();
+        let named = self.by_name.entry(namespace.clone()).or_default();
+        named.insert(text.to_owned(), topic.clone());
         self.by_id.insert(topic.id(), topic.clone());
         self.partitions += u64::from(topic.partition_count());
     }
@@ -499,12 +509,23 @@ impl Topics {
         if self.by_id.remove(&topic.id()).is_some() {
             self.partitions -= u64::from(topic.partition_count());
         }
-        self.by_name.remove(topic.name());
+        let Name { namespace, text } = topic.full_name();
+        if let Some(named) = self.by_name.get_mut(namespace) {
+            named.remove(text);
+            if named.is_empty() {
+                self.by_name.remove(namespace);
+            }
+        }
+    }
+
+    fn get(&self, name: Name<'_>) -> Option<&Arc<Topic>> {
+        self.by_name.get(name.namespace)?.get(name.text)
     }
 
     fn drain(&mut self) -> Vec<Arc<Topic>> {
         self.by_id.clear();
-        self.by_name.drain().map(|(_, topic)| topic).collect()
+        let named = std::mem::take(&mut self.by_name);
+        named.into_values().flat_map(HashMap::into_values).collect()
     }
 }
 

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::broker::{Broker, CatalogError, Shared};
 use crate::entries::Entry;
+use crate::namespace::{Name, Namespace, OwnedName};
 
 /// Offsets in one entry of a snapshot, so that none grows large.
 const SNAPSHOT_OFFSETS: usize = 4_096;
@@ -52,11 +53,13 @@ pub(crate) type Place = (Uuid, u32);
 /// One group's offsets, by topic and partition.
 type Offsets = BTreeMap<Place, Mark>;
 
+type Groups = HashMap<OwnedName, Offsets>;
+
 /// All committed offsets, in memory; the journal keeps them.
 #[derive(Debug, Default)]
 pub(crate) struct CommittedOffsets {
     /// Also orders the journal's entries: held while one is written.
-    groups: Mutex<HashMap<String, Offsets>>,
+    groups: Mutex<Groups>,
 }
 
 impl Mark {
@@ -86,15 +89,15 @@ impl Mark {
 
 impl CommittedOffsets {
     pub(crate) fn set(&self, committed: Committed) {
-        let group = committed.group.clone();
+        let group = Name::from(&committed.group).owned();
         self.set_all(group, [Mark::of(committed)]);
     }
 
-    pub(crate) fn set_all(&self, group: String, marks: impl IntoIterator<Item = (Place, Mark)>) {
+    pub(crate) fn set_all(&self, group: OwnedName, marks: impl IntoIterator<Item = (Place, Mark)>) {
         self.groups.lock().entry(group).or_default().extend(marks);
     }
 
-    pub(crate) fn remove_group(&self, group: &str) -> bool {
+    pub(crate) fn remove_group(&self, group: &OwnedName) -> bool {
         self.groups.lock().remove(group).is_some()
     }
 
@@ -105,7 +108,7 @@ impl CommittedOffsets {
         });
     }
 
-    pub(crate) fn remove(&self, group: &str, places: &[Place]) {
+    pub(crate) fn remove(&self, group: &OwnedName, places: &[Place]) {
         forget(&mut self.groups.lock(), group, places);
     }
 
@@ -156,7 +159,7 @@ impl CommittedOffsets {
     }
 }
 
-fn forget(groups: &mut HashMap<String, Offsets>, group: &str, places: &[Place]) {
+fn forget(groups: &mut Groups, group: &OwnedName, places: &[Place]) {
     let Some(offsets) = groups.get_mut(group) else {
         return;
     };
@@ -172,8 +175,8 @@ impl Shared {
     /// Writes an entry under the lock of the offsets, then changes them.
     fn change_offsets<R>(
         &self,
-        entries: impl FnOnce(&HashMap<String, Offsets>) -> Vec<Entry>,
-        change: impl FnOnce(&mut HashMap<String, Offsets>, Vec<Entry>) -> R,
+        entries: impl FnOnce(&Groups) -> Vec<Entry>,
+        change: impl FnOnce(&mut Groups, Vec<Entry>) -> R,
     ) -> Result<R, CatalogError> {
         let mut groups = self.committed.groups.lock();
         let entries = entries(&groups);
@@ -191,14 +194,23 @@ impl Broker {
     /// # Errors
     /// The journal does not take them; none is changed.
     pub fn commit_offsets(&self, offsets: Vec<Committed>) -> Result<(), CatalogError> {
-        let mut by_group: Vec<(String, Vec<(Place, Mark)>)> = Vec::new();
+        self.commit_offsets_in(&Namespace::DEFAULT, offsets)
+    }
+
+    /// As [`Self::commit_offsets`], of groups of this namespace.
+    pub(crate) fn commit_offsets_in(
+        &self,
+        namespace: &Namespace,
+        offsets: Vec<Committed>,
+    ) -> Result<(), CatalogError> {
+        let mut by_group: Vec<(OwnedName, Vec<(Place, Mark)>)> = Vec::new();
         for committed in offsets {
             // Mostly all are of one group.
             if by_group
                 .last()
-                .is_none_or(|(group, _)| *group != committed.group)
+                .is_none_or(|(group, _)| group.text != committed.group)
             {
-                by_group.push((committed.group.clone(), Vec::new()));
+                by_group.push((namespace.name(&committed.group).owned(), Vec::new()));
             }
             if let Some((_, marks)) = by_group.last_mut() {
                 marks.push(Mark::of(committed));
@@ -232,28 +244,36 @@ impl Broker {
     }
 
     /// The committed offsets of a group.
-    pub fn committed_offsets(&self, group: &str) -> Vec<Committed> {
+    pub fn committed_offsets<'a>(&self, group: impl Into<Name<'a>>) -> Vec<Committed> {
+        let group = group.into();
         let groups = self.shared.committed.groups.lock();
-        let Some(offsets) = groups.get(group) else {
+        let Some(offsets) = groups.get(&group.owned()) else {
             return Vec::new();
         };
-        let committed = |(place, mark): (&Place, &Mark)| mark.committed(group, *place);
+        let committed = |(place, mark): (&Place, &Mark)| mark.committed(group.text, *place);
         offsets.iter().map(committed).collect()
     }
 
     /// How far a group has come, by topic and partition: its committed offsets without their notes.
-    pub fn committed_places(&self, group: &str) -> HashMap<(Uuid, u32), Offset> {
+    pub fn committed_places<'a>(&self, group: impl Into<Name<'a>>) -> HashMap<(Uuid, u32), Offset> {
+        let group = group.into().owned();
         let groups = self.shared.committed.groups.lock();
-        let offsets = groups.get(group).into_iter().flatten();
+        let offsets = groups.get(&group).into_iter().flatten();
         offsets.map(|(place, mark)| (*place, mark.offset)).collect()
     }
 
     /// The committed offset of a group for one partition.
-    pub fn committed_offset(&self, group: &str, topic: Uuid, partition: u32) -> Option<Committed> {
+    pub fn committed_offset<'a>(
+        &self,
+        group: impl Into<Name<'a>>,
+        topic: Uuid,
+        partition: u32,
+    ) -> Option<Committed> {
+        let group = group.into();
         let groups = self.shared.committed.groups.lock();
         let place = (topic, partition);
-        let mark = groups.get(group)?.get(&place)?;
-        Some(mark.committed(group, place))
+        let mark = groups.get(&group.owned())?.get(&place)?;
+        Some(mark.committed(group.text, place))
     }
 
     /// Whether any group has committed offsets of a topic.
@@ -263,8 +283,14 @@ impl Broker {
 
     /// The groups that have committed offsets, sorted.
     pub fn groups_with_offsets(&self) -> Vec<String> {
+        self.groups_with_offsets_in(&Namespace::DEFAULT)
+    }
+
+    /// The groups of this namespace that have committed offsets, sorted.
+    pub(crate) fn groups_with_offsets_in(&self, namespace: &Namespace) -> Vec<String> {
         let groups = self.shared.committed.groups.lock();
-        let mut names: Vec<String> = groups.keys().cloned().collect();
+        let names = groups.keys().filter(|name| name.namespace == *namespace);
+        let mut names: Vec<String> = names.map(|name| name.text.clone()).collect();
         drop(groups);
         names.sort_unstable();
         names
@@ -275,15 +301,16 @@ impl Broker {
     ///
     /// # Errors
     /// The journal does not take it; none is forgotten.
-    pub fn delete_offsets(
+    pub fn delete_offsets<'a>(
         &self,
-        group: &str,
+        group: impl Into<Name<'a>>,
         partitions: &[(Uuid, u32)],
     ) -> Result<(), CatalogError> {
-        let entries = |groups: &HashMap<String, Offsets>| {
+        let group = &group.into().owned();
+        let entries = |groups: &Groups| {
             let has = |place: &&Place| groups.get(group).is_some_and(|g| g.contains_key(*place));
             let places: Vec<Place> = partitions.iter().filter(has).copied().collect();
-            let group = group.to_owned();
+            let group = group.clone();
             match places.is_empty() {
                 true => Vec::new(),
                 false => vec![Entry::OffsetsDeleted { group, places }],
@@ -297,9 +324,10 @@ impl Broker {
     ///
     /// # Errors
     /// The journal does not take it; they are kept.
-    pub fn delete_group(&self, group: &str) -> Result<bool, CatalogError> {
-        let entries = |groups: &HashMap<String, Offsets>| match groups.contains_key(group) {
-            true => vec![Entry::GroupDeleted(group.to_owned())],
+    pub fn delete_group<'a>(&self, group: impl Into<Name<'a>>) -> Result<bool, CatalogError> {
+        let group = &group.into().owned();
+        let entries = |groups: &Groups| match groups.contains_key(group) {
+            true => vec![Entry::GroupDeleted(group.clone())],
             false => Vec::new(),
         };
         self.shared

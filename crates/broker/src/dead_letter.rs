@@ -13,6 +13,7 @@ use crate::housekeeping::MOVING_MS;
 use crate::lookup::{Fetched, Lookup, LookupError, LookupReads};
 use crate::message::{DeadReason, MessageId, headers};
 use crate::moving::Moving;
+use crate::namespace::Name;
 use crate::options::{Retention, TopicOptions};
 use crate::publish::PublishError;
 use crate::subscription::Subscription;
@@ -269,7 +270,11 @@ fn add_letter(
     let source = dead.subscription.topic();
     let source = source.filter(|topic| !topic.is_deleted());
     let source = source.ok_or(LetterError::Needless)?;
-    let at = match open.iter().position(|l| l.to.name() == to && !dead.alone) {
+    let to = source.full_name().namespace.name(to);
+    let at = match open
+        .iter()
+        .position(|l| l.to.full_name() == to && !dead.alone)
+    {
         Some(at) => at,
         None => {
             let to = destination(shared, to)?;
@@ -299,7 +304,7 @@ fn add_letter(
 }
 
 /// The topic to which letters go: the one that there is, or a new one.
-fn destination(shared: &Arc<Shared>, name: &str) -> Result<Arc<Topic>, LetterError> {
+fn destination(shared: &Arc<Shared>, name: Name<'_>) -> Result<Arc<Topic>, LetterError> {
     // Letters are kept until someone consumes them.
     let options = || TopicOptions {
         retention: Retention {

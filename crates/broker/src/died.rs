@@ -2,11 +2,13 @@
 //!
 //! They stay in their subscription until it is told that they are elsewhere, so no crash loses one.
 
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::broker::Broker;
 use crate::message::{DeadReason, MessageId};
+use crate::namespace::Name;
 use crate::subscription::{State, Subscription};
 
 /// A message that is delivered to nobody any more.
@@ -25,7 +27,7 @@ type Told = Box<dyn Fn(&Arc<Subscription>) + Send + Sync>;
 
 /// Who routes what goes to a dead-letter topic.
 pub(crate) struct DeadRouter {
-    /// The topic that it stands for.
+    /// The topic of its namespace that it stands for.
     to: String,
     told: Told,
 }
@@ -33,14 +35,22 @@ pub(crate) struct DeadRouter {
 impl Broker {
     /// Messages whose dead letters would go to the topic `to` are not written there from now on:
     /// `told` hears of the subscriptions that have some ([`Subscription::take_died`]). It must not
-    /// call the broker. The first one who asks for it stays.
-    pub fn route_dead(&self, to: &str, told: impl Fn(&Arc<Subscription>) + Send + Sync + 'static) {
-        let router = DeadRouter {
-            to: to.to_owned(),
+    /// call the broker. The first one who asks for it in a namespace stays.
+    pub fn route_dead<'a>(
+        &self,
+        to: impl Into<Name<'a>>,
+        told: impl Fn(&Arc<Subscription>) + Send + Sync + 'static,
+    ) {
+        let Name { namespace, text } = to.into();
+        let router = Arc::new(DeadRouter {
+            to: text.to_owned(),
             told: Box::new(told),
-        };
-        if self.shared.dead_router.set(router).is_err() {
-            tracing::error!(to, "dead messages are routed by somebody else");
+        });
+        match self.shared.dead_routers.write().entry(namespace.clone()) {
+            Entry::Vacant(place) => drop(place.insert(router)),
+            Entry::Occupied(_) => {
+                tracing::error!(to = text, "dead messages are routed by somebody else");
+            }
         }
     }
 }
@@ -91,10 +101,12 @@ impl Subscription {
     }
 
     /// Who routes its dead messages, if they are not written to their topic.
-    pub(crate) fn dead_router(&self) -> Option<&DeadRouter> {
-        let router = self.shared.dead_router.get()?;
-        let to = self.options().dead_letter.as_deref();
-        (to == Some(router.to.as_str())).then_some(router)
+    pub(crate) fn dead_router(&self) -> Option<Arc<DeadRouter>> {
+        let options = self.options();
+        let to = options.dead_letter.as_deref()?;
+        let routers = self.shared.dead_routers.read();
+        let router = routers.get(&self.namespace)?;
+        (to == router.to).then(|| router.clone())
     }
 }
 

@@ -25,6 +25,8 @@
 //! 17 moved           as progress, of which the words count: stored where they go, as far as the
 //!                    kernel goes; the last one of a word counts
 //! 18 together        several of these ([`crate::together`])
+//! 19 elsewhere       namespace text, then an entry of kind 1, 7, 12, 13 or 15: its names count
+//!                    there. Without this they count in the default one.
 //!
 //! text       length u32, UTF-8
 //! ```
@@ -39,12 +41,17 @@ use crate::committed::{Committed, Mark, Place};
 use crate::kept::Identity;
 use crate::ledger::cursor::CursorDelta;
 use crate::ledger::{PartitionDelta, Retry};
+use crate::namespace::{Name, Namespace, OwnedName};
 use crate::options::{SubscriptionOptions, TopicOptions};
 
 /// A topic as the journal knows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TopicDefinition {
     pub(crate) id: Uuid,
+    /// In the entry, not in its JSON: an earlier version refuses what it does not know, and would
+    /// take the topic for one of the default namespace else.
+    #[serde(skip)]
+    pub(crate) namespace: Namespace,
     pub(crate) name: String,
     pub(crate) created_ms: u64,
     /// The broker's start in which it was made, and its number there: a later topic has a higher
@@ -58,6 +65,12 @@ pub(crate) struct TopicDefinition {
     /// Rises with each change: what the journal says and what the folder says may differ.
     #[serde(default)]
     pub(crate) revision: u64,
+}
+
+impl TopicDefinition {
+    pub(crate) fn full_name(&self) -> Name<'_> {
+        self.namespace.name(&self.name)
+    }
 }
 
 /// A subscription as the journal knows it.
@@ -82,7 +95,7 @@ pub(crate) enum Entry {
     Progress(u64, PartitionDelta),
     Moved(u64, PartitionDelta),
     Committed(Committed),
-    GroupDeleted(String),
+    GroupDeleted(OwnedName),
     Start {
         topic: Uuid,
         partition: u32,
@@ -96,16 +109,16 @@ pub(crate) enum Entry {
         offset: Offset,
     },
     Kept {
-        key: String,
+        key: OwnedName,
         value: Option<Vec<u8>>,
     },
     OffsetsDeleted {
-        group: String,
+        group: OwnedName,
         places: Vec<Place>,
     },
     Identity(Identity),
     Offsets {
-        group: String,
+        group: OwnedName,
         marks: Vec<(Place, Mark)>,
     },
     Delivered {
@@ -129,6 +142,11 @@ impl Entry {
     /// The entry's bytes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
+        let namespace = self.namespace();
+        if !namespace.is_default() {
+            out.push(ELSEWHERE);
+            put_text(&mut out, namespace.as_str());
+        }
         match self {
             Self::Topic(definition) => put_json(&mut out, 1, definition),
             Self::TopicDeleted(topic) => {
@@ -152,7 +170,7 @@ impl Entry {
             Self::Committed(committed) => put_json(&mut out, 6, committed),
             Self::GroupDeleted(group) => {
                 out.push(7);
-                out.extend_from_slice(group.as_bytes());
+                out.extend_from_slice(group.text.as_bytes());
             }
             Self::Start {
                 topic,
@@ -175,13 +193,13 @@ impl Entry {
             Self::Closed => out.push(10),
             Self::Kept { key, value } => {
                 out.push(12);
-                put_text(&mut out, key);
+                put_text(&mut out, &key.text);
                 out.push(u8::from(value.is_some()));
                 out.extend_from_slice(value.as_deref().unwrap_or_default());
             }
             Self::OffsetsDeleted { group, places } => {
                 out.push(13);
-                put_text(&mut out, group);
+                put_text(&mut out, &group.text);
                 put_count(&mut out, places.len());
                 for place in places {
                     put_partition(&mut out, *place);
@@ -192,7 +210,7 @@ impl Entry {
                 out.extend_from_slice(identity.cluster.as_bytes());
                 out.extend_from_slice(&identity.starts.to_be_bytes());
             }
-            Self::Offsets { group, marks } => put_offsets(&mut out, group, marks),
+            Self::Offsets { group, marks } => put_offsets(&mut out, &group.text, marks),
             Self::Delivered {
                 subscription,
                 partition,
@@ -207,8 +225,38 @@ impl Entry {
         out
     }
 
+    /// Where its names count.
+    fn namespace(&self) -> &Namespace {
+        match self {
+            Self::Topic(definition) => &definition.namespace,
+            Self::GroupDeleted(name)
+            | Self::Kept { key: name, .. }
+            | Self::OffsetsDeleted { group: name, .. }
+            | Self::Offsets { group: name, .. } => &name.namespace,
+            _ => const { &Namespace::DEFAULT },
+        }
+    }
+
     /// Reads an entry back.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, EntryError> {
+        let Some((&ELSEWHERE, rest)) = bytes.split_first() else {
+            return Self::decode_in(&Namespace::DEFAULT, bytes);
+        };
+        let error = |reason: &str| EntryError {
+            kind: ELSEWHERE,
+            reason: reason.to_owned(),
+        };
+        let mut input = Input(rest);
+        let namespace = input.text().ok_or_else(|| error("too short"))?;
+        let namespace = Namespace::new(&namespace);
+        let entry = Self::decode_in(&namespace, input.0)?;
+        match *entry.namespace() == namespace && !namespace.is_default() {
+            true => Ok(entry),
+            false => Err(error("nothing that a namespace has")),
+        }
+    }
+
+    fn decode_in(namespace: &Namespace, bytes: &[u8]) -> Result<Self, EntryError> {
         let kind = bytes.first().copied().unwrap_or(0);
         let error = |reason: &str| EntryError {
             kind,
@@ -217,8 +265,17 @@ impl Entry {
         let body = bytes.get(1..).unwrap_or_default();
         let mut input = Input(body);
         let short = || error("too short");
+        let name = |text: String| OwnedName {
+            namespace: namespace.clone(),
+            text,
+        };
         match kind {
-            1 => read_json(kind, body).map(Self::Topic),
+            1 => read_json(kind, body).map(|definition| {
+                Self::Topic(TopicDefinition {
+                    namespace: namespace.clone(),
+                    ..definition
+                })
+            }),
             2 => input.uuid().map(Self::TopicDeleted).ok_or_else(short),
             3 => read_json(kind, body).map(Self::Subscription),
             4 => input.u64().map(Self::SubscriptionDeleted).ok_or_else(short),
@@ -235,7 +292,7 @@ impl Entry {
             7 | 9 => {
                 let text = String::from_utf8(body.to_vec()).map_err(|_| error("not UTF-8"))?;
                 Ok(if kind == 7 {
-                    Self::GroupDeleted(text)
+                    Self::GroupDeleted(name(text))
                 } else {
                     Self::Opened(text)
                 })
@@ -259,13 +316,13 @@ impl Entry {
                 })
             }
             12 => {
-                let key = input.text().ok_or_else(short)?;
+                let key = input.text().map(name).ok_or_else(short)?;
                 let [is_there] = input.take().ok_or_else(short)?;
                 let value = (is_there != 0).then(|| input.0.to_vec());
                 Ok(Self::Kept { key, value })
             }
             13 => {
-                let group = input.text().ok_or_else(short)?;
+                let group = input.text().map(name).ok_or_else(short)?;
                 let places = input.list(20, Input::place).ok_or_else(short)?;
                 Ok(Self::OffsetsDeleted { group, places })
             }
@@ -275,7 +332,7 @@ impl Entry {
                 Ok(Self::Identity(Identity { cluster, starts }))
             }
             15 => {
-                let group = input.text().ok_or_else(short)?;
+                let group = input.text().map(name).ok_or_else(short)?;
                 let marks = input.list(44, Input::mark).ok_or_else(short)?;
                 Ok(Self::Offsets { group, marks })
             }
@@ -288,6 +345,9 @@ impl Entry {
         }
     }
 }
+
+/// The kind of an entry in another namespace than the default one.
+const ELSEWHERE: u8 = 19;
 
 fn put_json(out: &mut Vec<u8>, kind: u8, value: &impl Serialize) {
     out.push(kind);

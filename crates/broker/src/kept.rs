@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::broker::{Broker, CatalogError, Shared};
 use crate::entries::Entry;
+use crate::namespace::{Name, OwnedName};
 
 /// What no two brokers and no two starts of one have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,11 +22,11 @@ pub(crate) struct Identity {
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     /// Also orders the journal's entries: held while one is written.
-    values: Mutex<BTreeMap<String, Vec<u8>>>,
+    values: Mutex<BTreeMap<OwnedName, Vec<u8>>>,
 }
 
 impl Kept {
-    pub(crate) fn apply(&self, key: String, value: Option<Vec<u8>>) {
+    pub(crate) fn apply(&self, key: OwnedName, value: Option<Vec<u8>>) {
         put(&mut self.values.lock(), key, value);
     }
 
@@ -33,25 +34,25 @@ impl Kept {
     /// written again.
     pub(crate) fn set(
         &self,
-        key: &str,
+        key: OwnedName,
         value: Option<Vec<u8>>,
         write: impl FnOnce(Entry) -> Result<(), CatalogError>,
     ) -> Result<(), CatalogError> {
         let mut values = self.values.lock();
-        if values.get(key) == value.as_ref() {
+        if values.get(&key) == value.as_ref() {
             return Ok(());
         }
         write(Entry::Kept {
-            key: key.to_owned(),
+            key: key.clone(),
             value: value.clone(),
         })?;
-        put(&mut values, key.to_owned(), value);
+        put(&mut values, key, value);
         Ok(())
     }
 
-    pub(crate) fn all(&self) -> Vec<(String, Vec<u8>)> {
+    pub(crate) fn all(&self) -> Vec<(OwnedName, Vec<u8>)> {
         let values = self.values.lock();
-        let pair = |(key, value): (&String, &Vec<u8>)| (key.clone(), value.clone());
+        let pair = |(key, value): (&OwnedName, &Vec<u8>)| (key.clone(), value.clone());
         values.iter().map(pair).collect()
     }
 
@@ -64,7 +65,7 @@ impl Kept {
     }
 }
 
-fn put(values: &mut BTreeMap<String, Vec<u8>>, key: String, value: Option<Vec<u8>>) {
+fn put(values: &mut BTreeMap<OwnedName, Vec<u8>>, key: OwnedName, value: Option<Vec<u8>>) {
     match value {
         Some(value) => drop(values.insert(key, value)),
         None => drop(values.remove(&key)),
@@ -87,23 +88,32 @@ impl Broker {
     ///
     /// # Errors
     /// The journal does not take it; the old value is kept.
-    pub fn keep(&self, key: &str, value: Option<Vec<u8>>) -> Result<(), CatalogError> {
+    pub fn keep<'a>(
+        &self,
+        key: impl Into<Name<'a>>,
+        value: Option<Vec<u8>>,
+    ) -> Result<(), CatalogError> {
         let write = |entry| self.shared.write(&[entry]);
-        self.shared.kept.set(key, value, write)
+        self.shared.kept.set(key.into().owned(), value, write)
     }
 
     /// The value kept under `key`.
-    pub fn kept(&self, key: &str) -> Option<Vec<u8>> {
-        self.shared.kept.values.lock().get(key).cloned()
+    pub fn kept<'a>(&self, key: impl Into<Name<'a>>) -> Option<Vec<u8>> {
+        let key = key.into().owned();
+        self.shared.kept.values.lock().get(&key).cloned()
     }
 
-    /// All values whose keys begin with `prefix`, by key.
-    pub fn kept_under(&self, prefix: &str) -> Vec<(String, Vec<u8>)> {
+    /// All values of a namespace whose keys begin with `prefix`, by key.
+    pub fn kept_under<'a>(&self, prefix: impl Into<Name<'a>>) -> Vec<(String, Vec<u8>)> {
+        let prefix = prefix.into().owned();
+        let is_under = |key: &OwnedName| {
+            key.namespace == prefix.namespace && key.text.starts_with(&prefix.text)
+        };
         let values = self.shared.kept.values.lock();
         values
-            .range(prefix.to_owned()..)
-            .take_while(|(key, _)| key.starts_with(prefix))
-            .map(|(key, value)| (key.clone(), value.clone()))
+            .range(prefix.clone()..)
+            .take_while(|(key, _)| is_under(key))
+            .map(|(key, value)| (key.text.clone(), value.clone()))
             .collect()
     }
 

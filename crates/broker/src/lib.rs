@@ -36,6 +36,7 @@ mod lookup;
 mod marking;
 mod message;
 mod moving;
+mod namespace;
 mod options;
 mod orphans;
 mod outbox;
@@ -76,6 +77,7 @@ pub use holds::{ConsumerHolds, Hold, HoldEnd};
 pub use ledger::NotInFlight;
 pub use lookup::{Fetched, Lookup, LookupError, LookupReads};
 pub use message::{DeadReason, Delivery, MessageId, MessageRange, headers};
+pub use namespace::{Name, Namespace};
 pub use options::{
     BrokerOptions, Compaction, Compression, ConsumerOptions, Dispatch, DurabilityMode, Overflow,
     PartitionOrder, Retention, StartAt, SubscriptionOptions, TopicOptions,

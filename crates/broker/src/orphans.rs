@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::broker::{OpenError, PARTITIONS_MAX, Shared};
 use crate::entries::{Entry, TopicDefinition};
 use crate::kept::Identity;
+use crate::namespace::{Name, Namespace, OwnedName};
 use crate::options::{Retention, TopicOptions};
 use crate::restore::Restored;
 
@@ -79,17 +80,17 @@ impl Restored {
     /// may be one that never had a message, whatever its next offset: a power loss and a commit
     /// raise that, too.
     fn drop_deleted(&mut self, found: &mut Vec<Entry>) {
-        let mut by_name: HashMap<String, Uuid> = HashMap::new();
+        let mut by_name: HashMap<OwnedName, Uuid> = HashMap::new();
         let mut deleted = Vec::new();
         for (id, topic) in &self.topics {
-            let Some(other) = by_name.insert(topic.name.clone(), *id) else {
+            let Some(other) = by_name.insert(topic.full_name().owned(), *id) else {
                 continue;
             };
             let (older, newer) = match self.defined.get(&other) < self.defined.get(id) {
                 true => (other, *id),
                 false => (*id, other),
             };
-            by_name.insert(topic.name.clone(), newer);
+            by_name.insert(topic.full_name().owned(), newer);
             deleted.push(older);
         }
         for id in deleted {
@@ -158,8 +159,9 @@ impl Restored {
             return Ok(());
         }
         let known = self.kept.all();
+        let key = |id: &Uuid| Name::from(&format!("{LEFT_ALONE}{id}")).owned();
         let left_alone = |id: &Uuid| {
-            let key = format!("{LEFT_ALONE}{id}");
+            let key = key(id);
             known.iter().any(|(known, _)| *known == key)
         };
         // Earlier versions left alone what a power loss had left, and noted it nowhere.
@@ -192,7 +194,7 @@ impl Restored {
                 topic = %id,
                 "a topic folder is in no definition; it is left alone (--repair takes it in)"
             );
-            let key = format!("{LEFT_ALONE}{id}");
+            let key = key(&id);
             if !left_alone(&id) {
                 self.kept.apply(key.clone(), Some(Vec::new()));
                 let value = Some(Vec::new());
@@ -206,7 +208,8 @@ impl Restored {
     fn take_in(&mut self, mut said: TopicDefinition, partitions: u32, found: &mut Vec<Entry>) {
         said.options.partitions = said.options.partitions.max(partitions);
         let (id, name) = (said.id, said.name.clone());
-        let rival = self.topics.values().find(|topic| topic.name == name);
+        let is_rival = |topic: &&TopicDefinition| topic.full_name() == said.full_name();
+        let rival = self.topics.values().find(is_rival);
         match rival.map(|rival| (rival.id, rival.made)) {
             Some((_, made)) if made > said.made => {
                 tracing::error!(topic = %id, name, "deleted before a later one of its name");
@@ -232,6 +235,7 @@ impl Restored {
     fn name_anew(&mut self, id: Uuid, partitions: u32, now_ms: u64, found: &mut Vec<Entry>) {
         let definition = TopicDefinition {
             id,
+            namespace: Namespace::DEFAULT,
             name: recovered_name(id),
             created_ms: now_ms,
             made: (0, 0),

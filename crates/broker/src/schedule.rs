@@ -120,7 +120,7 @@ fn open(shared: &Arc<Shared>) -> Result<(Arc<Topic>, Arc<Subscription>), Publish
         scheduled: true,
         ..SubscriptionOptions::default()
     };
-    let topic = shared.topic_or_create(TOPIC, options);
+    let topic = shared.topic_or_create(TOPIC.into(), options);
     let opened = topic.and_then(|topic| {
         let subscription = topic.subscription_or_create(SUBSCRIPTION, subscription_options)?;
         Ok((topic, subscription))
@@ -237,7 +237,7 @@ impl Schedule {
 fn settle(_result: Result<Settlement, NotInFlight>) {}
 
 fn attach(shared: &Arc<Shared>) -> Option<Consumer> {
-    let subscription = shared.topic(TOPIC)?.subscription(SUBSCRIPTION)?;
+    let subscription = shared.topic(TOPIC.into())?.subscription(SUBSCRIPTION)?;
     let options = ConsumerOptions {
         label: SUBSCRIPTION.to_owned(),
         ..ConsumerOptions::default()

@@ -7,6 +7,7 @@ use cloverleaf_log::Durability;
 
 use crate::broker::{Broker, CatalogError, Shared};
 use crate::entries::Entry;
+use crate::namespace::Name;
 use crate::options::TopicOptions;
 use crate::partitions::Shape;
 use crate::topic::Topic;
@@ -78,16 +79,16 @@ impl Broker {
     ///
     /// # Errors
     /// The journal does not take it; nothing has changed then.
-    pub fn keep_with(
+    pub fn keep_with<'a>(
         &self,
-        key: &str,
+        key: impl Into<Name<'a>>,
         value: Option<Vec<u8>>,
         options: impl FnOnce() -> NewOptions,
     ) -> Result<(), CatalogError> {
         let shared = &self.shared;
         let definitions = shared.definitions.lock();
         let keep = |entry| shared.redefine(Some(entry), options()).map(drop);
-        shared.kept.set(key, value, keep)?;
+        shared.kept.set(key.into().owned(), value, keep)?;
         drop(definitions);
         shared.changed();
         Ok(())

@@ -23,6 +23,7 @@ use crate::holds::DepartedHolds;
 use crate::ledger::leases::NEVER_MS;
 use crate::ledger::{Ledger, LedgerDelta};
 use crate::length::Bodies;
+use crate::namespace::Namespace;
 use crate::options::{Dispatch, SubscriptionOptions};
 use crate::partition::Partition;
 use crate::shared_window::{self, SharedWindow};
@@ -35,6 +36,8 @@ pub struct Subscription {
     id: u64,
     name: String,
     topic: Weak<Topic>,
+    /// Where the names of its topic and of that of its dead letters count.
+    pub(crate) namespace: Namespace,
     topic_name: String,
     options: SubscriptionOptions,
     /// Its progress dies with the process.
@@ -145,6 +148,7 @@ impl Subscription {
             id,
             name: name.to_owned(),
             topic: Arc::downgrade(topic),
+            namespace: topic.full_name().namespace.clone(),
             topic_name: topic.name().to_owned(),
             options,
             volatile,

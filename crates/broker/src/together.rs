@@ -70,10 +70,11 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::namespace::Name;
 
     fn several() -> Vec<Entry> {
         let kept = Entry::Kept {
-            key: "key".to_owned(),
+            key: Name::from("key").owned(),
             value: Some(vec![KIND; 9]),
         };
         vec![kept, Entry::TopicDeleted(Uuid::nil()), Entry::Closed]

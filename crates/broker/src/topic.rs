@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::broker::{CatalogError, Shared};
 use crate::entries::{Entry, SubscriptionDefinition, TopicDefinition};
 use crate::ledger::Ledger;
+use crate::namespace::{Name, Namespace};
 use crate::options::{StartAt, SubscriptionOptions};
 use crate::partition::Partition;
 use crate::partitions::Shape;
@@ -19,6 +20,7 @@ use crate::subscription::Subscription;
 pub struct Topic {
     id: Uuid,
     number: u32,
+    namespace: Namespace,
     name: String,
     created_ms: u64,
     made: (u64, u32),
@@ -68,6 +70,7 @@ impl Topic {
         let topic = Arc::new(Self {
             id: definition.id,
             number: shared.next_topic_number(),
+            namespace: definition.namespace,
             name: definition.name,
             created_ms: definition.created_ms,
             made: definition.made,
@@ -101,6 +104,11 @@ impl Topic {
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its name, and where that counts.
+    pub fn full_name(&self) -> Name<'_> {
+        self.namespace.name(&self.name)
     }
 
     /// When it was made, milliseconds since the Unix epoch.
@@ -457,6 +465,7 @@ impl Topic {
     fn definition_unpaused(&self) -> TopicDefinition {
         TopicDefinition {
             id: self.id,
+            namespace: self.namespace.clone(),
             name: self.name.clone(),
             created_ms: self.created_ms,
             made: self.made,

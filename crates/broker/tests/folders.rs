@@ -2,14 +2,21 @@
 //!
 //! A folder is written once, by `write_folder`, and kept for good under `tests/folders`. To write
 //! that of a new format: `CLOVERLEAF_WRITE_FOLDER=tests/folders/format-N`, and this test.
+//!
+//! A busy folder was written by a program of that format, and by clients of all three protocols,
+//! and killed while they published. It is one file, without the zeros at the end of each of its:
+//!
+//! ```text
+//! { path length u16, path, size u32, length u32, bytes [length] }*     big endian
+//! ```
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cloverleaf_broker::{
-    Broker, BrokerOptions, Committed, ConsumerOptions, ManualClock, SubscriptionOptions,
-    TopicOptions,
+    Broker, BrokerOptions, Committed, ConsumerOptions, ManualClock, PartitionOrder,
+    SubscriptionOptions, TopicOptions,
 };
 use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, Read, RealDisk};
 
@@ -103,16 +110,19 @@ fn write_folder(folder: &Path) {
 
 fn messages(broker: &Broker, topic: &str, partition: u32) -> Vec<String> {
     let log = broker.topic(topic).unwrap().partition(partition).unwrap();
-    let batches = match log.read(0, 1 << 20) {
-        Read::Batches(batches) => batches,
-        Read::Cold(cold) => cold.run().unwrap(),
-        Read::End => Vec::new(),
-    };
-    let mut bodies = Vec::new();
-    for batch in batches {
-        let mut records = batch.records();
-        while let Some((_, record)) = records.next_record().unwrap() {
-            bodies.push(String::from_utf8(record.value.unwrap().to_vec()).unwrap());
+    let (mut bodies, mut next) = (Vec::new(), 0);
+    loop {
+        let batches = match log.read(next, 1 << 20) {
+            Read::Batches(batches) => batches,
+            Read::Cold(cold) => cold.run().unwrap(),
+            Read::End => break,
+        };
+        for batch in batches {
+            let mut records = batch.records();
+            while let Some((offset, record)) = records.next_record().unwrap() {
+                bodies.push(String::from_utf8_lossy(record.value.unwrap()).into_owned());
+                next = offset + 1;
+            }
         }
     }
     bodies
@@ -181,6 +191,118 @@ fn check_kept(format: &str) {
             let bytes = fs::read(folder.path().join(path)).unwrap();
             assert_ne!(&bytes[..8], b"CLOVERJ1", "{path}");
         }
+    }
+}
+
+fn unpack(name: &str, to: &Path) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/folders");
+    let pack = fs::read(path.join(name)).unwrap();
+    let mut rest = pack.as_slice();
+    let mut take = |bytes: usize| rest.split_off(..bytes).unwrap_or_default();
+    let number = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+    };
+    loop {
+        let length = take(2);
+        if length.is_empty() {
+            break;
+        }
+        let path = to.join(str::from_utf8(take(number(length))).unwrap());
+        let (size, length) = (number(take(4)), number(take(4)));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, take(length)).unwrap();
+        let file = fs::File::options().write(true).open(path).unwrap();
+        file.set_len(size as u64).unwrap();
+    }
+}
+
+/// How many messages of a subscription wait, and how many are delayed.
+fn waiting(broker: &Broker, topic: &str, subscription: &str) -> (u64, u64) {
+    let topic = broker.topic(topic).unwrap();
+    let stats = topic.subscription(subscription).unwrap().stats();
+    assert_eq!(stats.in_flight, 0);
+    (stats.depth, stats.delayed)
+}
+
+/// What topics' folders say of them, by their folders.
+fn descriptions(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let folders = fs::read_dir(folder.join("topics")).unwrap();
+    let files = folders.map(|entry| entry.unwrap().path().join("topic"));
+    let mut all: Vec<_> = files
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn the_folder_of_a_busy_broker_of_format_2_opens_and_stays_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    unpack("busy-2.pack", folder.path());
+    let before = descriptions(folder.path());
+    for _ in 0..2 {
+        let (log, broker, report) = open(folder.path());
+        // The schedule counts what waits in it.
+        broker.tick();
+        let names: Vec<String> = broker
+            .topics()
+            .iter()
+            .map(|topic| topic.name().to_owned())
+            .collect();
+        let expected = [
+            "busy.amqp",
+            "busy.kafka",
+            "busy.nsq",
+            "dead",
+            "events",
+            "held",
+            "orders",
+            "state",
+            "urgent",
+            "work",
+        ];
+        assert_eq!(names, expected, "{report:?}");
+        let all = broker.all_topics();
+        assert!(all.iter().all(|it| it.full_name().namespace.is_default()));
+        // Of 20 messages 7 were acknowledged, 12 in flight; one was given back for an hour.
+        assert_eq!(waiting(&broker, "orders", "billing"), (12, 1));
+        assert_eq!(waiting(&broker, "orders", "mail"), (20, 0));
+        let orders = broker.topic("orders").unwrap();
+        assert_eq!(orders.scheduled(), 1);
+        assert!(broker.topic("held").unwrap().is_paused());
+        // Of 6 messages one was acknowledged, two died.
+        assert_eq!(waiting(&broker, "work", "queue"), (3, 0));
+        assert_eq!(waiting(&broker, "dead", "queue"), (2, 0));
+        let urgent = broker.topic("urgent").unwrap();
+        let queue = urgent.subscription("queue").unwrap();
+        assert_eq!(queue.options().order, PartitionOrder::HighestFirst);
+        assert_eq!(urgent.partition_count(), 4);
+        assert_eq!(messages(&broker, "urgent", 3), ["price-3", "price-7"]);
+        assert_eq!(broker.kept_under("amqp/exchange/").len(), 2);
+        assert_eq!(broker.kept_under("amqp/binding/").len(), 3);
+        // What clients knew to be stored when it was killed.
+        assert!(messages(&broker, "busy.nsq", 0).len() >= 1051);
+        assert!(messages(&broker, "busy.kafka", 0).len() >= 438);
+        assert!(messages(&broker, "busy.amqp", 0).len() >= 895);
+        let events = broker.topic("events").unwrap();
+        let committed = broker.committed_offsets("readers");
+        // The client counted the end of its note in.
+        let offsets: Vec<(u32, u64, &str)> = committed
+            .iter()
+            .map(|it| (it.partition, it.offset, it.metadata.as_str()))
+            .collect();
+        assert_eq!(offsets, [(0, 4, ""), (1, 10, "note\0")]);
+        assert!(committed.iter().all(|it| it.topic == events.id()));
+        assert_eq!(broker.kept_under("kafka-group/").len(), 1);
+        let state = broker.topic("state").unwrap();
+        assert!(state.options().compaction.is_some());
+        // Compacted once at least: each of 40 rounds wrote 5.
+        let left = messages(&broker, "state", 0);
+        assert!((5..200).contains(&left.len()), "{}", left.len());
+        close(&log, &broker);
+        assert_eq!(descriptions(folder.path()), before);
     }
 }
 

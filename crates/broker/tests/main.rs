@@ -18,6 +18,7 @@ mod looks;
 mod many_consumers;
 mod many_topics;
 mod moves;
+mod namespaces;
 mod orphans;
 mod power_losses;
 mod queues;

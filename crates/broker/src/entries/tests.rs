@@ -15,6 +15,7 @@ fn round_trips() {
     let topic = Uuid::from_u128(7);
     check(Entry::Topic(TopicDefinition {
         id: topic,
+        namespace: Namespace::DEFAULT,
         name: "orders".to_owned(),
         created_ms: 5,
         made: (2, 7),
@@ -53,7 +54,7 @@ fn round_trips() {
     };
     check(Entry::Progress(9, delta.clone()));
     check(Entry::Moved(9, delta));
-    check(Entry::GroupDeleted("g".to_owned()));
+    check(Entry::GroupDeleted(Name::from("g").owned()));
     check(Entry::Start {
         topic,
         partition: 1,
@@ -67,11 +68,11 @@ fn round_trips() {
         offset: 77,
     });
     for value in [None, Some(Vec::new()), Some(vec![1, 2])] {
-        let key = "kafka/groups".to_owned();
+        let key = Name::from("kafka/groups").owned();
         check(Entry::Kept { key, value });
     }
     check(Entry::OffsetsDeleted {
-        group: "g".to_owned(),
+        group: Name::from("g").owned(),
         places: vec![(topic, 1), (topic, 2)],
     });
     check(Entry::Identity(Identity {
@@ -85,7 +86,7 @@ fn round_trips() {
         committed_ms: 6,
     };
     check(Entry::Offsets {
-        group: "g".to_owned(),
+        group: Name::from("g").owned(),
         marks: vec![((topic, 1), mark)],
     });
     check(Entry::Delivered {
@@ -93,6 +94,25 @@ fn round_trips() {
         partition: 1,
         end: 77,
     });
+}
+
+#[test]
+fn names_count_in_their_namespace_and_those_of_the_default_one_are_written_as_ever() {
+    let group = |namespace: &Namespace| Entry::GroupDeleted(namespace.name("g").owned());
+    let default = group(&Namespace::DEFAULT).encode();
+    assert_eq!(default, b"\x07g");
+    let there = Namespace::new("there");
+    let elsewhere = group(&there).encode();
+    assert_eq!(elsewhere, b"\x13\0\0\0\x05there\x07g");
+    check(group(&there));
+    let key = there.name("key").owned();
+    check(Entry::Kept { key, value: None });
+    // No namespace twice, none around what has no name, none without its own name.
+    let nested = [&elsewhere[..10], &elsewhere].concat();
+    let closed = [&elsewhere[..10], &[10]].concat();
+    for wrong in [&nested, &closed, &b"\x13\0\0\0\0\x07g".to_vec()] {
+        assert!(Entry::decode(wrong).is_err(), "{wrong:?}");
+    }
 }
 
 #[test]
@@ -115,7 +135,7 @@ fn definitions_of_older_versions_load() {
 proptest! {
     #[test]
     fn arbitrary_bytes_are_refused_or_read(bytes in prop::collection::vec(any::<u8>(), 0..200),
-                                           kind in 0u8..19) {
+                                           kind in 0u8..20) {
         let mut bytes = bytes;
         if let Some(first) = bytes.first_mut() {
             *first = kind;
