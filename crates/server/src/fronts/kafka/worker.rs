@@ -109,21 +109,28 @@ mod tests {
 
     #[test]
     fn the_end_waits_for_no_look_up_that_hangs() {
-        let disk = FaultyDisk::new(SimDisk::new().mount());
-        let options = LogOptions {
-            tail_bytes_max: 0,
-            ..LogOptions::default()
+        let sim = SimDisk::new();
+        let open = |disk| {
+            let (log, recovery) = Log::open(disk, LogOptions::default()).unwrap();
+            let (options, clock) = (BrokerOptions::default(), Arc::new(ManualClock::new(1)));
+            let broker = Broker::open(log.clone(), recovery, options, clock).unwrap();
+            let topic = broker.topic_or_create("t", TopicOptions::default).unwrap();
+            (log, broker, topic)
         };
-        let (log, recovery) = Log::open(disk.clone(), options).unwrap();
-        let clock = Arc::new(ManualClock::new(1));
-        let broker = Broker::open(log.clone(), recovery, BrokerOptions::default(), clock).unwrap();
-        let topic = broker.topic_or_create("t", TopicOptions::default).unwrap();
-        let partition = topic.partition(0).unwrap();
+        let (log, broker, topic) = open(FaultyDisk::new(sim.mount()));
         let mut builder = BatchBuilder::with_capacity(64, 1);
         builder.push(None, Some(b"a"), &[]);
         let published = topic.publish_to(0, builder.finish(), Durability::Kernel);
         let runtime = Builder::new_current_thread().build().unwrap();
         runtime.block_on(published.unwrap()).unwrap();
+        drop(topic);
+        broker.close();
+        log.close();
+        drop((broker, log));
+        // The next life has the message on the disk alone.
+        let disk = FaultyDisk::new(sim.mount());
+        let (log, broker, topic) = open(disk.clone());
+        let partition = topic.partition(0).unwrap();
         disk.set(|faults| {
             faults.uncached = true;
             faults.hanging_reads = Some(String::new());
