@@ -94,4 +94,4 @@ pub use subscription::Subscription;
 pub use together::is_entry;
 pub use topic::Topic;
 pub use unwritten::Unwritten;
-pub use watch::Watcher;
+pub use watch::{Watch, Watcher};

@@ -10,7 +10,7 @@ use crate::entries::Entry;
 use crate::options::TopicOptions;
 use crate::partition::Partition;
 use crate::topic::Topic;
-use crate::watch::{Watcher, Watchers};
+use crate::watch::{Watch, Watcher, Watchers};
 
 /// What of a topic changes while it is in use. Replaced as a whole, never changed in place: a
 /// publish takes one look at it.
@@ -98,11 +98,9 @@ impl Topic {
     /// partition that does not exist is watched by nobody.
     ///
     /// Watch first, then look: a write that the look misses fires. Watching twice changes nothing.
-    pub fn watch(&self, partition: u32, watcher: &Arc<Watcher>) {
+    pub fn watch(&self, partition: u32, watcher: &Arc<Watcher>) -> Option<Watch> {
         let watchers = self.shape.read().watchers.get(partition as usize).cloned();
-        if let Some(watchers) = watchers {
-            watchers.add(watcher);
-        }
+        watchers.map(|watchers| watchers.add(watcher))
     }
 
     /// The log tells the topic of each write to the partitions from `first` on.

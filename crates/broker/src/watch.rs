@@ -3,7 +3,7 @@
 //! Like an epoll registration with one shot. A [`Watcher`] belongs to one waiting request and may
 //! watch any number of partitions; whoever writes asks one flag while nobody watches.
 
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
@@ -57,11 +57,29 @@ impl Watcher {
     }
 }
 
+/// A registration of a [`Watcher`] with a partition, until the partition fires it.
+#[derive(Debug)]
+pub struct Watch {
+    watchers: Arc<Watchers>,
+    round: u64,
+}
+
+impl Watch {
+    /// Whether the watcher is still registered. Where it is not, it was fired since, or is about to
+    /// be. (A partition may fire for what was seen when it was watched: a thread makes its write
+    /// visible first, and fires afterwards.)
+    pub fn stands(&self) -> bool {
+        self.watchers.round.load(Ordering::SeqCst) == self.round
+    }
+}
+
 /// Who watches one partition.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
     /// Whether `list` holds anybody: what a write asks.
     is_watched: AtomicBool,
+    /// How often `list` was fired; changes under its lock.
+    round: AtomicU64,
     list: Mutex<List>,
 }
 
@@ -79,12 +97,15 @@ impl Watchers {
     ///
     /// What the caller reads of the partition afterwards is either up to date, or the watcher will
     /// fire.
-    pub(crate) fn add(&self, watcher: &Arc<Watcher>) {
+    pub(crate) fn add(self: &Arc<Self>, watcher: &Arc<Watcher>) -> Watch {
+        let round;
         {
             let mut list = self.list.lock();
+            round = self.round.load(Ordering::SeqCst);
             if list.closed {
                 drop(list);
-                return watcher.fire();
+                watcher.fire();
+                return self.watch_of(round);
             }
             let known = |other: &Weak<Watcher>| std::ptr::eq(other.as_ptr(), Arc::as_ptr(watcher));
             if !list.watchers.iter().any(known) {
@@ -98,6 +119,12 @@ impl Watchers {
         }
         // Pairs with the fence in `fire`: either it sees the flag, or the caller sees the write.
         fence(Ordering::SeqCst);
+        self.watch_of(round)
+    }
+
+    fn watch_of(self: &Arc<Self>, round: u64) -> Watch {
+        let watchers = self.clone();
+        Watch { watchers, round }
     }
 
     /// The partition has something new. One load when nobody watches.
@@ -118,6 +145,7 @@ impl Watchers {
         let watchers = {
             let mut list = self.list.lock();
             self.is_watched.store(false, Ordering::SeqCst);
+            self.round.fetch_add(1, Ordering::SeqCst);
             list.sweep_at = 0;
             list.closed |= close;
             std::mem::take(&mut list.watchers)
@@ -149,13 +177,16 @@ mod tests {
         let count = Arc::new(Count::default());
         let waker = Waker::from(count.clone());
         let mut context = Context::from_waker(&waker);
-        let (watcher, first, second) = (Watcher::new(), Watchers::default(), Watchers::default());
-        first.add(&watcher);
+        let (first, second): (Arc<Watchers>, Arc<Watchers>) = Default::default();
+        let watcher = Watcher::new();
+        let watch = first.add(&watcher);
         second.add(&watcher);
         first.add(&watcher);
+        assert!(watch.stands());
         assert_eq!(first.list.lock().watchers.len(), 1);
         assert!(watcher.poll_fired(&mut context).is_pending());
         first.fire();
+        assert!(!watch.stands());
         second.fire();
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert!(watcher.poll_fired(&mut context).is_ready());
@@ -172,7 +203,7 @@ mod tests {
 
     #[test]
     fn dropped_watchers_are_forgotten() {
-        let watchers = Watchers::default();
+        let watchers = Arc::new(Watchers::default());
         let stays = Watcher::new();
         watchers.add(&stays);
         for _ in 0..1_000 {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cloverleaf_broker::{Broker, Partition, Watcher};
+use cloverleaf_broker::{Broker, Partition, Watch, Watcher};
 
 use super::ZSTD_FROM;
 use super::request::Wanted;
@@ -22,9 +22,7 @@ pub(crate) struct Part {
     pub(crate) found: Found,
     /// Up to where data was counted while it was too little for an answer.
     pub(crate) counted: u64,
-    /// Where the log ended when it was watched: as long as it ends there, the watcher has not
-    /// fired.
-    watched_end: Option<u64>,
+    watch: Option<Watch>,
     told: Told,
 }
 
@@ -78,7 +76,7 @@ impl Part {
             wanted,
             found: Found::default(),
             counted: 0,
-            watched_end: None,
+            watch: None,
             told: Told {
                 high_watermark: UNTOLD,
                 log_start: UNTOLD,
@@ -95,7 +93,7 @@ impl Part {
             topic.note_reader();
         }
         self.log = topic.and_then(|topic| topic.partition(index?));
-        self.watched_end = None;
+        self.watch = None;
     }
 
     /// Looks up anew what was not there, or is no more: definitions have changed.
@@ -162,19 +160,17 @@ impl Part {
 
     /// Lets the watcher fire with the next write.
     pub(crate) fn watch(&mut self, watcher: &Arc<Watcher>) {
-        let end = self.log.as_ref().map(|log| log.written_end());
-        if end == self.watched_end {
+        if self.watch.as_ref().is_some_and(Watch::stands) {
             return;
         }
         if let (Some(topic), Ok(index)) = (self.topic.topic(), u32::try_from(self.index)) {
-            topic.watch(index, watcher);
+            self.watch = topic.watch(index, watcher);
         }
-        self.watched_end = end;
     }
 
     /// Another watcher will be told.
     pub(crate) fn forget_watch(&mut self) {
-        self.watched_end = None;
+        self.watch = None;
     }
 
     /// Where the partition ends for this reader. It may stand above the last message, because it
