@@ -18,7 +18,7 @@ command = sys.argv[4:]
 del sys.argv[1:]
 
 import confluent_kit  # noqa: E402  (after the address is known)
-from confluent_kafka import KafkaException, TopicPartition  # noqa: E402
+from confluent_kafka import OFFSET_INVALID, KafkaException, TopicPartition  # noqa: E402
 from own_broker import Broker  # noqa: E402
 
 confluent_kit.BROKER = harness.BROKER
@@ -128,7 +128,7 @@ def crash(acks):
         for partition in range(PARTITIONS):
             wanted = [TopicPartition(topic, partition)]
             found = client.committed(wanted, timeout=PATIENCE_S)[0].offset
-            best = max((o for p, o in committed if p == partition), default=-1)
+            best = max((o for p, o in committed if p == partition), default=OFFSET_INVALID)
             assert found >= best, f"partition {partition}: {best} was committed, {found} is kept"
         client.close()
     finally:
