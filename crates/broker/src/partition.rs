@@ -80,6 +80,14 @@ impl Partition {
         self.log.holes()
     }
 
+    /// Ranges of offsets that no subscription has to wait for: those before the first segment, and
+    /// holes.
+    pub(crate) fn gone(&self) -> Vec<Range<Offset>> {
+        let before = 0..self.log.start_offset();
+        let all = std::iter::once(before).chain(self.holes());
+        all.filter(|gone| !gone.is_empty()).collect()
+    }
+
     /// The same place for a reader, named so that its distance to the end counts no hole: inside a
     /// hole that is the first record behind, or the end if there is none.
     pub fn same_place(&self, offset: Offset) -> Offset {

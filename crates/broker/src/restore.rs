@@ -12,6 +12,7 @@ use crate::entries::{Entry, EntryError, SubscriptionDefinition, TopicDefinition}
 use crate::kept::{Identity, Kept};
 use crate::ledger::{Ledger, Moved, RestoredRetries, retries_end};
 use crate::orphans::starts_after_damage;
+use crate::partition::Partition;
 use crate::together;
 use crate::topic::Topic;
 
@@ -234,9 +235,10 @@ impl Restored {
                 leave_gap(&topic);
                 shared.write(&topic.next_offsets())?;
             }
+            let gone: Vec<_> = topic.partitions().iter().map(Partition::gone).collect();
             for (definition, mut ledger, retries) in subscriptions {
                 // What is gone waits for nobody.
-                ledger.finish_restore(retries, &topic.written_ends());
+                ledger.finish_restore(retries, &topic.written_ends(), &gone);
                 marks.extend(finish_marks(&definition, &mut ledger, &ends, lost_power));
                 topic.add_subscription(&definition, ledger);
             }

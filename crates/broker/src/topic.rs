@@ -262,12 +262,8 @@ impl Topic {
     /// waits for them.
     fn forget_holes(&self, subscription: &Arc<Subscription>) {
         for (partition, log) in (0u32..).zip(self.partitions().iter()) {
-            let start = log.start_offset();
-            if start > 0 {
-                subscription.forget_range(partition, 0, start);
-            }
-            for hole in log.holes() {
-                subscription.forget_range(partition, hole.start, hole.end);
+            for gone in log.gone() {
+                subscription.forget_range(partition, gone.start, gone.end);
             }
         }
     }

@@ -3,6 +3,7 @@
 //! In-flight leases do not: after a restart their messages are delivered again.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use cloverleaf_log::Offset;
 
@@ -133,13 +134,23 @@ impl Ledger {
     }
 
     /// Makes leases of the messages that were requeued or delayed when the process ended, as far as
-    /// the partitions, which have these ends, still hold them.
-    pub(crate) fn finish_restore(&mut self, retries: RestoredRetries, ends: &[Offset]) {
+    /// the partitions, which have these ends, still hold them: offsets that are `gone` of each will
+    /// be forgotten, and no lease may lie in them then.
+    pub(crate) fn finish_restore(
+        &mut self,
+        retries: RestoredRetries,
+        ends: &[Offset],
+        gone: &[Vec<Range<Offset>>],
+    ) {
         for ((partition, word), retries) in retries {
             let end = ends.get(partition as usize).copied().unwrap_or(0);
+            let gone = gone.get(partition as usize).into_iter().flatten();
+            let held = gone.fold(bits_between(word, 0, end), |held, gone| {
+                held & !bits_between(word, gone.start, gone.end)
+            });
             for retry in retries {
                 let cursor = &mut self.cursors[partition as usize];
-                let mask = retry.mask & bits_between(word, 0, end) & !cursor.acked_bits(word);
+                let mask = retry.mask & held & !cursor.acked_bits(word);
                 // What was delayed and never delivered is found anew, by the time that it tells.
                 if mask == 0 || retry.attempts == 0 && retry.due_ms > 0 {
                     continue;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::cursor::{CursorDelta, bits_between};
 use super::steps::{Step, What, step};
 use super::*;
 use crate::message::DeadReason;
@@ -399,7 +400,7 @@ impl Pair {
         for delta in journal {
             self.ledger.restore(delta, &mut retries);
         }
-        self.ledger.finish_restore(retries, &[self.end]);
+        self.ledger.finish_restore(retries, &[self.end], &[]);
         for offset in 0..self.end {
             let is_new = self.ledger.note_bytes(0, offset, BODY);
             let acked = self.ledger.covers(0, offset, offset + 1);
@@ -501,6 +502,35 @@ impl Pair {
         assert_eq!(ledger.first_ready(0).map(|run| run.first), first);
         assert!(ledger.known_end(0) <= self.end);
     }
+}
+
+/// A hole that damage made, in front of which something waits and behind which there are messages.
+#[test]
+fn what_was_requeued_and_is_gone_is_not_offered_again() {
+    let cursor = CursorDelta {
+        floor: 100,
+        words: vec![(15, bits_between(15, 960, 990))],
+        ranges: Vec::new(),
+    };
+    let retry = |word, mask| Retry {
+        word,
+        mask,
+        attempts: 1,
+        due_ms: 0,
+    };
+    let delta = PartitionDelta {
+        partition: 0,
+        cursor,
+        retries: vec![retry(15, 1 << 40), retry(16, 1), retry(18, 1)],
+    };
+    let (mut ledger, mut retries) = (Ledger::new(&[0], ATTEMPTS_MAX), RestoredRetries::new());
+    ledger.restore(&delta, &mut retries);
+    ledger.finish_restore(retries, &[2_000], &[vec![990..1_100]]);
+    assert_eq!(ledger.ready(), 1);
+    ledger.forget_range(0, 990, 1_100);
+    assert_eq!(ledger.ready(), 1);
+    assert!(ledger.covers(0, 960, 1_100));
+    assert!(!ledger.covers(0, 1_152, 1_153));
 }
 
 proptest! {
