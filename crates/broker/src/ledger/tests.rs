@@ -525,7 +525,7 @@ fn what_was_requeued_and_is_gone_is_not_offered_again() {
     };
     let (mut ledger, mut retries) = (Ledger::new(&[0], ATTEMPTS_MAX), RestoredRetries::new());
     ledger.restore(&delta, &mut retries);
-    ledger.finish_restore(retries, &[2_000], &[vec![990..1_100]]);
+    ledger.finish_restore(retries, &[2_000], &[vec![990..1_030, 1_030..1_100]]);
     assert_eq!(ledger.ready(), 1);
     ledger.forget_range(0, 990, 1_100);
     assert_eq!(ledger.ready(), 1);
