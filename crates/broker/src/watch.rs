@@ -67,7 +67,7 @@ pub struct Watch {
 impl Watch {
     /// Whether the watcher is still registered. Where it is not, it was fired since, or is about to
     /// be. (A partition may fire for what was seen when it was watched: a thread makes its write
-    /// visible first, and fires afterwards.)
+    /// visible first, and fires afterwards.) Of a deleted topic it says nothing: look at the topic.
     pub fn stands(&self) -> bool {
         self.watchers.round.load(Ordering::SeqCst) == self.round
     }

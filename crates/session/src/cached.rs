@@ -1,4 +1,4 @@
-//! What a connection has looked up, as long as it holds.
+//! Keeps what a connection has looked up, as long as it holds.
 
 /// Something that was looked up at a generation, which its source raises with each change: a topic
 /// of a broker's catalogue, routes of a virtual host. With another generation nothing is known.

@@ -11,7 +11,7 @@ const TAKEN_BYTES_MIN: usize = 64 * 1024;
 /// counts memory counts the part.
 const BESIDE_BYTES_MAX: usize = 4 * 1024;
 
-/// What has come and is not done with.
+/// Bytes that have come and are not done with.
 #[derive(Debug)]
 pub enum Input<'a> {
     /// Bytes within a buffer that others need too.

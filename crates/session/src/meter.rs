@@ -31,7 +31,7 @@ pub struct Meter {
     answers_unsent: u64,
 }
 
-/// What publishing requests come to.
+/// The sum of publishing requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Published {
     /// How many requests.
