@@ -23,6 +23,12 @@ pub enum CatalogError {
     /// A name that is empty, too long or not printable.
     #[error("a name has 1 to {NAME_BYTES_MAX} bytes and no control characters")]
     Name,
+    /// Who asks for it may not do that with what is called so.
+    #[error("{name}: not allowed")]
+    Denied {
+        /// The name.
+        name: String,
+    },
     /// The broker is shutting down.
     #[error("the broker is shutting down")]
     Closed,

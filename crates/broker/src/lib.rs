@@ -48,6 +48,7 @@ mod publish;
 mod publishing;
 mod purge;
 mod ranking;
+mod realm;
 mod restore;
 mod retention;
 mod schedule;
@@ -84,6 +85,7 @@ pub use options::{
 };
 pub use partition::{Partition, PartitionStatus};
 pub use publish::{PublishError, Published, Room};
+pub use realm::{NoTopic, Realm};
 pub use settings::NewOptions;
 pub use shared_window::SharedWindow;
 pub use stats::{

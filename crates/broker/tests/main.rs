@@ -22,6 +22,7 @@ mod namespaces;
 mod orphans;
 mod power_losses;
 mod queues;
+mod realm;
 mod redelivered;
 mod regressions;
 mod retention;

@@ -40,6 +40,8 @@ codes! {
     InvalidSessionTimeout = 26,
     RebalanceInProgress = 27,
     InvalidCommitOffsetSize = 28,
+    TopicAuthorizationFailed = 29,
+    GroupAuthorizationFailed = 30,
     InvalidTimestamp = 32,
     UnsupportedVersion = 35,
     TopicAlreadyExists = 36,
@@ -147,6 +149,7 @@ pub(crate) fn of_catalog(error: &CatalogError) -> ErrorCode {
             ErrorCode::UnknownTopicOrPartition
         }
         CatalogError::Name => ErrorCode::InvalidTopicException,
+        CatalogError::Denied { .. } => ErrorCode::TopicAuthorizationFailed,
         CatalogError::Closed => ErrorCode::BrokerNotAvailable,
         CatalogError::Log { .. } => ErrorCode::KafkaStorageError,
         CatalogError::Partitions { .. } | CatalogError::PartitionsOnlyGrow { .. } => {

@@ -328,6 +328,7 @@ pub(crate) fn catalog_error(error: CatalogError) -> HttpError {
         | CatalogError::PartitionsFull { .. }
         | CatalogError::NoSuchPartition { .. }
         | CatalogError::OffsetAboveEnd { .. }
+        | CatalogError::Denied { .. }
         | CatalogError::Closed => {
             tracing::warn!(%error, "a definition cannot be changed");
             HttpError::Internal

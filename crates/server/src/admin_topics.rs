@@ -191,6 +191,7 @@ pub(crate) fn refused(error: CatalogError) -> Refused {
         | CatalogError::OffsetAboveEnd { .. }
         | CatalogError::Name => StatusCode::BAD_REQUEST,
         CatalogError::PartitionsFull { .. } => StatusCode::CONFLICT,
+        CatalogError::Denied { .. } => StatusCode::FORBIDDEN,
         CatalogError::TopicDeleted { .. }
         | CatalogError::NoSuchPartition { .. }
         | CatalogError::SubscriptionDeleted { .. } => StatusCode::NOT_FOUND,

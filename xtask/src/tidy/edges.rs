@@ -15,7 +15,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("cloverleaf-doctor", &["cloverleaf-telemetry"]),
     (
         "cloverleaf-broker",
-        &["cloverleaf-log", "cloverleaf-telemetry"],
+        &[
+            "cloverleaf-access",
+            "cloverleaf-log",
+            "cloverleaf-telemetry",
+        ],
     ),
     ("cloverleaf-session", &["cloverleaf-telemetry"]),
     ("cloverleaf-access", &[]),
@@ -32,6 +36,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "cloverleaf-kafka",
         &[
+            "cloverleaf-access",
             "cloverleaf-log",
             "cloverleaf-broker",
             "cloverleaf-session",

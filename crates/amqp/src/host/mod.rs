@@ -245,6 +245,10 @@ fn refused(what: &Resource<'_>, error: &CatalogError) -> Exception {
         | CatalogError::PartitionsFull { .. } => {
             Exception::precondition(format!("cannot declare {what}: {error}"))
         }
+        CatalogError::Denied { .. } => Exception::new(
+            ReplyCode::AccessRefused,
+            format!("access to {what} refused"),
+        ),
         CatalogError::Closed
         | CatalogError::Log { .. }
         | CatalogError::NoSuchPartition { .. }

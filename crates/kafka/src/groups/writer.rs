@@ -92,6 +92,7 @@ impl Queue {
 pub(super) fn of_write(error: &CatalogError) -> ErrorCode {
     match error {
         CatalogError::Closed => ErrorCode::CoordinatorNotAvailable,
+        CatalogError::Denied { .. } => ErrorCode::GroupAuthorizationFailed,
         _ => ErrorCode::NotCoordinator,
     }
 }
