@@ -10,7 +10,7 @@
 //! Source: nsq.io/components/nsqd.html, "AUTH".
 
 use cloverleaf_access::{
-    Effect, Grants, Kind, Kinds, Operation, Pattern, PatternError, Principal, Resource, Rule,
+    Effect, Grants, Kind, Kinds, Operation, Pattern, PatternError, Principal, Rule,
 };
 use serde::Deserialize;
 
@@ -23,7 +23,10 @@ pub struct Authorizations {
     pub identity_url: String,
     /// For how long this holds, in ms from the answer.
     pub ttl_ms: u64,
-    grants: Grants,
+    /// How many authorizations there are.
+    pub count: usize,
+    /// What the client may do.
+    pub grants: Grants,
 }
 
 /// Why an answer of an auth service cannot be used.
@@ -70,8 +73,9 @@ impl Authorizations {
     pub fn parse(body: &[u8]) -> Result<Authorizations, AuthorizationsError> {
         let answer: Answer = serde_json::from_slice(body)?;
         let rules = answer.authorizations.unwrap_or_default();
-        let rules = rules.into_iter().map(AnswerRule::rule);
-        let grants = rules.collect::<Result<_, _>>()?;
+        let count = rules.len();
+        let rules = rules.into_iter().map(AnswerRule::rules);
+        let rules = rules.collect::<Result<Vec<_>, _>>()?;
         let ttl_s = u64::try_from(answer.ttl).unwrap_or(0);
         if ttl_s == 0 {
             return Err(AuthorizationsError::Ttl(answer.ttl));
@@ -82,53 +86,54 @@ impl Authorizations {
             },
             identity_url: answer.identity_url.unwrap_or_default(),
             ttl_ms: ttl_s.saturating_mul(1000),
-            grants,
+            count,
+            grants: rules.into_iter().flatten().collect(),
         })
-    }
-
-    /// How many authorizations there are.
-    pub fn count(&self) -> usize {
-        self.grants.count()
-    }
-
-    /// Whether one of them allows this with a channel. A publish asks for the channel without a
-    /// name, which is nsqd's rule, too: one of the rule's channel expressions has to match it.
-    pub fn allow(&self, operation: Operation, topic: &str, channel: &str) -> bool {
-        let resource = Resource {
-            namespace: "",
-            kind: Kind::Channel,
-            topic,
-            name: channel,
-        };
-        self.grants.may(&self.principal, operation, &resource)
     }
 }
 
 impl AnswerRule {
-    fn rule(self) -> Result<Rule, AuthorizationsError> {
-        let operation = |permission: String| match permission.as_str() {
-            "subscribe" => Ok(Operation::Consume),
-            "publish" => Ok(Operation::Publish),
-            _ => Err(AuthorizationsError::Permission(permission)),
-        };
-        let operations = self.permissions.unwrap_or_default().into_iter();
+    /// The right to publish is one of the topic; nsqd gives it where one of the expressions for
+    /// channels matches a channel without a name. The right to subscribe is one of channels.
+    fn rules(self) -> Result<Vec<Rule>, AuthorizationsError> {
+        let topic = Pattern::regex(&self.topic)?;
         let channels = self.channels.unwrap_or_default();
         let channels = channels.iter().map(|channel| Pattern::regex(channel));
-        Ok(Rule {
+        let channels = channels.collect::<Result<Vec<_>, _>>()?;
+        let may_publish = channels.iter().any(|channel| channel.matches(""));
+        let rule = |operation, kind, topics, names| Rule {
             effect: Effect::Allow,
             principals: Pattern::All,
-            operations: operations.map(operation).collect::<Result<_, _>>()?,
+            operations: [operation].into_iter().collect(),
             namespaces: Pattern::All,
-            kinds: Kinds::from_iter([Kind::Channel]),
-            topics: Pattern::regex(&self.topic)?,
-            names: channels.collect::<Result<_, _>>()?,
-        })
+            kinds: Kinds::from_iter([kind]),
+            topics,
+            names,
+        };
+        let mut rules = Vec::new();
+        for permission in self.permissions.unwrap_or_default() {
+            match permission.as_str() {
+                "subscribe" => {
+                    let (topics, names) = (topic.clone(), channels.clone());
+                    rules.push(rule(Operation::Consume, Kind::Channel, topics, names));
+                }
+                "publish" if may_publish => {
+                    let names = vec![topic.clone()];
+                    rules.push(rule(Operation::Publish, Kind::Topic, Pattern::All, names));
+                }
+                "publish" => {}
+                _ => return Err(AuthorizationsError::Permission(permission)),
+            }
+        }
+        Ok(rules)
     }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
+    use cloverleaf_access::Resource;
+
     use super::*;
 
     #[test]
@@ -139,13 +144,24 @@ mod tests {
                 {"topic":"^p","channels":[".*"],"permissions":["publish"]}]}"#,
         )
         .unwrap();
-        assert_eq!((answer.count(), answer.ttl_ms), (2, 10_000));
-        assert!(answer.allow(Operation::Consume, "t", "c1"));
-        assert!(!answer.allow(Operation::Consume, "t", "c12"));
-        assert!(!answer.allow(Operation::Consume, "tt", "c1"));
-        assert!(!answer.allow(Operation::Publish, "t", ""));
-        assert!(answer.allow(Operation::Publish, "pub", ""));
-        assert!(!answer.allow(Operation::Consume, "pub", "c1"));
+        assert_eq!((answer.count, answer.ttl_ms), (2, 10_000));
+        let may = |operation, kind, topic, name| {
+            let resource = Resource {
+                namespace: "",
+                kind,
+                topic,
+                name,
+            };
+            answer.grants.may(&answer.principal, operation, &resource)
+        };
+        let may_consume = |topic, name| may(Operation::Consume, Kind::Channel, topic, name);
+        let may_publish = |name| may(Operation::Publish, Kind::Topic, "", name);
+        assert!(may_consume("t", "c1"));
+        assert!(!may_consume("t", "c12"));
+        assert!(!may_consume("tt", "c1"));
+        assert!(!may_publish("t"));
+        assert!(may_publish("pub"));
+        assert!(!may_consume("pub", "c1"));
     }
 
     #[test]
@@ -167,6 +183,6 @@ mod tests {
             assert!(error.to_string().starts_with(expect), "{error}");
         }
         let none = Authorizations::parse(br#"{"ttl":1,"authorizations":null}"#).unwrap();
-        assert_eq!(none.count(), 0);
+        assert_eq!(none.count, 0);
     }
 }

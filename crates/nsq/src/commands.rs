@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cloverleaf_access::Operation;
+use cloverleaf_access::{Kind, Operation};
 use cloverleaf_broker::{AttachError, Consumer, ConsumerOptions, Subscription};
 use cloverleaf_session::Now;
 use cloverleaf_telemetry::Identity;
@@ -114,7 +114,7 @@ impl Session {
         if !self.may(command, Operation::Publish, (topic, ""), now)? {
             return Ok(false);
         }
-        self.waits_for_room = !self.broker.room().is_free();
+        self.waits_for_room = !self.realm.room().is_free();
         Ok(!self.waits_for_room)
     }
 
@@ -124,7 +124,7 @@ impl Session {
         now: Now,
     ) -> (&mut crate::publishing::Publishing, PublishContext<'_>) {
         let context = PublishContext {
-            broker: &self.broker,
+            realm: &self.realm,
             client: &self.client,
             answers: &mut self.answers,
             meter: &mut self.meter,
@@ -233,14 +233,14 @@ impl Session {
             return Err(ProtocolError::new(Code::AuthFailed, "AUTH failed"));
         };
         if wait == AuthWait::First {
-            if authorizations.count() == 0 {
+            if authorizations.count == 0 {
                 let text = "AUTH no authorizations found";
                 return Err(ProtocolError::new(Code::Unauthorized, text));
             }
             let answer = serde_json::json!({
                 "identity": authorizations.principal.name,
                 "identity_url": authorizations.identity_url,
-                "permission_count": authorizations.count(),
+                "permission_count": authorizations.count,
             });
             self.answers.response(answer.to_string());
         }
@@ -251,8 +251,12 @@ impl Session {
         self.client
             .update_identity(|identity| identity.auth = Some(auth));
         let ttl_us = authorizations.ttl_ms.saturating_mul(1000);
+        let Authorizations {
+            principal, grants, ..
+        } = authorizations;
+        self.realm.enter(principal, grants);
         self.authorized = Some(Authorized {
-            authorizations,
+            count: authorizations.count,
             expires_us: now.us.saturating_add(ttl_us),
             publish_topic: String::new(),
         });
@@ -261,7 +265,7 @@ impl Session {
 
     fn has_authorizations(&self) -> bool {
         let authorized = self.authorized.as_ref();
-        authorized.is_some_and(|authorized| authorized.authorizations.count() > 0)
+        authorized.is_some_and(|authorized| authorized.count > 0)
     }
 
     /// Whether the client may do this with a topic and a channel; `false` if the auth service has
@@ -288,7 +292,7 @@ impl Session {
         now: Now,
     ) -> Result<bool, ProtocolError> {
         let known = self.authorized.as_mut();
-        let Some(authorized) = known.filter(|it| it.authorizations.count() > 0) else {
+        let Some(authorized) = known.filter(|it| it.count > 0) else {
             let text = format!("AUTH required before {command}");
             return Err(ProtocolError::new(Code::AuthFirst, text));
         };
@@ -300,7 +304,11 @@ impl Session {
         if publishes && authorized.publish_topic == topic {
             return Ok(true);
         }
-        if authorized.authorizations.allow(operation, topic, channel) {
+        let may = match publishes {
+            true => self.realm.may(operation, Kind::Topic, "", topic),
+            false => self.realm.may(operation, Kind::Channel, topic, channel),
+        };
+        if may {
             if publishes {
                 topic.clone_into(&mut authorized.publish_topic);
             }
@@ -368,10 +376,9 @@ impl Session {
     }
 
     fn find_channel(&self, topic: &str, channel: &str) -> Result<Arc<Subscription>, ProtocolError> {
-        let found = self.broker.topic_or_create(topic, || topic_options(topic));
-        let found = found.map_err(|error| sub_failed(&error))?;
+        let topic_options = || topic_options(topic);
         let options = || (self.channel_policy)(topic, channel);
-        let channel = found.subscription_or_create(channel, options);
+        let channel = (self.realm).channel_or_create(topic, channel, topic_options, options);
         channel.map_err(|error| sub_failed(&error))
     }
 }

@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cloverleaf_broker::{Broker, CatalogError, Topic};
+use cloverleaf_access::Operation;
+use cloverleaf_broker::{CatalogError, Realm, Topic};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -88,7 +89,7 @@ pub struct PendingRequest {
 /// The interface, to be shared by all connections.
 pub struct NsqdHttp {
     /// The broker that it serves.
-    pub broker: Broker,
+    pub realm: Realm,
     /// The connections that `/stats` shows.
     pub clients: Arc<Clients>,
     /// The limits.
@@ -228,7 +229,7 @@ impl NsqdHttp {
             channel,
             include_clients,
         };
-        stats_gather::gather(&self.broker, &self.clients, filter, &mut document);
+        stats_gather::gather(&self.realm, &self.clients, filter, &mut document);
         if query.get("format") == Some("json") {
             return Ok(Response::json(&document));
         }
@@ -241,23 +242,29 @@ impl NsqdHttp {
     }
 
     /// The topic of a publish or create: made if it is not there.
-    pub(crate) fn topic_to_write(&self, query: &Query) -> Result<Arc<Topic>, HttpError> {
+    pub(crate) fn topic_to_write(
+        &self,
+        operation: Operation,
+        query: &Query,
+    ) -> Result<Arc<Topic>, HttpError> {
         let name = writable_topic_name(query)?;
-        self.broker
-            .topic_or_create(name, || topic_options(name))
+        self.realm
+            .topic_or_create(operation, name, || topic_options(name))
             .map_err(catalog_error)
     }
 
+    /// The topic that is to be changed, or a channel of it.
     fn existing_topic(&self, name: &str) -> Result<Arc<Topic>, HttpError> {
         // A topic that NSQ cannot spell does not exist for NSQ.
         let name = valid_name(name.as_bytes()).ok_or(HttpError::TopicNotFound)?;
-        self.broker.topic(name).ok_or(HttpError::TopicNotFound)
+        let topic = self.realm.topic(Operation::Declare, name);
+        topic.map_err(|_| HttpError::TopicNotFound)
     }
 
     fn change_topic(&self, change: Change, query: &str) -> Result<Response, HttpError> {
         let query = Query::parse(query)?;
         if change == Change::Create {
-            self.topic_to_write(&query)?;
+            self.topic_to_write(Operation::Declare, &query)?;
             return Ok(Response::empty());
         }
         let name = query.get("topic").ok_or(HttpError::MissingTopic)?;
@@ -268,7 +275,7 @@ impl NsqdHttp {
         match change {
             Change::Create => {}
             Change::Delete => {
-                return found(self.broker.delete_topic(name), HttpError::TopicNotFound);
+                return found(self.realm.delete_topic(name), HttpError::TopicNotFound);
             }
             Change::Empty => topic.empty().map_err(catalog_error)?,
             Change::Pause => topic.pause().map_err(catalog_error)?,

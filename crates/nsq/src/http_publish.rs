@@ -6,6 +6,7 @@
 use std::future::poll_fn;
 
 use bytes::Bytes;
+use cloverleaf_access::Operation;
 use cloverleaf_broker::PublishError;
 use cloverleaf_log::{AppendError, BatchBuilder};
 
@@ -23,7 +24,7 @@ impl NsqdHttp {
             return Err(HttpError::MsgEmpty);
         }
         let query = Query::parse(query)?;
-        let topic = self.topic_to_write(&query)?;
+        let topic = self.topic_to_write(Operation::Publish, &query)?;
         let delay_ms = self.delay_ms(&query)?;
         self.may_publish().await?;
         let capacity = body.len() + RECORD_OVERHEAD_BYTES;
@@ -53,7 +54,7 @@ impl NsqdHttp {
         body: Bytes,
     ) -> Result<Response, HttpError> {
         let query = Query::parse(query)?;
-        let topic = self.topic_to_write(&query)?;
+        let topic = self.topic_to_write(Operation::Publish, &query)?;
         let limits = MpubLimits {
             msg_bytes_max: self.options.msg_bytes_max as usize,
             body_bytes_max: self.options.body_bytes_max as usize,
@@ -90,7 +91,7 @@ impl NsqdHttp {
 
     /// Waits until the disk has taken enough of what was accepted before.
     async fn may_publish(&self) -> Result<(), HttpError> {
-        poll_fn(|context| self.broker.room().poll_free(context)).await;
+        poll_fn(|context| self.realm.room().poll_free(context)).await;
         if self.surroundings.is_exiting() {
             Err(HttpError::Exiting)
         } else {

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use cloverleaf_broker::Broker;
+use cloverleaf_broker::Realm;
 
 use crate::lookup_protocol::Registration;
 use crate::stats_gather::{channels_by_name, topics_by_name};
 
 /// All that there is to register, ephemeral names included, as nsqd does.
-pub fn registrations(broker: &Broker) -> BTreeSet<Registration> {
+pub fn registrations(realm: &Realm) -> BTreeSet<Registration> {
     let mut all = BTreeSet::new();
-    for topic in topics_by_name(broker) {
+    for topic in topics_by_name(realm) {
         let name = topic.name();
         for channel in channels_by_name(&topic) {
             let channel = Some(channel.name().to_owned());

@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use cloverleaf_broker::{Broker, Subscription, Topic};
+use cloverleaf_access::Operation;
+use cloverleaf_broker::{Realm, Subscription, Topic};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::json;
@@ -27,7 +28,7 @@ const GO_ZERO_TIME_NS: i64 = -6_795_364_578_871_345_152;
 
 /// The interface, to be shared by all connections.
 pub struct LookupHttp {
-    broker: Broker,
+    realm: Realm,
     channel_policy: Arc<ChannelPolicy>,
     node: Node,
     remote_address: String,
@@ -55,14 +56,14 @@ impl LookupHttp {
     /// Puts the interface together. `remote_address` is where nsqlookupd would see the broker's
     /// connection come from, `host:port`.
     pub fn new(
-        broker: Broker,
+        realm: Realm,
         channel_policy: Arc<ChannelPolicy>,
         node: Node,
         remote_address: String,
     ) -> LookupHttp {
         let notes = Mutex::default();
         LookupHttp {
-            broker,
+            realm,
             channel_policy,
             node,
             remote_address,
@@ -105,7 +106,7 @@ impl LookupHttp {
 
     /// Topics that are registered, by name.
     fn registered_topics(&self) -> Vec<Arc<Topic>> {
-        let mut topics = topics_by_name(&self.broker);
+        let mut topics = topics_by_name(&self.realm);
         topics.retain(|topic| self.is_registered(topic));
         topics
     }
@@ -157,7 +158,7 @@ impl LookupHttp {
 
     fn channels(&self, query: &Query) -> Result<Response, HttpError> {
         let name = query.get("topic").ok_or(HttpError::MissingTopic)?;
-        let channels = topic_by_name(&self.broker, name)
+        let channels = topic_by_name(&self.realm, name)
             .map(|topic| self.channel_names(&topic))
             .unwrap_or_default();
         Ok(Response::json(&json!({ "channels": channels })))
@@ -165,7 +166,7 @@ impl LookupHttp {
 
     fn lookup(&self, query: &Query, now_ns: u64) -> Result<Response, HttpError> {
         let name = query.get("topic").ok_or(HttpError::MissingTopic)?;
-        let topic = topic_by_name(&self.broker, name)
+        let topic = topic_by_name(&self.realm, name)
             .filter(|topic| self.is_registered(topic))
             .ok_or(HttpError::TopicNotFound)?;
         let tombstoned = self.notes.lock().is_tombstoned(name, &topic, now_ns);
@@ -230,7 +231,9 @@ impl LookupHttp {
     }
 
     fn register_topic(&self, name: &str) -> Result<Arc<Topic>, HttpError> {
-        let topic = self.broker.topic_or_create(name, || topic_options(name));
+        let topic = self
+            .realm
+            .topic_or_create(Operation::Declare, name, || topic_options(name));
         let topic = topic.map_err(catalog_error)?;
         self.notes.lock().register_topic(name, &topic);
         Ok(topic)
@@ -256,7 +259,7 @@ impl LookupHttp {
 
     fn delete_topic(&self, query: &Query) -> Result<Response, HttpError> {
         let name = query.get("topic").ok_or(HttpError::MissingTopic)?;
-        if let Some(topic) = topic_by_name(&self.broker, name) {
+        if let Some(topic) = topic_by_name(&self.realm, name) {
             let channels = channels_by_name(&topic);
             let mut notes = self.notes.lock();
             for channel in &channels {
@@ -273,7 +276,7 @@ impl LookupHttp {
 
     fn delete_channel(&self, query: &Query) -> Result<Response, HttpError> {
         let (topic_name, name) = topic_and_channel(query)?;
-        let registered = topic_by_name(&self.broker, topic_name)
+        let registered = topic_by_name(&self.realm, topic_name)
             .map(|topic| self.registered_channels(&topic))
             .unwrap_or_default();
         let channel = registered.iter().find(|channel| channel.name() == name);
@@ -288,7 +291,7 @@ impl LookupHttp {
         let name = query.get("topic").ok_or(HttpError::MissingTopic)?;
         let node = query.get("node").ok_or(HttpError::MissingNode)?;
         let ours = format!("{}:{}", self.node.broadcast_address, self.node.http_port);
-        if let Some(topic) = topic_by_name(&self.broker, name).filter(|_| node == ours) {
+        if let Some(topic) = topic_by_name(&self.realm, name).filter(|_| node == ours) {
             self.notes.lock().tombstone(name, &topic, now_ns);
         }
         Ok(Response::empty())

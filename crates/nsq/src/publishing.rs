@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use cloverleaf_broker::{Broker, PublishError, Published, Topic};
+use cloverleaf_access::Operation;
+use cloverleaf_broker::{PublishError, Published, Realm, Topic};
 use cloverleaf_log::{Batch, BatchBuilder, Durability};
 use cloverleaf_session::{Cached, Meter};
 
@@ -25,7 +26,7 @@ pub(crate) const DURABILITY: Durability = Durability::Kernel;
 
 /// What a publish needs of its session.
 pub(crate) struct PublishContext<'a> {
-    pub(crate) broker: &'a Broker,
+    pub(crate) realm: &'a Realm,
     pub(crate) client: &'a ClientHandle,
     pub(crate) answers: &'a mut Answers,
     pub(crate) meter: &'a mut Meter,
@@ -99,7 +100,7 @@ impl Publishing {
         delay_ms: u64,
         context: &mut PublishContext<'_>,
     ) {
-        self.flush(context.broker, context.answers, context.meter);
+        self.flush(context.realm, context.answers, context.meter);
         let to = match self.topic(topic, PublishCommand::Dpub, context) {
             Ok(to) => to,
             Err(error) => return context.answers.error(error),
@@ -117,7 +118,7 @@ impl Publishing {
             oks: 1,
         };
         batch.publish(
-            context.broker,
+            context.realm,
             context.answers,
             |topic, batch| match delay_ms {
                 0 => topic.publish(batch, DURABILITY),
@@ -129,10 +130,10 @@ impl Publishing {
     /// Publishes the open batch, if there is one. To be called at the end of a read, and before
     /// anything is answered that came after it.
     #[inline]
-    pub(crate) fn flush(&mut self, broker: &Broker, answers: &mut Answers, meter: &mut Meter) {
+    pub(crate) fn flush(&mut self, realm: &Realm, answers: &mut Answers, meter: &mut Meter) {
         if let Some(batch) = self.open.take() {
             meter.called(1);
-            batch.publish(broker, answers, |topic, batch| {
+            batch.publish(realm, answers, |topic, batch| {
                 topic.publish(batch, DURABILITY)
             });
         }
@@ -151,7 +152,7 @@ impl Publishing {
             open.to.topic.name() == topic && open.builder.len() + bytes <= BATCH_BYTES_MAX
         });
         if !fits {
-            self.flush(context.broker, context.answers, context.meter);
+            self.flush(context.realm, context.answers, context.meter);
         }
         // A second test of the option, because the borrow checker wants it in one place.
         match &mut self.open {
@@ -182,7 +183,7 @@ impl Publishing {
         command: PublishCommand,
         context: &mut PublishContext<'_>,
     ) -> Result<TopicTo, ProtocolError> {
-        let cached = self.topic.at(context.broker.generation());
+        let cached = self.topic.at(context.realm.generation());
         if let Some(to) = cached
             && to.topic.name() == name
         {
@@ -191,26 +192,26 @@ impl Publishing {
         // A topic that is created now raises the generation: the next read looks it up once more,
         // and then it stays.
         context.meter.called(1);
-        let topic = find_topic(context.broker, name, command)?;
+        let topic = find_topic(context.realm, name, command)?;
         let published = context.client.publish_counter(name);
         Ok(cached.insert(TopicTo { topic, published }).clone())
     }
 }
 
 fn find_topic(
-    broker: &Broker,
+    realm: &Realm,
     name: &str,
     command: PublishCommand,
 ) -> Result<Arc<Topic>, ProtocolError> {
-    broker
-        .topic_or_create(name, || topic_options(name))
+    realm
+        .topic_or_create(Operation::Publish, name, || topic_options(name))
         .map_err(|error| command.failed_with(&error.to_string()))
 }
 
 impl OpenBatch {
     fn publish(
         self,
-        broker: &Broker,
+        realm: &Realm,
         answers: &mut Answers,
         publish: impl Fn(&Arc<Topic>, Batch) -> Result<Published, PublishError>,
     ) {
@@ -225,7 +226,7 @@ impl OpenBatch {
         let mut result = publish(&to.topic, batch.clone());
         if let Err(PublishError::TopicDeleted { .. }) = result {
             // Deleted between look-up and publish: as in nsqd, the name is created anew.
-            match find_topic(broker, to.topic.name(), command) {
+            match find_topic(realm, to.topic.name(), command) {
                 Ok(topic) => result = publish(&topic, batch),
                 Err(error) => return answers.error(error),
             }

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Context;
 
-use cloverleaf_broker::Broker;
+use cloverleaf_broker::Realm;
 use cloverleaf_session::{Input, Meter, Now, Output, Received, Session as _};
 use cloverleaf_telemetry::Probe;
 
@@ -38,7 +38,7 @@ const OUTPUT_BYTES_MIN: usize = 64 * 1024;
 /// What a session works with.
 pub struct SessionParts {
     /// Topics and channels.
-    pub broker: Broker,
+    pub realm: Realm,
     /// Limits and defaults.
     pub options: Arc<SessionOptions>,
     /// Options of a channel that a SUB creates.
@@ -84,7 +84,8 @@ pub(crate) enum AuthWait {
 
 /// An answer of the auth service and until when it holds.
 pub(crate) struct Authorized {
-    pub(crate) authorizations: Authorizations,
+    /// How many rights it names.
+    pub(crate) count: usize,
     pub(crate) expires_us: u64,
     /// The topic to which publishing was found to be allowed last, so that a stream of publishes
     /// is not matched message by message.
@@ -93,7 +94,7 @@ pub(crate) struct Authorized {
 
 /// One connection.
 pub struct Session {
-    pub(crate) broker: Broker,
+    pub(crate) realm: Realm,
     pub(crate) options: Arc<SessionOptions>,
     pub(crate) channel_policy: Arc<ChannelPolicy>,
     pub(crate) client: ClientHandle,
@@ -224,7 +225,7 @@ impl cloverleaf_session::Session for Session {
         if !self.wants_input() {
             self.is_not_read(now);
         }
-        if self.waits_for_room && self.broker.room().poll_free(cx).is_ready() {
+        if self.waits_for_room && self.realm.room().poll_free(cx).is_ready() {
             self.waits_for_room = false;
         }
         if !self.answers.is_empty() {
@@ -270,7 +271,7 @@ impl Session {
     pub fn new(parts: SessionParts, now: Now) -> Session {
         let negotiated = Negotiated::default_of(&parts.options);
         Session {
-            broker: parts.broker,
+            realm: parts.realm,
             options: parts.options,
             channel_policy: parts.channel_policy,
             client: parts.client,
@@ -443,7 +444,7 @@ impl Session {
     #[inline]
     pub(crate) fn flush(&mut self) {
         let (answers, meter) = (&mut self.answers, &mut self.meter);
-        self.publishing.flush(&self.broker, answers, meter);
+        self.publishing.flush(&self.realm, answers, meter);
     }
 
     fn refuse_protocol(&mut self, magic: &[u8; 4]) {

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cloverleaf_broker::{Broker, ConsumerStats, Subscription, SubscriptionStats, Topic};
+use cloverleaf_access::Operation;
+use cloverleaf_broker::{ConsumerStats, Realm, Subscription, SubscriptionStats, Topic};
 
 use crate::names::valid_name;
 use crate::stats::{ChannelStats, ClientStats, Latency, StatsDocument, TopicStats};
@@ -24,15 +25,10 @@ pub struct Filter<'a> {
 type Subscribers = HashMap<(String, String), Vec<Arc<ClientEntry>>>;
 
 /// Puts topics and producers into `document`.
-pub fn gather(
-    broker: &Broker,
-    clients: &Clients,
-    filter: Filter<'_>,
-    document: &mut StatsDocument,
-) {
+pub fn gather(realm: &Realm, clients: &Clients, filter: Filter<'_>, document: &mut StatsDocument) {
     let topics = match filter.topic {
-        "" => topics_by_name(broker),
-        name => match topic_by_name(broker, name) {
+        "" => topics_by_name(realm),
+        name => match topic_by_name(realm, name) {
             Some(topic) => vec![topic],
             // nsqd leaves everything out then, also the producers.
             None => return,
@@ -54,15 +50,16 @@ pub fn gather(
 }
 
 /// The topics that NSQ can spell, by name: the others do not exist for its clients.
-pub(crate) fn topics_by_name(broker: &Broker) -> Vec<Arc<Topic>> {
-    let mut topics = broker.topics();
+pub(crate) fn topics_by_name(realm: &Realm) -> Vec<Arc<Topic>> {
+    let mut topics = realm.topics();
     topics.retain(|topic| valid_name(topic.name().as_bytes()).is_some());
     topics
 }
 
 /// The topic of this name, unless NSQ cannot spell it.
-pub(crate) fn topic_by_name(broker: &Broker, name: &str) -> Option<Arc<Topic>> {
-    broker.topic(valid_name(name.as_bytes())?)
+pub(crate) fn topic_by_name(realm: &Realm, name: &str) -> Option<Arc<Topic>> {
+    let name = valid_name(name.as_bytes())?;
+    realm.topic(Operation::Describe, name).ok()
 }
 
 /// A topic's channels by name, without those that NSQ cannot spell.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Waker};
 
-use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock, SubscriptionStats};
+use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock, Realm, SubscriptionStats};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
 use cloverleaf_nsq::definitions::channel_options;
 use cloverleaf_nsq::stats_clients::Clients;
@@ -103,7 +103,7 @@ impl World {
         let now = self.now();
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], 4150));
         let parts = SessionParts {
-            broker: self.broker.clone(),
+            realm: Realm::whole(self.broker.clone()),
             options: self.options.clone(),
             channel_policy: Arc::new(|_, channel| channel_options(channel)),
             client: self.clients.connect(address.to_string(), 0),

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use bytes::Bytes;
-use cloverleaf_broker::{Broker, BrokerOptions, SystemClock};
+use cloverleaf_broker::{Broker, BrokerOptions, Realm, SystemClock};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
 use cloverleaf_nsq::definitions::channel_options;
 use cloverleaf_nsq::http::Response;
@@ -94,7 +94,7 @@ pub fn start() -> Nsqd {
     };
     let policy = Arc::new(|_: &str, channel: &str| channel_options(channel));
     let nsqd = NsqdHttp {
-        broker: broker.clone(),
+        realm: Realm::whole(broker.clone()),
         clients: Arc::clone(&clients),
         options: Arc::new(limits),
         channel_policy: policy.clone(),
@@ -103,7 +103,12 @@ pub fn start() -> Nsqd {
         fixed_options: vec![("max_msg_size", Value::from(100))],
         surroundings: world.clone(),
     };
-    let lookupd = LookupHttp::new(broker.clone(), policy, node(), "127.0.0.1:4150".into());
+    let lookupd = LookupHttp::new(
+        Realm::whole(broker.clone()),
+        policy,
+        node(),
+        "127.0.0.1:4150".into(),
+    );
     Nsqd {
         log,
         broker,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cloverleaf_broker::Realm;
 use cloverleaf_nsq::definitions::channel_options;
 use cloverleaf_nsq::stats_clients::Clients;
 use cloverleaf_nsq::{Session, SessionOptions, SessionParts};
@@ -17,7 +18,7 @@ pub(crate) fn play(world: &World, rounds: u32, per_round: u32) -> Outcome<u64> {
     let clients = Clients::new();
     let connect = || {
         let parts = SessionParts {
-            broker: world.broker.clone(),
+            realm: Realm::whole(world.broker.clone()),
             options: Arc::new(SessionOptions::default()),
             channel_policy: Arc::new(|_, channel| channel_options(channel)),
             client: clients.connect(CLIENT.to_string(), 0),

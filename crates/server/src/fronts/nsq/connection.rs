@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::task::Context;
 
+use cloverleaf_broker::Realm;
 use cloverleaf_nsq::authorization::Authorizations;
 use cloverleaf_nsq::identify::Compression;
 use cloverleaf_nsq::stats_clients::ClientTls;
@@ -34,7 +35,7 @@ pub(super) async fn serve(front: Arc<NsqFront>, visitor: Visitor) {
     let probe = context.registry.open(Protocol::Nsq, peer, now.us);
     probe.attach_socket(stream.as_raw_fd());
     let parts = SessionParts {
-        broker: context.broker.clone(),
+        realm: Realm::whole(context.broker.clone()),
         options: Arc::clone(&front.options),
         channel_policy: Arc::clone(&front.channel_policy),
         client,

@@ -17,6 +17,7 @@ use axum::http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderValue, StatusCode, header, request};
 use axum::middleware::{Next, from_fn};
 use bytes::{Bytes, BytesMut};
+use cloverleaf_broker::Realm;
 use cloverleaf_nsq::http::{Content, HttpError, NSQ_CONTENT_TYPE, NSQ_CONTENT_TYPE_NAME, Response};
 use cloverleaf_nsq::http_nsqd::{BodyError, NsqdHttp, RequestHead};
 use tokio::time::timeout;
@@ -97,7 +98,7 @@ fn refuse_web_pages(router: Router, address: Option<SocketAddr>) -> Router {
 /// NSQ's HTTP interface, for plain and TLS listeners alike.
 fn router(front: &NsqFront, context: Arc<ServerContext>) -> Router {
     let api = Arc::new(NsqdHttp {
-        broker: context.broker.clone(),
+        realm: Realm::whole(context.broker.clone()),
         clients: Arc::clone(&front.clients),
         options: Arc::clone(&front.options),
         channel_policy: Arc::clone(&front.channel_policy),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
+use cloverleaf_broker::Realm;
 use cloverleaf_nsq::lookup_http::LookupHttp;
 
 use super::http::{discard, head, into_axum};
@@ -14,7 +15,7 @@ use crate::context::ServerContext;
 /// The lookup interface, which makes an nsqlookupd unnecessary.
 pub(super) fn router(front: &NsqFront, context: Arc<ServerContext>) -> Router {
     let api = Arc::new(LookupHttp::new(
-        context.broker.clone(),
+        Realm::whole(context.broker.clone()),
         Arc::clone(&front.channel_policy),
         node::node(&context),
         node::remote_address(&context),

@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cloverleaf_broker::Realm;
 use cloverleaf_nsq::COMPATIBLE_VERSION;
 use cloverleaf_nsq::lookup_definitions::registrations;
 use cloverleaf_nsq::lookup_peer::{LookupPeer, PeerError};
@@ -150,7 +151,9 @@ impl Peers {
             }
             if self.running.is_empty() {
                 self.wanted
-                    .send_replace(Arc::new(registrations(&self.context.broker)));
+                    .send_replace(Arc::new(registrations(&Realm::whole(
+                        self.context.broker.clone(),
+                    ))));
                 self.new_topics.skip();
             }
             let task = keep_connected(
@@ -168,7 +171,9 @@ impl Peers {
             return;
         }
         self.wanted
-            .send_replace(Arc::new(registrations(&self.context.broker)));
+            .send_replace(Arc::new(registrations(&Realm::whole(
+                self.context.broker.clone(),
+            ))));
         self.new_topics.ask();
     }
 }
