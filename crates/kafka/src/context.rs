@@ -1,8 +1,8 @@
-//! What all Kafka connections of a broker share.
+//! What all Kafka connections of a realm share.
 
 use std::sync::Arc;
 
-use cloverleaf_broker::Broker;
+use cloverleaf_broker::Realm;
 
 use crate::control::{ChangedSettings, ClientMetrics, ProducerIds};
 use crate::fetch::{FetchSessions, Readers};
@@ -18,7 +18,7 @@ pub trait Worker: Send + Sync {
 /// Shared by all connections, on all cores.
 pub struct KafkaContext {
     /// Topics and their logs.
-    pub broker: Broker,
+    pub realm: Realm,
     /// Limits and defaults.
     pub options: KafkaOptions,
     /// Where calls go that may block: short ones, which others wait for.
@@ -39,22 +39,22 @@ pub struct KafkaContext {
 }
 
 impl KafkaContext {
-    /// A context on a broker.
+    /// A context on a realm.
     pub fn new(
-        broker: Broker,
+        realm: Realm,
         options: KafkaOptions,
         worker: Arc<dyn Worker>,
         lookups: Arc<dyn Worker>,
     ) -> Arc<Self> {
-        let groups = Groups::new(broker.clone(), worker.clone(), &options);
+        let groups = Groups::new(realm.clone(), worker.clone(), &options);
         Arc::new(Self {
-            changed: ChangedSettings::load(&broker),
+            changed: ChangedSettings::load(&realm),
             fetch_sessions: FetchSessions::new(options.fetch_sessions_max),
             readers: Arc::default(),
             client_metrics: ClientMetrics::default(),
             producer_ids: ProducerIds::default(),
             groups,
-            broker,
+            realm,
             options,
             worker,
             lookups,

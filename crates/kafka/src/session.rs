@@ -140,7 +140,7 @@ impl Session {
         if !versions.serves(start.version) {
             return self.refuse_version(versions, start);
         }
-        if versions.api == Api::Produce && !self.context.broker.room().is_free() {
+        if versions.api == Api::Produce && !self.context.realm.room().is_free() {
             self.waits_for_room = true;
             return Ok(Flow::Again);
         }
@@ -186,7 +186,7 @@ impl Session {
             Api::Produce => return self.produce(head, header.version, request, body),
             Api::Fetch => {
                 let mut fetch = self.answers.spare_fetch();
-                fetch.read(body, header.version, &self.context.broker)?;
+                fetch.read(body, header.version, &self.context.realm)?;
                 self.answers.fetch(head, fetch);
             }
             Api::ApiVersions => self.api_versions(head, header, body)?,
@@ -411,7 +411,7 @@ impl cloverleaf_session::Session for Session {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Output) {
-        if self.waits_for_room && self.context.broker.room().poll_free(cx).is_ready() {
+        if self.waits_for_room && self.context.realm.room().poll_free(cx).is_ready() {
             self.waits_for_room = false;
         }
         let env = Env {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use cloverleaf_broker::{Broker, Topic};
+use cloverleaf_access::Operation;
+use cloverleaf_broker::{Realm, Topic};
 use uuid::Uuid;
 
 use crate::control::topics;
@@ -38,13 +39,13 @@ impl<'a> TopicKey<'a> {
         }
     }
 
-    /// Looks the topic up. One that Kafka clients do not see is not there.
-    pub(crate) fn find(self, broker: &Broker) -> TopicRef {
+    /// Looks the topic up. One that Kafka clients do not see, or may not use so, is not there.
+    pub(crate) fn find(self, operation: Operation, realm: &Realm) -> TopicRef {
         let found = match self {
-            TopicKey::Name(name) => broker.topic(name),
-            TopicKey::Id(id) => broker.topic_by_id(id),
+            TopicKey::Name(name) => realm.topic(operation, name),
+            TopicKey::Id(id) => realm.topic_by_id(operation, id),
         };
-        match (found.filter(|topic| topics::is_visible(topic)), self) {
+        match (found.ok().filter(|topic| topics::is_visible(topic)), self) {
             (Some(topic), _) => TopicRef::Known(topic),
             (None, TopicKey::Name(name)) => TopicRef::Name(name.into()),
             (None, TopicKey::Id(id)) => TopicRef::Id(id),

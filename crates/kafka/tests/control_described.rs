@@ -20,7 +20,7 @@ fn topic(world: &World, name: &str, partitions: u32) {
         partitions,
         ..TopicOptions::default()
     };
-    world.context.broker.topic_or_create(name, options).unwrap();
+    world.broker.topic_or_create(name, options).unwrap();
 }
 
 fn ask(names: &[&str], limit: i32, cursor: Option<(&str, i32)>) -> DescribeTopicPartitionsRequest {

@@ -148,11 +148,7 @@ fn a_short_request_is_not_answered_with_a_flood() {
         partitions: 1_000,
         ..Default::default()
     };
-    world
-        .context
-        .broker
-        .topic_or_create("t", || options)
-        .unwrap();
+    world.broker.topic_or_create("t", || options).unwrap();
     let topic = MetadataRequestTopic::default().with_name(Some(name("t")));
     let request = MetadataRequest::default().with_topics(Some(vec![topic; 10_000]));
     let answer = world.send(&frame(8, &request)).unwrap();

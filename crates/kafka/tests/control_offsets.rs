@@ -189,7 +189,7 @@ fn records_of_a_topic_that_is_only_compacted_are_not_deleted() {
         retention: cloverleaf_broker::Retention::default(),
         ..TopicOptions::default()
     };
-    world.context.broker.topic_or_create("t", options).unwrap();
+    world.broker.topic_or_create("t", options).unwrap();
     assert_eq!(delete(&world, 2, "t", 0, -1), (44, -1));
 }
 

@@ -29,7 +29,7 @@ fn world() -> World {
         partitions: 2,
         ..TopicOptions::default()
     };
-    world.context.broker.topic_or_create("t", options).unwrap();
+    world.broker.topic_or_create("t", options).unwrap();
     world
 }
 

@@ -149,7 +149,7 @@ fn topics_are_made_when_they_are_asked_for_and_only_as_configured() {
     });
     assert_eq!(metadata(&world, 13, &["never"]).topics[0].error_code, 3);
     assert_eq!(metadata(&world, 13, &["no name"]).topics[0].error_code, 17);
-    assert!(world.context.broker.topics().is_empty());
+    assert!(world.broker.topics().is_empty());
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn topics_are_made_in_every_version() {
             .with_timeout_ms(1000);
         let response = world.ask(version, &request.clone().with_validate_only(true));
         assert_eq!(response.topics[0].error_code, 0, "version {version}");
-        assert!(world.context.broker.topic(&topic).is_none());
+        assert!(world.broker.topic(&topic).is_none());
 
         let response = world.ask(version, &request);
         let result = &response.topics[0];
@@ -314,7 +314,7 @@ fn what_kafka_refuses_to_make_is_refused() {
         assert_eq!(found, code, "{topic:?}: {message}");
         assert!(!message.is_empty());
     }
-    assert!(world.context.broker.topics().is_empty());
+    assert!(world.broker.topics().is_empty());
 
     let (code, message) = create(&world, manual(vec![assigned(0, vec![1, 2, 3])]));
     assert_eq!(
@@ -347,7 +347,7 @@ fn topics_are_deleted_by_name_and_by_id() {
         };
         let response = world.ask(version, &request(&["gone"]));
         assert_eq!(response.responses[0].error_code, 0, "version {version}");
-        assert!(world.context.broker.topic("gone").is_none());
+        assert!(world.broker.topic("gone").is_none());
         let response = world.ask(version, &request(&["gone"]));
         assert_eq!(response.responses[0].error_code, 3);
         let response = world.ask(version, &request(&["hidden name"]));
@@ -371,7 +371,7 @@ fn topics_are_deleted_by_name_and_by_id() {
     assert_eq!(delete(state(Uuid::from_u128(9), None)).error_code, 100);
     let deleted = delete(state(id, None));
     assert_eq!((deleted.error_code, deleted.name), (0, Some(name("by-id"))));
-    assert!(world.context.broker.topic("by-id").is_none());
+    assert!(world.broker.topic("by-id").is_none());
 }
 
 #[test]

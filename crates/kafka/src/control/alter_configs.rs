@@ -209,7 +209,11 @@ fn change_topic(
     resource: &Resource,
     validate_only: bool,
 ) -> Result<(), Refused> {
-    let Some(topic) = topics::find(context, &resource.name) else {
+    let Some(topic) = topics::find(
+        context,
+        cloverleaf_access::Operation::Declare,
+        &resource.name,
+    ) else {
         let reason = format!("there is no topic '{}'", resource.name.escape_debug());
         return Err((topics::missing(&resource.name), reason));
     };

@@ -97,7 +97,7 @@ fn keep<T>(
     before: impl FnOnce() -> T,
     after: impl FnOnce(T) -> NewOptions,
 ) -> Result<(), Refused> {
-    let broker = &context.broker;
+    let broker = &context.realm;
     let kept = context.changed.set(broker, owner, values, before, after);
     kept.map_err(|error| (of_catalog(&error), error.to_string()))
 }
@@ -170,7 +170,7 @@ fn named(
     Ok(Known {
         name: setting.name,
         kind: setting.kind,
-        current: standard.text(&context.options, context.broker.options()),
+        current: standard.text(&context.options, context.realm.options()),
         setting: None,
     })
 }

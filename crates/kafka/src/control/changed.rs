@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use cloverleaf_broker::{Broker, CatalogError, NewOptions};
+use cloverleaf_broker::{CatalogError, NewOptions, Realm};
 use parking_lot::RwLock;
 
 /// Keys of kept values begin so. Stable.
@@ -65,8 +65,8 @@ fn decode(bytes: &[u8]) -> Values {
 
 impl ChangedSettings {
     /// What the journal has.
-    pub(crate) fn load(broker: &Broker) -> Self {
-        let kept = broker.kept_under(PREFIX).into_iter();
+    pub(crate) fn load(realm: &Realm) -> Self {
+        let kept = realm.kept_under(PREFIX).into_iter();
         let values = kept.filter_map(|(key, bytes)| Some((Owner::of_key(&key)?, decode(&bytes))));
         Self {
             values: RwLock::new(values.collect()),
@@ -110,7 +110,7 @@ impl ChangedSettings {
     /// The journal does not take them; nothing has changed then.
     pub(crate) fn set<T>(
         &self,
-        broker: &Broker,
+        realm: &Realm,
         owner: Owner,
         values: Values,
         before: impl FnOnce() -> T,
@@ -118,7 +118,7 @@ impl ChangedSettings {
     ) -> Result<(), CatalogError> {
         let kept = (!values.is_empty()).then(|| encode(&values));
         let mut replaced = None;
-        let set = broker.keep_with(&owner.key(), kept, || {
+        let set = realm.keep_with(&owner.key(), kept, || {
             let seen = before();
             replaced = Some(self.put(owner.clone(), values));
             after(seen)

@@ -26,7 +26,7 @@ const BROKERS: i8 = 1;
 
 /// The cluster's id, as Kafka writes UUIDs: base64 for URLs, without padding.
 pub(super) fn id(context: &KafkaContext) -> StrBytes {
-    text(&base64_url(context.broker.cluster_id().as_bytes()))
+    text(&base64_url(context.realm.cluster_id().as_bytes()))
 }
 
 fn base64_url(bytes: &[u8; 16]) -> String {

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use cloverleaf_access::Operation;
 use cloverleaf_broker::BrokerOptions;
 use kafka_protocol::messages::describe_configs_response::{
     DescribeConfigsResourceResult, DescribeConfigsResponse, DescribeConfigsResult,
@@ -129,7 +130,7 @@ type Refused = (ErrorCode, String);
 fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<Entry>, Refused> {
     match kind {
         TOPIC => {
-            let Some(topic) = topics::find(context, name) else {
+            let Some(topic) = topics::find(context, Operation::Describe, name) else {
                 let reason = format!("there is no topic '{}'", name.escape_debug());
                 return Err((topics::missing(name), reason));
             };
@@ -271,7 +272,7 @@ fn levels(
         Owner::Broker => (name, value, SOURCE_BROKER),
         _ => (name, value, SOURCE_BROKERS),
     });
-    let value = standard.text(&context.options, context.broker.options());
+    let value = standard.text(&context.options, context.realm.options());
     let unconfigured = standard.text(&KafkaOptions::default(), &BrokerOptions::default());
     let source = match value == unconfigured {
         true => SOURCE_DEFAULT,

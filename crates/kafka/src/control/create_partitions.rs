@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use cloverleaf_access::Operation;
 use cloverleaf_broker::CatalogError;
 use kafka_protocol::messages::CreatePartitionsResponse;
 use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicResult;
@@ -86,7 +87,7 @@ fn add(
     validate_only: bool,
     asked: &mut u32,
 ) -> Result<(), Refused> {
-    let Some(topic) = topics::find(context, &wanted.name) else {
+    let Some(topic) = topics::find(context, Operation::Declare, &wanted.name) else {
         let reason = format!("there is no topic '{}'", wanted.name.escape_debug());
         return Err((topics::missing(&wanted.name), reason));
     };
@@ -117,7 +118,7 @@ fn add(
     let refused = |error: CatalogError| (of_catalog(&error), error.to_string());
     if validate_only && total <= cloverleaf_broker::PARTITIONS_MAX {
         let more = asked.saturating_add(total - current);
-        context.broker.check_partitions(more).map_err(refused)?;
+        context.realm.check_partitions(more).map_err(refused)?;
         *asked = more;
         return Ok(());
     }

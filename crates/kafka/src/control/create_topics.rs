@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cloverleaf_access::Operation;
 use cloverleaf_broker::{CatalogError, Topic, TopicOptions};
 use kafka_protocol::messages::CreateTopicsResponse;
 use kafka_protocol::messages::create_topics_response::{
@@ -116,7 +117,7 @@ fn create(
         (ErrorCode::TopicAlreadyExists, reason)
     };
     // A hidden one counts too: its name is taken.
-    if context.broker.topic(name).is_some() {
+    if context.realm.topic(Operation::Describe, name).is_ok() {
         return Err(exists());
     }
     let partitions = partitions(context, wanted)?;
@@ -125,7 +126,7 @@ fn create(
     let refused = |error: CatalogError| (of_catalog(&error), error.to_string());
     if validate_only {
         let more = asked.saturating_add(partitions);
-        context.broker.check_partitions(more).map_err(refused)?;
+        context.realm.check_partitions(more).map_err(refused)?;
         *asked = more;
         return Ok(Made {
             options,
@@ -134,8 +135,8 @@ fn create(
     }
     let mut is_new = false;
     let topic = context
-        .broker
-        .topic_or_create(name, || {
+        .realm
+        .topic_or_create(Operation::Declare, name, || {
             is_new = true;
             options.clone()
         })

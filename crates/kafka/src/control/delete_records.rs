@@ -1,5 +1,6 @@
 //! DeleteRecords: everything before an offset goes.
 
+use cloverleaf_access::Operation;
 use kafka_protocol::messages::DeleteRecordsResponse;
 use kafka_protocol::messages::delete_records_response::{
     DeleteRecordsPartitionResult, DeleteRecordsTopicResult,
@@ -62,7 +63,7 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
 
 /// The offset at which the partition starts afterwards.
 fn delete(context: &KafkaContext, name: &str, index: i32, before: i64) -> Result<i64, ErrorCode> {
-    let (topic, log) = topics::partition(context, name, index)?;
+    let (topic, log) = topics::partition(context, Operation::Declare, name, index)?;
     if !settings::deletes(&topic.options()) {
         return Err(ErrorCode::PolicyViolation);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use cloverleaf_access::Operation;
 use kafka_protocol::messages::DeleteTopicsResponse;
 use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
 use uuid::Uuid;
@@ -74,7 +75,7 @@ fn sync(context: &KafkaContext, results: &mut [DeletableTopicResult]) {
     let Some(first) = deleted.next() else {
         return;
     };
-    let Err(error) = context.broker.sync_definitions() else {
+    let Err(error) = context.realm.sync_definitions() else {
         return;
     };
     for result in std::iter::once(first).chain(deleted) {
@@ -101,9 +102,9 @@ fn delete(context: &KafkaContext, wanted: &Wanted) -> DeletableTopicResult {
             let reason = "Neither topic name nor id were specified.";
             return refused(wanted, (ErrorCode::InvalidRequest, reason));
         }
-        (Some(name), true) => topics::find(context, name)
+        (Some(name), true) => topics::find(context, Operation::Declare, name)
             .ok_or_else(|| (topics::missing(name), "there is no topic of that name")),
-        (None, false) => topics::find_by_id(context, wanted.id)
+        (None, false) => topics::find_by_id(context, Operation::Declare, wanted.id)
             .ok_or((ErrorCode::UnknownTopicId, "there is no topic with that id")),
     };
     let topic = match topic {
@@ -114,7 +115,7 @@ fn delete(context: &KafkaContext, wanted: &Wanted) -> DeletableTopicResult {
         .with_name(Some(topic_name(topic.name())))
         .with_topic_id(topic.id());
     // This one, not one that was made since by the same name.
-    match context.broker.delete_topic_if(&topic, || true) {
+    match context.realm.delete_topic_if(&topic, || true) {
         Ok(true) => result,
         Ok(false) => refused(
             wanted,

@@ -1,5 +1,6 @@
 //! OffsetForLeaderEpoch: where the messages of an epoch end. There is one epoch.
 
+use cloverleaf_access::Operation;
 use kafka_protocol::messages::OffsetForLeaderEpochResponse;
 use kafka_protocol::messages::offset_for_leader_epoch_response::{
     EpochEndOffset, OffsetForLeaderTopicResult,
@@ -50,7 +51,7 @@ fn end(
     current: i32,
     epoch: i32,
 ) -> Result<Option<i64>, ErrorCode> {
-    let (_, log) = topics::partition(context, name, index)?;
+    let (_, log) = topics::partition(context, Operation::Describe, name, index)?;
     check_epoch(current)?;
     // Not where readers find the end: who stands above it has read what a power loss took, and
     // waits there for the next message. No other message will ever have had these offsets.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use cloverleaf_access::Operation;
 use cloverleaf_broker::Partition;
 use cloverleaf_log::ReadError;
 use kafka_protocol::messages::ListOffsetsResponse;
@@ -156,7 +157,7 @@ fn find(
     name: &str,
     wanted: &Wanted,
 ) -> Result<Option<(i64, i64)>, ErrorCode> {
-    let (_, log) = topics::partition(context, name, wanted.index)?;
+    let (_, log) = topics::partition(context, Operation::Describe, name, wanted.index)?;
     check_epoch(wanted.epoch)?;
     let query = wanted.query.ok_or(ErrorCode::UnsupportedVersion)?;
     let found = look_up(&log, query).map_err(|error| {

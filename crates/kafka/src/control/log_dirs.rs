@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cloverleaf_access::Operation;
 use cloverleaf_broker::Topic;
 
 use crate::answer::{Answer, Body, later};
@@ -77,7 +78,7 @@ fn answer(context: &KafkaContext, wanted: Option<&Topics>, version: i16) -> Body
         write_topic(&mut writer, &topic, only);
     }
     if version >= SPACE_FROM {
-        let space = context.broker.disk_space();
+        let space = context.realm.disk_space();
         let space = space.map(|space| (bytes(space.total_bytes), bytes(space.free_bytes)));
         let (total, usable) = space.unwrap_or((-1, -1));
         writer.i64(total);
@@ -98,7 +99,7 @@ fn find(context: &KafkaContext, wanted: Option<&Topics>) -> Vec<Arc<Topic>> {
         None => topics::all(context),
         Some(wanted) => wanted
             .keys()
-            .filter_map(|name| topics::find(context, name))
+            .filter_map(|name| topics::find(context, Operation::Describe, name))
             .collect(),
     }
 }

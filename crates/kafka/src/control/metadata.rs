@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use cloverleaf_access::Operation;
 use cloverleaf_broker::Topic;
 use kafka_protocol::messages::metadata_response::{
     MetadataResponse, MetadataResponseBroker, MetadataResponsePartition, MetadataResponseTopic,
@@ -73,7 +74,7 @@ impl Request {
     /// Whether topics are made, which blocks.
     fn makes_topics(&self, context: &KafkaContext) -> bool {
         let is_made = |wanted: &Wanted| match wanted {
-            Wanted::Name(name) => topics::find(context, name).is_none(),
+            Wanted::Name(name) => topics::find(context, Operation::Describe, name).is_none(),
             Wanted::Id(_) | Wanted::Nothing => false,
         };
         self.auto_create
@@ -156,7 +157,7 @@ fn answer_one(
         Wanted::Nothing => refused
             .with_error_code(ErrorCode::InvalidRequest.code())
             .with_name(Some(topic_name(""))),
-        Wanted::Id(id) => match topics::find_by_id(context, *id) {
+        Wanted::Id(id) => match topics::find_by_id(context, Operation::Describe, *id) {
             Some(topic) => describe(context, &topic, operations),
             None => refused
                 .with_error_code(ErrorCode::UnknownTopicId.code())
@@ -164,7 +165,7 @@ fn answer_one(
                 .with_topic_id(*id),
         },
         Wanted::Name(name) => {
-            let found = match topics::find(context, name) {
+            let found = match topics::find(context, Operation::Describe, name) {
                 Some(topic) => Ok(topic),
                 None if auto_create => topics::find_or_create(context, name),
                 None => Err(topics::missing(name)),

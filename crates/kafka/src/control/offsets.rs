@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cloverleaf_access::Operation;
 use cloverleaf_broker::{Committed, Topic};
 use cloverleaf_telemetry::Exchange;
 use kafka_protocol::messages::GroupId;
@@ -99,10 +100,10 @@ pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let mut answers: Vec<(String, Vec<(i32, ErrorCode)>)> = Vec::new();
     let mut offsets: Vec<Committed> = Vec::new();
     let mut forgotten: Vec<(Uuid, u32)> = Vec::new();
-    let committed_ms = context.broker.now_ms();
+    let committed_ms = context.realm.now_ms();
     let mut exchanges: Vec<Exchange> = Vec::new();
     for topic in &commit.topics {
-        let found = topics::find(context, topic.name);
+        let found = topics::find(context, Operation::Describe, topic.name);
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for partition in &topic.partitions {
             let checked = check_partition(context, found.as_deref(), partition);
@@ -304,10 +305,10 @@ fn answer_fetch(context: &KafkaContext, asked: Vec<(String, Wanted)>, version: i
 fn fetch_some(context: &KafkaContext, group: &str, wanted: Vec<(String, Vec<i32>)>) -> Fetched {
     let committed = |topic: Option<&Topic>, partition: i32| {
         let index = u32::try_from(partition).ok()?;
-        context.broker.committed_offset(group, topic?.id(), index)
+        context.realm.committed_offset(group, topic?.id(), index)
     };
     let fetch = |(name, partitions): (String, Vec<i32>)| {
-        let found = topics::find(context, &name);
+        let found = topics::find(context, Operation::Describe, &name);
         let one = |partition: i32| {
             let committed = committed(found.as_deref(), partition);
             (partition, committed.map(|it| placed(found.as_deref(), it)))
@@ -320,7 +321,7 @@ fn fetch_some(context: &KafkaContext, group: &str, wanted: Vec<(String, Vec<i32>
 
 fn fetch_all(context: &KafkaContext, group: &str) -> Fetched {
     let mut by_topic: BTreeMap<uuid::Uuid, Vec<(i32, Option<Committed>)>> = BTreeMap::new();
-    for committed in context.broker.committed_offsets(group) {
+    for committed in context.realm.committed_offsets(group) {
         let Ok(index) = i32::try_from(committed.partition) else {
             continue;
         };
@@ -330,7 +331,7 @@ fn fetch_all(context: &KafkaContext, group: &str) -> Fetched {
     by_topic
         .into_iter()
         .filter_map(|(id, partitions)| {
-            let topic = topics::find_by_id(context, id)?;
+            let topic = topics::find_by_id(context, Operation::Describe, id)?;
             let placed = |(index, committed): (i32, Option<Committed>)| {
                 (index, committed.map(|it| placed(Some(&*topic), it)))
             };
@@ -426,7 +427,7 @@ fn delete_offsets(
     asked: &[(String, Vec<i32>)],
 ) -> OffsetDeleteResponse {
     let exists = |name: &str, partition: i32| {
-        let topic = topics::find(context, name)?;
+        let topic = topics::find(context, Operation::Describe, name)?;
         let index = u32::try_from(partition).ok()?;
         (index < topic.partition_count()).then_some(index)
     };

@@ -2,6 +2,7 @@
 //! folder. ElectLeaders, AlterPartitionReassignments and AlterReplicaLogDirs are answered as Kafka
 //! answers on one node.
 
+use cloverleaf_access::Operation;
 use kafka_protocol::messages::alter_partition_reassignments_response::{
     AlterPartitionReassignmentsResponse, ReassignablePartitionResponse, ReassignableTopicResponse,
 };
@@ -82,7 +83,7 @@ pub(super) fn elect_leaders(mut call: Call<'_>) -> Result<Answer, Malformed> {
 }
 
 fn election_fault(context: &KafkaContext, name: &str, index: i32) -> Refused {
-    match topics::partition(context, name, index) {
+    match topics::partition(context, Operation::Describe, name, index) {
         Ok(_) => (
             ErrorCode::ElectionNotNeeded,
             "Leader election not needed for topic partition.".to_owned(),
@@ -138,7 +139,7 @@ fn reassign(
     index: i32,
     replicas: Option<&[i32]>,
 ) -> Result<(), Refused> {
-    let found = topics::partition(context, name, index);
+    let found = topics::partition(context, Operation::Describe, name, index);
     found.map_err(|error| (error, no_partition(name, index)))?;
     let node_id = context.options.node_id;
     let reason = match replicas {
@@ -167,7 +168,7 @@ pub(super) fn alter_log_dirs(mut call: Call<'_>) -> Result<Answer, Malformed> {
         reader.skip_tagged()?;
         for (name, partitions) in topics.unwrap_or_default() {
             let partitions = partitions.into_iter().map(|index| {
-                let error = match topics::partition(context, name, index) {
+                let error = match topics::partition(context, Operation::Describe, name, index) {
                     _ if !is_ours => ErrorCode::LogDirNotFound,
                     Ok(_) => ErrorCode::None,
                     Err(error) => error,

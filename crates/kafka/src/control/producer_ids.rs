@@ -53,7 +53,7 @@ pub(super) fn init(mut call: Call<'_>) -> Result<Answer, Malformed> {
         // One that asks for a new epoch gets a new id, as in Kafka.
         None => context
             .producer_ids
-            .next(context.broker.starts())
+            .next(context.realm.starts())
             .ok_or(ErrorCode::UnknownServerError),
     };
     let response = match given {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cloverleaf_access::Operation;
 use kafka_protocol::messages::DescribeProducersResponse;
 use kafka_protocol::messages::describe_producers_response::{
     PartitionResponse, ProducerState, TopicResponse,
@@ -50,7 +51,7 @@ fn partition(context: &KafkaContext, name: &str, index: i32) -> PartitionRespons
     let result = PartitionResponse::default()
         .with_partition_index(index)
         .with_error_message(None);
-    match topics::partition(context, name, index) {
+    match topics::partition(context, Operation::Describe, name, index) {
         Err(code) => result.with_error_code(code.code()),
         Ok((_, log)) => {
             let producers = log.producers().into_iter().map(|producer| {

@@ -71,7 +71,7 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
 fn leader(call: &Call<'_>) -> PartitionData {
     let context = call.context;
     let node_id = context.options.node_id.into();
-    let end = i64::try_from(context.broker.generation()).unwrap_or(i64::MAX);
+    let end = i64::try_from(context.realm.generation()).unwrap_or(i64::MAX);
     let mut replica = ReplicaState::default()
         .with_replica_id(node_id)
         .with_log_end_offset(end);
@@ -80,7 +80,7 @@ fn leader(call: &Call<'_>) -> PartitionData {
         replica = replica.with_last_caught_up_timestamp(now_ms);
     }
     if call.version >= NODES_FROM {
-        replica = replica.with_replica_directory_id(context.broker.cluster_id());
+        replica = replica.with_replica_directory_id(context.realm.cluster_id());
     }
     PartitionData::default()
         .with_error_message(None)

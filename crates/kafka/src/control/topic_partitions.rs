@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use cloverleaf_access::Operation;
 use cloverleaf_broker::Topic;
 use kafka_protocol::messages::DescribeTopicPartitionsResponse;
 use kafka_protocol::messages::describe_topic_partitions_response::{
@@ -72,7 +73,8 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
         }
         false => {
             let wanted = request.topics.iter().copied();
-            let wanted = wanted.map(|name| (name, topics::find(call.context, name)));
+            let wanted =
+                wanted.map(|name| (name, topics::find(call.context, Operation::Describe, name)));
             page(call.context, &request, wanted)
         }
     };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cloverleaf_access::Operation;
 use cloverleaf_broker::{Partition, Topic, TopicOptions};
 use uuid::Uuid;
 
@@ -19,19 +20,24 @@ pub(crate) fn is_visible(topic: &Topic) -> bool {
 
 /// All topics that Kafka clients see, sorted by name.
 pub(crate) fn all(context: &KafkaContext) -> Vec<Arc<Topic>> {
-    let mut topics = context.broker.topics();
+    let mut topics = context.realm.topics();
     topics.retain(|topic| is_visible(topic));
     topics
 }
 
-/// The topic of that name, if Kafka clients see it.
-pub(crate) fn find(context: &KafkaContext, name: &str) -> Option<Arc<Topic>> {
-    context.broker.topic(name).filter(|topic| is_visible(topic))
+/// The topic of that name, if Kafka clients see it and this one may do that with it.
+pub(crate) fn find(context: &KafkaContext, operation: Operation, name: &str) -> Option<Arc<Topic>> {
+    let topic = context.realm.topic(operation, name).ok();
+    topic.filter(|topic| is_visible(topic))
 }
 
-/// The topic with that id, if Kafka clients see it.
-pub(crate) fn find_by_id(context: &KafkaContext, id: Uuid) -> Option<Arc<Topic>> {
-    let topic = context.broker.topic_by_id(id);
+/// The topic with that id, if Kafka clients see it and this one may do that with it.
+pub(crate) fn find_by_id(
+    context: &KafkaContext,
+    operation: Operation,
+    id: Uuid,
+) -> Option<Arc<Topic>> {
+    let topic = context.realm.topic_by_id(operation, id).ok();
     topic.filter(|topic| is_visible(topic))
 }
 
@@ -45,15 +51,15 @@ pub(crate) fn find_or_create(context: &KafkaContext, name: &str) -> Result<Arc<T
     if topic_name_fault(name).is_some() {
         return Err(ErrorCode::InvalidTopicException);
     }
-    if let Some(topic) = find(context, name) {
+    if let Some(topic) = find(context, Operation::Describe, name) {
         return Ok(topic);
     }
     if !context.options.auto_create_topics {
         return Err(ErrorCode::UnknownTopicOrPartition);
     }
     let made = context
-        .broker
-        .topic_or_create(name, || default_options(context))
+        .realm
+        .topic_or_create(Operation::Declare, name, || default_options(context))
         .map_err(|error| of_catalog(&error))?;
     match is_visible(&made) {
         true => Ok(made),
@@ -81,10 +87,11 @@ pub(crate) fn missing(name: &str) -> ErrorCode {
 /// There is none.
 pub(crate) fn partition(
     context: &KafkaContext,
+    operation: Operation,
     name: &str,
     index: i32,
 ) -> Result<(Arc<Topic>, Partition), ErrorCode> {
-    let topic = find(context, name).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    let topic = find(context, operation, name).ok_or(ErrorCode::UnknownTopicOrPartition)?;
     let log = u32::try_from(index)
         .ok()
         .and_then(|index| topic.partition(index))

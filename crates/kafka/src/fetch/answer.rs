@@ -69,12 +69,12 @@ impl Fetching {
         }
         let mut told = body.told;
         if matches!(kind, Kind::NewSession) {
-            let broker = &env.context.broker;
+            let realm = &env.context.realm;
             let by_id = version >= IDS_FROM;
             let sessions = &env.context.fetch_sessions;
             let parts = &mut self.request.parts;
             let id = sessions.create(parts, by_id, self.generation, env.now.us);
-            debug_assert!(broker.generation() >= self.generation);
+            debug_assert!(realm.generation() >= self.generation);
             if let Some(at) = id_at.take() {
                 out.bytes[at..at + 4].copy_from_slice(&id.to_be_bytes());
             }

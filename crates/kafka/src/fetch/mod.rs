@@ -160,7 +160,7 @@ impl Fetching {
                 _ => Kind::NewSession,
             };
         }
-        match sessions.resume(&mut self.request, &env.context.broker, env.now.us) {
+        match sessions.resume(&mut self.request, &env.context.realm, env.now.us) {
             Ok(lease) => Kind::Incremental(lease),
             Err(error) => Kind::Refused(error),
         }

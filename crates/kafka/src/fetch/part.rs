@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use cloverleaf_broker::{Broker, Partition, Watch, Watcher};
+use cloverleaf_access::Operation;
+use cloverleaf_broker::{Partition, Realm, Watch, Watcher};
 
 use super::ZSTD_FROM;
 use super::request::Wanted;
@@ -97,10 +98,10 @@ impl Part {
     }
 
     /// Looks up anew what was not there, or is no more: definitions have changed.
-    pub(crate) fn find_again(&mut self, broker: &Broker, by_id: bool) {
+    pub(crate) fn find_again(&mut self, realm: &Realm, by_id: bool) {
         let gone = self.topic.topic().is_none_or(|topic| topic.is_deleted());
         if gone {
-            let found = self.topic.key(by_id).find(broker);
+            let found = self.topic.key(by_id).find(Operation::Consume, realm);
             self.topic = found;
         }
         if gone || self.log.is_none() {

@@ -10,7 +10,8 @@
 //!
 //! Source: <https://kafka.apache.org/protocol#The_Messages_Fetch>.
 
-use cloverleaf_broker::Broker;
+use cloverleaf_access::Operation;
+use cloverleaf_broker::Realm;
 
 use super::part::Part;
 use crate::topic_ref::{TopicKey, TopicRef};
@@ -45,10 +46,10 @@ impl Request {
         &mut self,
         mut body: Reader<'_>,
         version: i16,
-        broker: &Broker,
+        realm: &Realm,
     ) -> Result<(), Malformed> {
         self.version = version;
-        self.generation = broker.generation();
+        self.generation = realm.generation();
         self.clear();
         if version <= 14 {
             body.i32()?;
@@ -63,7 +64,7 @@ impl Request {
         };
         for _ in 0..body.array_count()?.unwrap_or(0) {
             let key = TopicKey::read(&mut body, version)?;
-            let topic = key.find(broker);
+            let topic = key.find(Operation::Consume, realm);
             for _ in 0..body.array_count()?.unwrap_or(0) {
                 let index = body.i32()?;
                 let leader_epoch = if version >= 9 { body.i32()? } else { -1 };
@@ -86,7 +87,7 @@ impl Request {
             body.skip_tagged()?;
         }
         if version >= 7 {
-            self.read_forgotten(&mut body, version, broker)?;
+            self.read_forgotten(&mut body, version, realm)?;
         }
         if version >= 11 {
             body.string()?;
@@ -114,10 +115,10 @@ impl Request {
         &mut self,
         body: &mut Reader<'_>,
         version: i16,
-        broker: &Broker,
+        realm: &Realm,
     ) -> Result<(), Malformed> {
         for _ in 0..body.array_count()?.unwrap_or(0) {
-            let topic = TopicKey::read(body, version)?.find(broker);
+            let topic = TopicKey::read(body, version)?.find(Operation::Consume, realm);
             for _ in 0..body.array_count()?.unwrap_or(0) {
                 self.forgotten.push((topic.clone(), body.i32()?));
             }

@@ -10,7 +10,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use cloverleaf_broker::{Broker, Watcher};
+use cloverleaf_broker::{Realm, Watcher};
 use parking_lot::Mutex;
 
 use super::part::Part;
@@ -59,7 +59,7 @@ struct Cache {
     drawn: u64,
 }
 
-/// All sessions of a broker.
+/// All sessions of a realm.
 pub(crate) struct FetchSessions {
     sessions_max: usize,
     hasher: RandomState,
@@ -90,7 +90,7 @@ impl FetchSessions {
     pub(crate) fn resume(
         self: &Arc<Self>,
         request: &mut Request,
-        broker: &Broker,
+        realm: &Realm,
         now_us: u64,
     ) -> Result<Lease, ErrorCode> {
         let mut session = {
@@ -112,12 +112,12 @@ impl FetchSessions {
         };
         // KIP-227: epochs go on at 1.
         session.epoch = session.epoch.checked_add(1).unwrap_or(1);
-        let generation = broker.generation();
+        let generation = realm.generation();
         if session.generation != generation {
             session.generation = generation;
             let by_id = session.by_id;
             for part in &mut session.parts {
-                part.find_again(broker, by_id);
+                part.find_again(realm, by_id);
             }
         }
         session.update(&mut request.parts, &request.forgotten, &self.hasher);

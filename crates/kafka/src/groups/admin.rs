@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use cloverleaf_access::Operation;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -104,9 +105,9 @@ impl Groups {
     /// The group is dead: nobody changes it any more.
     fn delete_dead(self: &Arc<Self>, name: &str, slot: &Mutex<Slot>) -> ErrorCode {
         let is_stored = slot.lock().group.is_stored;
-        let mut deleted = self.broker.delete_group(name).map(drop);
+        let mut deleted = self.realm.delete_group(name).map(drop);
         if deleted.is_ok() && is_stored {
-            deleted = self.broker.keep(&key(name), None);
+            deleted = self.realm.keep(&key(name), None);
         }
         if let Err(error) = deleted {
             tracing::error!(group = name, %error, "a group cannot be deleted");
@@ -142,12 +143,12 @@ impl Groups {
                     continue;
                 }
                 outcomes.push(ErrorCode::None);
-                if let Some(topic) = self.broker.topic(topic) {
+                if let Ok(topic) = self.realm.topic(Operation::Describe, topic) {
                     places.extend(partitions.iter().map(|partition| (topic.id(), *partition)));
                 }
             }
         }
-        match self.broker.delete_offsets(name, &places) {
+        match self.realm.delete_offsets(name, &places) {
             Ok(()) => Ok(outcomes),
             Err(error) => Err(of_write(&error)),
         }
@@ -177,14 +178,15 @@ impl Groups {
         let Some(slot) = self.find(name) else {
             return;
         };
-        let unix_ms = self.broker.now_ms();
-        let offsets = self.broker.committed_offsets(name);
+        let unix_ms = self.realm.now_ms();
+        let offsets = self.realm.committed_offsets(name);
         let all = offsets.len();
         let expired: Vec<(Uuid, u32)> = {
             let slot = slot.lock();
             let name_of = |id: Uuid| {
-                self.broker
-                    .topic_by_id(id)
+                self.realm
+                    .topic_by_id(Operation::Describe, id)
+                    .ok()
                     .map(|topic| topic.name().to_owned())
             };
             let mut is_expired = |committed: &cloverleaf_broker::Committed| {
@@ -206,7 +208,7 @@ impl Groups {
                 offsets = expired.len(),
                 "offsets that nobody uses expire"
             );
-            if let Err(error) = self.broker.delete_offsets(name, &expired) {
+            if let Err(error) = self.realm.delete_offsets(name, &expired) {
                 tracing::warn!(group = name, %error, "offsets cannot be deleted");
                 return;
             }

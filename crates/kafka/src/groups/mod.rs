@@ -30,7 +30,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use cloverleaf_broker::Broker;
+use cloverleaf_broker::Realm;
 use cloverleaf_session::Now;
 use parking_lot::{Mutex, RwLock};
 
@@ -75,9 +75,9 @@ fn key(name: &str) -> String {
     format!("{KEY_PREFIX}{name}")
 }
 
-/// All groups of a broker.
+/// All groups of a realm.
 pub struct Groups {
-    broker: Broker,
+    realm: Realm,
     worker: Arc<dyn Worker>,
     limits: Limits,
     groups_max: usize,
@@ -119,7 +119,7 @@ impl std::fmt::Debug for Groups {
 
 impl Groups {
     /// Takes up the groups that the broker has kept.
-    pub fn new(broker: Broker, worker: Arc<dyn Worker>, options: &KafkaOptions) -> Arc<Self> {
+    pub fn new(realm: Realm, worker: Arc<dyn Worker>, options: &KafkaOptions) -> Arc<Self> {
         let groups = Self {
             worker,
             limits: Limits {
@@ -141,16 +141,16 @@ impl Groups {
             is_armed: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             on_due: RwLock::default(),
-            broker,
+            realm,
         };
         groups.load();
         Arc::new(groups)
     }
 
     fn load(&self) {
-        let unix_ms = self.broker.now_ms();
+        let unix_ms = self.realm.now_ms();
         let mut table = self.table.write();
-        for (key, value) in self.broker.kept_under(KEY_PREFIX) {
+        for (key, value) in self.realm.kept_under(KEY_PREFIX) {
             let name: Arc<str> = key[KEY_PREFIX.len()..].into();
             match Group::decode(name.clone(), &value) {
                 Ok(group) => drop(table.insert(name, self.slot(group))),
@@ -158,7 +158,7 @@ impl Groups {
                 Err(error) => tracing::error!(group = %name, %error, "a group is left out"),
             }
         }
-        for name in self.broker.groups_with_offsets() {
+        for name in self.realm.groups_with_offsets() {
             let name: Arc<str> = name.into();
             table
                 .entry(name.clone())
@@ -226,7 +226,7 @@ impl Groups {
         self.now_ms.fetch_max(now_ms, Ordering::AcqRel);
         At {
             ms: now_ms,
-            unix_ms: self.broker.now_ms(),
+            unix_ms: self.realm.now_ms(),
         }
     }
 
@@ -235,7 +235,7 @@ impl Groups {
         self.now_ms.fetch_max(now.us / 1000, Ordering::AcqRel);
         At {
             ms: now.us / 1000,
-            unix_ms: self.broker.now_ms(),
+            unix_ms: self.realm.now_ms(),
         }
     }
 
@@ -267,7 +267,7 @@ impl Groups {
         let ms = self.now_ms.load(Ordering::Acquire);
         let at = At {
             ms,
-            unix_ms: self.broker.now_ms(),
+            unix_ms: self.realm.now_ms(),
         };
         let _refused_if_too_many = self.find_or_create(name, at);
     }
@@ -433,7 +433,7 @@ impl Groups {
         let ms = self.now_ms.load(Ordering::Acquire);
         let at = At {
             ms,
-            unix_ms: self.broker.now_ms(),
+            unix_ms: self.realm.now_ms(),
         };
         if let Some(slot) = self.find(name) {
             self.with(&slot, |group| {

@@ -168,15 +168,15 @@ impl Groups {
                 names.push(committed.group.clone());
             }
         }
-        let outcome = self.broker.commit_offsets(offsets);
+        let outcome = self.realm.commit_offsets(offsets);
         match &outcome {
             Ok(()) => names.iter().for_each(|name| self.keep_listed(name)),
             Err(error) => tracing::error!(%error, "offsets cannot be committed"),
         }
-        let must_sync = self.broker.options().durability == DurabilityMode::Disk;
+        let must_sync = self.realm.options().durability == DurabilityMode::Disk;
         for promise in promises {
             let written = match &outcome {
-                Ok(()) if must_sync => self.broker.state_synced().map(Some),
+                Ok(()) if must_sync => self.realm.state_synced().map(Some),
                 Ok(()) => Ok(None),
                 Err(error) => Err(error.clone()),
             };
@@ -185,7 +185,7 @@ impl Groups {
     }
 
     fn write_reset(&self, name: &str, commits: Commits, promise: Promise<Written>) {
-        match self.broker.delete_offsets(name, &commits.forgotten) {
+        match self.realm.delete_offsets(name, &commits.forgotten) {
             Ok(()) => self.write_commits(commits.offsets, vec![promise]),
             Err(error) => {
                 tracing::error!(group = name, %error, "offsets cannot be reset");
@@ -196,7 +196,7 @@ impl Groups {
 
     fn write_group(self: &Arc<Self>, name: &Arc<str>, effect: Effect) {
         let Effect { value, ticket } = effect;
-        let outcome = self.broker.keep(&super::key(name), Some(value));
+        let outcome = self.realm.keep(&super::key(name), Some(value));
         if let Err(error) = &outcome {
             tracing::error!(group = %name, %error, "a group cannot be written down");
         }

@@ -21,6 +21,7 @@ mod sample;
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use cloverleaf_access::Operation;
 use cloverleaf_broker::{PublishError, Topic};
 use cloverleaf_log::Durability;
 use cloverleaf_session::{Cached, Meter, Now};
@@ -200,7 +201,7 @@ impl Producing {
     }
 
     fn find(&mut self, context: &KafkaContext, meter: &mut Meter, key: TopicKey<'_>) -> TopicRef {
-        let last = self.last.at(context.broker.generation());
+        let last = self.last.at(context.realm.generation());
         if let Some(topic) = last
             && match key {
                 TopicKey::Name(name) => topic.name() == name,
@@ -210,7 +211,7 @@ impl Producing {
             return TopicRef::Known(topic.clone());
         }
         meter.called(1);
-        let found = key.find(&context.broker);
+        let found = key.find(Operation::Publish, &context.realm);
         *last = found.topic().cloned();
         found
     }

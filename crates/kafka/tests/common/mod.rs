@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 
 use bytes::{Bytes, BytesMut};
-use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock, Topic, TopicOptions};
+use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock, Realm, Topic, TopicOptions};
 use cloverleaf_kafka::control::Peer as KafkaPeer;
 use cloverleaf_kafka::{KafkaContext, KafkaOptions, Session, SessionParts, Worker};
 use cloverleaf_log::{Batch, BatchBuilder, FaultyDisk, Log, LogOptions, SimDisk};
@@ -114,7 +114,12 @@ impl World {
         let broker = Broker::open(log.clone(), recovery, broker_options, clock.clone()).unwrap();
         let jobs = Arc::new(Jobs::default());
         let lookups = Arc::new(Jobs::default());
-        let context = KafkaContext::new(broker.clone(), options, jobs.clone(), lookups.clone());
+        let context = KafkaContext::new(
+            Realm::whole(broker.clone()),
+            options,
+            jobs.clone(),
+            lookups.clone(),
+        );
         World {
             clock,
             disk,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, Bytes};
-use cloverleaf_broker::{Broker, BrokerOptions, ManualClock, Topic};
+use cloverleaf_broker::{Broker, BrokerOptions, ManualClock, Realm, Topic};
 use cloverleaf_kafka::control::Peer;
 use cloverleaf_kafka::session::{Session, SessionParts};
 use cloverleaf_kafka::{KafkaContext, KafkaOptions, Worker, apis};
@@ -36,6 +36,7 @@ pub struct World {
     pub options: KafkaOptions,
     pub broker_options: BrokerOptions,
     pub log: Log,
+    pub broker: Broker,
     pub context: Arc<KafkaContext>,
     pub peer: Peer,
     registry: Registry,
@@ -53,13 +54,14 @@ impl World {
     pub fn build(options: KafkaOptions, broker_options: BrokerOptions) -> Self {
         let disk = SimDisk::new();
         let clock = Arc::new(ManualClock::new(START_MS));
-        let (log, context) = open(&disk, &clock, &options, &broker_options);
+        let (log, broker, context) = open(&disk, &clock, &options, &broker_options);
         Self {
             disk,
             clock,
             options,
             broker_options,
             log,
+            broker,
             context,
             peer: Peer {
                 remote: SocketAddr::from(([127, 0, 0, 1], 50_000)),
@@ -73,7 +75,7 @@ impl World {
 
     pub fn kill_and_restart(&mut self) {
         self.disk.kill();
-        (self.log, self.context) =
+        (self.log, self.broker, self.context) =
             open(&self.disk, &self.clock, &self.options, &self.broker_options);
     }
 
@@ -136,12 +138,12 @@ impl World {
     }
 
     pub fn topic(&self, name: &str) -> Arc<Topic> {
-        self.context.broker.topic(name).expect("the topic")
+        self.broker.topic(name).expect("the topic")
     }
 
     /// Makes a topic as another protocol would.
     pub fn foreign_topic(&self, name: &str) -> Arc<Topic> {
-        let broker = &self.context.broker;
+        let broker = &self.broker;
         broker.topic_or_create(name, Default::default).unwrap()
     }
 
@@ -169,7 +171,7 @@ fn open(
     clock: &Arc<ManualClock>,
     options: &KafkaOptions,
     broker_options: &BrokerOptions,
-) -> (Log, Arc<KafkaContext>) {
+) -> (Log, Broker, Arc<KafkaContext>) {
     let log_options = LogOptions {
         manual: true,
         disk_free_bytes_min: 0,
@@ -179,8 +181,9 @@ fn open(
     let (log, recovery) = Log::open(disk.mount(), log_options).unwrap();
     let broker_options = broker_options.clone();
     let broker = Broker::open(log.clone(), recovery, broker_options, clock.clone()).unwrap();
-    let context = KafkaContext::new(broker, options.clone(), Arc::new(Inline), Arc::new(Inline));
-    (log, context)
+    let realm = Realm::whole(broker.clone());
+    let context = KafkaContext::new(realm, options.clone(), Arc::new(Inline), Arc::new(Inline));
+    (log, broker, context)
 }
 
 const CORRELATION_ID: i32 = 77;

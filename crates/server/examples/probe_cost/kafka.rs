@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cloverleaf_broker::TopicOptions;
+use cloverleaf_broker::{Realm, TopicOptions};
 use cloverleaf_kafka::control::Peer as KafkaPeer;
 use cloverleaf_kafka::{KafkaContext, KafkaOptions, Session, SessionParts, Worker};
 use cloverleaf_log::BatchBuilder;
@@ -25,8 +25,8 @@ impl Worker for AtOnce {
 pub(crate) fn play(world: &World, rounds: u32, per_round: u32) -> Outcome<u64> {
     world.broker.topic_or_create("t", TopicOptions::default)?;
     let worker = || Arc::new(AtOnce);
-    let (broker, options) = (world.broker.clone(), KafkaOptions::default());
-    let context = KafkaContext::new(broker, options, worker(), worker());
+    let (realm, options) = (Realm::whole(world.broker.clone()), KafkaOptions::default());
+    let context = KafkaContext::new(realm, options, worker(), worker());
     let connect = || {
         let parts = SessionParts {
             context: context.clone(),

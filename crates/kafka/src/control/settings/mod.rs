@@ -64,7 +64,7 @@ impl Setting {
     /// That value as the configuration has it.
     fn configured_text(&self, context: &KafkaContext) -> String {
         self.standard
-            .text(&context.options, context.broker.options())
+            .text(&context.options, context.realm.options())
     }
 
     /// Checks a value for this setting; gives it as it is kept.

@@ -11,7 +11,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cloverleaf_broker::TopicOptions;
+use cloverleaf_broker::{Realm, TopicOptions};
 use cloverleaf_doctor::Queue;
 use cloverleaf_kafka::KafkaContext;
 use cloverleaf_kafka::control::{change_topic_settings, topic_defaults};
@@ -93,9 +93,9 @@ impl KafkaFront {
         let control = KafkaWorker::start("kafka-control")?;
         let lookups = KafkaWorker::start("kafka-lookups")?;
         let options = config::kafka_options(opening.config);
-        let broker = opening.broker.clone();
+        let realm = Realm::whole(opening.broker.clone());
         Ok(Arc::new(KafkaFront {
-            kafka: KafkaContext::new(broker, options, control.worker(), lookups.worker()),
+            kafka: KafkaContext::new(realm, options, control.worker(), lookups.worker()),
             tls: opening.tls,
             control: Mutex::new(control),
             lookups: Mutex::new(lookups),
