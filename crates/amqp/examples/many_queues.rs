@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use cloverleaf_amqp::host::VirtualHost;
 use cloverleaf_amqp::wire::{Table, method};
-use cloverleaf_broker::{Broker, BrokerOptions, SystemClock};
+use cloverleaf_broker::{Broker, BrokerOptions, Realm, SystemClock};
 use cloverleaf_log::{Log, LogOptions, RealDisk};
 
 const QUEUES: u32 = 10_000;
@@ -29,7 +29,7 @@ fn main() {
         let (log, recovery) = Log::open(disk, LogOptions::default()).unwrap();
         let clock = Arc::new(SystemClock::default());
         let broker = Broker::open(log.clone(), recovery, BrokerOptions::default(), clock).unwrap();
-        let host = VirtualHost::open(broker.clone()).unwrap();
+        let host = VirtualHost::open(Realm::whole(broker.clone())).unwrap();
         println!("round {round}: opened in {:?}, {}", start.elapsed(), rss());
         let (b, h) = (broker.clone(), host.clone());
         let house = std::thread::spawn(move || b.run_housekeeping());

@@ -197,7 +197,7 @@ impl cloverleaf_session::Session for Session {
     fn receive(&mut self, input: Input<'_>, now: Now) -> Received {
         let input: &[u8] = &input;
         self.now = now;
-        self.broker_ms = self.host.broker().now_ms();
+        self.broker_ms = self.host.realm().now_ms();
         self.meter.begin();
         let (mut consumed, mut needed) = (0, 0);
         if self.phase == Phase::Header {
@@ -254,7 +254,7 @@ impl cloverleaf_session::Session for Session {
         if !self.wants_input() {
             self.is_not_read(now);
         }
-        if self.waits_for_room && self.host.broker().room().poll_free(cx).is_ready() {
+        if self.waits_for_room && self.host.realm().room().poll_free(cx).is_ready() {
             self.waits_for_room = false;
         }
         if self.wants_turn() {
@@ -412,13 +412,13 @@ impl Session {
         let bytes = frame.len_bytes();
         let id = MethodId::peek(frame.payload);
         if frame.kind == FrameType::Method && id == PUBLISH && self.takes_publish(frame.channel) {
-            if !self.host.broker().room().is_free() {
+            if !self.host.realm().room().is_free() {
                 self.waits_for_room = true;
                 return Step::Wait;
             }
             return self.publish_frames(&frame, &input[bytes..]);
         }
-        if self.goes_on_with_content(frame.channel) && !self.host.broker().room().is_free() {
+        if self.goes_on_with_content(frame.channel) && !self.host.realm().room().is_free() {
             self.waits_for_room = true;
             return Step::Wait;
         }

@@ -7,11 +7,14 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use crate::host_common::{Random, to_queue};
+use cloverleaf_access::Operation;
 use cloverleaf_amqp::host::{Queue, VirtualHost};
 use cloverleaf_amqp::message::Message;
 use cloverleaf_amqp::routing::{Destination, Routed};
 use cloverleaf_amqp::wire::{Table, Value, method, table_bytes};
-use cloverleaf_broker::{Broker, BrokerOptions, Consumer, ConsumerOptions, Delivery, SystemClock};
+use cloverleaf_broker::{
+    Broker, BrokerOptions, Consumer, ConsumerOptions, Delivery, Realm, SystemClock,
+};
 use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, SimDisk};
 
 /// Long enough on any machine; nothing waits for it that works.
@@ -25,7 +28,7 @@ fn open(disk: &SimDisk) -> (Log, Broker, Arc<VirtualHost>) {
     let (log, recovery) = Log::open(disk.mount(), log_options).unwrap();
     let clock = Arc::new(SystemClock::default());
     let broker = Broker::open(log.clone(), recovery, BrokerOptions::default(), clock).unwrap();
-    let host = VirtualHost::open(broker.clone()).unwrap();
+    let host = VirtualHost::open(Realm::whole(broker.clone())).unwrap();
     (log, broker, host)
 }
 
@@ -102,7 +105,7 @@ fn the_router_wakes_for_the_dead_the_delayed_and_the_expired() {
             bcc: &[],
             body: b"body"[..].into(),
         };
-        let now_ms = i64::try_from(host.broker().now_ms()).unwrap();
+        let now_ms = i64::try_from(host.realm().now_ms()).unwrap();
         let mut builder = BatchBuilder::with_capacity(256, now_ms);
         for _ in 0..300 {
             message.push(&mut builder, None);
@@ -192,7 +195,8 @@ fn check(host: &VirtualHost) {
         }
     }
     for queue in queues {
-        assert!(host.broker().topic(&queue.name).is_some());
+        let topic = host.realm().topic(Operation::Describe, &queue.name);
+        assert!(topic.is_ok());
     }
 }
 

@@ -99,7 +99,7 @@ impl VirtualHost {
         if let (Some(from), Some(to)) = ends {
             let key = stored::binding_key(&source, &binding);
             let value = stored::encode_ends(from, to);
-            if let Err(error) = self.broker.keep(&key, Some(value)) {
+            if let Err(error) = self.realm.keep(&key, Some(value)) {
                 definitions.discharge(bytes);
                 return Err(refused(&resource, &error));
             }
@@ -171,8 +171,8 @@ impl VirtualHost {
                 false => stored::binding_key(&source, binding),
             }
         };
-        if self.broker.kept(&key).is_some() {
-            let gone = self.broker.keep(&key, None);
+        if self.realm.kept(&key).is_some() {
+            let gone = self.realm.keep(&key, None);
             gone.map_err(|error| refused(&Resource::exchange(&source), &error))?;
         }
         let removed = self.state.write().topology.unbind(&source, binding);

@@ -100,7 +100,7 @@ impl VirtualHost {
     /// A queue could not be deleted when it had to go: the router tries it again, until it can.
     fn end_later(&self, queue: &Arc<Queue>, why: Why, after_ms: u64) {
         // Consumers can come and leave meanwhile: once is enough.
-        let now_ms = self.broker.now_ms();
+        let now_ms = self.realm.now_ms();
         let mut life = queue.life.lock();
         if life.leaves_by_ms.is_some() && why == Why::Unused {
             return;
@@ -116,7 +116,7 @@ impl VirtualHost {
     /// A queue was used: its time to expire begins anew.
     pub fn touch(&self, queue: &Arc<Queue>) {
         if queue.arguments.expires_ms.is_some() {
-            queue.used(self.broker.now_ms());
+            queue.used(self.realm.now_ms());
         }
     }
 

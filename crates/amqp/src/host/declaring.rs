@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use cloverleaf_access::Operation;
 use cloverleaf_broker::{CatalogError, Subscription};
 use cloverleaf_broker::{SubscriptionOptions, Topic, TopicOptions};
 
@@ -131,7 +132,7 @@ impl VirtualHost {
                     adopted,
                 };
                 let name: Arc<str> = wanted.name.as_ref().into();
-                let now_ms = self.broker.now_ms();
+                let now_ms = self.realm.now_ms();
                 let queue = Arc::new(Queue::new(name, topic, subscription, declared, now_ms));
                 self.add_queue(&mut definitions, &queue);
                 Ok(queue)
@@ -182,10 +183,10 @@ impl VirtualHost {
         let topic_name = match wanted.hidden && !wanted.durable {
             true => {
                 // The broker does not count what users do not see.
-                self.broker.check_partitions(partitions).map_err(refused)?;
+                self.realm.check_partitions(partitions).map_err(refused)?;
                 // Never given twice, not after a restart either: dead letters name their topic.
                 let number = self.last_hidden.fetch_add(1, Ordering::Relaxed) + 1;
-                hidden_name = format!("{PRIVATE}q/{}-{number}", self.broker.starts());
+                hidden_name = format!("{PRIVATE}q/{}-{number}", self.realm.starts());
                 hidden_name.as_str()
             }
             false => wanted.name.as_ref(),
@@ -197,17 +198,19 @@ impl VirtualHost {
             arguments: wanted.raw.to_vec(),
         };
         let mut made = false;
-        let topic = self.broker.topic_or_create(topic_name, || {
-            made = true;
-            let setting = (stored::QUEUE.to_owned(), stored(false).encode());
-            TopicOptions {
-                partitions,
-                ephemeral: !wanted.durable,
-                hidden: wanted.hidden,
-                settings: [setting].into(),
-                ..TopicOptions::default()
-            }
-        });
+        let topic = self
+            .realm
+            .topic_or_create(Operation::Declare, topic_name, || {
+                made = true;
+                let setting = (stored::QUEUE.to_owned(), stored(false).encode());
+                TopicOptions {
+                    partitions,
+                    ephemeral: !wanted.durable,
+                    hidden: wanted.hidden,
+                    settings: [setting].into(),
+                    ..TopicOptions::default()
+                }
+            });
         let topic = topic.map_err(refused)?;
         let options = subscription_options(&wanted.arguments);
         if !made {
@@ -268,7 +271,7 @@ impl VirtualHost {
     /// A queue that could not be made whole leaves nothing behind.
     fn undo(&self, topic: &Arc<Topic>, made: bool) {
         let is_unused = || made && topic.subscriptions().is_empty();
-        let undone = self.broker.delete_topic_if(topic, is_unused);
+        let undone = self.realm.delete_topic_if(topic, is_unused);
         let undone = undone.and_then(|is_gone| match is_gone || topic.is_deleted() {
             true => Ok(()),
             false => topic.set_options(|options| {

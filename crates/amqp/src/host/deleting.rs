@@ -179,9 +179,9 @@ impl VirtualHost {
         let is_unused = || {
             let subscriptions = topic.subscriptions();
             let is_own = |other: &Arc<_>| Arc::ptr_eq(other, &queue.subscription);
-            subscriptions.iter().all(is_own) && !self.broker.is_committed(topic.id())
+            subscriptions.iter().all(is_own) && !self.realm.is_committed(topic.id())
         };
-        if !queue.adopted && self.broker.delete_topic_if(topic, is_unused)? {
+        if !queue.adopted && self.realm.delete_topic_if(topic, is_unused)? {
             return Ok(());
         }
         release_topic(topic, Some(&queue.subscription))
@@ -193,7 +193,7 @@ impl VirtualHost {
             Some(slot) => slot.queue.clone(),
             None => return,
         };
-        if is_lost(&queue) && !self.broker.is_closed() {
+        if is_lost(&queue) && !self.realm.is_closed() {
             self.bury(definitions, &queue);
         }
     }
@@ -209,7 +209,7 @@ impl VirtualHost {
         lost.retain(|queue| is_lost(queue));
         // At the end of the broker nothing is deleted, and yet nothing is there: asked afterwards,
         // because topics go after the broker has said that it is closed.
-        if lost.is_empty() || self.broker.is_closed() {
+        if lost.is_empty() || self.realm.is_closed() {
             return;
         }
         let mut definitions = self.definitions.lock();

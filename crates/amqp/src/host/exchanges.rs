@@ -76,7 +76,7 @@ impl VirtualHost {
         let id = options.durable.then(Uuid::new_v4);
         if let Some(id) = id {
             let value = stored::encode_exchange(&options, id);
-            if let Err(error) = self.broker.keep(&stored::exchange_key(&name), Some(value)) {
+            if let Err(error) = self.realm.keep(&stored::exchange_key(&name), Some(value)) {
                 definitions.discharge(bytes);
                 return Err(refused(&resource, &error));
             }
@@ -148,7 +148,7 @@ impl VirtualHost {
         // The exchange first: its bindings mean nothing without it, whenever they go.
         let note = definitions.exchanges.get(name.as_ref());
         if note.is_some_and(|note| note.id.is_some()) {
-            let gone = self.broker.keep(&stored::exchange_key(&name), None);
+            let gone = self.realm.keep(&stored::exchange_key(&name), None);
             gone.map_err(|error| refused(&resource, &error))?;
         }
         let removed = self.state.write().topology.delete(&name, if_unused);
@@ -178,7 +178,7 @@ impl VirtualHost {
             definitions.discharge(stored::binding_bytes(source, binding));
             let key = stored::binding_key(source, binding);
             // Those that were never kept cost a look-up.
-            if !left.contains(&source) && self.broker.kept(&key).is_some() {
+            if !left.contains(&source) && self.realm.kept(&key).is_some() {
                 self.unkeep(&key);
             }
         }
@@ -186,7 +186,7 @@ impl VirtualHost {
 
     /// Takes something out of the journal; says whether it did.
     pub(super) fn unkeep(&self, key: &str) -> bool {
-        match self.broker.keep(key, None) {
+        match self.realm.keep(key, None) {
             Ok(()) => true,
             Err(error) => {
                 tracing::warn!(key, %error, "cannot be taken out of the journal yet");

@@ -31,7 +31,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cloverleaf_broker::{Broker, CatalogError, Subscription, Topic};
+use cloverleaf_broker::{CatalogError, Realm, Subscription, Topic};
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
@@ -77,9 +77,9 @@ impl Default for HostOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(u64);
 
-/// The virtual host `/`.
+/// A virtual host: what clients declare in a namespace. The default one is `/`.
 pub struct VirtualHost {
-    broker: Broker,
+    realm: Realm,
     /// Where messages are that died before they were stored in a queue.
     dead: Arc<Topic>,
     /// Where what was delayed arrives.
@@ -151,19 +151,19 @@ impl VirtualHost {
     ///
     /// # Errors
     /// The broker cannot be changed: a full disk, a failed journal.
-    pub fn open(broker: Broker) -> Result<Arc<Self>, CatalogError> {
-        Self::open_with(broker, HostOptions::default())
+    pub fn open(realm: Realm) -> Result<Arc<Self>, CatalogError> {
+        Self::open_with(realm, HostOptions::default())
     }
 
     /// As [`VirtualHost::open`], with bounds of your own.
     ///
     /// # Errors
     /// As there.
-    pub fn open_with(broker: Broker, options: HostOptions) -> Result<Arc<Self>, CatalogError> {
+    pub fn open_with(realm: Realm, options: HostOptions) -> Result<Arc<Self>, CatalogError> {
         let signal = Arc::new(Signal::default());
-        let (dead, delayed) = (opening::dead(&broker)?, opening::delayed(&broker)?);
+        let (dead, delayed) = (opening::dead(&realm)?, opening::delayed(&realm)?);
         let host = Self {
-            broker,
+            realm,
             dead,
             delayed,
             options,
@@ -180,15 +180,15 @@ impl VirtualHost {
         host.restore()?;
         let told = signal.clone();
         let died = move |subscription: &Arc<Subscription>| told.hand(|it| it.died(subscription));
-        host.broker.route_dead(DEAD, died);
+        host.realm.route_dead(DEAD, died);
         // Topics can be deleted by others: the router looks, since a listener must not.
-        host.broker.on_change(move || signal.catalog_changed());
+        host.realm.on_change(move || signal.catalog_changed());
         Ok(Arc::new(host))
     }
 
-    /// The broker below.
-    pub fn broker(&self) -> &Broker {
-        &self.broker
+    /// The realm below.
+    pub fn realm(&self) -> &Realm {
+        &self.realm
     }
 
     /// Rises with every change that can change a route. Read it before [`VirtualHost::route`], and

@@ -12,20 +12,21 @@ use super::{DEFINITION_BYTES, Definitions, Note, SUBSCRIPTION, VirtualHost};
 use crate::queue_arguments::QueueArguments;
 use crate::routing::ExchangeOptions;
 use crate::wire::Table;
-use cloverleaf_broker::{Broker, CatalogError, SubscriptionOptions, Topic, TopicOptions};
+use cloverleaf_access::Operation;
+use cloverleaf_broker::{CatalogError, Realm, SubscriptionOptions, Topic, TopicOptions};
 
 /// The topic of messages that died before they were stored in a queue.
-pub(super) fn dead(broker: &Broker) -> Result<Arc<Topic>, CatalogError> {
-    hidden(broker, DEAD)
+pub(super) fn dead(realm: &Realm) -> Result<Arc<Topic>, CatalogError> {
+    hidden(realm, DEAD)
 }
 
 /// The topic in which delayed messages arrive.
-pub(super) fn delayed(broker: &Broker) -> Result<Arc<Topic>, CatalogError> {
-    hidden(broker, DELAYED)
+pub(super) fn delayed(realm: &Realm) -> Result<Arc<Topic>, CatalogError> {
+    hidden(realm, DELAYED)
 }
 
-fn hidden(broker: &Broker, name: &str) -> Result<Arc<Topic>, CatalogError> {
-    let topic = broker.topic_or_create(name, || TopicOptions {
+fn hidden(realm: &Realm, name: &str) -> Result<Arc<Topic>, CatalogError> {
+    let topic = realm.topic_or_create(Operation::Declare, name, || TopicOptions {
         hidden: true,
         ..TopicOptions::default()
     })?;
@@ -37,7 +38,7 @@ impl VirtualHost {
     pub(super) fn restore(&self) -> Result<(), CatalogError> {
         let mut definitions = self.definitions.lock();
         self.restore_exchanges(&mut definitions);
-        for topic in self.broker.all_topics() {
+        for topic in self.realm.all_topics() {
             let setting = topic.options().settings.get(stored::QUEUE).cloned();
             if let Some(setting) = setting {
                 self.restore_queue(&mut definitions, &topic, &setting)?;
@@ -61,7 +62,7 @@ impl VirtualHost {
             };
             state.topology.declare(name, options);
         }
-        for (key, value) in self.broker.kept_under(EXCHANGES) {
+        for (key, value) in self.realm.kept_under(EXCHANGES) {
             let name = key.strip_prefix(EXCHANGES).unwrap_or_default();
             let Some((options, id)) = stored::decode_exchange(&value) else {
                 tracing::warn!(name, "an exchange was stored in a way that is unknown here");
@@ -115,7 +116,7 @@ impl VirtualHost {
             exclusive: None,
             adopted: stored.adopted,
         };
-        let now_ms = self.broker.now_ms();
+        let now_ms = self.realm.now_ms();
         let name: Arc<str> = topic.name().into();
         let queue = Queue::new(name, topic.clone(), subscription, declared, now_ms);
         definitions.bytes +=
@@ -128,7 +129,7 @@ impl VirtualHost {
     /// deletion.
     fn restore_bindings(&self, definitions: &mut Definitions) {
         let mut left_over = Vec::new();
-        for (key, value) in self.broker.kept_under(BINDINGS) {
+        for (key, value) in self.realm.kept_under(BINDINGS) {
             let text = key.strip_prefix(BINDINGS).unwrap_or_default();
             let read = stored::decode_binding_key(text).zip(stored::decode_ends(&value));
             let Some(((source, binding), ends)) = read else {

@@ -99,7 +99,7 @@ impl VirtualHost {
     pub fn run_router(&self) {
         let _guard = AbortOnPanic;
         while let Some(until_ms) = self.router_tick() {
-            self.signal.wait(self.broker.now_ms(), until_ms);
+            self.signal.wait(self.realm.now_ms(), until_ms);
         }
     }
 
@@ -117,7 +117,7 @@ impl VirtualHost {
             router.stop();
             return None;
         }
-        let now_ms = self.broker.now_ms();
+        let now_ms = self.realm.now_ms();
         let mut until_ms = now_ms.saturating_add(IDLE_MS);
         if self.signal.has_catalog_changed() && now_ms >= router.next_sweep_ms {
             router.next_sweep_ms = now_ms + SWEEP_INTERVAL_MS;
@@ -151,7 +151,7 @@ impl Router {
         loop {
             self.finish(&mut context, now_ms);
             // As every other producer, it waits until the disk has taken what was accepted.
-            if host.broker.room().poll_free(&mut context).is_pending() {
+            if host.realm.room().poll_free(&mut context).is_pending() {
                 return;
             }
             self.take_up(host);

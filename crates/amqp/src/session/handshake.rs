@@ -108,7 +108,7 @@ impl Session {
         let capabilities = table_bytes(&capabilities);
         let platform = concat!("Cloverleaf ", env!("CARGO_PKG_VERSION"));
         let text = |text: &'static str| Value::String(text.as_bytes());
-        let mode = self.host.broker().options().durability;
+        let mode = self.host.realm().options().durability;
         let properties = table_bytes(&[
             // They were written a line above.
             (

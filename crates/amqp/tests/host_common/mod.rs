@@ -12,6 +12,7 @@ use cloverleaf_amqp::routing::Routed;
 use cloverleaf_amqp::wire::{Properties, Table, Value, Writer, method, table_bytes};
 use cloverleaf_broker::{
     Broker, BrokerOptions, Clock, Consumer, ConsumerOptions, Delivery, ManualClock, MessageId,
+    Realm,
 };
 use cloverleaf_log::{
     BatchBuilder, Durability, FaultyDisk, Log, LogOptions, RecordCursor, SimDisk,
@@ -93,7 +94,7 @@ impl World {
         let disk = SimDisk::new();
         let clock = Arc::new(ManualClock::new(1_700_000_000_000));
         let (faults, log, broker) = open(&disk, &clock);
-        let host = VirtualHost::open_with(broker.clone(), options).unwrap();
+        let host = VirtualHost::open_with(Realm::whole(broker.clone()), options).unwrap();
         let owner = host.owner();
         Self {
             disk,
@@ -120,7 +121,7 @@ impl World {
 
     fn restart(&mut self) {
         (self.faults, self.log, self.broker) = open(&self.disk, &self.clock);
-        self.host = VirtualHost::open(self.broker.clone()).unwrap();
+        self.host = VirtualHost::open(Realm::whole(self.broker.clone())).unwrap();
         self.owner = self.host.owner();
     }
 

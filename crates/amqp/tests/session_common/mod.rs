@@ -18,7 +18,7 @@ use cloverleaf_amqp::wire::{
     Value, Writer, method, peek_frame, table_bytes,
 };
 use cloverleaf_amqp::{Session, SessionOptions, SessionParts};
-use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock};
+use cloverleaf_broker::{Broker, BrokerOptions, Clock, ManualClock, Realm};
 use cloverleaf_log::{FaultyDisk, Log, LogOptions, SimDisk};
 use cloverleaf_session::{Input, Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
@@ -81,7 +81,7 @@ impl World {
         let (log, recovery) = Log::open(faulty.clone(), log_options).unwrap();
         let broker_options = BrokerOptions::default();
         let broker = Broker::open(log.clone(), recovery, broker_options, clock.clone()).unwrap();
-        let host = VirtualHost::open(broker.clone()).unwrap();
+        let host = VirtualHost::open(Realm::whole(broker.clone())).unwrap();
         World {
             clock,
             disk,

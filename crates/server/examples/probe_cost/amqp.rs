@@ -9,6 +9,7 @@ use cloverleaf_amqp::wire::{
     peek_frame, table_bytes,
 };
 use cloverleaf_amqp::{Session, SessionOptions, SessionParts};
+use cloverleaf_broker::Realm;
 use cloverleaf_telemetry::Protocol;
 
 use crate::{BODY, CLIENT, Outcome, Peer, World};
@@ -19,7 +20,7 @@ const HEADER: u8 = 2;
 const CONTENT: u8 = 3;
 
 pub(crate) fn play(world: &World, rounds: u32, per_round: u32) -> Outcome<u64> {
-    let host = VirtualHost::open(world.broker.clone())?;
+    let host = VirtualHost::open(Realm::whole(world.broker.clone()))?;
     let connect = || -> Outcome<Peer<'_, Session>> {
         let parts = SessionParts {
             host: host.clone(),

@@ -108,12 +108,12 @@ impl VirtualHost {
         subscription: &Arc<Subscription>,
         died: Vec<Died>,
     ) -> (usize, Option<Routing>) {
-        let now_ms = self.broker.now_ms();
+        let now_ms = self.realm.now_ms();
         let mut outgoing = Outgoing::new(now_ms, STEPS_MAX);
         let (mut under_way, mut lookup) = (UnderWay::default(), Lookup::at_hand());
         let mut rest = died.into_iter();
         let mut left = Vec::new();
-        while outgoing.steps() < STEPS_MAX && self.broker.room().is_free() {
+        while outgoing.steps() < STEPS_MAX && self.realm.room().is_free() {
             let Some(died) = rest.next() else { break };
             let mut dead = Dead::new(subscription, died);
             let routed = under_way.route_died(self, &mut dead, &mut lookup, &mut outgoing);

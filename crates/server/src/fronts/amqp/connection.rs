@@ -104,6 +104,7 @@ mod tests {
     use cloverleaf_amqp::SessionOptions;
     use cloverleaf_amqp::host::VirtualHost;
     use cloverleaf_amqp::wire::{FRAME_END, Method, PROTOCOL_HEADER, Table, Writer, method};
+    use cloverleaf_broker::Realm;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
     use tokio::sync::OwnedSemaphorePermit;
@@ -117,7 +118,7 @@ mod tests {
     fn front(context: &ServerContext, options: SessionOptions) -> Arc<AmqpFront> {
         Arc::new(AmqpFront {
             options: Arc::new(options),
-            host: VirtualHost::open(context.broker.clone()).unwrap(),
+            host: VirtualHost::open(Realm::whole(context.broker.clone())).unwrap(),
             tls: None,
             router: Mutex::default(),
             noise: Mutex::default(),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use cloverleaf_amqp::SessionOptions;
 use cloverleaf_amqp::host::VirtualHost;
-use cloverleaf_broker::Subscription;
+use cloverleaf_broker::{Realm, Subscription};
 use cloverleaf_telemetry::{MetricText, Protocol};
 use parking_lot::Mutex;
 use rustls::ServerConfig;
@@ -77,7 +77,7 @@ impl AmqpFront {
         let options = config::host_options(opening.config);
         Ok(Arc::new(AmqpFront {
             options: Arc::new(config::session_options(opening.config)),
-            host: VirtualHost::open_with(opening.broker.clone(), options)?,
+            host: VirtualHost::open_with(Realm::whole(opening.broker.clone()), options)?,
             tls: opening.tls,
             router: Mutex::default(),
             noise: Mutex::default(),
