@@ -32,7 +32,7 @@ pub struct Realm {
 
 struct Rights {
     principal: Principal,
-    grants: Grants,
+    grants: Arc<Grants>,
 }
 
 /// Why there is no topic for who asked.
@@ -72,9 +72,17 @@ impl Realm {
         Self::new(broker, Namespace::DEFAULT)
     }
 
+    /// The same namespace for the broker's own work, whose rights nobody asks.
+    pub fn with_all_rights(&self) -> Self {
+        Self::new(self.broker.clone(), self.namespace.clone())
+    }
+
     /// From now on it is used by `principal`, who may do what `grants` say.
-    pub fn enter(&mut self, principal: Principal, grants: Grants) {
-        self.rights = Some(Arc::new(Rights { principal, grants }));
+    pub fn enter(&mut self, principal: Principal, grants: impl Into<Arc<Grants>>) {
+        self.rights = Some(Arc::new(Rights {
+            principal,
+            grants: grants.into(),
+        }));
         self.revision += 1;
     }
 
@@ -92,6 +100,12 @@ impl Realm {
             name,
         };
         rights.grants.may(&rights.principal, operation, &resource)
+    }
+
+    /// Whether everything is allowed, so that nobody has to ask.
+    #[inline]
+    pub fn is_unrestricted(&self) -> bool {
+        self.rights.is_none()
     }
 
     fn may_topic(&self, operation: Operation, name: &str) -> bool {

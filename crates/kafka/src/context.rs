@@ -1,10 +1,12 @@
-//! What all Kafka connections of a realm share.
+//! The state that all Kafka connections of a principal share.
 
 use std::sync::Arc;
 
+use cloverleaf_access::{Kind, Operation};
 use cloverleaf_broker::Realm;
 
 use crate::control::{ChangedSettings, ClientMetrics, ProducerIds};
+use crate::error_code::ErrorCode;
 use crate::fetch::{FetchSessions, Readers};
 use crate::groups::Groups;
 use crate::options::KafkaOptions;
@@ -15,9 +17,9 @@ pub trait Worker: Send + Sync {
     fn run(&self, job: Box<dyn FnOnce() + Send>);
 }
 
-/// Shared by all connections, on all cores.
+/// Shared by all connections of a principal, on all cores.
 pub struct KafkaContext {
-    /// Topics and their logs.
+    /// Topics and offsets, as the principal may use them.
     pub realm: Realm,
     /// Limits and defaults.
     pub options: KafkaOptions,
@@ -46,9 +48,11 @@ impl KafkaContext {
         worker: Arc<dyn Worker>,
         lookups: Arc<dyn Worker>,
     ) -> Arc<Self> {
-        let groups = Groups::new(realm.clone(), worker.clone(), &options);
+        // Groups expire and settings load whoever the clients are.
+        let own = realm.with_all_rights();
+        let groups = Groups::new(own.clone(), worker.clone(), &options);
         Arc::new(Self {
-            changed: ChangedSettings::load(&realm),
+            changed: ChangedSettings::load(&own),
             fetch_sessions: FetchSessions::new(options.fetch_sessions_max),
             readers: Arc::default(),
             client_metrics: ClientMetrics::default(),
@@ -59,5 +63,30 @@ impl KafkaContext {
             worker,
             lookups,
         })
+    }
+
+    /// Asks whether the principal may do this with a group.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(crate) fn check_group(&self, operation: Operation, name: &str) -> Result<(), ErrorCode> {
+        match self.realm.may(operation, Kind::Group, "", name) {
+            true => Ok(()),
+            false => Err(ErrorCode::GroupAuthorizationFailed),
+        }
+    }
+
+    /// Asks whether the principal looks after the broker.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(crate) fn check_administrator(&self) -> Result<(), ErrorCode> {
+        match self
+            .realm
+            .may(Operation::Administrate, Kind::Broker, "", "")
+        {
+            true => Ok(()),
+            false => Err(ErrorCode::ClusterAuthorizationFailed),
+        }
     }
 }

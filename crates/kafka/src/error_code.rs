@@ -42,6 +42,7 @@ codes! {
     InvalidCommitOffsetSize = 28,
     TopicAuthorizationFailed = 29,
     GroupAuthorizationFailed = 30,
+    ClusterAuthorizationFailed = 31,
     InvalidTimestamp = 32,
     UnsupportedVersion = 35,
     TopicAlreadyExists = 36,

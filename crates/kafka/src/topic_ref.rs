@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use cloverleaf_access::Operation;
-use cloverleaf_broker::{Realm, Topic};
+use cloverleaf_broker::{NoTopic, Realm, Topic};
 use uuid::Uuid;
 
 use crate::control::topics;
+use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
 use crate::wire_out::Writer;
 
@@ -18,10 +19,10 @@ pub(crate) const IDS_FROM: i16 = 13;
 pub(crate) enum TopicRef {
     /// It was there.
     Known(Arc<Topic>),
-    /// There is none of this name.
-    Name(Box<str>),
-    /// There is none with this id.
-    Id(Uuid),
+    /// It is not there for this client, which called it by this name.
+    Name(Box<str>, NoTopic),
+    /// The same, by this id.
+    Id(Uuid, NoTopic),
 }
 
 /// What stands in the request.
@@ -39,16 +40,16 @@ impl<'a> TopicKey<'a> {
         }
     }
 
-    /// Looks the topic up. One that Kafka clients do not see, or may not use so, is not there.
+    /// Looks the topic up, to do this with it. One that Kafka clients do not see is not there.
     pub(crate) fn find(self, operation: Operation, realm: &Realm) -> TopicRef {
         let found = match self {
             TopicKey::Name(name) => realm.topic(operation, name),
             TopicKey::Id(id) => realm.topic_by_id(operation, id),
         };
-        match (found.ok().filter(|topic| topics::is_visible(topic)), self) {
-            (Some(topic), _) => TopicRef::Known(topic),
-            (None, TopicKey::Name(name)) => TopicRef::Name(name.into()),
-            (None, TopicKey::Id(id)) => TopicRef::Id(id),
+        match (found.and_then(topics::visible), self) {
+            (Ok(topic), _) => TopicRef::Known(topic),
+            (Err(why), TopicKey::Name(name)) => TopicRef::Name(name.into(), why),
+            (Err(why), TopicKey::Id(id)) => TopicRef::Id(id, why),
         }
     }
 }
@@ -58,7 +59,18 @@ impl TopicRef {
     pub(crate) fn topic(&self) -> Option<&Arc<Topic>> {
         match self {
             TopicRef::Known(topic) => Some(topic),
-            TopicRef::Name(_) | TopicRef::Id(_) => None,
+            TopicRef::Name(..) | TopicRef::Id(..) => None,
+        }
+    }
+
+    /// The answer to a request of this version that wants it, where it is not there or deleted.
+    pub(crate) fn error(&self, version: i16) -> ErrorCode {
+        match self {
+            TopicRef::Name(_, NoTopic::Denied) | TopicRef::Id(_, NoTopic::Denied) => {
+                ErrorCode::TopicAuthorizationFailed
+            }
+            _ if version >= IDS_FROM => ErrorCode::UnknownTopicId,
+            _ => ErrorCode::UnknownTopicOrPartition,
         }
     }
 
@@ -67,8 +79,8 @@ impl TopicRef {
         match self {
             TopicRef::Known(topic) if by_id => TopicKey::Id(topic.id()),
             TopicRef::Known(topic) => TopicKey::Name(topic.name()),
-            TopicRef::Name(name) => TopicKey::Name(name),
-            TopicRef::Id(id) => TopicKey::Id(*id),
+            TopicRef::Name(name, _) => TopicKey::Name(name),
+            TopicRef::Id(id, _) => TopicKey::Id(*id),
         }
     }
 

@@ -21,6 +21,7 @@ mod groups_offsets;
 mod groups_tools;
 mod memory;
 mod power_losses;
+mod rights;
 mod session_fetch;
 mod session_fetch_cold;
 mod session_fetch_sessions;

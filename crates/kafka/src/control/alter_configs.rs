@@ -209,14 +209,11 @@ fn change_topic(
     resource: &Resource,
     validate_only: bool,
 ) -> Result<(), Refused> {
-    let Some(topic) = topics::find(
+    let topic = topics::find_or_say(
         context,
         cloverleaf_access::Operation::Declare,
         &resource.name,
-    ) else {
-        let reason = format!("there is no topic '{}'", resource.name.escape_debug());
-        return Err((topics::missing(&resource.name), reason));
-    };
+    )?;
     let invalid = |refused: settings::Refused| (ErrorCode::InvalidConfig, refused.reason);
     let mut changes = Vec::new();
     let options = topic.options();

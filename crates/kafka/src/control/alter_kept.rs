@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use cloverleaf_access::Operation;
 use cloverleaf_broker::{NewOptions, Topic, TopicOptions};
 
 use crate::context::KafkaContext;
@@ -27,6 +28,8 @@ pub(super) fn change_broker(
     resource: &Resource,
     validate_only: bool,
 ) -> Result<(), Refused> {
+    let not_allowed = |error| (error, "not allowed".to_owned());
+    context.check_administrator().map_err(not_allowed)?;
     let owner = configs::check_broker(context, &resource.name)?;
     // What Kafka says of a broker's value that is none.
     let invalid = ErrorCode::InvalidRequest;
@@ -71,6 +74,9 @@ pub(super) fn change_group(
         let reason = format!("a group's name has 1 to {GROUP_NAME_BYTES_MAX} bytes");
         return Err((ErrorCode::InvalidRequest, reason));
     }
+    let not_allowed = |error| (error, "not allowed".to_owned());
+    let checked = context.check_group(Operation::Declare, name);
+    checked.map_err(not_allowed)?;
     let owner = Owner::Group(name.clone());
     let values = new_values(
         context,

@@ -130,10 +130,7 @@ type Refused = (ErrorCode, String);
 fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<Entry>, Refused> {
     match kind {
         TOPIC => {
-            let Some(topic) = topics::find(context, Operation::Describe, name) else {
-                let reason = format!("there is no topic '{}'", name.escape_debug());
-                return Err((topics::missing(name), reason));
-            };
+            let topic = topics::find_or_say(context, Operation::Describe, name)?;
             Ok(topic_entries(context, &topic.options()))
         }
         BROKER => check_broker(context, name).map(|owner| match owner {

@@ -87,10 +87,7 @@ fn add(
     validate_only: bool,
     asked: &mut u32,
 ) -> Result<(), Refused> {
-    let Some(topic) = topics::find(context, Operation::Declare, &wanted.name) else {
-        let reason = format!("there is no topic '{}'", wanted.name.escape_debug());
-        return Err((topics::missing(&wanted.name), reason));
-    };
+    let topic = topics::find_or_say(context, Operation::Declare, &wanted.name)?;
     let current = topic.partition_count();
     let total = match u32::try_from(wanted.count) {
         Ok(total) if total > current => total,

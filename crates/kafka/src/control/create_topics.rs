@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cloverleaf_access::Operation;
-use cloverleaf_broker::{CatalogError, Topic, TopicOptions};
+use cloverleaf_broker::{CatalogError, NoTopic, Topic, TopicOptions};
 use kafka_protocol::messages::CreateTopicsResponse;
 use kafka_protocol::messages::create_topics_response::{
     CreatableTopicConfigs, CreatableTopicResult,
@@ -116,9 +116,14 @@ fn create(
         let reason = format!("Topic '{name}' already exists.");
         (ErrorCode::TopicAlreadyExists, reason)
     };
-    // A hidden one counts too: its name is taken.
-    if context.realm.topic(Operation::Describe, name).is_ok() {
-        return Err(exists());
+    match context.realm.topic(Operation::Declare, name) {
+        Err(NoTopic::Unknown) => {}
+        Err(NoTopic::Denied) => {
+            let reason = format!("topic '{name}': not allowed");
+            return Err((ErrorCode::TopicAuthorizationFailed, reason));
+        }
+        // A hidden one counts too: its name is taken.
+        Ok(_) => return Err(exists()),
     }
     let partitions = partitions(context, wanted)?;
     check_replicas(wanted)?;

@@ -103,12 +103,15 @@ fn delete(context: &KafkaContext, wanted: &Wanted) -> DeletableTopicResult {
             return refused(wanted, (ErrorCode::InvalidRequest, reason));
         }
         (Some(name), true) => topics::find(context, Operation::Declare, name)
-            .ok_or_else(|| (topics::missing(name), "there is no topic of that name")),
+            .map_err(|error| (error, "there is no topic of that name")),
         (None, false) => topics::find_by_id(context, Operation::Declare, wanted.id)
-            .ok_or((ErrorCode::UnknownTopicId, "there is no topic with that id")),
+            .map_err(|error| (error, "there is no topic with that id")),
     };
     let topic = match topic {
         Ok(topic) => topic,
+        Err((ErrorCode::TopicAuthorizationFailed, _)) => {
+            return refused(wanted, (ErrorCode::TopicAuthorizationFailed, "not allowed"));
+        }
         Err(missing) => return refused(wanted, missing),
     };
     let result = DeletableTopicResult::default()

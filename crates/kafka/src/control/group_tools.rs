@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use cloverleaf_access::Operation;
 use kafka_protocol::messages::GroupId;
 use kafka_protocol::messages::delete_groups_response::{
     DeletableGroupResult, DeleteGroupsResponse,
@@ -43,6 +44,10 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let mut response = DescribeGroupsResponse::default();
     for name in names {
         let mut one = DescribedGroup::default().with_group_id(GroupId(text(&name)));
+        if let Err(error) = call.context.check_group(Operation::Describe, &name) {
+            response.groups.push(one.with_error_code(error.code()));
+            continue;
+        }
         match call.context.groups.describe(&name) {
             Some(group) => {
                 one = one
@@ -106,7 +111,11 @@ pub(super) fn list(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let mut response = ListGroupsResponse::default();
     if passes(&types, CLASSIC) {
         for group in call.context.groups.list() {
-            if !passes(&states, group.state) {
+            let is_shown = call
+                .context
+                .check_group(Operation::Describe, &group.name)
+                .is_ok();
+            if !is_shown || !passes(&states, group.state) {
                 continue;
             }
             let mut one = ListedGroup::default()
@@ -129,11 +138,15 @@ pub(super) fn delete(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let names = names(&mut call.body)?;
     call.body.skip_tagged()?;
     let (promise, reply) = promise();
-    let groups = Arc::clone(&call.context.groups);
+    let context = Arc::clone(call.context);
     call.context.groups.after_writes(move || {
         let delete = |name: String| {
+            let error = match context.check_group(Operation::Declare, &name) {
+                Ok(()) => context.groups.delete(&name),
+                Err(error) => error,
+            };
             DeletableGroupResult::default()
-                .with_error_code(groups.delete(&name).code())
+                .with_error_code(error.code())
                 .with_group_id(GroupId(text(&name)))
         };
         let results = names.into_iter().map(delete).collect();

@@ -5,7 +5,10 @@ use kafka_protocol::messages::join_group_response::{JoinGroupResponse, JoinGroup
 use kafka_protocol::messages::leave_group_response::{LeaveGroupResponse, MemberResponse};
 use kafka_protocol::messages::{HeartbeatResponse, SyncGroupResponse};
 
+use cloverleaf_access::Operation;
+
 use crate::answer::{Answer, Body, body};
+use crate::context::KafkaContext;
 use crate::error_code::ErrorCode;
 use crate::groups::Protocol;
 use crate::groups::reply::{Identity, Join, Joined, Sync, Synced};
@@ -35,7 +38,9 @@ fn instance(reader: &mut Reader<'_>, has_one: bool) -> Result<Option<String>, Ma
 pub(super) fn join(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
     let (group, join) = read_join(&mut call)?;
-    if let Err(error) = check_join(group, &join, &call.context.options) {
+    let checked = check_join(group, &join, &call.context.options)
+        .and_then(|()| call.context.check_group(Operation::Consume, group));
+    if let Err(error) = checked {
         let joined = Joined::refused(&join.member_id, error);
         return Ok(Answer::Ready(write_joined(joined, version)));
     }
@@ -99,6 +104,14 @@ fn check_join(group: &str, join: &Join, options: &KafkaOptions) -> Result<(), Er
     }
 }
 
+/// Asks whether the client may be a member of that group, whose name it has said.
+fn check_member(context: &KafkaContext, group: &str) -> Result<(), ErrorCode> {
+    match group {
+        "" => Err(ErrorCode::InvalidGroupId),
+        _ => context.check_group(Operation::Consume, group),
+    }
+}
+
 fn write_joined(joined: Joined, version: i16) -> Body {
     let members = joined.members.into_iter().map(|member| {
         let mut one = JoinGroupResponseMember::default()
@@ -154,9 +167,8 @@ pub(super) fn sync(mut call: Call<'_>) -> Result<Answer, Malformed> {
         protocol,
         assignments,
     };
-    if group.is_empty() {
-        let synced = Synced::refused(ErrorCode::InvalidGroupId);
-        return Ok(Answer::Ready(write_synced(synced, version)));
+    if let Err(error) = check_member(call.context, group) {
+        return Ok(Answer::Ready(write_synced(Synced::refused(error), version)));
     }
     let reply = call.context.groups.sync(group, sync);
     Ok(Answer::Later(Box::pin(async move {
@@ -187,9 +199,9 @@ pub(super) fn heartbeat(mut call: Call<'_>) -> Result<Answer, Malformed> {
         instance,
     };
     let groups = &call.context.groups;
-    let error = match group {
-        "" => ErrorCode::InvalidGroupId,
-        _ => groups.heartbeat(group, &who, generation, groups.at(call.now)),
+    let error = match check_member(call.context, group) {
+        Err(error) => error,
+        Ok(()) => groups.heartbeat(group, &who, generation, groups.at(call.now)),
     };
     let response = HeartbeatResponse::default().with_error_code(error.code());
     Ok(Answer::Ready(body(&response, call.version)))
@@ -224,10 +236,8 @@ pub(super) fn leave(mut call: Call<'_>) -> Result<Answer, Malformed> {
     reader.skip_tagged()?;
 
     let groups = &call.context.groups;
-    let outcome = match group {
-        "" => Err(ErrorCode::InvalidGroupId),
-        _ => groups.leave(group, &members, groups.at(call.now)),
-    };
+    let outcome = check_member(call.context, group)
+        .and_then(|()| groups.leave(group, &members, groups.at(call.now)));
     let mut response = LeaveGroupResponse::default();
     match outcome {
         Err(error) => response.error_code = error.code(),

@@ -99,7 +99,7 @@ fn find(context: &KafkaContext, wanted: Option<&Topics>) -> Vec<Arc<Topic>> {
         None => topics::all(context),
         Some(wanted) => wanted
             .keys()
-            .filter_map(|name| topics::find(context, Operation::Describe, name))
+            .filter_map(|name| topics::find(context, Operation::Describe, name).ok())
             .collect(),
     }
 }

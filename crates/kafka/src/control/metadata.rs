@@ -74,7 +74,7 @@ impl Request {
     /// Whether topics are made, which blocks.
     fn makes_topics(&self, context: &KafkaContext) -> bool {
         let is_made = |wanted: &Wanted| match wanted {
-            Wanted::Name(name) => topics::find(context, Operation::Describe, name).is_none(),
+            Wanted::Name(name) => topics::find(context, Operation::Describe, name).is_err(),
             Wanted::Id(_) | Wanted::Nothing => false,
         };
         self.auto_create
@@ -158,17 +158,16 @@ fn answer_one(
             .with_error_code(ErrorCode::InvalidRequest.code())
             .with_name(Some(topic_name(""))),
         Wanted::Id(id) => match topics::find_by_id(context, Operation::Describe, *id) {
-            Some(topic) => describe(context, &topic, operations),
-            None => refused
-                .with_error_code(ErrorCode::UnknownTopicId.code())
+            Ok(topic) => describe(context, &topic, operations),
+            Err(error) => refused
+                .with_error_code(error.code())
                 .with_name(None)
                 .with_topic_id(*id),
         },
         Wanted::Name(name) => {
-            let found = match topics::find(context, Operation::Describe, name) {
-                Some(topic) => Ok(topic),
-                None if auto_create => topics::find_or_create(context, name),
-                None => Err(topics::missing(name)),
+            let found = match auto_create {
+                true => topics::find_or_create(context, name),
+                false => topics::find(context, Operation::Describe, name),
             };
             match found {
                 Ok(topic) => describe(context, &topic, operations),

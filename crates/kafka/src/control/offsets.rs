@@ -103,10 +103,11 @@ pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let committed_ms = context.realm.now_ms();
     let mut exchanges: Vec<Exchange> = Vec::new();
     for topic in &commit.topics {
-        let found = topics::find(context, Operation::Describe, topic.name);
+        let found = topics::find_partitioned(context, Operation::Describe, topic.name);
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for partition in &topic.partitions {
-            let checked = check_partition(context, found.as_deref(), partition);
+            let known = found.as_deref().map_err(|error| *error);
+            let checked = check_partition(context, known, partition);
             let error = match checked {
                 Err(error) => error,
                 Ok((topic, index, None)) => {
@@ -132,6 +133,10 @@ pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
             partitions.push((partition.index, error));
         }
         answers.push((topic.name.to_owned(), partitions));
+    }
+    if let Err(error) = context.check_group(Operation::Consume, commit.group) {
+        refuse(&mut answers, error);
+        return Ok(Answer::Ready(write_commit(answers, version)));
     }
     if commit.topics.is_empty() {
         return Ok(Answer::Ready(write_commit(answers, version)));
@@ -173,13 +178,12 @@ pub(super) fn commit(mut call: Call<'_>) -> Result<Answer, Malformed> {
 /// ones, and then answers as if there were none: kafkajs resets offsets so.
 fn check_partition<'a>(
     context: &KafkaContext,
-    topic: Option<&'a Topic>,
+    topic: Result<&'a Topic, ErrorCode>,
     partition: &CommitPartition<'_>,
 ) -> Result<(&'a Topic, u32, Option<u64>), ErrorCode> {
+    let topic = topic?;
     let index = u32::try_from(partition.index).ok();
-    let known = topic.zip(index);
-    let known = known.filter(|(topic, index)| *index < topic.partition_count());
-    let Some((topic, index)) = known else {
+    let Some(index) = index.filter(|index| *index < topic.partition_count()) else {
         return Err(ErrorCode::UnknownTopicOrPartition);
     };
     if partition.metadata.len() > context.options.offset_metadata_bytes_max {
@@ -192,7 +196,10 @@ fn check_partition<'a>(
 fn refuse(answers: &mut [(String, Vec<(i32, ErrorCode)>)], error: ErrorCode) {
     for (_, partitions) in answers {
         for (_, outcome) in partitions {
-            if *outcome != ErrorCode::UnknownTopicOrPartition {
+            if !matches!(
+                outcome,
+                ErrorCode::UnknownTopicOrPartition | ErrorCode::TopicAuthorizationFailed
+            ) {
                 *outcome = error;
             }
         }
@@ -284,7 +291,10 @@ type Fetched = Vec<(String, Vec<(i32, Option<Committed>)>)>;
 fn answer_fetch(context: &KafkaContext, asked: Vec<(String, Wanted)>, version: i16) -> Vec<u8> {
     let mut response = OffsetFetchResponse::default();
     for (group, wanted) in asked {
+        let may = context.check_group(Operation::Describe, &group);
+        let error = may.err().unwrap_or(ErrorCode::None).code();
         let fetched = match wanted {
+            _ if may.is_err() => Vec::new(),
             Some(wanted) => fetch_some(context, &group, wanted),
             None => fetch_all(context, &group),
         };
@@ -293,9 +303,13 @@ fn answer_fetch(context: &KafkaContext, asked: Vec<(String, Wanted)>, version: i
             response.groups.push(
                 OffsetFetchResponseGroup::default()
                     .with_group_id(GroupId(text(&group)))
+                    .with_error_code(error)
                     .with_topics(topics),
             );
         } else {
+            if version >= 2 {
+                response.error_code = error;
+            }
             response.topics = fetched.into_iter().map(|t| topic(t, version)).collect();
         }
     }
@@ -308,7 +322,7 @@ fn fetch_some(context: &KafkaContext, group: &str, wanted: Vec<(String, Vec<i32>
         context.realm.committed_offset(group, topic?.id(), index)
     };
     let fetch = |(name, partitions): (String, Vec<i32>)| {
-        let found = topics::find(context, Operation::Describe, &name);
+        let found = topics::find(context, Operation::Describe, &name).ok();
         let one = |partition: i32| {
             let committed = committed(found.as_deref(), partition);
             (partition, committed.map(|it| placed(found.as_deref(), it)))
@@ -331,7 +345,7 @@ fn fetch_all(context: &KafkaContext, group: &str) -> Fetched {
     by_topic
         .into_iter()
         .filter_map(|(id, partitions)| {
-            let topic = topics::find_by_id(context, Operation::Describe, id)?;
+            let topic = topics::find_by_id(context, Operation::Describe, id).ok()?;
             let placed = |(index, committed): (i32, Option<Committed>)| {
                 (index, committed.map(|it| placed(Some(&*topic), it)))
             };
@@ -407,9 +421,12 @@ pub(super) fn delete(mut call: Call<'_>) -> Result<Answer, Malformed> {
         let partitions = reader.array(|partition| partition.i32())?;
         Ok((name, partitions))
     })?;
-    if group.is_empty() {
-        let code = ErrorCode::InvalidGroupId.code();
-        let response = OffsetDeleteResponse::default().with_error_code(code);
+    let checked = match group.is_empty() {
+        true => Err(ErrorCode::InvalidGroupId),
+        false => call.context.check_group(Operation::Declare, &group),
+    };
+    if let Err(error) = checked {
+        let response = OffsetDeleteResponse::default().with_error_code(error.code());
         return Ok(Answer::Ready(body(&response, version)));
     }
     let (promise, reply) = promise();
@@ -427,7 +444,7 @@ fn delete_offsets(
     asked: &[(String, Vec<i32>)],
 ) -> OffsetDeleteResponse {
     let exists = |name: &str, partition: i32| {
-        let topic = topics::find(context, Operation::Describe, name)?;
+        let topic = topics::find(context, Operation::Describe, name).ok()?;
         let index = u32::try_from(partition).ok()?;
         (index < topic.partition_count()).then_some(index)
     };

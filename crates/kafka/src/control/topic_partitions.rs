@@ -15,6 +15,7 @@ use kafka_protocol::messages::describe_topic_partitions_response::{
 
 use crate::answer::{Answer, body};
 use crate::context::KafkaContext;
+use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
 
 use super::metadata::TOPIC_OPERATIONS;
@@ -68,7 +69,7 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let response = match request.topics.is_empty() {
         true => {
             let all = topics::all(call.context);
-            let all = all.iter().map(|topic| (topic.name(), Some(topic.clone())));
+            let all = all.iter().map(|topic| (topic.name(), Ok(topic.clone())));
             page(call.context, &request, all)
         }
         false => {
@@ -85,7 +86,7 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
 fn page<'n>(
     context: &KafkaContext,
     request: &Request<'_>,
-    wanted: impl Iterator<Item = (&'n str, Option<Arc<Topic>>)>,
+    wanted: impl Iterator<Item = (&'n str, Result<Arc<Topic>, ErrorCode>)>,
 ) -> DescribeTopicPartitionsResponse {
     let (first_name, first_partition) = request.cursor.unwrap_or_default();
     let mut response = DescribeTopicPartitionsResponse::default();
@@ -103,10 +104,12 @@ fn page<'n>(
         let result = DescribeTopicPartitionsResponseTopic::default()
             .with_name(Some(topic_name(name)))
             .with_topic_authorized_operations(TOPIC_OPERATIONS);
-        let Some(topic) = topic else {
-            let code = topics::missing(name).code();
-            response.topics.push(result.with_error_code(code));
-            continue;
+        let topic = match topic {
+            Ok(topic) => topic,
+            Err(error) => {
+                response.topics.push(result.with_error_code(error.code()));
+                continue;
+            }
         };
         let total = i32::try_from(topic.partition_count()).unwrap_or(i32::MAX);
         let from = match name == first_name {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cloverleaf_access::Operation;
-use cloverleaf_broker::{Partition, Topic, TopicOptions};
+use cloverleaf_broker::{NoTopic, Partition, Topic, TopicOptions};
 use uuid::Uuid;
 
 use crate::context::KafkaContext;
@@ -25,20 +25,64 @@ pub(crate) fn all(context: &KafkaContext) -> Vec<Arc<Topic>> {
     topics
 }
 
-/// The topic of that name, if Kafka clients see it and this one may do that with it.
-pub(crate) fn find(context: &KafkaContext, operation: Operation, name: &str) -> Option<Arc<Topic>> {
-    let topic = context.realm.topic(operation, name).ok();
-    topic.filter(|topic| is_visible(topic))
+/// A topic that was found, if Kafka clients see it.
+pub(crate) fn visible(topic: Arc<Topic>) -> Result<Arc<Topic>, NoTopic> {
+    match is_visible(&topic) {
+        true => Ok(topic),
+        false => Err(NoTopic::Unknown),
+    }
 }
 
-/// The topic with that id, if Kafka clients see it and this one may do that with it.
+/// The topic of that name, to do this with it.
+///
+/// # Errors
+/// Kafka clients see none, or this one may not.
+pub(crate) fn find(
+    context: &KafkaContext,
+    operation: Operation,
+    name: &str,
+) -> Result<Arc<Topic>, ErrorCode> {
+    let topic = context.realm.topic(operation, name).and_then(visible);
+    topic.map_err(|why| match why {
+        NoTopic::Denied => ErrorCode::TopicAuthorizationFailed,
+        NoTopic::Unknown if topic_name_fault(name).is_some() => ErrorCode::InvalidTopicException,
+        NoTopic::Unknown => ErrorCode::UnknownTopicOrPartition,
+    })
+}
+
+/// The same, with the reason as people read it.
+///
+/// # Errors
+/// As [`find`].
+pub(crate) fn find_or_say(
+    context: &KafkaContext,
+    operation: Operation,
+    name: &str,
+) -> Result<Arc<Topic>, (ErrorCode, String)> {
+    find(context, operation, name).map_err(|error| {
+        let name = name.escape_debug();
+        let reason = match error {
+            ErrorCode::TopicAuthorizationFailed => format!("topic '{name}': not allowed"),
+            _ => format!("there is no topic '{name}'"),
+        };
+        (error, reason)
+    })
+}
+
+/// The topic with that id, to do this with it.
+///
+/// # Errors
+/// Kafka clients see none, or this one may not.
 pub(crate) fn find_by_id(
     context: &KafkaContext,
     operation: Operation,
     id: Uuid,
-) -> Option<Arc<Topic>> {
-    let topic = context.realm.topic_by_id(operation, id).ok();
-    topic.filter(|topic| is_visible(topic))
+) -> Result<Arc<Topic>, ErrorCode> {
+    let topic = context.realm.topic_by_id(operation, id).and_then(visible);
+    topic.map_err(|why| match why {
+        NoTopic::Denied => ErrorCode::TopicAuthorizationFailed,
+        NoTopic::Unknown => ErrorCode::UnknownTopicId,
+    })
 }
 
 /// The topic of that name, made with the default settings if there is none and the configuration
@@ -51,11 +95,9 @@ pub(crate) fn find_or_create(context: &KafkaContext, name: &str) -> Result<Arc<T
     if topic_name_fault(name).is_some() {
         return Err(ErrorCode::InvalidTopicException);
     }
-    if let Some(topic) = find(context, Operation::Describe, name) {
-        return Ok(topic);
-    }
-    if !context.options.auto_create_topics {
-        return Err(ErrorCode::UnknownTopicOrPartition);
+    match find(context, Operation::Describe, name) {
+        Err(ErrorCode::UnknownTopicOrPartition) if context.options.auto_create_topics => {}
+        found => return found,
     }
     let made = context
         .realm
@@ -73,25 +115,32 @@ fn default_options(context: &KafkaContext) -> TopicOptions {
     settings::defaults(context, context.options.partitions_default)
 }
 
-/// What is told of a topic that there is not: whether its name could be one at all.
-pub(crate) fn missing(name: &str) -> ErrorCode {
-    match topic_name_fault(name) {
-        Some(_) => ErrorCode::InvalidTopicException,
-        None => ErrorCode::UnknownTopicOrPartition,
-    }
-}
-
-/// A partition of a topic that Kafka clients see.
+/// The same for a request about its partitions, to which no name is invalid.
 ///
 /// # Errors
-/// There is none.
+/// Kafka clients see none, or this one may not.
+pub(crate) fn find_partitioned(
+    context: &KafkaContext,
+    operation: Operation,
+    name: &str,
+) -> Result<Arc<Topic>, ErrorCode> {
+    find(context, operation, name).map_err(|error| match error {
+        ErrorCode::InvalidTopicException => ErrorCode::UnknownTopicOrPartition,
+        error => error,
+    })
+}
+
+/// A partition of a topic, to do this with it.
+///
+/// # Errors
+/// Kafka clients see none, or this one may not.
 pub(crate) fn partition(
     context: &KafkaContext,
     operation: Operation,
     name: &str,
     index: i32,
 ) -> Result<(Arc<Topic>, Partition), ErrorCode> {
-    let topic = find(context, operation, name).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    let topic = find_partitioned(context, operation, name)?;
     let log = u32::try_from(index)
         .ok()
         .and_then(|index| topic.partition(index))

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use cloverleaf_access::Operation;
+use cloverleaf_access::{Kind, Operation};
 use cloverleaf_broker::{Partition, Realm, Watch, Watcher};
 
 use super::ZSTD_FROM;
 use super::request::Wanted;
 use crate::control::settings;
 use crate::error_code::ErrorCode;
-use crate::topic_ref::{IDS_FROM, TopicKey, TopicRef};
+use crate::topic_ref::{TopicKey, TopicRef};
 
 /// An offset that nothing has: a session has not been told any yet.
 const UNTOLD: i64 = -1;
@@ -97,14 +97,17 @@ impl Part {
         self.watch = None;
     }
 
-    /// Looks up anew what was not there, or is no more: definitions have changed.
+    /// Looks up anew what was not there, or is no more, or not for this client: definitions or its
+    /// rights have changed.
     pub(crate) fn find_again(&mut self, realm: &Realm, by_id: bool) {
-        let gone = self.topic.topic().is_none_or(|topic| topic.is_deleted());
-        if gone {
+        let stands = self.topic.topic().is_some_and(|topic| {
+            !topic.is_deleted() && realm.may(Operation::Consume, Kind::Topic, "", topic.name())
+        });
+        if !stands {
             let found = self.topic.key(by_id).find(Operation::Consume, realm);
             self.topic = found;
         }
-        if gone || self.log.is_none() {
+        if !stands || self.log.is_none() {
             self.find_log();
         }
     }
@@ -119,8 +122,8 @@ impl Part {
         let topic = self.topic.topic().filter(|topic| !topic.is_deleted());
         let (Some(topic), Some(log)) = (topic, &self.log) else {
             return Some(match topic {
-                None if version >= IDS_FROM => ErrorCode::UnknownTopicId,
-                _ => ErrorCode::UnknownTopicOrPartition,
+                None => self.topic.error(version),
+                Some(_) => ErrorCode::UnknownTopicOrPartition,
             });
         };
         if version < ZSTD_FROM && settings::says_zstd(&topic.options()) {
@@ -217,8 +220,8 @@ impl Part {
     /// What it costs to remember, in bytes.
     pub(crate) fn weight(&self) -> usize {
         let name = match &self.topic {
-            TopicRef::Name(name) => name.len(),
-            TopicRef::Known(_) | TopicRef::Id(_) => 0,
+            TopicRef::Name(name, _) => name.len(),
+            TopicRef::Known(_) | TopicRef::Id(..) => 0,
         };
         size_of::<Part>() + name + 32
     }

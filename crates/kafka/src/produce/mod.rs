@@ -22,7 +22,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use cloverleaf_access::Operation;
-use cloverleaf_broker::{PublishError, Topic};
+use cloverleaf_broker::{NoTopic, PublishError, Topic};
 use cloverleaf_log::Durability;
 use cloverleaf_session::{Cached, Meter, Now};
 use cloverleaf_telemetry::Probe;
@@ -34,7 +34,7 @@ pub(crate) use sample::Sampler;
 
 use crate::context::KafkaContext;
 use crate::error_code::{ErrorCode, of_publish};
-use crate::topic_ref::{IDS_FROM, TopicKey, TopicRef};
+use crate::topic_ref::{TopicKey, TopicRef};
 use crate::wire::{Malformed, Reader};
 use answer::{PartitionAnswer, Stored};
 use lone::Pieces;
@@ -159,7 +159,7 @@ impl Producing {
         }
         let mut answer = std::mem::take(&mut self.spare);
         answer.begin(version);
-        let mut topic = TopicRef::Id(uuid::Uuid::nil());
+        let mut topic = TopicRef::Id(uuid::Uuid::nil(), NoTopic::Unknown);
         let head = walk(body, version, |head, piece| match piece {
             Piece::Topic(key, partitions) => {
                 topic = self.find(context, meter, key);
@@ -302,11 +302,7 @@ impl Sent<'_> {
         let acks = Acks::of(self.head.acks)
             .ok_or_else(|| Refusal::new(ErrorCode::InvalidRequiredAcks, None))?;
         let Some(topic) = topic.topic() else {
-            let unknown = match self.version >= IDS_FROM {
-                true => ErrorCode::UnknownTopicId,
-                false => ErrorCode::UnknownTopicOrPartition,
-            };
-            return Err(Refusal::new(unknown, None));
+            return Err(Refusal::new(topic.error(self.version), None));
         };
         let unknown = || Refusal::new(ErrorCode::UnknownTopicOrPartition, None);
         let Ok(partition) = u32::try_from(self.index) else {
