@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cloverleaf_access::Users;
+use cloverleaf_access::{Grants, Users};
 
 use crate::content_memory::{ContentMemory, ContentShare};
 use crate::mechanisms::guest;
@@ -26,6 +26,8 @@ pub struct SessionOptions {
     pub contents: Arc<ContentMemory>,
     /// Who may connect.
     pub users: Arc<Users>,
+    /// What they may do; `None`: everything.
+    pub grants: Option<Arc<Grants>>,
 }
 
 impl SessionOptions {
@@ -51,6 +53,7 @@ impl Default for SessionOptions {
             transaction_bytes_max: 32 << 20,
             contents: ContentMemory::new(128 << 20),
             users: Arc::new(Users::from_iter([guest().local()])),
+            grants: None,
         }
     }
 }

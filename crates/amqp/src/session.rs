@@ -18,6 +18,7 @@ mod liveness;
 mod methods;
 mod publishing;
 mod ready;
+mod rights;
 mod routes;
 mod settling;
 mod transaction;
@@ -46,6 +47,7 @@ use crate::exception::{Exception, ReplyCode};
 use crate::host::{Owner, Routing, VirtualHost};
 use crate::options::SessionOptions;
 use crate::wire::{Frame, FrameType, Method, MethodId, PROTOCOL_HEADER, peek_frame};
+use cloverleaf_broker::Realm;
 
 /// With so many bytes of answers nothing further is read.
 const REPLIES_BYTES_MAX: usize = 256 << 10;
@@ -103,6 +105,8 @@ impl Phase {
 /// One connection.
 pub struct Session {
     host: Arc<VirtualHost>,
+    /// The host's realm, as the user may use it.
+    realm: Realm,
     options: Arc<SessionOptions>,
     meter: Meter,
     peer: SocketAddr,
@@ -197,7 +201,7 @@ impl cloverleaf_session::Session for Session {
     fn receive(&mut self, input: Input<'_>, now: Now) -> Received {
         let input: &[u8] = &input;
         self.now = now;
-        self.broker_ms = self.host.realm().now_ms();
+        self.broker_ms = self.realm.now_ms();
         self.meter.begin();
         let (mut consumed, mut needed) = (0, 0);
         if self.phase == Phase::Header {
@@ -254,7 +258,7 @@ impl cloverleaf_session::Session for Session {
         if !self.wants_input() {
             self.is_not_read(now);
         }
-        if self.waits_for_room && self.host.realm().room().poll_free(cx).is_ready() {
+        if self.waits_for_room && self.realm.room().poll_free(cx).is_ready() {
             self.waits_for_room = false;
         }
         if self.wants_turn() {
@@ -335,6 +339,7 @@ impl Session {
         let owner = parts.host.owner();
         let contents = parts.options.content_share();
         Session {
+            realm: parts.host.realm().clone(),
             host: parts.host,
             options: parts.options,
             meter: Meter::new(parts.probe),
@@ -412,13 +417,13 @@ impl Session {
         let bytes = frame.len_bytes();
         let id = MethodId::peek(frame.payload);
         if frame.kind == FrameType::Method && id == PUBLISH && self.takes_publish(frame.channel) {
-            if !self.host.realm().room().is_free() {
+            if !self.realm.room().is_free() {
                 self.waits_for_room = true;
                 return Step::Wait;
             }
             return self.publish_frames(&frame, &input[bytes..]);
         }
-        if self.goes_on_with_content(frame.channel) && !self.host.realm().room().is_free() {
+        if self.goes_on_with_content(frame.channel) && !self.realm.room().is_free() {
             self.waits_for_room = true;
             return Step::Wait;
         }

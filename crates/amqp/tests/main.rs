@@ -23,4 +23,5 @@ mod session_large;
 mod session_open;
 mod session_publish;
 mod session_rest;
+mod session_rights;
 mod wire;

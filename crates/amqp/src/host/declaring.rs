@@ -17,8 +17,7 @@ use crate::exception::{Exception, ReplyCode, Resource};
 use crate::queue_arguments::{QueueArguments, QueueKind, check_equivalence};
 use crate::wire::{Table, Value, method, table_bytes};
 
-/// What the names of server-named queues begin with, and the argument that says otherwise.
-const GENERATED: &str = "amq.gen";
+/// The argument that says with what the name of a server-named queue begins.
 const NAME_PREFIX: &str = "x-name-prefix";
 /// Longest such beginning in bytes.
 const NAME_PREFIX_BYTES_MAX: usize = 64;
@@ -363,15 +362,18 @@ fn without<'a>(arguments: Table<'a>, name: &str) -> Cow<'a, [u8]> {
     Cow::Owned(table_bytes(&others))
 }
 
+/// The name of a queue that was declared without one begins with this and a dash.
+pub(crate) fn name_prefix(arguments: Table<'_>) -> Cow<'_, str> {
+    let prefix = arguments.get(NAME_PREFIX);
+    match prefix.and_then(|prefix| prefix.as_text()) {
+        Some(prefix) if !prefix.is_empty() => strip(prefix),
+        _ => Cow::Borrowed("amq.gen"),
+    }
+}
+
 /// A name for a queue that was declared without one.
 fn generated(arguments: Table<'_>) -> Result<String, Exception> {
-    let prefix = match arguments
-        .get(NAME_PREFIX)
-        .and_then(|prefix| prefix.as_text())
-    {
-        Some(prefix) if !prefix.is_empty() => strip(prefix),
-        _ => Cow::Borrowed(GENERATED),
-    };
+    let prefix = name_prefix(arguments);
     if prefix.len() > NAME_PREFIX_BYTES_MAX {
         return Err(Exception::precondition(format!(
             "Queue name prefix '{prefix}' exceeds the {NAME_PREFIX_BYTES_MAX}-byte limit"

@@ -43,8 +43,10 @@ use self::signal::Signal;
 use crate::exception::{Exception, ReplyCode, Resource};
 use crate::routing::Topology;
 
+pub(crate) use self::declaring::name_prefix;
 pub use self::letters::delay_ms;
 pub use self::names::DIRECT_REPLY_TO;
+pub(crate) use self::names::{is_reply_queue, strip};
 pub use self::queue::Queue;
 pub use self::router::Routing;
 pub use self::routes::Route;

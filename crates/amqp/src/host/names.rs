@@ -21,7 +21,7 @@ pub(super) const DELAYED: &str = "$amqp/delayed";
 const SCHEDULE: &str = "$schedule";
 
 /// As RabbitMQ does with names: without carriage returns and line feeds.
-pub(super) fn strip(name: &str) -> Cow<'_, str> {
+pub(crate) fn strip(name: &str) -> Cow<'_, str> {
     match name.contains(['\r', '\n']) {
         false => Cow::Borrowed(name),
         true => Cow::Owned(name.replace(['\r', '\n'], "")),
@@ -71,7 +71,7 @@ pub(super) fn check_no_reply_queue(name: &str) -> Result<(), Exception> {
     Ok(())
 }
 
-pub(super) fn is_reply_queue(name: &str) -> bool {
+pub(crate) fn is_reply_queue(name: &str) -> bool {
     name.starts_with(DIRECT_REPLY_TO)
 }
 

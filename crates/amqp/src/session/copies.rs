@@ -94,7 +94,7 @@ impl Session {
     pub(super) fn make_copies(&mut self) {
         let mut left = COPIES_MAX;
         while left > 0 {
-            if !self.host.realm().room().is_free() {
+            if !self.realm.room().is_free() {
                 self.waits_for_room = true;
                 return;
             }

@@ -108,7 +108,7 @@ impl Session {
         let capabilities = table_bytes(&capabilities);
         let platform = concat!("Cloverleaf ", env!("CARGO_PKG_VERSION"));
         let text = |text: &'static str| Value::String(text.as_bytes());
-        let mode = self.host.realm().options().durability;
+        let mode = self.realm.options().durability;
         let properties = table_bytes(&[
             // They were written a line above.
             (
@@ -283,7 +283,10 @@ impl Session {
         }
         match verdict {
             Ok(accepted) => {
-                self.user = accepted.principal.name;
+                self.user.clone_from(&accepted.principal.name);
+                if let Some(grants) = &self.options.grants {
+                    self.realm.enter(accepted.principal, Arc::clone(grants));
+                }
                 let tune = Method::ConnectionTune(method::ConnectionTune {
                     channel_max: self.options.channels_max,
                     frame_max: self.options.frame_bytes_max,

@@ -56,7 +56,7 @@ impl Session {
         if !is_due {
             return;
         }
-        if self.host.realm().is_storage_full() {
+        if self.realm.is_storage_full() {
             self.blocked_until_us = Some(self.now.us + BLOCKED_CHECK_US);
             return;
         }

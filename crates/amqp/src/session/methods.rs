@@ -195,6 +195,7 @@ impl Session {
             self.flush();
             self.settle_acks();
             self.meter.others += 1;
+            self.check_rights(number, method)?;
         }
         if self
             .channels

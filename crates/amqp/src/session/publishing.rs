@@ -14,6 +14,7 @@ use super::channel::Mode;
 use super::confirms::{Flush, Group, Waiting};
 use super::frames::{push_content, push_method};
 use super::methods::cannot_decode;
+use super::rights::User;
 use super::routes::{Found, RouteCache};
 use super::transaction::Publish;
 use crate::body::Body;
@@ -99,10 +100,14 @@ impl Session {
             key: target.routing_key,
             headers: properties.headers.unwrap_or_default(),
         };
+        let user = User {
+            realm: &self.realm,
+            name: &self.user,
+        };
         let Found { route, may_refuse } =
             self.publishing
                 .routes
-                .find(&self.host, target.exchange, &routed)?;
+                .find(&self.host, &user, target.exchange, &routed)?;
         let Some(channel) = self.channels.get_mut(&number) else {
             return Ok(());
         };

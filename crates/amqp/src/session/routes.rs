@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 
+use cloverleaf_access::Operation;
 use cloverleaf_session::Cached;
 
+use super::rights::User;
 use crate::exception::Exception;
 use crate::host::{Queue, Route, VirtualHost};
 use crate::queue_arguments::Overflow;
@@ -30,6 +32,7 @@ pub(super) struct RouteCache {
 #[derive(Default)]
 struct Routes {
     last: Option<(String, String, Found)>,
+    /// By exchange, those that the user may publish to.
     found: HashMap<String, HashMap<String, Found>>,
     count: usize,
 }
@@ -38,17 +41,19 @@ impl RouteCache {
     /// Where a message goes.
     ///
     /// # Errors
-    /// There is no such exchange, or clients may not publish to it.
+    /// There is no such exchange, or the user may not publish to it, or no client may.
     pub(super) fn find(
         &mut self,
         host: &VirtualHost,
+        user: &User<'_>,
         exchange: &str,
         message: &Routed<'_>,
     ) -> Result<Found, Exception> {
+        let routes = self.routes.at(host.generation());
         if has_copies(message) {
+            routes.check(user, exchange)?;
             return ask(host, exchange, message);
         }
-        let routes = self.routes.at(host.generation());
         if let Some((last_exchange, last_key, found)) = &routes.last
             && last_key == message.key
             && last_exchange == exchange
@@ -59,8 +64,11 @@ impl RouteCache {
         let found = match known.and_then(|keys| keys.get(message.key)) {
             Some(found) => found.clone(),
             None => {
+                routes.check(user, exchange)?;
                 let found = ask(host, exchange, message)?;
                 if !found.route.is_cacheable {
+                    // The exchange is there, and the user may publish to it.
+                    routes.found.entry(exchange.to_owned()).or_default();
                     return Ok(found);
                 }
                 routes.remember(exchange, message.key, &found);
@@ -86,6 +94,14 @@ impl Routes {
         let keys = self.found.entry(exchange.to_owned()).or_default();
         keys.insert(key.to_owned(), found.clone());
         self.count += 1;
+    }
+
+    /// Asks whether the user may publish to an exchange, unless it was allowed before.
+    fn check(&self, user: &User<'_>, exchange: &str) -> Result<(), Exception> {
+        match self.found.contains_key(exchange) {
+            true => Ok(()),
+            false => user.exchange(Operation::Publish, exchange),
+        }
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) fn session_options(config: &Config) -> SessionOptions {
         transaction_bytes_max: bytes(amqp.transaction_bytes_max),
         contents: ContentMemory::new(amqp.contents_bytes_max.0),
         users: Arc::new(users(config)),
+        grants: None,
     }
 }
 

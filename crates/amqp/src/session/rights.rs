@@ -1,0 +1,141 @@
+//! The rights that each method needs, as RabbitMQ has them: `configure` is [`Operation::Declare`],
+//! `write` is [`Operation::Publish`], `read` is [`Operation::Consume`].
+//!
+//! Source: <https://www.rabbitmq.com/docs/access-control#authorisation>.
+
+use std::borrow::Cow;
+
+use cloverleaf_access::{Kind, Operation};
+use cloverleaf_broker::Realm;
+
+use super::Session;
+use crate::exception::{Exception, ReplyCode, Resource};
+use crate::host::{is_reply_queue, name_prefix, strip};
+use crate::wire::{Method, Table, Value, method};
+
+/// The default exchange's name in rules.
+const DEFAULT_EXCHANGE: &str = "amq.default";
+
+/// A user, as the methods of a connection ask for it.
+pub(super) struct User<'a> {
+    pub(super) realm: &'a Realm,
+    pub(super) name: &'a str,
+}
+
+impl User<'_> {
+    /// Asks whether this may be done with a queue.
+    fn queue(&self, operation: Operation, name: &str) -> Result<(), Exception> {
+        let name = strip(name);
+        match is_reply_queue(&name) || self.realm.may(operation, Kind::Topic, "", &name) {
+            true => Ok(()),
+            false => Err(self.refused(&Resource::queue(&name))),
+        }
+    }
+
+    /// Asks whether this may be done with an exchange.
+    pub(super) fn exchange(&self, operation: Operation, name: &str) -> Result<(), Exception> {
+        let name = match name {
+            "" => Cow::Borrowed(DEFAULT_EXCHANGE),
+            name => strip(name),
+        };
+        match self.realm.may(operation, Kind::Exchange, "", &name) {
+            true => Ok(()),
+            false => Err(self.refused(&Resource::exchange(&name))),
+        }
+    }
+
+    fn refused(&self, what: &Resource<'_>) -> Exception {
+        let text = format!("access to {what} refused for user '{}'", self.name);
+        Exception::new(ReplyCode::AccessRefused, text)
+    }
+}
+
+impl Session {
+    pub(super) fn user(&self) -> User<'_> {
+        User {
+            realm: &self.realm,
+            name: &self.user,
+        }
+    }
+
+    /// Asks whether the user may call a method that names queues or exchanges. A publish is asked
+    /// for where its route is looked up.
+    ///
+    /// # Errors
+    /// `ACCESS_REFUSED`, with RabbitMQ's text.
+    pub(super) fn check_rights(&self, number: u16, method: &Method<'_>) -> Result<(), Exception> {
+        use Operation::{Consume, Declare, Publish};
+        if self.realm.is_unrestricted() {
+            return Ok(());
+        }
+        let user = self.user();
+        let queue = |operation, name: &str| match self.queue_name(number, name) {
+            Ok(name) => user.queue(operation, &name),
+            // The method itself says that there is none.
+            Err(_) => Ok(()),
+        };
+        match method {
+            Method::QueueDeclare(declare) if declare.passive => Ok(()),
+            Method::QueueDeclare(declare) => {
+                let name = match strip(declare.queue) {
+                    // The rest of its name is random: no rule looks at it.
+                    name if name.is_empty() => format!("{}-", name_prefix(declare.arguments)),
+                    name => name.into_owned(),
+                };
+                user.queue(Declare, &name)?;
+                match exchange_in(declare.arguments, "x-dead-letter-exchange") {
+                    Some(letters) => {
+                        user.queue(Consume, &name)?;
+                        user.exchange(Publish, letters)
+                    }
+                    None => Ok(()),
+                }
+            }
+            Method::QueueDelete(delete) => queue(Declare, delete.queue),
+            Method::QueuePurge(purge) => queue(Consume, purge.queue),
+            Method::QueueBind(bind) => {
+                queue(Publish, bind.queue)?;
+                user.exchange(Consume, bind.exchange)
+            }
+            Method::QueueUnbind(unbind) => {
+                queue(Publish, unbind.queue)?;
+                user.exchange(Consume, unbind.exchange)
+            }
+            Method::BasicGet(get) => queue(Consume, get.queue),
+            Method::BasicConsume(consume) => queue(Consume, consume.queue),
+            Method::ExchangeDeclare(declare) if declare.passive => Ok(()),
+            Method::ExchangeDeclare(declare) => {
+                user.exchange(Declare, declare.exchange)?;
+                match exchange_in(declare.arguments, "alternate-exchange") {
+                    Some(alternate) => {
+                        user.exchange(Consume, declare.exchange)?;
+                        user.exchange(Publish, alternate)
+                    }
+                    None => Ok(()),
+                }
+            }
+            Method::ExchangeDelete(delete) => user.exchange(Declare, delete.exchange),
+            Method::ExchangeBind(method::ExchangeBind {
+                destination,
+                source,
+                ..
+            })
+            | Method::ExchangeUnbind(method::ExchangeUnbind {
+                destination,
+                source,
+                ..
+            }) => {
+                user.exchange(Publish, destination)?;
+                user.exchange(Consume, source)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn exchange_in<'a>(arguments: Table<'a>, name: &str) -> Option<&'a str> {
+    match arguments.get(name) {
+        Some(Value::String(exchange)) => std::str::from_utf8(exchange).ok(),
+        _ => None,
+    }
+}
