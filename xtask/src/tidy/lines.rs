@@ -135,6 +135,9 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "crates/nsq/tests/memory.rs",
 ];
 
+/// The protocols, whose sessions have rights.
+const REALM_USERS: &[&str] = &["crates/nsq/src", "crates/kafka/src", "crates/amqp/src"];
+
 pub(super) fn check(source: &Source, findings: &mut Vec<Finding>) {
     let path = source.path.as_path();
     // This folder names what it bans.
@@ -165,6 +168,10 @@ pub(super) fn check(source: &Source, findings: &mut Vec<Finding>) {
             findings.push(source.find(number, what));
         }
     }
+    if rust && is_one_of(path, REALM_USERS) && imports_broker(&source.text) {
+        let what = "Broker: a session reaches topics, groups and kept values through its Realm";
+        findings.push(source.find(1, what));
+    }
     if !rust || is_one_of(path, WAIT_HELPERS) {
         return;
     }
@@ -185,6 +192,16 @@ impl Ban {
 
 fn is_one_of(path: &Path, list: &[&str]) -> bool {
     list.iter().any(|entry| path.starts_with(entry))
+}
+
+/// Whether `Broker` is among what a file takes from the crate of the broker.
+fn imports_broker(text: &str) -> bool {
+    text.split("cloverleaf_broker::").skip(1).any(|taken| {
+        let taken = taken.split(';').next().unwrap_or_default();
+        taken
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .any(|name| name == "Broker")
+    })
 }
 
 fn is_unsafe(code: &str) -> bool {
@@ -216,6 +233,11 @@ mod tests {
         assert_eq!(found("crates/kafka/src/fetch/look.rs", raw), 1);
         assert_eq!(found("crates/broker/src/topic.rs", raw), 1);
         assert_eq!(found("crates/log/src/read.rs", raw), 0);
+        let broker = "use cloverleaf_broker::{\n    Broker, Topic};";
+        assert_eq!(found("crates/kafka/src/a.rs", broker), 1);
+        assert_eq!(found("crates/server/src/a.rs", broker), 0);
+        let others = "use cloverleaf_broker::{BrokerOptions};\nenum Owner { Broker }";
+        assert_eq!(found("crates/kafka/src/a.rs", others), 0);
         assert_eq!(found("crates/x/src/a.rs", "unsafe { f() }"), 1);
         assert_eq!(found("crates/x/src/a.rs", "// unsafe { f() }"), 0);
     }
