@@ -11,6 +11,7 @@ mod host_delays;
 mod host_exchanges;
 mod host_hostile;
 mod host_letters;
+mod host_namespaces;
 mod host_queues;
 mod host_router_crashes;
 mod host_threads;

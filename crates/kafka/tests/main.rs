@@ -20,6 +20,7 @@ mod groups_membership;
 mod groups_offsets;
 mod groups_tools;
 mod memory;
+mod namespaces;
 mod power_losses;
 mod rights;
 mod session_fetch;

@@ -12,7 +12,7 @@ use cloverleaf_amqp::routing::Routed;
 use cloverleaf_amqp::wire::{Properties, Table, Value, Writer, method, table_bytes};
 use cloverleaf_broker::{
     Broker, BrokerOptions, Clock, Consumer, ConsumerOptions, Delivery, ManualClock, MessageId,
-    Realm,
+    Namespace, Realm,
 };
 use cloverleaf_log::{
     BatchBuilder, Durability, FaultyDisk, Log, LogOptions, RecordCursor, SimDisk,
@@ -104,6 +104,21 @@ impl World {
             broker,
             host,
             owner,
+        }
+    }
+
+    /// The virtual host of another namespace of the same broker.
+    pub fn beside(&self, namespace: &str) -> Self {
+        let realm = Realm::new(self.broker.clone(), Namespace::new(namespace));
+        let host = VirtualHost::open(realm).unwrap();
+        Self {
+            disk: self.disk.clone(),
+            faults: self.faults.clone(),
+            clock: self.clock.clone(),
+            log: self.log.clone(),
+            broker: self.broker.clone(),
+            owner: host.owner(),
+            host,
         }
     }
 
