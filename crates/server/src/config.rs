@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use thiserror::Error;
 
 use crate::config_value::{ListenAddress, OptionValue};
-use crate::fronts::REGISTRATIONS;
+use crate::fronts::Registrations;
 use crate::listener::admin_door;
 use crate::options::{AmqpConfig, GeneralConfig, KafkaConfig, NsqConfig, OPTIONS};
 
@@ -109,11 +109,14 @@ impl Config {
     ///
     /// # Errors
     /// The first address that is open to anyone.
-    pub fn check_listen_addresses(&self) -> Result<(), AnonymousRemote> {
+    pub(crate) fn check_listen_addresses(
+        &self,
+        registrations: &Registrations,
+    ) -> Result<(), AnonymousRemote> {
         if self.general.allow_anonymous_remote {
             return Ok(());
         }
-        let fronts = REGISTRATIONS.iter().flat_map(|it| (it.doors)(self));
+        let fronts = registrations.iter().flat_map(|it| (it.doors)(self));
         for door in std::iter::once(admin_door(self)).chain(fronts) {
             if !door.is_guarded && !is_loopback(door.address) {
                 return Err(AnonymousRemote {
@@ -163,6 +166,7 @@ mod tests {
     use super::*;
     use crate::config_login::Logins;
     use crate::config_value::{ClientAuthPolicy, TlsRequired};
+    use crate::fronts::REGISTRATIONS;
 
     #[test]
     fn dead_letters_are_off_by_default() {
@@ -198,7 +202,7 @@ mod tests {
         let with = |change: fn(&mut Config)| {
             let mut config = Config::default();
             change(&mut config);
-            config.check_listen_addresses()
+            config.check_listen_addresses(REGISTRATIONS)
         };
         assert_eq!(with(|_| ()), Ok(()));
         let error = with(|c| c.nsq.tcp_address.0 = "0.0.0.0:4150".into())

@@ -36,11 +36,12 @@ pub(crate) struct HalfReceived {
 }
 
 impl HalfReceived {
-    pub(crate) fn new(bounds: Bounds) -> Arc<HalfReceived> {
+    /// For connections of these protocols.
+    pub(crate) fn new(bounds: Bounds, protocols: &[Protocol]) -> Arc<HalfReceived> {
         Arc::new(HalfReceived {
             is_tight: AtomicBool::new(false),
             closed: AtomicU64::new(0),
-            room: Mutex::new(Room::new(bounds)),
+            room: Mutex::new(Room::new(bounds, protocols)),
         })
     }
 

@@ -9,9 +9,8 @@ use cloverleaf_telemetry::Protocol;
 
 use crate::config::Config;
 use crate::config_value::ms;
-use crate::fronts::REGISTRATIONS;
 
-/// Each protocol that is registered has this part of all for itself.
+/// Each protocol that the broker speaks has this part of all for itself.
 const OWN_PART: u64 = 8;
 
 /// A peer that sends less than this has not moved: a byte now and then keeps no memory.
@@ -56,13 +55,12 @@ pub(crate) struct Share {
 
 impl Share {
     fn index(self) -> usize {
-        let protocol = REGISTRATIONS
-            .iter()
-            .position(|it| it.protocol == self.protocol);
-        // Any other protocol's connections would share that of the first.
-        2 * protocol.unwrap_or_default() + usize::from(self.is_usual)
+        2 * self.protocol.index() + usize::from(self.is_usual)
     }
 }
+
+/// How many shares there are.
+const SHARES: usize = 2 * Protocol::ALL.len();
 
 /// What the connections of one share have.
 #[derive(Default)]
@@ -113,7 +111,7 @@ impl Place {
 
 pub(crate) struct Room {
     bounds: Bounds,
-    lots: [Lot; 2 * REGISTRATIONS.len()],
+    lots: [Lot; SHARES],
     /// By ticket.
     places: BTreeMap<u64, Place>,
     tickets: u64,
@@ -126,11 +124,13 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    pub(crate) fn new(bounds: Bounds) -> Room {
-        let mut lots: [Lot; 2 * REGISTRATIONS.len()] = Default::default();
-        for registration in REGISTRATIONS {
+    /// Each of these protocols has a part of its own; the connections of another would share what
+    /// is for all.
+    pub(crate) fn new(bounds: Bounds, protocols: &[Protocol]) -> Room {
+        let mut lots: [Lot; SHARES] = Default::default();
+        for &protocol in protocols {
             let share = Share {
-                protocol: registration.protocol,
+                protocol,
                 is_usual: true,
             };
             lots[share.index()].own_bytes = bounds.bytes_max / OWN_PART;

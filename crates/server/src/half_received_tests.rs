@@ -31,9 +31,13 @@ struct Peer {
     woken: Arc<Woken>,
 }
 
+fn room(bounds: Bounds) -> Arc<HalfReceived> {
+    HalfReceived::new(bounds, &[Protocol::Nsq, Protocol::Kafka, Protocol::Amqp])
+}
+
 /// A memory of so many bytes.
 fn memory(bytes_max: u64) -> Arc<HalfReceived> {
-    HalfReceived::new(Bounds {
+    room(Bounds {
         bytes_max,
         address_bytes_max: None,
         timeout_us: 30 * SECOND_US,
@@ -276,7 +280,7 @@ fn who_waits_is_excused_and_whose_peer_is_silent_is_not() {
 
 #[test]
 fn an_address_with_a_bound_holds_up_its_own_connections_only() {
-    let memory = HalfReceived::new(Bounds {
+    let memory = room(Bounds {
         bytes_max: 80 << 20,
         address_bytes_max: Some(2 << 20),
         timeout_us: 30 * SECOND_US,
@@ -303,7 +307,7 @@ fn an_address_with_a_bound_holds_up_its_own_connections_only() {
 
 /// An address that may have two of six MiB that Kafka may have, and has all of it.
 fn full_address(near: [u8; 4]) -> (Arc<HalfReceived>, Vec<Peer>) {
-    let memory = HalfReceived::new(Bounds {
+    let memory = room(Bounds {
         bytes_max: 8 << 20,
         address_bytes_max: Some(2 << 20),
         timeout_us: 30 * SECOND_US,
@@ -416,7 +420,7 @@ fn threads_that_compete_all_come_to_their_end() {
 
 #[test]
 fn threads_that_compete_for_their_addresses_room_all_come_to_their_end() {
-    all_come_to_their_end(&HalfReceived::new(Bounds {
+    all_come_to_their_end(&room(Bounds {
         bytes_max: 1 << 20,
         address_bytes_max: Some(600 << 10),
         timeout_us: 30 * SECOND_US,

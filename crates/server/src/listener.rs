@@ -14,7 +14,7 @@ use crate::balance::{Balance, SAMPLE_INTERVAL};
 use crate::config::Config;
 use crate::context::ServerContext;
 use crate::cores::{Accepted, Core};
-use crate::fronts::{Door, DoorKind, Front, REGISTRATIONS};
+use crate::fronts::{Door, DoorKind, Front, Unopened};
 use crate::repeats::Repeats;
 
 /// Connections that wait to be accepted. The kernel caps it at `net.core.somaxconn`.
@@ -69,7 +69,7 @@ pub(crate) struct BoundDoor {
     pub(crate) option: &'static str,
     pub(crate) kind: DoorKind,
     pub(crate) listener: StdListener,
-    /// Where the protocol stands in [`REGISTRATIONS`]; `None`: the admin interface.
+    /// Where the protocol stands among those that were bound; `None`: the admin interface.
     pub(crate) front: Option<usize>,
 }
 
@@ -81,15 +81,18 @@ impl BoundDoor {
 }
 
 /// Listens at all doors, but for those that are off, or need the certificate of a protocol that
-/// has none. `has_tls`, in the order of [`REGISTRATIONS`].
+/// has none.
 ///
 /// # Errors
 /// An address is taken, not ours, or does not resolve.
-pub(crate) fn bind_all(config: &Config, has_tls: &[bool]) -> Result<Vec<BoundDoor>, BindError> {
+pub(crate) fn bind_all(
+    config: &Config,
+    protocols: &[Unopened],
+) -> Result<Vec<BoundDoor>, BindError> {
     let mut doors = vec![(None, admin_door(config))];
-    for (front, registration) in REGISTRATIONS.iter().enumerate() {
-        let own = (registration.doors)(config).into_iter();
-        let own = own.filter(|door| has_tls[front] || !door.kind.needs_tls());
+    for (front, protocol) in protocols.iter().enumerate() {
+        let own = (protocol.registration.doors)(config).into_iter();
+        let own = own.filter(|door| protocol.tls.is_some() || !door.kind.needs_tls());
         doors.extend(own.map(|door| (Some(front), door)));
     }
     // Of several that are taken, one of those is told that programs connect to.

@@ -22,7 +22,7 @@ use crate::doctor::{DoctorThread, Observer, Practice};
 use crate::doctor_advice::{self, AdviceFolderError};
 use crate::failed_logins::FailedLogins;
 use crate::file_limit::ConnectionLimits;
-use crate::fronts::{Opening, REGISTRATIONS};
+use crate::fronts::{self, Opening, REGISTRATIONS, Registrations, Unopened};
 use crate::half_received::HalfReceived;
 use crate::half_received_room::Bounds;
 use crate::health::{Health, Vital};
@@ -93,6 +93,16 @@ impl Server {
     /// # Errors
     /// See [`StartError`]; nothing is left behind then.
     pub fn start_with(
+        config: Config,
+        clock: Arc<dyn Clock>,
+        observer: Option<Observer>,
+    ) -> Result<Server, StartError> {
+        Server::start_speaking(REGISTRATIONS, config, clock, observer)
+    }
+
+    /// The same with protocols of the caller's.
+    pub(crate) fn start_speaking(
+        registrations: &Registrations,
         mut config: Config,
         clock: Arc<dyn Clock>,
         observer: Option<Observer>,
@@ -104,9 +114,8 @@ impl Server {
             config.nsq.tls_required = TlsRequired::Yes;
         }
         config.check()?;
-        config.check_listen_addresses()?;
-        let tls = REGISTRATIONS.map(|it| (it.tls)(&config));
-        let tls = tls.into_iter().collect::<Result<Vec<_>, _>>()?;
+        config.check_listen_addresses(registrations)?;
+        let protocols = fronts::load(registrations, &config)?;
         let advice = doctor_advice::load(config.general.doctor_advice_dir.as_deref())?;
         let files = file_limit::raise_open_files_max();
         tracing::debug!(files, "open files allowed");
@@ -121,7 +130,8 @@ impl Server {
             Arc::clone(&clock),
         );
         let started = broker.map_err(StartError::from).and_then(|broker| {
-            Running::start(config, log.clone(), broker, clock, tls, advice, observer)
+            let log = log.clone();
+            Running::start(config, log, broker, clock, protocols, advice, observer)
         });
         match started {
             Ok(running) => Ok(Server {
@@ -232,23 +242,23 @@ impl Running {
         log: Log,
         broker: Broker,
         clock: Arc<dyn Clock>,
-        tls: Vec<Option<Arc<rustls::ServerConfig>>>,
+        protocols: Vec<Unopened>,
         advice: Advice,
         observer: Option<Observer>,
     ) -> Result<Running, StartError> {
-        let has_tls: Vec<bool> = tls.iter().map(Option::is_some).collect();
-        let doors = bind_all(&config, &has_tls)?;
+        let doors = bind_all(&config, &protocols)?;
         let addresses = doors.iter().map(BoundDoor::address);
         let addresses = addresses.collect::<io::Result<_>>()?;
-        let mut fronts = Vec::with_capacity(REGISTRATIONS.len());
-        for (registration, tls) in REGISTRATIONS.iter().zip(tls) {
+        let mut fronts = Vec::with_capacity(protocols.len());
+        let mut tags = Vec::with_capacity(protocols.len());
+        for Unopened { registration, tls } in protocols {
             fronts.push((registration.open)(Opening {
                 config: &config,
                 broker: &broker,
                 tls,
             })?);
-        }
-        for registration in REGISTRATIONS {
+            tags.push(registration.protocol);
+            // Of its own section, which is of no use to those behind it.
             (registration.forget_secrets)(&mut config);
         }
         let context = Arc::new(ServerContext {
@@ -256,7 +266,7 @@ impl Running {
             fronts,
             addresses: Addresses(addresses),
             started_ms: clock.unix_us() / 1_000,
-            half_received: HalfReceived::new(Bounds::of(&config)),
+            half_received: HalfReceived::new(Bounds::of(&config), &tags),
             failed_logins: FailedLogins::default(),
             verifications: verifications::places(),
             health: Health::default(),

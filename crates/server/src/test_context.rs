@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cloverleaf_broker::{Broker, BrokerOptions, Clock as _, ManualClock};
 use cloverleaf_log::{Log, LogOptions, SimDisk};
-use cloverleaf_telemetry::Registry;
+use cloverleaf_telemetry::{Protocol, Registry};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::spawn_local;
@@ -50,11 +50,14 @@ pub(crate) fn context() -> Arc<ServerContext> {
         fronts: Vec::new(),
         addresses: Addresses::default(),
         started_ms: 0,
-        half_received: HalfReceived::new(Bounds {
-            bytes_max: 1 << 20,
-            address_bytes_max: None,
-            timeout_us: 1_000_000,
-        }),
+        half_received: HalfReceived::new(
+            Bounds {
+                bytes_max: 1 << 20,
+                address_bytes_max: None,
+                timeout_us: 1_000_000,
+            },
+            &[Protocol::Nsq, Protocol::Kafka, Protocol::Amqp],
+        ),
         failed_logins: FailedLogins::default(),
         verifications: verifications::places(),
         health: Health::default(),

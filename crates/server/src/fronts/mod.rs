@@ -25,8 +25,11 @@ use crate::context::{CoreContext, ServerContext};
 use crate::server::StartError;
 use crate::tls::TlsError;
 
-/// All protocols that the broker speaks, in the order in which they are opened and asked.
-pub(crate) const REGISTRATIONS: [&Registration; 3] = [
+/// The protocols that a broker speaks, in the order in which they are opened and asked.
+pub(crate) type Registrations = [&'static Registration];
+
+/// All protocols that there are: those that a broker is started with.
+pub(crate) const REGISTRATIONS: &Registrations = &[
     &nsq::REGISTRATION,
     &kafka::REGISTRATION,
     &amqp::REGISTRATION,
@@ -45,6 +48,28 @@ pub(crate) struct Registration {
     pub(crate) open: fn(Opening<'_>) -> Result<Arc<dyn Front>, StartError>,
     /// Takes secrets out of the configuration that are not needed once it is open.
     pub(crate) forget_secrets: fn(&mut Config),
+}
+
+/// A protocol before it is open.
+pub(crate) struct Unopened {
+    pub(crate) registration: &'static Registration,
+    /// What [`Registration::tls`] gave.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+}
+
+/// Reads the certificates of protocols.
+///
+/// # Errors
+/// Those of one cannot be used.
+pub(crate) fn load(
+    registrations: &Registrations,
+    config: &Config,
+) -> Result<Vec<Unopened>, TlsError> {
+    let loaded = registrations.iter().map(|registration| {
+        let tls = (registration.tls)(config)?;
+        Ok(Unopened { registration, tls })
+    });
+    loaded.collect()
 }
 
 /// An address that is listened on.
