@@ -23,16 +23,15 @@ use crate::driver::{Connect, DriverError};
 use cloverleaf_page::secrets::{self, HIDDEN, is_secret};
 
 /// The protocols that a URL may name.
-const NAMED: [Protocol; 4] = [
-    Protocol::Nsq,
-    Protocol::Kafka,
-    Protocol::Amqp,
-    Protocol::Nats,
-];
+fn named() -> impl Iterator<Item = Protocol> {
+    let all = Protocol::ALL.into_iter();
+    // Where a client asks HTTP beside, that is an option of its URL.
+    all.filter(|protocol| *protocol != Protocol::Http)
+}
 
 /// The protocols for the command line, by their names.
 pub(crate) fn protocol_values() -> impl TypedValueParser<Value = Protocol> {
-    let values = NAMED.map(|it| PossibleValue::new(it.name()).help(it.traits().about));
+    let values = named().map(|it| PossibleValue::new(it.name()).help(it.traits().about));
     PossibleValuesParser::new(values).try_map(|name| parse_protocol(&name))
 }
 
@@ -321,7 +320,7 @@ impl fmt::Display for Url {
 }
 
 fn parse_protocol(text: &str) -> Result<Protocol, UrlError> {
-    let found = NAMED.into_iter().find(|it| it.name() == text);
+    let found = named().find(|it| it.name() == text);
     found.ok_or_else(|| UrlError::Protocol(text.to_owned()))
 }
 

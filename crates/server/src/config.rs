@@ -1,4 +1,4 @@
-//! The configuration as typed values, and what follows from several of them together.
+//! What follows from several options together.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -7,28 +7,11 @@ use thiserror::Error;
 use crate::config_value::{ListenAddress, OptionValue};
 use crate::fronts::Registrations;
 use crate::listener::admin_door;
-use crate::options::{AmqpConfig, GeneralConfig, KafkaConfig, NsqConfig, OPTIONS};
+pub(crate) use crate::options::Config;
+use crate::options::OPTIONS;
 
 /// Longest topic name that NSQ clients can spell.
 const NSQ_NAME_BYTES_MAX: usize = 64;
-
-/// Everything that can be configured.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Config {
-    /// What concerns the whole broker.
-    pub general: GeneralConfig,
-    /// What concerns NSQ.
-    pub nsq: NsqConfig,
-    /// What concerns Kafka.
-    pub kafka: KafkaConfig,
-    /// What concerns AMQP.
-    pub amqp: AmqpConfig,
-    /// Dead-letter settings of single NSQ topics and channels; the first that fits counts.
-    pub nsq_dead_letters: Vec<DeadLetterRule>,
-    /// Opens a data folder of which damage has taken what cannot be found again, and gives that up.
-    /// For one start, so no option: nobody is to leave it in a file.
-    pub repair: bool,
-}
 
 /// An exception from `nsq.attempts_max`: `[nsq.dead_letter."topic"]` or `."topic/channel"`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use cloverleaf_telemetry::Protocol;
+
 use crate::options::{OPTIONS, OptionDef};
 
 const HEAD: &str = "\
@@ -72,12 +74,8 @@ two listeners: give the one with TLS its own `kafka.advertised_tls_address`.
 
 /// How the options of a section are headed; none for those of the whole broker.
 pub(crate) fn heading(section: &str) -> Option<&'static str> {
-    match section {
-        "nsq" => Some("NSQ"),
-        "kafka" => Some("Kafka"),
-        "amqp" => Some("AMQP"),
-        _ => None,
-    }
+    let protocol: Protocol = section.parse().ok()?;
+    Some(protocol.traits().title)
 }
 
 /// nsqd's flags that have no option here, and why. Those that have one are found by its mirror.

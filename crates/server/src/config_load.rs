@@ -202,8 +202,10 @@ impl Config {
     }
 }
 
+/// The tables of a configuration file, each as often as it has options.
 fn sections() -> impl Iterator<Item = &'static str> {
-    ["nsq", "kafka", "amqp"].into_iter()
+    let sections = OPTIONS.iter().map(|option| option.section);
+    sections.filter(|section| !section.is_empty())
 }
 
 fn is_section(name: &str) -> bool {

@@ -71,7 +71,7 @@ mod web_pages;
 
 pub use cloverleaf_broker::SystemClock;
 pub use cloverleaf_nsq::http_query::escape as percent_encoded;
-pub use config::{AnonymousRemote, Config, DeadLetter, DeadLetterRule};
+pub use config::{AnonymousRemote, DeadLetter, DeadLetterRule};
 pub use config_check::OutOfRange;
 pub use config_docs::options_markdown;
 pub use config_load::{ConfigError, Sources};
@@ -79,7 +79,7 @@ pub use context::{Addresses, CoreContext, ServerContext};
 pub use doctor::Observer;
 pub use doctor_advice::AdviceFolderError;
 pub use listener::BindError;
-pub use options::{AmqpConfig, GeneralConfig, KafkaConfig, NsqConfig, OPTIONS, OptionDef};
+pub use options::*;
 pub use panics::end_with_vital_threads;
 pub use server::{Server, StartError};
 pub use signals::Signals;

@@ -13,7 +13,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::config::Config;
+use crate::config::DeadLetterRule;
 use crate::config_login::Logins;
 use crate::config_value::{
     AuthMethod, ByteSize, ClientAuthPolicy, DurabilityMode, HostPort, ListenAddress, LogLevel,
@@ -100,6 +100,17 @@ macro_rules! options {
                 }
             }
         )+
+
+        /// Everything that can be configured.
+        #[derive(Debug, Clone, Default, PartialEq)]
+        pub struct Config {
+            $($(#[doc = $section_doc])+ pub $field: $struct,)+
+            /// Dead-letter settings of single NSQ topics and channels; the first that fits counts.
+            pub nsq_dead_letters: Vec<DeadLetterRule>,
+            /// Opens a data folder of which damage has taken what cannot be found again, and gives
+            /// that up. For one start, so no option: nobody is to leave it in a file.
+            pub repair: bool,
+        }
 
         /// All options, in the order of the documentation.
         pub static OPTIONS: &[OptionDef] = &[$($(OptionDef {
