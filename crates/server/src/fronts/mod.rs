@@ -237,3 +237,6 @@ pub(crate) trait TopicSettings {
         changes: &BTreeMap<String, Option<String>>,
     ) -> Result<(), String>;
 }
+
+#[cfg(test)]
+mod echo;
