@@ -55,13 +55,7 @@ pub(crate) const ADMIN: &str = "admin_address";
 
 /// The admin interface, which belongs to no protocol.
 pub(crate) fn admin_door(config: &Config) -> Door<'_> {
-    Door {
-        option: ADMIN,
-        address: &config.general.admin_address,
-        kind: DoorKind::Http,
-        is_guarded: false,
-        remedy: "",
-    }
+    Door::new(ADMIN, &config.general.admin_address, DoorKind::Http)
 }
 
 /// A door that is listened at.

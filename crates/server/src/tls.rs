@@ -83,6 +83,21 @@ pub(crate) struct Settings<'a> {
     pub(crate) min_version: TlsVersion,
 }
 
+/// Those of a section of the configuration, as `tls_settings!(config.kafka)`.
+macro_rules! tls_settings {
+    ($config:ident.$section:ident) => {
+        $crate::tls::Settings {
+            section: stringify!($section),
+            cert: &$config.$section.tls_cert,
+            key: &$config.$section.tls_key,
+            policy: $config.$section.tls_client_auth_policy,
+            authorities: &$config.$section.tls_root_ca_file,
+            min_version: $config.$section.tls_min_version,
+        }
+    };
+}
+pub(crate) use tls_settings;
+
 impl Settings<'_> {
     /// For a listener that speaks nothing but TLS; `None` when there is none.
     ///

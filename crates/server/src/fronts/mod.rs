@@ -86,6 +86,28 @@ pub(crate) struct Door<'a> {
     pub(crate) remedy: &'static str,
 }
 
+impl<'a> Door<'a> {
+    /// One that nothing guards, nor could.
+    pub(crate) fn new(option: &'static str, address: &'a ListenAddress, kind: DoorKind) -> Self {
+        Door {
+            option,
+            address,
+            kind,
+            is_guarded: false,
+            remedy: "",
+        }
+    }
+
+    /// One that is guarded if so, and else could be by this.
+    pub(crate) fn guarded_if(self, is_guarded: bool, remedy: &'static str) -> Self {
+        Door {
+            is_guarded,
+            remedy,
+            ..self
+        }
+    }
+}
+
 /// What is spoken at a door.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DoorKind {

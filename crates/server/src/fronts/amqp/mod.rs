@@ -22,42 +22,25 @@ use crate::config::Config;
 use crate::context::ServerContext;
 use crate::repeats::Repeats;
 use crate::server::StartError;
-use crate::tls::{Settings, TlsError};
+use crate::tls::tls_settings;
 
 pub(super) const REGISTRATION: Registration = Registration {
     protocol: Protocol::Amqp,
     doors,
-    tls,
+    tls: |config| tls_settings!(config.amqp).for_listener(&config.amqp.tls_address),
     open: AmqpFront::open,
     forget_secrets: config::forget_passwords,
 };
 
-fn tls(config: &Config) -> Result<Option<Arc<ServerConfig>>, TlsError> {
-    let amqp = &config.amqp;
-    let settings = Settings {
-        section: "amqp",
-        cert: &amqp.tls_cert,
-        key: &amqp.tls_key,
-        policy: amqp.tls_client_auth_policy,
-        authorities: &amqp.tls_root_ca_file,
-        min_version: amqp.tls_min_version,
-    };
-    settings.for_listener(&amqp.tls_address)
-}
-
 fn doors(config: &Config) -> Vec<Door<'_>> {
     let amqp = &config.amqp;
-    let door = |option, address, kind| Door {
-        option,
-        address,
-        kind,
-        is_guarded: !amqp.user.0.is_empty(),
-        remedy: "say who may connect (amqp.user), or ",
-    };
-    vec![
-        door("amqp.address", &amqp.address, DoorKind::Plain),
-        door("amqp.tls_address", &amqp.tls_address, DoorKind::Tls),
-    ]
+    let has_users = !amqp.user.0.is_empty();
+    let doors = [
+        Door::new("amqp.address", &amqp.address, DoorKind::Plain),
+        Door::new("amqp.tls_address", &amqp.tls_address, DoorKind::Tls),
+    ];
+    let remedy = "say who may connect (amqp.user), or ";
+    doors.map(|door| door.guarded_if(has_users, remedy)).into()
 }
 
 /// What all AMQP connections share, and its thread.

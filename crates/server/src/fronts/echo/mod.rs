@@ -33,13 +33,7 @@ static REGISTRATION: Registration = Registration {
 };
 
 fn doors(_config: &Config) -> Vec<Door<'_>> {
-    vec![Door {
-        option: ADDRESS,
-        address: &LOOPBACK,
-        kind: DoorKind::Plain,
-        is_guarded: false,
-        remedy: "",
-    }]
+    vec![Door::new(ADDRESS, &LOOPBACK, DoorKind::Plain)]
 }
 
 /// What all echo connections share.

@@ -30,48 +30,30 @@ use crate::config_value::ClientAuthPolicy;
 use crate::context::ServerContext;
 use crate::repeats::Repeats;
 use crate::server::StartError;
-use crate::tls::{Settings, TlsError};
+use crate::tls::tls_settings;
 
 pub(super) const REGISTRATION: Registration = Registration {
     protocol: Protocol::Kafka,
     doors,
-    tls,
+    tls: |config| tls_settings!(config.kafka).for_listener(&config.kafka.tls_address),
     open: KafkaFront::open,
     forget_secrets: |_| {},
 };
 
-fn tls(config: &Config) -> Result<Option<Arc<ServerConfig>>, TlsError> {
-    let kafka = &config.kafka;
-    let settings = Settings {
-        section: "kafka",
-        cert: &kafka.tls_cert,
-        key: &kafka.tls_key,
-        policy: kafka.tls_client_auth_policy,
-        authorities: &kafka.tls_root_ca_file,
-        min_version: kafka.tls_min_version,
-    };
-    settings.for_listener(&kafka.tls_address)
-}
-
 fn doors(config: &Config) -> Vec<Door<'_>> {
     let kafka = &config.kafka;
-    let plain = Door {
-        option: "kafka.address",
-        address: &kafka.address,
-        kind: DoorKind::Plain,
-        is_guarded: false,
-        remedy: "use kafka.tls_address with clients' certificates (kafka.tls_client_auth_policy = \
-                 \"require-verify\"), or ",
-    };
-    let tls = Door {
-        option: "kafka.tls_address",
-        address: &kafka.tls_address,
-        kind: DoorKind::Tls,
-        is_guarded: kafka.tls_client_auth_policy == ClientAuthPolicy::RequireVerify,
-        remedy: "ask for clients' certificates (kafka.tls_client_auth_policy = \
-                 \"require-verify\"), or ",
-    };
-    vec![plain, tls]
+    vec![
+        Door::new("kafka.address", &kafka.address, DoorKind::Plain).guarded_if(
+            false,
+            "use kafka.tls_address with clients' certificates (kafka.tls_client_auth_policy = \
+             \"require-verify\"), or ",
+        ),
+        Door::new("kafka.tls_address", &kafka.tls_address, DoorKind::Tls).guarded_if(
+            kafka.tls_client_auth_policy == ClientAuthPolicy::RequireVerify,
+            "ask for clients' certificates (kafka.tls_client_auth_policy = \
+             \"require-verify\"), or ",
+        ),
+    ]
 }
 
 /// What all Kafka connections share, and its threads.

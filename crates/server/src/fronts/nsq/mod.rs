@@ -29,7 +29,7 @@ use crate::config_value::{ClientAuthPolicy, TlsRequired};
 use crate::context::ServerContext;
 use crate::repeats::Repeats;
 use crate::server::StartError;
-use crate::tls::{Settings, TlsError};
+use crate::tls::{TlsError, tls_settings};
 
 pub(super) const REGISTRATION: Registration = Registration {
     protocol: Protocol::Nsq,
@@ -49,17 +49,10 @@ const HTTPS: &str = "nsq.https_address";
 const LOOKUP_HTTP: &str = "nsq.lookup_http_address";
 
 fn tls(config: &Config) -> Result<Option<Arc<ServerConfig>>, TlsError> {
-    let nsq = &config.nsq;
-    let settings = Settings {
-        section: "nsq",
-        cert: &nsq.tls_cert,
-        key: &nsq.tls_key,
-        policy: nsq.tls_client_auth_policy,
-        authorities: &nsq.tls_root_ca_file,
-        min_version: nsq.tls_min_version,
-    };
-    match settings.server_config()? {
-        None if nsq.tls_required != TlsRequired::No => Err(TlsError::RequiredWithoutCertificate),
+    match tls_settings!(config.nsq).server_config()? {
+        None if config.nsq.tls_required != TlsRequired::No => {
+            Err(TlsError::RequiredWithoutCertificate)
+        }
         config => Ok(config),
     }
 }
@@ -70,34 +63,19 @@ fn doors(config: &Config) -> Vec<Door<'_>> {
         && nsq.tls_cert.is_some()
         && nsq.tls_required != TlsRequired::No;
     let authenticated = !nsq.auth_http_address.is_empty();
-    let tcp = Door {
-        option: TCP,
-        address: &nsq.tcp_address,
-        kind: DoorKind::Plain,
-        is_guarded: authenticated || certificates,
-        remedy: "configure an auth service (nsq.auth_http_address) or clients' certificates \
-                 (nsq.tls_required and nsq.tls_client_auth_policy = \"require-verify\"), or ",
-    };
-    let http = |option, address| Door {
-        option,
-        address,
-        kind: DoorKind::Http,
-        is_guarded: false,
-        remedy: "",
-    };
-    let https = Door {
-        option: HTTPS,
-        address: &nsq.https_address,
-        kind: DoorKind::Https,
-        is_guarded: certificates || nsq.tls_cert.is_none(),
-        remedy: "ask for clients' certificates (nsq.tls_required and nsq.tls_client_auth_policy = \
-                 \"require-verify\"), or ",
-    };
     vec![
-        tcp,
-        http(HTTP, &nsq.http_address),
-        http(LOOKUP_HTTP, &nsq.lookup_http_address),
-        https,
+        Door::new(TCP, &nsq.tcp_address, DoorKind::Plain).guarded_if(
+            authenticated || certificates,
+            "configure an auth service (nsq.auth_http_address) or clients' certificates \
+             (nsq.tls_required and nsq.tls_client_auth_policy = \"require-verify\"), or ",
+        ),
+        Door::new(HTTP, &nsq.http_address, DoorKind::Http),
+        Door::new(LOOKUP_HTTP, &nsq.lookup_http_address, DoorKind::Http),
+        Door::new(HTTPS, &nsq.https_address, DoorKind::Https).guarded_if(
+            certificates || nsq.tls_cert.is_none(),
+            "ask for clients' certificates (nsq.tls_required and nsq.tls_client_auth_policy = \
+             \"require-verify\"), or ",
+        ),
     ]
 }
 
