@@ -1,88 +1,87 @@
-//! `cargo xtask bench-peers nsq`: NSQ's own bench_writer and bench_reader, unmodified, against us,
-//! nsqd and a floor, in turns; and what those two do not measure (`--disk64`, `--latency`).
+//! `cargo xtask bench-peers PEER`: the original's own benchmark programs, unmodified, against the
+//! original and against us, in turns.
 //!
-//! `cargo xtask bench-peers kafka`: Kafka's own and librdkafka's benchmark programs, against us,
-//! Apache Kafka and a floor.
-//!
-//! `cargo xtask bench-peers amqp`: RabbitMQ's PerfTest, pika and aio-pika against us and RabbitMQ.
-//!
-//! With `--bench` each of them is measured by `cloverleaf bench compare`, to lay its figures beside
-//! those of the other programs.
-//!
-//! Raw results are appended to `docs/benchmarks/PEER-DATE.jsonl`, one JSON object per measurement;
-//! `docs/benchmarks/PEER.md` is written anew from the newest of each kind.
+//! Each measurement has a broker of its own on an empty folder. Raw results are appended to
+//! `docs/benchmarks/PEER-DATE.jsonl`, one JSON object per measurement; medians are printed.
+//! `--bench` has `cloverleaf bench compare` measure the same brokers.
 
 mod amqp;
-mod compare;
-mod disk64;
 mod kafka;
-mod latency;
-mod machine;
-mod record;
-mod report;
-mod rows;
-mod subject;
-mod throughput;
+mod nsq;
+mod program;
+mod results;
 
-pub(crate) use self::compare::measured;
-use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 
-use crate::install::{Clients, Tool};
-use crate::workspace::{Workspace, run, tail};
+use self::program::Program;
+use self::results::{Record, Results};
+use crate::broker::{Broker, Kind, Options};
+use crate::install::Clients;
+use crate::process::{machine_time, tree};
+use crate::wait;
+use crate::workspace::{Workspace, run};
 
-/// Measure against the original brokers with their own benchmark programs.
+pub(crate) use self::nsq::programs as nsq_programs;
+pub(crate) use self::program::Load;
+
+/// Busier than this, figures are no good.
+const BUSY_MAX: f64 = 0.08;
+/// How long to wait for a quiet second before measuring all the same.
+const QUIET_SECONDS_MAX: u32 = 20;
+/// What a JVM or Erlang needs before it shows what it can.
+const WARM_UP_SECONDS: u32 = 5;
+const TOPIC: &str = "bench";
+
+/// Measure with the original brokers' own benchmark programs, against the originals and us.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Which original.
+    /// The original: nsqd, Apache Kafka or RabbitMQ.
+    #[arg(value_enum)]
     peer: Peer,
-    /// Repetitions; medians are reported.
-    #[arg(long, default_value_t = 5)]
+    /// Repetitions; medians are printed.
+    #[arg(long, value_name = "N", default_value_t = 5)]
     runs: u32,
-    /// Message sizes in bytes (default: 100,200 for NSQ, 100,512,1024,5120 for Kafka,
-    /// 100,1024,5120 for AMQP).
-    #[arg(long, value_delimiter = ',')]
+    /// Message sizes.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "BYTES",
+        default_value = "100,1024"
+    )]
     sizes: Vec<u32>,
-    /// Numbers of connections (NSQ), of producers and of consumers (AMQP).
-    #[arg(long, value_delimiter = ',', default_value = "1,4")]
+    /// Connections (NSQ); producers, and as many consumers (AMQP). Kafka's programs have one each.
+    #[arg(long, value_delimiter = ',', value_name = "N", default_value = "1")]
     clients: Vec<u32>,
-    /// Seconds of publishing, and of reading (NSQ, AMQP, --bench). Fewer than 10 flatter nsqd's
-    /// memory queue.
-    #[arg(long, default_value_t = 10)]
+    /// Seconds of publishing, and of reading. Kafka's programs get as many records as make 50 MB
+    /// per second.
+    #[arg(long, value_name = "N", default_value_t = 10)]
     seconds: u32,
-    /// Only these subjects, by their name (`ours`) or a part of it (`floor`, `memory`, ...).
-    #[arg(long, value_delimiter = ',')]
-    only: Vec<String>,
-    /// One short run of one size and one client; results go to the target folder.
-    #[arg(long)]
-    quick: bool,
-    /// What to measure. Kafka: java, rdkafka, sync, sync-tls, end-to-end, end-to-end-tool, cold
-    /// (default: all but cold). AMQP: throughput, latency, paced, confirm (default: all). With
-    /// --bench: throughput, latency (default: both).
-    #[arg(long, value_delimiter = ',')]
-    kinds: Vec<String>,
-    /// What producers ask for (Kafka).
+    /// Publish so many messages per second, all clients together (Kafka, AMQP; default: as many as
+    /// the program can).
+    #[arg(long, value_name = "N")]
+    rate: Option<u32>,
+    /// The acknowledgements that producers ask for (Kafka).
     #[arg(long, value_delimiter = ',', default_value = "1,all")]
     acks: Vec<String>,
-    /// Numbers of partitions (Kafka).
-    #[arg(long, value_delimiter = ',', default_value = "1,8")]
-    partitions: Vec<u32>,
-    /// Messages per second of the end-to-end measurement (Kafka) and of latency (--bench)
-    /// (default: 1000,20000; for AMQP 1000,10000).
-    #[arg(long, value_delimiter = ',')]
-    rates: Vec<u32>,
-    /// Gigabytes of the cold read (Kafka).
-    #[arg(long, default_value_t = 10)]
-    cold_gb: u64,
-    /// RabbitMQ (AMQP): a folder with a Debian that has the package rabbitmq-server, or the name of
-    /// a Debian release to install by debootstrap. The first one's maximum sets the rates at which
-    /// latency is measured. Needs root.
+    /// Partitions of the topic (Kafka).
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    partitions: u32,
+    /// Kinds of queues (AMQP): classic and quorum have persistent messages, confirms and
+    /// acknowledgements, transient has none of them.
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_parser = ["classic", "quorum", "transient"],
+        default_value = "classic,quorum,transient"
+    )]
+    queues: Vec<String>,
+    /// RabbitMQ: a folder with a Debian that has the package rabbitmq-server, or the name of a
+    /// Debian release to install by debootstrap. Needs root.
     #[arg(
         long,
         value_delimiter = ',',
@@ -90,20 +89,29 @@ pub(crate) struct Args {
         default_value = "trixie"
     )]
     rabbitmq: Vec<String>,
-    /// 64 connections that each publish one message and wait, synced to disk (NSQ).
+    /// Only the brokers that have this in their name: ours, memory, Kafka, ...
+    #[arg(long, value_delimiter = ',', value_name = "PART")]
+    only: Vec<String>,
+    /// One run of two seconds, without waiting for a quiet machine; results go to the target
+    /// folder.
     #[arg(long)]
-    disk64: bool,
-    /// From publish to delivery, one message at a time (NSQ).
-    #[arg(long, conflicts_with = "disk64")]
-    latency: bool,
-    /// By `cloverleaf bench compare`: throughput of several sizes, and latency at fixed rates.
-    #[arg(long, conflicts_with_all = ["disk64", "latency"])]
-    bench: bool,
-    /// Where the brokers keep their data, all on this one disk (default: the target folder).
+    quick: bool,
+    /// The disk on which all brokers keep their data (default: the target folder).
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
+    /// Start the brokers, all at once, and let `cloverleaf bench compare` measure them, with the
+    /// arguments behind `--`.
+    #[arg(long)]
+    bench: bool,
+    /// Options for the URL of each broker (--bench): queue=quorum, linger.ms=50, ...
+    #[arg(long, value_delimiter = ',', value_name = "OPTION", requires = "bench")]
+    options: Vec<String>,
+    /// Arguments of `cloverleaf bench compare`.
+    #[arg(last = true, requires = "bench")]
+    arguments: Vec<String>,
 }
 
+/// Whose programs measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Peer {
     Nsq,
@@ -120,188 +128,260 @@ impl Peer {
             Self::Amqp => "amqp",
         }
     }
-}
 
-impl Args {
-    /// What was asked to be measured, or these.
-    fn kinds_or<K: ValueEnum + Clone>(&self, defaults: &[K]) -> Result<Vec<K>> {
-        if self.kinds.is_empty() {
-            return Ok(defaults.to_vec());
+    /// The original first: it is what others are compared to.
+    fn subjects(self, clients: &Clients, args: &Args, ours: &Path) -> Result<Vec<Subject>> {
+        let mut subjects = match self {
+            Self::Nsq => nsq::subjects(clients, ours)?,
+            Self::Kafka => kafka::subjects(clients, ours)?,
+            Self::Amqp => amqp::subjects(clients, args, ours)?,
+        };
+        let is_asked = |name: &str| args.only.iter().any(|part| name.contains(part));
+        subjects.retain(|subject| args.only.is_empty() || is_asked(&subject.name));
+        if subjects.is_empty() {
+            bail!("no broker has in its name what --only asks for");
         }
-        let kinds = self.kinds.iter().map(|name| K::from_str(name, false));
-        let kinds: Result<Vec<K>, String> = kinds.collect();
-        kinds.map_err(|error| anyhow!("--kinds: {error}"))
+        Ok(subjects)
+    }
+
+    /// The variants of each size and number of clients.
+    fn settings(self, args: &Args) -> &[String] {
+        match self {
+            Self::Nsq => &[],
+            Self::Kafka => &args.acks,
+            Self::Amqp => &args.queues,
+        }
+    }
+
+    /// The programs that measure a load, in order.
+    fn programs(self, clients: &Clients, broker: &Broker, load: &Load) -> Result<Vec<Program>> {
+        match self {
+            Self::Nsq => nsq::programs(clients, broker, load),
+            Self::Kafka => kafka::programs(clients, broker, load),
+            Self::Amqp => Ok(vec![amqp::perf_test(clients, broker, load)?]),
+        }
+    }
+
+    /// The broker for `cloverleaf bench`; it has one option at least.
+    fn url(self, broker: &Broker) -> String {
+        match self {
+            Self::Nsq => format!("nsq://{}?http={}", broker.tcp(), broker.http()),
+            Self::Kafka => format!("kafka://{}?client=librdkafka", broker.kafka()),
+            Self::Amqp => format!("amqp://guest:guest@{}?prefetch=200", broker.amqp()),
+        }
     }
 }
 
-/// What a measurement needs.
-struct Bench {
-    clients: Clients,
+/// A broker with the settings that make it comparable.
+struct Subject {
+    name: String,
+    kind: Kind,
     binary: PathBuf,
-    /// A folder of its own for each measurement lies below this one.
-    data: PathBuf,
-    results: record::Results,
-    /// Sources of the clients that measure.
-    client_tests: PathBuf,
+    flags: &'static [&'static str],
+    /// What survives once a publish is answered, by the load's setting: `memory` is lost with the
+    /// process, `kernel` survives kill -9, `disk` a power failure.
+    durability: fn(&str) -> &'static str,
+}
+
+impl Subject {
+    /// Starts it on an empty folder.
+    fn start(&self, folder: &Path) -> Result<Broker> {
+        let mut options = Options::new(self.kind, &self.binary, &folder.join("data"))?;
+        options.more = self.flags.iter().map(ToString::to_string).collect();
+        options.start()
+    }
 }
 
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
-    if cfg!(debug_assertions) {
-        return Err(run_optimised(workspace)?.into());
-    }
     let clients = Clients::new(workspace);
-    match args.peer {
-        peer if args.bench => compare::install(&clients, peer)?,
-        Peer::Nsq => clients.install(Tool::Go)?,
-        Peer::Kafka => kafka::install(&clients)?,
-        Peer::Amqp => amqp::install(&clients)?,
-    }
-    let data = args
-        .data_dir
-        .clone()
-        .unwrap_or_else(|| workspace.target().join("bench-data"));
+    let subjects = args
+        .peer
+        .subjects(&clients, args, &workspace.release_binary()?)?;
+    let data = args.data_dir.clone();
+    let data = data.unwrap_or_else(|| workspace.target().join("bench-data"));
     std::fs::create_dir_all(&data)?;
+    let data = data.canonicalize()?;
+    if args.bench {
+        return compare(workspace, args, &subjects, &data);
+    }
     let folder = if args.quick {
         workspace.target().to_path_buf()
     } else {
         workspace.root().join("docs/benchmarks")
     };
-    let bench = Bench {
+    let mut bench = Bench {
+        args,
         clients,
-        // It measures, too.
-        binary: if args.bench || args.only.is_empty() || args.includes_name("ours", &[]) {
-            workspace.release_binary()?
-        } else {
-            PathBuf::new()
-        },
-        data: data.canonicalize()?,
-        results: record::Results::open(&folder, args.peer.name(), machine::describe(&data))?,
-        client_tests: workspace.client_tests(),
+        results: Results::new(&folder, args.peer.name(), &data)?,
+        data,
+        failures: 0,
     };
-    let measured = match args.peer {
-        _ if args.bench => compare::measure(&bench, args),
-        Peer::Nsq => nsq(&bench, args).map(|()| true),
-        Peer::Kafka => kafka::measure(&bench, args).map(|()| true),
-        Peer::Amqp => amqp::measure(&bench, args),
+    let runs = if args.quick { 1 } else { args.runs };
+    for run in 1..=runs {
+        println!("run {run} of {runs}");
+        for load in loads(args) {
+            for subject in &subjects {
+                bench.measure(subject, &load);
+            }
+        }
+    }
+    print!("\n{}", bench.results.table());
+    Ok(bench.failures == 0)
+}
+
+fn loads(args: &Args) -> Vec<Load> {
+    let mut loads = Vec::new();
+    let none = [String::new()];
+    let settings = match args.peer.settings(args) {
+        [] => &none,
+        settings => settings,
     };
-    // Also of what was measured before an error.
-    let report = folder.join(args.peer.name()).with_extension("md");
-    match args.peer {
-        Peer::Nsq => report::write(&bench.results, &report)?,
-        Peer::Kafka => kafka::write_report(&bench.results, &report)?,
-        Peer::Amqp => amqp::write_report(&bench.results, &report)?,
+    // Kafka's programs have one connection.
+    let clients = match args.peer {
+        Peer::Kafka => &[1],
+        Peer::Nsq | Peer::Amqp => args.clients.as_slice(),
+    };
+    for setting in settings {
+        for size_bytes in args.sizes.iter().copied() {
+            for clients in clients.iter().copied() {
+                loads.push(Load {
+                    topic: TOPIC.to_owned(),
+                    size_bytes,
+                    clients,
+                    seconds: if args.quick { 2 } else { args.seconds },
+                    rate: args.rate,
+                    partitions: args.partitions,
+                    setting: setting.clone(),
+                });
+            }
+        }
     }
-    measured
+    loads
 }
 
-fn nsq(bench: &Bench, args: &Args) -> Result<()> {
-    if args.disk64 {
-        disk64::measure(bench, args)
-    } else if args.latency {
-        latency::measure(bench, args)
-    } else {
-        throughput::measure(bench, args)
+struct Bench<'a> {
+    args: &'a Args,
+    clients: Clients,
+    results: Results,
+    /// A folder of its own for each measurement lies below this one.
+    data: PathBuf,
+    failures: u32,
+}
+
+impl Bench<'_> {
+    /// A measurement that fails is told and left out; the others go on.
+    fn measure(&mut self, subject: &Subject, load: &Load) {
+        if let Err(error) = self.try_measure(subject, load) {
+            println!("FAILED {} {load:?}: {error:#}", subject.name);
+            self.failures += 1;
+        }
+    }
+
+    fn try_measure(&mut self, subject: &Subject, load: &Load) -> Result<()> {
+        let peer = self.args.peer;
+        let folder = tempfile::tempdir_in(&self.data)?;
+        let mut broker = subject.start(folder.path())?;
+        if peer != Peer::Nsq {
+            let warm_up = Load {
+                topic: String::from("warm-up"),
+                seconds: load.seconds.min(WARM_UP_SECONDS),
+                rate: None,
+                ..load.clone()
+            };
+            for program in peer.programs(&self.clients, &broker, &warm_up)? {
+                program.run()?;
+            }
+        }
+        for program in peer.programs(&self.clients, &broker, load)? {
+            // What came before has left something to write, which is not this one's load.
+            rustix::fs::sync();
+            if !self.args.quick {
+                wait_quiet()?;
+            }
+            let name = program.name;
+            let pid = broker.process().pid();
+            let before = Used::now(pid)?;
+            let figures = program.run()?;
+            let used = Used::now(pid)?;
+            let backlog = match peer {
+                Peer::Nsq => Some(broker.depth(&load.topic, nsq::CHANNEL)?),
+                Peer::Kafka | Peer::Amqp => None,
+            };
+            self.results.add(Record {
+                program: name,
+                subject: subject.name.clone(),
+                durability: (subject.durability)(&load.setting),
+                load: load.clone(),
+                figures,
+                broker_cpu_s: used.broker_s - before.broker_s,
+                client_cpu_s: used.client_s - before.client_s,
+                // The clocks of processes and machine tick apart.
+                foreign_cpu_s: (used.foreign_s() - before.foreign_s()).max(0.0),
+                rss_peak_bytes: used.rss_peak_bytes,
+                backlog,
+            })?;
+        }
+        Ok(())
     }
 }
 
-/// The floor and our own clients would measure the compiler's settings: start again, optimised.
-fn run_optimised(workspace: &Workspace) -> Result<std::io::Error> {
-    run(workspace
-        .cargo()
-        .args(["build", "--release", "--quiet", "--package", "xtask"]))?;
-    let program = workspace.target().join("release/xtask");
-    Ok(Command::new(program)
-        .args(std::env::args_os().skip(1))
-        .exec())
+/// Seconds of CPU since something began.
+struct Used {
+    /// Of all processes of the broker.
+    broker_s: f64,
+    /// Of all programs that have measured and ended.
+    client_s: f64,
+    /// Of the whole machine.
+    all_s: f64,
+    rss_peak_bytes: u64,
 }
 
-/// What bench_writer or bench_reader is asked to do.
-#[derive(Clone, Copy)]
-pub(crate) struct Load {
-    pub(crate) size_bytes: u32,
-    pub(crate) clients: u32,
-    pub(crate) seconds: u32,
-}
-
-/// What it says it has done.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Outcome {
-    pub(crate) messages: u64,
-    pub(crate) seconds: f64,
-}
-
-/// Runs bench_writer with batches of 200, as NSQ's bench.sh does.
-pub(crate) fn writer(
-    clients: &Clients,
-    address: SocketAddr,
-    topic: &str,
-    load: Load,
-) -> Result<Outcome> {
-    let mut command = Command::new(clients.nsq_program("bench_writer"));
-    command.arg("--batch-size=200");
-    bench_program(command, address, topic, load)
-}
-
-/// Runs bench_reader on the channel `ch`.
-pub(crate) fn reader(
-    clients: &Clients,
-    address: SocketAddr,
-    topic: &str,
-    load: Load,
-) -> Result<Outcome> {
-    let mut command = Command::new(clients.nsq_program("bench_reader"));
-    command.arg("--channel=ch");
-    bench_program(command, address, topic, load)
-}
-
-fn bench_program(
-    mut command: Command,
-    address: SocketAddr,
-    topic: &str,
-    load: Load,
-) -> Result<Outcome> {
-    // Both programs open as many connections as Go has processors.
-    command.env("GOMAXPROCS", load.clients.to_string());
-    command
-        .arg(format!("--nsqd-tcp-address={address}"))
-        .arg(format!("--topic={topic}"));
-    command.arg(format!("--size={}", load.size_bytes));
-    command.arg(format!("--runfor={}s", load.seconds));
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .context("cannot start the bench program")?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() {
-        bail!(
-            "{:?}: {}\n{}",
-            command.get_program(),
-            output.status,
-            tail(&text, 20)
-        );
+impl Used {
+    fn now(broker: u32) -> Result<Self> {
+        let usage = tree::usage(broker)?;
+        let (idle_s, all_s) = machine_time()?;
+        Ok(Self {
+            broker_s: usage.cpu_s,
+            client_s: tree::ended_cpu_s()?,
+            all_s: all_s - idle_s,
+            rss_peak_bytes: usage.rss_peak_bytes,
+        })
     }
-    parse(&text).with_context(|| format!("no result in {text}"))
-}
 
-/// Reads `... duration: 10.00123s - 12.3mb/s - 456.7ops/s - 8.9us/op`.
-fn parse(text: &str) -> Option<Outcome> {
-    let (_, rest) = text.rsplit_once("duration: ")?;
-    let mut fields = rest.split(" - ");
-    let seconds = go_seconds(fields.next()?)?;
-    let rate: f64 = fields.nth(1)?.strip_suffix("ops/s")?.parse().ok()?;
-    Some(Outcome {
-        messages: (rate * seconds).round() as u64,
-        seconds,
-    })
-}
-
-/// A duration as Go prints it: `1m2.5s`, `10.1s`, `500ms`.
-fn go_seconds(text: &str) -> Option<f64> {
-    if let Some(ms) = text.strip_suffix("ms") {
-        return Some(ms.parse::<f64>().ok()? / 1000.0);
+    /// What neither broker nor client has used: a measurement in which it is large is spoilt.
+    fn foreign_s(&self) -> f64 {
+        self.all_s - self.broker_s - self.client_s
     }
-    let (minutes, seconds) = text.split_once('m').unwrap_or(("0", text));
-    Some(minutes.parse::<f64>().ok()? * 60.0 + seconds.strip_suffix('s')?.parse::<f64>().ok()?)
+}
+
+/// Waits for a second in which the machine does nothing else.
+fn wait_quiet() -> Result<()> {
+    for _ in 0..QUIET_SECONDS_MAX {
+        let (idle, all) = machine_time()?;
+        wait::pass(Duration::from_secs(1));
+        let (idle_now, all_now) = machine_time()?;
+        if idle_now - idle >= (all_now - all) * (1.0 - BUSY_MAX) {
+            return Ok(());
+        }
+    }
+    println!("the machine is not quiet; measuring all the same");
+    Ok(())
+}
+
+/// Starts all brokers and hands them to `cloverleaf bench compare`.
+fn compare(workspace: &Workspace, args: &Args, subjects: &[Subject], data: &Path) -> Result<bool> {
+    let folder = tempfile::tempdir_in(data)?;
+    let mut command = Command::new(workspace.release_binary()?);
+    command.args(["bench", "compare"]).args(&args.arguments);
+    let mut brokers = Vec::new();
+    for (at, subject) in subjects.iter().enumerate() {
+        let broker = subject.start(&folder.path().join(at.to_string()))?;
+        let options: String = args.options.iter().map(|it| format!("&{it}")).collect();
+        let url = args.peer.url(&broker) + &options;
+        command.arg(format!("--url={}={url}", subject.name));
+        brokers.push(broker);
+    }
+    run(&mut command).map(|()| true)
 }
 
 #[cfg(test)]
@@ -314,33 +394,40 @@ mod tests {
         args: Args,
     }
 
+    fn args(line: &str) -> clap::error::Result<Args> {
+        let line = <Line as clap::Parser>::try_parse_from(line.split(' '));
+        line.map(|line| line.args)
+    }
+
     #[test]
-    fn each_peer_has_kinds_of_its_own() -> Result<()> {
-        let line = |text: &str| <Line as clap::Parser>::try_parse_from(text.split(' '));
-        let kafka = line("x kafka --kinds sync-tls,cold")?.args;
-        let found = kafka.kinds_or::<kafka::Kind>(&[])?;
-        assert_eq!(found, [kafka::Kind::SyncTls, kafka::Kind::Cold]);
-        assert!(kafka.kinds_or::<amqp::Kind>(&[]).is_err());
-        let amqp = line("x amqp --kinds paced")?.args;
-        assert_eq!(amqp.kinds_or::<amqp::Kind>(&[])?, [amqp::Kind::Paced]);
-        assert_eq!(amqp.rabbitmq, ["trixie"]);
-        let all = line("x amqp")?.args;
-        assert_eq!(all.kinds_or(&[amqp::Kind::Confirm])?, [amqp::Kind::Confirm]);
+    fn each_peer_has_loads_of_its_own() -> Result<()> {
+        let options = "--sizes 100 --clients 1,4 --acks all --queues quorum,classic --rate 7";
+        for (peer, expected) in [
+            ("nsq", &[("", 1), ("", 4)][..]),
+            ("kafka", &[("all", 1)]),
+            (
+                "amqp",
+                &[("quorum", 1), ("quorum", 4), ("classic", 1), ("classic", 4)],
+            ),
+        ] {
+            let loads = loads(&args(&format!("x {peer} {options}"))?);
+            let found: Vec<(&str, u32)> = loads
+                .iter()
+                .map(|load| (load.setting.as_str(), load.clients))
+                .collect();
+            assert_eq!(found, expected, "{peer}");
+            assert!(loads.iter().all(|load| load.rate == Some(7)));
+        }
+        assert!(args("x amqp --queues lazy").is_err());
         Ok(())
     }
 
     #[test]
-    fn the_line_of_a_bench_program_is_read() {
-        let line = "[bench_writer] 2026/01/02 03:04:05 duration: 1m0.5s - 9.5mb/s - 50.000ops/s - \
-                    20us/op\n";
-        assert_eq!(
-            parse(line),
-            Some(Outcome {
-                messages: 3025,
-                seconds: 60.5
-            })
-        );
-        assert_eq!(go_seconds("250ms"), Some(0.25));
-        assert_eq!(parse("panic: no"), None);
+    fn arguments_of_compare_come_with_bench_only() -> Result<()> {
+        let args_of = args("x amqp --bench --options queue=quorum -- --what latency")?;
+        assert_eq!(args_of.arguments, ["--what", "latency"]);
+        assert_eq!(args_of.options, ["queue=quorum"]);
+        assert!(args("x amqp -- --what latency").is_err());
+        Ok(())
     }
 }

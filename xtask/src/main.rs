@@ -3,8 +3,6 @@
 mod bench_peers;
 mod broker;
 mod clients;
-mod floor;
-mod floor_kafka;
 mod fuzz;
 mod http;
 mod install;
@@ -63,8 +61,6 @@ enum Cmd {
     Group(clients::GroupArgs),
     #[command(hide = true)]
     Within(limit::Args),
-    #[command(hide = true)]
-    Floor(floor::Args),
     /// Run the fuzz targets (needs cargo-fuzz and a nightly toolchain).
     Fuzz(fuzz::Args),
 }
@@ -99,7 +95,6 @@ fn dispatch() -> Result<bool> {
         Cmd::Limits => clients::limits(&workspace),
         Cmd::Group(args) => clients::run_group(&workspace, &args),
         Cmd::Within(args) => limit::main(&args),
-        Cmd::Floor(args) => floor::main(&args),
         Cmd::Fuzz(args) => fuzz::main(&workspace, &args),
     }
 }

@@ -3,36 +3,40 @@
 
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
 use super::{Context, Report};
-use crate::bench_peers::{Load, measured, reader, writer};
+use crate::bench_peers::{Load, nsq_programs};
 use crate::broker::{Broker, Kind};
+use crate::workspace::output;
 
 pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
     let folder = context.workspace.temp_folder("bench")?;
     let mut broker = context.options(folder.path())?.start()?;
-    broker.create("bench", "ch")?;
     let load = Load {
+        topic: String::from("bench"),
         size_bytes: 200,
         clients: 2,
         seconds: 1,
+        ..Load::default()
     };
-    report.check("bench_writer", || {
-        let result = writer(&context.clients, broker.tcp(), "bench", load)?;
-        if result.messages == 0 {
-            bail!("it published nothing");
-        }
-        Ok(())
-    });
-    report.check("bench_reader", || {
-        let before = broker.depth("bench", "ch")?;
-        let result = reader(&context.clients, broker.tcp(), "bench", load)?;
-        if result.messages == 0 || broker.depth("bench", "ch")? >= before {
-            bail!("it read {} of {before} messages", result.messages);
-        }
-        Ok(())
-    });
+    for program in nsq_programs(&context.clients, &broker, &load)? {
+        report.check(program.name, || {
+            let (name, before) = (program.name, broker.depth("bench", "ch")?);
+            let figures = program.run()?;
+            let after = broker.depth("bench", "ch")?;
+            let is_right = if name == "bench_writer" {
+                after > before
+            } else {
+                after < before
+            };
+            if !is_right {
+                bail!("{figures:?}: {before} messages before, {after} after");
+            }
+            Ok(())
+        });
+    }
     // It is in our binary, not in the original's.
     if context.kind == Kind::Cloverleaf {
         report.check("cloverleaf bench compare", || compare(context, &mut broker));
@@ -49,10 +53,17 @@ fn compare(context: &Context, broker: &mut Broker) -> Result<()> {
     for name in ["one, x=0", "two"] {
         command.arg(format!("--url={name}=nsq://{tcp}?http={http}&pid={pid}"));
     }
-    let measured = measured(command)?;
-    let names: Vec<&str> = measured.runs().map(|(name, _)| name).collect();
-    if !measured.is_good() || names != ["one, x=0", "two", "one, x=0", "two"] {
-        bail!("it has measured {names:?}: {measured:#?}");
+    let measured = output(&mut command)?;
+    let measured: Value = serde_json::from_str(&measured)?;
+    let rows = measured["rows"].as_array().context("no rows")?;
+    let names: Vec<&Value> = rows.iter().map(|row| &row["label"]).collect();
+    let costs = |row: &Value| {
+        let usage = &row["runs"][0]["usage"];
+        usage["broker_cpu_s"].is_number() && usage["broker_rss_bytes"].is_number()
+    };
+    let is_good = measured["is_good"] == true && rows.iter().all(costs);
+    if !is_good || names != ["one, x=0", "two", "one, x=0", "two"] {
+        bail!("it has measured {names:?}: {measured:#}");
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ const JARS: &[&str] = &[
 ];
 /// The version that `tests/clients/kafka/go` uses.
 const FRANZ_GO_MODULE: &str = "github.com/twmb/franz-go@v1.20.6";
-/// Has librdkafka's whole source in it, with its benchmark program and its tests.
+/// Has librdkafka's whole source in it, with its tests.
 const LIBRDKAFKA_PACKAGE: &str = "node-rdkafka@3.6.1";
 
 impl Clients {
@@ -139,8 +139,8 @@ impl Clients {
         Ok(folder)
     }
 
-    /// librdkafka's own benchmark program, `rdkafka_performance`.
-    pub(crate) fn rdkafka_performance(&self) -> Result<PathBuf> {
+    /// The folder with librdkafka's own source, its library compiled.
+    fn librdkafka(&self) -> Result<PathBuf> {
         let folder = self.folder.join("librdkafka");
         let source = folder.join("node_modules/node-rdkafka/deps/librdkafka");
         self.once("librdkafka", &[LIBRDKAFKA_PACKAGE], || {
@@ -160,20 +160,15 @@ impl Clients {
             output(
                 make.current_dir(&source)
                     .args(["-j2", "-C", "src", "librdkafka.a"]),
-            )?;
-            let mut make = Command::new("make");
-            let examples = ["-C", "examples", "rdkafka_performance"];
-            output(make.current_dir(&source).args(examples)).map(drop)
+            )
+            .map(drop)
         })?;
-        Ok(source.join("examples/rdkafka_performance"))
+        Ok(source)
     }
 
     /// The folder with librdkafka's own tests, compiled.
     pub(crate) fn librdkafka_tests(&self) -> Result<PathBuf> {
-        self.rdkafka_performance()?;
-        let source = self
-            .folder
-            .join("librdkafka/node_modules/node-rdkafka/deps/librdkafka");
+        let source = self.librdkafka()?;
         self.once("librdkafka-tests", &[LIBRDKAFKA_PACKAGE], || {
             for (folder, what) in [("src-cpp", "librdkafka++.a"), ("tests", "test-runner")] {
                 let mut make = Command::new("make");

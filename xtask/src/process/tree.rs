@@ -1,14 +1,8 @@
 //! A process with all that it has started: RabbitMQ is several.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 
 use super::Usage;
-use crate::wait;
-
-/// Longer than helpers live that look at something and end.
-const MOMENT: Duration = Duration::from_millis(300);
 
 /// What a process, its descendants, and those of them that have ended have used together.
 pub(crate) fn usage(root: u32) -> Result<Usage> {
@@ -25,26 +19,9 @@ pub(crate) fn usage(root: u32) -> Result<Usage> {
     Ok(sum)
 }
 
-/// Lets the peaks of resident memory begin anew.
-pub(crate) fn forget_peaks(root: u32) -> Result<()> {
-    for pid in members(root)? {
-        let file = format!("/proc/{pid}/clear_refs");
-        // 5 resets VmHWM: proc(5).
-        let written = std::fs::write(&file, "5");
-        if pid == root {
-            written.context(file)?;
-        }
-    }
-    Ok(())
-}
-
-/// The process and those of its descendants that are there for longer than a moment.
-pub(crate) fn lasting(root: u32) -> Result<Vec<u32>> {
-    let mut found = members(root)?;
-    wait::pass(MOMENT);
-    let later = members(root)?;
-    found.retain(|pid| later.contains(pid));
-    Ok(found)
+/// Seconds of CPU of those that this process has started, waited for and seen end.
+pub(crate) fn ended_cpu_s() -> Result<f64> {
+    Ok(Stat::read(std::process::id())?.ended_cpu_s)
 }
 
 /// The process and its descendants.
@@ -123,10 +100,8 @@ mod tests {
         std::io::Read::read_exact(out, &mut byte)?;
         let found = members(child.id())?;
         let all = members(std::process::id())?;
-        let lasting = lasting(child.id())?;
         child.kill()?;
         child.wait()?;
-        assert_eq!(lasting, found);
         assert!(found.len() >= 2 && !found.contains(&std::process::id()));
         assert!(all.contains(&child.id()));
         Ok(())

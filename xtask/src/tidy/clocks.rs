@@ -38,8 +38,6 @@ const MEASURING: &[&str] = &[
     "xtask/src/bench_peers.rs",
     "xtask/src/suites",
     "tests/clients/doctor",
-    "tests/clients/amqp/python/bench_client.py",
-    "tests/clients/kafka/python/bench_client.py",
 ];
 
 /// Files by why they may read the clock, each with how many of its lines do. One line more or less
