@@ -16,6 +16,7 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use cloverleaf_telemetry::Protocol;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 
 use crate::clients::client_of;
@@ -351,44 +352,19 @@ fn parse_options(text: &str) -> BTreeMap<String, String> {
 
 /// An option's name or value, with `%26` for what would end it.
 fn encoded(text: &str) -> String {
-    let each = text.chars().map(|letter| match letter {
-        '%' | '&' | '@' | '#' => format!("%{:02X}", u32::from(letter)),
-        letter if letter.is_whitespace() || letter.is_control() => {
-            let mut bytes = [0; 4];
-            let bytes = letter.encode_utf8(&mut bytes).bytes();
-            bytes.map(|byte| format!("%{byte:02X}")).collect()
+    let each = text.split_inclusive(|_: char| true).map(|letter| {
+        let ends = |it: char| "%&@#".contains(it) || it.is_whitespace() || it.is_control();
+        match letter.contains(ends) {
+            true => utf8_percent_encode(letter, NON_ALPHANUMERIC).to_string(),
+            false => letter.to_owned(),
         }
-        letter => letter.to_string(),
     });
     each.collect()
 }
 
 /// With `%41` as `A`; what is no such code stays as it is.
 fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, others)) = rest.split_first() {
-        let code = match (first, others) {
-            (b'%', [high, low, ..]) => hex(*high).zip(hex(*low)),
-            _ => None,
-        };
-        match code {
-            Some((high, low)) => {
-                bytes.push(high << 4 | low);
-                rest = &others[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = others;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    let value = char::from(digit).to_digit(16)?;
-    u8::try_from(value).ok()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

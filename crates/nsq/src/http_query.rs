@@ -4,6 +4,8 @@
 //! `key=value` pairs between `&`; `+` is a space; `%XX` is a byte. A semicolon or a broken escape
 //! makes the whole query invalid. A key may come several times: the first value counts.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
 use crate::http::HttpError;
 
 /// The decoded parameters of one request.
@@ -18,15 +20,19 @@ impl Query {
     /// # Errors
     /// [`HttpError::InvalidRequest`] if it is malformed.
     pub fn parse(query: &str) -> Result<Query, HttpError> {
-        let mut pairs = Vec::new();
-        for piece in query.split('&').filter(|piece| !piece.is_empty()) {
-            if piece.contains(';') {
-                return Err(HttpError::InvalidRequest);
-            }
-            let (key, value) = piece.split_once('=').unwrap_or((piece, ""));
-            pairs.push((unescape(key)?, unescape(value)?));
+        let is_code = |text: &str| {
+            let digits = text.as_bytes().get(..2);
+            digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+        };
+        if query.contains(';') || !query.split('%').skip(1).all(is_code) {
+            return Err(HttpError::InvalidRequest);
         }
-        Ok(Query { pairs })
+        // Bytes that are not UTF-8 become replacement characters, which no valid name contains, so
+        // that such a name is refused as invalid.
+        let pairs = form_urlencoded::parse(query.as_bytes());
+        Ok(Query {
+            pairs: pairs.into_owned().collect(),
+        })
     }
 
     /// The first value of `key`.
@@ -48,55 +54,16 @@ impl Query {
     }
 }
 
-/// Undoes `+` and `%XX`. Bytes that are not UTF-8 become replacement characters, which no valid
-/// name contains, so that such a name is refused as invalid.
-fn unescape(text: &str) -> Result<String, HttpError> {
-    if !text.bytes().any(|b| b == b'%' || b == b'+') {
-        return Ok(text.to_owned());
-    }
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        out.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let high = bytes
-                    .next()
-                    .and_then(hex)
-                    .ok_or(HttpError::InvalidRequest)?;
-                let low = bytes
-                    .next()
-                    .and_then(hex)
-                    .ok_or(HttpError::InvalidRequest)?;
-                high << 4 | low
-            }
-            other => other,
-        });
-    }
-    Ok(String::from_utf8_lossy(&out).into_owned())
-}
-
-fn hex(digit: u8) -> Option<u8> {
-    (digit as char).to_digit(16).map(|value| value as u8)
-}
+/// All bytes but those that RFC 3986 calls unreserved.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~');
 
 /// Encodes `text` so that it can stand as a value in a query string or as a segment of a path.
 pub fn escape(text: &str) -> String {
-    use std::fmt::Write;
-
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
-                out.push(byte as char);
-            }
-            other => {
-                // Writing to a String cannot fail.
-                let _ = write!(out, "%{other:02X}");
-            }
-        }
-    }
-    out
+    utf8_percent_encode(text, RESERVED).to_string()
 }
 
 #[cfg(test)]
@@ -119,11 +86,16 @@ mod tests {
         let query = Query::parse("channel=c%23ephemeral&a+b=%41+").unwrap();
         assert_eq!(query.get("channel"), Some("c#ephemeral"));
         assert_eq!(query.get("a b"), Some("A "));
+        let query = Query::parse("&&a=%2B%C3%BC&b=%ff=&").unwrap();
+        assert_eq!(
+            (query.get("a"), query.get("b")),
+            (Some("+ü"), Some("\u{fffd}="))
+        );
     }
 
     #[test]
     fn what_go_refuses_is_refused() {
-        for bad in ["a=%", "a=%4", "a=%zz", "a;b=1", "%"] {
+        for bad in ["a=%", "a=%4", "a=%zz", "a=%4&b=1", "a=%%41", "a;b=1", "%"] {
             assert_eq!(Query::parse(bad), Err(HttpError::InvalidRequest), "{bad}");
         }
     }

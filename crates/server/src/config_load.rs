@@ -232,24 +232,8 @@ fn texts_of(value: &toml::Value, list: bool) -> Result<Vec<String>, String> {
 /// The known name with the smallest edit distance.
 fn nearest(name: &str, known: impl Iterator<Item = String>) -> String {
     known
-        .min_by_key(|known| edit_distance(name, known))
+        .min_by_key(|known| strsim::levenshtein(name, known))
         .unwrap_or_default()
-}
-
-/// Insertions, deletions and substitutions from one text to the other (Levenshtein).
-fn edit_distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in to.iter().enumerate() {
-            let substituted = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[to.len()]
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cloverleaf_nsq::authorization::{Authorizations, AuthorizationsError};
+use cloverleaf_nsq::http_query::escape;
 use serde::Deserialize;
 use thiserror::Error;
 use tokio::time::timeout;
@@ -141,10 +142,12 @@ impl Question {
         ]
     }
 
+    /// A space is a plus there.
     fn query(&self) -> String {
+        let value = |text: &str| escape(text).replace("%20", "+");
         let pairs = self
             .values()
-            .map(|(name, value)| format!("{name}={}", escape(&value)));
+            .map(|(name, text)| format!("{name}={}", value(&text)));
         pairs.join("&")
     }
 
@@ -155,25 +158,6 @@ impl Question {
         let values = std::collections::BTreeMap::from(values);
         serde_json::json!(values).to_string()
     }
-}
-
-/// A value in a query.
-fn escape(value: &str) -> String {
-    use std::fmt::Write;
-
-    let mut escaped = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        match byte {
-            b'-' | b'_' | b'.' | b'~' => escaped.push(byte.into()),
-            _ if byte.is_ascii_alphanumeric() => escaped.push(byte.into()),
-            b' ' => escaped.push('+'),
-            _ => {
-                // Writing to a String cannot fail.
-                let _ = write!(escaped, "%{byte:02X}");
-            }
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]
