@@ -20,7 +20,7 @@ use thiserror::Error;
 use tokio::time::timeout;
 
 use super::NsqFront;
-use super::auth_http::{Endpoint, HttpError, Method, request};
+use super::auth_http::{self, Endpoint, HttpError, Method};
 use crate::config_value::AuthMethod;
 use crate::context::ServerContext;
 
@@ -104,7 +104,7 @@ async fn ask_one(
             AuthMethod::Post => Method::Post(question.json()),
         };
         let limit = nsq.http_client_request_timeout;
-        let answer = request(&endpoint, method, nsq, &front.auth_tls);
+        let answer = auth_http::ask(&endpoint, method, nsq, &front.auth_tls);
         let Ok(answer) = timeout(limit, answer).await else {
             return Err(AuthError::TimedOut(limit));
         };

@@ -1,24 +1,23 @@
-//! As much of an HTTP client as asking an auth service takes: one request, one connection, one
-//! bounded answer.
+//! The requests to auth services, and TLS towards them.
 
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
+use hyper::Request;
+use hyper::header::CONTENT_TYPE;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use super::http_client::{ExchangeError, exchange, request};
 use crate::options::NsqConfig;
-
-/// Most bytes of an answer, head included.
-const ANSWER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Where systems keep the certificates of the authorities that they trust.
 const SYSTEM_AUTHORITIES: [&str; 3] = [
@@ -40,10 +39,8 @@ pub(crate) enum HttpError {
     Tls(#[from] rustls::Error),
     #[error("no certificates of authorities were found: set nsq.tls_root_ca_file")]
     NoAuthorities,
-    #[error("the answer is longer than {ANSWER_BYTES_MAX} bytes")]
-    TooLong,
-    #[error("the answer is not HTTP")]
-    Malformed,
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
 }
 
 /// An address taken apart.
@@ -113,48 +110,43 @@ impl Endpoint {
             .unwrap_or(&self.host)
     }
 
-    fn head(&self, method: &Method) -> String {
-        let (word, target, length) = match method {
+    fn request(&self, method: Method) -> Result<Request<String>, HttpError> {
+        let request = request(&self.host, self.port);
+        let request = match method {
             Method::Get(query) => {
                 let mark = if self.path.contains('?') { '&' } else { '?' };
-                ("GET", format!("{}{mark}{query}", self.path), String::new())
+                let target = format!("{}{mark}{query}", self.path);
+                request.uri(target).body(String::new())
             }
-            Method::Post(body) => {
-                let length = body.len();
-                let lines =
-                    format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
-                ("POST", self.path.clone(), lines)
-            }
+            Method::Post(body) => request
+                .method("POST")
+                .uri(&self.path)
+                .header(CONTENT_TYPE, "application/json")
+                .body(body),
         };
-        let (host, port) = (&self.host, self.port);
-        format!(
-            "{word} {target} HTTP/1.1\r\nHost: {host}:{port}\r\nUser-Agent: cloverleaf\r\n\
-             Accept: application/vnd.nsq; version=1.0\r\nConnection: close\r\n{length}\r\n"
-        )
+        request.map_err(|_| HttpError::Address(format!("{}{}", self.host, self.path)))
     }
 }
 
 /// Sends one request and returns status and body of the answer.
-pub(crate) async fn request(
+pub(crate) async fn ask(
     endpoint: &Endpoint,
     method: Method,
     nsq: &NsqConfig,
     tls: &ClientTls,
-) -> Result<(u16, Vec<u8>), HttpError> {
-    let mut bytes = endpoint.head(&method).into_bytes();
-    if let Method::Post(body) = method {
-        bytes.extend_from_slice(body.as_bytes());
-    }
+) -> Result<(u16, Bytes), HttpError> {
+    let request = endpoint.request(method)?;
     let limit = nsq.http_client_connect_timeout;
     let connected = timeout(limit, TcpStream::connect((endpoint.name(), endpoint.port))).await;
     let stream = connected.map_err(|_| HttpError::ConnectTimedOut(limit))??;
     if !endpoint.https {
-        return exchange(stream, &bytes).await;
+        return Ok(exchange(stream, request).await?);
     }
     let name = ServerName::try_from(endpoint.name().to_owned())
         .map_err(|_| HttpError::Address(endpoint.host.clone()))?;
     let connector = TlsConnector::from(tls.config(nsq).await?);
-    exchange(connector.connect(name, stream).await?, &bytes).await
+    let stream = connector.connect(name, stream).await?;
+    Ok(exchange(stream, request).await?)
 }
 
 /// TLS towards the auth services: made for the first question that needs it, then kept.
@@ -201,84 +193,6 @@ fn client_config(root_ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, HttpE
     Ok(Arc::new(config))
 }
 
-async fn exchange(
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    request: &[u8],
-) -> Result<(u16, Vec<u8>), HttpError> {
-    stream.write_all(request).await?;
-    stream.flush().await?;
-    let mut answer = Vec::new();
-    loop {
-        if let Some(parsed) = parse_answer(&answer, false)? {
-            return Ok(parsed);
-        }
-        if answer.len() >= ANSWER_BYTES_MAX {
-            return Err(HttpError::TooLong);
-        }
-        if stream.read_buf(&mut answer).await? == 0 {
-            return parse_answer(&answer, true)?.ok_or(HttpError::Malformed);
-        }
-    }
-}
-
-/// Status and body, once the answer is complete; `ended` says that no further byte will come.
-fn parse_answer(answer: &[u8], ended: bool) -> Result<Option<(u16, Vec<u8>)>, HttpError> {
-    let Some(head_end) = answer.windows(4).position(|window| window == b"\r\n\r\n") else {
-        return Ok(None);
-    };
-    let head = std::str::from_utf8(&answer[..head_end]).map_err(|_| HttpError::Malformed)?;
-    let body = &answer[head_end + 4..];
-    let mut lines = head.split("\r\n");
-    let status = lines
-        .next()
-        .filter(|line| line.starts_with("HTTP/1."))
-        .and_then(|line| line.split(' ').nth(1))
-        .and_then(|status| status.parse().ok())
-        .ok_or(HttpError::Malformed)?;
-    let (mut length, mut chunked) = (None, false);
-    for line in lines {
-        let (name, value) = line.split_once(':').ok_or(HttpError::Malformed)?;
-        if name.eq_ignore_ascii_case("content-length") {
-            let parsed: usize = value.trim().parse().map_err(|_| HttpError::Malformed)?;
-            length = Some(parsed);
-        } else if name.eq_ignore_ascii_case("transfer-encoding") {
-            chunked = value.trim().eq_ignore_ascii_case("chunked");
-        }
-    }
-    if chunked {
-        return Ok(join_chunks(body)?.map(|body| (status, body)));
-    }
-    match length {
-        Some(length) => Ok(body.get(..length).map(|body| (status, body.to_vec()))),
-        None if ended => Ok(Some((status, body.to_vec()))),
-        None => Ok(None),
-    }
-}
-
-/// The body without its chunks' sizes, once the last chunk is there.
-fn join_chunks(mut rest: &[u8]) -> Result<Option<Vec<u8>>, HttpError> {
-    let mut joined = Vec::new();
-    loop {
-        let Some(line_end) = rest.windows(2).position(|window| window == b"\r\n") else {
-            return Ok(None);
-        };
-        let line = std::str::from_utf8(&rest[..line_end]).map_err(|_| HttpError::Malformed)?;
-        let size = line.split(';').next().unwrap_or_default().trim();
-        let size = usize::from_str_radix(size, 16).map_err(|_| HttpError::Malformed)?;
-        if size == 0 {
-            return Ok(Some(joined));
-        }
-        if size > ANSWER_BYTES_MAX {
-            return Err(HttpError::TooLong);
-        }
-        let Some(chunk) = rest[line_end + 2..].get(..size + 2) else {
-            return Ok(None);
-        };
-        joined.extend_from_slice(&chunk[..size]);
-        rest = &rest[line_end + 2 + size + 2..];
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
@@ -287,17 +201,24 @@ mod tests {
     #[test]
     fn addresses_are_taken_apart() {
         let endpoint = Endpoint::parse("http://auth.local:4181/auth").unwrap();
-        let head = endpoint.head(&Method::Get("a=b".into()));
-        assert!(head.starts_with("GET /auth?a=b HTTP/1.1\r\nHost: auth.local:4181\r\n"));
+        let request = endpoint.request(Method::Get("a=b".into())).unwrap();
+        assert_eq!(
+            (request.method().as_str(), request.uri()),
+            ("GET", &"/auth?a=b".parse().unwrap())
+        );
+        assert_eq!(request.headers()["host"], "auth.local:4181");
         let endpoint = Endpoint::parse("https://[::1]/x?y=z")
             .unwrap()
             .with_https(444);
         assert_eq!((endpoint.name(), endpoint.port), ("::1", 444));
-        assert!(
-            endpoint
-                .head(&Method::Get("a=b".into()))
-                .starts_with("GET /x?y=z&a=b ")
+        let request = endpoint.request(Method::Get("a=b".into())).unwrap();
+        assert_eq!(request.uri().to_string(), "/x?y=z&a=b");
+        let request = endpoint.request(Method::Post("{}".into())).unwrap();
+        assert_eq!(
+            (request.method().as_str(), request.body().as_str()),
+            ("POST", "{}")
         );
+        assert_eq!(request.headers()["content-type"], "application/json");
         for bad in [
             "auth",
             "ftp://a/",
@@ -306,40 +227,6 @@ mod tests {
             "http://a/\r\nX: y",
         ] {
             assert!(Endpoint::parse(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn answers_are_read_in_each_form() {
-        let check = |answer: &str, ended, expect: Option<(u16, &str)>| {
-            let expect = expect.map(|(status, body)| (status, body.as_bytes().to_vec()));
-            assert_eq!(
-                parse_answer(answer.as_bytes(), ended).unwrap(),
-                expect,
-                "{answer}"
-            );
-        };
-        check("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{", false, None);
-        check(
-            "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
-            false,
-            Some((200, "{}")),
-        );
-        check("HTTP/1.0 403 No\r\nA: b\r\n\r\nbody", false, None);
-        check(
-            "HTTP/1.0 403 No\r\nA: b\r\n\r\nbody",
-            true,
-            Some((403, "body")),
-        );
-        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1;x\r\n}\r\n";
-        check(chunked, false, None);
-        check(&format!("{chunked}0\r\n\r\n"), false, Some((200, "{}")));
-        for bad in [
-            "SSH-2.0\r\n\r\n",
-            "HTTP/1.1 x\r\n\r\n",
-            "HTTP/1.1 200 OK\r\nx\r\n\r\n",
-        ] {
-            assert!(parse_answer(bad.as_bytes(), true).is_err(), "{bad}");
         }
     }
 

@@ -14,13 +14,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use cloverleaf_broker::{StartAt, SubscriptionOptions, Topic};
 use cloverleaf_nsq::http_query::escape;
 use cloverleaf_nsq::lookup_protocol::LookupdInfo;
 use cloverleaf_nsq::names::{is_ephemeral, valid_name};
 use serde::Deserialize;
 use thiserror::Error;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -28,11 +28,9 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::NsqFront;
+use super::http_client::{ExchangeError, exchange, request};
 use super::lookup_peer::Lookupds;
 use crate::context::ServerContext;
-
-/// Longest answer that is read, in bytes: room for ten thousand channel names.
-const ANSWER_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Topics about which questions are on their way at the same time.
 const QUESTIONS_MAX: usize = 16;
@@ -46,6 +44,15 @@ enum AskError {
     Io(#[from] io::Error),
     #[error("not an answer of nsqlookupd")]
     Malformed,
+}
+
+impl From<ExchangeError> for AskError {
+    fn from(error: ExchangeError) -> AskError {
+        match error {
+            ExchangeError::Io(error) => AskError::Io(error),
+            ExchangeError::TooLong | ExchangeError::Malformed => AskError::Malformed,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -165,49 +172,29 @@ async fn ask(
     let nsq = &context.config.nsq;
     let asking = get_channels(topic, info, nsq.http_client_connect_timeout);
     let answer = timeout(nsq.http_client_request_timeout, asking).await;
-    parse_answer(&answer.map_err(|_| AskError::Timeout)??)
+    let (status, body) = answer.map_err(|_| AskError::Timeout)??;
+    parse_answer(status, &body)
 }
 
-/// `GET /channels` with HTTP/1.0, where the end of the answer is the end of the connection.
 async fn get_channels(
     topic: &str,
     info: &LookupdInfo,
     connect_timeout: Duration,
-) -> Result<Vec<u8>, AskError> {
-    let address = (info.broadcast_address.as_str(), info.http_port);
-    let connecting = timeout(connect_timeout, TcpStream::connect(address)).await;
-    let mut stream = connecting.map_err(|_| AskError::Timeout)??;
-    let request = format!(
-        "GET /channels?topic={} HTTP/1.0\r\nHost: {}:{}\r\n\
-         Accept: application/vnd.nsq; version=1.0\r\n\r\n",
-        escape(topic),
-        info.broadcast_address,
-        info.http_port,
-    );
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream
-        .take(ANSWER_BYTES_MAX)
-        .read_to_end(&mut answer)
-        .await?;
-    Ok(answer)
+) -> Result<(u16, Bytes), AskError> {
+    let (host, port) = (info.broadcast_address.as_str(), info.http_port);
+    let target = format!("/channels?topic={}", escape(topic));
+    let request = request(host, port).uri(target).body(String::new());
+    let request = request.map_err(|_| AskError::Malformed)?;
+    let connecting = timeout(connect_timeout, TcpStream::connect((host, port))).await;
+    let stream = connecting.map_err(|_| AskError::Timeout)??;
+    Ok(exchange(stream, request).await?)
 }
 
-fn parse_answer(answer: &[u8]) -> Result<Vec<String>, AskError> {
-    let blank = b"\r\n\r\n";
-    let end = answer
-        .windows(blank.len())
-        .position(|window| window == blank);
-    let (head, body) = answer.split_at(end.ok_or(AskError::Malformed)?);
-    let mut words = head.split(|byte| *byte == b' ');
-    let is_http = words
-        .next()
-        .is_some_and(|version| version.starts_with(b"HTTP/1."));
-    if !is_http || words.next() != Some(b"200") {
+fn parse_answer(status: u16, body: &[u8]) -> Result<Vec<String>, AskError> {
+    if status != 200 {
         return Err(AskError::Malformed);
     }
-    let channels: Channels =
-        serde_json::from_slice(&body[blank.len()..]).map_err(|_| AskError::Malformed)?;
+    let channels: Channels = serde_json::from_slice(body).map_err(|_| AskError::Malformed)?;
     Ok(channels.channels)
 }
 
@@ -218,25 +205,20 @@ mod tests {
 
     #[test]
     fn an_answer_is_a_list_of_names() {
-        let answer = b"HTTP/1.0 200 OK\r\nA: b\r\n\r\n{\"channels\":[\"a\",\"b\"]}";
-        assert_eq!(parse_answer(answer).unwrap(), ["a", "b"]);
+        let answer = parse_answer(200, b"{\"channels\":[\"a\",\"b\"]}");
+        assert_eq!(answer.unwrap(), ["a", "b"]);
     }
 
     #[test]
     fn anything_else_is_malformed() {
-        for answer in [
-            &b""[..],
-            b"\r\n\r\n",
-            b"HTTP/1.0 200 OK\r\n",
-            b"HTTP/1.0 404 Not Found\r\n\r\n{\"channels\":[]}",
-            b"HTTP/1.0 200 OK\r\n\r\n{\"channels\":null}",
-            b"HTTP/1.0 200 OK\r\n\r\n[]",
-            b"SSH-2.0 200 OK\r\n\r\n{\"channels\":[]}",
+        for (status, body) in [
+            (200, &b""[..]),
+            (404, b"{\"channels\":[]}"),
+            (200, b"{\"channels\":null}"),
+            (200, b"[]"),
         ] {
-            assert!(
-                matches!(parse_answer(answer), Err(AskError::Malformed)),
-                "{answer:?}"
-            );
+            let error = parse_answer(status, body);
+            assert!(matches!(error, Err(AskError::Malformed)), "{body:?}");
         }
     }
 }

@@ -6,6 +6,7 @@ mod auth_name;
 mod config;
 mod connection;
 mod http;
+mod http_client;
 mod lookup_channels;
 mod lookup_http;
 mod lookup_peer;
