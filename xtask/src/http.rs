@@ -1,9 +1,9 @@
-//! As much of an HTTP client as the tests need: one request per connection, HTTP/1.0.
+//! HTTP as the tests need it: an answer whatever its status.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail};
+use ureq::{Agent, Body, http};
 
 use crate::wait;
 
@@ -28,36 +28,31 @@ impl Answer {
 }
 
 pub(crate) fn get(address: SocketAddr, path: &str) -> Result<Answer> {
-    request(address, "GET", path, &[])
+    answer(agent().get(format!("http://{address}{path}")).call())
+        .with_context(|| format!("GET {path} at {address}"))
 }
 
 pub(crate) fn post(address: SocketAddr, path: &str, body: &[u8]) -> Result<Answer> {
-    request(address, "POST", path, body)
+    answer(agent().post(format!("http://{address}{path}")).send(body))
+        .with_context(|| format!("POST {path} at {address}"))
 }
 
-fn request(address: SocketAddr, method: &str, path: &str, body: &[u8]) -> Result<Answer> {
-    let what = || format!("{method} {path} at {address}");
-    let mut stream = TcpStream::connect_timeout(&address, wait::HANG).with_context(what)?;
-    stream.set_read_timeout(Some(wait::HANG))?;
-    let head = format!(
-        "{method} {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).with_context(what)?;
-    stream.write_all(body).with_context(what)?;
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).with_context(what)?;
-    let end = bytes
-        .windows(4)
-        .position(|w| w == b"\r\n\r\n")
-        .with_context(what)?;
-    let first = String::from_utf8_lossy(&bytes[..end]);
-    let status = first
-        .split_whitespace()
-        .nth(1)
-        .and_then(|word| word.parse().ok());
+/// A connection of its own for each request, and no proxy.
+fn agent() -> Agent {
+    let config = Agent::config_builder();
+    let config = config.timeout_global(Some(wait::HANG));
+    config
+        .http_status_as_error(false)
+        .proxy(None)
+        .build()
+        .new_agent()
+}
+
+fn answer(answer: Result<http::Response<Body>, ureq::Error>) -> Result<Answer> {
+    let mut answer = answer?;
+    let body = answer.body_mut().with_config().limit(u64::MAX);
     Ok(Answer {
-        status: status.with_context(what)?,
-        body: bytes.split_off(end + 4),
+        body: body.read_to_vec()?,
+        status: answer.status().as_u16(),
     })
 }
