@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use cloverleaf_log::{Batch, ColdRead, Offset};
+use cloverleaf_log::{Batch, ColdRead, Offset, invariant};
 
 use crate::inflater::BatchName;
 use crate::ledger::leases::{Grant, NEVER_MS};
@@ -259,7 +259,7 @@ impl Subscription {
     ) -> Found {
         match self.sight(state, partition, wanted.quota, round) {
             Sight::Run(seen) if seen.run.verdict == Verdict::Deliver => {
-                assert!(
+                invariant!(
                     u64::from(seen.run.count) <= wanted.quota,
                     "a consumer gets more messages than it has room for"
                 );

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use cloverleaf_log::{Batch, Offset, ReadError};
+use cloverleaf_log::{Batch, Offset, ReadError, invariant};
 
 use crate::dispatch::{Blank, DEAD_MAX, Found, Round, Sight, partition_number};
 use crate::ledger::Claim;
@@ -98,7 +98,7 @@ impl Subscription {
         if self.options().length_bytes_max.is_some() {
             let bodies = &mut self.state.lock().bodies;
             let (count, under_way) = bodies.under_way;
-            assert!(
+            invariant!(
                 count > 0 && under_way >= bytes,
                 "{self:?}: a publish of {bytes} bytes ends of {count} with {under_way} bytes"
             );

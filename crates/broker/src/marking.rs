@@ -3,7 +3,7 @@
 //!
 //! All of it is written under the subscription's lock, so that the last entry is the true one.
 
-use cloverleaf_log::Offset;
+use cloverleaf_log::{Offset, invariant};
 
 use crate::dispatch::partition_number;
 use crate::entries::Entry;
@@ -93,15 +93,15 @@ impl State {
     /// was told that it is delivered, if it is to know.
     #[inline]
     pub(crate) fn check_new(&self, subscription: &Subscription, partition: usize, run: &Run) {
-        assert!(
+        invariant!(
             run.first == self.ledger.next(partition_number(partition)),
             "a new message is delivered that is not the next one"
         );
-        assert!(
+        invariant!(
             run.end() <= self.partitions[partition].written_end(),
             "a message is delivered before it is written"
         );
-        assert!(
+        invariant!(
             run.end() <= self.ledger.marks[partition].promised() || subscription.volatile,
             "a message is delivered before the journal is told"
         );

@@ -11,6 +11,7 @@ use crate::consumers::ConsumerState;
 use crate::options::Dispatch;
 use crate::shared_window::SharedWindow;
 use crate::subscription::Subscription;
+use cloverleaf_log::invariant;
 
 /// Where a consumer with room stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,7 +169,7 @@ impl Order {
     fn remove(&mut self, slot: u32, place: Place) {
         if let Some(level) = self.levels.get_mut(&place.priority) {
             level.members.remove(&(place.load, slot));
-            assert!(
+            invariant!(
                 level.in_flight >= u64::from(place.in_flight),
                 "consumer {slot} holds {} messages, and all of its priority {}",
                 place.in_flight,

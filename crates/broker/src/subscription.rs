@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::task::Waker;
 
-use cloverleaf_log::Offset;
+use cloverleaf_log::{Offset, invariant};
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
@@ -344,7 +344,7 @@ impl Subscription {
     pub(crate) fn add_partitions(self: &Arc<Self>, partitions: &[Partition]) {
         self.change(|state| {
             let before = state.partitions.len();
-            assert!(
+            invariant!(
                 partitions.len() >= before,
                 "{self:?}: the topic had {before} partitions and has {}",
                 partitions.len()

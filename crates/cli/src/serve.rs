@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::ArgMatches;
 use clap::parser::ValueSource;
 use cloverleaf_server::config_value::{DurabilityMode, OptionValue};
-use cloverleaf_server::{Config, OPTIONS, Server, Signals, Sources, end_with_vital_threads};
+use cloverleaf_server::{Config, OPTIONS, Server, Signals, Sources, end_with_engine};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::REPAIR;
@@ -22,7 +22,7 @@ pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<()> {
     let mut config = Config::load(&sources(matches))?;
     config.repair = matches.get_flag(REPAIR);
     let level = logging::init(config.general.log_level);
-    end_with_vital_threads();
+    end_with_engine();
     let signals = Signals::listen(|| {
         tracing::warn!("told to end twice: ending at once");
         std::process::exit(EXIT_IMPATIENT);

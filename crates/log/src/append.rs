@@ -16,6 +16,7 @@ use crate::batch::{Batch, Offset};
 use crate::error::AppendError;
 use crate::group_commit::SyncRequest;
 use crate::housekeeping::Chore;
+use crate::invariant::{begin_write, end_write};
 use crate::metrics::{count, discount};
 use crate::options::Durability;
 use crate::partition::{PartitionLog, State, WriteWaiter, tail_weight};
@@ -99,7 +100,7 @@ impl PartitionLog {
             return Err(AppendError::Closed);
         }
         let base = state.next_offset;
-        assert!(
+        invariant!(
             base >= self.written_end(),
             "the next offset was given away before"
         );
@@ -120,7 +121,7 @@ impl PartitionLog {
         if class == Durability::Disk || (class == Durability::Kernel && !writes_here) {
             let waiter = Arc::new(Waiter::default());
             let before = state.write_waiters.last();
-            assert!(
+            invariant!(
                 before.is_none_or(|before| before.end < end),
                 "who waits for a write stands in the wrong place"
             );
@@ -190,6 +191,8 @@ impl PartitionLog {
         let mut began = inline_since;
         loop {
             rounds += 1;
+            // A panic here would leave the partition as being written: it would stand still.
+            begin_write();
             let mut writer = self.writer.lock();
             let written = writer.write(self, &batches);
             let slow = began.is_some_and(|began| self.shared.judge_write(began));
@@ -219,6 +222,7 @@ impl PartitionLog {
                 self.queue_write();
             }
             self.after_round(&round, told);
+            end_write();
             first.get_or_insert(written.error.map_or(Ok(()), Err));
             if !goes_on {
                 return first.unwrap_or(Ok(()));
@@ -235,7 +239,7 @@ impl PartitionLog {
         written: &Written,
         told: &mut Completions,
     ) -> Round {
-        assert!(
+        invariant!(
             state.writing,
             "somebody has written who does not have the writer"
         );
@@ -246,7 +250,7 @@ impl PartitionLog {
         let last = batches.last().map_or(0, Batch::end_offset);
         let all: u64 = batches.iter().map(|batch| batch.bytes().len() as u64).sum();
         let unwritten = discount(&self.shared.counters.unwritten_bytes, all);
-        assert!(unwritten >= all, "more bytes are written than were to be");
+        invariant!(unwritten >= all, "more bytes are written than were to be");
         for batch in batches.drain(..written.count) {
             round.end = batch.end_offset();
             round.bytes += batch.bytes().len() as u64;
@@ -259,7 +263,7 @@ impl PartitionLog {
                 round.steps.push((round.end, weight));
             }
             let newest = state.tail.back();
-            assert!(
+            invariant!(
                 newest.is_none_or(|newest| newest.end_offset() <= batch.base_offset()),
                 "a batch comes behind one in memory that is newer"
             );
@@ -271,7 +275,7 @@ impl PartitionLog {
         batches.clear();
         state.handed_end = 0;
         if written.count > 0 {
-            assert!(
+            invariant!(
                 round.end > self.written_end(),
                 "a write takes back where what is written ends"
             );
@@ -287,7 +291,7 @@ impl PartitionLog {
                 (_, Durability::Disk) => {
                     waiter.note_written();
                     let before = state.sync_waiters.last();
-                    assert!(
+                    invariant!(
                         before.is_none_or(|(before, _)| *before <= end),
                         "who waits for a sync stands in the wrong place"
                     );
@@ -379,7 +383,7 @@ impl State {
     }
 
     fn take_pending(&mut self) -> Vec<Batch> {
-        assert!(
+        invariant!(
             self.handed_end == 0,
             "two are about to write batches of one partition"
         );

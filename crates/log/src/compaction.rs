@@ -516,7 +516,7 @@ impl Cleaner<'_> {
             self.seen = seen;
             return Some(batch);
         }
-        assert!(
+        invariant!(
             is_whole
                 || (is_walkable(&kept)
                     && kept.base_offset() == batch.base_offset()

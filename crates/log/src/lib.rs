@@ -20,6 +20,10 @@
 //! with an [`Appended`] that is ready once the batch is as durable as was asked. The way out:
 //! [`PartitionLog::read`] and [`RecordCursor`]. All file operations go through [`Disk`].
 
+// First, because its macro counts from where it stands.
+#[macro_use]
+mod invariant;
+
 mod append;
 mod appended;
 mod batch;
@@ -85,6 +89,7 @@ pub use index::{
     encode_index_item,
 };
 pub use inflate::{InflateError, lz4_len};
+pub use invariant::{break_invariant, engine_has_failed};
 pub use journal::{
     Journal, JournalId, JournalPosition, decode_journal_entries, decode_journal_header,
     encode_journal_header,

@@ -356,7 +356,7 @@ impl PartitionLog {
     }
 
     pub(crate) fn set_synced_end(&self, end: Offset) {
-        assert!(
+        invariant!(
             end <= self.written_end(),
             "what is synced ends behind what is written"
         );

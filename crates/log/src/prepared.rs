@@ -83,7 +83,7 @@ impl PreparedFiles {
     /// One that was ready is so no more.
     fn used_up(&self) {
         let before = self.count.fetch_sub(1, AcqRel);
-        assert!(
+        invariant!(
             before > 0,
             "a prepared file is used or removed that was not counted"
         );

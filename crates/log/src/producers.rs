@@ -371,7 +371,7 @@ impl Producers {
             Ordering::Less => {
                 let gone = before - now;
                 let all = self.total.count.fetch_sub(gone, Relaxed);
-                assert!(
+                invariant!(
                     all >= gone,
                     "{gone} producers are forgotten, and all partitions together knew {all}"
                 );

@@ -234,7 +234,7 @@ impl Segment {
 
     /// Notes that everything before `len` is synced; says how many bytes that is more than before.
     pub(crate) fn note_synced(&self, len: u64) -> u64 {
-        assert!(
+        invariant!(
             len <= self.len(),
             "more of a segment is synced than is written"
         );
@@ -304,7 +304,7 @@ impl Segment {
 
     /// Notes a batch that was handed to the kernel at `position`.
     pub(crate) fn note_written(&self, batch: &Batch, position: u64) {
-        assert!(
+        invariant!(
             position == self.len(),
             "a batch was not written where the one before it ends"
         );

@@ -97,7 +97,7 @@ impl Tail {
     /// Batches with this weight have left `order`, whose lock the caller holds.
     fn take(&self, weight: u64) {
         let before = self.bytes.fetch_sub(weight, Relaxed);
-        assert!(
+        invariant!(
             before >= weight,
             "more bytes leave the tail cache than were in it"
         );

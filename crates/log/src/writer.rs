@@ -80,7 +80,7 @@ impl Writer {
         let mut end = self.position;
         let mut taken = 0;
         let mut expected = batches[0].base_offset();
-        assert!(
+        invariant!(
             segment.end() <= expected,
             "a batch does not lie behind those of its segment"
         );
@@ -95,7 +95,7 @@ impl Writer {
         }
         let batches = &batches[..taken];
         self.reserve(partition, &segment, end)?;
-        assert!(
+        invariant!(
             end <= self.reserved,
             "a write ends behind the room of its file"
         );

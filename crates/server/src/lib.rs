@@ -80,7 +80,7 @@ pub use doctor::Observer;
 pub use doctor_advice::AdviceFolderError;
 pub use listener::BindError;
 pub use options::*;
-pub use panics::end_with_vital_threads;
+pub use panics::end_with_engine;
 pub use server::{Server, StartError};
 pub use signals::Signals;
 pub use tcp_info::segments_sent;

@@ -1,12 +1,13 @@
 //! A running broker: starting it, and ending it without losing anything.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::{io, mem};
 
 use cloverleaf_broker::{Broker, BrokerOptions, Clock, DurabilityMode, SystemClock};
 use cloverleaf_doctor::{Advice, Query, Report};
-use cloverleaf_log::{Log, LogClock, LogOptions, RealDisk};
+use cloverleaf_log::{Disk, Log, LogClock, LogOptions, OpenError, RealDisk};
 use cloverleaf_telemetry::Registry;
 use thiserror::Error;
 use tokio::runtime::Builder;
@@ -49,7 +50,7 @@ pub enum StartError {
     Tls(#[from] TlsError),
     /// The data folder cannot be used; says who holds it if another broker does.
     #[error(transparent)]
-    Log(#[from] cloverleaf_log::OpenError),
+    Log(#[from] OpenError),
     /// The stored state cannot be used.
     #[error("the stored state cannot be used: {0}")]
     State(#[from] cloverleaf_broker::OpenError),
@@ -62,6 +63,11 @@ pub enum StartError {
     /// The system refuses a thread or a runtime.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
+}
+
+/// The disk of the data folder itself.
+pub(crate) fn real_disk(folder: &Path) -> Result<Arc<dyn Disk>, OpenError> {
+    Ok(RealDisk::open(folder)?)
 }
 
 /// A running broker. Dropping it shuts it down.
@@ -97,12 +103,26 @@ impl Server {
         clock: Arc<dyn Clock>,
         observer: Option<Observer>,
     ) -> Result<Server, StartError> {
-        Server::start_speaking(REGISTRATIONS, config, clock, observer)
+        Server::start_on(real_disk, config, clock, observer)
+    }
+
+    /// As [`Server::start_with`], on the disk that `open_disk` makes of the data folder's path.
+    ///
+    /// # Errors
+    /// See [`StartError`]; nothing is left behind then.
+    pub fn start_on(
+        open_disk: impl FnOnce(&Path) -> Result<Arc<dyn Disk>, OpenError>,
+        config: Config,
+        clock: Arc<dyn Clock>,
+        observer: Option<Observer>,
+    ) -> Result<Server, StartError> {
+        Server::start_speaking(REGISTRATIONS, open_disk, config, clock, observer)
     }
 
     /// The same with protocols of the caller's.
     pub(crate) fn start_speaking(
         registrations: &Registrations,
+        open_disk: impl FnOnce(&Path) -> Result<Arc<dyn Disk>, OpenError>,
         mut config: Config,
         clock: Arc<dyn Clock>,
         observer: Option<Observer>,
@@ -120,7 +140,7 @@ impl Server {
         let files = file_limit::raise_open_files_max();
         tracing::debug!(files, "open files allowed");
         fit_connections(&mut config, files);
-        let disk = RealDisk::open(&config.general.data_dir)?;
+        let disk = open_disk(&config.general.data_dir)?;
         let (log, recovery) = Log::open(disk, log_options(&config, Arc::clone(&clock)))?;
         let report = recovery.report.clone();
         let broker = Broker::open(

@@ -9,6 +9,7 @@ mod certificates;
 mod doctor;
 mod doctor_groups;
 mod doctor_names;
+mod engine_faults;
 mod failed_logins;
 mod half_received;
 mod kafka_connection;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cloverleaf_doctor::{Query, Report};
-use cloverleaf_server::{Config, Observer, Server, Sources, SystemClock, end_with_vital_threads};
+use cloverleaf_server::{Config, Observer, Server, Sources, SystemClock, end_with_engine};
 use tempfile::TempDir;
 
 /// A running broker and its folder, which goes when this does.
@@ -24,7 +24,7 @@ impl Embedded {
         mut flags: BTreeMap<String, Vec<String>>,
         observer: Option<Observer>,
     ) -> anyhow::Result<Embedded> {
-        end_with_vital_threads();
+        end_with_engine();
         let folder = tempfile::Builder::new()
             .prefix(&format!("cloverleaf-{name}-"))
             .tempdir()?;

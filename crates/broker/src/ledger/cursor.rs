@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use cloverleaf_log::Offset;
+use cloverleaf_log::{Offset, invariant};
 
 use super::leases::NIL;
 
@@ -214,7 +214,7 @@ impl Cursor {
         let state = self.word_mut(word);
         state.acked |= bits;
         let whole = state.acked == u64::MAX;
-        assert!(
+        invariant!(
             !whole || state.leases == NIL,
             "a word is acknowledged of which a lease holds messages"
         );
@@ -304,7 +304,7 @@ impl Cursor {
             }
             break;
         }
-        assert!(
+        invariant!(
             self.floor >= before,
             "the floor of acknowledged messages has fallen"
         );

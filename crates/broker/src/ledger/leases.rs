@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use cloverleaf_log::invariant;
+
 use super::{Settled, WordMask};
 
 /// "No lease": ends every list.
@@ -139,7 +141,7 @@ impl Leases {
 
     /// Files a new lease and returns its index. The caller links it into its word.
     pub(crate) fn insert(&mut self, partition: u32, word: u64, mask: u64, terms: Terms) -> u32 {
-        assert!(mask != 0, "a lease has no messages");
+        invariant!(mask != 0, "a lease has no messages");
         let lease = Lease {
             partition,
             word,
@@ -159,7 +161,7 @@ impl Leases {
                 u32::try_from(self.slots.len() - 1).unwrap_or(NIL)
             }
         };
-        assert!(index != NIL, "more than four billion leases");
+        invariant!(index != NIL, "more than four billion leases");
         if terms.due_ms != NEVER_MS {
             self.due.insert((terms.due_ms, index));
         }
@@ -172,7 +174,7 @@ impl Leases {
     /// Adds messages, with bodies of so many bytes, to a lease in the same state.
     pub(crate) fn add_bits(&mut self, index: u32, bits: u64, bytes: u32) {
         if let Some(lease) = self.get_mut(index) {
-            assert!(
+            invariant!(
                 lease.mask & bits == 0,
                 "a message is added to a lease that holds it"
             );

@@ -20,7 +20,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use cloverleaf_log::Offset;
+use cloverleaf_log::{Offset, invariant};
 
 use crate::message::{DeadReason, MessageId};
 use cursor::{Cursor, WORD, bits_between};
@@ -267,7 +267,7 @@ impl Ledger {
     /// Moves `next` over offsets that were free.
     fn advance(&mut self, partition: u32, count: u64) {
         let cursor = &mut self.cursors[partition as usize];
-        assert!(
+        invariant!(
             cursor.floor() <= cursor.next,
             "the floor of acknowledged messages lies above the next one to be delivered"
         );
@@ -433,7 +433,7 @@ impl Ledger {
         let Some(lease) = self.leases.get_mut(index) else {
             return 0;
         };
-        assert!(
+        invariant!(
             lease.mask & bits == bits,
             "messages leave a lease that does not hold them"
         );
@@ -471,7 +471,7 @@ impl Ledger {
     pub(crate) fn check(&self) {
         let messages = self.ready + self.delayed + self.in_flight + self.dead;
         let leases = self.leases.len() as u64;
-        assert!(
+        invariant!(
             leases <= messages && messages <= leases * WORD,
             "the counters of a ledger are not the sums of its leases"
         );
@@ -486,7 +486,7 @@ impl Ledger {
 /// Messages are no longer in a state, of which `counter` has the sum over all leases.
 #[inline]
 fn lower(counter: &mut u64, count: u64) {
-    assert!(
+    invariant!(
         *counter >= count,
         "more messages leave a state than leases hold in it"
     );

@@ -1,6 +1,6 @@
 //! What ends a delivery: an answer of the consumer, its silence, its departure, or death.
 
-use cloverleaf_log::Offset;
+use cloverleaf_log::{Offset, invariant};
 
 use super::cursor::WORD;
 use super::leases::{ConsumerSlot, LeaseState, Leases, Terms};
@@ -269,7 +269,7 @@ impl Ledger {
                 })
             }
             LeaseState::Ready | LeaseState::Delayed | LeaseState::Dead => {
-                assert!(
+                invariant!(
                     terms.state == LeaseState::Delayed,
                     "{lease:?}: its time has come, and it waits for none"
                 );

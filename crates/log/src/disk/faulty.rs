@@ -34,6 +34,8 @@ pub struct Faults {
     pub hanging_reads: Option<String>,
     /// New files whose path contains this text wait in the same way.
     pub hanging_creates: Option<String>,
+    /// Called with a file's path before it is written to, by the thread that writes: may panic.
+    pub on_write: Option<fn(&str)>,
 }
 
 /// What is to fail, and who waits for a change of it.
@@ -210,6 +212,9 @@ struct FaultyFile {
 impl DiskFile for FaultyFile {
     fn write_all_at(&self, buffers: &[IoSlice<'_>], position: u64) -> io::Result<()> {
         let mut faults = self.shared.faults.lock();
+        if let Some(on_write) = faults.on_write {
+            on_write(&self.path);
+        }
         if faults.read_only {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }

@@ -117,7 +117,7 @@ impl Side {
         let len = bytes.len();
         let end = self.position + len as u64;
         self.reserve(end)?;
-        assert!(
+        invariant!(
             end <= self.reserved,
             "{}: a write ends at {end}, behind its room of {} bytes",
             self.path,
@@ -236,7 +236,7 @@ impl Journal {
     pub fn wait_synced(&self, position: JournalPosition) -> Pending {
         let waiter = Arc::new(Waiter::default());
         let mut state = self.state.lock();
-        assert!(
+        invariant!(
             position.0 <= state.appended,
             "somebody waits for byte {} of the state journal, which has {}",
             position.0,
@@ -357,7 +357,7 @@ impl Journal {
 impl State {
     /// Sorts out the waiters after a sync up to `target`.
     fn settle(&mut self, target: u64, outcome: &Result<(), IoFailure>) -> Completions {
-        assert!(
+        invariant!(
             target <= self.appended,
             "the state journal was synced up to byte {target} of {}",
             self.appended

@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::config_value::ListenAddress;
 use crate::fronts::{REGISTRATIONS, Registration};
 use crate::half_received::Hold;
-use crate::server::Server;
+use crate::server::{Server, real_disk};
 use crate::test_context::{PATIENCE, until};
 
 const MIB: usize = 1 << 20;
@@ -53,7 +53,7 @@ impl Broker {
         let all: Vec<&'static Registration> = others.chain([&REGISTRATION]).collect();
         let clock = Arc::new(ManualClock::new(1_700_000_000_000));
         Broker {
-            server: Server::start_speaking(&all, config, clock.clone(), None).unwrap(),
+            server: Server::start_speaking(&all, real_disk, config, clock.clone(), None).unwrap(),
             clock,
             _folder: folder,
         }
