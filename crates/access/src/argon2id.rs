@@ -1,20 +1,36 @@
 //! The verifier for passwords that come in clear: argon2id, which is slow and takes memory on
 //! purpose, so that who has stolen verifiers can try few passwords.
 //!
-//! Source: RFC 9106.
+//! It is stored as a PHC string, base64 without padding:
+//!
+//! ```text
+//! $argon2id$v=19$m=MEMORY-KIB,t=PASSES,p=LANES$SALT$HASH
+//! ```
+//!
+//! Sources: RFC 9106; the PHC string format, https://github.com/P-H-C/phc-string-format.
+
+use std::fmt;
+use std::str::FromStr;
 
 use argon2::{Algorithm, Argon2, Block, Params, Version};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD_NO_PAD;
 use subtle::ConstantTimeEq;
 
 use crate::process_key::draw;
+use crate::stored::{VerifierError, bytes, check_salt, number, take_apart};
 
 /// As RFC 9106 has it.
 const SALT_BYTES: usize = 16;
 const HASH_BYTES: usize = 32;
+/// Least of a verifier that another program has made: RFC 9106.
+const SALT_BYTES_MIN: usize = 8;
 /// Most memory that one verification may take.
 const MEMORY_KIB_MAX: u32 = 256 << 10;
 /// Most turns over that memory.
 const PASSES_MAX: u32 = 16;
+const FORM: &str =
+    "$argon2id$v=19$m=MEMORY-KIB,t=PASSES,p=LANES$SALT$HASH, with a hash of 32 bytes";
 
 /// The price of a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,8 +54,8 @@ impl Default for Cost {
 /// A cost that no verification may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "argon2id with {} KiB and {} passes: at least 8 KiB and one pass, at most {MEMORY_KIB_MAX} KiB \
-     and {PASSES_MAX} passes",
+    "argon2id with {} KiB and {} passes: at least 8 KiB (a lane) and one pass, at most \
+     {MEMORY_KIB_MAX} KiB and {PASSES_MAX} passes",
     .0.memory_kib, .0.passes
 )]
 pub struct CostError(pub Cost);
@@ -48,7 +64,7 @@ pub struct CostError(pub Cost);
 #[derive(Clone)]
 pub struct Argon2id {
     params: Params,
-    salt: [u8; SALT_BYTES],
+    salt: Vec<u8>,
     hash: [u8; HASH_BYTES],
 }
 
@@ -58,15 +74,9 @@ impl Argon2id {
     /// # Errors
     /// The cost is none that a verification may have.
     pub fn of(password: &[u8], cost: Cost) -> Result<Self, CostError> {
-        let mut salt = [0; SALT_BYTES];
-        salt.copy_from_slice(&draw().as_ref()[..SALT_BYTES]);
-        let Cost { memory_kib, passes } = cost;
-        if memory_kib > MEMORY_KIB_MAX || passes > PASSES_MAX {
-            return Err(CostError(cost));
-        }
+        let salt = draw().as_ref()[..SALT_BYTES].to_vec();
         // One lane: a verification is one thread's.
-        let params = Params::new(memory_kib, passes, 1, Some(HASH_BYTES));
-        let params = params.map_err(|_| CostError(cost))?;
+        let params = params(cost, 1)?;
         let hash = hash(&params, &salt, password).ok_or(CostError(cost))?;
         Ok(Self { params, salt, hash })
     }
@@ -76,6 +86,61 @@ impl Argon2id {
         let hash = hash(&self.params, &self.salt, password);
         hash.is_some_and(|hash| hash.ct_eq(&self.hash).into())
     }
+}
+
+impl fmt::Display for Argon2id {
+    /// As it is stored.
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { params, salt, hash } = self;
+        let (memory_kib, passes, lanes) = (params.m_cost(), params.t_cost(), params.p_cost());
+        let [salt, hash] = [&salt[..], hash].map(|bytes| BASE64_STANDARD_NO_PAD.encode(bytes));
+        write!(
+            to,
+            "$argon2id$v=19$m={memory_kib},t={passes},p={lanes}${salt}${hash}"
+        )
+    }
+}
+
+impl FromStr for Argon2id {
+    type Err = VerifierError;
+
+    /// Reads what [`Argon2id`] writes, also if another program has made it. Costs nothing.
+    fn from_str(text: &str) -> Result<Self, VerifierError> {
+        let (cost, lanes, salt, hash) = take_apart(text, FORM, |text| {
+            let text = text.strip_prefix("$argon2id$v=19$m=")?;
+            let (memory_kib, text) = text.split_once(",t=")?;
+            let (passes, text) = text.split_once(",p=")?;
+            let (lanes, text) = text.split_once('$')?;
+            let (salt, hash) = text.split_once('$')?;
+            let cost = Cost {
+                memory_kib: number(memory_kib)?,
+                passes: number(passes)?,
+            };
+            let [salt, hash] = [salt, hash].map(|text| bytes(&BASE64_STANDARD_NO_PAD, text));
+            Some((cost, number(lanes)?, salt?, hash?.try_into().ok()?))
+        })?;
+        check_salt(&salt, SALT_BYTES_MIN)?;
+        let params = params(cost, lanes)?;
+        Ok(Self { params, salt, hash })
+    }
+}
+
+impl fmt::Debug for Argon2id {
+    /// Its price alone.
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (memory_kib, passes) = (self.params.m_cost(), self.params.t_cost());
+        write!(to, "Argon2id({memory_kib} KiB, {passes} passes)")
+    }
+}
+
+/// Lanes are bounded by the memory, of which each has a part.
+fn params(cost: Cost, lanes: u32) -> Result<Params, CostError> {
+    let Cost { memory_kib, passes } = cost;
+    if memory_kib > MEMORY_KIB_MAX || passes > PASSES_MAX {
+        return Err(CostError(cost));
+    }
+    let params = Params::new(memory_kib, passes, lanes, Some(HASH_BYTES));
+    params.map_err(|_| CostError(cost))
 }
 
 /// `None` for a password of 4 GiB and more.
@@ -106,6 +171,20 @@ mod tests {
         }
         let other = Argon2id::of(b"secret", CHEAP).unwrap();
         assert_ne!(verifier.hash, other.hash, "each has a salt of its own");
+    }
+
+    /// From the tests of the reference implementation, https://github.com/P-H-C/phc-winner-argon2.
+    #[test]
+    fn what_the_reference_implementation_writes_is_read() {
+        for text in [
+            "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4",
+            "$argon2id$v=19$m=256,t=2,p=2$c29tZXNhbHQ$bQk8UB/VmZZF4Oo79iDXuL5/0ttZwg2f/5U52iv1cDc",
+        ] {
+            let verifier: Argon2id = text.parse().unwrap();
+            assert!(verifier.knows(b"password"), "{text}");
+            assert!(!verifier.knows(b"passwort"), "{text}");
+            assert_eq!(verifier.to_string(), text);
+        }
     }
 
     #[test]

@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A password is kept nowhere: of each there is a *verifier*, by which the right one is known when
-//! it comes. [`Login`] runs on a thread that serves connections, so it does not ask one that is
-//! slow on purpose ([`Argon2id`]): it hands out a [`Verification`] ([`Step::Verify`]) for another
-//! thread, and the login waits.
+//! it comes, and which has a text, to be stored as. [`Login`] runs on a thread that serves
+//! connections, so it does not ask one that is slow on purpose ([`Argon2id`]): it hands out a
+//! [`Verification`] ([`Step::Verify`]) for another thread, and the login waits.
 //!
 //! Architecture invariant: this crate knows no protocol beyond the mechanisms that several of them
 //! share, no socket, no clock and no broker. A verdict depends on what it is asked and on nothing
@@ -22,6 +22,7 @@ mod pattern;
 mod process_key;
 mod scram;
 mod scram_messages;
+mod stored;
 mod users;
 
 pub use argon2id::{Argon2id, Cost, CostError};
@@ -30,4 +31,5 @@ pub use login::{Accepted, Login, Principal, Refused, Step, Verification};
 pub use mechanism::{InClear, Mechanism, RESPONSE_BYTES_MAX};
 pub use pattern::{Pattern, PatternError};
 pub use scram::{ITERATIONS_MAX, ITERATIONS_MIN, IterationsError, Scram, ScramHash};
+pub use stored::VerifierError;
 pub use users::{User, Users};

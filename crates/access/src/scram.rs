@@ -1,8 +1,18 @@
 //! SCRAM: a client proves that it knows a password without saying it, and is shown in turn that the
 //! server has its verifier. Source: RFC 5802, RFC 7677.
+//!
+//! A verifier is stored as PostgreSQL does it (`pg_authid.rolpassword`), base64 with padding:
+//!
+//! ```text
+//! SCRAM-SHA-256$ITERATIONS:SALT$STORED-KEY:SERVER-KEY
+//! SCRAM-SHA-512$ITERATIONS:SALT$STORED-KEY:SERVER-KEY
+//! ```
 
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
+use base64::prelude::BASE64_STANDARD;
 use ring::hmac::{self, Key, Tag};
 use ring::{digest, pbkdf2};
 use subtle::{Choice, ConstantTimeEq};
@@ -10,6 +20,7 @@ use subtle::{Choice, ConstantTimeEq};
 use crate::login::Refused;
 use crate::process_key::{draw, keyed};
 use crate::scram_messages::{ClientFinal, ClientFirst, base64};
+use crate::stored::{VerifierError, bytes, check_salt, number, take_apart};
 use crate::users::Users;
 
 /// Fewest turns of a verifier: RFC 7677 asks for them, and Kafka refuses fewer.
@@ -18,6 +29,9 @@ pub const ITERATIONS_MIN: u32 = 4096;
 pub const ITERATIONS_MAX: u32 = 1 << 20;
 /// Of a salt of ours.
 const SALT_BYTES: usize = 16;
+/// Of one that another program has drawn.
+const SALT_BYTES_MIN: usize = 1;
+const FORM: &str = "SCRAM-SHA-256 or SCRAM-SHA-512, then $ITERATIONS:SALT$STORED-KEY:SERVER-KEY";
 /// Of a server's nonce.
 const NONCE_BYTES: usize = 24;
 
@@ -92,44 +106,51 @@ impl Scram {
     /// Too few or too many iterations.
     pub fn of(hash: ScramHash, password: &[u8], iterations: u32) -> Result<Self, IterationsError> {
         let drawn = draw();
-        let salt = &drawn.as_ref()[..SALT_BYTES];
-        let salted = hash.salted(password, salt, iterations.min(ITERATIONS_MAX));
-        Self::of_salted(hash, iterations, salt.to_vec(), &salted)
+        let salt = drawn.as_ref()[..SALT_BYTES].to_vec();
+        check_iterations(iterations)?;
+        let salted = hash.salted(password, &salt, iterations);
+        Ok(Self::with_keys(hash, iterations, salt, &salted))
     }
 
     /// The verifier of a password that was salted elsewhere, as Kafka's tools do it.
     ///
     /// # Errors
-    /// Too few or too many iterations.
+    /// Too few or too many iterations, or bytes of salt.
     pub fn of_salted(
         hash: ScramHash,
         iterations: u32,
         salt: Vec<u8>,
         salted_password: &[u8],
-    ) -> Result<Self, IterationsError> {
-        if !(ITERATIONS_MIN..=ITERATIONS_MAX).contains(&iterations) {
-            return Err(IterationsError(iterations));
-        }
+    ) -> Result<Self, VerifierError> {
+        check_iterations(iterations)?;
+        check_salt(&salt, SALT_BYTES_MIN)?;
+        Ok(Self::with_keys(hash, iterations, salt, salted_password))
+    }
+
+    fn with_keys(hash: ScramHash, iterations: u32, salt: Vec<u8>, salted_password: &[u8]) -> Self {
         let client_key = hash.hmac(salted_password, b"Client Key");
-        Ok(Self {
+        Self {
             hash,
             iterations,
             salt,
             stored_key: hash.digest(client_key.as_ref()).as_ref().to_vec(),
             server_key: hash.hmac(salted_password, b"Server Key").as_ref().to_vec(),
-        })
+        }
     }
 
     /// The one that a name without a user seems to have: always the same, and like another's.
     /// Nothing is found that has its stored key for a hash, so it lets nobody in.
     pub(crate) fn nobodys(hash: ScramHash, name: &str, like: Option<&Scram>) -> Scram {
-        let salt = keyed(&[b"salt", hash.mechanism().as_bytes(), name.as_bytes()]);
+        let mechanism = hash.mechanism().as_bytes();
+        let parts: [&[u8]; 2] = [b"salt", b"more salt"];
+        let salt = parts.map(|part| keyed(&[part, mechanism, name.as_bytes()]));
+        let salt = salt.iter().flat_map(AsRef::as_ref).copied();
         let salt_bytes = like.map_or(SALT_BYTES, |like| like.salt.len());
         let hash_bytes = hash.digest(b"").as_ref().len();
         Scram {
             hash,
             iterations: like.map_or(ITERATIONS_MIN, |like| like.iterations),
-            salt: salt.as_ref().iter().copied().take(salt_bytes).collect(),
+            salt: salt.take(salt_bytes).collect(),
             stored_key: vec![0; hash_bytes],
             server_key: vec![0; hash_bytes],
         }
@@ -138,6 +159,65 @@ impl Scram {
     /// Its mechanism's hash.
     pub fn hash(&self) -> ScramHash {
         self.hash
+    }
+}
+
+fn check_iterations(iterations: u32) -> Result<(), IterationsError> {
+    match (ITERATIONS_MIN..=ITERATIONS_MAX).contains(&iterations) {
+        true => Ok(()),
+        false => Err(IterationsError(iterations)),
+    }
+}
+
+impl fmt::Display for Scram {
+    /// As it is stored.
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mechanism, iterations) = (self.hash.mechanism(), self.iterations);
+        let parts = [&self.salt, &self.stored_key, &self.server_key];
+        let [salt, stored_key, server_key] = parts.map(base64);
+        write!(
+            to,
+            "{mechanism}${iterations}:{salt}${stored_key}:{server_key}"
+        )
+    }
+}
+
+impl FromStr for Scram {
+    type Err = VerifierError;
+
+    /// Reads what [`Scram`] writes, also if another program has made it. Costs nothing.
+    fn from_str(text: &str) -> Result<Self, VerifierError> {
+        let verifier = take_apart(text, FORM, |text| {
+            let (mechanism, text) = text.split_once('$')?;
+            let mut hashes = ScramHash::ALL.into_iter();
+            let hash = hashes.find(|hash| hash.mechanism() == mechanism)?;
+            let (iterations, text) = text.split_once(':')?;
+            let (salt, text) = text.split_once('$')?;
+            let (stored_key, server_key) = text.split_once(':')?;
+            let parts = [salt, stored_key, server_key];
+            let [salt, stored_key, server_key] = parts.map(|text| bytes(&BASE64_STANDARD, text));
+            let keys = [stored_key?, server_key?];
+            let is_key = |key: &Vec<u8>| key.len() == hash.digest(b"").as_ref().len();
+            let [stored_key, server_key] = keys.iter().all(is_key).then_some(keys)?;
+            Some(Self {
+                hash,
+                iterations: number(iterations)?,
+                salt: salt?,
+                stored_key,
+                server_key,
+            })
+        })?;
+        check_iterations(verifier.iterations)?;
+        check_salt(&verifier.salt, SALT_BYTES_MIN)?;
+        Ok(verifier)
+    }
+}
+
+impl fmt::Debug for Scram {
+    /// What a client is told, without the salt.
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mechanism, iterations) = (self.hash.mechanism(), self.iterations);
+        write!(to, "Scram({mechanism}, {iterations} iterations)")
     }
 }
 
@@ -277,6 +357,41 @@ mod tests {
             answer,
             "v=o/clVUSoi3ivQVI1O/YfXd5w9Y0YTU3pkiC0wUq0uOdOgCCuaI3u2cGb5fRL6n111B7tl0Wb497HG5Yy1s\
              xxuQ=="
+        );
+    }
+
+    /// A stored verifier of 64 bytes of salt, as librdkafka draws them, tells nobody whose it is.
+    #[test]
+    fn a_name_without_a_user_has_as_much_salt_as_a_user() {
+        for bytes in [1, 16, 33, 64] {
+            let like = Scram::of_salted(ScramHash::Sha256, 4096, vec![7; bytes], b"").unwrap();
+            let nobodys = Scram::nobodys(ScramHash::Sha256, "eve", Some(&like));
+            assert_eq!(nobodys.salt.len(), bytes);
+        }
+    }
+
+    /// RFC 7677's example, as PostgreSQL stores it; the other from Python's `hashlib`.
+    #[test]
+    fn verifiers_are_stored_as_another_program_stores_them() {
+        let salt = BASE64_STANDARD.decode("W22ZaJ0SNY7soEsUEjb6gQ==").unwrap();
+        let stored = |hash: ScramHash, salt: Vec<u8>, iterations| {
+            let salted = hash.salted(b"pencil", &salt, iterations);
+            let made = Scram::of_salted(hash, iterations, salt, &salted);
+            made.unwrap().to_string()
+        };
+        assert_eq!(
+            stored(ScramHash::Sha256, salt, 4096),
+            "SCRAM-SHA-256$4096:W22ZaJ0SNY7soEsUEjb6gQ==$\
+             WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY=:\
+             wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="
+        );
+        assert_eq!(
+            stored(ScramHash::Sha512, (0..16).collect(), 8192),
+            "SCRAM-SHA-512$8192:AAECAwQFBgcICQoLDA0ODw==$\
+             jbHEfxiSwbbmT7abOLvAeEEL+gbm/xcPhqwpLSBjeDV6XKbAWdiMIYYKc/kB2nI4\
+             BZAnoxcbQNUfkIed92anvg==:\
+             0q0e50laox9XH/MkEyDPVbqLunfThK8sG8ed6Q+k+ZJUARpoM1jOdCWgenCF4G8V\
+             dEb6VTooVbk8v0s+/5Kktg=="
         );
     }
 

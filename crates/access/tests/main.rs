@@ -4,3 +4,4 @@ mod grants;
 mod logins;
 mod scram;
 mod scram_client;
+mod stored;
