@@ -4,11 +4,7 @@
 //! that of a new format: `CLOVERLEAF_WRITE_FOLDER=tests/folders/format-N`, and this test.
 //!
 //! A busy folder was written by a program of that format, and by clients of all three protocols,
-//! and killed while they published. It is one file, without the zeros at the end of each of its:
-//!
-//! ```text
-//! { path length u16, path, size u32, length u32, bytes [length] }*     big endian
-//! ```
+//! and killed while they published (`pack.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,6 +17,7 @@ use cloverleaf_broker::{
 use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, Read, RealDisk};
 
 use crate::common::{ack_all, consumer, receive};
+use crate::pack::unpack;
 
 fn open(folder: &Path) -> (Log, Broker, Vec<String>) {
     let options = LogOptions {
@@ -194,30 +191,6 @@ fn check_kept(format: &str) {
     }
 }
 
-fn unpack(name: &str, to: &Path) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/folders");
-    let pack = fs::read(path.join(name)).unwrap();
-    let mut rest = pack.as_slice();
-    let mut take = |bytes: usize| rest.split_off(..bytes).unwrap_or_default();
-    let number = |bytes: &[u8]| {
-        bytes
-            .iter()
-            .fold(0, |sum, byte| sum << 8 | usize::from(*byte))
-    };
-    loop {
-        let length = take(2);
-        if length.is_empty() {
-            break;
-        }
-        let path = to.join(str::from_utf8(take(number(length))).unwrap());
-        let (size, length) = (number(take(4)), number(take(4)));
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, take(length)).unwrap();
-        let file = fs::File::options().write(true).open(path).unwrap();
-        file.set_len(size as u64).unwrap();
-    }
-}
-
 /// How many messages of a subscription wait, and how many are delayed.
 fn waiting(broker: &Broker, topic: &str, subscription: &str) -> (u64, u64) {
     let topic = broker.topic(topic).unwrap();
@@ -240,7 +213,7 @@ fn descriptions(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 #[test]
 fn the_folder_of_a_busy_broker_of_format_2_opens_and_stays_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
-    unpack("busy-2.pack", folder.path());
+    unpack("tests/folders/busy-2.pack", folder.path());
     let before = descriptions(folder.path());
     for _ in 0..2 {
         let (log, broker, report) = open(folder.path());

@@ -20,6 +20,7 @@ mod many_topics;
 mod moves;
 mod namespaces;
 mod orphans;
+mod pack;
 mod power_losses;
 mod queues;
 mod realm;

@@ -5,6 +5,7 @@
 mod admin;
 mod amqp_connection;
 mod amqp_support;
+mod busy_folder;
 mod certificates;
 mod doctor;
 mod doctor_groups;
@@ -23,6 +24,8 @@ mod nsq_http;
 mod nsq_lookup_peer;
 mod nsq_support;
 mod nsq_tls;
+#[path = "../../broker/tests/pack.rs"]
+mod pack;
 mod support;
 mod timeline;
 mod tls;
