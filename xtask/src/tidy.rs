@@ -7,6 +7,7 @@ mod edges;
 mod files;
 mod lines;
 mod links;
+mod names;
 mod protocols;
 
 use std::path::{Path, PathBuf};
@@ -99,6 +100,7 @@ fn findings(workspace: &Workspace) -> Result<Vec<Finding>> {
     files::check_decisions(&sources, &mut findings);
     files::check_tests(&sources, &mut findings);
     protocols::check(&sources, &mut findings);
+    names::check(&sources, &mut findings);
     Ok(findings)
 }
 
