@@ -1,4 +1,4 @@
-//! What an auth service allows a client: its answer to our question, and the checks against it.
+//! The rights that an auth service gives a client: its answer to our question, and the checks.
 //!
 //! ```json
 //! {"ttl": 3600, "identity": "me", "identity_url": "http://…",
@@ -14,7 +14,7 @@ use cloverleaf_access::{
 };
 use serde::Deserialize;
 
-/// What the auth service answered, checked.
+/// The auth service's answer, checked.
 #[derive(Clone, Debug)]
 pub struct Authorizations {
     /// The client, by its name at the auth service.
@@ -25,7 +25,7 @@ pub struct Authorizations {
     pub ttl_ms: u64,
     /// How many authorizations there are.
     pub count: usize,
-    /// What the client may do.
+    /// The client's rights.
     pub grants: Grants,
 }
 

@@ -31,7 +31,7 @@ const SIZE_BYTES: usize = 4;
 /// One command, borrowed from the read buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// Who the client is and what it wants: JSON.
+    /// The client's description of itself and of the features it wants: JSON.
     Identify(&'a [u8]),
     /// The secret to show to the auth service.
     Auth(&'a [u8]),
@@ -132,7 +132,7 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// What `parse_command` found at the start of the input.
+/// The result of `parse_command`: what stands at the start of the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed<'a> {
     /// A whole command, which took this many bytes.
@@ -147,7 +147,7 @@ pub struct Incomplete {
     /// It is no use to parse again before the input has this many bytes. Already checked against
     /// the limits.
     pub needed_bytes: usize,
-    /// What nsqd answers if the peer stops sending here; nothing within a line.
+    /// nsqd's answer if the peer stops sending here; none within a line.
     at_end: Option<(Code, &'static str)>,
 }
 
@@ -208,7 +208,7 @@ fn plain_fin(input: &[u8]) -> Option<&[u8; ID_BYTES]> {
         return None;
     }
     let id = command[4..].first_chunk::<ID_BYTES>()?;
-    // A blank or a line feed within the id is the long way's business.
+    // A blank or a line feed within the id is left to the general parser.
     let plain = id.iter().fold(true, |plain, byte| plain & (*byte > b' '));
     plain.then_some(id)
 }
@@ -469,7 +469,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// What has come of the body behind its size.
+    /// The bytes that have come of the body behind its size.
     fn begun_body(self) -> &'a [u8] {
         let begin = self.used.saturating_add(SIZE_BYTES);
         self.input.get(begin..).unwrap_or_default()

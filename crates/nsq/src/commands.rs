@@ -1,4 +1,4 @@
-//! What each command does: legal in which state, and which broker call it becomes.
+//! The effect of each command: in which state it is legal, and which broker call it becomes.
 
 use std::sync::Arc;
 
@@ -229,7 +229,7 @@ impl Session {
         now: Now,
     ) -> Result<(), ProtocolError> {
         let Some(authorizations) = authorizations else {
-            // What went wrong between us and the auth service is none of the client's business.
+            // The client is not told what went wrong between us and the auth service.
             return Err(ProtocolError::new(Code::AuthFailed, "AUTH failed"));
         };
         if wait == AuthWait::First {

@@ -56,7 +56,7 @@ const HOLD_US: u64 = 1_000;
 /// With a smaller RDY than this every message counts.
 const HOLD_READY_MIN: u32 = 32;
 
-/// What one round of deliveries came to.
+/// The outcome of one round of deliveries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivered {
     /// All that is ready was encoded, or the output is full.
@@ -113,7 +113,7 @@ impl Consuming {
         self.closing = true;
         self.holds = false;
         self.ready(0);
-        // What the broker handed over and the client never saw goes back at once.
+        // Messages that the broker handed over and the client never saw go back at once.
         let mut rest = self.runs.split_off(self.runs_done.min(self.runs.len()));
         self.runs = Vec::new();
         self.runs_done = 0;
@@ -309,7 +309,7 @@ impl Consuming {
         }
     }
 
-    /// An idle connection keeps no room for a burst.
+    /// Frees the memory of a burst, so that an idle connection keeps none.
     fn shrink(&mut self) {
         if self.runs.capacity() > 16 {
             self.runs = Vec::new();

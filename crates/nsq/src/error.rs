@@ -1,4 +1,4 @@
-//! What an NSQ client is told when something is wrong: one of nsqd's codes, a blank, a text.
+//! The error that an NSQ client gets: one of nsqd's codes, a blank, a text.
 
 use std::fmt;
 

@@ -15,7 +15,7 @@ use crate::message_id::ID_BYTES;
 /// Size, type, timestamp, attempts, id.
 pub const MESSAGE_HEADER_BYTES: usize = 4 + 4 + 8 + 2 + ID_BYTES;
 
-/// What a frame holds.
+/// The kind of content that a frame carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameType {
     /// An answer, or a heartbeat.

@@ -1,4 +1,4 @@
-//! What the two HTTP interfaces of NSQ have in common: answers, errors and their bodies.
+//! The parts that NSQ's two HTTP interfaces have in common: answers, errors and their bodies.
 //!
 //! [`http_nsqd`](crate::http_nsqd) answers as nsqd does (port 4151),
 //! [`lookup_http`](crate::lookup_http) as nsqlookupd does (port 4161). Both take a request apart
@@ -33,13 +33,13 @@ pub enum Content {
 pub struct Response {
     /// HTTP status code.
     pub status: u16,
-    /// What the body is.
+    /// How the body is labelled.
     pub content: Content,
     /// The body.
     pub body: Bytes,
     /// Methods for the `Allow` header of a 405, otherwise empty.
     pub allow: &'static str,
-    /// What the request has published.
+    /// The messages that the request has published.
     pub published: Option<Published>,
 }
 

@@ -49,7 +49,7 @@ impl LogLevel {
 pub struct RuntimeValues {
     /// TCP addresses, `host:port`, of the nsqlookupd processes to register with.
     pub lookupd_tcp_addresses: Vec<String>,
-    /// What is logged.
+    /// The log level.
     pub log_level: LogLevel,
 }
 

@@ -52,7 +52,7 @@ pub fn decode_binary(body: &[u8], limits: MpubLimits) -> Result<Vec<&[u8]>, Http
     if count == 0 || count > count_max {
         return Err(HttpError::BadBody);
     }
-    // Room for what the bytes at hand can hold, whatever the count claims.
+    // Capacity for as many as the bytes at hand can hold, whatever the count claims.
     let mut messages = Vec::with_capacity(count.min(rest.len() / 5));
     for _ in 0..count {
         let (length, after) = take_length(rest).ok_or(HttpError::BadMessage)?;

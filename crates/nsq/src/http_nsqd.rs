@@ -24,7 +24,7 @@ use crate::stats::{MemoryStats, StatsDocument};
 use crate::stats_clients::Clients;
 use crate::{stats_gather, stats_text};
 
-/// Who this broker is, as its clients and nsqlookupd are told.
+/// This broker's identity, as its clients and nsqlookupd are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Address under which clients reach it.
@@ -43,7 +43,7 @@ pub struct Node {
     pub start_ns: u64,
 }
 
-/// What the HTTP interface asks of the process around it.
+/// The services that the HTTP interface needs from the process around it.
 pub trait Surroundings: Send + Sync {
     /// Nanoseconds since the Unix epoch.
     fn now_ns(&self) -> u64;
@@ -62,7 +62,7 @@ pub struct RequestHead<'a> {
     pub method: &'a str,
     /// Path without the query.
     pub path: &'a str,
-    /// What follows the `?`, if there is one.
+    /// The query string: the part behind the `?`, if there is one.
     pub query: &'a str,
     /// `Content-Length` in bytes, if it was sent.
     pub content_length: Option<u64>,
@@ -96,7 +96,7 @@ pub struct NsqdHttp {
     pub options: Arc<SessionOptions>,
     /// How channels are created.
     pub channel_policy: Arc<ChannelPolicy>,
-    /// Who we are.
+    /// This broker's identity.
     pub node: Node,
     /// The options that `/config/` can change.
     pub runtime: Arc<RuntimeOptions>,
@@ -323,7 +323,7 @@ fn found(deleted: Result<bool, CatalogError>, missing: HttpError) -> Result<Resp
     }
 }
 
-/// What a change of the definitions that failed is to the client.
+/// The HTTP error for a change of the definitions that failed.
 pub(crate) fn catalog_error(error: CatalogError) -> HttpError {
     match error {
         CatalogError::TopicDeleted { .. } => HttpError::TopicNotFound,

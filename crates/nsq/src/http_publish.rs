@@ -116,7 +116,7 @@ impl NsqdHttp {
     }
 }
 
-/// What a publish that failed is to the client.
+/// The HTTP error for a publish that failed.
 fn publish_error(error: PublishError) -> HttpError {
     tracing::warn!(%error, "messages published over HTTP were not stored");
     match error {

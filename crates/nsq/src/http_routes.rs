@@ -2,7 +2,7 @@
 
 use crate::http::HttpError;
 
-/// What can be done to a topic or channel.
+/// An action on a topic or channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Makes it, if it is not there.
@@ -20,11 +20,11 @@ pub enum Change {
 /// One thing that nsqd does on request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// Whether it is well.
+    /// Whether the broker is healthy.
     Ping,
-    /// Who it is.
+    /// The broker's identity.
     Info,
-    /// What it holds.
+    /// The statistics of its topics and channels.
     Stats,
     /// One message.
     Publish,
@@ -83,7 +83,7 @@ impl Route {
         }
     }
 
-    /// What is said when the body is longer than may be.
+    /// The error for a body that is longer than allowed.
     pub fn body_too_long(&self) -> HttpError {
         match self {
             Route::Publish => HttpError::MsgTooBig,
@@ -92,7 +92,7 @@ impl Route {
         }
     }
 
-    /// What is said when the body cannot be read.
+    /// The error for a body that cannot be read.
     pub fn body_broken(&self) -> HttpError {
         match self {
             Route::Publish | Route::PublishMany | Route::WriteConfig(_) => HttpError::Internal,

@@ -17,9 +17,9 @@ pub struct Identify {
     pub client_id: String,
     /// The client's host.
     pub hostname: String,
-    /// What old clients say in place of `client_id`.
+    /// `client_id` as old clients send it.
     pub short_id: String,
-    /// What old clients say in place of `hostname`.
+    /// `hostname` as old clients send it.
     pub long_id: String,
     /// Library and version, such as `go-nsq/1.1.0`.
     pub user_agent: String,
@@ -145,7 +145,7 @@ pub enum Compression {
     Deflate(u32),
 }
 
-/// What a session works with, before and after IDENTIFY.
+/// The settings that a session works with, before and after IDENTIFY.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// How often a heartbeat is sent, in ms; `None` for never.
@@ -165,7 +165,7 @@ pub struct Negotiated {
 }
 
 impl Negotiated {
-    /// What a client gets that does not ask.
+    /// The settings of a client that asks for none.
     pub fn default_of(options: &SessionOptions) -> Negotiated {
         Negotiated {
             heartbeat_interval_ms: Some(default_heartbeat_interval_ms(options)),
@@ -178,7 +178,7 @@ impl Negotiated {
         }
     }
 
-    /// What a client gets that asks for this.
+    /// The settings of a client that asks for these.
     pub fn of(identify: &Identify, options: &SessionOptions) -> Result<Negotiated, ProtocolError> {
         let mut negotiated = Negotiated::default_of(options);
         negotiated.heartbeat_interval_ms = heartbeat_interval_ms(identify, options)?;

@@ -1,4 +1,5 @@
-//! What nsqlookupd keeps beside what its producers tell it: tombstones and deleted registrations.
+//! State that nsqlookupd keeps beside what its producers tell it: tombstones, deleted
+//! registrations.
 //!
 //! We serve nsqlookupd's interface for ourselves alone. What exists is what the broker has; what
 //! is kept here says which of it is not to be shown. Each note is bound to one topic or channel as

@@ -38,7 +38,7 @@ pub enum PeerError {
     Refused {
         /// The command that was refused.
         command: &'static str,
-        /// What it said.
+        /// Its answer.
         answer: String,
     },
     /// An answer came to which there was no command.
@@ -73,9 +73,9 @@ pub struct LookupPeer {
     output: BytesMut,
     outstanding: VecDeque<Sent>,
     wanted: Arc<BTreeSet<Registration>>,
-    /// What nsqlookupd knows once all that was sent has arrived.
+    /// The registrations that nsqlookupd knows once all that was sent has arrived.
     told: BTreeSet<Registration>,
-    /// What it must still be told: `true` to register, `false` to unregister.
+    /// The registrations that it must still be told: `true` to register, `false` to unregister.
     to_tell: VecDeque<(bool, Registration)>,
     info: Option<LookupdInfo>,
 }
@@ -219,7 +219,7 @@ impl LookupPeer {
         !self.outstanding.is_empty()
     }
 
-    /// What nsqlookupd said of itself, once it has.
+    /// nsqlookupd's description of itself, once it has sent it.
     pub fn info(&self) -> Option<&LookupdInfo> {
         self.info.as_ref()
     }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 /// First bytes of a connection.
 pub const MAGIC: &[u8] = b"  V1";
 
-/// What nsqd tells nsqlookupd about itself; nsqlookupd hands it on to consumers.
+/// nsqd's description of itself for nsqlookupd, which hands it on to consumers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LookupIdentity {
     /// Address under which consumers reach this broker.
@@ -37,7 +37,7 @@ pub struct LookupIdentity {
     pub version: String,
 }
 
-/// What nsqlookupd answers to IDENTIFY.
+/// nsqlookupd's answer to IDENTIFY.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct LookupdInfo {

@@ -32,7 +32,7 @@ pub const ANSWERS_MAX: usize = 1024;
 /// Client libraries compare it to decide which features they may use.
 pub const COMPATIBLE_VERSION: &str = "1.3.0";
 
-/// What a session allows and what it assumes when the client asks for nothing.
+/// The limits of a session, and its defaults where the client asks for nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionOptions {
     /// Most bytes of one message body (`--max-msg-size`).

@@ -17,14 +17,14 @@ use crate::error::ProtocolError;
 use crate::options::BATCH_BYTES_MAX;
 use crate::stats_clients::{ClientHandle, Counter};
 
-/// What a record needs at most beside its body: lengths, deltas, attributes.
+/// Most bytes that a record takes beside its body: lengths, deltas, attributes.
 pub(crate) const RECORD_OVERHEAD_BYTES: usize = 24;
 
-/// What nsqd's OK promises, and more: the message is with the kernel. Configuration can ask for
-/// the disk.
+/// The durability behind an OK, more than nsqd's OK promises: the message is with the kernel.
+/// Configuration can ask for the disk.
 pub(crate) const DURABILITY: Durability = Durability::Kernel;
 
-/// What a publish needs of its session.
+/// The parts of its session that a publish needs.
 pub(crate) struct PublishContext<'a> {
     pub(crate) realm: &'a Realm,
     pub(crate) client: &'a ClientHandle,

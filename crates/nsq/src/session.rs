@@ -35,7 +35,7 @@ use crate::stats_clients::{ClientHandle, ClientTls};
 /// output buffer usually is: the buffer is not kept, and fewer writes cost less.
 const OUTPUT_BYTES_MIN: usize = 64 * 1024;
 
-/// What a session works with.
+/// The parts that a session works with.
 pub struct SessionParts {
     /// Topics and channels.
     pub realm: Realm,
@@ -49,7 +49,7 @@ pub struct SessionParts {
     pub probe: Probe,
 }
 
-/// What the session cannot do without its driver.
+/// A request to the driver, for what the session cannot do without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Everything from here on is TLS, in both directions; then [`Session::upgraded_to_tls`].
@@ -73,12 +73,12 @@ pub(crate) enum Phase {
     Ended,
 }
 
-/// What the session waits for before it reads on.
+/// The answer of the auth service that the session waits for before it reads on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AuthWait {
     /// The answer to AUTH.
     First,
-    /// What was allowed has expired: asked again before the current command.
+    /// A new answer, because the old one has expired: asked for before the current command.
     Renewal,
 }
 
@@ -363,8 +363,8 @@ impl Session {
         };
     }
 
-    /// What the driver has to do now. Upgrades are handed out only when all answers before them
-    /// are; the driver calls this when it has written them.
+    /// The driver's next task. Upgrades are handed out only when all answers before them are; the
+    /// driver calls this when it has written them.
     pub fn take_request(&mut self) -> Option<Request> {
         if self.auth_wait.is_some() && !self.auth_asked {
             self.auth_asked = true;
@@ -391,7 +391,7 @@ impl Session {
         }
     }
 
-    /// What TLS negotiated, once the handshake is over.
+    /// Takes note of what TLS negotiated, once the handshake is over.
     pub fn tls_negotiated(&mut self, tls: ClientTls) {
         self.client
             .update_identity(|identity| identity.tls = Some(tls));

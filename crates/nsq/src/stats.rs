@@ -1,4 +1,4 @@
-//! What `/stats` says, as plain data in nsqd's shape.
+//! The content of `/stats`, as plain data in nsqd's shape.
 //!
 //! Field names, order and the difference between an empty list and `null` are nsqd's
 //! (`nsqd/stats.go`, `client_v2.go`): nsqadmin, nsq_stat and many a monitoring script read them.
@@ -168,7 +168,7 @@ pub struct PubCount {
 }
 
 impl ClientStats {
-    /// What is known of a connection; its publishes only for `topic` unless that is empty.
+    /// The statistics of a connection; its publishes only for `topic` unless that is empty.
     pub fn of(client: &ClientEntry, topic: &str) -> ClientStats {
         let identity = client.identity();
         let tls = identity.tls;

@@ -5,8 +5,8 @@
 //! store: no locked instruction per message. `/stats` reads them at any time and may see a figure
 //! that is a few messages old.
 //!
-//! What this is not: the telemetry of a connection (crate `telemetry`), which the doctor reads.
-//! Here are only the facts that nsqd publishes about its clients, under nsqd's names.
+//! This is not the telemetry of a connection (crate `telemetry`), which the doctor reads. Here are
+//! only the facts that nsqd publishes about its clients, under nsqd's names.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -57,7 +57,7 @@ impl Counter {
     }
 }
 
-/// What TLS negotiated, in the words that `/stats` prints.
+/// The TLS parameters that were negotiated, in the words that `/stats` prints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientTls {
     /// IANA name of the cipher suite, for example `TLS13_AES_128_GCM_SHA256`.
@@ -68,7 +68,7 @@ pub struct ClientTls {
     pub negotiated_protocol: String,
 }
 
-/// What the auth service said about the client, kept for display.
+/// The client's name and page at the auth service, kept for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientAuth {
     /// Name of the client.
@@ -77,7 +77,7 @@ pub struct ClientAuth {
     pub identity_url: String,
 }
 
-/// What the client said of itself with IDENTIFY and AUTH, and what was negotiated.
+/// The client's own words in IDENTIFY and AUTH, and what was negotiated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientIdentity {
     /// `client_id`; the peer's host until IDENTIFY.

@@ -10,7 +10,7 @@ use crate::names::valid_name;
 use crate::stats::{ChannelStats, ClientStats, Latency, StatsDocument, TopicStats};
 use crate::stats_clients::{ClientEntry, Clients};
 
-/// What was asked for.
+/// The part of the statistics that a request asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Filter<'a> {
     /// Only this topic; empty for all.
@@ -119,8 +119,8 @@ fn channel_stats(
     filter: Filter<'_>,
 ) -> ChannelStats {
     let stats = channel.stats();
-    // What has passed through and what is still here. Emptying a channel takes away from it,
-    // other than in nsqd, which counts at the entrance.
+    // The messages that have passed through and those still here. Emptying a channel takes away
+    // from it, other than in nsqd, which counts at the entrance.
     let deferred_count = stats.delayed + scheduled;
     let message_count =
         stats.acknowledged + stats.dead_lettered + stats.depth + stats.in_flight + deferred_count;

@@ -1,4 +1,4 @@
-//! What a consumer's session does for a message costs the same however many consumers there are.
+//! A consumer's session does the same work for a message however many consumers there are.
 //!
 //! The allocator of all integration tests counts, each thread for itself.
 
@@ -42,8 +42,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What the thread allocates at most while a consumer finishes one of ten messages and gets the
-/// next, beside so many other consumers.
+/// The most bytes that the thread allocates while a consumer finishes one of ten messages and gets
+/// the next, beside so many other consumers.
 fn bytes_per_message(others: usize) -> usize {
     let world = World::new();
     let others: Vec<_> = (0..others)
@@ -58,7 +58,7 @@ fn bytes_per_message(others: usize) -> usize {
     let mut most = 0;
     for _ in 0..10 {
         let id = busy.messages()[0].id.clone();
-        // What it knows of the backlog is old by then.
+        // The consumer's view of the backlog is old by then.
         world.advance(20);
         let before = BYTES.get();
         busy.send(format!("FIN {id}\n").as_bytes());
