@@ -54,7 +54,7 @@ fn frame_bytes(input: &[u8]) -> usize {
 
 impl cloverleaf_session::Session for Session {
     fn wants_input(&self) -> bool {
-        // Who does not read what comes back is not read from.
+        // Backpressure: a client that does not read its answers is not read from.
         !self.is_over && self.output.is_empty()
     }
 
