@@ -1,4 +1,4 @@
-//! What a request of the control plane is answered with: at once, or later.
+//! The answer to a request of the control plane: at once, or later.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ pub(crate) type Body = Vec<u8>;
 /// A body that comes later.
 pub(crate) type LaterBody = Pin<Box<dyn Future<Output = Body> + Send>>;
 
-/// What a handler gives back.
+/// A handler's answer.
 pub(crate) enum Answer {
     /// The body is known.
     Ready(Body),
@@ -54,7 +54,7 @@ pub(crate) fn later_on(
 /// One value that somebody waits for.
 struct Slot<T> {
     value: Option<T>,
-    /// Nobody will set it any more.
+    /// The promise was dropped: no value will come any more.
     broken: bool,
     waker: Option<Waker>,
 }

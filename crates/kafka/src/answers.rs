@@ -17,14 +17,14 @@ use crate::produce::{Produced, Producing};
 /// Most bytes that answers take while they wait, about.
 const OWED_BYTES_MAX: usize = 8 << 20;
 
-/// What an answer that is not known yet counts: one of usual size. What makes it keeps about what
-/// came with the request, which counts too.
+/// Bytes that an answer counts that is not known yet: one of usual size. Its maker keeps about the
+/// bytes that came with the request, which count too.
 const LATER_BYTES: usize = 64 << 10;
 
-/// A queue that is longer than this is not kept for its allocation.
+/// A longer queue is freed once it is empty, not kept for its allocation.
 const KEPT_MAX: usize = 64;
 
-/// Whom an answer is for.
+/// The request that an answer belongs to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnswerHead {
     pub(crate) correlation_id: i32,
@@ -47,7 +47,7 @@ enum OwedKind {
     Begun,
 }
 
-/// What became of the front of the queue.
+/// The messages and errors of the answer at the front of the queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Answered {
     pub(crate) messages: u64,
@@ -58,7 +58,7 @@ pub(crate) struct Answered {
 #[derive(Default)]
 pub(crate) struct Answers {
     queue: VecDeque<Owed>,
-    /// What the queue takes, about.
+    /// The bytes that the queue takes, about.
     bytes: usize,
     fetching: Fetching,
     /// A Fetch that was answered, for its allocations.

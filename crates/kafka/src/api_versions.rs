@@ -13,7 +13,7 @@ use crate::error_code::ErrorCode;
 use crate::wire::{Malformed, Reader};
 use crate::wire_out::Writer;
 
-/// What a client says of its software, from version 3 on.
+/// The client's software, as it tells from version 3 on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Software<'a> {
     pub(crate) name: &'a str,

@@ -27,13 +27,13 @@ pub struct KafkaContext {
     pub worker: Arc<dyn Worker>,
     /// Where calls go that may read much from the disk, and change nothing.
     pub lookups: Arc<dyn Worker>,
-    /// What clients tell of themselves (KIP-714).
+    /// The metrics that clients push about themselves (KIP-714).
     pub client_metrics: ClientMetrics,
     /// The numbers of idempotent producers.
     pub producer_ids: ProducerIds,
     /// Which connection reads what.
     pub readers: Arc<Readers>,
-    /// What was changed of the configuration through the protocol.
+    /// The configuration that was changed through the protocol.
     pub(crate) changed: ChangedSettings,
     pub(crate) fetch_sessions: Arc<FetchSessions>,
     /// Consumer groups. To be told the time: [`Groups::tick`].

@@ -5,7 +5,7 @@ use cloverleaf_log::{AppendError, BatchError, InflateError};
 
 macro_rules! codes {
     ($($name:ident = $code:literal,)+) => {
-        /// What went wrong, as clients understand it.
+        /// An error, as clients understand it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(i16)]
         #[allow(missing_docs)]
@@ -96,7 +96,7 @@ impl ErrorCode {
     }
 }
 
-/// What a producer is told. One exhaustive match: a new reason must choose its code.
+/// The code that a producer gets. One exhaustive match: a new reason must choose its code.
 pub(crate) fn of_publish(error: &PublishError) -> ErrorCode {
     match error {
         PublishError::Log(error) => of_append(error),
@@ -131,7 +131,7 @@ fn of_append(error: &AppendError) -> ErrorCode {
     }
 }
 
-/// What is told of a batch that is none.
+/// The code for bytes that are no batch.
 pub(crate) fn of_batch(error: &BatchError) -> ErrorCode {
     match error {
         BatchError::Magic(_) => ErrorCode::UnsupportedForMessageFormat,
@@ -143,7 +143,7 @@ pub(crate) fn of_batch(error: &BatchError) -> ErrorCode {
     }
 }
 
-/// What is told of a definition that cannot be made, changed or deleted.
+/// The code for a definition that cannot be made, changed or deleted.
 pub(crate) fn of_catalog(error: &CatalogError) -> ErrorCode {
     match error {
         CatalogError::TopicDeleted { .. } | CatalogError::SubscriptionDeleted { .. } => {

@@ -23,7 +23,7 @@ pub enum FrameError {
     /// A request that is larger than may be.
     #[error("a request of {bytes} bytes, at most {bytes_max} are allowed")]
     TooLarge {
-        /// What the size field says.
+        /// The value of the size field.
         bytes: i64,
         /// The limit.
         bytes_max: usize,
@@ -31,7 +31,7 @@ pub enum FrameError {
     /// A request without a whole header.
     #[error("a request of {bytes} bytes has no room for its header")]
     TooSmall {
-        /// What the size field says.
+        /// The value of the size field.
         bytes: i64,
     },
 }
@@ -50,8 +50,8 @@ pub fn peek_size(input: &[u8], bytes_max: usize) -> Result<Option<usize>, FrameE
     }
 }
 
-/// What a stream is that begins as no Kafka request does, where its first bytes tell: read as a
-/// size they would be hundreds of megabytes.
+/// The protocol of a stream that begins as no Kafka request does, where its first bytes tell: read
+/// as a size they would be hundreds of megabytes.
 pub fn foreign(input: &[u8]) -> Option<&'static str> {
     match input {
         [0x16, 0x03, ..] => Some("a TLS handshake: this port is without TLS"),
@@ -63,7 +63,7 @@ pub fn foreign(input: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// What every request begins with.
+/// The header that every request begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestHeader<'a> {
     /// Which request.

@@ -5,8 +5,8 @@
 //! answers behind it, but not the requests: a producer with many requests in flight is never slower
 //! than its sync. Only a Fetch begins when it is the oldest request that is owed an answer.
 //!
-//! What cannot be understood ends the connection without a word, as in Kafka: there is no answer
-//! that a client could tell from another request's.
+//! A request that cannot be understood ends the connection without a word, as in Kafka: there is no
+//! answer that a client could tell from another request's.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,11 +36,11 @@ const KEY_END: usize = SIZE_BYTES + 2;
 /// Most bytes of each text that a client says of itself; the rest is not kept.
 const SOFTWARE_BYTES_MAX: usize = 128;
 
-/// What a session works with.
+/// The parts that a session works with.
 pub struct SessionParts {
-    /// What all connections share.
+    /// The state that all connections share.
     pub context: Arc<KafkaContext>,
-    /// Who is at the other end.
+    /// The other end of the connection.
     pub peer: Peer,
     /// This connection's telemetry.
     pub probe: Probe,

@@ -25,7 +25,7 @@ pub(crate) enum TopicRef {
     Id(Uuid, NoTopic),
 }
 
-/// What stands in the request.
+/// A topic as the request names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum TopicKey<'a> {
     Name(&'a str),

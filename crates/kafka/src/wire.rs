@@ -22,7 +22,7 @@ pub const ELEMENTS_MAX: u32 = 200_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed request: {what}")]
 pub struct Malformed {
-    /// What is wrong.
+    /// The fault.
     pub what: &'static str,
 }
 

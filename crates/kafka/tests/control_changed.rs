@@ -59,7 +59,7 @@ fn defaults_of_topics_are_changed_and_topics_follow() {
             assert_eq!(shown(&world, topic, "retention.ms"), ("5000".to_owned(), 2));
             assert_eq!(shown(&world, topic, "max.message.bytes").1, 2);
         }
-        // What a topic has of its own stays, and so does what another protocol has made.
+        // A topic's own settings stay, and so does a topic that another protocol has made.
         assert_eq!(world.topic("before").options().segment_ms, Some(7));
         assert_eq!(world.topic("after").options().segment_ms, Some(9));
         let nsq = world.topic("nsq").options();

@@ -1,5 +1,6 @@
-//! What tools ask on the way to something else: DescribeTopicPartitions, ListConfigResources,
-//! ListPartitionReassignments, DescribeAcls, DescribeClientQuotas, in every version.
+//! Requests that tools send on the way to something else: DescribeTopicPartitions,
+//! ListConfigResources, ListPartitionReassignments, DescribeAcls, DescribeClientQuotas, in every
+//! version.
 
 use cloverleaf_broker::TopicOptions;
 use kafka_protocol::messages::describe_client_quotas_request::ComponentData;

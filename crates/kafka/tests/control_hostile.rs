@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::control_world::{World, frame, frame_of, name, text, versions};
 
-/// The requests of this room.
+/// The requests of the control plane.
 const CONTROL: &[Api] = &[
     Api::ListOffsets,
     Api::Metadata,

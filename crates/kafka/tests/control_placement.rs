@@ -1,4 +1,4 @@
-//! Who leads, where partitions lie, who keeps the definitions: one node's answers, in every
+//! Leaders, the places of partitions, the keepers of the definitions: one node's answers, in every
 //! version.
 
 use cloverleaf_broker::TopicOptions;

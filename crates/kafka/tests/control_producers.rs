@@ -1,4 +1,4 @@
-//! What producers and their metrics need: InitProducerId, DescribeProducers,
+//! Requests of producers and for their metrics: InitProducerId, DescribeProducers,
 //! GetTelemetrySubscriptions, PushTelemetry.
 
 use std::collections::HashSet;

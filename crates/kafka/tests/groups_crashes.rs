@@ -11,7 +11,7 @@ use crate::groups_common::{
     leave, offset, settled, sync, sync_request,
 };
 
-/// What `kill -9` does, and the start after it. The journal is as the kernel has it.
+/// Does what `kill -9` does, and the start after it. The journal is as the kernel has it.
 fn restart(world: World) -> World {
     let disk = world.disk.clone();
     disk.kill();

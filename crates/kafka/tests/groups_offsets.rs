@@ -171,7 +171,7 @@ fn a_negative_offset_forgets_what_was_committed() {
         for name in ["t", "u"] {
             committed(&mut peer, version, &commit(version, "g", name, 7));
         }
-        // What kafkajs resets to: the latest and the earliest offset.
+        // The offsets that kafkajs resets to: the latest and the earliest.
         for offset in [-1, -2] {
             let mut request = commit(version, "g", "t", offset);
             request.topics.extend(commit(version, "g", "u", 9).topics);

@@ -1,5 +1,5 @@
-//! What tools ask about groups, on the wire and in every version: FindCoordinator, DescribeGroups,
-//! ListGroups, DeleteGroups.
+//! Requests of tools about groups, on the wire and in every version: FindCoordinator,
+//! DescribeGroups, ListGroups, DeleteGroups.
 
 use kafka_protocol::messages::{
     DeleteGroupsRequest, DescribeGroupsRequest, FindCoordinatorRequest, ListGroupsRequest,

@@ -55,7 +55,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What this thread allocates while `work` runs: the largest piece, the sum, how many.
+/// The allocations of this thread while `work` runs: the largest piece, the sum, how many.
 fn measure(work: impl FnOnce()) -> (usize, usize, usize) {
     COUNTERS.set((0, 0, 0));
     work();
@@ -93,8 +93,8 @@ fn short_frames_with_huge_counts() {
     let mut frames = 0;
     for api in APIS {
         for version in api.min..=api.max {
-            // Whatever stands before the first, second, ... array: zeros and ones pass for empty
-            // strings, nulls and small numbers in one of the encodings.
+            // The bytes before the first, second, ... array: zeros and ones pass for empty strings,
+            // nulls and small numbers in one of the encodings.
             for (before, filler) in (0..48).flat_map(|before| [(before, 0), (before, 1)]) {
                 for huge in HUGE {
                     let mut body = vec![filler; before];
@@ -136,7 +136,7 @@ fn steady_requests_allocate_next_to_nothing() {
     produce.extend_from_slice(batch.bytes());
     produce.extend_from_slice(&[0, 0, 0]);
     let produce = request(0, 9, true, &produce);
-    // What the log and the simulated disk allocate for such a batch; the test's copy is one.
+    // The allocations by the log and the simulated disk for such a batch; the test's copy is one.
     let (_, _, appended) = measure_least(|| {
         let copy = Batch::parse(Bytes::copy_from_slice(batch.bytes())).unwrap();
         drop(topic.publish_to(0, copy, Durability::Kernel).unwrap());

@@ -1,5 +1,5 @@
-//! What Kafka's clients are told after a power loss: all that compares a position with an end
-//! reaches it without a new message, also where the power took what a client has read.
+//! The answers to Kafka's clients after a power loss: all that compares a position with an end
+//! reaches it without a new message, also where messages are lost that a client has read.
 
 use cloverleaf_broker::BrokerOptions;
 use cloverleaf_kafka::KafkaOptions;
@@ -107,7 +107,7 @@ fn every_reader_stands_at_the_end() {
             assert_eq!(offset(&mut peer, name, "t"), expected, "{name}");
             assert_eq!(fetched(&mut peer, 7, name, None)[0].1, expected);
         }
-        // Who has lived on waits where it stands, and is at the end there.
+        // A client that has lived on waits where it stands, and is at the end there.
         for position in [3, 5, 5 + GAP] {
             let response = Ask::new(12).of(&t, &[(0, position)]).empty(&mut peer);
             assert_eq!(ends(parts(&response)[0]), (0, 0, position, position));

@@ -1,4 +1,4 @@
-//! What a client may do whose principal has only some rights: Kafka's answers to the rest.
+//! A client whose principal has only some rights: what it may do, and Kafka's answers to the rest.
 
 use cloverleaf_access::{Effect, Grants, Kinds, Operation, Pattern, Principal, Rule};
 use cloverleaf_broker::Realm;

@@ -178,7 +178,7 @@ fn a_wait_ends_as_soon_as_another_request_is_behind_it() {
     let second = peer.send(0, &ApiVersionsRequest::default());
     let third = ask.send(&mut peer);
     peer.pump();
-    // What is there is given, although it is less than was wanted.
+    // The records that are there are given, although they are less than was wanted.
     assert_eq!(told(&peer.expect::<FetchRequest>(12, first))[0].2, ["a"]);
     peer.expect::<ApiVersionsRequest>(0, second);
     peer.expect_nothing();

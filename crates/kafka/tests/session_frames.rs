@@ -1,4 +1,4 @@
-//! What is true of every request: frames, headers, versions, order, limits, and hostile bytes.
+//! Rules of every request: frames, headers, versions, order, limits, and hostile bytes.
 
 use cloverleaf_kafka::KafkaOptions;
 use std::sync::atomic::Ordering;

@@ -227,7 +227,7 @@ fn acks_0_is_not_answered_and_an_error_closes() {
     peer.pump();
     peer.expect_nothing();
     assert_eq!(topic.partition(0).unwrap().written_end(), 1);
-    // What follows is answered, and nothing stands before it.
+    // The request that follows is answered, and nothing stands before its answer.
     peer.call(
         3,
         &ApiVersionsRequest::default()

@@ -143,7 +143,7 @@ fn what_cannot_be_understood_ends_the_connection_here_too() {
     longer[..4].copy_from_slice(&size.to_be_bytes());
     let mut peer = world.connect();
     peer.feed_own(BytesMut::from(&longer[..]));
-    // What follows the last field is no reason to refuse, as in Kafka: the request is stored.
+    // Bytes behind the last field are no reason to refuse, as in Kafka: the request is stored.
     peer.pump();
     assert_eq!(offsets(&mut peer, 9, 7), [(0, ErrorCode::None.code(), 0)]);
     let mut cut = whole.clone();

@@ -95,7 +95,7 @@ fn a_request_with_a_buffer_of_its_own_is_looked_at_too() {
     world.topic("t", 1);
     let mut peer = world.connect();
     let request = produce(words(200_000, Codec::None));
-    // Who reads keeps what the session does not take.
+    // The driver keeps the bytes that the session does not take.
     let received = peer
         .session
         .receive(Input::Lent(&request[..100]), world.now());

@@ -74,7 +74,7 @@ fn append_times_that_go_back_are_found() {
             for _ in 0..50 {
                 world.clock.advance(60_000);
                 let now_ms = world.clock.now_ms() as i64;
-                // What the producer says does not count.
+                // The producer's time does not count.
                 let stamped = publish(&world, &topic, [1, i64::MAX / 2], codec);
                 assert_eq!(stamped, Some(now_ms), "the time as the broker has it");
                 appended.extend([now_ms, now_ms]);

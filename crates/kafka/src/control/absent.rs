@@ -71,7 +71,7 @@ pub(super) fn describe_quotas(mut call: Call<'_>) -> Result<Answer, Malformed> {
     Ok(Answer::Ready(body(&response, call.version)))
 }
 
-/// What Kafka refuses in a filter of quotas.
+/// The fault for which Kafka refuses a filter of quotas.
 fn quota_fault(kinds: &[&str]) -> Option<(ErrorCode, String)> {
     let invalid = |reason: &str| Some((ErrorCode::InvalidRequest, reason.to_owned()));
     let mut seen = BTreeSet::new();

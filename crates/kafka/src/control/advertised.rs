@@ -13,7 +13,7 @@ pub(crate) struct Advertised {
 }
 
 impl Advertised {
-    /// What is configured; else the address that this client has connected to, which it can
+    /// The configured address; else the one that this client has connected to, which it can
     /// evidently reach.
     pub(crate) fn to(context: &KafkaContext, peer: &Peer) -> Self {
         let configured = match peer.tls {

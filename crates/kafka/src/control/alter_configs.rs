@@ -21,7 +21,7 @@ use super::replicas::note_replicas;
 use super::settings::{self, Change, Kind, Setting, find};
 use super::{Call, alter_kept, configs, topics};
 
-/// What is done with a setting.
+/// The kind of change of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Set,
@@ -52,7 +52,7 @@ pub(super) struct Resource {
     kind: i8,
     pub(super) name: String,
     pub(super) edits: Vec<Edit>,
-    /// What is not named goes back to its default (AlterConfigs).
+    /// A setting that is not named goes back to its default (AlterConfigs).
     pub(super) replaces_all: bool,
 }
 
@@ -68,13 +68,13 @@ pub(super) struct Edit {
 pub(super) struct Known {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// What holds now.
+    /// The present value.
     pub(super) current: String,
     /// That of topics, which may take only some values.
     pub(super) setting: Option<&'static Setting>,
 }
 
-/// What came of one resource.
+/// The result for one resource.
 struct Outcome {
     kind: i8,
     name: String,

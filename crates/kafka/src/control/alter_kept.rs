@@ -31,7 +31,7 @@ pub(super) fn change_broker(
     let not_allowed = |error| (error, "not allowed".to_owned());
     context.check_administrator().map_err(not_allowed)?;
     let owner = configs::check_broker(context, &resource.name)?;
-    // What Kafka says of a broker's value that is none.
+    // Kafka's error for an invalid value of a broker's setting.
     let invalid = ErrorCode::InvalidRequest;
     let values = new_values(context, resource, &owner, invalid, of_broker)?;
     let lag = |name: &str| {
@@ -108,7 +108,7 @@ fn keep<T>(
     kept.map_err(|error| (of_catalog(&error), error.to_string()))
 }
 
-/// What is set for an owner after the edits: all of them, or, with one that cannot be, none.
+/// An owner's values after all of the edits; if one of them is invalid, none is made.
 fn new_values(
     context: &KafkaContext,
     resource: &Resource,

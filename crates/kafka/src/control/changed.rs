@@ -64,7 +64,7 @@ fn decode(bytes: &[u8]) -> Values {
 }
 
 impl ChangedSettings {
-    /// What the journal has.
+    /// Reads the values that the journal has.
     pub(crate) fn load(realm: &Realm) -> Self {
         let kept = realm.kept_under(PREFIX).into_iter();
         let values = kept.filter_map(|(key, bytes)| Some((Owner::of_key(&key)?, decode(&bytes))));
@@ -73,7 +73,7 @@ impl ChangedSettings {
         }
     }
 
-    /// What was set for this owner.
+    /// The values that were set for this owner.
     pub(crate) fn of(&self, owner: &Owner) -> Values {
         self.values.read().get(owner).cloned().unwrap_or_default()
     }
@@ -103,7 +103,7 @@ impl ChangedSettings {
     }
 
     /// Keeps these and no others for this owner, together with the options of topics that follow
-    /// from them: `before` looks at what holds until then, and `after` says what topics have to
+    /// from them: `before` looks at the values until then, and `after` says what topics have to
     /// have from now on.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ impl ChangedSettings {
         set
     }
 
-    /// What holds for an owner from now on, in memory; returns what did.
+    /// Sets an owner's values, in memory; returns those before.
     fn put(&self, owner: Owner, values: Values) -> Values {
         let mut all = self.values.write();
         let replaced = match values.is_empty() {

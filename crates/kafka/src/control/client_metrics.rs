@@ -1,4 +1,4 @@
-//! What clients tell of themselves (KIP-714): the newest figures of each.
+//! The metrics that clients push about themselves (KIP-714): the newest figures of each.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ const CLIENTS_MAX: usize = 1_000;
 /// Longest client id that is kept, in bytes.
 const CLIENT_ID_BYTES_MAX: usize = 256;
 
-/// What one client has told.
+/// The figures that one client has pushed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ClientFigures {
     /// The client's own number, the same over all its connections.
@@ -41,7 +41,7 @@ pub struct ClientMetrics {
 }
 
 impl ClientMetrics {
-    /// What all clients have told, the newest first.
+    /// The figures of all clients, the newest first.
     pub fn list(&self) -> Vec<Arc<ClientFigures>> {
         let mut list: Vec<_> = self.clients.lock().values().cloned().collect();
         list.sort_by_key(|client| std::cmp::Reverse(client.received_us));

@@ -14,11 +14,12 @@ use super::Call;
 use super::advertised::Advertised;
 use super::names::{message, text};
 
-/// What anybody may do with the cluster, as Kafka says it without an authorizer: bits of CREATE,
-/// ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS and IDEMPOTENT_WRITE.
+/// The operations that anybody may do with the cluster, as Kafka says it without an authorizer:
+/// bits of CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS and
+/// IDEMPOTENT_WRITE.
 pub(super) const OPERATIONS: i32 = 0b1_1111_1010_0000;
 
-/// Nobody asked for the operations.
+/// The operations in an answer to a request that did not ask for them.
 pub(super) const OPERATIONS_UNKNOWN: i32 = i32::MIN;
 
 /// The endpoint type of brokers; 2 are controllers, which are not reached by themselves here.

@@ -50,7 +50,7 @@ struct Entry {
     is_read_only: bool,
 }
 
-/// What a request wants to know of each setting.
+/// The details of each setting that a request wants.
 #[derive(Clone, Copy)]
 struct Detail {
     synonyms: bool,
@@ -135,7 +135,7 @@ fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<Entry>, R
         }
         BROKER => check_broker(context, name).map(|owner| match owner {
             Owner::Brokers => {
-                // What was set for all at once, and nothing else.
+                // Only the values that were set for all brokers at once.
                 let mut entries = broker_entries(context);
                 let of_all = context.changed.of(&owner);
                 entries.retain(|entry| of_all.contains_key(entry.name));

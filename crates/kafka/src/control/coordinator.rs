@@ -19,7 +19,7 @@ const SHARE_GROUP: i8 = 2;
 /// The first version with many keys.
 const BATCHED_FROM: i16 = 4;
 
-/// What is told of a key: an error and why, or nothing.
+/// The reason to refuse a key: an error and why; `None`: there is none.
 type Refusal = Option<(ErrorCode, &'static str)>;
 
 fn refusal(key_type: i8) -> Refusal {

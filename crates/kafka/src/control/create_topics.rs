@@ -95,7 +95,7 @@ pub(super) fn handle(mut call: Call<'_>) -> Result<Answer, Malformed> {
     }))
 }
 
-/// What was made: its options, and the topic itself unless the request only asks.
+/// The topic that was made: its options, and the topic itself unless the request only asks.
 struct Made {
     options: TopicOptions,
     topic: Option<Arc<Topic>>,
@@ -196,8 +196,8 @@ fn partitions(context: &KafkaContext, wanted: &Wanted) -> Result<u32, Refused> {
     }
 }
 
-/// Whatever somebody asks for, there is one replica; but what is no number of replicas in Kafka is
-/// none here.
+/// There is one replica, whatever a request asks for; but an invalid number of replicas in Kafka is
+/// invalid here too.
 fn check_replicas(wanted: &Wanted) -> Result<(), Refused> {
     if wanted.assignments.is_empty() {
         return match wanted.replicas {

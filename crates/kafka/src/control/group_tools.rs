@@ -21,8 +21,8 @@ use crate::wire::{Malformed, Reader};
 use super::Call;
 use super::names::text;
 
-/// What anybody may do with a group, as Kafka says it without an authorizer: bits of READ, DELETE,
-/// DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS.
+/// The operations that anybody may do with a group, as Kafka says it without an authorizer: bits of
+/// READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS.
 const OPERATIONS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 
 /// The only type of groups that there is (KIP-848 has another one).

@@ -21,7 +21,7 @@ use super::{Call, LEADER_EPOCH, check_epoch, topics};
 /// The newest version whose form the library knows.
 const LIBRARY_VERSION_MAX: i16 = 10;
 
-/// What is asked of one partition.
+/// The question about one partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Query {
     /// The offset that the next message gets.
@@ -147,7 +147,7 @@ fn answer(context: &KafkaContext, wanted: Topics, version: i16) -> Body {
     };
     let topics = wanted.iter().map(topic).collect();
     let response = ListOffsetsResponse::default().with_topics(topics);
-    // What came later are other questions in the same form, which the library does not know.
+    // Later versions are other questions in the same form, which the library does not know.
     body(&response, version.min(LIBRARY_VERSION_MAX))
 }
 

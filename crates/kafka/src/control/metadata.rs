@@ -19,8 +19,8 @@ use super::advertised::Advertised;
 use super::names::{text, topic_name};
 use super::{Call, LEADER_EPOCH, cluster, topics};
 
-/// What a topic's owner may do, as Kafka says it without an authorizer: bits of READ, WRITE,
-/// CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS.
+/// The operations that a topic's owner may do, as Kafka says it without an authorizer: bits of
+/// READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS.
 pub(super) const TOPIC_OPERATIONS: i32 = 0b1101_1111_1000;
 
 /// How a request names a topic.

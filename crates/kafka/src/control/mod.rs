@@ -58,7 +58,7 @@ pub use topic_settings::{change_topic_settings, topic_defaults, topic_settings};
 /// The epoch of every partition's leader: there is one broker, it leads, and that never changes.
 pub(crate) const LEADER_EPOCH: i32 = 0;
 
-/// What is known of the connection a request came on.
+/// The connection that a request came on.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// The client's address.

@@ -221,7 +221,7 @@ fn write_commit(answers: Vec<(String, Vec<(i32, ErrorCode)>)>, version: i16) -> 
     body(&response, version)
 }
 
-/// What a group asks for; `None`: everything that it has committed.
+/// The partitions that a group asks for; `None`: all for which it has committed an offset.
 type Wanted = Option<Vec<(String, Vec<i32>)>>;
 
 /// The first version in which several groups may ask.
@@ -355,7 +355,7 @@ fn fetch_all(context: &KafkaContext, group: &str) -> Fetched {
         .collect()
 }
 
-/// What was committed, as a place whose distance to the end is the group's lag: a group may have
+/// The committed offset, as a place whose distance to the end is the group's lag: a group may have
 /// read what a power loss took, and the next message lies far above the last one then.
 fn placed(topic: Option<&Topic>, mut committed: Committed) -> Committed {
     if let Some(log) = topic.and_then(|topic| topic.partition(committed.partition)) {

@@ -28,7 +28,7 @@ pub struct Figure {
     pub value: f64,
 }
 
-/// What every name begins with.
+/// The beginning of every name.
 pub(super) const PREFIX: &str = "org.apache.kafka.";
 
 /// Most figures that are kept of one push.

@@ -16,8 +16,8 @@ use super::names::text;
 use super::otlp::{self, Figure, PREFIX};
 use super::{Call, Peer};
 
-/// What clients are asked for: the beginnings of names, without [`PREFIX`]. The standard ones of
-/// KIP-714 and those that librdkafka and the Java client send beside them.
+/// The metrics that clients are asked for: the beginnings of names, without [`PREFIX`]. The
+/// standard ones of KIP-714 and those that librdkafka and the Java client send beside them.
 const WANTED: &[&str] = &[
     "producer.batch.size.avg",
     "producer.connection.creation.",
@@ -46,7 +46,7 @@ const INFLATED_BYTES_MAX: usize = 1 << 20;
 const UNCOMPRESSED: i8 = 0;
 const GZIP: i8 = 1;
 
-/// What clients that are asked for nothing are told as interval, in milliseconds (Kafka's default).
+/// The interval told to clients that are asked for nothing, in milliseconds (Kafka's default).
 const IDLE_INTERVAL_MS: i32 = 300_000;
 
 pub(super) fn get_subscriptions(mut call: Call<'_>) -> Result<Answer, Malformed> {
@@ -91,7 +91,7 @@ fn bytes_max(call: &Call<'_>) -> i32 {
     i32::try_from(call.context.options.client_metrics_bytes_max).unwrap_or(i32::MAX)
 }
 
-/// What a client pushes.
+/// A client's push of metrics.
 struct Push<'a> {
     instance: Uuid,
     subscription_id: i32,

@@ -1,5 +1,5 @@
-//! The settings of a topic for who is no Kafka client: the admin interface makes and changes topics
-//! as Kafka does, with the same names.
+//! The settings of a topic for others than Kafka clients: the admin interface makes and changes
+//! topics as Kafka does, with the same names.
 
 use std::collections::BTreeMap;
 

@@ -144,7 +144,7 @@ impl Body<'_> {
         Writer::new(&mut self.out.bytes, self.version >= 12)
     }
 
-    /// What comes before the partitions. Returns where the session's id stands.
+    /// Writes the fields before the partitions. Returns where the session's id stands.
     fn begin(&mut self, error: ErrorCode, session_id: i32) -> Option<usize> {
         let version = self.version;
         let mut writer = self.writer();

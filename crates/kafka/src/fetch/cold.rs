@@ -11,7 +11,7 @@ use crate::answer::{Reply, promise};
 /// Most reads ahead that a connection keeps; each is at most one chunk of the log, 1 MiB.
 const AHEAD_MAX: usize = 4;
 
-/// What a read brought; `None`: the log was closed before it ran.
+/// The result of a read; `None`: the log was closed before it ran.
 pub(super) type Outcome = Option<Result<Vec<Batch>, ReadError>>;
 
 /// A read that was made or is being made.
@@ -36,7 +36,7 @@ struct Pending {
     reading: Reading,
 }
 
-/// What came of it.
+/// The result of a read that the current answer has waited for.
 pub(super) struct Brought {
     pub(super) place: u32,
     pub(super) end: Offset,
@@ -98,7 +98,7 @@ impl Cold {
         Poll::Ready(())
     }
 
-    /// What the reads of the current answer brought.
+    /// The results of the reads that the current answer has waited for.
     pub(super) fn take_pending(&mut self) -> impl Iterator<Item = Brought> {
         self.pending.drain(..).map(|pending| Brought {
             place: pending.place,

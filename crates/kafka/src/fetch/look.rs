@@ -15,7 +15,7 @@ const FILE_READ_BYTES_MIN: usize = 256 << 10;
 /// Most ranges of files in one answer.
 const RANGES_MAX: usize = 16;
 
-/// What may still be read.
+/// The budget of an answer: what may still be read.
 struct Budget {
     bytes: usize,
     /// Of these, what may be read from files into memory.
@@ -24,7 +24,7 @@ struct Budget {
     ranges: usize,
 }
 
-/// What a look works with beside the partition.
+/// The state that a look at a partition works with beside it.
 struct Looking<'a> {
     version: i16,
     budget: Budget,
@@ -242,14 +242,14 @@ impl Looking<'_> {
                 break;
             }
         }
-        // What is there and was not taken will not be taken by the next look either: whoever waits
-        // for more would wait in vain.
+        // Batches that are there and were not taken will not be taken by the next look either:
+        // waiting for more would be in vain.
         self.look.ends_wait |= part.counted < end;
         part.found = found(self.records, first);
     }
 }
 
-/// What was found of a partition: the records from `first` on.
+/// The result for a partition: the records from `first` on.
 fn found(records: &[Records], first: usize) -> Found {
     Found {
         error: None,

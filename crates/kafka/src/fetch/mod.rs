@@ -50,7 +50,7 @@ use sessions::Lease;
 /// given as they are all the same, but for topics that say of themselves that they are zstd.
 const ZSTD_FROM: i16 = 10;
 
-/// What a fetch works with.
+/// The environment that a fetch works in.
 pub(crate) struct Env<'a> {
     pub(crate) context: &'a Arc<KafkaContext>,
     pub(crate) now: Now,
@@ -62,7 +62,7 @@ pub(crate) struct Env<'a> {
     pub(crate) probe: &'a Probe,
 }
 
-/// What the telemetry hears of an answer.
+/// The counts of an answer, for the telemetry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) messages: u64,
@@ -82,11 +82,11 @@ pub(crate) struct Fetching {
     /// Bytes that were counted while they were too few.
     counted_bytes: usize,
     records: Vec<Records>,
-    /// What the next request will probably ask for.
+    /// The reads from files: for this request, and ahead for what the next one will probably want.
     cold: Cold,
     /// Which partitions the answer names.
     named: Vec<u32>,
-    /// What others are told of it.
+    /// The entry about this connection's reading in [`crate::Readers`].
     reader: Option<Reader>,
 }
 
@@ -109,11 +109,11 @@ enum Kind {
     NewSession,
     /// The session's.
     Incremental(Lease),
-    /// Nobody's: the session is not what the client thinks.
+    /// No partitions: the session is not what the client thinks.
     Refused(ErrorCode),
 }
 
-/// What one look has found.
+/// The result of one look.
 #[derive(Clone, Copy, Default)]
 struct Look {
     bytes: usize,
@@ -122,7 +122,8 @@ struct Look {
     is_cold: bool,
 }
 
-/// What it does is never inlined where answers are polled: those to a Produce would carry it too.
+/// The work of a Fetch is never inlined where answers are polled: those to a Produce would carry it
+/// too.
 impl Fetching {
     /// Begins a request. The one before it was answered, or given up with its connection.
     #[inline(never)]
@@ -234,7 +235,8 @@ impl Fetching {
         }
     }
 
-    /// Who is told of arrivals. A session has its own, because it remembers what is watched.
+    /// The watcher that is told of arrivals. A session has its own, because it remembers what is
+    /// watched.
     fn watcher(&mut self) -> &Arc<Watcher> {
         let own = &mut self.watcher;
         match &mut self.kind {

@@ -27,7 +27,7 @@ pub(crate) struct Part {
     told: Told,
 }
 
-/// What the current answer says of the partition. Its records lie in the answer's list.
+/// The current answer's data about the partition. Its records lie in the answer's list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) error: Option<ErrorCode>,
@@ -54,7 +54,7 @@ impl Found {
     }
 }
 
-/// What the session's client knows.
+/// The values that the session's client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Told {
     high_watermark: i64,
@@ -183,7 +183,7 @@ impl Part {
         (log.written_end() as i64).max(self.wanted.offset)
     }
 
-    /// What is told of the partition beside its data.
+    /// The offsets that are told of the partition beside its data.
     pub(crate) fn ends(&self) -> Ends {
         match (&self.log, self.found.error) {
             (Some(log), None) => Ends {
@@ -217,7 +217,7 @@ impl Part {
         };
     }
 
-    /// What it costs to remember, in bytes.
+    /// The memory that remembering it costs, in bytes.
     pub(crate) fn weight(&self) -> usize {
         let name = match &self.topic {
             TopicRef::Name(name, _) => name.len(),

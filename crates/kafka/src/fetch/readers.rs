@@ -1,6 +1,6 @@
-//! Who reads what at present: for whoever wants to know which connection a lag belongs to. A client
-//! joins its group on one connection and fetches on another, and says on neither which one the
-//! other is.
+//! The partitions that each connection reads at present: to tell which one a lag belongs to. A
+//! client joins its group on one connection and fetches on another, and says on neither which one
+//! the other is.
 //!
 //! A connection says it once a second at most, so that a fetch costs no more for it.
 
@@ -29,7 +29,7 @@ pub struct Reading {
     pub offset: u64,
 }
 
-/// What all connections read.
+/// The partitions that all connections read.
 #[derive(Debug, Default)]
 pub struct Readers {
     table: Mutex<HashMap<u64, Arc<[Reading]>>>,
@@ -43,7 +43,7 @@ impl Readers {
     }
 }
 
-/// What one connection has said. Forgotten when it is dropped.
+/// One connection's entry in the table. Removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Reader {
     readers: Arc<Readers>,

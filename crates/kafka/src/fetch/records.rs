@@ -1,4 +1,5 @@
-//! What an answer gives of a partition: batches from memory, or where they lie in a file.
+//! The records that an answer gives of a partition: batches from memory, or where they lie in a
+//! file.
 
 use cloverleaf_log::{Batch, Offset, StoredBatches};
 use cloverleaf_session::{FileRange, Output};

@@ -101,7 +101,7 @@ impl Request {
         self.forgotten.clear();
     }
 
-    /// What it costs to keep, in bytes.
+    /// The memory that keeping it costs, in bytes.
     pub(crate) fn weight(&self) -> usize {
         (self.parts.len() + self.forgotten.len()) * size_of::<Part>()
     }
@@ -128,7 +128,7 @@ impl Request {
     }
 }
 
-/// What a client wants of a partition.
+/// The read of one partition that a client asks for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) offset: i64,

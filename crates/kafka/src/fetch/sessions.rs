@@ -18,7 +18,7 @@ use super::request::Request;
 use crate::error_code::ErrorCode;
 use crate::topic_ref::{IDS_FROM, TopicKey, TopicRef};
 
-/// A session that was not used for so long goes when room is wanted; Kafka's
+/// A session that was not used for so long is evicted when another needs its memory; Kafka's
 /// `min.incremental.fetch.session.eviction.ms`.
 const IDLE_US: u64 = 120_000_000;
 
@@ -38,12 +38,12 @@ pub(crate) struct Session {
     places: HashMap<u64, u32>,
     /// The partition that comes first in the next answer, so that none starves.
     pub(crate) next: usize,
-    /// Who is told of arrivals in its partitions.
+    /// The watcher that is told of arrivals in its partitions.
     pub(crate) watcher: Arc<Watcher>,
     weight: usize,
 }
 
-/// What the cache knows of a session.
+/// The cache's entry for a session.
 struct Slot {
     used_us: u64,
     weight: usize,

@@ -1,4 +1,4 @@
-//! What tools do with groups, and how offsets expire that nobody uses.
+//! Operations of tools on groups, and the expiry of offsets that nobody uses.
 
 use std::collections::HashMap;
 use std::sync::Arc;

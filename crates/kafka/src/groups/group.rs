@@ -28,7 +28,7 @@ use crate::error_code::ErrorCode;
 /// The protocol type of consumers; the broker looks into their metadata for topics.
 pub(crate) const CONSUMER_TYPE: &str = "consumer";
 
-/// What groups may have and must keep to.
+/// The limits that groups must keep to.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
     /// Most members of a group, and most that have been given an id and have not come back.
@@ -122,7 +122,7 @@ pub(crate) struct Group {
     pub(super) new_member_added: bool,
     pub(super) join_timer: Option<JoinTimer>,
     pub(super) sync_due_ms: Option<u64>,
-    /// What is to be written down, in this order.
+    /// The records that are still to be written to the journal, in this order.
     pub(super) effects: Vec<Effect>,
     /// Something of it is in the journal.
     pub(super) is_stored: bool,
@@ -165,12 +165,12 @@ impl Group {
         self.state
     }
 
-    /// What its members do, `consumer` mostly; empty when it never had any.
+    /// The kind of its members, `consumer` mostly; empty when it never had any.
     pub(crate) fn protocol_type(&self) -> &str {
         self.protocol_type.as_deref().unwrap_or_default()
     }
 
-    /// What it occupies, roughly.
+    /// The memory that it occupies, in bytes, roughly.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -378,7 +378,7 @@ impl Group {
         }
     }
 
-    /// What a member is told about the present generation.
+    /// The answer that tells a member about the present generation.
     pub(super) fn joined(&self, id: &str) -> Joined {
         Joined {
             error: ErrorCode::None,
@@ -424,8 +424,8 @@ impl Group {
     }
 }
 
-/// What a group costs beside its name and members.
+/// The bytes that a group costs beside its name and members.
 const GROUP_BYTES: usize = 512;
 
-/// What an id costs that was given out.
+/// The bytes that an id costs that was given out.
 const PENDING_BYTES: usize = 64;

@@ -244,7 +244,7 @@ impl Group {
     }
 }
 
-/// What a static member was before it restarted.
+/// A static member as it was before it restarted.
 #[derive(Debug)]
 pub(crate) struct Former {
     pub(super) id: String,

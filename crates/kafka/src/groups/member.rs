@@ -29,9 +29,9 @@ pub(crate) struct Member {
     pub(crate) rebalance_timeout_ms: u64,
     /// How long it may be silent.
     pub(crate) session_timeout_ms: u64,
-    /// What it knows, in its own order of preference.
+    /// The protocols that it knows, in its own order of preference.
     pub(crate) protocols: Vec<Protocol>,
-    /// What the leader gave it.
+    /// The assignment that the leader gave it.
     pub(crate) assignment: Bytes,
     /// It does not know its own id yet, so it cannot send heartbeats.
     pub(crate) is_new: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// What it occupies in memory, roughly, and in the journal.
+    /// The bytes that it occupies in memory, roughly, and in the journal.
     pub(super) fn bytes(&self) -> usize {
         let own = self.id.len() * 2 + self.client_id.len() + self.client_host.len();
         let instance = self.instance.as_ref().map_or(0, |name| name.len() * 2);
@@ -84,10 +84,10 @@ impl Member {
     }
 }
 
-/// What a member costs beside its strings.
+/// The bytes that a member costs beside its strings.
 pub(super) const MEMBER_BYTES: usize = 256;
 
-/// What these occupy.
+/// The bytes that these occupy.
 pub(super) fn protocols_bytes(protocols: &[Protocol]) -> usize {
     let one = |protocol: &Protocol| protocol.name.len() + protocol.metadata.len() + 64;
     protocols.iter().map(one).sum()

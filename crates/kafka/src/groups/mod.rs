@@ -87,7 +87,8 @@ pub struct Groups {
     queue: writer::Queue,
     /// Bytes of all groups.
     bytes: AtomicUsize,
-    /// What the last tick gave back: when it wants to be called.
+    /// When the next tick is due: as the last one asked, or earlier because a group has asked
+    /// since.
     told_due_ms: AtomicU64,
     /// The latest time that was told.
     now_ms: AtomicU64,
@@ -428,7 +429,7 @@ impl Groups {
         Ok(reply)
     }
 
-    /// What was to be written down is, or cannot be.
+    /// Takes up the outcome of a write to the journal.
     fn stored(self: &Arc<Self>, name: &str, ticket: Ticket, outcome: Result<(), ErrorCode>) {
         let ms = self.now_ms.load(Ordering::Acquire);
         let at = At {

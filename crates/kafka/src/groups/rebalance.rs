@@ -207,7 +207,7 @@ impl Group {
         let late = self.members.values().filter(|m| is_late(m.session_due_ms));
         let late: Vec<String> = late.map(|member| member.id.clone()).collect();
         for id in late {
-            // What happened to the others may have given this one more time.
+            // Changes to the others may have given this one more time.
             let Some(member) = self.members.get_mut(&id) else {
                 continue;
             };
@@ -260,7 +260,7 @@ impl Group {
         self.prepare("members have not sent their SyncGroup", limits, at);
     }
 
-    /// Whoever waits is told to look for the coordinator again: the group is being deleted.
+    /// Tells every member that waits to look for the coordinator again: the group is being deleted.
     pub(super) fn bury(&mut self, at: At) {
         self.transition(State::Dead, at);
         let ids: Vec<String> = self.members.keys().cloned().collect();

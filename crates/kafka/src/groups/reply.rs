@@ -1,4 +1,4 @@
-//! What members ask of a group, and what they are told.
+//! The requests of a group's members, and the answers to them.
 
 use bytes::Bytes;
 
@@ -26,7 +26,7 @@ pub(crate) struct Join {
 }
 
 impl Join {
-    /// What the member will occupy.
+    /// The bytes that the member will occupy.
     pub(super) fn bytes(&self) -> usize {
         let instance = self.instance.as_ref().map_or(0, |name| name.len() * 2);
         let strings = self.member_id.len() + self.client_id.len() * 2 + self.client_host.len();
@@ -77,7 +77,7 @@ impl Joined {
 }
 
 impl Default for Joined {
-    /// What is told when the group went away with the request.
+    /// The answer when the group went away with the request.
     fn default() -> Self {
         Self::refused("", ErrorCode::CoordinatorNotAvailable)
     }
@@ -96,7 +96,7 @@ pub(crate) struct Sync {
 }
 
 impl Sync {
-    /// What the assignments will occupy.
+    /// The bytes that the assignments will occupy.
     pub(super) fn assignments_bytes(&self) -> usize {
         self.assignments.iter().map(|(_, bytes)| bytes.len()).sum()
     }
@@ -124,13 +124,13 @@ impl Synced {
 }
 
 impl Default for Synced {
-    /// What is told when the group went away with the request.
+    /// The answer when the group went away with the request.
     fn default() -> Self {
         Self::refused(ErrorCode::CoordinatorNotAvailable)
     }
 }
 
-/// Who speaks: in Heartbeat, LeaveGroup and OffsetCommit.
+/// The sender of a Heartbeat, LeaveGroup or OffsetCommit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// Empty: unknown, or not a member at all.

@@ -102,7 +102,7 @@ impl Group {
         }
     }
 
-    /// What was to be written down is, or cannot be.
+    /// Takes up the outcome of a write to the journal.
     pub(crate) fn stored(
         &mut self,
         ticket: Ticket,
@@ -353,7 +353,7 @@ impl Group {
         }
     }
 
-    /// What DescribeGroups shows.
+    /// The group as DescribeGroups shows it.
     pub(crate) fn describe(&self) -> Description {
         let is_stable = self.state == State::Stable;
         let protocol = self

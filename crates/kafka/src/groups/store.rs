@@ -1,4 +1,4 @@
-//! What a group leaves in the journal, and what waits until it is there.
+//! The record of a group in the journal, and the steps that wait until it is there.
 //!
 //! ```text
 //! version         u8, 1
@@ -57,10 +57,10 @@ impl Effect {
     }
 }
 
-/// What goes on once the group is written down.
+/// The step that goes on once the group is in the journal.
 #[derive(Debug)]
 pub(crate) enum Ticket {
-    /// Nobody waits.
+    /// No step waits.
     Nothing,
     /// The members of this generation get their assignments.
     Assignments {
@@ -85,7 +85,7 @@ pub(crate) struct StoredError {
 }
 
 impl Group {
-    /// What is written down; with assignments that are not handed out yet.
+    /// The record for the journal; with assignments that are not handed out yet.
     pub(super) fn encode(&self, assignments: Option<&BTreeMap<String, Bytes>>) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.bytes());
         out.push(VERSION);
@@ -211,7 +211,7 @@ fn refused<T>(what: &'static str) -> Result<T, StoredError> {
     Err(StoredError { what })
 }
 
-/// What is left to read.
+/// The bytes that are left to read.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {

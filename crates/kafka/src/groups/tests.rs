@@ -1,4 +1,4 @@
-//! Single stories, on the pure machine: no journal, no socket, no clock.
+//! Single scenarios, on the pure state machine: no journal, no socket, no clock.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ pub(super) struct World {
     pub(super) group: Group,
     pub(super) limits: Limits,
     pub(super) ms: u64,
-    /// What becomes of writes; `None`: they wait.
+    /// The outcome of writes; `None`: they wait.
     pub(super) writes: Option<Result<(), ErrorCode>>,
 }
 

@@ -202,7 +202,7 @@ impl Play {
         }
     }
 
-    /// What holds at any time.
+    /// Checks the invariants, which hold at any time.
     fn check(&self) {
         let group = &self.world.group;
         let waiting = group

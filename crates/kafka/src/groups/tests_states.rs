@@ -44,7 +44,7 @@ const STATES: [State; 5] = [
     State::Dead,
 ];
 
-/// What each state answers to a request; `None`: it waits.
+/// Each state's answer to a request; `None`: it waits.
 type Row = [Option<ErrorCode>; 5];
 
 type Ask = fn(&mut World, &str, &str, i32) -> Option<ErrorCode>;

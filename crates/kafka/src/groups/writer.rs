@@ -20,7 +20,7 @@ use crate::error_code::ErrorCode;
 /// How often the worker takes all that is queued before it lets others have a turn.
 const ROUNDS: usize = 8;
 
-/// What became of committed offsets. `Some`: they are as durable as they have to be once this is
+/// The outcome of committing offsets. `Some`: they are as durable as they have to be once this is
 /// ready.
 #[derive(Debug)]
 pub(crate) struct Written(pub(crate) Result<Option<Pending>, ErrorCode>);
@@ -31,7 +31,7 @@ impl Default for Written {
     }
 }
 
-/// What one request commits of a group.
+/// The changes of a group's offsets that one request commits.
 #[derive(Debug, Default)]
 pub(crate) struct Commits {
     /// The offsets, all of this group.
@@ -87,8 +87,8 @@ impl Queue {
     }
 }
 
-/// What a failed write is told as. Kafka maps a storage error so: clients look for the coordinator
-/// and try again.
+/// The error that a client gets for a failed write. Kafka maps a storage error so: clients look for
+/// the coordinator and try again.
 pub(super) fn of_write(error: &CatalogError) -> ErrorCode {
     match error {
         CatalogError::Closed => ErrorCode::CoordinatorNotAvailable,

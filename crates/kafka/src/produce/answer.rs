@@ -36,7 +36,7 @@ struct TopicAnswer {
     partitions: usize,
 }
 
-/// What is told of one partition.
+/// The answer for one partition.
 pub(crate) struct PartitionAnswer {
     pub(crate) index: i32,
     pub(crate) outcome: Result<Stored, Refusal>,
@@ -72,7 +72,7 @@ impl Produced {
             && self.topics.capacity() <= KEPT_PARTITIONS_MAX
     }
 
-    /// What it takes while it waits, in bytes.
+    /// The bytes that it takes while it waits.
     pub(crate) fn weight(&self) -> usize {
         let refusals = self
             .partitions

@@ -1,4 +1,4 @@
-//! What a producer may send for one partition: exactly one batch of message format 2.
+//! The records that a producer may send for one partition: one batch of message format 2, exactly.
 
 use bytes::Bytes;
 use cloverleaf_broker::Topic;
@@ -15,7 +15,7 @@ fn invalid(text: &'static str) -> Refusal {
     Refusal::new(ErrorCode::InvalidRecord, Some(text.into()))
 }
 
-/// What one partition is sent.
+/// The records that one partition is sent.
 pub(crate) enum Records<'a> {
     /// Nothing, where a batch should be.
     None,

@@ -42,7 +42,7 @@ use lone::Pieces;
 /// No library collects for longer; clients may write what they like.
 const SPAN_MS_MAX: u64 = 3_600_000;
 
-/// What the telemetry is told of the batches of one read.
+/// The figures of the batches of one read, for the telemetry.
 #[derive(Clone, Copy, Debug, Default)]
 struct Batches {
     count: u64,
@@ -52,7 +52,7 @@ struct Batches {
     first_record_ms: Option<i64>,
 }
 
-/// What the producer wants to hear, and when.
+/// The answer that the producer wants, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acks {
     /// No answer.
@@ -252,7 +252,7 @@ fn count(body: &mut Reader<'_>) -> Result<usize, Malformed> {
     })
 }
 
-/// What is said of the batch that one partition is sent.
+/// The request around the batch that one partition is sent.
 struct Sent<'a> {
     context: &'a KafkaContext,
     version: i16,

@@ -31,7 +31,7 @@ pub(crate) struct Sampler {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sample {
     pub(crate) bytes: u64,
-    /// What it takes compressed. What is compressed already takes as much as it does.
+    /// The bytes that it takes compressed. A batch that is compressed already counts as it is.
     pub(crate) compressed: u64,
 }
 

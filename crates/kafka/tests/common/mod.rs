@@ -269,7 +269,7 @@ impl Peer<'_> {
                 self.woken.0.store(true, Ordering::SeqCst);
             }
             if !moved && !shown {
-                // What the poll has asked for may be done at once.
+                // The work that the poll has asked for may be done at once.
                 self.world.settle();
                 if !self.woken.0.load(Ordering::SeqCst) {
                     return;

@@ -19,7 +19,7 @@ pub(crate) struct Change {
     pub(crate) value: Option<String>,
 }
 
-/// What becomes of old messages.
+/// The cleanup policy: what becomes of old messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Policy {
     delete: bool,
@@ -43,7 +43,7 @@ impl Policy {
         }
     }
 
-    /// What holds for a topic.
+    /// The policy of a topic at present.
     fn current(options: &TopicOptions) -> Self {
         if let Some(text) = options.settings.get("cleanup.policy") {
             return Self::of(text);
@@ -184,7 +184,7 @@ fn set_retention(
     };
     let Retention { ms, bytes, .. } = options.retention;
     let (ms, bytes) = (limit("retention.ms", ms), limit("retention.bytes", bytes));
-    // Who asks Kafka for a retention wants messages kept so long, consumed or not.
+    // A client that asks Kafka for a retention wants messages kept so long, consumed or not.
     let is_asked = ["retention.ms", "retention.bytes"].iter().any(|name| {
         changes
             .get(name)
@@ -261,8 +261,8 @@ fn set(options: &mut TopicOptions, field: Field, value: &str, is_own: bool) {
     }
 }
 
-/// What a topic's options say of a field; `None`: nothing, because it has no meaning for the topic
-/// now, or because the default holds.
+/// The value of a field in a topic's options; `None`: it has no meaning for the topic now, or the
+/// default holds.
 pub(super) fn read(field: Field, options: &TopicOptions) -> Option<String> {
     let policy = Policy::current(options);
     let limit = |limit: Option<u64>| match limit {

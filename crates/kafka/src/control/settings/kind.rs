@@ -1,4 +1,4 @@
-//! What values a setting takes, as Kafka's `ConfigDef` has it.
+//! The values that a setting takes, as Kafka's `ConfigDef` has it.
 
 /// The type of a setting and its bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

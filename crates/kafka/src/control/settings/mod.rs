@@ -79,7 +79,7 @@ impl Setting {
         }
     }
 
-    /// What is true of a topic.
+    /// The value for a topic, and whether it is the topic's own.
     pub(crate) fn shown(&self, context: &KafkaContext, options: &TopicOptions) -> Shown {
         let standard = self.standard_text(context);
         let own = options.settings.get(self.name);
@@ -88,7 +88,7 @@ impl Setting {
                 let value = change::read(field, options)
                     .or_else(|| own.cloned())
                     .unwrap_or_else(|| match field {
-                        // What was changed stands in the topic.
+                        // A value that was changed would stand in the topic.
                         Field::SegmentBytes | Field::BatchBytesMax => self.configured_text(context),
                         _ => standard.clone(),
                     });
@@ -104,7 +104,7 @@ impl Setting {
         }
     }
 
-    /// What DescribeConfigs says of it.
+    /// The text about it that DescribeConfigs shows.
     pub(crate) fn documentation(&self) -> String {
         match self.handling {
             Handling::Honoured(_) => self.doc.to_owned(),

@@ -20,7 +20,7 @@ pub(crate) struct Setting {
     /// The broker setting with that value.
     pub(crate) broker_name: Option<&'static str>,
     pub(crate) handling: Handling,
-    /// What it means, in a sentence or two.
+    /// Its meaning, in a sentence or two.
     pub(crate) doc: &'static str,
 }
 
@@ -41,7 +41,7 @@ impl Standard {
     }
 }
 
-/// What becomes of a setting.
+/// How the broker treats a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handling {
     /// It does what it does in Kafka.
@@ -54,7 +54,7 @@ pub(crate) enum Handling {
     Only(&'static str, &'static str),
 }
 
-/// What a setting changes.
+/// The option that a setting changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Field {
     CleanupPolicy,
