@@ -2,8 +2,9 @@
 //! whose frames come mixed with those of other channels, and transactions that are not committed.
 //!
 //! A connection may have half of it while nobody else needs it, and else a share of a quarter, or
-//! room for the largest message or transaction. While more than half of the memory is in use, who
-//! has held some of it for too long gives it up: so nobody keeps it from the others for ever.
+//! room for the largest message or transaction. While more than half of the memory is in use, a
+//! connection that has held some of it for too long gives it up: so none keeps it from the others
+//! for ever.
 //!
 //! A content whose frames come one after the other is held by the driver, which has a bound of its
 //! own.
@@ -17,7 +18,7 @@ const SHARE: u64 = 4;
 const HOLD_US: u64 = 30_000_000;
 /// A content or transaction gets a second more for each so many bytes.
 const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
-/// How often who holds something for long looks whether the memory is tight.
+/// How often a connection that holds something for long looks whether the memory is tight.
 const LOOK_US: u64 = 5_000_000;
 
 /// The memory of all connections.
@@ -41,7 +42,7 @@ impl ContentMemory {
         self.bytes.load(Relaxed)
     }
 
-    /// Whether others may soon find no room.
+    /// Whether the memory may soon be used up for others.
     fn is_tight(&self) -> bool {
         self.bytes() > self.bytes_max / 2
     }
@@ -56,7 +57,7 @@ fn try_add(held: &AtomicU64, bytes: u64, bytes_max: u64) -> bool {
     held.fetch_update(Relaxed, Relaxed, add).is_ok()
 }
 
-/// What one connection has of it.
+/// The part of the memory that one connection has.
 #[derive(Debug)]
 pub(crate) struct ContentShare {
     memory: Arc<ContentMemory>,
@@ -118,7 +119,8 @@ impl ContentShare {
     }
 }
 
-/// What one content or transaction has of a connection's share; given back when it is dropped.
+/// The part of a connection's share that one content or transaction has; given back when it is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     share: Arc<ContentShare>,

@@ -1,4 +1,4 @@
-//! What ends a channel or a connection: codes, and texts as RabbitMQ writes them.
+//! The exceptions that end a channel or a connection: codes, and texts as RabbitMQ writes them.
 //!
 //! Source: AMQP 0-9-1 specification, "reply codes"; texts from RabbitMQ's behaviour, because
 //! programs look into them.
@@ -101,7 +101,7 @@ impl ReplyCode {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{} - {explanation}", code.word())]
 pub struct Exception {
-    /// What kind of fault.
+    /// The kind of fault.
     pub code: ReplyCode,
     /// The rest of the text.
     pub explanation: String,

@@ -39,7 +39,7 @@ const SHORT_BYTES_MAX: usize = 255;
 /// Headers of a record of another protocol are shown as long as they have no more bytes than this,
 /// all together: a content header is one frame, and each client takes frames of 4096 bytes.
 const FOREIGN_BYTES_MAX: usize = 4000;
-/// What a field of a table has beside its name and its text.
+/// The bytes of a table's field beside its name and its text.
 const FIELD_OVERHEAD_BYTES: usize = 6;
 
 /// A message as AMQP sees it.
@@ -241,7 +241,7 @@ fn foreign_properties(record: &Record<'_>, out: &mut Vec<u8>) {
     }
     let seconds = record.timestamp_ms / 1000;
     let properties = Properties {
-        // What was written here is well formed.
+        // The table was written above, so it is well formed.
         headers: Table::check(&table).ok().filter(|table| !table.is_empty()),
         timestamp: u64::try_from(seconds).ok(),
         ..Properties::default()

@@ -1,4 +1,4 @@
-//! What can be set for AMQP.
+//! The options of AMQP.
 
 use std::sync::Arc;
 
@@ -24,9 +24,9 @@ pub struct SessionOptions {
     pub transaction_bytes_max: usize,
     /// For messages that cannot be stored yet, of all connections together.
     pub contents: Arc<ContentMemory>,
-    /// Who may connect.
+    /// The users that may connect.
     pub users: Arc<Users>,
-    /// What they may do; `None`: everything.
+    /// The rights of the users; `None`: all of them.
     pub grants: Option<Arc<Grants>>,
 }
 

@@ -15,7 +15,7 @@ const PRIORITY_MAX: i64 = 255;
 /// A quorum queue without `x-delivery-limit` has the limit 20: the first delivery and 20 more.
 const QUORUM_ATTEMPTS_MAX: u16 = 21;
 
-/// What a queue is said to be; here both are the same log.
+/// The type that a queue is declared with; here both are the same log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueueKind {
     /// `classic`
@@ -25,7 +25,7 @@ pub enum QueueKind {
     Quorum,
 }
 
-/// What happens to a queue that is full (`x-overflow`).
+/// The behaviour of a queue that is full (`x-overflow`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
     /// `drop-head`: the oldest message goes.
@@ -46,7 +46,7 @@ pub struct DeadLetter {
     pub key: Option<Arc<str>>,
 }
 
-/// Who gets the next message (`x-cloverleaf-dispatch`).
+/// The choice of the consumer that gets the next message (`x-cloverleaf-dispatch`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DispatchArgument {
     /// `least-loaded`: the consumer with the fewest unacknowledged messages.
@@ -56,7 +56,7 @@ pub enum DispatchArgument {
     FillFirst,
 }
 
-/// What a queue's arguments say.
+/// The arguments of a queue, read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct QueueArguments {
     /// `x-queue-type`

@@ -54,7 +54,7 @@ const REPLIES_BYTES_MAX: usize = 256 << 10;
 /// A buffer for answers that grew beyond this is given back.
 const REPLIES_KEPT_BYTES: usize = 4 << 10;
 
-/// What a session works with.
+/// The parts that a session works with.
 pub struct SessionParts {
     /// Exchanges and queues.
     pub host: Arc<VirtualHost>,
@@ -110,7 +110,7 @@ pub struct Session {
     options: Arc<SessionOptions>,
     meter: Meter,
     peer: SocketAddr,
-    /// Who it is to the virtual host: its exclusive queues are nobody else's.
+    /// Its identity to the virtual host: its exclusive queues are nobody else's.
     owner: Owner,
     phase: Phase,
     /// To be computed elsewhere, and the driver has not been told.
@@ -323,7 +323,7 @@ impl cloverleaf_session::Session for Session {
     }
 }
 
-/// What became of the input's first frame.
+/// The outcome of the input's first frame.
 enum Step {
     /// So many bytes are done with.
     Done(usize),

@@ -16,7 +16,7 @@ const QUEUES: [&str; 3] = ["q0", "q1", "q2"];
 const EXCHANGES: [&str; 3] = ["x0", "x1", "x2"];
 const KEYS: [&str; 2] = ["a", "b"];
 
-/// What is declared, by the answers.
+/// The definitions that exist, by the answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Model {
     queues: BTreeSet<&'static str>,
@@ -131,7 +131,7 @@ impl Change {
     }
 }
 
-/// What can be seen.
+/// The definitions that can be seen.
 fn seen(world: &World) -> Model {
     let own = |all: &[&'static str], name: &str| all.iter().copied().find(|own| *own == name);
     let mut model = Model::default();
@@ -158,7 +158,7 @@ fn seen(world: &World) -> Model {
     model
 }
 
-/// Whatever happened, the ends of each binding are there, and nothing else is kept.
+/// The ends of each binding are there, whatever happened, and nothing else is kept.
 fn check_whole(world: &World, model: &Model) {
     for (source, queue, _) in &model.bindings {
         assert!(

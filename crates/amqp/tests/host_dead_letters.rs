@@ -321,7 +321,7 @@ fn a_message_that_dies_before_a_crash_is_in_its_queue_or_where_it_was_routed() {
     let got = receive(&consumer, "work");
     consumer.reject(got[0].id).unwrap();
     for _ in 0..4 {
-        // What is acknowledged is written down every few milliseconds.
+        // Acknowledgements are written down every few milliseconds.
         world.clock.advance(20);
         world.broker.tick();
         world.log.step();

@@ -1,4 +1,4 @@
-//! Whatever clients declare is answered, and what was taken is there again after a restart.
+//! Every declaration of a client is answered, and what was taken is there again after a restart.
 
 use crate::host_common::World;
 use cloverleaf_amqp::wire::{Table, Value, method, table_bytes};

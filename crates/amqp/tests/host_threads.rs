@@ -156,7 +156,7 @@ fn changes_from_many_threads_leave_a_whole_virtual_host() {
                     ..Routed::default()
                 };
                 while !over.load(Ordering::Relaxed) {
-                    // Whatever is there, it is whole.
+                    // The topology is whole, whatever is in it.
                     for name in ["x0", "x1", ""] {
                         let _ = host.route(name, &key("q1"));
                     }

@@ -219,7 +219,7 @@ fn who_does_not_acknowledge_gets_nothing_while_the_channels_limit_is_reached() {
             peer.consume("free", &format!("none-{number}"), true);
         }
         assert!(peer.bodies().is_empty(), "{others} others");
-        // Who waits has its turn in order: first the queue that waited first.
+        // Queues that wait have their turn in order: first the one that waited first.
         peer.ack(0, true);
         assert_eq!(peer.bodies(), ["2"]);
         peer.ack(0, true);
@@ -279,7 +279,7 @@ fn what_is_requeued_keeps_its_place() {
     };
     peer.method(1, Method::BasicReject(reject));
     assert_eq!(peer.deliveries(), [(8, false, "4".to_owned())]);
-    // What a connection held that is gone comes again, in its old order.
+    // Messages that a lost connection had in flight come again, in their old order.
     drop(peer);
     let mut peer = world.channel();
     peer.consume("q", "c", false);

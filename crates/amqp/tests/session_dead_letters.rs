@@ -1,5 +1,5 @@
-//! What a client gives up is where it belongs before its next command is answered: no thread has to
-//! do anything in between.
+//! A message that a client gives up is where it belongs before its next command is answered: no
+//! thread has to do anything in between.
 
 use crate::host_common::to_queue;
 use crate::session_common::{Peer, World, method_frame};
@@ -183,7 +183,7 @@ fn the_end_of_the_router_holds_up_nobody() {
     assert_eq!(peer.receive()[0].body, b"0");
     peer.publish("", "work", "next");
     let (tag, _, _) = peer.deliveries().remove(0);
-    // What dies from now on stays where it is until the next start.
+    // A message that dies from now on stays where it is until the next start.
     peer.nack(tag, false, false);
     assert!(peer.session.wants_input());
 }

@@ -1,5 +1,5 @@
-//! What tells of a queue comes after what the same connection has published to it, although another
-//! thread may write that.
+//! A method that tells of a queue comes after what the same connection has published to it,
+//! although another thread may write that.
 
 use crate::session_common::{Got, Peer, World};
 use cloverleaf_amqp::wire::{Method, method};

@@ -1,4 +1,4 @@
-//! What large messages and unfinished ones cost in memory.
+//! The memory that large messages and unfinished ones cost.
 
 use std::task::{Context, Waker};
 
@@ -7,7 +7,7 @@ use cloverleaf_amqp::wire::{Method, Properties, method};
 use cloverleaf_amqp::{ContentMemory, SessionOptions};
 use cloverleaf_session::{Output, Session as _};
 
-/// What the next poll wants written.
+/// The output that the next poll wants written.
 fn polled(peer: &mut Peer<'_>) -> Output {
     let mut out = Output::default();
     let mut cx = Context::from_waker(Waker::noop());
@@ -82,7 +82,7 @@ fn a_body_of_many_frames_is_stored_as_it_was_sent() {
     let bodies = peer.bodies();
     assert_eq!(bodies.len(), 3);
     assert!(bodies[0] == body && bodies[1] == "small" && bodies[2] == body);
-    // What comes back comes whole.
+    // A message that is returned comes back whole.
     peer.send(&publish_frames(
         1,
         "",

@@ -102,7 +102,7 @@ fn responses_are_read_as_rabbitmq_reads_them() {
         ])
     };
     assert_eq!(logs_in("AMQPLAIN", &table("PASSWORD")), Ok(()));
-    // Nobody looks at whom it acts for.
+    // The identity that a PLAIN login acts for is ignored.
     assert_eq!(logs_in("PLAIN", b"other\0guest\0guest"), Ok(()));
     for (mechanism, response, why) in [
         ("PLAIN", &b"guest"[..], "malformed response"),
@@ -350,7 +350,7 @@ fn frames_in_a_wrong_place_end_the_connection() {
         let (found, words) = peer.closed();
         assert_eq!(found, code, "{words}");
         assert!(words.ends_with(text), "{words}");
-        // Whatever comes before the client has heard of it is ignored.
+        // Frames that come before the client has heard of it are ignored.
         peer.send(&open);
         assert!(peer.receive().is_empty());
         peer.method(0, Method::ConnectionCloseOk(method::ConnectionCloseOk {}));

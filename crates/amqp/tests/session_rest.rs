@@ -1,4 +1,4 @@
-//! What is left over when a channel, a queue or a message goes.
+//! Leftovers when a channel, a queue or a message goes.
 
 use std::sync::Arc;
 

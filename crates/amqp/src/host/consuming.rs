@@ -217,7 +217,7 @@ pub(super) struct Expiries {
     last: u64,
 }
 
-/// What is to be looked after.
+/// The next queue to look after.
 enum Due {
     Now(Weak<Queue>, Why),
     /// Nothing before this time.

@@ -1,8 +1,8 @@
-//! What a dead-lettered message says of its deaths: `x-death` and its relatives.
+//! The headers in which a dead-lettered message tells of its deaths: `x-death` and its relatives.
 //!
 //! Source: <https://www.rabbitmq.com/docs/dlx#effects>. One entry for each queue and reason, the
-//! latest death first, with how often it happened. What a client writes into these headers counts
-//! for nothing: only what was written here is read again.
+//! latest death first, with how often it happened. A client's own entries in these headers count
+//! for nothing: only those that were written here are read again.
 
 use crate::wire::{Array, Properties, Table, Value, Writer, array_bytes, table_bytes};
 

@@ -49,7 +49,8 @@ impl VirtualHost {
     ) -> Result<Arc<Queue>, Exception> {
         let name = strip(declare.queue);
         if names::is_reply_queue(&name) {
-            // Whoever has been given the name may see whether its connection is still there.
+            // Any client that has been given the name may see whether its connection is still
+            // there.
             return self.find(&name);
         }
         if declare.passive {
@@ -324,7 +325,7 @@ fn check_same_queue(
     )
 }
 
-/// What a quorum queue cannot be, as RabbitMQ says it.
+/// Refuses what a quorum queue cannot be, as RabbitMQ says it.
 fn check_quorum(
     resource: &Resource<'_>,
     arguments: &QueueArguments,

@@ -67,7 +67,7 @@ impl VirtualHost {
             return Ok(0);
         };
         queue.check_access(owner)?;
-        // Nobody attaches from here on.
+        // No consumer attaches from here on.
         let mut life = queue.life.lock();
         let (ready, consumers) = queue.counts();
         if if_empty && ready > 0 {

@@ -17,7 +17,7 @@ const ALTERNATE: &str = "alternate-exchange";
 pub(super) const DELAYED_MESSAGE: &str = "x-delayed-message";
 const DELAYED_KIND: &str = "x-delayed-type";
 
-/// What is always there beside the default exchange.
+/// The exchanges that are always there beside the default one.
 pub(super) const STANDARD: &[(&str, Kind)] = &[
     ("amq.direct", Kind::Direct),
     ("amq.fanout", Kind::Fanout),

@@ -1,4 +1,4 @@
-//! Messages that go through the router: what died, and what waits for a delay.
+//! Messages that go through the router: those that died, and those that wait for a delay.
 
 use cloverleaf_broker::{PublishError, Published, headers};
 use cloverleaf_log::{BatchBuilder, Durability, Header, Record};
@@ -16,7 +16,7 @@ const DELAY_MAX_MS: u64 = u32::MAX as u64;
 /// says whether the message still goes by its own routing keys.
 const DEATHS: &[u8] = b"amqp-deaths";
 const OTHER_KEY: &[u8] = b"other-key";
-/// What a record has beside its body and properties, about.
+/// The bytes of a record beside its body and properties, about.
 const RECORD_BYTES: usize = 256;
 
 /// For how many milliseconds a message with these headers is to be held back by an exchange that
@@ -33,7 +33,7 @@ pub fn delay_ms(headers: Table<'_>) -> Option<u64> {
     (1..=DELAY_MAX_MS).contains(&delay_ms).then_some(delay_ms)
 }
 
-/// What has happened to a message before.
+/// The past of a message: whether it has died before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Past {
     /// It comes from a client.
@@ -45,7 +45,7 @@ pub(super) enum Past {
 }
 
 impl Past {
-    /// What a record says.
+    /// Reads it from a record.
     pub(super) fn read(record: &Record<'_>) -> Self {
         match record.headers.value_of(DEATHS) {
             None => Self::Published,
@@ -162,7 +162,7 @@ pub(super) fn builder(message: &Message<'_>, timestamp_ms: i64) -> BatchBuilder 
     BatchBuilder::with_capacity(message_bytes(message), timestamp_ms)
 }
 
-/// What a message takes in a batch, about.
+/// The bytes that a message takes in a batch, about.
 pub(super) fn message_bytes(message: &Message<'_>) -> usize {
     message.body.len() + message.properties.len() + RECORD_BYTES
 }

@@ -55,7 +55,7 @@ pub use self::snapshots::{BindingFacts, ExchangeFacts};
 /// The name of a queue's subscription in its topic.
 pub const SUBSCRIPTION: &str = "queue";
 
-/// What a definition costs in memory beside its text, about.
+/// The bytes that a definition takes in memory beside its text, about.
 const DEFINITION_BYTES: usize = 512;
 
 /// Bounds of a virtual host.
@@ -101,28 +101,28 @@ pub struct VirtualHost {
     cycles_told: Mutex<HashSet<Arc<str>>>,
 }
 
-/// What only changes look at.
+/// The definitions that only changes look at.
 #[derive(Default)]
 struct Definitions {
     /// The exclusive queues of each connection.
     owned: HashMap<Owner, BTreeSet<Arc<str>>>,
     /// The exchanges that were declared.
     exchanges: HashMap<Arc<str>, Note>,
-    /// What all definitions take, about.
+    /// The bytes that all definitions take, about.
     bytes: usize,
 }
 
-/// What is known of an exchange beside its options.
+/// The facts about an exchange beside its options.
 #[derive(Debug, Clone, Copy)]
 struct Note {
     /// If it is durable: a binding that a failed write left behind must not meet a later exchange
     /// of the same name.
     id: Option<Uuid>,
-    /// What it was charged with.
+    /// The bytes that were charged for it.
     bytes: usize,
 }
 
-/// What routing looks at.
+/// The state that routing looks at.
 #[derive(Default)]
 struct State {
     topology: Topology,
@@ -235,7 +235,7 @@ impl Definitions {
     }
 }
 
-/// What a client hears when the catalog does not do what it asked for.
+/// The exception for a client when the catalog does not do what it asked for.
 fn refused(what: &Resource<'_>, error: &CatalogError) -> Exception {
     match error {
         CatalogError::TopicDeleted { .. } | CatalogError::SubscriptionDeleted { .. } => {

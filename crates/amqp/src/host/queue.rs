@@ -18,11 +18,11 @@ use crate::wire::Table;
 pub struct Queue {
     /// Its name.
     pub name: Arc<str>,
-    /// What it is stored in.
+    /// The topic that stores it.
     pub topic: Arc<Topic>,
-    /// Who gets its messages.
+    /// The subscription through which consumers get its messages.
     pub subscription: Arc<Subscription>,
-    /// What its arguments say.
+    /// Its arguments.
     pub arguments: QueueArguments,
     /// Still there after a restart.
     pub durable: bool,
@@ -44,10 +44,10 @@ pub struct Queue {
     used_ms: AtomicU64,
 }
 
-/// What decides whether a queue goes.
+/// The facts that decide whether a queue goes.
 #[derive(Debug, Default)]
 pub(super) struct Life {
-    /// Nobody attaches any more.
+    /// No consumer attaches any more.
     pub(super) over: bool,
     /// A queue that never had a consumer does not go with its last one.
     pub(super) had_consumers: bool,

@@ -3,8 +3,8 @@
 //!
 //! A message is acknowledged where it was once all its publishes hold; so a crash may route it a
 //! second time, and loses none. Once the kernel has all of them it has moved: a kill routes it no
-//! second time, though the disk is still waited for. What cannot be stored now is tried again
-//! later.
+//! second time, though the disk is still waited for. A message that cannot be stored now is tried
+//! again later.
 
 mod dead;
 mod outgoing;
@@ -34,7 +34,7 @@ pub use self::dead::Routing;
 pub(super) const ROUTER: &str = "router";
 /// Most messages of a topic under way at once.
 const MOVING_MAX: u32 = 4096;
-/// What could not be stored is tried again after this long.
+/// A publish that could not be stored is tried again after this long.
 const RETRY_MS: u64 = 1_000;
 /// After a change of the catalog the queues are looked through, this often at most.
 const SWEEP_INTERVAL_MS: u64 = 200;
@@ -52,7 +52,8 @@ static FAILURES: Repeats = Repeats::new();
 /// A hidden topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Lane {
-    /// What died before it was stored in a queue, and what an older version has put there.
+    /// Messages that died before they were stored in a queue, and those that an older version has
+    /// put there.
     Dead,
     Delayed,
 }
@@ -165,7 +166,7 @@ impl Router {
         }
     }
 
-    /// Takes what has come in a lane. `false`: nothing.
+    /// Takes the messages that have come in a hidden topic. `false`: none.
     fn take(
         &mut self,
         host: &VirtualHost,

@@ -1,4 +1,4 @@
-//! What wakes the router.
+//! The signal that wakes the router.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,7 +55,7 @@ impl Signal {
         self.kick();
     }
 
-    /// What was handed to the router.
+    /// Takes all that was handed to the router.
     pub(super) fn take_inbox(&self) -> Inbox {
         std::mem::take(&mut *self.inbox.lock())
     }

@@ -1,4 +1,4 @@
-//! What there is, for people.
+//! Lists of what there is, for people: exchanges, queues and bindings.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ pub struct ExchangeFacts {
     pub durable: bool,
     /// Goes with its last binding.
     pub auto_delete: bool,
-    /// Nobody publishes to it.
+    /// Clients do not publish to it.
     pub internal: bool,
     /// Its arguments, a field table's bytes.
     pub arguments: Vec<u8>,

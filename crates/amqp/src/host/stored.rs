@@ -28,9 +28,9 @@ use crate::wire::Table;
 pub(super) const QUEUE: &str = "amqp.queue";
 /// Its value while a queue goes whose topic stays.
 pub(super) const GOING: &str = "going";
-/// What exchanges are kept under.
+/// The prefix of the keys under which exchanges are kept.
 pub(super) const EXCHANGES: &str = "amqp/exchange/";
-/// What bindings are kept under.
+/// The prefix of the keys under which bindings are kept.
 pub(super) const BINDINGS: &str = "amqp/binding/";
 
 const VERSION: u8 = 1;
@@ -190,22 +190,23 @@ pub(super) fn decode_ends(bytes: &[u8]) -> Option<(Uuid, Uuid)> {
     (*version == VERSION).then_some(ends)
 }
 
-/// What a level of priority above the lowest one costs: a partition, of which there are 100,000 for
-/// all protocols. With the default limit at most half of them are such levels.
+/// The bytes that a level of priority above the lowest one is charged with: it is a partition, of
+/// which there are 100,000 for all protocols. With the default limit at most half of them are such
+/// levels.
 const LEVEL_BYTES: usize = 16 << 10;
 
-/// What a queue costs beside [`super::DEFINITION_BYTES`].
+/// The bytes that a queue is charged with beside [`super::DEFINITION_BYTES`].
 pub(super) fn queue_bytes(name: &str, raw: &[u8], levels: u32) -> usize {
     let levels = usize::try_from(levels).unwrap_or(usize::MAX);
     name.len() + raw.len() + levels.saturating_sub(1).saturating_mul(LEVEL_BYTES)
 }
 
-/// What an exchange costs.
+/// The bytes that an exchange is charged with.
 pub(super) fn exchange_bytes(name: &str, options: &ExchangeOptions) -> usize {
     name.len() + options.arguments.len()
 }
 
-/// What a binding costs.
+/// The bytes that a binding is charged with.
 pub(super) fn binding_bytes(source: &str, binding: &Binding) -> usize {
     let destination = binding.destination.name();
     source.len() + destination.len() + binding.key.len() + binding.arguments.len()

@@ -1,4 +1,4 @@
-//! The bindings of a headers exchange by what they look for, so that a message is held against
+//! The bindings of a headers exchange by what they look for, so that a message is compared with
 //! those alone that look for one of its headers.
 //!
 //! A binding that wants all its arguments stands under one of them: the one under which the fewest
@@ -16,7 +16,7 @@ use crate::wire::{Table, Value};
 /// The bindings.
 #[derive(Debug, Default)]
 pub(super) struct HeaderIndex {
-    /// Nobody outside can choose arguments that meet under one number.
+    /// Random: nobody outside can choose arguments that meet under one number.
     hashes: RandomState,
     /// By name and value, as a number.
     places: HashMap<u64, BTreeSet<Binding>>,

@@ -17,7 +17,7 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// What a binding's arguments say.
+    /// The rule in a binding's arguments.
     pub(super) fn of(arguments: Table<'_>) -> Self {
         let said = match arguments.get(X_MATCH) {
             Some(Value::String(word)) => rule(word),

@@ -19,7 +19,7 @@ use self::headers::SortedHeaders;
 use self::topic::Patterns;
 use crate::wire::{Table, Value};
 
-/// What a message can be routed to.
+/// A queue or an exchange to which a message can be routed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Destination {
     /// A queue, by name.
@@ -73,7 +73,7 @@ impl Kind {
     }
 }
 
-/// What an exchange was declared as.
+/// The options with which an exchange was declared.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExchangeOptions {
     /// How it chooses.
@@ -84,7 +84,7 @@ pub struct ExchangeOptions {
     pub durable: bool,
     /// Goes with its last binding.
     pub auto_delete: bool,
-    /// Nobody publishes to it; other exchanges lead here.
+    /// Clients do not publish to it; other exchanges lead here.
     pub internal: bool,
     /// Where messages go that find no queue (`alternate-exchange`).
     pub alternate: Option<Arc<str>>,
@@ -106,7 +106,7 @@ pub struct Binding {
 /// An exchange with its bindings.
 #[derive(Debug)]
 pub struct Exchange {
-    /// What it was declared as.
+    /// The options with which it was declared.
     pub options: ExchangeOptions,
     bindings: BTreeSet<Binding>,
     /// Of a direct exchange.
@@ -209,7 +209,7 @@ impl Exchange {
     }
 }
 
-/// What routing looks at.
+/// The parts of a message that routing looks at.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Routed<'a> {
     /// The routing key.
@@ -269,7 +269,7 @@ pub struct Topology {
     sources: HashMap<Destination, BTreeMap<Arc<str>, usize>>,
 }
 
-/// What goes with what was removed.
+/// The exchanges and bindings that a removal takes away.
 #[derive(Debug, Default, PartialEq)]
 pub struct Removed {
     /// Exchanges, the one asked for first.

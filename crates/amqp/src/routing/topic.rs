@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// What must match, by the slow way.
+    /// Whether they match, found in the slow way.
     fn is_match(pattern: &[&str], key: &[&str]) -> bool {
         match (pattern.split_first(), key.split_first()) {
             (None, None) => true,

@@ -1,4 +1,4 @@
-//! What a connection knows of one of its channels.
+//! A connection's state of one of its channels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(super) enum State {
     Closing,
 }
 
-/// What a publish on the channel is answered with.
+/// The mode of a channel: how its publishes are answered.
 pub(super) enum Mode {
     Plain,
     /// The number of the next publish.
@@ -108,7 +108,7 @@ impl Channel {
     }
 }
 
-/// What the client wants to be done with deliveries.
+/// The client's decision on deliveries: ack, nack or reject.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Verdict {
     pub(super) tag: u64,

@@ -38,7 +38,7 @@ pub(super) struct Commit {
     pub(super) incarnation: u64,
 }
 
-/// Who waits for a flush.
+/// The confirms or the commit that wait for a flush.
 #[derive(Debug)]
 pub(super) enum Waiting {
     Confirms(Vec<Group>),
@@ -55,7 +55,7 @@ pub(super) struct Flush {
     pub(super) waiting: Waiting,
 }
 
-/// What the poll came to.
+/// The result of a poll.
 #[derive(Debug)]
 pub(super) enum Done {
     /// These publishes are confirmed, or will never be.
@@ -97,7 +97,7 @@ impl Confirms {
                 match Pin::new(published).poll(cx) {
                     Poll::Pending => return,
                     Poll::Ready(Ok(())) => {}
-                    // Nobody can want it any more.
+                    // The topic is gone, so no consumer can want the message any more.
                     Poll::Ready(Err(PublishError::TopicDeleted { .. })) => {}
                     Poll::Ready(Err(error)) => {
                         failed(&error);

@@ -1,8 +1,8 @@
 //! The copies of a message that goes to many queues: no more than some in one turn, so that other
 //! connections of the core have theirs.
 //!
-//! What is left is made by the next polls. Until then nothing further is read, and no confirm goes
-//! out.
+//! The copies that are left are made by the next polls. Until then nothing further is read, and no
+//! confirm goes out.
 
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ const COPIES_MAX: usize = 128;
 #[derive(Default)]
 pub(super) struct Unfinished {
     messages: VecDeque<Unmade>,
-    /// What comes behind them: the end of a transaction, and what it has settled.
+    /// The end of a transaction that comes behind them, and what it has settled.
     commit: Option<(Commit, Settled)>,
 }
 
@@ -58,7 +58,7 @@ impl Session {
         let publish = Publish::of(route, message, false);
         let mut held = Held::none(&self.contents);
         if !held.grow(publish.bytes(), self.now.us) {
-            // Without room for it there is no other turn.
+            // Without memory for it there is no other turn: all copies are made now.
             return self.copy(route, message, facts, 0..count);
         }
         self.copy(route, message, facts, 0..COPIES_MAX);

@@ -60,7 +60,7 @@ impl Session {
         self.consumers.delivered(held);
         slots.drain(..done);
         if !slots.is_empty() {
-            // Whoever has a backlog lets the others have a turn.
+            // A consumer with a backlog lets the others have a turn.
             slots.rotate_left(1);
         }
         if slots.is_empty() && slots.capacity() > 64 {
@@ -132,7 +132,7 @@ impl Session {
     }
 }
 
-/// What one consumer's turn came to.
+/// The outcome of one consumer's turn.
 enum Delivered {
     /// The output is full.
     Full,
@@ -247,7 +247,8 @@ impl Round<'_> {
         delivery.first += u64::from(sent);
         delivery.count -= sent;
         if is_broken {
-            // Nobody will ever read it: what can be done with it is to count it as dead.
+            // A broken record will never be read: all that can be done with it is to count it as
+            // dead.
             consuming.consumer.reject_ranges(&[range_of(delivery)]);
         }
         if delivery.count == 0 || is_broken {

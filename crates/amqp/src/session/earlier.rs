@@ -26,7 +26,7 @@ impl Session {
     pub(super) fn waits_for_earlier(&mut self, frame: &Frame<'_>) -> bool {
         let id = MethodId::peek(frame.payload);
         let is_telling = frame.kind == FrameType::Method && TELLING.contains(&id);
-        // Who has waited does not wait for what others publish meanwhile.
+        // A method that has waited does not wait for what others publish meanwhile.
         if !is_telling || std::mem::take(&mut self.has_waited) {
             return false;
         }

@@ -105,7 +105,7 @@ fn payload_bytes_max(frame_bytes_max: u32) -> usize {
         .max(1)
 }
 
-/// What of a content lies behind its method frame.
+/// The part of a content that lies behind its method frame.
 #[derive(Debug, PartialEq)]
 pub(super) enum Gathered<'a> {
     /// All of it, in so many bytes: the payload of its header, and its body.

@@ -51,7 +51,7 @@ const CAPABILITIES: &[&str] = &[
     "direct_reply_to",
 ];
 
-/// What a client says of itself that we act upon.
+/// The client's properties that we act upon.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Client {
     pub(super) consumer_cancel_notify: bool,
@@ -61,7 +61,7 @@ pub(super) struct Client {
     mechanism: &'static str,
 }
 
-/// What both sides have agreed upon.
+/// The limits that both sides have agreed upon.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Negotiated {
     pub(super) frame_bytes_max: u32,
@@ -70,8 +70,8 @@ pub(super) struct Negotiated {
     pub(super) heartbeat_us: u64,
 }
 
-/// What is taken for ours: 0-9 differs in nothing that a client of today uses, and RabbitMQ takes
-/// it for 0-9-1, too (Perl's AnyEvent::RabbitMQ says it).
+/// The protocol headers that are taken for ours: 0-9 differs in nothing that a client of today
+/// uses, and RabbitMQ takes it for 0-9-1, too (Perl's AnyEvent::RabbitMQ says it).
 const PROTOCOL_HEADERS: [&[u8; 8]; 2] = [PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09"];
 
 impl Session {
@@ -91,7 +91,7 @@ impl Session {
     /// Looks at the first bytes. Returns how many are done with.
     pub(super) fn protocol_header(&mut self, input: &[u8]) -> usize {
         let Some(header) = input.first_chunk::<8>() else {
-            // What cannot become it any more is refused at once.
+            // Bytes that cannot become it any more are refused at once.
             if !PROTOCOL_HEADERS.iter().any(|it| it.starts_with(input)) {
                 self.refuse_header(input);
             }
@@ -120,7 +120,8 @@ impl Session {
             ("cluster_name", text("cloverleaf")),
             ("platform", text(platform)),
             ("information", text("Apache-2.0")),
-            // What a confirm promises: of a persistent message in a durable queue, of another.
+            // The durability that a confirm promises: of a persistent message in a durable queue,
+            // of another.
             ("cloverleaf.durability", text(mode.name())),
             (
                 "cloverleaf.durability.persistent",

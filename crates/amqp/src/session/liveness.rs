@@ -1,4 +1,4 @@
-//! What happens when nothing happens: heartbeats, a client that does not answer, a full disk.
+//! Connections on which nothing happens: heartbeats, a client that does not answer, a full disk.
 
 use super::frames::HEARTBEAT;
 use super::methods::NONE;
@@ -12,7 +12,7 @@ const CLOSE_TIMEOUT_US: u64 = 10_000_000;
 const HANDSHAKE_TIMEOUT_US: u64 = 10_000_000;
 /// While the disk is full, how often it is looked at again.
 const BLOCKED_CHECK_US: u64 = 500_000;
-/// What a blocked client is told.
+/// The reason that a blocked client is told.
 const BLOCKED_REASON: &str = "low on disk";
 
 impl Session {

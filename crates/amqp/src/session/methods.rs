@@ -1,4 +1,4 @@
-//! What comes on a channel: methods, and contents frame by frame.
+//! The input of a channel: methods, and contents frame by frame.
 
 use super::Session;
 use super::channel::{Channel, Content, Mode, State, Verdict};
@@ -191,7 +191,7 @@ impl Session {
     /// A method on an open channel.
     fn channel_method(&mut self, number: u16, method: &Method<'_>) -> Result<(), Exception> {
         if !matches!(method, Method::BasicAck(_) | Method::BasicPublish(_)) {
-            // What comes behind sees what came before.
+            // A method sees the effect of all that came before it.
             self.flush();
             self.settle_acks();
             self.meter.others += 1;
@@ -333,7 +333,7 @@ impl Session {
     }
 }
 
-/// What an error shows of a payload.
+/// Most bytes of a payload that an error shows.
 const SHOWN_BYTES_MAX: usize = 32;
 /// `basic.publish`, for faults within its content.
 pub(super) const PUBLISH: MethodId = method::BasicPublish::ID;

@@ -30,7 +30,7 @@ use crate::wire::{ContentHeader, Method, Properties, Table, Value, Writer, metho
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// Most batches that are open at once; a message that goes to more queues has more of them.
 const BATCHES_MAX: usize = 64;
-/// What a record needs at most beside its texts and its content.
+/// Most bytes of a record beside its texts and its content.
 const RECORD_OVERHEAD_BYTES: usize = 128;
 /// The longest time to live that a message may have, in milliseconds (RabbitMQ's limit).
 const EXPIRATION_MAX_MS: u64 = 0xffff_ffff;
@@ -76,7 +76,7 @@ impl OpenBatch {
     }
 }
 
-/// What `basic.publish` says.
+/// The arguments of `basic.publish`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'a> {
     pub(super) exchange: &'a str,
@@ -169,7 +169,7 @@ impl Session {
             }
         };
         if may_refuse {
-            // What one queue refuses must not be held against other messages.
+            // A refusal by one queue must not be held against other messages.
             self.flush();
         }
         let wants_promise = group.is_some();
@@ -187,7 +187,7 @@ impl Session {
         Ok(())
     }
 
-    /// What of a message says how it is stored.
+    /// The facts about a message that say how it is stored.
     pub(super) fn facts_of(&self, message: &Message<'_>, wants_promise: bool) -> Facts {
         // They were read before.
         let properties = Properties::read(message.properties).unwrap_or_default();
@@ -328,7 +328,7 @@ impl Session {
     /// Publishes all open batches. To be called at the end of a read, and before anything is done
     /// that must come after them.
     pub(super) fn flush(&mut self) {
-        // What is not made yet has no promise: it is flushed then.
+        // Copies that are not made yet have no promise: the flush comes once they are made.
         if self.publishing.is_idle() || !self.unfinished.is_empty() {
             return;
         }
@@ -455,7 +455,7 @@ impl Publishing {
     }
 }
 
-/// What of a message's properties says how it is stored.
+/// The facts in a message's properties that say how it is stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     is_persistent: bool,

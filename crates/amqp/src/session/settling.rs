@@ -134,7 +134,7 @@ impl Unacked {
     }
 }
 
-/// What becomes of deliveries.
+/// The way in which deliveries are settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settle {
     Ack,
@@ -142,7 +142,7 @@ pub(super) enum Settle {
     Reject,
 }
 
-/// What a transaction has settled.
+/// The deliveries that a transaction has settled.
 pub(super) type Settled = Vec<(Settle, Vec<Run>)>;
 
 impl Session {
@@ -197,7 +197,7 @@ impl Session {
                 Settle::Ack | Settle::Requeue => consuming.consumer.nack_ranges_taking(&ranges),
             };
             if !died.is_empty() {
-                // What the client asks for next finds it where it belongs.
+                // The client's next request finds the messages where they belong.
                 let subscription = &consuming.queue.subscription;
                 let (steps, routing) = self.host.route_died(subscription, died);
                 self.meter.called(steps);

@@ -9,7 +9,7 @@ use crate::exception::{Exception, ReplyCode};
 use crate::host::Route;
 use crate::message::Message;
 
-/// What was done on a channel since its last commit.
+/// The publishes and acknowledgements of a channel since its last commit.
 pub(super) struct Transaction {
     publishes: Vec<Publish>,
     /// Pays for the publishes.
@@ -30,7 +30,7 @@ pub(super) struct Publish {
     body: Vec<u8>,
 }
 
-/// What an entry costs beside its bytes.
+/// The memory that an entry costs beside its own bytes, in bytes.
 const PUBLISH_BYTES: usize = 256;
 
 impl Publish {
@@ -57,7 +57,7 @@ impl Publish {
         }
     }
 
-    /// What it takes in memory, about.
+    /// The memory that it takes, in bytes, about.
     pub(super) fn bytes(&self) -> usize {
         let texts = self.exchange.len() + self.routing_key.len();
         texts + self.properties.len() + self.bcc.len() + self.body.len() + PUBLISH_BYTES
@@ -131,7 +131,7 @@ impl Session {
         let publishes = std::mem::take(&mut transaction.publishes);
         let settled = std::mem::take(&mut transaction.settled);
         transaction.held.release();
-        // What other channels have published of late has confirms of its own.
+        // Publishes of late on other channels have confirms of their own.
         self.flush();
         let incarnation = self.channels.get(&number).map_or(0, |c| c.incarnation);
         let commit = Commit {

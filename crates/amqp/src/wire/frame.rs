@@ -2,18 +2,18 @@
 
 use super::reader::Reader;
 
-/// What each client of AMQP 0-9-1 sends first.
+/// The bytes that each client of AMQP 0-9-1 sends first.
 pub const PROTOCOL_HEADER: &[u8; 8] = b"AMQP\0\0\x09\x01";
 /// Type, channel and size in front of a payload.
 pub const FRAME_HEADER_BYTES: usize = 7;
 /// The octet behind each payload.
 pub const FRAME_END: u8 = 206;
-/// What a frame has beside its payload.
+/// The bytes of a frame beside its payload.
 pub const FRAME_OVERHEAD_BYTES: usize = FRAME_HEADER_BYTES + 1;
 /// A peer must take frames of this size, and may not negotiate less (`frame-min-size`).
 pub const FRAME_MIN_BYTES: u32 = 4096;
 
-/// What a frame carries.
+/// The kind of payload that a frame carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameType {
     /// A method (1).
@@ -29,7 +29,7 @@ pub enum FrameType {
 /// A whole frame.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Frame<'a> {
-    /// What it carries.
+    /// The kind of its payload.
     pub kind: FrameType,
     /// 0: the connection itself.
     pub channel: u16,
@@ -50,7 +50,7 @@ pub enum FrameError {
     /// The type is unknown.
     #[error("unknown frame type {kind}")]
     Type {
-        /// What stands where the type should.
+        /// The octet that stands where the type should.
         kind: u8,
     },
     /// The frame is larger than was negotiated.
@@ -58,13 +58,13 @@ pub enum FrameError {
     TooLarge {
         /// Size of the whole frame.
         bytes: u64,
-        /// What was negotiated (`frame-max`).
+        /// The limit that was negotiated (`frame-max`).
         bytes_max: u32,
     },
     /// The frame does not end where it should.
     #[error("frame end octet is {found}, not {FRAME_END}")]
     End {
-        /// What stands there.
+        /// The octet that stands there.
         found: u8,
     },
 }

@@ -81,7 +81,7 @@ macro_rules! methods {
         }
 
         impl MethodId {
-            /// What a method frame's payload begins with; zeros if it is too short.
+            /// Reads the beginning of a method frame's payload; zeros if it is too short.
             pub fn peek(payload: &[u8]) -> Self {
                 let mut reader = Reader::new(payload);
                 let class = reader.short().unwrap_or(0);
@@ -141,7 +141,7 @@ methods! {
             mechanisms: longstr -> &'a [u8],
             locales: longstr -> &'a [u8],
         }
-        /// Who the client is, and how it authenticates.
+        /// The client's description of itself, and how it authenticates.
         11 "start-ok" ConnectionStartOk<'a> {
             client_properties: table -> Table<'a>,
             mechanism: shortstr -> &'a str,

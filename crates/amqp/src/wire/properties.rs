@@ -112,7 +112,7 @@ properties! {
     6 timestamp: longlong -> u64,
     /// The application's name for its kind.
     5 kind: shortstr -> &'a str,
-    /// Who published it; checked.
+    /// The user who published it; checked.
     4 user_id: shortstr -> &'a str,
     /// Which application published it.
     3 app_id: shortstr -> &'a str,

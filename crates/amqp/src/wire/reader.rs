@@ -6,11 +6,11 @@ use super::table::Table;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct Malformed {
-    /// What is wrong.
+    /// The fault.
     pub what: &'static str,
 }
 
-/// What reading gives.
+/// The result of reading.
 pub(super) type Result<T> = std::result::Result<T, Malformed>;
 
 pub(super) const fn malformed<T>(what: &'static str) -> Result<T> {

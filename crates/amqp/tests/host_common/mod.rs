@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// What `kill -9` does: the kernel keeps what it was handed.
+    /// Does what `kill -9` does: the kernel keeps what it was handed.
     pub fn kill_and_restart(&mut self) {
         self.disk.kill();
         self.restart();

@@ -24,7 +24,7 @@ use cloverleaf_session::{Input, Now, Output, Session as _};
 use cloverleaf_telemetry::{Protocol, Registry};
 
 const START_MS: u64 = 1_700_000_000_000;
-/// What these clients negotiate.
+/// The frame size that these clients negotiate, in bytes.
 pub const FRAME_BYTES_MAX: u32 = 4096;
 
 /// A broker whose time and disk the test drives.
@@ -99,7 +99,7 @@ impl World {
     pub fn restart(self) -> World {
         let (disk, clock) = (self.disk.clone(), self.clock.clone());
         let options = (*self.options).clone();
-        // What was handed to the kernel stays.
+        // Bytes that were handed to the kernel stay.
         disk.kill();
         drop(self);
         World::open(disk, clock, options, true)
@@ -192,7 +192,7 @@ pub struct Peer<'w> {
     output: Vec<u8>,
 }
 
-/// What came: a method's payload, and its content if it has one.
+/// A method that came: its payload, and its content if it has one.
 #[derive(Clone, Debug)]
 pub struct Got {
     pub channel: u16,
@@ -310,7 +310,7 @@ impl Peer<'_> {
         assert_eq!(received.consumed_bytes, bytes.len());
     }
 
-    /// What was written so far.
+    /// The methods that were written so far.
     pub fn written(&mut self) -> Vec<Got> {
         let bytes = std::mem::take(&mut self.output);
         got_of(&bytes)
@@ -437,13 +437,13 @@ impl Peer<'_> {
         }
     }
 
-    /// What came since the last call.
+    /// The methods that came since the last call.
     pub fn receive(&mut self) -> Vec<Got> {
         self.turn();
         self.written()
     }
 
-    /// What came since the last call, as it came.
+    /// The bytes that came since the last call, as they came.
     pub fn raw_output(&mut self) -> Vec<u8> {
         self.turn();
         std::mem::take(&mut self.output)

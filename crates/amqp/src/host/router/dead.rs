@@ -1,8 +1,8 @@
 //! Messages that have died in a queue, from there to where they are routed.
 //!
 //! They stay in their queue, dead, until their publishes hold: so a crash brings them back, and
-//! loses none. What a client gives up is routed on its connection's thread, so that its next
-//! command finds it; the rest, and what would take long, by the router.
+//! loses none. A message that a client gives up is routed on its connection's thread, so that its
+//! next command finds it; the rest, and what would take long, by the router.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(in super::super) struct Dead {
     fetched: Fetched,
 }
 
-/// What the router has to look at.
+/// The work that is handed to the router.
 #[derive(Default)]
 pub(in super::super) struct Inbox {
     /// Subscriptions with dead messages, by their ids.
@@ -144,8 +144,8 @@ impl VirtualHost {
         (outgoing.steps(), routing)
     }
 
-    /// What has died in a queue and is not routed yet, to be waited for by who deletes it: `None`
-    /// if there is nothing.
+    /// Routes the messages that have died in a queue and are not routed yet, so that the queue's
+    /// deletion can wait for them: `None` if there are none.
     pub fn route_dead_of(&self, queue: &Queue) -> Option<Routing> {
         let subscription = &queue.subscription;
         subscription.has_dead().then(|| {
@@ -276,7 +276,8 @@ impl Router {
                 continue;
             }
             (any, left) = (true, left - 1);
-            // Who waits goes on once the publishes are made, or when they cannot be made now.
+            // Connections that wait go on once the publishes are made, or when they cannot be made
+            // now.
             owed.append(&mut dead.owed);
             if let Err(error) = routed {
                 tracing::warn!(subscription = ?dead.subscription, %error,

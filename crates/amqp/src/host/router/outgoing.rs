@@ -33,7 +33,7 @@ pub(super) struct Outgoing {
     batches: Vec<Open>,
     /// Where in `batches`, by queue (its address: it lives in the batch), partition and class.
     places: HashMap<(usize, u32, bool), usize>,
-    /// What was added to them, about.
+    /// The bytes that were added to them, about.
     bytes: usize,
     /// Letters, and copies of them.
     steps: usize,
@@ -109,7 +109,7 @@ impl Outgoing {
             return;
         }
         self.steps += 1;
-        // What ends with the process needs no sync.
+        // A queue that ends with the process needs no sync.
         let durability = match queue.durable {
             true => stored.durability,
             false => Durability::Kernel,

@@ -40,7 +40,7 @@ impl<'g> Death<'g> {
 }
 
 impl UnderWay {
-    /// Routes a message that was taken from a lane.
+    /// Routes a message that was taken from a hidden topic.
     pub(super) fn route(
         &mut self,
         host: &VirtualHost,
@@ -258,7 +258,8 @@ fn delay_of(route: &Route, properties: &Properties<'_>) -> Option<u64> {
     }
 }
 
-/// What a message is worth: one of AMQP says it itself, those of other protocols last.
+/// The durability of a message: one of AMQP says it itself, those of other protocols are
+/// persistent.
 fn durability(record: &Record<'_>, properties: &Properties<'_>) -> Durability {
     let is_amqp = record.headers.value_of(message::PROPERTIES).is_some();
     match is_amqp && properties.delivery_mode != Some(2) {
