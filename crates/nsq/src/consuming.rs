@@ -147,8 +147,8 @@ impl Consuming {
         }
     }
 
-    /// Settles the FINs so far. Returns those that are not in flight, for the caller to refuse:
-    /// whoever refuses publishes first, and that must not happen under the subscription's lock.
+    /// Settles the FINs so far. Returns those that are not in flight, for the caller to refuse: a
+    /// refusal publishes first, and that must not happen under the subscription's lock.
     pub(crate) fn settle_fins(
         &mut self,
         now: Now,
@@ -292,7 +292,7 @@ impl Consuming {
         } = self.consumer.holding();
         probe.timed_out(timed_out.saturating_sub(self.timed_out));
         self.timed_out = timed_out;
-        // Messages that timed out are in nobody's hand any more.
+        // Messages that timed out are no longer in flight.
         self.with_client = self.with_client.min(in_flight);
         client.in_flight_count.set(in_flight.into());
         probe.credit_used(in_flight.into(), now.us);

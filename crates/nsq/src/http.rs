@@ -28,7 +28,7 @@ pub enum Content {
     Json,
 }
 
-/// An answer, to be put on the wire by whoever owns the connection.
+/// An answer, to be put on the wire by the owner of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// HTTP status code.

@@ -1,8 +1,8 @@
 //! The options that can be read, and the two that can be changed, through `/config/`.
 //!
 //! nsqd allows `nsqlookupd_tcp_addresses` and `log_level` to be set while it runs. They live here,
-//! and whoever acts on them is told. A change lasts until the process ends: the configuration file
-//! is not rewritten.
+//! and the parts that act on them are told. A change lasts until the process ends: the
+//! configuration file is not rewritten.
 
 use std::fmt;
 
@@ -55,7 +55,7 @@ pub struct RuntimeValues {
 
 type Watcher = Box<dyn Fn(&RuntimeValues) + Send + Sync>;
 
-/// The values that can change, and who wants to know.
+/// The values that can change, and the watchers that are told.
 pub struct RuntimeOptions {
     values: RwLock<RuntimeValues>,
     watchers: Mutex<Vec<Watcher>>,

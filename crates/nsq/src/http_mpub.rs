@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The messages stay where they are: what is returned are slices of the body. Sources: nsqd 1.3
-//! `doMPUB`, `readMPUB`. The length of the whole body is checked by whoever reads it.
+//! `doMPUB`, `readMPUB`. The reader of the whole body checks its length.
 
 use crate::http::HttpError;
 

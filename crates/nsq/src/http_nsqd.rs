@@ -314,7 +314,7 @@ impl NsqdHttp {
     }
 }
 
-/// The answer to a deletion: somebody else may have been faster.
+/// The answer to a deletion: another client may have been faster.
 fn found(deleted: Result<bool, CatalogError>, missing: HttpError) -> Result<Response, HttpError> {
     if deleted.map_err(catalog_error)? {
         Ok(Response::empty())

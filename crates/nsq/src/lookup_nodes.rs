@@ -1,9 +1,10 @@
 //! State that nsqlookupd keeps beside what its producers tell it: tombstones, deleted
 //! registrations.
 //!
-//! We serve nsqlookupd's interface for ourselves alone. What exists is what the broker has; what
-//! is kept here says which of it is not to be shown. Each note is bound to one topic or channel as
-//! it exists now, so that it means nothing once that is deleted, even if the name comes again.
+//! We serve nsqlookupd's interface for ourselves alone. The broker's topics and channels are those
+//! that exist; the notes kept here say which of them are not to be shown. Each note is bound to one
+//! topic or channel as it exists now, so that it means nothing once that is deleted, even if the
+//! name comes again.
 //!
 //! Deleting through nsqlookupd deletes no data, neither there nor here: it withdraws the
 //! registration until something is registered anew. nsqadmin deletes a topic by asking nsqlookupd

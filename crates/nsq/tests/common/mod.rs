@@ -181,7 +181,7 @@ impl Peer<'_> {
         self.pump();
     }
 
-    /// Sends bytes; nobody else moves.
+    /// Sends bytes; no other session moves.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
         if self.session.wants_input() {
