@@ -1,8 +1,8 @@
 //! The answers that a session owes, in the order of the requests.
 //!
-//! Requests are carried out as they come; what they are answered with may have to wait: for the
-//! disk, for other members of a group, for messages. What is behind it waits here, so that answers
-//! keep the order of their requests.
+//! Requests are carried out as they come; their answers may have to wait: for the disk, for other
+//! members of a group, for messages. Answers behind them wait here, so that answers keep the order
+//! of their requests.
 
 use std::collections::VecDeque;
 use std::task::{Context, Poll, ready};

@@ -43,7 +43,7 @@ impl<'a> Writer<'a> {
         self.out.push(value as u8);
     }
 
-    /// A string. What is too long for its length field is cut off: only our own words are.
+    /// A string. One that is too long for its length field is cut off: only our own texts are.
     pub(crate) fn string(&mut self, text: &str) {
         let text = &text[..text.floor_char_boundary(i16::MAX as usize)];
         match self.flexible {

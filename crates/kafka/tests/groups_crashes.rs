@@ -149,7 +149,7 @@ fn kills_at_any_time_lose_no_commit_that_was_answered() {
             assert_eq!(committed(&mut peer, 9, &commit(9, "g", "t", next)), 0);
             answered = next;
         }
-        // One more, which nobody waits for.
+        // One more, for which no client waits.
         peer.send(9, &commit(9, "g", "t", answered + 1));
         drop(peer);
         world = restart(world);

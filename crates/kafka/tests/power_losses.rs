@@ -41,7 +41,7 @@ fn after_a_power_loss() -> World {
         let end = world.topic("t", 1).partition(0).unwrap().written_end();
         (end == 3).then_some(world)
     };
-    // Of what nobody has synced anything may be left.
+    // Any part of the messages that were not synced may be left.
     (0..100).find_map(lost).expect("it loses them sometimes")
 }
 

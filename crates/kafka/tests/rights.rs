@@ -31,7 +31,7 @@ fn world(rules: &[(Operation, &str)]) -> World {
     for name in ["mine", "other"] {
         publish(&world.topic(name, 1), 0, &["a"]);
     }
-    // The group of somebody else, who may all.
+    // The group of another principal, which has all rights.
     groups::join_alone(&mut world.connect(), 5, "other");
     world.settle();
     let rule = |&(operation, name): &(Operation, &str)| Rule {

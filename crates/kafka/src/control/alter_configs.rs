@@ -249,8 +249,8 @@ fn change_topic(
         return Ok(());
     }
     let set = topic.set_options(|options| {
-        // Others may have changed the topic meanwhile: nothing of theirs may be lost. What was
-        // valid a moment ago is again, or else stays as it is.
+        // Others may have changed the topic meanwhile: nothing of theirs may be lost. The change is
+        // checked again, and not made if it is no longer valid.
         let mut current = options.clone();
         if settings::change(context, &mut current, &changes).is_ok() {
             *options = current;

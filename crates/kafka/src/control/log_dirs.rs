@@ -93,7 +93,7 @@ fn answer(context: &KafkaContext, wanted: Option<&Topics>, version: i16) -> Body
     out
 }
 
-/// The topics that are asked for. What is not there is left out, as in Kafka.
+/// The topics that are asked for. Those that do not exist are left out, as in Kafka.
 fn find(context: &KafkaContext, wanted: Option<&Topics>) -> Vec<Arc<Topic>> {
     match wanted {
         None => topics::all(context),

@@ -3,8 +3,8 @@
 //! A Fetch begins when it is the oldest request that is owed an answer. It reads what is there; if
 //! that is too little it waits, for arrivals in any of its partitions or for the end of its time,
 //! but only as long as no other request than a Fetch is behind it: a client that has sent one waits
-//! for its answer, and would do so for as long as nothing arrives. What lies in files and not in
-//! memory, the log's reader thread fetches.
+//! for its answer, and would do so for as long as nothing arrives. Batches that lie in files and
+//! not in memory are fetched by the log's reader thread.
 //!
 //! ```text
 //!             enough, an error, no time left, awaited

@@ -213,7 +213,7 @@ impl Group {
         self.members.insert(member.id.clone(), member);
     }
 
-    /// Takes a member or a pending id out. Whatever it waits for is answered.
+    /// Takes a member or a pending id out. All its requests that wait are answered.
     pub(super) fn remove(&mut self, id: &str) {
         self.answer_join(id, |_| Joined::refused("", ErrorCode::UnknownMemberId));
         if let Some(mut member) = self.members.remove(id) {
@@ -286,7 +286,7 @@ impl Group {
         true
     }
 
-    /// Answers everybody who waits for others of the group: they shall come back later.
+    /// Answers all requests that wait for other members of the group: they shall come back later.
     pub(super) fn end_waits(&mut self) {
         let ids: Vec<_> = self.members.keys().cloned().collect();
         for id in ids {
@@ -328,7 +328,7 @@ impl Group {
         self.leader.as_deref() == Some(id)
     }
 
-    /// How long a rebalance waits: as long as the most patient member wants.
+    /// How long a rebalance waits: the longest rebalance timeout of all members.
     pub(super) fn rebalance_timeout_ms(&self) -> u64 {
         let timeouts = self.members.values().map(|m| m.rebalance_timeout_ms);
         timeouts.max().unwrap_or(0)

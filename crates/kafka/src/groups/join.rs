@@ -217,8 +217,8 @@ impl Group {
         }
     }
 
-    /// Gives a static member a new id. Whatever the old one waits for is answered: it is fenced.
-    /// Gives back what is needed to undo that.
+    /// Gives a static member a new id. All requests of the old one that wait are answered: it is
+    /// fenced. Gives back what is needed to undo that.
     pub(super) fn swap(&mut self, old_id: &str, new_id: &str) -> Option<Box<Former>> {
         self.answer_join(old_id, |id| {
             Joined::refused(id, ErrorCode::FencedInstanceId)

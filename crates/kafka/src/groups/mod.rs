@@ -96,7 +96,7 @@ pub struct Groups {
     retention_due_ms: AtomicU64,
     /// Members that were taken up from the journal have had their sessions begun.
     is_armed: AtomicBool,
-    /// The broker ends: nobody waits for others any more.
+    /// The broker ends: no request waits for other members any more.
     is_ending: AtomicBool,
     on_due: RwLock<Option<Box<dyn Fn() + Send + std::marker::Sync>>>,
 }
@@ -321,9 +321,9 @@ impl Groups {
         result
     }
 
-    /// The broker ends: who waits for others of a group, now and from now on, is told to come
-    /// back later, so that no connection is held up. The next start takes the groups up as they
-    /// are.
+    /// The broker ends: members that wait for others of a group, now and from now on, are told to
+    /// come back later, so that no connection is held up. The next start takes the groups up as
+    /// they are.
     pub fn end_waits(&self) {
         self.is_ending.store(true, Ordering::SeqCst);
         for (_, slot) in self.all() {

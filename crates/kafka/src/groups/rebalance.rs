@@ -5,8 +5,8 @@ use super::reply::Joined;
 use super::store::{Effect, Ticket};
 use crate::error_code::ErrorCode;
 
-/// How soon at the earliest a join phase is looked at again that nobody has joined. Members may
-/// ask for a rebalance timeout of nothing at all.
+/// The earliest time after which a join phase that no member has joined is looked at again. Members
+/// may ask for a rebalance timeout of nothing at all.
 const RETRY_MS_MIN: u64 = 100;
 
 impl Group {
@@ -68,7 +68,7 @@ impl Group {
         }
     }
 
-    /// Ends the join phase: who has not come is out, the others are the next generation.
+    /// Ends the join phase: members that have not come are out, the others are the next generation.
     fn complete_join(&mut self, at: At) {
         debug_assert_eq!(self.state, State::PreparingRebalance);
         self.join_timer = None;
@@ -123,7 +123,7 @@ impl Group {
         }
     }
 
-    /// Whether the leader is here, or somebody who is takes its place.
+    /// Whether the leader has joined, or a member that has takes its place.
     fn elect_leader(&mut self) -> bool {
         let is_here = |id: &String| self.members.get(id).is_some_and(|m| m.joining.is_some());
         match &self.leader {

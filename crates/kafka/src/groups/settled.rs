@@ -112,7 +112,7 @@ impl Group {
     ) {
         match ticket {
             Ticket::Nothing => {}
-            // Meanwhile somebody may have come or gone: then the rebalance that follows answers.
+            // Members may have come or gone meanwhile: then the rebalance that follows answers.
             Ticket::Assignments {
                 generation,
                 assignments,

@@ -214,7 +214,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Items that are done, or given up by a fault: dropping them has told who waits.
+/// Items that are done, or given up by a fault: those who wait for them were told when they were
+/// dropped.
 struct Done<'a>(&'a AtomicU64, u64);
 
 impl Drop for Done<'_> {

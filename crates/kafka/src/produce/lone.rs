@@ -1,5 +1,5 @@
-//! A request with one batch, as most are: it is known from the first walk what is to be done with
-//! it, so that the batch may stay in the buffer that the request came in, if nobody else needs it.
+//! A request with a single batch, as most are: the first pass over it tells what is to be done, so
+//! that the batch may stay in the buffer that the request came in, if nobody else needs it.
 
 use std::ops::Range;
 

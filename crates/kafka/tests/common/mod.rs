@@ -228,7 +228,7 @@ impl Peer<'_> {
         id
     }
 
-    /// Sends bytes; nobody else moves.
+    /// Sends bytes; no other session moves.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
         self.woken.0.store(true, Ordering::SeqCst);

@@ -151,7 +151,7 @@ pub fn leave_request(version: i16, name: &str, member: &str) -> LeaveGroupReques
     request
 }
 
-/// A commit of partition 0, by nobody in particular.
+/// A commit of partition 0, by no member.
 pub fn commit(version: i16, name: &str, in_topic: &str, offset: i64) -> OffsetCommitRequest {
     let mut partition = OffsetCommitRequestPartition::default()
         .with_partition_index(0)

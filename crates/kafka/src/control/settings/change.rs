@@ -111,7 +111,7 @@ pub(crate) fn check(name: &str, value: Option<&str>) -> Result<Change, Refused> 
     Ok(Change { setting, value })
 }
 
-/// Changes a topic's options. What was set through other protocols and is not named stays.
+/// Changes a topic's options. Those that were set through other protocols and are not named stay.
 pub(crate) fn change(
     context: &KafkaContext,
     options: &mut TopicOptions,
