@@ -108,7 +108,8 @@ impl VirtualHost {
         self.changed();
         match bound {
             Ok(_) => Ok(()),
-            // It was there a moment ago, and nobody else changes anything meanwhile.
+            // It was there a moment ago, and the lock keeps others from changing anything
+            // meanwhile.
             Err(TopologyError::NoExchange | TopologyError::InUse) => Err(Exception::no(&resource)),
         }
     }

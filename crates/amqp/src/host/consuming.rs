@@ -120,7 +120,7 @@ impl VirtualHost {
         }
     }
 
-    /// Whether a queue without consumers is to go; if so, nobody attaches any more.
+    /// Whether a queue without consumers is to go; if so, no consumer attaches any more.
     fn is_over(&self, queue: &Queue, wanted: impl FnOnce(bool) -> bool) -> bool {
         let mut life = queue.life.lock();
         let (_, consumers) = queue.counts();

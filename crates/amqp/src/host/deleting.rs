@@ -104,7 +104,8 @@ impl VirtualHost {
         }
     }
 
-    /// Deletes a queue for which nobody waits. If the catalog does not take it, the queue lives on.
+    /// Deletes a queue for which no client waits. If the catalog does not take it, the queue lives
+    /// on.
     pub(super) fn end_queue(
         &self,
         definitions: &mut Definitions,

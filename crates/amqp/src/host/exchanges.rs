@@ -155,13 +155,14 @@ impl VirtualHost {
         self.changed();
         match removed {
             Ok(removed) => self.forget(&mut definitions, &removed),
-            // It was there a moment ago, and nobody else changes anything meanwhile.
+            // It was there a moment ago, and the lock keeps others from changing anything
+            // meanwhile.
             Err(TopologyError::NoExchange | TopologyError::InUse) => {}
         }
         Ok(())
     }
 
-    /// Takes what is gone from the topology out of the journal. What that does not take is
+    /// Takes what is gone from the topology out of the journal. Entries whose removal fails are
     /// dropped at the next start: a binding because one of its ends is gone, and an exchange that
     /// went with its last binding because this one stays until then.
     pub(super) fn forget(&self, definitions: &mut Definitions, removed: &Removed) {

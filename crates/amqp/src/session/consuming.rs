@@ -206,7 +206,7 @@ impl Session {
         self.tell_credit();
     }
 
-    /// Ends the deliveries to a consumer. What the client has not seen goes back.
+    /// Ends the deliveries to a consumer. Messages that the client has not seen go back.
     fn retire(&mut self, slot: u32) -> Option<Arc<Queue>> {
         let consuming = self.consumers.retire(slot)?;
         let unseen = consuming.runs.drain(consuming.runs_done..);
@@ -236,7 +236,7 @@ impl Session {
         Some(consuming)
     }
 
-    /// Ends all consumers of a channel. What is unacknowledged goes back.
+    /// Ends all consumers of a channel. Unacknowledged messages go back.
     pub(super) fn release_consumers(&mut self, number: u16) {
         self.settle_acks();
         let channel = self.channels.get_mut(&number);
@@ -330,7 +330,7 @@ impl Session {
         while self.take_next(cx) {}
     }
 
-    /// Takes a message for a `basic.get`; `true`: nobody can read it, and it counts as dead.
+    /// Takes a message for a `basic.get`; `true`: it cannot be read, and counts as dead.
     fn take_next(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(get) = self.pending_get else {
             return false;

@@ -86,7 +86,8 @@ impl Session {
         }
     }
 
-    /// Writes what a consumer without acknowledgements was given, which is nobody else's any more.
+    /// Writes the messages that a consumer without acknowledgements was given, which no other gets
+    /// any more.
     pub(super) fn write_rest(&mut self, slot: u32) {
         let Some(consuming) = self.consumers.get_mut(slot) else {
             return;

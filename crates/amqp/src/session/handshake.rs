@@ -29,7 +29,7 @@ use crate::wire::{
 };
 
 /// The product that programs look for before they use RabbitMQ's extensions, and the version whose
-/// behaviour they may expect. What we are stands in `platform`.
+/// behaviour they may expect. Our own name stands in `platform`.
 const PRODUCT: &str = "RabbitMQ";
 const VERSION: &str = "4.1.0";
 /// The only virtual host.

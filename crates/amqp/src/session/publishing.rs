@@ -336,7 +336,7 @@ impl Session {
         self.flush_for((!groups.is_empty()).then_some(Waiting::Confirms(groups)));
     }
 
-    /// Publishes all open batches, for somebody who waits for them.
+    /// Publishes all open batches, for the confirms or the commit that wait for them.
     pub(super) fn flush_for(&mut self, waiting: Option<Waiting>) {
         self.publish_open();
         let publishing = &mut self.publishing;
@@ -367,12 +367,12 @@ impl Session {
         self.publishing.open = open;
     }
 
-    /// Remembers what became of a batch until the next flush, if somebody is owed a confirm for it.
+    /// Remembers the outcome of a batch until the next flush, if a client is owed a confirm for it.
     fn keep(&mut self, published: Result<Published, PublishError>, wants_promise: bool) {
         match published {
             Ok(published) if wants_promise => self.publishing.published.push(published),
             Ok(_) => {}
-            // The queue was deleted meanwhile: there is nobody who could want it.
+            // The queue was deleted meanwhile: no consumer can want the message any more.
             Err(PublishError::TopicDeleted { .. }) => {}
             Err(error) => {
                 self.publishing.failed |= wants_promise;
@@ -476,7 +476,7 @@ impl Facts {
         }
     }
 
-    /// Only who waits for a confirm of a persistent message in a durable queue waits for the disk.
+    /// Only the confirm of a persistent message in a durable queue waits for the disk.
     fn durability(&self, is_durable: bool) -> Durability {
         match self.is_persistent && self.wants_promise && is_durable {
             true => Durability::Disk,
@@ -503,7 +503,7 @@ fn rewrite<'o>(properties: &Properties<'_>, out: &'o mut Vec<u8>) -> &'o [u8] {
     out
 }
 
-/// The headers without those that nobody but the broker may see.
+/// The headers without those that only the broker may see.
 fn without_bcc<'t>(headers: Option<Table<'_>>, table: &'t mut Vec<u8>) -> Option<Table<'t>> {
     let fields = headers.unwrap_or_default();
     let kept: Vec<_> = fields.fields().filter(|(name, _)| *name != "BCC").collect();

@@ -83,7 +83,7 @@ impl Ready {
 }
 
 impl Signal {
-    /// The context to poll the consumer with. What wakes it from now on is a new signal.
+    /// The context to poll the consumer with. A wake from now on is a new signal.
     pub(super) fn context(&self) -> Context<'_> {
         self.inner.is_queued.store(false, Ordering::Release);
         Context::from_waker(&self.waker)

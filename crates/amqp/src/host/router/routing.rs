@@ -65,7 +65,7 @@ impl UnderWay {
     ) {
         let topic = last_of(record, headers::DEAD_TOPIC);
         let topic = topic.and_then(|name| std::str::from_utf8(name).ok());
-        // A queue that was deleted long ago has nobody who wants its dead.
+        // A queue that was deleted long ago needs its dead messages no more.
         let Some(grave) = topic.and_then(|topic| host.grave(topic)) else {
             return;
         };

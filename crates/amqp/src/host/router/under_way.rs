@@ -1,4 +1,4 @@
-//! Letters that are being routed: which of their publishes are not decided.
+//! Letters (messages on their way through the router): which of their publishes are not decided.
 
 use std::collections::HashMap;
 use std::future::Future;
