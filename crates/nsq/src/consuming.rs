@@ -48,9 +48,9 @@ pub(crate) struct Consuming {
 /// channel's lock and walks its consumers.
 const BACKLOG_KNOWN_US: u64 = 10_000;
 
-/// A client that has half of its RDY in hand gets what is ready at most this often, so that a FIN
+/// A client with half of its RDY in flight gets what is ready at most this often, so that a FIN
 /// each does not become a packet each. It is what NSQ's `output_buffer_timeout` is for; nsqd's own
-/// is 250 ms, and its least 25 ms. A client with less in hand gets everything at once.
+/// is 250 ms, and its least 25 ms. A client with less in flight gets everything at once.
 const HOLD_US: u64 = 1_000;
 
 /// With a smaller RDY than this every message counts.
