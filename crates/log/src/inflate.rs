@@ -21,6 +21,7 @@ use bytes::Bytes;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, CRC_FROM, Codec};
 use crate::error::BatchError;
+use crate::invariant::contain;
 
 /// Magic of the framed form of snappy.
 const SNAPPY_MAGIC: &[u8] = b"\x82SNAPPY\0";
@@ -90,7 +91,7 @@ impl Batch {
         let guess = compressed.len().saturating_mul(RATIO_GUESS);
         let mut out = Vec::with_capacity(BATCH_HEADER_BYTES + guess.min(records_max));
         out.extend_from_slice(&self.bytes()[..BATCH_HEADER_BYTES]);
-        let outcome = match codec {
+        let decode = || match codec {
             Codec::None => Ok(()),
             Codec::Gzip => {
                 let reader = flate2::bufread::MultiGzDecoder::new(compressed);
@@ -105,6 +106,7 @@ impl Batch {
                 .map_err(Failure::from)
                 .and_then(|reader| read_bounded(reader, &mut out, records_max)),
         };
+        let outcome = contain(decode).unwrap_or_else(|panic| Err(Failure::Malformed(panic)));
         outcome.map_err(|failure| match failure {
             Failure::TooLarge => InflateError::TooLarge { bytes_max },
             Failure::Malformed(reason) => InflateError::Malformed { codec, reason },

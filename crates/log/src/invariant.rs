@@ -6,17 +6,47 @@
 //! from the disk helps ([`engine_has_failed`]). Any other panic concerns the caller alone: a
 //! session that reads hostile bytes is none of the engine's.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
     static HAS_FAILED: Cell<bool> = const { Cell::new(false) };
+    static IS_CONTAINED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether a panic of this thread means that the engine's memory contradicts itself. For a panic
 /// hook: a thread that has caught the panic keeps the mark.
 pub fn engine_has_failed() -> bool {
     HAS_FAILED.get()
+}
+
+/// Whether a panic of this thread at present is caught where a library reads bytes of a peer: it
+/// ends nothing, on whatever thread. For a panic hook.
+pub fn panic_is_contained() -> bool {
+    IS_CONTAINED.get()
+}
+
+/// Runs a library's code on bytes of a peer. A panic in it is an error about these bytes, also
+/// within a write: otherwise one batch would end each process that delivers it.
+///
+/// # Errors
+/// The words of its panic.
+pub(crate) fn contain<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    let has_failed = HAS_FAILED.replace(false);
+    IS_CONTAINED.set(true);
+    let outcome = catch_unwind(AssertUnwindSafe(run));
+    IS_CONTAINED.set(false);
+    HAS_FAILED.set(has_failed);
+    outcome.map_err(words)
+}
+
+/// The words of a panic.
+fn words(panic: Box<dyn Any + Send>) -> String {
+    let words = panic.downcast::<String>().map(|text| *text);
+    let words = words.or_else(|panic| panic.downcast::<&str>().map(|it| it.to_string()));
+    words.unwrap_or_default()
 }
 
 /// Panics with the sentence, an engine's fault: for [`crate::invariant!`].
@@ -58,7 +88,6 @@ macro_rules! invariant {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
     use std::thread;
 
@@ -75,9 +104,7 @@ mod tests {
     fn fault_of(run: impl FnOnce() + Send + 'static) -> (bool, String) {
         let caught = thread::spawn(|| {
             let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
-            let words = panic.downcast::<String>().map(|text| *text);
-            let words = words.or_else(|panic| panic.downcast::<&str>().map(|it| it.to_string()));
-            (engine_has_failed(), words.unwrap_or_default())
+            (engine_has_failed(), words(panic))
         });
         caught.join().unwrap()
     }
@@ -99,6 +126,20 @@ mod tests {
         let other = fault_of(|| panic!("hostile bytes"));
         assert_eq!(other, (false, "hostile bytes".to_owned()));
         assert!(!engine_has_failed(), "a mark is its thread's own");
+    }
+
+    #[test]
+    fn a_panic_over_a_peers_bytes_is_an_error_within_a_write_too() {
+        begin_write();
+        let inside = contain(|| (engine_has_failed(), panic_is_contained()));
+        assert_eq!(inside, Ok((false, true)));
+        let bytes: &[u8] = &[];
+        let broken = contain(|| bytes[0]);
+        let words = broken.unwrap_err();
+        assert!(words.starts_with("index out of bounds"), "{words}");
+        assert!(engine_has_failed(), "the write goes on");
+        assert!(!panic_is_contained());
+        end_write();
     }
 
     #[test]

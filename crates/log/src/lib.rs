@@ -89,7 +89,7 @@ pub use index::{
     encode_index_item,
 };
 pub use inflate::{InflateError, lz4_len};
-pub use invariant::{break_invariant, engine_has_failed};
+pub use invariant::{break_invariant, engine_has_failed, panic_is_contained};
 pub use journal::{
     Journal, JournalId, JournalPosition, decode_journal_entries, decode_journal_header,
     encode_journal_header,

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use crate::batch::Offset;
 use crate::error::{IoFailure, LogError};
+use crate::invariant::{begin_write, end_write};
 use crate::metrics::count;
 use crate::partition::PartitionLog;
 use crate::segment::{Segment, create_index};
@@ -184,6 +185,7 @@ impl PartitionLog {
         }
         state.writing = true;
         drop(state);
+        begin_write();
         // What is pending goes into it, or behind it. Where offsets were raised it begins at the
         // end all the same: readers who stand there have reached it after the next start, too.
         let next = self.written_end();
@@ -261,6 +263,7 @@ impl PartitionLog {
         }
         state.writing = true;
         drop(state);
+        begin_write();
         self.writer.lock().roll(self);
         self.release_writer();
     }
@@ -274,6 +277,7 @@ impl PartitionLog {
         if queue {
             self.queue_write();
         }
+        end_write();
     }
 }
 

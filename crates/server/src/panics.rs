@@ -8,7 +8,7 @@
 use std::panic::{self, Location, PanicHookInfo};
 use std::{fmt, io, process, thread};
 
-use cloverleaf_log::engine_has_failed;
+use cloverleaf_log::{engine_has_failed, panic_is_contained};
 
 /// Ends the process when the engine fails, or a thread panics that all depend on, after the usual
 /// message: with a report, and as `abort` does.
@@ -17,6 +17,9 @@ pub fn end_with_engine() {
     panic::set_hook(Box::new(move |fault| {
         usual(fault);
         let thread = thread::current();
+        if panic_is_contained() {
+            return;
+        }
         let cause = match engine_has_failed() {
             true => Cause::Engine,
             false if is_vital(thread.name()) => Cause::VitalThread,
