@@ -18,30 +18,31 @@ pub trait Worker: Send + Sync {
 }
 
 /// Shared by all connections of a principal, on all cores.
+#[derive(Clone)]
 pub struct KafkaContext {
     /// Topics and offsets, as the principal may use them.
     pub realm: Realm,
     /// Limits and defaults.
-    pub options: KafkaOptions,
+    pub options: Arc<KafkaOptions>,
     /// Where calls go that may block: short ones, which others wait for.
     pub worker: Arc<dyn Worker>,
     /// Where calls go that may read much from the disk, and change nothing.
     pub lookups: Arc<dyn Worker>,
     /// The metrics that clients push about themselves (KIP-714).
-    pub client_metrics: ClientMetrics,
+    pub client_metrics: Arc<ClientMetrics>,
     /// The numbers of idempotent producers.
-    pub producer_ids: ProducerIds,
+    pub producer_ids: Arc<ProducerIds>,
     /// Which connection reads what.
     pub readers: Arc<Readers>,
     /// The configuration that was changed through the protocol.
-    pub(crate) changed: ChangedSettings,
+    pub(crate) changed: Arc<ChangedSettings>,
     pub(crate) fetch_sessions: Arc<FetchSessions>,
     /// Consumer groups. To be told the time: [`Groups::tick`].
     pub groups: Arc<Groups>,
 }
 
 impl KafkaContext {
-    /// A context on a realm.
+    /// The context of a namespace, for clients with the rights of `realm`.
     pub fn new(
         realm: Realm,
         options: KafkaOptions,
@@ -52,16 +53,25 @@ impl KafkaContext {
         let own = realm.with_all_rights();
         let groups = Groups::new(own.clone(), worker.clone(), &options);
         Arc::new(Self {
-            changed: ChangedSettings::load(&own),
+            changed: Arc::new(ChangedSettings::load(&own)),
             fetch_sessions: FetchSessions::new(options.fetch_sessions_max),
             readers: Arc::default(),
-            client_metrics: ClientMetrics::default(),
-            producer_ids: ProducerIds::default(),
+            client_metrics: Arc::default(),
+            producer_ids: Arc::default(),
             groups,
             realm,
-            options,
+            options: Arc::new(options),
             worker,
             lookups,
+        })
+    }
+
+    /// The same for clients with the rights of another realm of the namespace: groups, the numbers
+    /// of producers and all else are shared.
+    pub fn with_realm(&self, realm: Realm) -> Arc<Self> {
+        Arc::new(Self {
+            realm,
+            ..self.clone()
         })
     }
 

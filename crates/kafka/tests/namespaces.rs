@@ -29,7 +29,7 @@ fn the_same_names_in_two_namespaces_are_two_things() {
 
     let first = world.context.clone();
     let realm = Realm::new(world.broker.clone(), Namespace::new("second"));
-    let (options, worker) = (first.options.clone(), first.worker.clone());
+    let (options, worker) = ((*first.options).clone(), first.worker.clone());
     let second = KafkaContext::new(realm, options, worker, first.lookups.clone());
     world.context = second;
     assert!(listed(&world).is_empty());

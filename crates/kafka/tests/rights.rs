@@ -1,8 +1,9 @@
 //! A client whose principal has only some rights: what it may do, and Kafka's answers to the rest.
 
+use std::sync::Arc;
+
 use cloverleaf_access::{Effect, Grants, Kinds, Operation, Pattern, Principal, Rule};
 use cloverleaf_broker::Realm;
-use cloverleaf_kafka::KafkaContext;
 use cloverleaf_kafka::error_code::ErrorCode;
 use kafka_protocol::messages::alter_configs_request::AlterConfigsResource;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
@@ -12,8 +13,8 @@ use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::{
     AlterConfigsRequest, CreateTopicsRequest, DeleteGroupsRequest, DeleteTopicsRequest,
-    DescribeGroupsRequest, ListGroupsRequest, ListOffsetsRequest, MetadataRequest, ProduceRequest,
-    TopicName,
+    DescribeGroupsRequest, InitProducerIdRequest, ListGroupsRequest, ListOffsetsRequest,
+    MetadataRequest, ProduceRequest, TopicName,
 };
 
 use crate::common::fetch::{Ask, parts, publish};
@@ -49,13 +50,7 @@ fn world(rules: &[(Operation, &str)]) -> World {
     let grants: Grants = rules.iter().map(rule).collect();
     let mut realm = Realm::whole(world.broker.clone());
     realm.enter(me, grants);
-    let KafkaContext {
-        options,
-        worker,
-        lookups,
-        ..
-    } = &*world.context;
-    world.context = KafkaContext::new(realm, options.clone(), worker.clone(), lookups.clone());
+    world.context = world.context.with_realm(realm);
     world
 }
 
@@ -182,6 +177,8 @@ fn a_group_is_joined_seen_and_deleted_by_who_may() {
     assert_eq!(left.error_code, GROUP);
     let request = groups::commit(7, "other", "mine", 1);
     assert_eq!(groups::committed(&mut peer, 7, &request), GROUP);
+    let fetched = peer.call(1, &groups::fetch_request(1, "other", Some("mine")));
+    assert_eq!(fetched.topics[0].partitions[0].error_code, GROUP);
     let fetched = peer.call(7, &groups::fetch_request(7, "other", Some("mine")));
     assert_eq!(fetched.error_code, GROUP);
     let fetched = peer.call(8, &groups::fetch_request(8, "other", None));
@@ -226,4 +223,18 @@ fn the_settings_of_the_broker_are_changed_by_who_administrates_it() {
         let response = peer.expect::<AlterConfigsRequest>(1, id);
         assert_eq!(response.responses[0].error_code, error);
     }
+}
+
+#[test]
+fn clients_with_other_rights_share_the_numbers_of_producers_and_groups() {
+    let mut world = world(&[(Operation::Publish, "mine")]);
+    let restricted = world.context.clone();
+    let whole = restricted.with_realm(Realm::whole(world.broker.clone()));
+    assert!(Arc::ptr_eq(&whole.groups, &restricted.groups));
+    let request = InitProducerIdRequest::default().with_transactional_id(None);
+    let ids = [restricted, whole].map(|context| {
+        world.context = context;
+        world.connect().call(4, &request).producer_id.0
+    });
+    assert_ne!(ids[0], ids[1]);
 }

@@ -150,7 +150,10 @@ fn entries(context: &KafkaContext, kind: i8, name: &str) -> Result<Vec<Entry>, R
             }
             _ => broker_entries(context),
         }),
-        GROUP if !name.is_empty() => Ok(group_entries(context, name)),
+        GROUP if !name.is_empty() => match context.check_group(Operation::Describe, name) {
+            Ok(()) => Ok(group_entries(context, name)),
+            Err(error) => Err((error, "not allowed".to_owned())),
+        },
         GROUP => Err((
             ErrorCode::InvalidRequest,
             "Group name must not be empty".to_owned(),

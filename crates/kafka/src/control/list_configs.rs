@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use cloverleaf_access::Operation;
 use kafka_protocol::messages::ListConfigResourcesResponse;
 use kafka_protocol::messages::list_config_resources_response::ConfigResource;
 
@@ -37,7 +38,12 @@ pub(super) fn list(mut call: Call<'_>) -> Result<Answer, Malformed> {
                 all.iter().map(|topic| topic.name().to_owned()).collect()
             }
             BROKER | BROKER_LOGGER => vec![call.context.options.node_id.to_string()],
-            GROUP => call.context.changed.groups(),
+            GROUP => {
+                let mut groups = call.context.changed.groups();
+                let context = call.context;
+                groups.retain(|name| context.check_group(Operation::Describe, name).is_ok());
+                groups
+            }
             // Nothing can be set for the metrics of clients.
             _ => Vec::new(),
         };

@@ -294,6 +294,12 @@ fn answer_fetch(context: &KafkaContext, asked: Vec<(String, Wanted)>, version: i
         let may = context.check_group(Operation::Describe, &group);
         let error = may.err().unwrap_or(ErrorCode::None).code();
         let fetched = match wanted {
+            // Before version 2 each partition says it.
+            Some(wanted) if may.is_err() && version < 2 => {
+                let none = |partitions: Vec<i32>| partitions.into_iter().map(|it| (it, None));
+                let none = |(name, partitions)| (name, none(partitions).collect());
+                wanted.into_iter().map(none).collect()
+            }
             _ if may.is_err() => Vec::new(),
             Some(wanted) => fetch_some(context, &group, wanted),
             None => fetch_all(context, &group),
@@ -311,6 +317,10 @@ fn answer_fetch(context: &KafkaContext, asked: Vec<(String, Wanted)>, version: i
                 response.error_code = error;
             }
             response.topics = fetched.into_iter().map(|t| topic(t, version)).collect();
+            let topics = response.topics.iter_mut().filter(|_| version < 2);
+            for partition in topics.flat_map(|topic| &mut topic.partitions) {
+                partition.error_code = error;
+            }
         }
     }
     body(&response, version)
