@@ -23,8 +23,9 @@ pub enum Operation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// A place where messages are kept, in each protocol's word: AMQP's queue is one, too. So a
-    /// rule about a topic holds whichever protocol it is reached by.
+    /// A place where messages are kept, in each protocol's word: AMQP's queue is one, too. A rule
+    /// about it holds for each protocol that names it so; NSQ's SUB names a channel, and AMQP's
+    /// publish an exchange, which are asked for by themselves.
     Topic,
     /// AMQP's exchange.
     Exchange,

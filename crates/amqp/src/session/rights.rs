@@ -16,6 +16,10 @@ use crate::wire::{Method, Table, Value, method};
 /// The default exchange's name in rules.
 const DEFAULT_EXCHANGE: &str = "amq.default";
 
+/// Stands for the random rest of a server-named queue's name, which comes later: rules see a name
+/// of the same shape.
+const SAMPLE_TOKEN: &str = "AAAAAAAAAAAAAAAAAAAAAA";
+
 /// A user, as the methods of a connection ask for it.
 pub(super) struct User<'a> {
     pub(super) realm: &'a Realm,
@@ -78,8 +82,9 @@ impl Session {
             Method::QueueDeclare(declare) if declare.passive => Ok(()),
             Method::QueueDeclare(declare) => {
                 let name = match strip(declare.queue) {
-                    // The rest of its name is random: no rule looks at it.
-                    name if name.is_empty() => format!("{}-", name_prefix(declare.arguments)),
+                    name if name.is_empty() => {
+                        format!("{}-{SAMPLE_TOKEN}", name_prefix(declare.arguments))
+                    }
                     name => name.into_owned(),
                 };
                 user.queue(Declare, &name)?;

@@ -52,7 +52,9 @@ impl RouteCache {
         let routes = self.routes.at(host.generation());
         if has_copies(message) {
             routes.check(user, exchange)?;
-            return ask(host, exchange, message);
+            let found = ask(host, exchange, message)?;
+            routes.found.entry(exchange.to_owned()).or_default();
+            return Ok(found);
         }
         if let Some((last_exchange, last_key, found)) = &routes.last
             && last_key == message.key
