@@ -9,7 +9,7 @@ pub struct Cached<T> {
 }
 
 impl<T: Default> Cached<T> {
-    /// What is known at this generation, which is to be asked for before anything is looked up: a
+    /// The values known at this generation. Ask for the generation before anything is looked up: a
     /// change in between is found the next time.
     #[inline]
     pub fn at(&mut self, generation: u64) -> &mut T {

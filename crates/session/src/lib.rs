@@ -1,5 +1,5 @@
-//! What a protocol's connection is to the one who drives it: bytes in, bytes out, and a time; and
-//! what all of them count ([`Meter`]) and remember ([`Cached`]) alike.
+//! The interface between a protocol's connection and its driver: bytes in, bytes out, and a time;
+//! and the counts ([`Meter`]) and look-ups ([`Cached`]) that all protocols have alike.
 //!
 //! Architecture invariant: this crate knows no protocol, no broker, no socket and no clock. A
 //! protocol crate implements [`Session`]; the crate `server` reads, writes and tells the time.
@@ -16,7 +16,7 @@ pub use input::Input;
 pub use meter::{Meter, Published};
 pub use output::{FileRange, Output, Piece};
 
-/// What time it is, by two clocks that are read once per socket read.
+/// The current time by two clocks, which are read once per socket read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// The telemetry's monotonic clock, in microseconds.
@@ -32,7 +32,7 @@ impl Now {
     }
 }
 
-/// What became of the input.
+/// The outcome of [`Session::receive`] for its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// These bytes are done with; the rest has to be shown again.
@@ -64,9 +64,8 @@ pub trait Session {
     /// Why the connection ends, if the client is to blame. For one line in the log.
     fn take_failure(&mut self) -> Option<String>;
 
-    /// Takes commands from the start of `input`.
-    /// What it has taken out of the input ([`Input::take`]), and all beside that, counts as
-    /// consumed.
+    /// Takes commands from the start of `input`. Bytes that it has taken out of the input
+    /// ([`Input::take`]), and those beside them, count as consumed.
     fn receive(&mut self, input: Input<'_>, now: Now) -> Received;
 
     /// The peer sends no more; `rest` is what was not consumed.
@@ -84,7 +83,7 @@ pub trait Session {
     /// nothing else happens; `u64::MAX`: there is none. Asked after a poll that appended nothing.
     fn next_due_us(&self) -> u64;
 
-    /// What is counted of this connection.
+    /// The counts of this connection.
     fn meter(&mut self) -> &mut Meter;
 
     /// The driver has read so many bytes from the socket.

@@ -5,7 +5,7 @@ use cloverleaf_telemetry::{Probe, Topics};
 
 use crate::{Now, Received};
 
-/// What a request costs beside its bytes if it takes the broker's locks or adds to the log, in
+/// The cost of a request beside its bytes if it takes the broker's locks or adds to the log, in
 /// bytes that could be parsed and copied meanwhile.
 const CALL_COST_BYTES: usize = 1024;
 

@@ -1,4 +1,4 @@
-//! What a session wants to have written.
+//! The output of a session: the bytes and file ranges that it wants to have written.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -61,7 +61,7 @@ impl FileRange {
     }
 }
 
-/// What is not made for a connection but belongs to somebody else.
+/// A part of the output that was not made for this connection but is shared with others.
 #[derive(Clone, Debug)]
 pub enum Piece {
     /// Bytes in memory.
@@ -93,8 +93,8 @@ impl Piece {
     }
 }
 
-/// What is to be written: bytes of its own, and between them pieces that are shared with the log,
-/// which are not copied.
+/// The output that waits to be written: bytes of its own, and between them pieces that are shared
+/// with the log, which are not copied.
 #[derive(Debug, Default)]
 pub struct Output {
     /// Bytes made for this connection.
@@ -104,7 +104,7 @@ pub struct Output {
     has_files: bool,
 }
 
-/// A piece of somebody else, and before which of our own bytes it goes.
+/// A shared piece, and before which of our own bytes it goes.
 #[derive(Debug)]
 struct Shared {
     at: usize,
