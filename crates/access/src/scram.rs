@@ -214,7 +214,7 @@ impl FromStr for Scram {
 }
 
 impl fmt::Debug for Scram {
-    /// What a client is told, without the salt.
+    /// The parameters that a client is told, without the salt.
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mechanism, iterations) = (self.hash.mechanism(), self.iterations);
         write!(to, "Scram({mechanism}, {iterations} iterations)")

@@ -1,4 +1,4 @@
-//! What verifiers have in common as texts, in which they can be stored.
+//! The common part of verifiers as texts, the form in which they can be stored.
 
 use base64::Engine as _;
 use base64::engine::GeneralPurpose;
