@@ -1,10 +1,10 @@
-//! What is known of a connection beside its numbers.
+//! The facts about a connection that are not counts.
 
 use crate::{Identity, TcpInfo};
 
 const NO_SOCKET: i32 = -1;
 
-/// Who is at the other end, and what the kernel may be asked about.
+/// The identity of the other end, and the socket that the kernel may be asked about.
 #[derive(Debug)]
 pub(crate) struct About {
     pub(crate) identity: Identity,
@@ -33,7 +33,7 @@ impl About {
         self.socket = NO_SOCKET;
     }
 
-    /// What this says of its socket, if there is one.
+    /// The answer of `tcp_info` about this connection's socket, if there is one.
     pub(crate) fn ask(&self, tcp_info: impl FnOnce(i32) -> Option<TcpInfo>) -> Option<TcpInfo> {
         match self.socket {
             NO_SOCKET => None,

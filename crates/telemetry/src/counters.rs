@@ -38,8 +38,8 @@ macro_rules! counters {
             }
         }
 
-        /// What was counted on one connection, or on all connections of a protocol together.
-        /// Every field only ever grows.
+        /// Counts of one connection, or of all connections of a protocol together. Every field only
+        /// ever grows.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Counters { $($(#[doc = $help])+ pub $name: u64,)+ }

@@ -53,7 +53,7 @@ impl Topics {
     }
 }
 
-/// What a client wanted.
+/// The purpose of a client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExchangeKind {
@@ -69,7 +69,7 @@ pub enum ExchangeKind {
 /// clock, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exchange {
-    /// What was wanted.
+    /// The purpose of the requests.
     pub kind: ExchangeKind,
     /// Whether the client wants an answer.
     pub wants_answer: bool,

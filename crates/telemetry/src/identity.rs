@@ -1,8 +1,8 @@
-//! Who is at the other end of a connection.
+//! The identity of the client at the other end of a connection.
 
 use serde::{Deserialize, Serialize};
 
-/// Who is at the other end, as far as it says so itself.
+/// The identity of the client at the other end, as far as it says so itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Identity {
@@ -12,7 +12,7 @@ pub struct Identity {
     pub version: String,
     /// The name that the client gave itself; empty when none.
     pub client_id: String,
-    /// What the client says that it runs on; empty when it does not.
+    /// The platform that the client says it runs on; empty when it does not say.
     pub platform: String,
 }
 

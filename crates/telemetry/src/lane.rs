@@ -1,8 +1,8 @@
 //! The latest pieces of time of one connection or consumer, for the timeline, in bounded memory.
 //!
-//! What is kept of whom is bounded three times: a [`Pace`] lets so many pieces of a time slot pass
-//! and counts the rest, a [`Lane`] keeps its latest pieces, and all lanes together have one
-//! [`LaneMemory`]. Who finds no room there forgets its own oldest pieces, never another's.
+//! The memory is bounded three times: a [`Pace`] lets so many pieces of a time slot pass and counts
+//! the rest, a [`Lane`] keeps its latest pieces, and all lanes together have one [`LaneMemory`]. A
+//! lane that finds no memory left there forgets its own oldest pieces, never another's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the broker knows about each of its clients.
+//! Per-connection telemetry: the broker's knowledge of each of its clients.
 //!
 //! A session holds one [`Probe`] per connection and tells it what it sees: bytes, requests,
 //! answers, deliveries, acknowledgements. A probe is written by one thread and read by any:
@@ -6,7 +6,7 @@
 //! [`Registry`] lists the probes of all open connections and keeps the totals of the closed ones;
 //! its [`Snapshot`] is plain data, which `/metrics` renders and the doctor reads.
 //!
-//! What it is not: it knows nothing of protocols beyond the [`Protocol`] tag, has no clock (the
+//! Limits: this crate knows nothing of protocols beyond the [`Protocol`] tag, has no clock (the
 //! caller passes microseconds of any monotonic clock) and opens no socket. Of the past it keeps
 //! what the timeline draws: [`Lane`]s of bounded length, in bounded memory, sampled above a rate.
 

@@ -39,7 +39,7 @@ impl Recorder {
     /// By far the most: requests that came whole, and publish one message each or none. They are
     /// counted; the histograms get them when somebody looks.
     ///
-    /// Whatever else is called from here comes last, so that nothing has to be kept for afterwards.
+    /// It calls another function only at its end, so that no value has to be kept across the call.
     #[inline(never)]
     fn requests_of_one_or_none(&self, count: u64, messages: u64, bytes: u64, now_us: u64) {
         self.counters.requests.add(count);

@@ -78,7 +78,7 @@ fn service_is_measured_for_one_request_at_a_time() {
     probe.answered(1, 2_300);
     probe.answered(1, 2_400);
     assert_eq!((services().count(), services().sum()), (2, 900));
-    // Nobody waits for these.
+    // The client waits for no answer to these.
     probe.requests(2, 2, 200, 3_000, 3_000);
     probe.unanswered(2);
     probe.request(1, 100, 9_000, 9_000);

@@ -18,7 +18,7 @@ const BOUND_BITS_MAX: u32 = 27;
 /// Names of topics and subscriptions are shorter, so that no two series become one.
 const LABEL_BYTES_MAX: usize = 256;
 
-/// What a metric is, for its TYPE line.
+/// The type of a metric, for its TYPE line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricKind {
     /// Only ever grows.

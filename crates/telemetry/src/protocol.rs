@@ -21,15 +21,15 @@ pub enum Protocol {
     Http,
 }
 
-/// What a protocol is like, as far as a program that serves, measures or explains several of
-/// them has to know.
+/// The characteristics of a protocol, as far as a program that serves, measures or explains several
+/// of them has to know.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Traits {
     /// The name in labels and before `://`, lower case. Stable: dashboards depend on it.
     pub name: &'static str,
     /// The name as people write it.
     pub title: &'static str,
-    /// What is spoken, in a few words.
+    /// The protocol in a few words.
     pub about: &'static str,
     /// The port that its clients connect to unless they are told another.
     pub port: u16,
@@ -45,7 +45,7 @@ pub struct Traits {
     pub has_channels: bool,
     /// How clients make smaller what they send.
     pub compression: Compression,
-    /// What a library puts into one request of what it need not wait for.
+    /// The batching of a client library: one request's messages when none needs to wait.
     pub gathers: Gathers,
     /// Round trips of its greeting that are no requests.
     pub greeting_round_trips: u8,
@@ -53,7 +53,8 @@ pub struct Traits {
     pub begins_with_request: bool,
 }
 
-/// What a library puts into one request of what it need not wait for.
+/// The batching of a client library: the messages that one request takes when it need not wait for
+/// each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gathers {
     /// One message.
@@ -160,7 +161,7 @@ impl Protocol {
         Protocol::Http,
     ];
 
-    /// What it is like.
+    /// Its characteristics.
     pub fn traits(self) -> &'static Traits {
         match self {
             Protocol::Nsq => &NSQ,

@@ -66,7 +66,7 @@ pub struct KnownConnection {
     pub protocol: Protocol,
     /// Address of the other end.
     pub peer: SocketAddr,
-    /// Who the client says it is.
+    /// The identity that the client gave itself.
     pub identity: Identity,
     /// Whether it is still open.
     pub is_open: bool,
@@ -131,7 +131,7 @@ impl Registry {
             .collect()
     }
 
-    /// Who is, or lately was, at the other end of the connections of these numbers.
+    /// The clients that are, or lately were, at the other end of the connections of these numbers.
     pub fn who(&self, is_wanted: impl Fn(u64) -> bool) -> Vec<KnownConnection> {
         let state = self.state.lock();
         let closed = state.closed.iter().filter(|it| is_wanted(it.id));

@@ -1,4 +1,4 @@
-//! What is seen of the rounds of clients that do this and that.
+//! Tests of the statistics of rounds, with clients of several patterns.
 
 use std::net::SocketAddr;
 
@@ -155,7 +155,8 @@ fn what_differs_by_far_is_left_out_of_the_squares() {
     }
 }
 
-/// Who does not wait has another request on its way where an answer is late: their round is two.
+/// A client that does not wait has another request on its way where an answer is late: a round of
+/// two requests.
 #[test]
 fn rounds_of_several_requests_are_left_out_of_the_squares() {
     let mut client = Client::new();
@@ -222,7 +223,7 @@ fn of_who_is_busy_some_rounds_stand_for_all() {
         client.rounds(COUNT, |number| gap_us(number, dice()));
         let (seen, expected) = (client.seen(), client.gaps.snapshot());
         let gaps = &seen.histograms.request_gap_us;
-        // What is not made up for yet are the last ones.
+        // The last gaps are the only ones that no weight stands for yet.
         let lag = expected.count() - gaps.count();
         assert!(lag < 100, "{name}: {lag}");
         about(gaps.mean(), expected.mean(), 0.06);
@@ -242,7 +243,7 @@ fn of_who_is_busy_some_rounds_stand_for_all() {
         let per_round = |sum_us: u64| sum_us as f64 / COUNT as f64;
         let changes_us = per_round(counters.round_changes_us);
         about(changes_us, per_round(client.changes_us()), 0.1);
-        // What has no weight is exact.
+        // Counts that carry no weight are exact.
         assert_eq!((counters.requests, counters.responses), (COUNT, COUNT));
         assert_eq!(seen.histograms.request_messages.count(), COUNT);
         assert_eq!(seen.histograms.request_receive_us.count(), COUNT);

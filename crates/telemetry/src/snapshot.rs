@@ -1,6 +1,6 @@
 //! Telemetry as plain data: what `/metrics` renders and the doctor reads.
 //!
-//! What was recorded is read again by later versions: a field that comes later has a default.
+//! Recorded snapshots are read again by later versions: a field that comes later has a default.
 
 use std::net::SocketAddr;
 
@@ -104,13 +104,13 @@ pub struct ConnectionSnapshot {
     pub protocol: Protocol,
     /// Address of the other end.
     pub peer: SocketAddr,
-    /// Who the client says it is.
+    /// The identity that the client gives itself.
     pub identity: Identity,
     /// When it was opened, on the broker's monotonic clock.
     pub opened_us: u64,
     /// When its client last sent something, on the same clock.
     pub last_active_us: u64,
-    /// What was counted since it was opened.
+    /// Counts since it was opened.
     pub counters: Counters,
     /// Values of this moment.
     pub gauges: Gauges,
@@ -120,8 +120,8 @@ pub struct ConnectionSnapshot {
     pub tcp: Option<TcpInfo>,
 }
 
-/// What is remembered of a connection that was closed lately, so that a client that reconnects
-/// for every message can be seen.
+/// The remains of a connection that was closed lately, kept so that a client that reconnects for
+/// every message can be seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClosedConnection {
     /// Number of the connection.
@@ -130,13 +130,13 @@ pub struct ClosedConnection {
     pub protocol: Protocol,
     /// Address of the other end.
     pub peer: SocketAddr,
-    /// Who the client said it was.
+    /// The identity that the client gave itself.
     pub identity: Identity,
     /// When it was opened, on the broker's monotonic clock.
     pub opened_us: u64,
     /// When its client last sent something, on the same clock.
     pub last_active_us: u64,
-    /// What was counted.
+    /// Counts of its whole life.
     pub counters: Counters,
     /// Whether it was closed when a part of a request had come, and not all of it.
     pub is_inside_request: bool,

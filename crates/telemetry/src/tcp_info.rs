@@ -1,4 +1,4 @@
-//! What the kernel knows about a connection.
+//! The kernel's view of a connection.
 
 use serde::{Deserialize, Serialize};
 
