@@ -306,7 +306,7 @@ impl PartitionLog {
         round
     }
 
-    /// What a round leaves to do once the locks are released.
+    /// The rest of a round, done once the locks are released.
     fn after_round(self: &Arc<Self>, round: &Round, told: Completions) {
         let shared = &self.shared;
         told.tell();
@@ -353,7 +353,7 @@ impl PartitionLog {
     }
 }
 
-/// What one round of writing has changed.
+/// The changes that one round of writing has made.
 #[derive(Default)]
 struct Round {
     /// Offset after the last written batch; 0 if none was.

@@ -1,4 +1,4 @@
-//! What an append promises and how its caller hears that the promise is kept.
+//! The promise of an append, and how its caller hears that the promise is kept.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -66,7 +66,7 @@ pub struct Batch {
     body_bytes: u32,
 }
 
-/// What the header of a stored batch says of it, unchecked.
+/// The header of a stored batch, unchecked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeekedHeader {
     pub(crate) len_bytes: usize,
@@ -183,7 +183,7 @@ impl Batch {
         Ok(total)
     }
 
-    /// What a header of one of our own files says; `None` if it is none.
+    /// Reads the header of a batch in one of our own files; `None` if it is none.
     pub(crate) fn peek_header(header: &[u8; BATCH_HEADER_BYTES]) -> Option<PeekedHeader> {
         let len_bytes = Batch::peek_len(header).ok()?;
         let base = Batch::peek_base_offset(header);
@@ -206,7 +206,7 @@ impl Batch {
         i64::from_be_bytes(field(header, 35))
     }
 
-    /// What a builder knows to be valid.
+    /// A batch of parts that a builder knows to be valid.
     pub(crate) fn from_builder(
         bytes: Bytes,
         count: u32,

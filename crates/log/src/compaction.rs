@@ -42,8 +42,8 @@ pub struct CompactionOptions {
     pub map_bytes_max: usize,
     /// A compressed batch that is larger than this when it is inflated, in bytes, stays as it is.
     pub inflated_bytes_max: usize,
-    /// What the batches of segments that are written anew are compressed with; `None`: with what
-    /// they are. One that would become large by it stays as it is.
+    /// The codec of the batches in segments that are written anew; `None`: each keeps its own. A
+    /// batch that would become large by it stays as it is.
     pub codec: Option<Codec>,
     /// A call ends when it has read this many bytes of segments to write anew; at least one run of
     /// segments that become one.
@@ -67,7 +67,7 @@ impl Default for CompactionOptions {
     }
 }
 
-/// What a call of [`PartitionLog::compact`] has done.
+/// The result of a call of [`PartitionLog::compact`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
     /// Bytes of batches that are gone.
@@ -98,7 +98,7 @@ pub struct CompactionStatus {
     pub horizon_ms: Option<i64>,
 }
 
-/// What a partition remembers of its compaction.
+/// The compaction state of a partition.
 #[derive(Default)]
 pub(crate) struct Compaction {
     /// `None` until it was read from the disk.
@@ -307,7 +307,7 @@ impl PartitionLog {
                     if map.is_full_for(&batch) {
                         break 'segments;
                     }
-                    // What cannot be read is left as it is, and says nothing of other records.
+                    // An unreadable batch is left as it is, and says nothing of other records.
                     if let Ok(inflated) = batch.inflate(options.inflated_bytes_max) {
                         let _ = map.add(&inflated);
                     }
@@ -375,7 +375,7 @@ impl PartitionLog {
             is_changed,
             ..
         } = cleaner;
-        // What cannot be read today must not be given up for ever.
+        // A batch that cannot be read today must not be given up for ever.
         let is_corrupt = run.iter().any(|segment| !segment.damages.lock().is_empty());
         if outcome.is_err() || is_corrupt || !is_changed {
             writer.discard(&self.shared);
@@ -475,7 +475,7 @@ struct Cleaner<'a> {
 }
 
 impl Cleaner<'_> {
-    /// What is left of a batch.
+    /// Cleans a batch, and returns the rest of it.
     fn clean(&mut self, batch: Batch) -> Option<Batch> {
         if batch.is_control() {
             return Some(batch);

@@ -38,7 +38,7 @@ use crate::partition::PartitionLog;
 use crate::segment::{Segment, SegmentState, Stage};
 use crate::shared::Shared;
 
-/// What the names of unfinished files end with.
+/// The suffix of unfinished files.
 pub(crate) const CLEAN_SUFFIX: &str = ".clean";
 const STATE_NAME: &str = "compaction";
 const STATE_MAGIC: &[u8; 8] = b"clvcomp1";
@@ -79,7 +79,7 @@ impl Standing {
         format!("{dir}/{STATE_NAME}")
     }
 
-    /// What an earlier run has left; the beginning if there is nothing.
+    /// The position that an earlier run has left; the beginning if there is none.
     pub(crate) fn load(disk: &dyn Disk, dir: &str) -> Standing {
         let path = Standing::path(dir);
         let mut bytes = [0; STATE_BYTES + 1];
@@ -106,7 +106,7 @@ fn sync_dir(shared: &Shared, dir: &str) -> Result<(), IoFailure> {
     sync.map_err(|error| IoFailure::new("sync", dir, &error))
 }
 
-/// What is left to do once a cleaned segment has its name.
+/// The work that is left once a cleaned segment has its name.
 pub(crate) struct Replacement {
     /// Of the new segment; it may still have its temporary name.
     index_path: String,
@@ -246,7 +246,7 @@ impl PartitionLog {
             writer.discard(shared);
             return Err(failure);
         }
-        // Nobody drops segments meanwhile.
+        // The lock keeps others from dropping segments meanwhile.
         let mut files = self.files_lock.lock();
         if !self.has_run(old) {
             let _ = shared
@@ -255,7 +255,7 @@ impl PartitionLog {
             writer.discard(shared);
             return Ok(false);
         }
-        // Who reads them keeps them: their names will mean other files.
+        // Readers of the old segments keep the open files: their names will mean other files.
         for segment in old {
             segment.pin(shared)?;
         }

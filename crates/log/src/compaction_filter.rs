@@ -103,7 +103,7 @@ pub(crate) struct Filter<'a> {
     pub(crate) drops_tombstones: bool,
 }
 
-/// What is left of a batch.
+/// The records of a batch that stay.
 pub(crate) enum Kept {
     /// All of it, as it is.
     All,
@@ -111,7 +111,7 @@ pub(crate) enum Kept {
     Some(Batch),
 }
 
-/// What a filter has seen.
+/// The observations of a filter over the batches that it was applied to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) removed: u64,
@@ -216,7 +216,7 @@ fn rebuild(
     out[57..61].copy_from_slice(&(kept.len() as u32).to_be_bytes());
     let crc = crc32c::crc32c(&out[CRC_FROM..]);
     out[17..21].copy_from_slice(&crc.to_be_bytes());
-    // What is written is checked as it will be when it is read.
+    // The new batch is checked as it will be when it is read.
     Batch::parse_stored(Bytes::from(out))
 }
 
@@ -239,7 +239,7 @@ fn with_delta(record: &[u8], delta: i64, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// What is left of a batch with its own codec, or nothing if no record is and nobody needs the
+/// Compresses a filtered batch with its own codec; `None` if no record is left and nobody needs the
 /// envelope.
 pub(crate) fn pack(kept: Batch, codec: Codec, keeps_empty: bool) -> std::io::Result<Option<Batch>> {
     if kept.count() == 0 {

@@ -1,4 +1,4 @@
-//! What readers know of the damaged regions of a segment: each is told once, and stepped over.
+//! The damaged regions of a segment that readers have found: each is told once, and stepped over.
 //!
 //! A region begins where a batch should and none is. Behind it the next batch is searched whose
 //! checksum holds, or, where the disk does not answer, the next boundary that the index knows. What
@@ -21,7 +21,7 @@ const SEARCH_BYTES: u64 = 64 << 10;
 /// The damaged regions of a segment, by where they begin.
 pub(crate) type Damages = BTreeMap<u64, Damage>;
 
-/// What is known of a damaged region.
+/// The known extent of a damaged region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
     /// It reaches at least up to here; somebody goes on searching.
@@ -30,7 +30,7 @@ pub(crate) enum Damage {
     UpTo(u64),
 }
 
-/// What a reader has found where a batch should begin.
+/// The fault that a reader has found where a batch should begin.
 pub(crate) enum Fault {
     /// Bytes that are no batch, for this reason.
     NoBatch(String),
@@ -83,7 +83,7 @@ pub(crate) fn step_over(
                 let starts = searched + 1..until + 1;
                 match find_batch(file, starts, offsets.clone(), bytes_max) {
                     Ok(Some((next, offset))) => break Some((next, Some(offset))),
-                    // What cannot be read holds no batch for anybody.
+                    // A part that cannot be read holds no batch for any reader.
                     Ok(None) | Err(_) => searched = until,
                 }
             }
@@ -125,7 +125,7 @@ fn offset_at(segment: &Segment, file: &dyn DiskFile, position: u64) -> Option<Of
         .then_some(offset)
 }
 
-/// What a file has lost.
+/// A loss of bytes in a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Loss {
     pub(crate) file: String,

@@ -20,13 +20,13 @@ use crate::journal::{FoundJournal, PreviousRun};
 use crate::recovery::{Recovery, find_partitions};
 use crate::topic_files::RecoveredTopic;
 
-/// What this version writes, and the highest that it reads.
+/// The format that this version writes, and the highest that it reads.
 const FORMAT: u32 = 2;
 /// The first version that reads [`FORMAT`].
 const LEAST_VERSION: &str = "0.1.0";
 const FORMAT_PATH: &str = "format";
 
-/// What stands in the lock file after a clean end.
+/// The text of the lock file after a clean end.
 const CLEAN_TEXT: &str = "closed cleanly";
 /// Behind that, where the journal ended: generation, `/`, ordinal.
 const JOURNAL_TEXT: &str = ", journal ";
@@ -113,19 +113,19 @@ fn decode_format(bytes: &[u8]) -> Option<(u32, String)> {
     Some((format, line("least version ")?.to_owned()))
 }
 
-/// What the lock file says once a start has looked through everything.
+/// The text of the lock file once a start has looked through everything.
 pub(crate) fn open_text(holder: &str, boot_id: &str) -> String {
     format!("{holder}{BOOT_TEXT}{boot_id}")
 }
 
-/// What it says until then: a start that ends before knows as much as this one.
+/// The text of the lock file until then: a start that ends before knows as much as this one.
 pub(crate) fn opening_text(holder: &str, previous: &str) -> String {
     let before = previous.split_once(BEFORE_TEXT);
     let before = before.map_or(previous, |(_, before)| before);
     format!("{holder}{BEFORE_TEXT}{}", before.trim_end())
 }
 
-/// What it says after an orderly end.
+/// The text of the lock file after an orderly end.
 pub(crate) fn clean_text(journal_end: Option<(u32, u32)>, boot_id: &str) -> String {
     let end = journal_end.map(|(generation, ordinal)| format!("{generation}/{ordinal}"));
     let end = end.map_or_else(String::new, |end| format!("{JOURNAL_TEXT}{end}"));
@@ -146,7 +146,7 @@ fn boot_of(text: &str) -> Option<&str> {
     text.trim_end().rsplit_once(BOOT_TEXT).map(|(_, id)| id)
 }
 
-/// What the journal may know of the last run: starts that came to nothing do not count.
+/// The facts about the last run that the journal may use: starts that came to nothing do not count.
 pub(crate) fn previous_run(previous: &str, boot_id: &str) -> PreviousRun {
     let text = previous.split_once(BEFORE_TEXT);
     let text = text.map_or(previous, |(_, before)| before);

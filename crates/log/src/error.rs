@@ -1,4 +1,4 @@
-//! What can go wrong, one type per place where it can.
+//! The errors of the log, one type per place where one can occur.
 
 use std::io;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("cannot {operation} {path}: {message}")]
 pub struct IoFailure {
-    /// What was attempted, a verb phrase such as `write to`.
+    /// The operation that was attempted, a verb phrase such as `write to`.
     pub operation: &'static str,
     /// The file or folder, below the data folder.
     pub path: Arc<str>,
@@ -39,7 +39,7 @@ pub enum OpenError {
     Locked {
         /// The data folder.
         folder: String,
-        /// What the other process wrote into the lock file: its process id and start time.
+        /// The text that the other process wrote into the lock file: its process id and start time.
         holder: String,
     },
     /// The folder cannot be written to.

@@ -32,7 +32,7 @@ pub(crate) enum SyncRequest {
     Journal,
 }
 
-/// What a sync of a partition will cover.
+/// The data that a sync of a partition will cover.
 struct SyncPlan {
     partition: Arc<PartitionLog>,
     /// Everything before this offset was handed to the kernel before the sync begins.
@@ -108,7 +108,7 @@ fn sync_plans(shared: &Shared, plans: &[SyncPlan]) -> Result<(), IoFailure> {
         return outcome;
     }
     for (segment, len) in plans.iter().flat_map(|plan| &plan.segments) {
-        // Who waits for it learns of a failure by the poison.
+        // The waiters of this segment learn of a failure by the poison.
         let _ = sync_segment(shared, segment, *len);
     }
     for dir in dirs {

@@ -1,4 +1,5 @@
-//! What need not happen at once: syncing what nobody waits for, and sealing full segments.
+//! Work that need not happen at once: syncing data that nobody waits for, and sealing full
+//! segments.
 //!
 //! The thread "log-housekeeper" does it, so that neither a network thread nor a group commit waits
 //! for the sync of a whole segment.

@@ -57,7 +57,7 @@ impl PartitionLog {
                 waiters.insert(place, (end, waiter));
                 asks_sync = !std::mem::replace(&mut state.sync_queued, true);
             } else {
-                // Whoever writes it tells its waiters.
+                // The thread that writes it tells its waiters.
                 let waiters = &mut state.write_waiters;
                 let place = waiters.partition_point(|other| other.end <= end);
                 waiters.insert(place, WriteWaiter { end, class, waiter });

@@ -42,7 +42,7 @@ pub struct IndexEntry {
     pub max_timestamp_ms: i64,
 }
 
-/// What an entry of the index file says.
+/// A decoded entry of the index file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexItem {
     /// A batch boundary, with everything before it synced.

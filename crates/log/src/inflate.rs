@@ -27,7 +27,7 @@ use crate::invariant::contain;
 const SNAPPY_MAGIC: &[u8] = b"\x82SNAPPY\0";
 /// Magic, version and compatible version.
 const SNAPPY_HEADER_BYTES: usize = 16;
-/// What snappy-java writes for both versions.
+/// The version that snappy-java writes, in both fields.
 const SNAPPY_VERSION: u32 = 1;
 /// Uncompressed bytes in one block of the framed form: what snappy-java writes.
 const SNAPPY_BLOCK_BYTES: usize = 32 << 10;
@@ -46,7 +46,7 @@ pub enum InflateError {
     /// Inflated, the batch would be larger than allowed. It may be sound.
     #[error("the batch has more than {bytes_max} bytes when it is inflated")]
     TooLarge {
-        /// What was allowed, in bytes.
+        /// The limit, in bytes.
         bytes_max: usize,
     },
     /// The compressed bytes are not what the codec wants.
@@ -54,15 +54,15 @@ pub enum InflateError {
     Malformed {
         /// The codec that the batch names.
         codec: Codec,
-        /// What the codec's library says.
+        /// The message of the codec's library.
         reason: String,
     },
-    /// What was inflated are no records, or not those that the header announces.
+    /// The inflated bytes are no records, or not those that the header announces.
     #[error(transparent)]
     Records(#[from] BatchError),
 }
 
-/// What bytes take compressed with lz4, to see how well they do.
+/// The bytes that these take compressed with lz4: shows how well they compress.
 pub fn lz4_len(bytes: &[u8]) -> usize {
     lz4_flex::block::compress(bytes).len()
 }
@@ -175,7 +175,8 @@ impl Batch {
         out[22] = (out[22] & !0x07) | codec as u8;
         let crc = crc32c::crc32c(&out[CRC_FROM..]);
         out[17..21].copy_from_slice(&crc.to_be_bytes());
-        // What is guessed too large must not hide in caches that count by length.
+        // The spare capacity of a size guessed too large must not hide in caches that count by
+        // length.
         if out.capacity() - out.len() > out.len() / 4 + 1024 {
             out.shrink_to_fit();
         }

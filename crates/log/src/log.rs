@@ -41,7 +41,7 @@ pub struct Log {
 pub struct DiskSpace {
     /// Its size, in bytes.
     pub total_bytes: u64,
-    /// What an ordinary process may still write, in bytes.
+    /// The space that an ordinary process may still write, in bytes.
     pub free_bytes: u64,
 }
 
@@ -314,7 +314,7 @@ impl Log {
             partition.wait_for_compaction();
         }
         self.inner.stop_threads();
-        // What the threads left, and what nobody waits for.
+        // Chores that the threads have left, and data whose sync nobody waits for.
         let chores = shared.queues.chores.take();
         self.inner.housekeeper.lock().work(shared, chores, false);
         sync_partitions(shared, &partitions);

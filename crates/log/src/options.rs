@@ -47,7 +47,7 @@ pub struct LogOptions {
     /// An idempotent producer that was silent for this many milliseconds is forgotten. Kafka's
     /// `producer.id.expiration.ms`.
     pub producer_expiry_ms: u64,
-    /// What ages are counted by; best the clock of whoever tells this log the time too.
+    /// The clock by which ages are counted; best the one that tells this log's caller the time too.
     pub clock: LogClock,
     /// Opens a folder whose journal is lost, and gives up what only that knew. (What else is
     /// damaged needs no leave: it is kept beside, and told.)

@@ -56,12 +56,12 @@ pub struct PartitionLog {
     /// Held during a call of [`PartitionLog::compact`]; take it before all others.
     pub(crate) compaction: Mutex<Compaction>,
     listener: OnceLock<WrittenListener>,
-    /// What recovery found missing: told when somebody opens the partition. Of a topic whose
-    /// deletion a crash has interrupted nobody misses anything.
+    /// The losses that recovery found: told when somebody opens the partition. Nobody misses those
+    /// of a topic whose deletion a crash has interrupted.
     losses: Mutex<Vec<Loss>>,
 }
 
-/// What the partition's lock protects.
+/// The state that the partition's lock protects.
 pub(crate) struct State {
     /// The next batch gets this base offset.
     pub(crate) next_offset: Offset,
@@ -89,9 +89,9 @@ pub(crate) struct State {
     pub(crate) closed: bool,
     /// Closed, and its files are gone or going.
     pub(crate) deleted: bool,
-    /// Who waits for a write, in order of offset.
+    /// The waiters for a write, in order of offset.
     pub(crate) write_waiters: Vec<WriteWaiter>,
-    /// Who waits for a sync up to an offset, in order of offset.
+    /// The waiters for a sync up to an offset, in order of offset.
     pub(crate) sync_waiters: Vec<(Offset, Arc<Waiter>)>,
     /// The partition stands in the queue of "log-sync".
     pub(crate) sync_queued: bool,
@@ -431,7 +431,7 @@ impl std::fmt::Debug for PartitionLog {
     }
 }
 
-/// What a batch counts in the tail cache.
+/// The weight of a batch in the tail cache, in bytes.
 pub(crate) fn tail_weight(batch: &Batch) -> u64 {
     batch.bytes().len() as u64 + BATCH_OVERHEAD_BYTES
 }
@@ -446,7 +446,7 @@ pub(crate) fn topic_dir(topic: Uuid) -> String {
     format!("topics/{}", topic.hyphenated())
 }
 
-/// What recovery found of a partition.
+/// The state of a partition as recovery found it.
 pub(crate) struct RecoveredState {
     pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) next_offset: Offset,
@@ -456,7 +456,7 @@ pub(crate) struct RecoveredState {
     pub(crate) unsnapped_bytes: u64,
     /// No record may get an offset below it.
     pub(crate) raise_to: Offset,
-    /// What is not there that was.
+    /// The losses: data that was there and is not any more.
     pub(crate) losses: Vec<Loss>,
 }
 
@@ -484,7 +484,7 @@ mod tests {
     use super::*;
     use crate::{BatchBuilder, Log, LogOptions, SimDisk};
 
-    /// Who waits for what was accepted waits for batches, and not for the offsets of a raise or the
+    /// A waiter for accepted appends waits for batches, and not for the offsets of a raise or the
     /// end of a segment.
     #[test]
     fn nothing_is_accepted_while_a_segment_is_begun_or_ended() {

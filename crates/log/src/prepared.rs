@@ -28,7 +28,7 @@ const PREPARED_MAX: usize = 64;
 /// Where a partition's prepared file is in its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Prepared {
-    /// Nobody has asked for one.
+    /// None was asked for.
     #[default]
     No,
     /// The preparer will make one, or is at it.
@@ -47,7 +47,7 @@ pub(crate) enum Preparation {
     GiveBack,
 }
 
-/// What all partitions' prepared files share.
+/// The state that all partitions' prepared files share.
 #[derive(Default)]
 pub(crate) struct PreparedFiles {
     /// How many are ready.

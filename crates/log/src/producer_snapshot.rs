@@ -1,4 +1,4 @@
-//! What a partition knows of idempotent producers, on the disk.
+//! The snapshot on the disk of a partition's idempotent producers.
 //!
 //! The file `producers` in the partition's folder names all producers up to an offset; recovery
 //! walks the headers of the batches behind it. It is written by housekeeping only, anew each time
@@ -45,7 +45,8 @@ pub(crate) const SNAPSHOT_NAME: &str = "producers";
 /// While this many bytes of idempotent batches lie behind the snapshot, a new one is due even if
 /// no segment is sealed: a start should not have to walk more than some of this.
 pub(crate) const SNAPSHOT_BYTES: u64 = 16 << 20;
-/// What a clean end does not leave to the next start, in bytes.
+/// A clean end writes a new snapshot if this many bytes or more lie behind the last one, so that
+/// the next start need not walk them.
 pub(crate) const SNAPSHOT_BYTES_AT_CLOSE: u64 = 1 << 20;
 
 const MAGIC: &[u8; 8] = b"clvprod2";
@@ -242,9 +243,9 @@ impl PartitionLog {
         self.write_producers(bytes_min, None).map(drop)
     }
 
-    /// What could not be synced may be lost with the power, so that nothing may be built on it: a
-    /// snapshot ends where the first poisoned segment begins, but for segments that go anyway. One
-    /// that ends early is written only if something is to be dropped.
+    /// Batches that could not be synced may be lost with the power, so that nothing may be built on
+    /// them: a snapshot ends where the first poisoned segment begins, but for segments that go
+    /// anyway. One that ends early is written only if something is to be dropped.
     fn write_producers(
         self: &Arc<Self>,
         bytes_min: u64,
@@ -281,7 +282,7 @@ impl PartitionLog {
         let (_, synced) = try_sync_partitions(shared, std::slice::from_ref(self));
         let outcome = synced.and_then(|()| write_snapshot(shared, &self.dir, &snapshot));
         match outcome {
-            // What came since the snapshot was taken is in no segment that goes.
+            // Batches that came since the snapshot was taken are in no segment that goes.
             Ok(()) if in_doubt.is_none() => Ok(Offset::MAX),
             Ok(()) => Ok(covered),
             Err(failure) => {

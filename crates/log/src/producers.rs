@@ -1,4 +1,4 @@
-//! What a partition remembers of idempotent producers, so that a batch that is sent again is not
+//! The memory of a partition's idempotent producers, so that a batch that is sent again is not
 //! stored again. Pure: no clock, no file.
 //!
 //! Per producer id the newest batches are kept with their sequence numbers and offsets: the last
@@ -26,7 +26,7 @@ pub(crate) const REMEMBERED: usize = 5;
 /// When the table is full, this part of it is forgotten at once: one in eight.
 const EVICTED_SHARE: usize = 8;
 
-/// What is known of an idempotent producer of a partition.
+/// The state of an idempotent producer of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerInfo {
     /// Its id.
@@ -113,7 +113,7 @@ impl Hasher for IdHash {
     }
 }
 
-/// What a batch says of its producer.
+/// The claims of a batch about its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) producer_id: i64,
@@ -201,7 +201,7 @@ impl ProducersTotal {
 /// The table of a partition.
 pub(crate) struct Producers {
     total: Arc<ProducersTotal>,
-    /// What `total` has of this table.
+    /// The part of `total` that is this table's.
     counted: usize,
     /// Most producers; beyond that the least recently used are forgotten.
     producers_max: usize,
@@ -217,8 +217,8 @@ pub(crate) struct Producers {
 pub(crate) struct Producer {
     /// In order of epoch and sequence, never empty. Without a power loss they leave no hole.
     pub(crate) batches: VecDeque<ProducerBatch>,
-    /// What lies before them was lost: either these are all batches that the log has of the
-    /// producer, or damage has taken what a snapshot names before them.
+    /// The batches before them were lost: either these are all batches that the log has of the
+    /// producer, or damage has taken those that a snapshot names before them.
     pub(crate) is_complete: bool,
     /// When it was heard of, in milliseconds since 1970.
     pub(crate) seen_ms: i64,
@@ -456,7 +456,7 @@ impl Producers {
         self.recount();
     }
 
-    /// What there is to tell of each, in no particular order.
+    /// The reported state of each, in no particular order.
     pub(crate) fn infos(&self, now_ms: i64) -> Vec<ProducerInfo> {
         let alive = self.iter().filter(|(_, it)| !self.is_expired(it, now_ms));
         alive

@@ -15,7 +15,8 @@ fn claim(epoch: i16, first_sequence: i32, records: u32) -> Claim {
     }
 }
 
-/// What [`Producers::check`] says of these, one after the other, each stored if it is new.
+/// Compares the verdicts of [`Producers::check`] on these, one after the other, each stored if it
+/// is new.
 fn check(claims: &[(i16, i32, u32)], expected: &str) {
     let mut producers = table(10);
     let mut next = 100;

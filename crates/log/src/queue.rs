@@ -19,7 +19,7 @@ struct QueueState<T> {
     stopped: bool,
 }
 
-/// What [`Queue::wait`] found.
+/// The result of [`Queue::wait`].
 pub(crate) enum Work<T> {
     /// Everything that was queued; empty when only the deadline has come.
     Items(Vec<T>),

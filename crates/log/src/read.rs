@@ -32,7 +32,7 @@ pub(crate) const CHUNK_BYTES_MAX: usize = 1 << 20;
 /// Bytes that a cold read looks at before others have their turn.
 const TURN_BYTES: u64 = 16 << 20;
 
-/// What a read found.
+/// The result of a read.
 #[derive(Debug)]
 pub enum Read {
     /// Batches in order of offset, gaps possible. The first one holds the asked offset or follows

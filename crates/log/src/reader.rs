@@ -19,8 +19,8 @@ use crate::log::Running;
 use crate::reader_watch::STALLED_MAX;
 use crate::shared::Shared;
 
-/// Whoever waits for a read looks this often whether one has stalled, because nobody else may, and
-/// whether the broker ends.
+/// A thread that waits for a read looks this often whether one has stalled, because nobody else
+/// may, and whether the broker ends.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// As a [`ColdReader`] takes it.

@@ -18,7 +18,7 @@ const STALLED_MS: i64 = 10_000;
 /// is not a file that is broken but the disk.
 pub(crate) const STALLED_MAX: usize = 8;
 
-/// What the threads read at the moment.
+/// The reads that the threads do at the moment.
 #[derive(Default)]
 pub(crate) struct ReaderWatch {
     state: Mutex<Watched>,
@@ -38,7 +38,7 @@ struct Turn {
     begun_ms: i64,
     file: Arc<str>,
     from: Offset,
-    /// Whoever wants it, until it is given up.
+    /// The receiver of its outcome, until it is given up.
     reader: Option<ColdReader>,
     /// It has stalled, and somebody was told.
     is_told: bool,
@@ -50,7 +50,7 @@ struct Turn {
 pub(crate) struct Ended {
     /// Too late: another thread has taken the place of the one that comes back.
     pub(crate) is_replaced: bool,
-    /// Who is to be told; `None` if it was given up before.
+    /// The receiver to be told; `None` if it was given up before.
     pub(crate) reader: Option<ColdReader>,
 }
 
@@ -114,7 +114,7 @@ impl ReaderWatch {
         }
     }
 
-    /// Whoever waits for a read goes on without it from now on.
+    /// Waiters for a read go on without it from now on.
     pub(crate) fn stop_waiting(&self) {
         self.nobody_waits.store(true, Ordering::Release);
     }

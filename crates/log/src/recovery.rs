@@ -33,7 +33,7 @@ use crate::writer::Writer;
 /// bytes were made to look like batches, each costs a look at the rest of the file.
 const GAPS_MAX: usize = 1_000;
 
-/// What was found at the start.
+/// The findings at the start.
 #[derive(Clone, Debug, Default)]
 pub struct Recovery {
     /// Entries of the state journal, oldest first.
@@ -104,7 +104,7 @@ pub(crate) fn recover_partitions(
     Ok(())
 }
 
-/// What the last run did not finish, the housekeeper does.
+/// Leaves to the housekeeper the work that the last run did not finish.
 fn note_unfinished(shared: &Shared, partition: &Arc<PartitionLog>) {
     let mut state = partition.state.lock();
     for segment in &state.segments {
@@ -200,7 +200,7 @@ fn recover_partition(
             continue;
         }
         let is_last = next_base.is_none();
-        // What was behind the last entry of its index is known after an orderly end only.
+        // The data behind the last entry of its index is known after an orderly end only.
         let after_kill = is_last && same_boot && !recovery.clean;
         if !has_log {
             end_in_doubt = after_kill;
@@ -326,8 +326,8 @@ fn begin_behind(
     Ok(())
 }
 
-/// What a segment held of which only the index is there. One that has no entries says nothing,
-/// unless there was no orderly end: then messages may have been in it all the same.
+/// The loss of a segment of which only the index is there. An index without entries says nothing,
+/// unless there was no orderly end: then messages may have been in the segment all the same.
 fn missing(shared: &Shared, dir: &str, base: Offset, end_in_doubt: bool) -> Option<Loss> {
     let index = read_index(shared, &format!("{dir}/{base:020}.index"), base);
     let end = index.footer.or(index.entries.last().copied());
@@ -343,8 +343,8 @@ fn missing(shared: &Shared, dir: &str, base: Offset, end_in_doubt: bool) -> Opti
     })
 }
 
-/// What a file that ends at `position`, behind the message before `from`, has lost of what its
-/// index says.
+/// The loss of a file that ends at `position`, behind the message before `from`, although its index
+/// says more.
 fn cut_short(path: &str, position: u64, from: Offset, said: IndexEntry) -> Loss {
     Loss {
         file: path.to_owned(),
@@ -362,7 +362,7 @@ struct RecoveredSegment {
     /// Corrupt regions between batches: the offsets that may have been there, and their length in
     /// bytes.
     gaps: Vec<(Range<Offset>, u64)>,
-    /// What its index says it has, and it has not.
+    /// The data that its index names, and its file has not.
     loss: Option<Loss>,
     /// Its file has no room behind its last message, and its index does not know that one.
     is_full: bool,

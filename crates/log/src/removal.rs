@@ -55,7 +55,7 @@ impl Removals {
     }
 }
 
-/// What the thread "log-remover" knows.
+/// The state of the thread "log-remover".
 #[derive(Default)]
 pub(crate) struct Remover {
     /// Topics whose folders could not be removed or synced yet.
@@ -101,7 +101,7 @@ impl Remover {
         let mut outcome = Ok(());
         let mut gone = Vec::new();
         for topic in std::mem::take(&mut self.left) {
-            // Who ends the broker does not wait for this: the next start goes on with it.
+            // The end of the broker does not wait for this: the next start goes on with it.
             if shared.queues.removals.is_stopped() {
                 continue;
             }

@@ -1,9 +1,9 @@
-//! What leaves the log.
+//! Retention: drops segments from the log.
 //!
 //! The log knows ages, sizes and segments; who has consumed what is known above it, which is asked
 //! for ranges of offsets. Any sealed segment may go, not only the oldest: the hole is legal.
 //!
-//! What leaves it record by record is the matter of `compaction.rs`.
+//! Single records are removed by `compaction.rs`.
 
 use std::io::ErrorKind;
 use std::ops::Range;
@@ -123,14 +123,15 @@ impl PartitionLog {
             |segment: &Arc<Segment>| bases.contains(&segment.base) && segment.has_producers();
         let mut covered = Offset::MAX;
         if self.state.lock().segments.iter().any(holds) {
-            // What they say of producers must outlive them.
+            // The state of producers in these segments must outlive them.
             covered = self.snapshot_before_drop(bases)?;
         }
         let name_kept = self.keep_a_name(bases);
         self.sync_names()?;
         // Compaction replaces no files meanwhile.
         let mut files = self.files_lock.lock();
-        // What it has left over holds records that are to go, and would be found by the next start.
+        // The files that compaction has left over hold records that are to go, and would be found
+        // by the next start.
         self.finish_replacement(&mut files)?;
         let mut state = self.state.lock();
         let kept_name = state.segments.last().map_or(0, |segment| segment.base);
@@ -186,8 +187,9 @@ impl PartitionLog {
         state.writing = true;
         drop(state);
         begin_write();
-        // What is pending goes into it, or behind it. Where offsets were raised it begins at the
-        // end all the same: readers who stand there have reached it after the next start, too.
+        // Pending batches go into the fresh segment, or behind it. Where offsets were raised it
+        // begins at the end all the same: readers who stand there have reached it after the next
+        // start, too.
         let next = self.written_end();
         let mut writer = self.writer.lock();
         let mut begun = None;

@@ -20,8 +20,8 @@ const FIRST_WINDOW_BYTES: usize = 64 << 10;
 /// kernel keeps or loses whole blocks, and the header of a batch is no zeros.
 const LOOK_BYTES: u64 = BLOCK_BYTES;
 
-/// What looks like a batch in a search is checked until this many times the file was read: bytes
-/// that were made to look so everywhere must not hold up the start.
+/// Bytes that look like a batch in a search are checked until this many times the file was read:
+/// bytes that were made to look so everywhere must not hold up the start.
 const SEARCH_EFFORT: u64 = 4;
 
 /// Farther ahead no batch lies in a segment that was never compacted: refused appends leave holes,
@@ -31,7 +31,7 @@ pub(crate) const OFFSETS_AHEAD_MAX: u64 = 1 << 24;
 /// A page of room that was reserved and not used.
 static ZEROS: [u8; 4096] = [0; 4096];
 
-/// What a scan found.
+/// The result of a scan.
 pub(crate) struct Scan {
     /// Behind the last valid batch.
     pub(crate) position: u64,
@@ -48,7 +48,7 @@ pub(crate) struct Scan {
     pub(crate) unread_bytes: u64,
 }
 
-/// What may lie behind the last valid batch.
+/// The bytes that may lie behind the last valid batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behind {
     /// Anything: all of it is looked at.

@@ -31,7 +31,7 @@ pub(crate) enum Stage {
     Sealed,
 }
 
-/// What is known of a segment from outside.
+/// The state of a segment as seen from outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     /// Base offset; it names the segment.
@@ -94,7 +94,7 @@ struct SegmentIndex {
     used: bool,
 }
 
-/// What recovery found out about a segment.
+/// The state of a segment as recovery found it.
 pub(crate) struct SegmentState {
     pub(crate) end: Offset,
     pub(crate) len: u64,
@@ -343,7 +343,7 @@ impl Segment {
         }
     }
 
-    /// What lies from here on has to be looked at again.
+    /// Bytes from here on have to be looked at again.
     pub(crate) fn distrust_from(&self, position: u64) {
         self.checked.fetch_min(position, Ordering::AcqRel);
     }
@@ -512,7 +512,7 @@ impl std::fmt::Debug for Segment {
     }
 }
 
-/// What [`Segment::flush_index`] writes beyond the entries that are due.
+/// The entry that [`Segment::flush_index`] writes beyond those that are due.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Close {
     /// Nothing.

@@ -1,4 +1,4 @@
-//! What all partitions of a log share.
+//! The state that all partitions of a log share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

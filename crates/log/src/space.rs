@@ -24,7 +24,7 @@ pub(crate) struct Space {
     told: Told,
 }
 
-/// What the log lines have said of it.
+/// The last report in the log lines.
 #[derive(Default)]
 struct Told {
     is_full: AtomicBool,

@@ -1,8 +1,8 @@
 //! Batches that are sent from the file in which they lie, without coming through our memory.
 //!
-//! Nobody looks at them on the way, so they must have been looked at before: a segment remembers up
-//! to where this process has written it, or has read it and found its checksums right. Where that
-//! was and the kernel has dropped pages since, they count as never looked at.
+//! The batches are not looked at on the way, so they must have been looked at before: a segment
+//! remembers up to where this process has written it, or has read it and found its checksums right.
+//! Where that was and the kernel has dropped pages since, they count as never looked at.
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
 use crate::disk::{Descriptor, DiskFile};
@@ -77,7 +77,7 @@ impl PartitionLog {
         let Place::Segment(segment, from) = place else {
             return None;
         };
-        // What the kernel says of a file whose sync has failed is not believed.
+        // The kernel's copy of a file whose sync has failed is not believed.
         if segment.is_poisoned() {
             return None;
         }

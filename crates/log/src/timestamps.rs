@@ -56,7 +56,7 @@ impl PartitionLog {
         if let Some(found) = self.offset_for_timestamp(highest)? {
             return Ok(Some(found));
         }
-        // What was removed since had it: look at all batches that are left.
+        // A batch that was removed since had it: look at all batches that are left.
         let mut from = self.start_offset();
         let mut best: Option<(Offset, i64)> = None;
         loop {

@@ -1,4 +1,4 @@
-//! What a topic's folder says of the topic itself: its owner's words, should the state journal lose
+//! The description of a topic in its own folder: its owner's words, should the state journal lose
 //! them.
 //!
 //! The file `topic` comes with the folder, so a topic without messages has none. Its bytes are
@@ -41,7 +41,7 @@ pub type Describer = Box<dyn Fn(Uuid) -> Option<Vec<u8>> + Send + Sync>;
 pub struct RecoveredTopic {
     /// Its id.
     pub topic: Uuid,
-    /// What its folder says of it, if that can be read.
+    /// The description in its folder, if that can be read.
     pub description: Option<Vec<u8>>,
     /// The folder has partitions: messages were stored.
     pub has_partitions: bool,
@@ -73,7 +73,7 @@ pub fn decode_topic_file(bytes: &[u8]) -> Option<&[u8]> {
     is_ours.then_some(description)
 }
 
-/// What the folder of a topic says; `None` if it says nothing that can be read.
+/// Reads the description in a topic's folder; `None` if there is none that can be read.
 pub(crate) fn read(disk: &dyn Disk, topic: Uuid) -> io::Result<Option<Vec<u8>>> {
     match read_whole(disk, &topic_file(topic)) {
         Ok(bytes) => Ok(decode_topic_file(&bytes).map(<[u8]>::to_vec)),
@@ -176,14 +176,14 @@ impl Shared {
 }
 
 impl Log {
-    /// Who is asked what a topic is. Called once, before the first append; it is asked without a
-    /// lock of the log that its owner could wait for.
+    /// Sets the describer, which is asked what a topic is. Called once, before the first append; it
+    /// is asked without a lock of the log that its owner could wait for.
     pub fn describe_topics(&self, describer: Describer) {
         let _ = self.shared().describer.set(describer);
     }
 
-    /// What the describer says of a topic has changed: the housekeeper writes it to its folder, if
-    /// it has one.
+    /// Tells that the description of a topic has changed: the housekeeper writes it to its folder,
+    /// if it has one.
     pub fn describe(&self, topic: Uuid) {
         let _ = self.shared().queues.chores.push(Chore::Describe(topic));
     }

@@ -6,7 +6,7 @@ use crate::batch::{BATCH_HEADER_BYTES, Batch};
 use crate::error::BatchError;
 use crate::varint::{get_i32, get_i64};
 
-/// What all records of a batch are, as far as a topic may ask for it.
+/// The facts about all records of a batch that a topic may put limits on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordsSummary {
     /// Lowest timestamp of a record, in milliseconds since 1970; `i64::MAX` if there is none.

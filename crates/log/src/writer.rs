@@ -17,9 +17,10 @@ use crate::topic_files::topic_file;
 const RESERVE_BYTES_MIN: u64 = 64 << 10;
 /// Largest step, in bytes. Steps double from the smallest to this one.
 const RESERVE_BYTES_MAX: u64 = 16 << 20;
-/// Most batches in one vectored write: what Linux takes in one call, less the zeros behind them.
+/// Most batches in one vectored write: as many as Linux takes in one call, less the zeros behind
+/// them.
 const BATCHES_MAX: usize = 1023;
-/// What fills up the last block of a write.
+/// Zeros that fill up the last block of a write.
 static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 
 /// Writes to the active segment of a partition.

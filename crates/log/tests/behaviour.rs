@@ -451,7 +451,8 @@ fn covered_segments_are_dropped_and_no_others_are_asked_for() {
         });
         (freed.unwrap(), asked)
     };
-    // What is too young is not asked for, and the small active one would leave nothing but a name.
+    // A segment that is too young is not asked for, and the small active one would leave nothing
+    // but a name.
     assert_eq!(drop_covered(Some(2), &[]), (0, vec![0..1, 1..2]));
     let all = vec![0..1, 1..2, 2..3];
     assert_eq!(drop_covered(None, &[1]), (sizes[1], all));

@@ -370,8 +370,8 @@ fn what_cannot_be_read_is_not_given_up() {
     assert_eq!(byte, [0xff]);
 }
 
-/// What must be there: per key the newest value that was synced or a later one, or nothing behind a
-/// tombstone.
+/// The records that must be there: per key the newest value that was synced or a later one, or
+/// nothing behind a tombstone.
 #[derive(Default)]
 struct Model {
     /// Per key all values in order of their offsets; `None` is a tombstone.
@@ -566,7 +566,7 @@ fn crash_in(operation: u64, fate: u64) -> bool {
         ends.windows(2).all(|pair| pair[0].1 <= pair[1].0),
         "{seed}: {ends:?}"
     );
-    // What is left behind does no harm later either.
+    // Files that are left behind do no harm later either.
     log.step();
     compact_all(&partition, &options(0));
     model.check(seed, &partition, 0);

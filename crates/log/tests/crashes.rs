@@ -17,7 +17,7 @@ use cloverleaf_log::{
 
 const PARTITIONS: usize = 3;
 
-/// What must be true of one batch.
+/// The facts that must be true of one batch.
 #[derive(Clone, Debug)]
 struct Fact {
     end: Offset,
@@ -35,7 +35,7 @@ struct PartitionModel {
     facts: BTreeMap<Offset, Fact>,
     /// Bodies of appends that failed: they may be there or not.
     doubtful: BTreeSet<String>,
-    /// What was cut off, by base offset: its end. It never comes back, nor do its offsets.
+    /// Cut-off parts, by base offset: their ends. Neither they nor their offsets ever come back.
     cut: BTreeMap<Offset, Offset>,
     /// Everything below was given away to something that counts.
     given: Offset,
@@ -378,7 +378,7 @@ impl World {
                     "seed {seed}: invented {text} at {base} in partition {number}"
                 ),
             }
-            // What a kill has left in the kernel's memory is not on the disk for that.
+            // A batch that a kill has left in the kernel's memory is not on the disk for that.
             let known = model.facts.get(&base).is_some_and(|fact| fact.synced);
             let fact = Fact {
                 end: last,
@@ -485,7 +485,7 @@ impl World {
 struct Sealed {
     base: Offset,
     footer: IndexEntry,
-    /// What its file holds.
+    /// The bytes of its file.
     bytes: Vec<u8>,
 }
 

@@ -73,7 +73,7 @@ fn a_failed_sync_fails_everyone_who_waits_and_poisons_the_segment() {
     assert!(matches!(first.wait(), Err(AppendError::Failed(_))));
     assert!(matches!(second.wait(), Err(AppendError::Failed(_))));
     elsewhere.wait().unwrap();
-    // What is visible stays so, and what comes now goes to another file.
+    // Visible batches stay so, and those that come now go to another file.
     assert_eq!(offsets(&read_all(&partition)), [0, 1]);
     let third = partition
         .append(batch_of(&["d"]), Durability::Disk)
@@ -363,7 +363,7 @@ fn a_file_that_ends_too_early_loses_its_end_and_holds_up_nobody() {
             assert_eq!(offsets(&read_all(&partition)), expected, "cut to {bytes}");
         }
         assert_eq!(log.metrics().corrupt_regions, 1, "cut to {bytes}");
-        // Whoever begins in what is lost goes on behind it.
+        // A reader that begins in the lost part goes on behind it.
         for from in [whole + 1, 50, 99] {
             let (answer, told) = std::sync::mpsc::channel();
             let Read::Cold(cold) = partition.read(from, 1 << 20) else {

@@ -47,7 +47,7 @@ fn build(base_timestamp_ms: i64, messages: &[Message]) -> Batch {
     builder.finish()
 }
 
-/// What [`Batch::validate_records`] must say, by the slow way; `None` for an error.
+/// The expected result of [`Batch::validate_records`], by the slow way; `None` for an error.
 fn summary(batch: &Batch) -> Option<RecordsSummary> {
     let mut cursor = batch.records();
     let mut expected = batch.base_offset();

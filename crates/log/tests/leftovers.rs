@@ -1,6 +1,6 @@
-//! What failing disks and crashes leave behind: batches of producers that are dropped beside a
-//! poisoned segment, producers that were forgotten, files that compaction could not clear away,
-//! room behind the last batch.
+//! Leftovers of failing disks and crashes: batches of producers that are dropped beside a poisoned
+//! segment, producers that were forgotten, files that compaction could not clear away, reserved
+//! space behind the last batch.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -195,8 +195,8 @@ fn compacted_with_a_failing_sync(sim: &SimDisk, fails_at: u64) -> (Log, Arc<Part
     (log, partition, has_failed)
 }
 
-/// Whatever sync fails while compaction puts one segment in the place of several: what is dropped
-/// afterwards does not come back from the files that it has left over.
+/// One sync fails, each in turn, while compaction puts one segment in the place of several:
+/// segments that are dropped afterwards do not come back from the files that it has left over.
 #[test]
 fn what_compaction_could_not_clear_away_does_not_come_back() {
     let mut failures = 0;
@@ -311,8 +311,8 @@ fn after_an_orderly_end_room_stays_room_until_the_machine_is_started_anew() {
     assert_eq!(log_file_len(&sim), end + LEFT_BYTES);
 }
 
-/// What a power loss has left far behind the last whole batch is not read, and does not come back
-/// once what comes next has grown up to it.
+/// Bytes that a power loss has left far behind the last whole batch are not read, and do not come
+/// back once later batches have grown up to them.
 #[test]
 fn after_a_power_loss_what_lies_behind_a_hole_is_gone() {
     let sim = SimDisk::new();

@@ -44,8 +44,8 @@ fn a_file_that_is_gone_or_cut_is_told_at_the_start_with_the_number_of_messages()
                 let (log, _) = open(&sim);
                 let partition = log.partition(topic(1), 0, SMALL).unwrap();
                 let counted = log.metrics();
-                // What has become of a file that is gone, or of one that appends go to, is known
-                // after one start, and repaired.
+                // The fate of a file that is gone, or of one that appends go to, is known after one
+                // start, and repaired.
                 let again = start == 0 || (base != 100 && whole.is_some());
                 let expected = if again { (1, lost) } else { (0, 0) };
                 let told = (counted.corrupt_regions, counted.lost_messages);

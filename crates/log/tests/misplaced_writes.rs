@@ -56,7 +56,7 @@ fn bytes_at(sim: &SimDisk, (file, at): &(String, u64), len: usize) -> Vec<u8> {
     bytes
 }
 
-/// What is read is right and in order, and only batch `hit` is missing.
+/// Checks that reads are right and in order, and only batch `hit` is missing.
 fn check(sim: &SimDisk, hit: u64, what: &str) {
     let (log, partition) = reopen(sim);
     let right = |batch: &Batch| {

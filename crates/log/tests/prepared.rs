@@ -91,7 +91,7 @@ fn a_file_is_made_when_the_segment_is_half_full_and_used_for_the_next_one() {
         next = fill(&log, &partition, next, SEGMENT_BYTES / 2 + 1);
     }
     check(&partition, next);
-    // What was used is cut when it is sealed.
+    // A prepared file that was used is cut when its segment is sealed.
     let segments = partition.segments();
     for segment in segments.iter().filter(|segment| segment.sealed) {
         let name = format!("{:020}.log", segment.base);
@@ -262,7 +262,7 @@ fn crash_in(operation: u64, fate: u64, died_with_file: &mut u64) -> bool {
     assert_eq!(prepared(&disk), None);
     let partition = log.partition(topic(1), 0, OPTIONS).unwrap();
     check(&partition, acknowledged);
-    // What was not acknowledged is there as it was appended, or never comes back.
+    // A batch that was not acknowledged is there as it was appended, or never comes back.
     let next = partition.next_offset();
     let next = roll(&log, &partition, next);
     let next = roll(&log, &partition, next);

@@ -233,8 +233,8 @@ impl World {
             let producer = &mut self.producers[number];
             let sent = producer.in_flight.iter_mut();
             sent.for_each(|sent| sent.appended = None);
-            // What a power loss took from one that did not ask for the disk leaves a gap: such a
-            // producer begins anew, and its batches are there at most once.
+            // Batches that a power loss took from a producer that did not ask for the disk leave a
+            // gap: such a producer begins anew, and its batches are there at most once.
             if end == End::PowerLoss && producer.class == Durability::Kernel {
                 let id = producer.id;
                 self.facts.retain(|_, fact| fact.producer != id);

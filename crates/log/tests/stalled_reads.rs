@@ -62,7 +62,7 @@ impl World {
         self.log.partition(topic(number), 0, SMALL).unwrap()
     }
 
-    /// What somebody is told when time passes and passes.
+    /// The outcome that a waiter is told when time passes and passes.
     fn later<T: Send>(&self, told: &Receiver<T>) -> T {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -153,7 +153,7 @@ fn a_look_up_by_time_that_hangs_holds_up_no_other() {
     };
     assert!(is_named(&world.later(&look_up(1)).unwrap_err()));
     assert_eq!(now(&look_up(2)).unwrap(), Some((0, 1)));
-    // Nobody waits as long again.
+    // A second look-up does not wait as long again.
     assert!(is_named(&now(&look_up(1)).unwrap_err()));
     world.close();
 }
@@ -181,6 +181,6 @@ fn an_end_waits_for_no_read() {
     world.close();
     assert!(matches!(now(&look_up), Err(ReadError::Closed)));
     assert!(now(&compaction).is_err());
-    // Who wanted it on another thread is not called any more.
+    // The reader on another thread is not called any more.
     assert!(cold.recv_timeout(HANG).is_err());
 }

@@ -118,7 +118,7 @@ fn ranges_are_the_batches_that_a_read_gives() {
             let Some(stored) = partition.read_stored(from, bytes_max) else {
                 let near_the_end = from >= 190;
                 let segment_ends = partition.segments().iter().any(|s| {
-                    // What is left of a segment is too little to be worth it.
+                    // The rest of the segment is too little to be worth it.
                     s.end > from && s.end - from < 4
                 });
                 assert!(near_the_end || segment_ends, "{from} {bytes_max}");

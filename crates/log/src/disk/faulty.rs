@@ -9,7 +9,7 @@ use crate::condvar::Condvar;
 
 use super::{Descriptor, DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode};
 
-/// What is to fail. Counters count down; `None` never fails.
+/// The faults to inject. Counters count down; `None` never fails.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// Only files whose path contains this text are affected by `write`, `sync` and `read`.
@@ -38,7 +38,7 @@ pub struct Faults {
     pub on_write: Option<fn(&str)>,
 }
 
-/// What is to fail, and who waits for a change of it.
+/// The faults to inject, and the waiters for a change of them.
 #[derive(Default)]
 struct Shared {
     faults: Mutex<Faults>,

@@ -3,7 +3,7 @@
 //! [`RealDisk`] is a folder, [`SimDisk`] a simulated disk that can lose power, and [`FaultyDisk`]
 //! wraps either and fails on demand. Paths are relative to the data folder, with `/` between parts.
 //!
-//! What survives a power loss, on every implementation:
+//! The guarantees for a power loss, on every implementation. These survive:
 //! - the bytes and the size of a file: after [`DiskFile::sync_data`];
 //! - the name of a file or folder, its removal, a rename: after [`Disk::sync_dir`] of its parent;
 //! - everything: after [`Disk::sync_fs`].
@@ -74,7 +74,7 @@ pub enum LockFailure {
 /// All methods return the operating system's errors.
 #[allow(clippy::missing_errors_doc)]
 pub trait Disk: Send + Sync {
-    /// What to call this folder in messages.
+    /// The name of this folder in messages.
     fn folder(&self) -> String;
 
     /// Names the time since the machine was switched on: while it stays the same, the kernel still

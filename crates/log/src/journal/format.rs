@@ -28,7 +28,7 @@ use crate::batch::field;
 
 /// First bytes of a journal file.
 const MAGIC: &[u8; 8] = b"CLOVERJ2";
-/// What a disk writes as one.
+/// The bytes that a disk writes as one.
 pub(crate) const SECTOR_BYTES: usize = 512;
 /// Size of the header, both copies.
 pub(crate) const HEADER_BYTES: usize = 2 * SECTOR_BYTES;
@@ -38,7 +38,7 @@ pub(crate) const ENTRY_HEADER_BYTES: usize = 24;
 /// Set in the length of a mark.
 const MARK: u32 = 1 << 31;
 
-/// What the header says: which filling of the file this is.
+/// The identity in the header: which filling of the file this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalId {
     /// Rises with each; the file with the higher one is current.
@@ -66,7 +66,7 @@ pub(crate) struct Decoded<'a> {
     payload: &'a [u8],
 }
 
-/// What the journal notes for itself.
+/// A note that the journal makes for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     /// The file has all that was there when it was begun: it may be read without its header. The
@@ -126,7 +126,7 @@ pub fn encode_journal_header(id: JournalId) -> [u8; 1024] {
     bytes
 }
 
-/// What one copy of a header says; `None` when it is none of ours.
+/// Decodes one copy of a header; `None` when it is none of ours.
 pub fn decode_journal_header(bytes: &[u8]) -> Option<JournalId> {
     let bytes = bytes.get(..20)?;
     let valid = &bytes[..8] == MAGIC

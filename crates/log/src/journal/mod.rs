@@ -83,7 +83,7 @@ struct Side {
     may_win: bool,
 }
 
-/// What happens to appends while a snapshot is written.
+/// The destination of appends while a snapshot is written.
 enum Mirror {
     /// No snapshot.
     Off,

@@ -1,4 +1,4 @@
-//! What a journal file holds, whatever was done to it.
+//! Reads the entries of a journal file, whatever was done to it.
 //!
 //! Where no entry is, the next one is searched whose checksum holds. Between them lies a *hole*.
 //! After a power loss the newest entries may be missing, and others behind them be there: all of
@@ -33,7 +33,7 @@ pub(crate) enum HeaderState {
     Blank,
 }
 
-/// What was read of one file.
+/// The contents of one file, as they were read.
 #[derive(Debug)]
 pub(crate) struct Contents {
     pub(crate) id: JournalId,
@@ -47,7 +47,7 @@ pub(crate) struct Contents {
     pub(crate) synced: u64,
     /// Entries that earlier starts have missed.
     pub(crate) lost_earlier: u32,
-    /// What [`Mark::Complete`] says, and the ordinal of that mark.
+    /// The values of [`Mark::Complete`], and the ordinal of that mark.
     pub(crate) complete: Option<(u32, u32, u32)>,
     pub(crate) superseded_by: Option<u32>,
     pub(crate) header: HeaderState,

@@ -36,7 +36,7 @@ pub(crate) struct OpenedJournal {
     pub(crate) report: Vec<String>,
 }
 
-/// What is known of the run before, from the lock file.
+/// The facts about the run before, from the lock file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PreviousRun {
     /// Everything that it wrote is there, whether or not it was synced.
@@ -52,7 +52,7 @@ pub(crate) struct FoundJournal {
     previous: PreviousRun,
 }
 
-/// What one of the two paths has.
+/// The contents of one of the two paths.
 #[derive(Default)]
 struct Found {
     bytes: Vec<u8>,
@@ -219,8 +219,8 @@ impl FoundJournal {
             current,
             other,
             mirror: Mirror::Off,
-            // What a kill has left in the kernel's memory was never synced, so the beginning counts
-            // as one byte that is not.
+            // Entries that a kill has left in the kernel's memory were never synced, so the
+            // beginning counts as one byte that is not.
             appended: 1,
             synced: 0,
             failure: None,
@@ -302,7 +302,7 @@ impl FoundJournal {
     }
 }
 
-/// What is to be done.
+/// The actions that recovery has to take.
 #[derive(Default)]
 struct Plan {
     /// Of a file that is written now.
@@ -343,7 +343,7 @@ struct Ready {
     repair: Repair,
 }
 
-/// What a crash has left in a file that is whole otherwise.
+/// The traces of a crash in a file that is whole otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Repair {
     /// Only one copy of the header was written.

@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Helpers that several tests need.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Arc;
