@@ -1,4 +1,4 @@
-//! What a topic asks of batches before it stores them.
+//! The conditions that a topic sets for batches, checked before it stores them.
 
 use cloverleaf_log::{BATCH_HEADER_BYTES, Batch};
 
@@ -14,7 +14,7 @@ const NO_TIMESTAMP: i64 = -1;
 /// of a hostile client could have millions.
 const NAMED_RECORDS_MAX: usize = 10_000;
 
-/// Who made a batch.
+/// The maker of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Maker {
     /// One of our own builders: its records are well formed.
@@ -23,7 +23,7 @@ pub(crate) enum Maker {
     Client,
 }
 
-/// What a topic's timestamps may be.
+/// The limits of a topic's timestamps.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     earliest_ms: i64,
@@ -54,7 +54,7 @@ impl Bounds {
         self.hold(timestamp_ms) || timestamp_ms == NO_TIMESTAMP
     }
 
-    /// What is said of a batch whose first timestamp at fault this is.
+    /// The refusal of a batch whose first timestamp at fault this is.
     fn refusal(self, timestamp_ms: i64, records: Vec<u32>) -> PublishError {
         PublishError::Timestamp {
             timestamp_ms,
@@ -110,7 +110,7 @@ impl Shape {
                 let inflated = batch.inflate(shared.inflater.batch_bytes_max())?;
                 body_bytes = check_records(&inflated, needs_keys, bounds)?;
             }
-            // Who inflates it checks its records.
+            // The reader that inflates it checks its records.
             (false, true) => {
                 if let Some(bounds) = bounds
                     && let Err(refusal) = bounds.check_header(&batch)
@@ -152,7 +152,7 @@ fn check_records(
     if needs_keys || suspecting.is_some() {
         find_at_fault(batch, needs_keys, suspecting)?;
     }
-    // What readers are told by the batch itself must fit too.
+    // The timestamps that the batch itself tells readers must fit too.
     bounds.map_or(Ok(()), |bounds| bounds.check_header(batch))?;
     Ok(summary.body_bytes)
 }

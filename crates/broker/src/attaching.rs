@@ -75,7 +75,7 @@ impl Subscription {
                 .requeued
                 .fetch_add(released, Ordering::Relaxed);
             if state.consumers.is_empty() {
-                // Nobody reads: what was read ahead need not wait in memory.
+                // Without consumers, batches that were read ahead need not wait in memory.
                 state.sources.iter_mut().for_each(Source::clear);
                 state.replays.iter_mut().for_each(Source::clear);
             }
@@ -106,7 +106,8 @@ impl Subscription {
         }
     }
 
-    /// What a consumer has not taken out of its outbox goes back as if it had not been delivered.
+    /// Gives back the messages that a consumer has not taken out of its outbox, as if they had not
+    /// been delivered.
     fn give_outbox_back(&self, state: &mut State, slot: u32) {
         let taken = state.consumers.change(slot, |consumer| {
             consumer.stalled = false;
@@ -116,7 +117,8 @@ impl Subscription {
         self.untake(state, slot, deliveries.iter().map(Delivery::range));
     }
 
-    /// What of these ranges is in flight to a consumer goes back as if it had not been delivered.
+    /// Gives back those of these ranges that are in flight to a consumer, as if they had not been
+    /// delivered.
     fn untake(&self, state: &mut State, slot: u32, ranges: impl Iterator<Item = MessageRange>) {
         let mut count = 0;
         for range in ranges {

@@ -43,7 +43,7 @@ pub struct Broker {
 
 type Listener = Box<dyn Fn() + Send + Sync>;
 
-/// What topics, subscriptions and the housekeeping have in common.
+/// The state that topics, subscriptions and the housekeeping share.
 pub(crate) struct Shared {
     pub(crate) log: Log,
     pub(crate) options: BrokerOptions,
@@ -251,7 +251,7 @@ impl Broker {
 
     /// Writes all progress down and ends the housekeeping. The caller closes the log afterwards.
     pub fn close(&self) {
-        // Whoever waits for one may hold what is taken now.
+        // A thread that waits for a read may hold a lock that is taken now.
         self.shared.log.stop_waiting();
         {
             let _definitions = self.shared.definitions.lock();

@@ -17,7 +17,7 @@ pub(crate) struct Rotation {
 }
 
 impl State {
-    /// Who gets the next messages, and how many at most so that the load stays even.
+    /// The consumer that gets the next messages, and how many at most so that the load stays even.
     pub(crate) fn choose(&mut self, subscription: &Arc<Subscription>) -> Option<(u32, u64)> {
         if subscription.options().single_active {
             let slot = self.consumers.active()?;
@@ -53,7 +53,7 @@ impl State {
         }
     }
 
-    /// What is one consumer's, if what waits is shared evenly by all `rivals` for it.
+    /// The share of one consumer, if all `rivals` for the waiting messages share them evenly.
     fn share(&self, in_flight: u32, room: u64, (rivals, all_in_flight): (u64, u64)) -> u64 {
         if rivals <= 1 {
             return room;

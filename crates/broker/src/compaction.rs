@@ -214,7 +214,7 @@ mod tests {
             rounds += 1;
             assert!(rounds < 100);
         }
-        // What is left: the newest of the sealed ones, and the active one.
+        // The rest: the newest of the sealed segments, and the active one.
         assert!(["a", "b"].iter().all(|name| segments(&broker, name) <= 3));
         broker.close();
     }

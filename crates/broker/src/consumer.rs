@@ -11,17 +11,17 @@ use crate::settling::Settle;
 use crate::shared_window::SharedWindow;
 use crate::subscription::Subscription;
 
-/// What was settled: for the delivered-to-acknowledged time of the telemetry.
+/// A delivery that was settled: for the delivered-to-acknowledged time of the telemetry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settlement {
-    /// How long the consumer had the message, in microseconds by the broker's clock. Whoever has
-    /// another clock could not tell: a wall clock steps, the broker's does not.
+    /// How long the consumer had the message, in microseconds by the broker's clock. No other clock
+    /// could tell: a wall clock steps, the broker's does not.
     pub held_us: u64,
     /// How often it had been delivered.
     pub attempts: u16,
 }
 
-/// What a consumer holds, and what was taken from it.
+/// The messages that a consumer holds, and those that were taken from it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Holding {
     /// Messages in flight to it.
@@ -104,7 +104,7 @@ impl Consumer {
 
     /// Ends delivery (AMQP's `basic.cancel`): what was not taken goes back as if it had not been
     /// delivered, and others take over where this one was the single active or the exclusive one.
-    /// What was taken stays in flight, and can be settled until the consumer is dropped.
+    /// Messages that were taken stay in flight, and can be settled until the consumer is dropped.
     pub fn retire(&self) {
         self.retire_unseen(&[]);
     }
@@ -162,7 +162,7 @@ impl Consumer {
     }
 
     /// Gives ranges up in one go: they go to the dead-letter topic, or nowhere if there is none.
-    /// What of them is not in flight to this consumer is left alone.
+    /// Messages of them that are not in flight to this consumer are left alone.
     pub fn reject_ranges(&self, ranges: &[MessageRange]) {
         let settle = Settle::Reject;
         self.subscription.settle_ranges(self.slot, settle, ranges);
@@ -193,7 +193,7 @@ impl Consumer {
         self.subscription.in_flight_of(self.slot)
     }
 
-    /// What it holds, and what was taken from it.
+    /// The messages that it holds, and those that were taken from it.
     pub fn holding(&self) -> Holding {
         self.subscription.holding_of(self.slot)
     }

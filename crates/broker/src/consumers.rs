@@ -19,7 +19,7 @@ use crate::shared_window::SharedWindow;
 /// cost the same.
 pub(crate) const LOOKED_AT_MAX: usize = 16;
 
-/// What the subscription knows of one consumer.
+/// The subscription's state of one consumer.
 #[derive(Debug)]
 pub(crate) struct ConsumerState {
     pub(crate) outbox: Arc<Outbox>,
@@ -42,7 +42,7 @@ pub(crate) struct ConsumerState {
     pub(crate) overdue: Option<Box<Overdue>>,
     /// Where it stands in the ranking, if it does.
     pub(crate) place: Option<Place>,
-    /// What the timeline shows of it.
+    /// The holds that the timeline shows of it.
     pub(crate) holds: Option<Box<Holds>>,
 }
 
@@ -97,7 +97,7 @@ impl ConsumerState {
     #[inline]
     pub(crate) fn room(&self) -> u64 {
         match &self.shared {
-            // Who takes no place takes none of those who wait.
+            // A consumer that takes no place in the window takes none from those who wait.
             Some(shared) if self.options.auto_ack && shared.free() > 0 => self.own_room(),
             Some(shared) if self.options.auto_ack => 0,
             Some(shared) => self.own_room().min(shared.room()),
@@ -117,7 +117,7 @@ impl ConsumerState {
         }
     }
 
-    /// What it holds.
+    /// The messages that it holds, and those that were taken from it.
     pub(crate) fn holding(&self) -> Holding {
         Holding {
             in_flight: self.in_flight,
@@ -232,7 +232,8 @@ impl Consumers {
         self.slots.get(slot as usize).and_then(Option::as_ref)
     }
 
-    /// What a consumer has not answered in time, for as long as its answers are looked at.
+    /// The deliveries that a consumer has not answered in time, for as long as its answers are
+    /// looked at.
     #[inline]
     pub(crate) fn take_overdue(&mut self, slot: u32) -> Option<Box<Overdue>> {
         self.slots.get_mut(slot as usize)?.as_mut()?.overdue.take()
@@ -264,14 +265,14 @@ impl Consumers {
         Some(result)
     }
 
-    /// What is recorded of a consumer, if anything is.
+    /// The recorded holds of a consumer, if it is recorded at all.
     #[inline]
     pub(crate) fn holds(&mut self, slot: u32) -> Option<&mut Holds> {
         let consumer = self.slots.get_mut(slot as usize)?.as_mut()?;
         consumer.holds.as_deref_mut()
     }
 
-    /// What is recorded of all consumers.
+    /// The recorded holds of all consumers.
     pub(crate) fn all_holds(&mut self) -> impl Iterator<Item = &mut Holds> {
         let all = self.slots.iter_mut().flatten();
         all.filter_map(|consumer| consumer.holds.as_deref_mut())
@@ -364,8 +365,8 @@ impl Consumers {
         (gone, counted)
     }
 
-    /// Who gets everything where one does; nobody while it waits for the last messages that the
-    /// one before holds.
+    /// The single active consumer, which gets everything; none while it waits for the last messages
+    /// that the one before holds.
     pub(crate) fn active(&mut self) -> Option<u32> {
         let slots = &self.slots;
         let line = self.line.as_mut()?;

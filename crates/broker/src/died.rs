@@ -25,7 +25,7 @@ pub struct Died {
 /// Hears of a subscription with dead messages.
 type Told = Box<dyn Fn(&Arc<Subscription>) + Send + Sync>;
 
-/// Who routes what goes to a dead-letter topic.
+/// A router of the messages that would go to a dead-letter topic.
 pub(crate) struct DeadRouter {
     /// The topic of its namespace that it stands for.
     to: String,
@@ -92,7 +92,7 @@ impl Subscription {
         self.finish(state);
     }
 
-    /// Whoever sees to the dead messages of this subscription is told that there are some.
+    /// Tells the one that sees to the dead messages of this subscription that there are some.
     pub(crate) fn tell_died(self: &Arc<Self>) {
         match self.dead_router() {
             Some(router) => (router.told)(self),
@@ -100,7 +100,7 @@ impl Subscription {
         }
     }
 
-    /// Who routes its dead messages, if they are not written to their topic.
+    /// The router of its dead messages, if they are not written to their topic.
     pub(crate) fn dead_router(&self) -> Option<Arc<DeadRouter>> {
         let options = self.options();
         let to = options.dead_letter.as_deref()?;

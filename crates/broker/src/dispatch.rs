@@ -1,12 +1,12 @@
-//! Who gets the next messages: the way from the log to a consumer's outbox.
+//! Dispatch: the way of messages from the log to a consumer's outbox.
 //!
 //! A message goes to a consumer with room in its window; `choose.rs` says to which. Requeued
 //! messages of a partition go before new ones. Everything happens under the subscription's lock and
 //! waits for no disk: what memory and page cache do not have is read elsewhere, and dispatched when
 //! it comes.
 //!
-//! What no consumer takes is looked at by others afterwards: `length.rs` drops the head of a queue
-//! that is too long, `expiring.rs` what has expired there.
+//! Messages that no consumer takes are looked at by others afterwards: `length.rs` drops the head
+//! of a queue that is too long, `expiring.rs` messages that have expired there.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -49,7 +49,7 @@ pub(crate) enum Blank {
     Waiting,
 }
 
-/// What stands at the front of a partition.
+/// The front of a partition, as a dispatch finds it.
 pub(crate) enum Sight {
     Run(Seen),
     /// Offsets without messages were stepped over: look again.
@@ -67,7 +67,7 @@ pub(crate) struct Seen {
     attempts: u16,
 }
 
-/// What became of the front of a partition.
+/// The outcome for the front of a partition.
 pub(crate) enum Found {
     /// Messages were handed over.
     Delivered,
@@ -272,7 +272,7 @@ impl Subscription {
         }
     }
 
-    /// What stands at the front of a partition: up to `quota` messages, if they can be delivered.
+    /// Looks at the front of a partition: up to `quota` messages, if they can be delivered.
     pub(crate) fn sight(
         self: &Arc<Self>,
         state: &mut State,

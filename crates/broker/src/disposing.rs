@@ -1,4 +1,4 @@
-//! What becomes of messages at the front of a partition that nobody is to get.
+//! The disposal of messages at the front of a partition that no consumer is to get.
 
 use crate::dispatch::{Blank, DEAD_MAX, Found, Kind, Seen, partition_number};
 use crate::message::DeadReason;

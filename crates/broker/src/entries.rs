@@ -1,4 +1,4 @@
-//! What the state journal holds: definitions, progress, committed offsets.
+//! The entries of the state journal: definitions, progress, committed offsets.
 //!
 //! ```text
 //! entry      kind u8, body
@@ -134,7 +134,7 @@ pub(crate) enum Entry {
 pub struct EntryError {
     /// The first byte.
     pub kind: u8,
-    /// What is wrong.
+    /// The fault in the entry.
     pub reason: String,
 }
 
@@ -417,7 +417,7 @@ fn put_delta(out: &mut Vec<u8>, delta: &PartitionDelta) {
     }
 }
 
-/// What is left to read. Every method gives `None` when that is too little.
+/// The bytes that are left to read. Every method gives `None` when they are too few.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {

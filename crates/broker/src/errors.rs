@@ -23,7 +23,7 @@ pub enum CatalogError {
     /// A name that is empty, too long or not printable.
     #[error("a name has 1 to {NAME_BYTES_MAX} bytes and no control characters")]
     Name,
-    /// Who asks for it may not do that with what is called so.
+    /// The principal that asks may not do that with the object of this name.
     #[error("{name}: not allowed")]
     Denied {
         /// The name.

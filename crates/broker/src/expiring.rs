@@ -13,7 +13,7 @@ use crate::pick::Verdict;
 use crate::source::Source;
 use crate::subscription::{State, Subscription};
 
-/// What stands at the front of a partition once everything that has expired is gone.
+/// The front of a partition once everything that has expired is gone.
 enum Head {
     /// A message that expires then.
     Until(u64),
@@ -40,7 +40,7 @@ impl Subscription {
             }
         }
         if state.consumers.is_empty() {
-            // Nobody reads on: what was read ahead need not wait in memory.
+            // Without consumers, batches that were read ahead need not wait in memory.
             state.sources.iter_mut().for_each(Source::clear);
             state.replays.iter_mut().for_each(Source::clear);
         }

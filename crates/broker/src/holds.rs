@@ -1,4 +1,5 @@
-//! Who held which messages from when to when: what the timeline shows of a subscription.
+//! The holds of a subscription's consumers, as the timeline shows them: which messages each had in
+//! flight, from when to when.
 //!
 //! Nothing is written down when messages are delivered, because the ledger knows what is in flight
 //! since when. When a delivery ends, one piece for a run of messages is, unless there are too many
@@ -65,7 +66,7 @@ pub struct Hold {
     pub left_out: u64,
 }
 
-/// What is recorded of one consumer.
+/// The recorded holds of one consumer.
 #[derive(Debug)]
 pub(crate) struct Holds {
     pace: Pace,
@@ -245,7 +246,7 @@ impl State {
     }
 }
 
-/// What the timeline shows of one consumer.
+/// The part of the timeline that is one consumer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumerHolds {
     /// The number of its connection, as telemetry has it.
@@ -258,7 +259,7 @@ pub struct ConsumerHolds {
     pub pulls: bool,
     /// Messages that may be in flight to it.
     pub window: u32,
-    /// What it held and holds, by the end, what is in flight last.
+    /// The messages that it held and holds, by the end, those in flight last.
     pub holds: Vec<Hold>,
     /// Whether older ones were forgotten for newer ones.
     pub has_forgotten: bool,
@@ -283,8 +284,9 @@ impl ConsumerHolds {
 }
 
 impl Subscription {
-    /// Who held which messages since `since_us` (microseconds since the Unix epoch), those that
-    /// have left first. Consumers without anything to show are among them while they are attached.
+    /// The messages that each consumer held since `since_us` (microseconds since the Unix epoch),
+    /// consumers that have left first. Consumers without anything to show are among them while they
+    /// are attached.
     pub fn holds(&self, since_us: u64) -> Vec<ConsumerHolds> {
         let mut all = Vec::new();
         self.each_hold(since_us, |consumer| all.push(consumer));
@@ -302,7 +304,7 @@ impl Subscription {
         }
     }
 
-    /// Who there is to tell of: a slot, where there is one, and which of its consumers that was.
+    /// The consumers to tell of: a slot, where there is one, and which of its consumers that was.
     fn held_lately(&self) -> Vec<(Option<u32>, u64)> {
         let state = self.state.lock();
         let departed = state.departed.0.iter().map(|gone| (None, gone.arrival));

@@ -1,6 +1,6 @@
-//! What the broker does beside publishing and delivering, on one thread: deadlines, progress, dead
-//! letters, delayed publishes, snapshots of the state journal. What takes long is not done here
-//! (`threads.rs`).
+//! The work of the broker beside publishing and delivering, on one thread: deadlines, progress,
+//! dead letters, delayed publishes, snapshots of the state journal. Work that takes long is not
+//! done here (`threads.rs`).
 
 use std::sync::Arc;
 use std::task::Waker;

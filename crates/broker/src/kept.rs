@@ -1,4 +1,4 @@
-//! Small state that protocols keep in the journal, opaque to the broker, and who the broker is.
+//! Small state that protocols keep in the journal, opaque to the broker, and the broker's identity.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use crate::broker::{Broker, CatalogError, Shared};
 use crate::entries::Entry;
 use crate::namespace::{Name, OwnedName};
 
-/// What no two brokers and no two starts of one have in common.
+/// The identity of a broker and its start: no two brokers and no two starts of one have it in
+/// common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     /// Made when the data folder was first used.
@@ -73,7 +74,7 @@ fn put(values: &mut BTreeMap<OwnedName, Vec<u8>>, key: OwnedName, value: Option<
 }
 
 impl Shared {
-    /// Who this is; a new one where the journal says nothing.
+    /// The broker's identity; a new one where the journal has none.
     pub(crate) fn identity(&self) -> &Identity {
         self.identity.get_or_init(|| Identity {
             cluster: Uuid::new_v4(),

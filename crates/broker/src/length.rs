@@ -83,7 +83,7 @@ impl Subscription {
         }
         if options.length_bytes_max.is_some() {
             if state.bodies.under_way.0 == 0 && state.has_passed_all() {
-                // What went from the log unseen was counted until now.
+                // Bodies that went from the log unseen were counted until now.
                 state.bodies.bytes = 0;
             }
             state.bodies.bytes += bytes;
@@ -171,8 +171,8 @@ impl Subscription {
         for partition in self.drop_order(state.partitions.len()) {
             let index = partition_number(partition);
             while excess > 0 {
-                // What waits for its letter holds the rest up: letters go on, and then so does
-                // this.
+                // Messages that wait to be written as dead letters hold the rest up: the letters go
+                // on, and then so does this.
                 if keep_letters && state.ledger.dead() >= DEAD_MAX {
                     return;
                 }

@@ -46,7 +46,7 @@ pub struct LookupReads {
     has_arrived: Arc<AtomicBool>,
 }
 
-/// What was read for one message, or will be.
+/// The result of the read for one message, now or later.
 #[derive(Debug, Default)]
 pub struct Fetched(Option<Arc<Mutex<Option<Outcome>>>>);
 

@@ -58,7 +58,7 @@ impl Subscription {
         self.write_marks(rested.map(entry).collect());
     }
 
-    /// What a snapshot of the journal has to say of it.
+    /// The entries that a snapshot of the journal needs for its delivery marks.
     pub(crate) fn delivered_entries(&self) -> Vec<Entry> {
         let state = self.state.lock();
         let marks = (0u32..).zip(state.ledger.marks.iter());

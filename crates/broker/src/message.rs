@@ -1,4 +1,4 @@
-//! What goes to a consumer: messages by reference into the log's batches.
+//! Messages on their way to a consumer, by reference into the log's batches.
 
 use cloverleaf_log::{Batch, Offset};
 

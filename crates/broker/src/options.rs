@@ -1,4 +1,4 @@
-//! What can be set: for the broker, a topic, a subscription, a consumer.
+//! The options of the broker, a topic, a subscription, a consumer.
 //!
 //! Topic and subscription options are stored in definitions as JSON; unknown keys are kept out, and
 //! each new key needs a serde default so that definitions written by older versions still load.
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared_window::SharedWindow;
 
-/// What an acknowledgement to a producer promises, whatever the producer asked for.
+/// The promise of an acknowledgement to a producer, whatever the producer asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DurabilityMode {
-    /// What the producer's protocol promises (design, section 5).
+    /// The promise of the producer's protocol (design, section 5).
     #[default]
     Protocol,
     /// Everything is synced to disk before the answer.
@@ -34,7 +34,7 @@ impl DurabilityMode {
         }
     }
 
-    /// What is told to clients: the name of the class in which a publish is stored for which the
+    /// The name that clients are told: that of the class in which a publish is stored for which the
     /// protocol asks `asked`.
     pub fn class_name(self, asked: Durability) -> &'static str {
         match self.class(asked) {
@@ -73,8 +73,8 @@ pub struct BrokerOptions {
     pub scheduled_messages_max: u64,
     /// How often retention is looked after.
     pub retention_interval_ms: u64,
-    /// What a reader by offset adds to topics whose messages go once they are consumed: nothing
-    /// younger than this goes.
+    /// The retention that a reader by offset adds to topics whose messages go once they are
+    /// consumed: nothing younger than this goes.
     pub reader_retention_ms: u64,
     /// Largest compressed batch that is inflated for subscriptions and checks, in bytes when
     /// inflated; the messages of a larger one are skipped.
@@ -115,7 +115,7 @@ impl Default for BrokerOptions {
     }
 }
 
-/// What happens to messages after they have been stored.
+/// The retention of a topic: which messages go after they have been stored.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
@@ -268,7 +268,7 @@ pub enum PartitionOrder {
     HighestFirst,
 }
 
-/// What happens when a subscription holds as many messages that are not in flight as it may.
+/// The reaction when a subscription holds as many messages that are not in flight as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Overflow {
@@ -309,7 +309,7 @@ pub struct SubscriptionOptions {
     /// Exact, but for a message that comes back: it counts as the average of those that it was
     /// delivered with.
     pub length_bytes_max: Option<u64>,
-    /// What happens beyond `length_max` and `length_bytes_max`.
+    /// The reaction beyond `length_max` and `length_bytes_max`.
     pub overflow: Overflow,
     /// Only the consumer that attached first gets messages; when it leaves, the next one by
     /// priority and then by arrival takes over.

@@ -1,4 +1,4 @@
-//! What the journal has lost, and the topics' folders say.
+//! Topics that the journal has lost, and that their folders still describe.
 //!
 //! A folder that no definition names is an *orphan*. If it says which topic it is, the topic is
 //! taken in again, with a line. If it does not, and neither a power loss explains it nor an earlier

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::message::Delivery;
 
-/// What a delivery costs beside its records, about.
+/// The cost of a delivery beside its records, in bytes, about.
 const DELIVERY_BYTES: u64 = 128;
 
 /// Deliveries that the consumer's connection has not taken yet.
@@ -25,7 +25,7 @@ struct Inner {
     waker: Option<Waker>,
 }
 
-/// What a connection found in its outbox.
+/// The state of the outbox when its connection took the deliveries.
 pub(crate) struct Taken {
     /// The subscription waits to hear that there is room again.
     pub(crate) was_full: bool,

@@ -38,7 +38,7 @@ struct Held {
 }
 
 impl Held {
-    /// Nobody waits for an answer any more from here on.
+    /// The time from which on nobody waits for an answer any more.
     fn forget_us(&self) -> u64 {
         match self.acked_us {
             None => self.delivered_us.saturating_add(FORGET_US),
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn no_others_are_remembered_than_those_that_timed_out() {
         let mut overdue = Overdue::default();
-        // What stands between them was acknowledged in time.
+        // The messages between them were acknowledged in time.
         overdue.add(word(2, &[3, 17, 40, 63]), 100, 200);
         for other in [4, 5, 6, 16, 18] {
             assert_eq!(overdue.acked_late(id(128 + other), 300), None, "{other}");
@@ -234,7 +234,7 @@ mod tests {
             overdue.add(word(number, &all), 1, 2);
         }
         assert!(overdue.held.len() <= OVERDUE_MAX && overdue.thinned > 10);
-        // Nobody ever answered those.
+        // These were never answered.
         for number in 0..24 {
             overdue.add(word(20_000 + number, &[0]), FORGET_US, FORGET_US + 2);
         }

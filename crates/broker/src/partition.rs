@@ -238,7 +238,7 @@ impl Partition {
     }
 }
 
-/// What leaves it, for the broker alone.
+/// The removal of records, for the broker alone.
 impl Partition {
     /// Readers no longer see records before `offset`, until the next start. Blocks on the disk.
     ///

@@ -12,8 +12,8 @@ use crate::partition::Partition;
 use crate::topic::Topic;
 use crate::watch::{Watch, Watcher, Watchers};
 
-/// What of a topic changes while it is in use. Replaced as a whole, never changed in place: a
-/// publish takes one look at it.
+/// The parts of a topic that change while it is in use. Replaced as a whole, never changed in
+/// place: a publish takes one look at it.
 pub(crate) struct Shape {
     pub(crate) options: Arc<TopicOptions>,
     pub(crate) partitions: Arc<[Partition]>,
@@ -48,7 +48,7 @@ impl Shape {
 
 /// How the log keeps the partitions of a topic.
 fn partition_options(shared: &Shared, options: &TopicOptions) -> PartitionOptions {
-    // What is in the active segment cannot be compacted, so it must not stay there for longer.
+    // Records in the active segment cannot be compacted, so they must not stay there for longer.
     let max_lag_ms = options.compaction.as_ref().and_then(|c| c.max_lag_ms);
     PartitionOptions {
         segment_bytes: options
@@ -222,7 +222,7 @@ impl Topic {
             let entries = [entry(before, true), entry(next, false)];
             self.shared().write(&entries)?;
         }
-        // Nobody waits for the files.
+        // The files are removed without the lock, so that nobody waits for them.
         drop(definitions);
         crate::broker::truncate(self, &log, before);
         for subscription in self.subscriptions().iter() {

@@ -1,4 +1,4 @@
-//! What stands at an offset: a run of messages that share one fate.
+//! A run of messages at an offset: those that share one fate.
 
 use cloverleaf_log::{Batch, Offset, Record, RecordCursor};
 
@@ -10,7 +10,7 @@ use crate::options::SubscriptionOptions;
 /// Most bytes of records that one run covers.
 const RUN_BYTES_MAX: u32 = 256 << 10;
 
-/// What is to happen with a message.
+/// The fate of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Deliver,
@@ -22,7 +22,7 @@ pub(crate) enum Verdict {
     Later(u64),
 }
 
-/// What is looked for in a batch.
+/// The terms of a search in a batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Seek {
     pub(crate) from: Offset,
@@ -61,7 +61,7 @@ impl Run {
     }
 }
 
-/// What was found.
+/// The result of a search.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Pick {
     Run(Run),
@@ -69,7 +69,7 @@ pub(crate) enum Pick {
     Gap(Offset),
 }
 
-/// What is seen of one record.
+/// The facts that are found about one record.
 #[derive(Debug, Clone, Copy)]
 struct Look {
     verdict: Verdict,
@@ -77,7 +77,7 @@ struct Look {
     expires_ms: u64,
 }
 
-/// What is seen of a record into which nobody looks.
+/// The facts about a record that is not looked into.
 const PLAIN: Look = Look {
     verdict: Verdict::Deliver,
     body_bytes: 0,
@@ -219,7 +219,7 @@ impl<'a> Inspection<'a> {
     }
 }
 
-/// What counts against a limit in bytes.
+/// The bytes of a record that count against a limit in bytes.
 pub(crate) fn body_bytes(record: &Record<'_>) -> u32 {
     let bytes = record.value.map_or(0, <[u8]>::len);
     u32::try_from(bytes).unwrap_or(u32::MAX)

@@ -1,8 +1,9 @@
-//! Whose turn it is among many consumers.
+//! The ranking of many consumers: whose turn it is.
 //!
 //! With few of them `choose.rs` looks at each, which is cheaper. Here those with room stand in
-//! order, so that a choice and a change cost the logarithm of their number. Who is kept from its
-//! messages by nothing but a shared window is parked there, and let go once that has room again.
+//! order, so that a choice and a change cost the logarithm of their number. A consumer that is kept
+//! from its messages by nothing but a shared window is parked there, and let go once that has room
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use cloverleaf_log::invariant;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     priority: i32,
-    /// What the policy orders by, before the slot.
+    /// The load, by which the policy orders before the slot.
     load: u32,
     in_flight: u32,
     /// The shared window at which it is parked.

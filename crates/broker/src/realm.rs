@@ -292,7 +292,7 @@ impl Realm {
     }
 }
 
-/// What protocols keep for themselves, in their namespace.
+/// The state that protocols keep for themselves, in their namespace.
 impl Realm {
     /// As [`Broker::keep`].
     ///

@@ -130,7 +130,7 @@ impl Restored {
             Entry::Opened(boot_id) => {
                 let before = self.interrupted_boot.replace(boot_id);
                 if before.is_some() && before != self.interrupted_boot {
-                    // What had moved as far as the kernel of that boot went is gone with it.
+                    // Moves that got no farther than the kernel of that boot are gone with it.
                     self.moved.clear();
                 }
             }
@@ -176,7 +176,7 @@ impl Restored {
             shared.kept.apply(key, Some(value));
         }
         if let Some(Identity { cluster, starts }) = self.identity {
-            // Nobody has asked yet, so this is the first value.
+            // The identity has not been asked for yet, so this is the first value.
             let mut starts = starts + 1;
             if recovery.lost_entries > 0 {
                 starts = starts_after_damage(starts, recovery, shared.clock.now_ms());
@@ -185,7 +185,7 @@ impl Restored {
         }
         let in_doubt = |found: &RecoveredPartition| found.end_in_doubt.then_some(found.topic);
         let in_doubt: HashSet<Uuid> = recovery.partitions.iter().filter_map(in_doubt).collect();
-        // Nobody knows whether it has moved to where something is missing.
+        // The place to which it has moved may be one where something is missing.
         let moved = settled_moves(shared, self.moved, lost_power || !in_doubt.is_empty())?;
         let mut by_topic: BTreeMap<Uuid, Vec<_>> = BTreeMap::new();
         for (id, (definition, mut ledger, retries)) in self.subscriptions {
@@ -202,7 +202,7 @@ impl Restored {
         }
         let mut marks = Vec::new();
         for (id, definition) in self.topics {
-            // What was at the end may be gone, as after a power loss.
+            // Messages at the end may be gone, as after a power loss.
             let lost_power = lost_power || in_doubt.contains(&id);
             let topic = Topic::open(shared, definition)?;
             let subscriptions = by_topic.remove(&id).unwrap_or_default();
@@ -237,7 +237,7 @@ impl Restored {
             }
             let gone: Vec<_> = topic.partitions().iter().map(Partition::gone).collect();
             for (definition, mut ledger, retries) in subscriptions {
-                // What is gone waits for nobody.
+                // Messages that are gone wait for no consumer.
                 ledger.finish_restore(retries, &topic.written_ends(), &gone);
                 marks.extend(finish_marks(&definition, &mut ledger, &ends, lost_power));
                 topic.add_subscription(&definition, ledger);
@@ -258,9 +258,9 @@ impl Restored {
     }
 }
 
-/// What has moved for good, by subscription. After a kill it is synced first: from here on it
-/// counts as acknowledged, whatever happens then. What may be gone where it went counts as not
-/// moved from here on.
+/// The messages that have moved for good, by subscription. After a kill they are synced first: from
+/// here on they count as acknowledged, whatever happens then. Those that may be gone where they
+/// went count as not moved from here on.
 fn settled_moves(
     shared: &Shared,
     mut moved: BTreeMap<u64, Moved>,

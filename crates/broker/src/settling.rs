@@ -15,7 +15,7 @@ use crate::ledger::{Expired, NotInFlight, Settled};
 use crate::message::{Delivery, MessageId, MessageRange};
 use crate::subscription::{State, Subscription};
 
-/// What a consumer does with messages that it has in hand.
+/// The answer of a consumer to messages that it has in hand.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Settle {
     Ack,
@@ -310,7 +310,7 @@ impl<F: FnMut(MessageRange, Option<Settlement>)> Report<'_, F> {
 }
 
 impl Settled {
-    /// What the session hears of it.
+    /// The facts that the session hears of it.
     fn settlement(self, now_us: u64) -> Settlement {
         Settlement {
             held_us: now_us.saturating_sub(self.delivered_us),

@@ -31,7 +31,7 @@ pub struct SharedWindow {
     waiting_count: AtomicUsize,
 }
 
-/// Who found no place.
+/// The subscriptions that found no place.
 #[derive(Debug, Default)]
 struct Waiting {
     subscriptions: VecDeque<Weak<Subscription>>,
@@ -144,7 +144,7 @@ impl SharedWindow {
             let next = {
                 let mut waiting = self.waiting.lock();
                 if waiting.is_served && !is_mine {
-                    // Whoever serves looks for room once more after this.
+                    // The thread that serves looks for room once more after this.
                     return;
                 }
                 let next = match self.free() {

@@ -24,7 +24,7 @@ pub(crate) struct Source {
     retry_ms: u64,
 }
 
-/// What a source has at an offset.
+/// The front of a source, at an offset.
 pub(crate) enum Front {
     /// A batch that holds the offset or follows it, and the byte position to read on from.
     Batch(Batch, u32),

@@ -90,8 +90,8 @@ pub struct SubscriptionLook {
 }
 
 impl Subscription {
-    /// Who consumes from it, and whether messages wait. Asked for once a second, of all: under
-    /// the lock one list is made and nothing else.
+    /// The consumers, and whether messages wait. Asked for once a second, of all subscriptions:
+    /// under the lock one list is made and nothing else.
     pub fn look(&self) -> SubscriptionLook {
         let state = self.state.lock();
         let mut consumers = Vec::with_capacity(state.consumers.counted());

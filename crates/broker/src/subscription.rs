@@ -51,7 +51,7 @@ pub struct Subscription {
     pub(crate) counters: Counters,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 pub(crate) struct State {
     pub(crate) ledger: Ledger,
     pub(crate) partitions: Vec<Partition>,
@@ -64,7 +64,7 @@ pub(crate) struct State {
     pub(crate) filter: Filter,
     pub(crate) paused: bool,
     pub(crate) closed: bool,
-    /// Who gets the next message.
+    /// The policy that chooses the consumer of the next message.
     pub(crate) policy: Dispatch,
     /// At the end of the last dispatch a consumer waited, and every message had been delivered.
     pub(crate) caught_up: bool,
@@ -86,7 +86,7 @@ pub(crate) struct State {
     pub(crate) retry_ms: u64,
     /// The time of the change under way.
     pub(crate) now_us: u64,
-    /// What consumers held that have left.
+    /// The holds of consumers that have left.
     pub(crate) departed: DepartedHolds,
     /// Whom to wake once the lock is free.
     pub(crate) wakers: Vec<Waker>,
@@ -226,7 +226,7 @@ impl Subscription {
         (result, state)
     }
 
-    /// What follows every change: the housekeeping's lists, then the wakers, without the lock.
+    /// The end of every change: the housekeeping's lists, then the wakers, without the lock.
     pub(crate) fn finish(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         let due_ms = state
             .ledger
@@ -406,7 +406,7 @@ impl Subscription {
         let (mut wakers, mut freed) = (Vec::new(), Vec::new());
         state.consumers.change_all(|consumer| {
             wakers.extend(consumer.outbox.close());
-            // What was in flight can be settled no more.
+            // Messages that were in flight can be settled no more.
             freed.extend(consumer.settle(u32::MAX));
         });
         drop(state);
@@ -431,7 +431,7 @@ impl Subscription {
         self.finish(state);
     }
 
-    /// What has to be written down since the last call.
+    /// The entries that have to be written down since the last call.
     pub(crate) fn take_progress(&self) -> Vec<Entry> {
         self.dirty.store(false, Ordering::Release);
         let mut state = self.state.lock();
@@ -472,7 +472,7 @@ impl State {
         self.visible_below(partition, self.partitions[partition].written_end())
     }
 
-    /// What may be delivered of a partition of which so much is written ends here.
+    /// The end of the deliverable messages in a partition of which so much is written.
     fn visible_below(&self, partition: usize, end: Offset) -> Offset {
         let limits = self.limits.as_ref();
         limits.map_or(end, |limits| end.min(limits[partition]))

@@ -46,8 +46,8 @@ impl Subscription {
             Found::Blank(Blank::Nothing) => {}
             Found::Blank(Blank::Waiting) => answer = Poll::Pending,
         }
-        // What is left may be looked after by a timer, or may have become too little to be. To
-        // those who wait, this one too, it is no news: they would ask again, and wake each other.
+        // The rest may be looked after by a timer, or may have become too little to be. To those
+        // who wait, this one too, it is no news: they would ask again, and wake each other.
         let mut waiting = std::mem::take(&mut state.pull_waits);
         self.dispatch(&mut state);
         if answer.is_pending() {

@@ -251,7 +251,7 @@ impl Topic {
             subscription.set_limits(Some(limits));
         }
         self.forget_holes(&subscription);
-        // Whoever publishes from now on counts what it publishes.
+        // Publishers count what they publish from now on.
         subscription.count_bodies(&ends);
         // Messages that came while it was being made, and leases that were restored.
         subscription.on_due(self.shared.clock.now_ms());
@@ -277,7 +277,7 @@ impl Topic {
         let paused_at = self.paused_at.lock().clone();
         let floor = |(partition, log): (usize, &Partition)| match (earliest, &paused_at) {
             (true, _) => log.start_offset(),
-            // What a paused topic holds back has been delivered to nobody.
+            // Messages that a paused topic holds back have been delivered to nobody.
             (false, Some(offsets)) if start == StartAt::Delivery => offsets[partition],
             (false, _) => log.written_end(),
         };
@@ -311,8 +311,8 @@ impl Topic {
                 return Ok(());
             }
             let is_last = kept.is_empty();
-            // What the last subscription was offered goes with it, as nsqd has it: a later one must
-            // not meet it again. Who reads by offset keeps it.
+            // The messages that the last subscription was offered go with it, as nsqd has it: a
+            // later one must not meet them again. Readers by offset keep them.
             let retention = &self.options().retention;
             let has_readers =
                 retention.min_ms.is_some() || self.shared.committed.has_topic(self.id);
@@ -471,7 +471,7 @@ impl Topic {
         }
     }
 
-    /// What its folder says of it: the bytes of a definition's entry. Asked by a thread that
+    /// The description for its folder: the bytes of a definition's entry. Asked by a thread that
     /// appends: it waits for nobody who does.
     pub(crate) fn description(&self) -> Vec<u8> {
         Entry::Topic(self.definition_unpaused()).encode()

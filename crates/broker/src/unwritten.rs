@@ -1,5 +1,5 @@
-//! What a topic has accepted and not yet written: those wait for it who must see what was
-//! published before.
+//! The messages that a topic has accepted and not yet written: a client that must see all that was
+//! published before waits for them.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,8 +20,8 @@ pub struct Unwritten {
 }
 
 impl Topic {
-    /// What was accepted up to now and no subscription can see yet, because another thread writes
-    /// it; `None`: there is nothing.
+    /// The messages that were accepted up to now and that no subscription can see yet, because
+    /// another thread writes them; `None`: there are none.
     pub fn unwritten(self: &Arc<Self>) -> Option<Unwritten> {
         let partitions = self.partitions();
         let ends = partitions

@@ -1,4 +1,4 @@
-//! What may wait for the disk for long: retention and compaction, for all topics in turn.
+//! Work that may wait for the disk for long: retention and compaction, for all topics in turn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -48,7 +48,7 @@ impl Watcher {
 
     fn fire(&self) {
         if self.fired.swap(true, Ordering::AcqRel) {
-            // Whoever fired it has woken it, and nobody has looked since.
+            // The one that fired it has woken it, and nobody has looked since.
             return;
         }
         if let Some(waker) = self.waker.lock().take() {
@@ -73,7 +73,7 @@ impl Watch {
     }
 }
 
-/// Who watches one partition.
+/// The watchers of one partition.
 #[derive(Debug, Default)]
 pub(crate) struct Watchers {
     /// Whether `list` holds anybody: what a write asks.
@@ -95,8 +95,7 @@ struct List {
 impl Watchers {
     /// Adds a watcher, unless it is there.
     ///
-    /// What the caller reads of the partition afterwards is either up to date, or the watcher will
-    /// fire.
+    /// A read of the partition after this is either up to date, or the watcher will fire.
     pub(crate) fn add(self: &Arc<Self>, watcher: &Arc<Watcher>) -> Watch {
         let round;
         {

@@ -1,4 +1,5 @@
-//! What the housekeeping thread has to do, and when: subscriptions put themselves on its lists.
+//! The work of the housekeeping thread, and when it is due: subscriptions put themselves on its
+//! lists.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -109,7 +110,7 @@ impl Work {
     /// Sleeps until `until_ms` or until there is something new to do.
     pub(crate) fn wait(&self, now_ms: u64, until_ms: u64) {
         let mut lists = self.lists.lock();
-        // What came since `until_ms` was found did not see anybody asleep.
+        // Work that came since `until_ms` was found did not see anybody asleep.
         let first = lists.due.first_key_value();
         let until_ms = first.map_or(until_ms, |((due_ms, _), _)| until_ms.min(*due_ms));
         if !lists.kicked && until_ms > now_ms {

@@ -240,7 +240,7 @@ fn a_puller_waits_for_a_cold_read_and_no_longer() {
     assert_eq!((delivery.first, delivery.count), (1, 1));
     assert_eq!(take_body(&pull), None);
     assert_eq!(subscription.counts().in_flight, 2);
-    // Who goes while it waits holds nothing.
+    // A consumer that goes while it waits holds nothing.
     drop((pull, other));
     assert_eq!(subscription.counts().depth, 2);
 }
@@ -265,7 +265,7 @@ fn messages_are_settled_when_an_automatic_consumer_takes_them() {
         (0, 200, 0)
     );
     assert_eq!(subscription.floor(0), Some(200));
-    // What it has not taken is not lost with it, and was not delivered.
+    // Messages that it has not taken are not lost with it, and were not delivered.
     world.publish("t", &["late"]);
     drop(first);
     let second = consumer_with(&subscription, u32::MAX, options());
@@ -307,8 +307,8 @@ fn a_consumer_that_is_not_active_may_share_a_window_with_room() {
     assert_eq!(bodies(&other), ["1", "2", "3"]);
 }
 
-/// Who has freed a place does not take it while others wait: RabbitMQ gives three queues of a
-/// channel with a prefetch of 1 a third each.
+/// A consumer that has freed a place does not take it while others wait: RabbitMQ gives three
+/// queues of a channel with a prefetch of 1 a third each.
 #[test]
 fn a_shared_window_goes_round() {
     for others_each in [0, 100] {

@@ -1,8 +1,8 @@
 //! Kills and power losses, over many seeds, for log, cursors and catalog together.
 //!
-//! What was answered in the class disk survives any power loss, what was answered in the class
-//! kernel survives any kill; nothing is invented, no offset is used twice, order is kept, and what
-//! a consumer has seen once is called redelivered for ever. More seeds:
+//! Messages that were answered in the class disk survive any power loss, those that were answered
+//! in the class kernel survive any kill; nothing is invented, no offset is used twice, order is
+//! kept, and what a consumer has seen once is called redelivered for ever. More seeds:
 //! `CLOVERLEAF_SEEDS=100000 cargo test -p cloverleaf-broker --test crashes --release`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ struct Waiting {
     published: Published,
 }
 
-/// What one subscription must deliver.
+/// The messages that one subscription must deliver.
 #[derive(Default)]
 struct Owed {
     /// Message number and the class in which it was answered.
@@ -46,7 +46,7 @@ struct Run {
     published: BTreeMap<u64, usize>,
     /// Which number was seen at an offset, for "no offset twice".
     seen: BTreeMap<(Uuid, u32, u64), u64>,
-    /// What some consumer of a subscription was given.
+    /// The messages that some consumer of a subscription was given.
     handed: BTreeSet<(usize, &'static str, u64)>,
 }
 

@@ -30,7 +30,7 @@ struct Run {
     world: World,
     random: Random,
     topic: Uuid,
-    /// What was true after each change since the last one that was synced, which is the first.
+    /// The state after each change since the last one that was synced, which is the first.
     history: Vec<State>,
     starts: u64,
 }
@@ -39,7 +39,7 @@ impl Run {
     fn new(seed: u64) -> Self {
         let world = World::new();
         let topic = world.topic("t");
-        // What groups have committed must not remove messages here.
+        // Offsets that groups have committed must not remove messages here.
         let change = |options: &mut TopicOptions| options.retention.consumed = false;
         topic.set_options(change).unwrap();
         let topic = topic.id();
@@ -70,7 +70,7 @@ impl Run {
         State {
             retention_ms: topic.options().retention.ms,
             partitions: topic.partition_count(),
-            // What can be seen is only that there is nothing.
+            // The deletion itself cannot be seen, only that there is nothing.
             deleted: self.history.last().unwrap().deleted,
             committed: offsets
                 .map(|c| ((c.group, c.partition), c.offset))

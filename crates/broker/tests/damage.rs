@@ -127,7 +127,7 @@ fn a_topic_with_messages_is_named_by_its_folder() {
     let topic = world.broker.topic("orders").unwrap();
     assert_eq!(topic.id(), id);
     assert_eq!(topic.options().retention.ms, Some(1 << 40));
-    // What was lost of its progress may have been above its messages.
+    // The lost part of its progress may have been above its messages.
     assert!(topic.partition(0).unwrap().next_offset() > 1 << 20);
 }
 
@@ -352,7 +352,7 @@ pub(crate) fn damage(disk: &SimDisk, random: &mut Random, path: &str, used: usiz
     range
 }
 
-/// What is true of one topic.
+/// The known state of one topic.
 #[derive(Debug, Clone, Default)]
 struct Known {
     name: String,

@@ -11,7 +11,7 @@ use cloverleaf_broker::TopicOptions;
 use cloverleaf_log::{Durability, Read};
 use uuid::Uuid;
 
-/// What a run was told before the disk died.
+/// The answers that a run got before the disk died.
 #[derive(Debug, Default)]
 struct Told {
     /// The deletion was answered, and is to survive a kill.
@@ -80,7 +80,7 @@ fn force_snapshot(world: &World) {
     world.broker.tick();
 }
 
-/// What happens between the deletion and the removal of the files.
+/// The events between the deletion and the removal of the files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Between {
     Nothing,
@@ -147,7 +147,7 @@ fn check(world: &World, old: Uuid, told: &Told, power: bool) {
             assert_eq!(messages(world, new), 3, "{context}");
         }
     }
-    // What a crash has left is removed by the next start.
+    // The next start removes the files that a crash has left.
     world.settle();
     let is_known = world.broker.topic_by_id(old).is_some();
     let is_left = folders(world).contains(&old.to_string());

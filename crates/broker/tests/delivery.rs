@@ -1,4 +1,4 @@
-//! Who gets which message, when, and what becomes of it.
+//! Delivery: which consumer gets which message, when, and what becomes of it.
 
 use crate::common::{World, ack_all, bodies, consumer, consumer_with, poll, receive};
 use cloverleaf_broker::{

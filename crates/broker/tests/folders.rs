@@ -199,7 +199,7 @@ fn waiting(broker: &Broker, topic: &str, subscription: &str) -> (u64, u64) {
     (stats.depth, stats.delayed)
 }
 
-/// What topics' folders say of them, by their folders.
+/// The descriptions in the topics' folders, by folder.
 fn descriptions(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let folders = fs::read_dir(folder.join("topics")).unwrap();
     let files = folders.map(|entry| entry.unwrap().path().join("topic"));
@@ -255,7 +255,7 @@ fn the_folder_of_a_busy_broker_of_format_2_opens_and_stays_as_it_is() {
         assert_eq!(messages(&broker, "urgent", 3), ["price-3", "price-7"]);
         assert_eq!(broker.kept_under("amqp/exchange/").len(), 2);
         assert_eq!(broker.kept_under("amqp/binding/").len(), 3);
-        // What clients knew to be stored when it was killed.
+        // The messages that clients knew to be stored when it was killed.
         assert!(messages(&broker, "busy.nsq", 0).len() >= 1051);
         assert!(messages(&broker, "busy.kafka", 0).len() >= 438);
         assert!(messages(&broker, "busy.amqp", 0).len() >= 895);

@@ -1,4 +1,4 @@
-//! Who held which messages when: what the timeline draws.
+//! Holds: which consumer held which messages when, as the timeline draws it.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ fn a_hoarder_holds_its_messages_from_delivery_to_acknowledgement() {
     assert_eq!(holds_of(&all, 1), expected);
     assert_eq!(holds_of(&all, 2), []);
     assert_eq!((all[0].label.as_str(), all[0].window), ("c1", 50));
-    // What ended before is not asked for; what is in flight always is.
+    // Deliveries that ended before are not asked for; those in flight always are.
     let since = subscription.holds((START_MS + 50_000) * 1000);
     assert_eq!(holds_of(&since, 1).len(), 2);
 }

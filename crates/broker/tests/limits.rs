@@ -265,7 +265,7 @@ fn a_queue_drops_its_head_when_its_bodies_are_too_large() {
     let got = receive(&taking).unwrap();
     assert_eq!(bodies_of(&got), ["111111", "222222", "333333"]);
     assert_eq!(subscription.counts().depth, 2);
-    // What comes back counts, and stands at the head.
+    // A message that comes back counts, and stands at the head.
     taking.set_window(0);
     taking.nack(got[1].id, 0).unwrap();
     assert_eq!(bodies_of(&letters(&world)), ["222222"]);

@@ -126,7 +126,8 @@ fn no_power_loss_takes_one() {
             for seed in 0..4 {
                 let (mut world, holder) = world(kind);
                 let mut places = go_on(&world, holder, changes, false);
-                // What a start after a kill takes for moved is not lost by the next power loss.
+                // A message that a start after a kill takes for moved is not lost by the next power
+                // loss.
                 if seed % 2 == 1 {
                     world.kill_and_restart();
                     world.broker.tick();

@@ -12,7 +12,7 @@ use cloverleaf_broker::ManualClock;
 use cloverleaf_log::SimDisk;
 use uuid::Uuid;
 
-/// Whatever the clock says: it stood wrong when the older one was made.
+/// The clock does not decide: it stood wrong when the older one was made.
 #[test]
 fn of_two_topics_of_one_name_the_one_that_was_made_later_stays() {
     let mut world = World::new();

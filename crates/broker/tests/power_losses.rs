@@ -32,7 +32,7 @@ fn committed(world: &World, group: &str, offset: Offset) {
     world.broker.commit_offsets(vec![committed]).unwrap();
 }
 
-/// What a group finds: its place, the end, and their distance.
+/// The lag of a group: the distance from its place to the end.
 fn lag(world: &World, group: &str) -> i128 {
     let id = world.topic("t").id();
     let committed = world.broker.committed_offset(group, id, 0).unwrap();
@@ -143,7 +143,7 @@ fn an_empty_partition_ends_where_it_begins() {
         }
         world.lose_power_and_restart(1);
         if by_retention {
-            // What is consumed goes, below the gap.
+            // Consumed messages go, below the gap.
             let log = world.log.opened(world.topic("t").id(), 0).unwrap();
             log.seal_active();
             world.log.step();
@@ -164,13 +164,13 @@ fn an_empty_partition_ends_where_it_begins() {
         }
         world.publish("t", &["n"]);
         let log = log(&world);
-        // Who stood at the end has missed nothing.
+        // A reader that stood at the end has missed nothing.
         assert_eq!((log.same_place(10), log.held_from(0)), (10 + GAP, 1));
         assert_eq!(reached(&log), 11 + GAP);
     }
 }
 
-/// What was seen between two power losses may be gone, and its offsets are not given away again.
+/// Messages seen between two power losses may be gone, and their offsets are not given away again.
 #[test]
 fn each_power_loss_leaves_a_gap_above_the_one_before() {
     for seed in 0..20 {
@@ -206,7 +206,8 @@ fn what_a_paused_topic_holds_back_is_no_gap() {
     assert_eq!(world.subscription("t", "some").stats().depth, 8);
 }
 
-/// What was given back, or waits for its time, and is gone with the power, waits no longer.
+/// A message that was given back, or waits for its time, and is gone with the power, waits no
+/// longer.
 #[test]
 fn what_was_given_back_and_is_gone_waits_no_longer() {
     let mut lost = 0;

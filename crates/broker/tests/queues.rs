@@ -1,4 +1,4 @@
-//! What queues of other protocols ask of the engine: priorities, expiry, filters, limits, ranks.
+//! Queues as other protocols ask them of the engine: priorities, expiry, filters, limits, ranks.
 
 use crate::common::{World, ack_all, bodies, consumer, consumer_with, receive};
 use cloverleaf_broker::{

@@ -1,4 +1,4 @@
-//! What a realm lets its principal do, and whose names it knows.
+//! The realm: what it lets its principal do, and whose names it knows.
 
 use cloverleaf_access::{
     Effect, Grants, Kind, Kinds, Operation, Operations, Pattern, Principal, Rule,
@@ -55,7 +55,7 @@ fn each_call_is_allowed_by_the_right_that_it_names_and_by_no_other() {
     let world = World::new();
     let (a, b) = (world.topic("a"), world.topic("b"));
     let realm = entered(&world, [rule(Operation::Publish, "a")]);
-    // Who may do anything may see it.
+    // A principal with any right on a topic may see it.
     for operation in [Operation::Publish, Operation::Describe] {
         assert_eq!(realm.topic(operation, "a").unwrap().id(), a.id());
         assert_eq!(realm.topic_by_id(operation, a.id()).unwrap().id(), a.id());

@@ -38,7 +38,7 @@ fn at_once_after_a_delivery_a_kill_hides_nothing() {
     assert!(flags[..2].iter().all(|(_, again)| *again), "{flags:?}");
     // Of these nobody can know.
     assert_eq!(flags.len(), 5);
-    // What comes now is new, whatever was promised ahead.
+    // Messages that come now are new, whatever was promised ahead.
     world.publish("t", &["6", "7"]);
     let consumer = consumer(&world.subscription("t", "s"), u32::MAX);
     let got = receive(&consumer).unwrap();

@@ -1,4 +1,4 @@
-//! What goes, and what stays: consumed messages, old ones, compacted ones.
+//! Retention: which messages go, and which stay: consumed messages, old ones, compacted ones.
 
 use crate::common::{World, ack_all, consumer, receive};
 use cloverleaf_broker::Clock;

@@ -1,4 +1,4 @@
-//! Who gets everything where one consumer does.
+//! Subscriptions in which a single consumer gets everything.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ fn one_that_yields_makes_way_once_it_holds_nothing() {
     assert_eq!((bodies(&high), bodies(&highest)), (vec![], vec![]));
     drop(highest);
     assert_eq!(bodies(&high), ["6"]);
-    // What one leaves behind that was cancelled holds up nobody.
+    // Messages that a cancelled consumer leaves behind hold up nobody.
     high.retire();
     world.publish("t", &["7"]);
     assert_eq!(bodies(&equal), ["7"]);

@@ -58,7 +58,7 @@ fn a_partition_says_how_it_is_and_which_it_is() {
         (3 * batch_bytes, batch_bytes)
     );
     assert_eq!(topic.stored_bytes(), 4 * batch_bytes);
-    // What is written now is not synced yet.
+    // A message that is written now is not synced yet.
     let published = topic.publish_to(0, world.batch(&["e"]), Durability::Kernel);
     drop(published.unwrap());
     let ends = (first.status().written_end, first.status().synced_end);
@@ -288,7 +288,7 @@ fn all_topics_together_have_so_many_partitions_and_no_more() {
     }
     world.topic("a").add_partitions(4).unwrap();
     make(&world, "c", 1).unwrap_err();
-    // What is there is found, and what goes makes room.
+    // An existing topic is found, and a deleted one makes room.
     make(&world, "a", 4).unwrap();
     world.broker.delete_topic("a").unwrap();
     make(&world, "c", 4).unwrap();

@@ -1,4 +1,5 @@
-//! What one subscription has acknowledged of one partition: a floor and a bitmap above it.
+//! The messages that one subscription has acknowledged of one partition: a floor and a bitmap above
+//! it.
 //!
 //! ```text
 //!            floor                      next
@@ -57,7 +58,7 @@ pub(crate) struct Cursor {
     dirty_ranges: Vec<(u64, u64)>,
 }
 
-/// What changed since the last time it was asked for.
+/// The changes of a cursor since they were last asked for.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct CursorDelta {
     pub(crate) floor: Offset,
@@ -312,7 +313,7 @@ impl Cursor {
         self.next = self.next.max(self.floor);
     }
 
-    /// What changed since the last call, or `None`.
+    /// The changes since the last call, or `None`.
     pub(crate) fn take_delta(&mut self) -> Option<CursorDelta> {
         if !self.floor_dirty && self.dirty_words.is_empty() && self.dirty_ranges.is_empty() {
             return None;

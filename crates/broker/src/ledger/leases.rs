@@ -19,7 +19,7 @@ pub(crate) const NEVER_MS: u64 = u64::MAX;
 /// A consumer's place in its subscription; reused after it left.
 pub(crate) type ConsumerSlot = u32;
 
-/// What is being done with the messages of a lease.
+/// The state of the messages of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaseState {
     /// Delivered to this consumer, not settled.
@@ -32,7 +32,7 @@ pub(crate) enum LeaseState {
     Dead,
 }
 
-/// What is true of all messages of a lease.
+/// The terms that all messages of a lease share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) state: LeaseState,
@@ -94,7 +94,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    /// What is in it.
+    /// The messages of the lease.
     pub(crate) fn messages(&self) -> WordMask {
         WordMask {
             partition: self.partition,
@@ -105,7 +105,7 @@ impl Lease {
 }
 
 impl Terms {
-    /// What they say of messages that were delivered.
+    /// The values that are told of messages that were delivered.
     pub(crate) fn settled(&self) -> Settled {
         Settled {
             delivered_us: self.delivered_us,

@@ -23,7 +23,7 @@ pub(crate) struct Mark {
     earlier: Offset,
     /// Behind the last message that was ever delivered.
     delivered: Offset,
-    /// What the journal says.
+    /// The promise in the journal.
     promised: Offset,
     promised_ms: u64,
     ahead: u64,
@@ -37,12 +37,12 @@ impl Mark {
         self.earlier
     }
 
-    /// What the journal says; 0 if it says nothing.
+    /// The promise in the journal; 0 if it has none.
     pub(crate) fn promised(&self) -> Offset {
         self.promised
     }
 
-    /// What an earlier process wrote. The last one counts.
+    /// Takes the promise that an earlier process wrote. The last one counts.
     pub(crate) fn restore(&mut self, promised: Offset) {
         self.promised = promised;
     }

@@ -96,7 +96,7 @@ pub(crate) enum Expired {
 #[error("the message is not in flight for this consumer")]
 pub struct NotInFlight;
 
-/// What a settled message looked like.
+/// The delivery of a message that was settled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Settled {
     pub(crate) delivered_us: u64,
@@ -453,7 +453,8 @@ impl Ledger {
         bytes
     }
 
-    /// What a consumer holds, in runs: the first message, how many, and how they were delivered.
+    /// The messages that a consumer holds, in runs: the first one, how many, and how they were
+    /// delivered.
     pub(crate) fn held_by(
         &self,
         consumer: ConsumerSlot,

@@ -12,7 +12,7 @@ use super::{Ledger, LedgerDelta, PartitionDelta};
 use crate::broker::PARTITIONS_MAX;
 use crate::message::MessageId;
 
-/// What has moved, by partition and word.
+/// The messages that have moved, by partition and word.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Moved {
     words: BTreeMap<(u32, u64), u64>,
@@ -21,7 +21,7 @@ pub(crate) struct Moved {
 }
 
 impl Moved {
-    /// What an earlier process wrote: the last one of a word counts.
+    /// Takes the entries that an earlier process wrote: the last one of a word counts.
     pub(crate) fn restore(&mut self, delta: PartitionDelta) {
         if delta.partition < PARTITIONS_MAX {
             let words = delta.cursor.words.into_iter();
@@ -35,7 +35,7 @@ impl Moved {
         self.words.values().all(|bits| *bits == 0)
     }
 
-    /// What has to be written down so that none of it has moved.
+    /// The entries that have to be written down so that none of it has moved.
     pub(crate) fn taken_back(&self) -> LedgerDelta {
         delta(self.words.keys().map(|place| (*place, 0)))
     }
@@ -75,8 +75,8 @@ impl Ledger {
         }
     }
 
-    /// What has to be written down of it since the last call. What is acknowledged meanwhile needs
-    /// no word any more.
+    /// The entries of it that have to be written down since the last call. Messages that are
+    /// acknowledged meanwhile need none any more.
     pub(crate) fn take_moved(&mut self) -> LedgerDelta {
         let cursors = &self.cursors;
         self.moved.words.retain(|(partition, word), bits| {

@@ -1,4 +1,4 @@
-//! What of a [`Ledger`] survives a restart: acknowledgements, attempts and delays.
+//! The parts of a [`Ledger`] that survive a restart: acknowledgements, attempts and delays.
 //!
 //! In-flight leases do not: after a restart their messages are delivered again.
 
@@ -36,7 +36,7 @@ pub(crate) struct PartitionDelta {
 pub(crate) type LedgerDelta = Vec<PartitionDelta>;
 
 impl Ledger {
-    /// What changed since the last call.
+    /// The changes since the last call.
     pub(crate) fn take_delta(&mut self) -> LedgerDelta {
         let mut retries: BTreeMap<u32, Vec<Retry>> = BTreeMap::new();
         for (partition, retry) in std::mem::take(&mut self.retries_dirty) {
@@ -151,7 +151,8 @@ impl Ledger {
             for retry in retries {
                 let cursor = &mut self.cursors[partition as usize];
                 let mask = retry.mask & held & !cursor.acked_bits(word);
-                // What was delayed and never delivered is found anew, by the time that it tells.
+                // A message that was delayed and never delivered is found anew, by the time that it
+                // tells.
                 if mask == 0 || retry.attempts == 0 && retry.due_ms > 0 {
                     continue;
                 }

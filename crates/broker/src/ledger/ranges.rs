@@ -148,8 +148,8 @@ impl Ledger {
         self.take_between(partition, range, consumer, reject, told)
     }
 
-    /// What `consumer` holds of a range never reached it: ready again, as if it had not been taken.
-    /// Returns how many messages that were.
+    /// Makes the messages of a range ready again that `consumer` holds and that never reached it,
+    /// as if they had not been taken. Returns how many messages that were.
     pub(crate) fn untake_between(
         &mut self,
         partition: u32,

@@ -1,4 +1,4 @@
-//! What ends a delivery: an answer of the consumer, its silence, its departure, or death.
+//! The end of a delivery: an answer of the consumer, its silence, its departure, or death.
 
 use cloverleaf_log::{Offset, invariant};
 

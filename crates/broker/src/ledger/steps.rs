@@ -1,8 +1,8 @@
-//! What can happen to a ledger, for the test that holds it against a model (`tests.rs`).
+//! The events that a ledger can meet, for the test that holds it against a model (`tests.rs`).
 
 use proptest::prelude::*;
 
-/// What is done to a range.
+/// The action on a range.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum What {
     Ack,
@@ -11,7 +11,7 @@ pub(super) enum What {
     Untake,
 }
 
-/// What consumers, clocks and crashes can do.
+/// The actions of consumers, clocks and crashes.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     Append(u64),

@@ -16,7 +16,7 @@ const ATTEMPTS_MAX: u16 = 4;
 /// Each message has a body of so many bytes.
 const BODY: u32 = 7;
 
-/// What the model says of one message.
+/// The state of one message in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Message {
     New,
@@ -52,7 +52,7 @@ struct Pair {
     model: BTreeMap<u64, Message>,
     end: u64,
     now_ms: u64,
-    /// What a journal would hold.
+    /// The entries that a journal would hold.
     journal: Vec<PartitionDelta>,
 }
 

@@ -105,7 +105,7 @@ impl World {
         Ok(())
     }
 
-    /// What `kill -9` does: the kernel keeps what it was handed.
+    /// Does what `kill -9` does: the kernel keeps what it was handed.
     pub fn kill_and_restart(&mut self) {
         self.disk.kill();
         self.reopen().unwrap();
@@ -311,7 +311,7 @@ pub fn bodies(consumer: &Consumer) -> Vec<String> {
         .collect()
 }
 
-/// What one `poll_take` gives. Pending: `None`.
+/// The result of one `poll_take`. Pending: `None`.
 pub fn take(consumer: &Consumer) -> Option<Option<Got>> {
     match consumer.poll_take(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Some(delivery)) => {

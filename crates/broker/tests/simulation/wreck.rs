@@ -35,7 +35,7 @@ impl Wreck {
         assert!(self.is_state() && self.range.start <= 1100, "{reason}");
     }
 
-    /// Whatever differs from what was true has been hit.
+    /// Checks that the damage has hit whatever differs from what was true.
     pub(super) fn check(&self, catalog: &Catalog, found: &State) {
         let then = catalog.now();
         let is_hit =
