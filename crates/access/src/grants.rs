@@ -13,7 +13,7 @@ pub enum Operation {
     Consume,
     /// Make it, change it, delete it.
     Declare,
-    /// See that it is there, and what it is. Who may do anything else with it may see it.
+    /// See that it is there, and what it is. A right to do anything else with it includes this one.
     Describe,
     /// Look after the broker: for those who run it.
     Administrate,

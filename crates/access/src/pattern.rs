@@ -1,4 +1,4 @@
-//! Which names a rule is about.
+//! The pattern of the names that a rule is about.
 
 use regex::{Regex, RegexBuilder};
 
