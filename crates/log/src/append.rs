@@ -164,8 +164,8 @@ impl PartitionLog {
         }
     }
 
-    /// "log-writer" and "log-opener": writes what is pending, unless somebody is at it. What came
-    /// meanwhile, beyond a few rounds, is queued again.
+    /// "log-writer" and "log-opener": writes the pending batches, unless another thread is at it.
+    /// Batches that came meanwhile, beyond a few rounds, are queued again.
     pub(crate) fn write_pending(self: &Arc<Self>) {
         let mut state = self.state.lock();
         state.write_queued = false;

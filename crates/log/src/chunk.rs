@@ -1,5 +1,5 @@
-//! Memory for large reads of segments, used again: what was used last is still in the processor's
-//! cache, and nobody has to fill it with zeros or ask the system for its pages.
+//! Memory for large reads of segments, used again: the buffer used last is in the processor's
+//! cache still, and nobody has to fill it with zeros or ask the system for its pages.
 
 use std::sync::Arc;
 

@@ -196,7 +196,7 @@ impl PartitionLog {
     }
 
     /// Gives up the pass that calls of [`PartitionLog::compact`] have left unfinished, and the
-    /// memory that it holds. What it has done stays done. Waits as
+    /// memory that it holds. Its finished part stays done. Waits as
     /// [`PartitionLog::compaction_status`] does.
     pub fn abandon_compaction(&self) {
         self.compaction.lock().pass = None;

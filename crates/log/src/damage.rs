@@ -1,8 +1,8 @@
 //! The damaged regions of a segment that readers have found: each is told once, and stepped over.
 //!
 //! A region begins where a batch should and none is. Behind it the next batch is searched whose
-//! checksum holds, or, where the disk does not answer, the next boundary that the index knows. What
-//! is found is remembered, so that it is searched once and not by each reader.
+//! checksum holds, or, where the disk does not answer, the next boundary that the index knows. The
+//! result is remembered, so that it is searched once and not by each reader.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

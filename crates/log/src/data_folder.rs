@@ -1,4 +1,4 @@
-//! Which format a data folder has, and what the lock file says of the run before.
+//! The format of a data folder, and the report of the lock file about the run before.
 //!
 //! The file `format` is text, so that it can be read without a program:
 //!

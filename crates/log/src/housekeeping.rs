@@ -123,7 +123,8 @@ fn seal(
     let path = segment.log_path();
     let fail = |error| IoFailure::new("cut", &path, &error);
     sync_segment(shared, segment, segment.len())?;
-    // A file without room whose end its index does not know looks as if it had been cut.
+    // A file without reserved space whose end its index does not know looks as if it had been
+    // cut.
     segment.flush_index(shared, Close::Promise)?;
     segment.file(shared)?.set_len(segment.len()).map_err(fail)?;
     partition.try_snapshot_producers(1);

@@ -79,9 +79,9 @@ impl PartitionLog {
         })
     }
 
-    /// After a failed write: its batches were never sent, as far as the table is concerned. What
-    /// their producers have sent behind them and nobody has begun to write fails, too: stored
-    /// without the failed ones, it would make their repetition look out of order.
+    /// After a failed write: its batches were never sent, as far as the table is concerned. Later
+    /// batches of the same producers that nobody has begun to write fail, too: stored without the
+    /// failed ones, they would make their repetition look out of order.
     pub(crate) fn take_back(
         &self,
         state: &mut State,

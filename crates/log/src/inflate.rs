@@ -1,7 +1,7 @@
 //! Compressed batches: their records inflated, within bounds, and compressed again.
 //!
-//! Producers compress; the log stores and serves what they sent. Whoever wants the records
-//! themselves (subscriptions, compaction) inflates a batch here: the bytes came from a network, so
+//! Producers compress; the log stores and serves what they sent. Subscriptions and compaction,
+//! which want the records themselves, inflate a batch here: the bytes came from a network, so
 //! everything is checked, and no more memory is used than was allowed (and, for zstd, the window
 //! that the format allows by default, 128 MiB, of which only what is written to is touched).
 //!

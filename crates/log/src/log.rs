@@ -261,9 +261,9 @@ impl Log {
         }
     }
 
-    /// Which reads the disk has not answered for ten seconds. Whoever finds one first has it told
-    /// in the log, too, and those who want it that it failed, and another thread started for the
-    /// reads behind it: to be asked now and then, without a lock that readers take.
+    /// The reads that the disk has not answered for ten seconds. The caller that finds one first
+    /// has it told in the log, too, and those who want it that it failed, and another thread
+    /// started for the reads behind it: to be asked now and then, without a lock that readers take.
     pub fn stalled_reads(&self) -> Vec<String> {
         self.inner.shared.look_after_reads()
     }

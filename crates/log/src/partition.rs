@@ -1,6 +1,7 @@
-//! One partition: its segments, its newest batches in memory, and who waits for what.
+//! One partition: its segments, its newest batches in memory, and the waiters for its writes and
+//! syncs.
 //!
-//! The files of this room: `append.rs` is the way in, `writer.rs` the file side of it,
+//! The files of this type: `append.rs` is the way in, `writer.rs` the file side of it,
 //! `group_commit.rs` the sync, `read.rs` the way out, `retention.rs` the end.
 
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! The next segment's file, made before it is needed.
 //!
-//! A sync of bytes that were appended to room that is only reserved has to convert that room in the
-//! file system's journal as well; where the blocks were written before, it writes the bytes and
+//! A sync of bytes that were appended to space that is only reserved has to convert that space in
+//! the file system's journal as well; where the blocks were written before, it writes the bytes and
 //! nothing else (`docs/decisions/007-segments-written-ahead.md`). So while a partition takes
 //! appends of the disk class and its active segment is more than half full, the thread
 //! "log-preparer" writes the file `next.prepared` full of zeros and syncs it. The writer renames it
@@ -9,7 +9,7 @@
 //!
 //! The name alone means nothing: only a file that this run has finished is used ([`Prepared`]), and
 //! recovery removes what it finds, unless it holds messages (`segment_files.rs`). Zeros end a
-//! segment for recovery as room that was never written does. A failure here is harmless.
+//! segment for recovery as reserved space that was never written does. A failure here is harmless.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Shared {
         }
     }
 
-    /// An append was refused because space runs out: what is prepared is room, too.
+    /// An append was refused because space runs out: prepared files are space, too.
     pub(crate) fn give_back_prepared(&self) {
         let files = &self.prepared_files;
         if files.count.load(Acquire) > 0 && !files.give_back.swap(true, AcqRel) {
@@ -208,7 +208,7 @@ impl PartitionLog {
         let Some(segment) = writer.active.clone() else {
             return;
         };
-        // A file without any room looks as if it had lost what was in it.
+        // A file without any reserved space looks as if it had lost what was in it.
         let has_room = writer.position > 0 && writer.reserved > writer.position;
         if writer.fills_blocks && has_room && !segment.is_poisoned() {
             let cut = segment

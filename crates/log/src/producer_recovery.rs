@@ -31,8 +31,8 @@ pub(crate) fn recover_producers(
     let is_there = |base: Offset| !gaps.iter().any(|gap| gap.contains(&base));
     state.producers.evicted_ms = snapshot.evicted_ms;
     for mut producer in snapshot.producers {
-        // Everything was synced before it was written down here. What is not there all the same
-        // was lost to a broken disk, and must be taken when it comes again.
+        // Everything was synced before it was written down here. A batch that is not there all the
+        // same was lost to a broken disk, and must be taken when it comes again.
         producer.is_complete |= producer
             .batches
             .first()

@@ -1,6 +1,6 @@
 //! The way of batches out of the log.
 //!
-//! A reader names an offset. What was written lately comes from memory; older data is read in
+//! A reader names an offset. Recently written batches come from memory; older data is read in
 //! chunks from the page cache on the caller's thread, as long as the kernel has it there; else the
 //! read is [`Read::Cold`] and runs on the thread "log-reader", some bytes at a time: others have
 //! their turn meanwhile, however long a damaged file is. Damaged regions are told once and stepped

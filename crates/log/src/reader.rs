@@ -2,8 +2,8 @@
 //!
 //! A read is done in turns, so that others have theirs, and the watch (`reader_watch.rs`) looks
 //! after each: a file that the disk does not answer for holds up nobody for longer than that
-//! allows. Whoever wants something from the disk is called with it ([`ReadJob`]) or waits for it
-//! ([`wait_for`], [`wait_for_small`]).
+//! allows. The caller is called back with the result ([`ReadJob`]) or waits for it ([`wait_for`],
+//! [`wait_for_small`]).
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -46,8 +46,8 @@ pub(crate) struct ReadJob {
 }
 
 impl ReadJob {
-    /// One turn of it. Who is not done by then comes behind the others. `false`: the disk has
-    /// answered so late that another thread has taken the place of this one.
+    /// One turn of it. A read that is not done by then comes behind the others. `false`: the disk
+    /// has answered so late that another thread has taken the place of this one.
     pub(crate) fn run(self, shared: &Shared) -> bool {
         let ReadJob {
             mut reading,

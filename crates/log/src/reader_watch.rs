@@ -1,4 +1,4 @@
-//! Whether the threads "log-reader" come back from the disk. One that does not is named, and
+//! The watch over the threads "log-reader": one that does not come back from the disk is named, and
 //! another takes its place: a file that the disk does not answer for holds up nobody but those who
 //! want it.
 

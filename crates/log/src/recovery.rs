@@ -228,7 +228,7 @@ fn recover_partition(
             ));
         }
         truncated += found.truncated_bytes;
-        // A kill leaves the newest file with room behind its last message.
+        // A kill leaves the newest file with reserved space behind its last message.
         if after_kill {
             end_in_doubt = found.truncated_bytes > 0 || found.is_full;
         }
@@ -308,7 +308,7 @@ fn begin_behind(
     let fail = |error| IoFailure::new("create", &path, &error);
     let file = shared.disk.open(&path, OpenMode::OpenOrCreate);
     let file = file.map_err(fail)?;
-    // With the room that a kill leaves, else the next start doubts the end.
+    // With the reserved space that a kill leaves, else the next start doubts the end.
     file.set_len(BATCH_HEADER_BYTES as u64).map_err(fail)?;
     segment.set_file(shared, file);
     create_index(shared, &segment.index_path());
@@ -364,7 +364,8 @@ struct RecoveredSegment {
     gaps: Vec<(Range<Offset>, u64)>,
     /// The data that its index names, and its file has not.
     loss: Option<Loss>,
-    /// Its file has no room behind its last message, and its index does not know that one.
+    /// Its file has no reserved space behind its last message, and its index does not know that
+    /// one.
     is_full: bool,
 }
 
@@ -467,8 +468,8 @@ fn recover_segment(
         count(&shared.counters.truncated_bytes, found.torn_bytes);
     }
     // A writer fills a segment from its beginning on, so what a kill has left begins where the next
-    // batch would: zeros there mean that all that follows is room. A power loss may have left what
-    // lies farther behind and taken what lies before it.
+    // batch would: zeros there mean that all that follows is reserved space. A power loss may have
+    // left what lies farther behind and taken what lies before it.
     if found.torn_bytes > 0 || (found.unread_bytes > 0 && !same_boot) {
         // The cut must be durable before anything is appended: else what it removes could come
         // back behind new batches.
@@ -485,12 +486,12 @@ fn recover_segment(
     let mut is_full = !has_room && said.is_none_or(|said| said.position != found.position);
     if next_base.is_none() {
         if !has_room {
-            // Said once: the next kill finds the room that every kill leaves.
+            // Said once: the next kill finds the reserved space that every kill leaves.
             let room = found.position + BATCH_HEADER_BYTES as u64;
             file.set_len(room).map_err(fail("extend"))?;
         }
         let is_begun = !create_index(shared, &index_path);
-        // The index comes with the room: a kill came first.
+        // The index comes with the reserved space: a kill came first.
         is_full &= is_begun || file_len > 0;
     }
     let said = said.filter(|said| said.position > found.position && said.offset > found.end);

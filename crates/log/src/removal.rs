@@ -1,7 +1,7 @@
 //! Deleted topics, whose files are removed in the background.
 //!
 //! 1. [`Log::delete_topic`](crate::Log::delete_topic) closes the partitions at once, and notes the
-//!    topic in [`Removals`]. Whoever calls it has written to the journal that the topic is deleted.
+//!    topic in [`Removals`]. Its caller has written to the journal that the topic is deleted.
 //! 2. "log-remover" syncs the journal: no file goes while after a power loss the topic could still
 //!    be there.
 //! 3. It removes the folders, and then syncs the folder "topics" once for all of them.

@@ -194,8 +194,8 @@ impl PartitionLog {
         let mut writer = self.writer.lock();
         let mut begun = None;
         if writer.active.is_none() {
-            // With room: a file without any looks as if it had lost what was in it. A full disk
-            // has none, and does without.
+            // With reserved space: a file without any looks as if it had lost what was in it. A
+            // full disk has none, and does without.
             match writer.begin(self, next) {
                 Ok(segment) => {
                     if writer.reserve(self, &segment, 1).is_ok() {

@@ -13,11 +13,11 @@ use crate::read::is_misplaced;
 /// Bytes read at once; more for a batch that is larger.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Bytes read first: of most segments nothing lies behind the last index entry but room.
+/// Bytes read first: of most segments only reserved space lies behind the last index entry.
 const FIRST_WINDOW_BYTES: usize = 64 << 10;
 
-/// So many zeros in the place of the next batch are taken for room, see [`Behind::Room`]: the
-/// kernel keeps or loses whole blocks, and the header of a batch is no zeros.
+/// So many zeros in the place of the next batch are taken for reserved space, see [`Behind::Room`]:
+/// the kernel keeps or loses whole blocks, and the header of a batch is no zeros.
 const LOOK_BYTES: u64 = BLOCK_BYTES;
 
 /// Bytes that look like a batch in a search are checked until this many times the file was read:
@@ -28,7 +28,7 @@ const SEARCH_EFFORT: u64 = 4;
 /// small ones, and larger ones lie between segments. No checksum covers a batch's base offset.
 pub(crate) const OFFSETS_AHEAD_MAX: u64 = 1 << 24;
 
-/// A page of room that was reserved and not used.
+/// A page of reserved space that was not used.
 static ZEROS: [u8; 4096] = [0; 4096];
 
 /// The result of a scan.
@@ -42,9 +42,9 @@ pub(crate) struct Scan {
     pub(crate) has_producers: bool,
     /// Index entries for what was scanned.
     pub(crate) entries: Vec<IndexEntry>,
-    /// Bytes from `position` to the last one that is not zero: a torn tail. Reserved room is zero.
+    /// Bytes from `position` to the last one that is not zero: a torn tail. Reserved space is zero.
     pub(crate) torn_bytes: u64,
-    /// Bytes from `position` on that were taken for room without being read.
+    /// Bytes from `position` on that were taken for reserved space without being read.
     pub(crate) unread_bytes: u64,
 }
 
@@ -53,8 +53,8 @@ pub(crate) struct Scan {
 pub(crate) enum Behind {
     /// Anything: all of it is looked at.
     Anything,
-    /// Room, if it begins with zeros: the rest of it is not read. A prepared segment has up to a
-    /// segment of zeros there, on the disk, and a broker thousands of partitions.
+    /// Reserved space, if it begins with zeros: the rest of it is not read. A prepared segment has
+    /// up to a segment of zeros there, on the disk, and a broker thousands of partitions.
     Room,
     /// Zeros, from this position on.
     ContentUpTo(u64),

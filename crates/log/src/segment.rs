@@ -1,7 +1,7 @@
 //! One segment of a partition: a file of batches back to back, and its sparse index.
 //!
 //! The file `<base offset, 20 digits>.log` holds batches and nothing else. It is longer than its
-//! content while it is written (room is reserved ahead and reads as zeros), so its length says
+//! content while it is written (space is reserved ahead and reads as zeros), so its length says
 //! nothing: the end is found by checksum, or stands in the footer of the index.
 
 use std::io::{ErrorKind, IoSlice};

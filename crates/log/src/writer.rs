@@ -1,4 +1,4 @@
-//! The file side of appending: which segment, how much room, one vectored write.
+//! The file side of appending: which segment, how much reserved space, one vectored write.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::partition::{PartitionLog, topic_dir};
 use crate::segment::{Segment, SegmentState, Stage, create_index};
 use crate::topic_files::topic_file;
 
-/// First step of reserving room in a segment, in bytes: small topics stay small.
+/// First step of reserving space in a segment, in bytes: small topics stay small.
 const RESERVE_BYTES_MIN: u64 = 64 << 10;
 /// Largest step, in bytes. Steps double from the smallest to this one.
 const RESERVE_BYTES_MAX: u64 = 16 << 20;
@@ -29,7 +29,7 @@ pub(crate) struct Writer {
     pub(crate) active: Option<Arc<Segment>>,
     /// Where the next batch goes.
     pub(crate) position: u64,
-    /// Size of the active file: room up to here is reserved.
+    /// Size of the active file: space up to here is reserved.
     pub(crate) reserved: u64,
     /// Whether the file's blocks may have been written before (`prepared.rs`). Then a write ends
     /// at the end of a block, with zeros behind the batches: if it changed a part of a block that
@@ -197,8 +197,8 @@ impl Writer {
     }
 
     /// Creates the file of a new active segment, or takes the one that was prepared. Its index
-    /// comes once there is room, before the first batch: so neither an index alone nor a file that
-    /// has one and no room is what a kill leaves (`recovery.rs`).
+    /// comes once space is reserved, before the first batch: so neither an index alone nor a file
+    /// that has one and no reserved space is what a kill leaves (`recovery.rs`).
     pub(crate) fn begin(
         &mut self,
         partition: &Arc<PartitionLog>,
@@ -236,8 +236,8 @@ impl Writer {
         Ok(segment)
     }
 
-    /// Sees to it that the file has room up to `end`, and for a header behind it: a file without is
-    /// taken for one that was cut (`recovery.rs`). A full disk has no such room.
+    /// Reserves space in the file up to `end`, and for a header behind it: a file without is taken
+    /// for one that was cut (`recovery.rs`). A full disk has no such space.
     pub(crate) fn reserve(
         &mut self,
         partition: &PartitionLog,
@@ -275,7 +275,7 @@ impl Writer {
         })
     }
 
-    /// After a failed write: nobody appends to this file again. What it held before stays; the rest
+    /// After a failed write: nobody appends to this file again. Its earlier content stays; the rest
     /// is cut off (as far as the disk lets us).
     fn give_up(
         &mut self,

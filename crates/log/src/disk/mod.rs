@@ -155,7 +155,7 @@ pub trait DiskFile: Send + Sync {
     /// return fewer bytes than asked for anywhere.
     fn read_at_nowait(&self, buffer: &mut [u8], position: u64) -> io::Result<usize>;
 
-    /// Reserves room up to `len` bytes and sets the size to at least that; new bytes read as 0.
+    /// Reserves space up to `len` bytes and sets the size to at least that; new bytes read as 0.
     fn allocate(&self, len: u64) -> io::Result<()>;
 
     /// Sets the size; bytes beyond it are gone, new ones read as 0.
@@ -202,7 +202,7 @@ fn write_zeros(
     Ok(())
 }
 
-/// Reads a file as a whole. What the disk cannot read of it is zeros in the answer: bytes that
+/// Reads a file as a whole. Parts that the disk cannot read are zeros in the answer: bytes that
 /// their checksum tells from others.
 pub(crate) fn read_whole(disk: &dyn Disk, path: &str) -> io::Result<Vec<u8>> {
     let file = disk.open(path, OpenMode::Existing)?;
@@ -234,7 +234,7 @@ pub(crate) fn read_whole(disk: &dyn Disk, path: &str) -> io::Result<Vec<u8>> {
 }
 
 /// Writes a file and puts it in the place of that of the same name, if there is one: after a crash
-/// it is the old one or the new one. Room up to `room` bytes is reserved.
+/// it is the old one or the new one. Space up to `room` bytes is reserved.
 pub(crate) fn replace_file(
     disk: &dyn Disk,
     dir: &str,

@@ -17,9 +17,9 @@
 //! The header stands there twice, each in a sector of its own, so that no write tears it and no
 //! damaged sector takes it away. The tag is a random number of this generation of the file. An
 //! entry is found by it, also behind bytes that are damaged, and no client can put one that passes
-//! for an entry into a payload. What an older generation has left has another tag. The CRC covers
-//! the entry but itself. Ordinals count the entries of a generation from 0: so it is known how many
-//! are missing. Everything before `synced` sectors of the file was on the disk when the entry was
+//! for an entry into a payload. Entries of an older generation have another tag. The CRC covers the
+//! entry but itself. Ordinals count the entries of a generation from 0: so it is known how many are
+//! missing. Everything before `synced` sectors of the file was on the disk when the entry was
 //! written: so a hole that lies before it was not left by a power loss.
 //!
 //! An entry whose length has its top bit set is a [`Mark`]: the journal's own, not its owner's.

@@ -1,6 +1,6 @@
 //! The state journal: small opaque entries (definitions, cursors) beside the segments.
 //!
-//! Appends go to the current one of two files, both with room reserved from the start, so that
+//! Appends go to the current one of two files, both with space reserved from the start, so that
 //! acknowledgements can be persisted on a full disk. When the file fills up, the owner writes a
 //! snapshot of what is still true into the other file, which then becomes the current one. The log
 //! gives the entries back at the start and does not know what they mean.

@@ -495,8 +495,8 @@ fn whole_file(generation: u32, entries: &[Vec<u8>], lost: u32) -> Vec<u8> {
     bytes
 }
 
-/// Copies what a damaged file holds; gives the copy's name. What was copied before is not copied
-/// again.
+/// Copies the bytes of a damaged file; gives the copy's name. A file that was copied before is not
+/// copied again.
 fn set_aside(disk: &Arc<dyn Disk>, path: &str, bytes: &[u8]) -> Result<String, IoFailure> {
     let mut number = 1;
     loop {

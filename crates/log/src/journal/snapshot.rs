@@ -2,7 +2,7 @@
 //!
 //! 1. The snapshot goes to the other file, without the locks; appends go to the current file and
 //!    are kept.
-//! 2. What was kept follows the snapshot; from here on appends go to both files, and a sync covers
+//! 2. The kept ones follow the snapshot; from here on appends go to both files, and a sync covers
 //!    both. So both files hold everything that was promised.
 //! 3. The body of the other file is synced, then its header, with a higher generation, is written
 //!    and synced. Whichever file wins after a crash in between: nothing is missing.
@@ -26,8 +26,9 @@ impl Journal {
     /// Replaces the journal's content by `entries`: all that is still true.
     ///
     /// Entries that are appended while this runs are kept, and follow the snapshot's. So replaying
-    /// must tolerate an entry whose effect the snapshot has already. What was appended before this
-    /// call must be reflected in `entries`. Blocks on the disk: not for a network thread.
+    /// must tolerate an entry whose effect the snapshot has already. Entries that were appended
+    /// before this call must be reflected in `entries`. Blocks on the disk: not for a network
+    /// thread.
     ///
     /// # Errors
     /// The other file could not be written. The current one stays in use.
