@@ -137,8 +137,8 @@ impl Shape {
     }
 }
 
-/// Checks the records of an uncompressed batch, and says how many bytes their bodies have. Who is
-/// at fault is looked for only if somebody is.
+/// Checks the records of an uncompressed batch, and says how many bytes their bodies have. The
+/// records at fault are looked for only if there are any.
 fn check_records(
     batch: &Batch,
     needs_keys: bool,

@@ -206,7 +206,7 @@ impl State {
         self.freed(freed);
     }
 
-    /// A shared window has new room: whoever waits for it is to hear of it.
+    /// A shared window has new room: its waiters are to hear of it.
     pub(crate) fn freed(&mut self, window: Option<Arc<SharedWindow>>) {
         let Some(window) = window else { return };
         self.unpark(&window);
@@ -216,7 +216,7 @@ impl State {
         }
     }
 
-    /// Those who waited for room in a shared window have their turn again. `true`: not all of them.
+    /// The waiters for room in a shared window have their turn again. `true`: not all of them.
     fn unpark(&mut self, window: &Arc<SharedWindow>) -> bool {
         let last_served = self.rotation.consumer;
         self.consumers

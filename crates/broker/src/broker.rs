@@ -529,7 +529,8 @@ impl Topics {
     }
 }
 
-/// Makes `start` the topic's first offset again. What cannot be removed is hidden all the same.
+/// Makes `start` the topic's first offset again. Records that cannot be removed are hidden all the
+/// same.
 pub(crate) fn truncate(topic: &Topic, log: &Partition, start: Offset) {
     if let Err(error) = log.truncate_before(start) {
         tracing::warn!(topic = topic.name(), %error, "cannot remove segments that were emptied");

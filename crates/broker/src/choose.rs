@@ -1,4 +1,4 @@
-//! Which consumer gets the next messages.
+//! The choice of the consumer that gets the next messages.
 //!
 //! Few consumers are looked at one by one; many stand in `ranking.rs`, which chooses as this does.
 
@@ -8,7 +8,7 @@ use crate::consumers::ConsumerState;
 use crate::options::Dispatch;
 use crate::subscription::{State, Subscription};
 
-/// Whose turn it is where all else is equal.
+/// The rotation among partitions and consumers, which decides where all else is equal.
 #[derive(Debug, Default)]
 pub(crate) struct Rotation {
     pub(crate) partition: usize,

@@ -1,4 +1,4 @@
-//! When which partition is compacted. How it is done is the log's business.
+//! The schedule of compaction, partition by partition. How it is done is the log's business.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -66,7 +66,7 @@ impl Consumer {
         self.subscription.set_window(self.slot, messages);
     }
 
-    /// Shares a window with other consumers from now on, or with none. What is in flight counts.
+    /// Shares a window with other consumers from now on, or with none. Messages in flight count.
     pub fn set_shared_window(&self, window: Option<Arc<SharedWindow>>) {
         self.subscription.set_shared_window(self.slot, window);
     }
@@ -96,7 +96,7 @@ impl Consumer {
     /// Takes exactly one message, for a consumer with [`crate::ConsumerOptions::pull`] (AMQP's
     /// `basic.get`). `None`: none is ready, or the subscription was deleted.
     ///
-    /// Pending while the disk is asked. Whoever gives up asking loses nothing.
+    /// Pending while the disk is asked. A caller that gives up asking loses nothing.
     pub fn poll_take(&self, context: &mut Context<'_>) -> Poll<Option<Delivery>> {
         self.subscription
             .poll_take(self.slot, &self.outbox, context)
@@ -111,7 +111,8 @@ impl Consumer {
 
     /// As [`Self::retire`], for a session that has taken more than its client was sent: these
     /// ranges go back too, together with what was not taken and in their old positions, as if they
-    /// had not been delivered. What of them is not in flight to this consumer is left alone.
+    /// had not been delivered. Messages of them that are not in flight to this consumer are left
+    /// alone.
     pub fn retire_unseen(&self, unseen: &[MessageRange]) {
         self.subscription.retire(self.slot, unseen);
     }
@@ -154,8 +155,8 @@ impl Consumer {
         self.subscription.ack_ranges(self.slot, ranges, settled);
     }
 
-    /// Gives ranges back in one go: at once, in their old position. What of them is not in flight
-    /// to this consumer is left alone.
+    /// Gives ranges back in one go: at once, in their old position. Messages of them that are not
+    /// in flight to this consumer are left alone.
     pub fn nack_ranges(&self, ranges: &[MessageRange]) {
         let settle = Settle::Nack;
         self.subscription.settle_ranges(self.slot, settle, ranges);
@@ -168,8 +169,9 @@ impl Consumer {
         self.subscription.settle_ranges(self.slot, settle, ranges);
     }
 
-    /// As [`Self::nack_ranges`]. What has died of it (it was delivered too often) is handed over,
-    /// if somebody has asked for it ([`crate::Broker::route_dead`]), and told to nobody else.
+    /// As [`Self::nack_ranges`]. Messages that have died of it (they were delivered too often) are
+    /// handed over, if somebody has asked for them ([`crate::Broker::route_dead`]), and told to
+    /// nobody else.
     #[must_use]
     pub fn nack_ranges_taking(&self, ranges: &[MessageRange]) -> Vec<Died> {
         self.subscription

@@ -1,4 +1,4 @@
-//! The consumers of a subscription, by slot, and who of them is in line.
+//! The consumers of a subscription, by slot, and which of them are in line.
 //!
 //! All changes of a consumer that bear on whose turn it is go through here, so that the ranking,
 //! which only a subscription with many consumers has, follows.
@@ -158,7 +158,7 @@ pub(crate) struct Consumers {
     ranking: Option<Box<Ranking>>,
 }
 
-/// Whose turn it is where one consumer gets everything until it leaves.
+/// The order of succession where one consumer gets everything until it leaves.
 #[derive(Debug, Default)]
 struct Line {
     /// By priority, then by arrival.

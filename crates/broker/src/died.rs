@@ -1,4 +1,4 @@
-//! Messages that have died, for who routes them itself: without a dead-letter topic in between.
+//! Dead messages for a caller that routes them itself, without a dead-letter topic in between.
 //!
 //! They stay in their subscription until it is told that they are elsewhere, so no crash loses one.
 

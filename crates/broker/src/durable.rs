@@ -1,5 +1,5 @@
-//! For protocols that keep state here: when it is synced, what time it is, what there is at the
-//! start, and whether it is over.
+//! Calls for protocols that keep state here: when it is synced, what time it is, what there is at
+//! the start, and whether it is over.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Why the catalog refuses something, and why a broker does not open.
+//! Errors: why the catalog refuses something, and why a broker does not open.
 
 use cloverleaf_log::Offset;
 

@@ -1,4 +1,4 @@
-//! Which messages a subscription wants: subject patterns as NATS has them.
+//! The filter of the messages that a subscription wants: subject patterns as NATS has them.
 //!
 //! Tokens are separated by `.`; `*` stands for one token, a final `>` for one or more.
 

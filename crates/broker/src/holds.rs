@@ -294,7 +294,7 @@ impl Subscription {
     }
 
     /// The same, one consumer after the other: deliveries of the subscription wait for a copy of
-    /// what one of them held, never for all. Who comes meanwhile is left out.
+    /// what one of them held, never for all. Consumers that come meanwhile are left out.
     pub fn each_hold(&self, since_us: u64, mut tell: impl FnMut(ConsumerHolds)) {
         for (slot, arrival) in self.held_lately() {
             let seen = self.holds_of(slot, arrival, since_us);

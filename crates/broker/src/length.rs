@@ -1,8 +1,8 @@
-//! Limits of what waits, in messages and in bytes of their bodies.
+//! Limits of the messages that wait, by number and by bytes of their bodies.
 //!
 //! The bytes of messages that were never delivered are counted here: each publish is counted before
 //! it is stored, and each message again when it is looked at. Messages that came back are counted
-//! in the ledger. What was there before the process is counted once, from the newest segment back
+//! in the ledger. Messages from before the process are counted once, from the newest segment back
 //! until the limit is reached: whatever is older is over the limit anyway.
 
 use std::ops::Range;

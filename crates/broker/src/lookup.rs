@@ -1,4 +1,4 @@
-//! Reads messages by their ids: for the housekeeping, and for who routes dead messages.
+//! Reads messages by their ids: for the housekeeping, and for the router of dead messages.
 //!
 //! Neither waits for the disk, which may never answer: both do other things meanwhile, and come
 //! again when they are woken ([`LookupReads`]).

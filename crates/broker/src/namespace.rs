@@ -1,4 +1,4 @@
-//! Where names count: topics, groups and kept values of one namespace are none of another's.
+//! Namespaces, in which names count: topics, groups and kept values of one are none of another's.
 
 use std::fmt;
 use std::sync::Arc;

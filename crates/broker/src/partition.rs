@@ -1,8 +1,8 @@
 //! A partition: the log of one, as everybody outside the log meets it. This file alone knows which
 //! type that log is.
 //!
-//! Readers by offset (Kafka's Fetch, the admin pages) have what is public here. What changes a
-//! partition (appends, raised ends, retention, compaction) is the broker's: others ask the
+//! Readers by offset (Kafka's Fetch, the admin pages) have what is public here. Changes of a
+//! partition (appends, raised ends, retention, compaction) are the broker's: others ask the
 //! [`Topic`](crate::Topic), which tells its subscriptions.
 
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! A topic's partitions: their logs, who watches them, and how their number grows.
+//! A topic's partitions: their logs, their watchers, and how their number grows.
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,4 @@
-//! Throwing away what waits, and only that.
+//! Purges a queue: throws away the messages that wait, and only those.
 
 use std::sync::Arc;
 

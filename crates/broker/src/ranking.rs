@@ -105,7 +105,7 @@ impl Ranking {
         }
     }
 
-    /// Whose turn it is after the consumer that was served last. Its shared window may be full.
+    /// The best consumer after the one that was served last. Its shared window may be full.
     pub(crate) fn best(&self, last_served: u32) -> Option<u32> {
         self.ready.best(self.policy, last_served)
     }

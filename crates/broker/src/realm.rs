@@ -1,8 +1,9 @@
 //! The one way from a session to what the broker has: names of one namespace, and each call says
 //! what it is for, so that rights are asked in one place.
 //!
-//! A verdict is asked when something is looked up, made or deleted, never for a message: who keeps
-//! what was found keeps [`Realm::generation`] beside it, and asks again with another one.
+//! A verdict is asked when something is looked up, made or deleted, never for a message: a session
+//! that keeps what was found keeps [`Realm::generation`] beside it, and asks again with another
+//! one.
 
 use std::sync::Arc;
 

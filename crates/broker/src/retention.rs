@@ -1,4 +1,5 @@
-//! Which segments may go: by age, by size, and because everybody has passed them.
+//! Retention: which segments may go, by age, by size, and because all subscriptions and committed
+//! groups have passed them.
 
 use std::cell::LazyCell;
 use std::ops::Range;

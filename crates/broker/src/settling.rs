@@ -1,5 +1,5 @@
-//! How a subscription hears of its messages' ends: from consumers, from the clock, from the dead
-//! letters.
+//! Settling: a subscription hears of its messages' ends, from consumers, from the clock, from the
+//! dead letters.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

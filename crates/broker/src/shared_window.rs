@@ -3,9 +3,9 @@
 //!
 //! Each subscription has a lock of its own, so a place in the window is taken before messages are
 //! looked for, and what was too much is given back. A subscription that finds no place leaves its
-//! name; whoever frees one lets it look again, once no lock is held. While somebody waits there is
-//! room for the one whose turn it is alone: who has freed a place would take it again otherwise,
-//! and the messages of the others would never come.
+//! name; the one that frees a place lets it look again, once no lock is held. While somebody waits
+//! there is room for the one whose turn it is alone: a consumer that has freed a place would take
+//! it again otherwise, and the messages of the others would never come.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashSet, VecDeque};
@@ -61,7 +61,7 @@ impl SharedWindow {
         })
     }
 
-    /// Changes the window. What is in flight beyond it stays.
+    /// Changes the window. Messages in flight beyond it stay.
     pub fn set(self: &Arc<Self>, messages: u32) {
         self.messages_max.store(messages, Ordering::SeqCst);
         serve(vec![self.clone()]);

@@ -1,4 +1,4 @@
-//! Where a subscription reads its messages: a position in one partition's log that never blocks.
+//! A subscription's reader: a position in one partition's log; it never blocks.
 
 use std::collections::VecDeque;
 

@@ -88,9 +88,9 @@ pub(crate) struct State {
     pub(crate) now_us: u64,
     /// The holds of consumers that have left.
     pub(crate) departed: DepartedHolds,
-    /// Whom to wake once the lock is free.
+    /// The wakers to wake once the lock is free.
     pub(crate) wakers: Vec<Waker>,
-    /// Shared windows with new room: who waits for it looks again once the lock is free.
+    /// Shared windows with new room: their waiters look again once the lock is free.
     pub(crate) freed: Vec<Arc<SharedWindow>>,
 }
 
@@ -203,7 +203,8 @@ impl Subscription {
         result
     }
 
-    /// As [`Self::change`]. What has died is the caller's to see to, where somebody routes it.
+    /// As [`Self::change`]. Messages that have died are the caller's to see to, where somebody
+    /// routes them.
     pub(crate) fn change_taking(self: &Arc<Self>, change: impl FnOnce(&mut State)) -> Vec<Died> {
         let ((), mut state) = self.changed(change);
         let died = match self.dead_router() {

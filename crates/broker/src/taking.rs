@@ -1,4 +1,4 @@
-//! One message for who asks for one.
+//! Takes one message for a consumer that asks for one (AMQP's `basic.get`).
 
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -37,7 +37,7 @@ impl Topic {
 }
 
 impl Unwritten {
-    /// Ready once all of it is written, or could not be. What comes later is not waited for.
+    /// Ready once all of it is written, or could not be. Later messages are not waited for.
     pub fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             for (log, _) in &self.ends {

@@ -1,4 +1,4 @@
-//! Readers by offset that wait for messages: who watches a partition hears of its next write.
+//! Readers by offset that wait for messages: a watcher of a partition hears of its next write.
 //!
 //! Like an epoll registration with one shot. A [`Watcher`] belongs to one waiting request and may
 //! watch any number of partitions; whoever writes asks one flag while nobody watches.

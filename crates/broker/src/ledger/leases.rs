@@ -1,4 +1,4 @@
-//! The slab of leases: who holds which messages, and until when.
+//! The slab of leases: which consumer holds which messages, and until when.
 //!
 //! One lease stands for up to 64 messages of one [word](super::cursor), delivered together. A
 //! consumer with an unlimited window therefore costs one entry per 64 messages, not one per
