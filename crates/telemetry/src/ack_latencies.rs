@@ -2,9 +2,9 @@
 
 use crate::Recorder;
 
-/// Latencies of messages that are acknowledged one after the other. What was delivered together
-/// and is acknowledged together has the same latency, so neighbours that are alike are recorded
-/// as one: a comparison per message where a histogram's bucket would have to be found.
+/// Latencies of messages that are acknowledged one after the other. Messages that were delivered
+/// together and are acknowledged together have the same latency, so neighbours that are alike are
+/// recorded as one: a comparison per message where a histogram's bucket would have to be found.
 ///
 /// Recorded when it is dropped, at the latest.
 #[derive(Debug)]

@@ -1,4 +1,5 @@
-//! The latest pieces of time of one connection or consumer, for the timeline, in bounded memory.
+//! A lane is one row of the timeline: the latest pieces of time of one connection or consumer, in
+//! bounded memory.
 //!
 //! The memory is bounded three times: a [`Pace`] lets so many pieces of a time slot pass and counts
 //! the rest, a [`Lane`] keeps its latest pieces, and all lanes together have one [`LaneMemory`]. A

@@ -1,4 +1,4 @@
-//! The tag that says which protocol a connection speaks, and what each protocol is like.
+//! The tag that says which protocol a connection speaks, and each protocol's characteristics.
 
 use std::str::FromStr;
 
