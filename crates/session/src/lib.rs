@@ -92,7 +92,7 @@ pub trait Session {
         self.meter().read(bytes, now);
     }
 
-    /// The peer is not read from at this time, for want of room: it is not silent.
+    /// Backpressure: the peer is not read from at this time, for want of memory: it is not silent.
     fn is_not_read(&mut self, _now: Now) {}
 
     /// A read ended inside a command, of which more bytes are missing. The session itself may have
