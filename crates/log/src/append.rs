@@ -3,9 +3,9 @@
 //! The caller's thread gives the batch its offsets under the partition's lock. If nobody else
 //! writes to this partition and the disk is not slow, the same thread hands all that is pending to
 //! the kernel with one vectored write (and what others added meanwhile, a few times). Otherwise the
-//! append only registers, and whoever writes completes it: so appends of many threads combine into
-//! few writes, and no thread waits for another. While the disk throttles writers, the thread
-//! "log-writer" writes and no caller does. A partition's first file is made by "log-opener",
+//! append only registers, and the thread that writes completes it: so appends of many threads
+//! combine into few writes, and no thread waits for another. While the disk throttles writers, the
+//! thread "log-writer" writes and no caller does. A partition's first file is made by "log-opener",
 //! because folders and files take far longer to make than a batch takes to write.
 
 use std::sync::Arc;

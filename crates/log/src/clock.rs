@@ -1,4 +1,4 @@
-//! The log's source of time: whoever opens the log may bring its own, so that both tell the same.
+//! The log's source of time: the opener of the log may bring its own, so that both tell the same.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

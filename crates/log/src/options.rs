@@ -52,7 +52,7 @@ pub struct LogOptions {
     /// Opens a folder whose journal is lost, and gives up what only that knew. (What else is
     /// damaged needs no leave: it is kept beside, and told.)
     pub repair: bool,
-    /// No threads: whoever holds the log drives it with `Log::step`. For simulations.
+    /// No threads: the owner of the log drives it with `Log::step`. For simulations.
     pub manual: bool,
 }
 

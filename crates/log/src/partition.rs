@@ -239,7 +239,7 @@ impl PartitionLog {
     }
 
     /// Everything before this offset that could be synced is synced. (Data in a segment whose sync
-    /// has failed stays in doubt; whoever waited for it was told.)
+    /// has failed stays in doubt; its waiters were told.)
     pub fn synced_end(&self) -> Offset {
         self.synced_end.load(Ordering::Acquire)
     }

@@ -1,6 +1,6 @@
 //! Retention: drops segments from the log.
 //!
-//! The log knows ages, sizes and segments; who has consumed what is known above it, which is asked
+//! The log knows ages, sizes and segments; the layer above knows what was consumed, and is asked
 //! for ranges of offsets. Any sealed segment may go, not only the oldest: the hole is legal.
 //!
 //! Single records are removed by `compaction.rs`.

@@ -71,11 +71,11 @@ pub(crate) struct Segment {
     poisoned: OnceLock<IoFailure>,
     file: Mutex<Option<Arc<dyn DiskFile>>>,
     file_used: AtomicBool,
-    /// Its names mean other files now: what is open stays open for whoever reads it.
+    /// Its names mean other files now: what is open stays open for its readers.
     pinned: AtomicBool,
     index: Mutex<SegmentIndex>,
-    /// Held during a sync of this file: the kernel reports a failed sync only once, and whoever
-    /// comes second must see that it is poisoned.
+    /// Held during a sync of this file: the kernel reports a failed sync only once, and the
+    /// second caller must see that it is poisoned.
     pub(crate) sync_lock: Mutex<()>,
     /// The damaged regions that readers have found.
     pub(crate) damages: Mutex<Damages>,

@@ -24,8 +24,8 @@ impl Batch {
     /// offsets are dense and that there are as many as the header says.
     ///
     /// # Errors
-    /// The position of the first malformed record, or that the batch is compressed: who inflates it
-    /// checks it.
+    /// The position of the first malformed record, or that the batch is compressed: the reader that
+    /// inflates it checks it.
     pub fn validate_records(&self) -> Result<RecordsSummary, BatchError> {
         if self.is_compressed() {
             return Err(BatchError::Compressed);
