@@ -26,8 +26,8 @@ pub trait Clock: Send + Sync {
         false
     }
 
-    /// Calls `hook` after each move of a clock that is driven: who sleeps until a time has to be
-    /// woken then, because that time may have come at once. Others never call it.
+    /// Calls `hook` after each move of a clock that is driven: a thread that sleeps until a time
+    /// has to be woken then, because that time may have come at once. Others never call it.
     fn on_move(&self, _hook: Box<dyn Fn() + Send + Sync>) {}
 }
 

@@ -21,7 +21,7 @@ type Place = (Uuid, u32);
 /// Most partitions from which messages are read at once.
 const READS_MAX: usize = 8;
 
-/// Read at once: who asks for one message often asks for its neighbours next.
+/// Read at once: a caller that asks for one message often asks for its neighbours next.
 const READ_BYTES: usize = 64 << 10;
 
 /// Why a message cannot be read.

@@ -152,7 +152,7 @@ impl Room {
         }
     }
 
-    /// The log has written something (or failed to): whoever waits looks again.
+    /// The log has written something (or failed to): the waiters look again.
     pub(crate) fn written(&self) {
         fence(Ordering::SeqCst);
         if self.is_waited_for.load(Ordering::Relaxed) && self.is_free() {

@@ -1,7 +1,7 @@
 //! Readers by offset that wait for messages: a watcher of a partition hears of its next write.
 //!
 //! Like an epoll registration with one shot. A [`Watcher`] belongs to one waiting request and may
-//! watch any number of partitions; whoever writes asks one flag while nobody watches.
+//! watch any number of partitions; a writer asks one flag while nobody watches.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
@@ -88,7 +88,7 @@ struct List {
     watchers: Vec<Weak<Watcher>>,
     /// At this length those that were dropped are looked for.
     sweep_at: usize,
-    /// The topic is gone: whoever watches hears so at once.
+    /// The topic is gone: a watcher hears so at once.
     closed: bool,
 }
 
