@@ -33,7 +33,7 @@ pub(crate) use self::program::Load;
 const BUSY_MAX: f64 = 0.08;
 /// How long to wait for a quiet second before measuring all the same.
 const QUIET_SECONDS_MAX: u32 = 20;
-/// What a JVM or Erlang needs before it shows what it can.
+/// Seconds that a JVM or Erlang needs before it shows what it can.
 const WARM_UP_SECONDS: u32 = 5;
 const TOPIC: &str = "bench";
 
@@ -178,8 +178,8 @@ struct Subject {
     kind: Kind,
     binary: PathBuf,
     flags: &'static [&'static str],
-    /// What survives once a publish is answered, by the load's setting: `memory` is lost with the
-    /// process, `kernel` survives kill -9, `disk` a power failure.
+    /// Durability of a publish once it is answered, by the load's setting: `memory` is lost with
+    /// the process, `kernel` survives kill -9, `disk` a power failure.
     durability: fn(&str) -> &'static str,
 }
 
@@ -293,7 +293,7 @@ impl Bench<'_> {
             }
         }
         for program in peer.programs(&self.clients, &broker, load)? {
-            // What came before has left something to write, which is not this one's load.
+            // The programs before have left something to write, which is not this one's load.
             rustix::fs::sync();
             if !self.args.quick {
                 wait_quiet()?;
@@ -348,7 +348,8 @@ impl Used {
         })
     }
 
-    /// What neither broker nor client has used: a measurement in which it is large is spoilt.
+    /// CPU time that neither broker nor client has used: a measurement in which it is large is
+    /// spoilt.
     fn foreign_s(&self) -> f64 {
         self.all_s - self.broker_s - self.client_s
     }

@@ -40,10 +40,10 @@ pub(crate) use kafka::crash_rounds as kafka_crash_rounds;
 pub(crate) use memory::limits;
 pub(crate) use side_by_side::{Wanted, run};
 
-/// What one group may take: the end of one that hangs, on a machine that is ten times slower, too.
+/// A group's longest time: the end of one that hangs, even on a machine that is ten times slower.
 const GROUP_TIME_MAX: Duration = Duration::from_secs(45 * 60);
 
-/// What every group gets.
+/// The context that every group gets.
 pub(crate) struct Context {
     pub(crate) workspace: Workspace,
     pub(crate) clients: Clients,

@@ -1,7 +1,7 @@
 //! Third-party clients, from their package registries into `target/clients`.
 //!
-//! What is installed is pinned with all that it needs: by lock files in `tests/clients/locks`, by
-//! versions here, and by the `go.sum` of the programs. Installed once: a file `NAME.installed` says
+//! Clients are pinned with all that they need: by lock files in `tests/clients/locks`, by versions
+//! here, and by the `go.sum` of the programs. Each is installed once: a file `NAME.installed` says
 //! by which lock, and another lock has it installed again.
 //! Several processes may want the same at once: one installs it, the others wait.
 
@@ -46,7 +46,7 @@ mod amqp;
 mod kafka;
 pub(crate) mod rabbitmq;
 
-/// What has to be on the machine for a group of client tests.
+/// A program or library that has to be on the machine for a group of client tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tool {
     Python,

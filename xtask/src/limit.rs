@@ -54,7 +54,8 @@ pub(crate) fn within<T>(
     limit: Duration,
     step: impl FnOnce() -> Result<T>,
 ) -> Result<T> {
-    // What loses its parent stays ours to find, even with a session of its own.
+    // Processes that lose their parent become our children, so that we still find them, even those
+    // with a session of their own.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .context("cannot keep track of processes that lose their parent")?;
     let is_up = AtomicBool::new(false);

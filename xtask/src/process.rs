@@ -23,7 +23,7 @@ pub(crate) struct Process {
     log: PathBuf,
 }
 
-/// What a process has used so far.
+/// Resources that a process has used so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     /// User and system time in seconds, in steps of the kernel's clock tick (10 ms).

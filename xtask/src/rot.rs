@@ -39,7 +39,7 @@ struct Folder {
     ledger: Ledger,
 }
 
-/// What of a round was found wrong.
+/// A fault that a round has found.
 pub(crate) struct Finding {
     pub(crate) seed: u64,
     pub(crate) text: String,
@@ -113,7 +113,7 @@ fn round(options: &Options, damage: &Damage, ledger: &Ledger, state: bool) -> Re
     let mut broker = options.spawn()?;
     if let Err(error) = broker.wait_ready() {
         let log = broker.process().log();
-        // Who cannot tell what there was says so, and what to do.
+        // A broker that cannot tell what there was has to say so, and to name the remedy.
         if state && broker.process().exit_status()?.is_some() && log.contains("--repair") {
             return Ok("refused, and told".to_owned());
         }

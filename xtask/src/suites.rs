@@ -58,7 +58,7 @@ enum Suite {
     Races,
 }
 
-/// What a suite said.
+/// The result of a suite.
 pub(crate) struct SuiteResult {
     pub(crate) passed: Vec<String>,
     pub(crate) failed: Vec<String>,

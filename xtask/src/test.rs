@@ -8,10 +8,10 @@ use crate::clients::{self, Original, Wanted};
 use crate::process::MYSELF;
 use crate::workspace::{WORKSPACE_TESTS, Workspace, run};
 
-/// What the tests of the workspace may take once they are built, in seconds: the end of one that
-/// hangs, on a machine that is ten times slower, too.
+/// Seconds that the tests of the workspace may take once they are built: the end of one that hangs,
+/// on a machine that is ten times slower, too.
 const WORKSPACE_SECONDS_MAX: u64 = 45 * 60;
-/// What runs side by side waits for most of its time: more than two at once keep two cores busy.
+/// Jobs side by side wait for most of their time: more than two at once keep two cores busy.
 const AT_ONCE: usize = 4;
 
 /// Runs all tests of the workspace, and beside them real third-party clients against our binary.

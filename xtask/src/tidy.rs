@@ -50,8 +50,8 @@ impl Source {
         extension.is_some_and(|extension| extensions.contains(&extension))
     }
 
-    /// What stands in tests, without comments: all of the programs in `tests/` and of what runs
-    /// them, and what follows `#[cfg(test)]` (by habit tests stand at the end of a file).
+    /// The lines of tests, without comments: all of the programs in `tests/` and of the code that
+    /// runs them, and those behind `#[cfg(test)]` (by habit tests stand at the end of a file).
     fn test_lines(&self) -> impl Iterator<Item = (usize, &str)> {
         let comment = if self.is(&["py"]) { "#" } else { "//" };
         let mut in_tests = self.is(&["rs", "py", "go", "js", "java"])

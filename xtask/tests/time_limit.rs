@@ -1,4 +1,4 @@
-//! What hangs is named, ended with all that it has started, and has failed.
+//! A program that hangs is named, ended with all that it has started, and has failed.
 
 use std::process::{Command, Output};
 

@@ -11,7 +11,7 @@ use crate::workspace::output;
 /// A program that is not done then is killed: it hangs on a broker that is gone.
 const SECONDS_MAX: &str = "600";
 
-/// What the programs are asked for.
+/// The load that the programs are asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Load {
     /// Or queue.
@@ -29,7 +29,7 @@ pub(crate) struct Load {
     pub(crate) setting: String,
 }
 
-/// What a program says it has done.
+/// The figures that a program reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Figures {
     pub(crate) messages: u64,

@@ -28,7 +28,7 @@ pub(super) struct Record {
     pub(super) broker_cpu_s: f64,
     /// And of the program.
     pub(super) client_cpu_s: f64,
-    /// What everything else on the machine used: a measurement in which it is large is spoilt.
+    /// CPU time of everything else on the machine: a measurement in which it is large is spoilt.
     pub(super) foreign_cpu_s: f64,
     pub(super) rss_peak_bytes: u64,
     /// Messages that are left (NSQ): 0 means that the reader ran dry, and its rate is the backlog
@@ -46,7 +46,7 @@ impl Record {
     }
 }
 
-/// What stands before each record of a run.
+/// A record with the fields that stand before each record of a run.
 #[derive(Serialize)]
 struct Line<'a> {
     /// Seconds since 1970 at which the comparison was started.

@@ -19,11 +19,11 @@ const CRASH_ROUNDS: u32 = 5;
 const HOSTILE_RSS_BYTES_MAX: u64 = 400 << 20;
 /// Messages of the backlog in `cargo xtask test`.
 const BACKLOG_MESSAGES: u64 = 1_000_000;
-/// What the broker may take with a backlog: caches and buffers, and a few bytes for each message
-/// that is held.
+/// Memory that the broker may take with a backlog: caches and buffers, and a few bytes for each
+/// message that is held.
 const BACKLOG_RSS_BYTES_MAX: u64 = 96 << 20;
 const HELD_BYTES_MAX: u64 = 8;
-/// What 10,000 queues may add to an idle broker.
+/// Memory that 10,000 queues may add to an idle broker.
 const QUEUES_RSS_BYTES_MAX: u64 = 100 << 20;
 
 pub(super) fn pika(context: &Context, report: &mut Report) -> Result<()> {

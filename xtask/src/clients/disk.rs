@@ -14,7 +14,7 @@ use crate::workspace::output;
 
 /// Size of the small disk.
 const DISK_BYTES: usize = 64 << 20;
-/// What lies on it beside the broker's data, to be deleted when it is full.
+/// Bytes of a file that lies on it beside the broker's data, to be deleted when it is full.
 const BALLAST_BYTES: usize = 16 << 20;
 
 pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
@@ -172,7 +172,7 @@ impl SmallDisk {
         Ok(Self { disk, ballast })
     }
 
-    /// What can be deleted.
+    /// The file that can be deleted.
     pub(super) fn ballast(&self) -> &Path {
         &self.ballast
     }

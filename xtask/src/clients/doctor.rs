@@ -1,5 +1,5 @@
-//! What the doctor says about real clients: each patient plays a mistake that its library invites,
-//! or a well-configured program of the same library.
+//! The doctor's words about real clients. A patient is a client program that plays a mistake which
+//! its library invites, or a well-configured program of the same library.
 //!
 //! The gate asks what needs a live client: that the broker recognises library and version of each,
 //! and that the doctor has the advice for it (`identity`). Whether the mistake is found is replayed

@@ -275,7 +275,7 @@ pub(super) const GROUPS: &[Group] = &[
     Group {
         name: "amqp/backlog",
         needs: &[Tool::AmqpPython],
-        // What is measured is our memory.
+        // The check measures our memory.
         original: None,
         run: amqp::backlog,
     },

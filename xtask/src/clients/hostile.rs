@@ -20,7 +20,7 @@ const QUIET: Duration = Duration::from_secs(1);
 /// Connections that are opened and closed.
 const CONNECTIONS: usize = 10_000;
 
-/// What a hostile client does to the broker at this address.
+/// A hostile client's behaviour towards the broker at this address.
 type Check = fn(SocketAddr) -> Result<()>;
 
 pub(super) fn run(context: &Context, report: &mut Report) -> Result<()> {
@@ -226,8 +226,8 @@ fn slow_reader(address: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// What a consumer holds is delivered to another one when the first has gone, and not before.
-/// nsqd waits for the message timeout even then, so that one is short.
+/// Messages in flight to a consumer are delivered to another one when the first has gone, and not
+/// before. nsqd waits for the message timeout even then, so that one is short.
 fn never_acknowledges(address: SocketAddr) -> Result<()> {
     let mut producer = Connection::open(address)?;
     let mut holder = Connection::open(address)?;

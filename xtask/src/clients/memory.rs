@@ -16,7 +16,7 @@ const IDLE_BYTES_MAX: u64 = 24 << 20;
 const CONNECTIONS: usize = 5000;
 const CONNECTION_RSS_BYTES_MAX: u64 = 16 << 10;
 const BACKLOG_RSS_BYTES_MAX: u64 = 200 << 20;
-/// What a start may read of the log, whatever its size: the last segment, and indexes.
+/// Bytes of the log that a start may read, whatever its size: the last segment, and indexes.
 const RESTART_READ_BYTES_MAX: u64 = (64 + 32) << 20;
 /// A million messages of a kilobyte: a log of 1 GB.
 const BACKLOG_MESSAGES: usize = 1_000_000;

@@ -1,4 +1,4 @@
-//! What came of the checks of a group, a line each: `ok`, `FAILED` or `SKIPPED`.
+//! The results of a group's checks, a line each: `ok`, `FAILED` or `SKIPPED`.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -21,7 +21,7 @@ const SKIPS_IN_CI: &[(&str, &str)] = &[
     ("kafka/namespace", "network namespace"),
 ];
 
-/// What came of the checks of a group.
+/// The results of a group's checks.
 #[derive(Default)]
 pub(crate) struct Report {
     group: &'static str,

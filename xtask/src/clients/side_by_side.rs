@@ -22,7 +22,7 @@ enum Job {
     Group(&'static Group),
 }
 
-/// What came of all jobs so far.
+/// The results of all jobs so far.
 #[derive(Default)]
 struct Tally {
     passed: usize,
@@ -34,7 +34,7 @@ struct Tally {
     times: Vec<(f64, &'static str)>,
 }
 
-/// What is to be run, and how.
+/// The jobs that are to be run, and how.
 #[derive(Default)]
 pub(crate) struct Wanted {
     /// The tests of the workspace, too: the command that runs them.
@@ -95,7 +95,7 @@ fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// What all jobs share.
+/// The state that all jobs share.
 struct Stage<'a> {
     context: &'a Context,
     original: Vec<String>,

@@ -99,7 +99,7 @@ fn concurrently(broker: &Broker, published: &mut Published) -> Result<()> {
 /// A system call with the lines of the trace at which it began and was done.
 struct Call {
     name: String,
-    /// What strace printed of its arguments and result.
+    /// Its arguments and result, as strace printed them.
     text: String,
     began: usize,
     done: usize,

@@ -36,11 +36,11 @@ impl Clients {
 }
 
 fn install(release: &str, folder: &Path) -> Result<()> {
-    // What an attempt that failed has left.
+    // The remains of an attempt that failed.
     if folder.exists() {
         std::fs::remove_dir_all(folder)?;
     }
-    // What it mounts goes with it, whatever comes of it.
+    // The mounts of debootstrap go with its namespace, whatever comes of it.
     let mut debootstrap = Command::new("unshare");
     debootstrap.args(["--mount", "debootstrap", "--variant=minbase", release]);
     debootstrap.arg(folder);

@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 
 use super::Usage;
 
-/// What a process, its descendants, and those of them that have ended have used together.
+/// Resources that a process, its descendants, and those of them that have ended have used together.
 pub(crate) fn usage(root: u32) -> Result<Usage> {
     let mut sum = Usage::default();
     for pid in members(root)? {

@@ -107,7 +107,7 @@ fn tag_of(files: &[(u32, PathBuf)]) -> Result<String> {
     Ok("hidden".to_owned())
 }
 
-/// What was done, and to whom.
+/// The damage that was done, and the files that it was done to.
 pub(super) struct Damage {
     pub(super) text: String,
     /// The file, and the one that it was exchanged with.

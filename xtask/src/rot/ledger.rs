@@ -1,4 +1,4 @@
-//! What was stored and acknowledged before the damage, and what is there after it.
+//! Messages stored and acknowledged before the damage, and those that are there after it.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ const BATCH: u64 = 5;
 /// partition, the offset is the message's number.
 pub(super) type Kept = (String, u32, u64);
 
-/// What is owed.
+/// The messages that the broker owes.
 #[derive(Clone, Default)]
 pub(super) struct Ledger {
     pub(super) owed: BTreeSet<Kept>,
@@ -91,7 +91,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What of the owed messages is not there. Each protocol takes a new message and gives it back
+    /// The owed messages that are not there. Each protocol takes a new message and gives it back
     /// first, which comes behind all others; nothing is there that was never published.
     pub(super) fn missing(&self, broker: &Broker) -> Result<BTreeSet<Kept>> {
         let mut found = BTreeSet::new();

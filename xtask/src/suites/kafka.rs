@@ -12,7 +12,7 @@ use crate::broker::Kind;
 use crate::clients::Context;
 use crate::install::Tool;
 
-/// What kafka-python's tests need beside it.
+/// Packages that kafka-python's tests need beside it.
 const KAFKA_PYTHON_NEEDS: &[&str] = &[
     "pytest",
     "pytest-timeout",

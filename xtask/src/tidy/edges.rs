@@ -115,7 +115,7 @@ const SANS_IO: &[&str] = &[
     "cloverleaf-amqp",
     "cloverleaf-echo",
 ];
-/// What a crate without sockets has no use for.
+/// Crates that a crate without sockets has no use for.
 const IO_CRATES: &[&str] = &[
     "tokio",
     "tokio-rustls",

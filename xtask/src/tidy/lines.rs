@@ -116,7 +116,7 @@ const WAIT_HELPERS: &[&str] = &["xtask/src/wait.rs", "crates/server/tests/suppor
 
 /// Files in which `unsafe` may stand: what they ask of the kernel has no safe interface.
 const UNSAFE_ALLOWED: &[&str] = &[
-    // What the page cache has of a file.
+    // The pages of a file that the page cache has.
     "crates/log/src/disk/mincore.rs",
     // TCP_INFO of a socket.
     "crates/server/src/tcp_info.rs",

@@ -27,7 +27,7 @@ pub(super) fn check(root: &Path, source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What stands in `](...)`.
+/// The targets of the line's links: the text within `](...)`.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     line.split("](")
         .skip(1)

@@ -219,7 +219,7 @@ mod tests {
         let mut sources = vec![source(PAGE, page)];
         let files = files.iter();
         sources.extend(files.map(|(path, text)| source(path, (*text).to_owned())));
-        // What nothing is left of is another matter.
+        // Each of `OTHERS` names a protocol here: one that does not is a finding of another kind.
         let others = OTHERS.iter();
         sources.extend(others.map(|(path, _)| {
             let path = Path::new(path).join("x.rs");

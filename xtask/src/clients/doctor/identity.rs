@@ -13,7 +13,7 @@ use crate::http;
 use crate::process::Process;
 use crate::wait::{self, HANG};
 
-/// What the broker says of its clients, of which only this is read.
+/// The broker's answer about its clients, of which only this is read.
 #[derive(Debug, Deserialize)]
 struct Known {
     clients: Vec<KnownClient>,

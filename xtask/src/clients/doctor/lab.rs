@@ -15,7 +15,7 @@ use crate::workspace::tail;
 /// Exit status of `lab run` when the program did well, with and without findings.
 const GOOD: [i32; 2] = [0, 1];
 
-/// What `lab run` says where it can make no network.
+/// The words of `lab run` where it can make no network.
 const NO_NETWORK: &str = "no --rtt-by kernel";
 
 /// The report, of which only this is read.
@@ -51,7 +51,7 @@ pub(super) struct Prediction {
     pub(super) gain: f64,
 }
 
-/// What the doctor has found of a patient, and who that says that it is.
+/// The doctor's findings about a patient, and the library that the patient reports.
 pub(super) struct Played {
     pub(super) findings: Vec<Finding>,
     says: Says,

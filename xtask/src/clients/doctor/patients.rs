@@ -1,6 +1,6 @@
-//! The patients: which program plays which story, and what is to be found.
+//! The patients: client programs that each play a story, and the finding that is to be had of each.
 
-/// A program that plays a story.
+/// A client program that plays a story.
 #[derive(Clone, Copy)]
 pub(super) struct Patient {
     /// Its name in the list of checks; each in a group has another.
@@ -29,7 +29,7 @@ pub(super) enum Program {
 }
 
 impl Program {
-    /// What it speaks, as the doctor names it.
+    /// The protocol that it speaks, as the doctor names it.
     pub(super) fn protocol(self) -> &'static str {
         match self {
             Program::KafkaPython(_) | Program::OldLibrdkafka(_) => "kafka",
@@ -44,7 +44,7 @@ impl Program {
     }
 }
 
-/// What the one finding says.
+/// The one finding that is expected.
 #[derive(Clone, Copy)]
 pub(super) struct Expected {
     pub(super) rule: &'static str,
@@ -57,7 +57,7 @@ pub(super) struct Expected {
     pub(super) code: &'static str,
 }
 
-/// What the setting is to be set to.
+/// The value that the finding names for the setting.
 #[derive(Clone, Copy)]
 pub(super) enum Value {
     None,

@@ -1,4 +1,4 @@
-//! `cargo xtask plays`: live plays of the doctor, some times each, and what came of them.
+//! `cargo xtask plays`: plays of the doctor with live clients, some times each, and their results.
 //!
 //! A play depends on what else the machine does, so it is no part of the gate, which replays
 //! recordings. It is run by hand before a change of the doctor is closed: each play so many times,
@@ -52,15 +52,15 @@ enum Play {
     Story(&'static Story),
 }
 
-/// What came of one run.
+/// The result of one run.
 #[derive(Serialize)]
 struct Run {
     play: String,
-    /// What was not as it should be.
+    /// The fault of a run that was not as it should be.
     problem: Option<String>,
     /// The gain that the finding predicts.
     gain: Option<f64>,
-    /// What a story measured after the change, in parts of what was predicted.
+    /// The gain that a story measured after the change, in parts of what was predicted.
     of_predicted: Option<f64>,
     /// Seconds from a story's first message to the finding.
     found_s: Option<f64>,

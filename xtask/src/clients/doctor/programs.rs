@@ -130,7 +130,7 @@ impl Programs {
     }
 }
 
-/// Who a patient says that it is.
+/// The library that a patient (a client program under test) reports, and its version.
 #[derive(Debug, Default, serde::Deserialize)]
 pub(super) struct Says {
     pub(super) library: String,
@@ -138,7 +138,7 @@ pub(super) struct Says {
 }
 
 impl Says {
-    /// What it has written into this file.
+    /// Reads the report that the patient has written into this file.
     pub(super) fn read(file: &Path) -> Result<Says> {
         let text = std::fs::read_to_string(file).context("it has not said who it is")?;
         Ok(serde_json::from_str(&text)?)

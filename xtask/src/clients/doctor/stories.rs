@@ -52,7 +52,7 @@ pub(super) const STORIES: &[Story] = &[
     },
 ];
 
-/// What a story has told, of which only this is read.
+/// The report of a story, of which only this is read.
 #[derive(Debug, Deserialize)]
 struct Told {
     found_s: Option<f64>,
@@ -69,7 +69,7 @@ struct Change {
     setting: String,
 }
 
-/// What was measured of a story that went as it should.
+/// The measurements of a story that went as it should.
 pub(super) struct Measured {
     /// Seconds from the first message to the finding.
     pub(super) found_s: Option<f64>,

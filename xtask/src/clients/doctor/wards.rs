@@ -1,4 +1,5 @@
-//! All patients, in wards: those of a ward are as far from their broker.
+//! All patients (client programs under test), in wards: those of a ward are as far from their
+//! broker.
 
 use super::kafka::{
     AIOKAFKA, CONFLUENT, FRANZ_GO, KAFKA, KAFKA_PYTHON, KAFKAJS, LIBRDKAFKA, LINGER_BY_DEFAULT,
@@ -7,7 +8,7 @@ use super::kafka::{
 use super::patients::{Patient, Program};
 use super::queues::{AMQP, AMQPLIB, GO_NSQ, HTTP, NARROW, NSQ, NSQJS, PIKA};
 
-/// Patients and what lies between each of them and its broker.
+/// Patients, and the link between each of them and its broker.
 pub(super) struct Ward {
     pub(super) name: &'static str,
     pub(super) link: Link,
@@ -16,11 +17,11 @@ pub(super) struct Ward {
     pub(super) acks_late: bool,
 }
 
-/// What lies between a patient and the broker.
+/// The network between a patient and the broker.
 #[derive(Clone, Copy)]
 pub(super) struct Link {
     pub(super) rtt: &'static str,
-    /// What goes over it each way, if that is little.
+    /// The bandwidth each way, if it is low.
     pub(super) bandwidth: Option<&'static str>,
 }
 
