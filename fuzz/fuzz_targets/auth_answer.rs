@@ -1,4 +1,4 @@
-//! What an auth service answers.
+//! An auth service's answer.
 #![no_main]
 
 use cloverleaf_nsq::authorization::Authorizations;

@@ -1,4 +1,4 @@
-//! What a topic's folder says of it.
+//! The file in a topic's folder that describes the topic.
 #![no_main]
 
 use cloverleaf_log::{decode_topic_file, encode_topic_file};

@@ -1,5 +1,5 @@
-//! What the targets for sessions share: a broker in memory, and a driver that keeps the rules of
-//! `cloverleaf_session::Session` and checks the session's side of them.
+//! The common parts of the targets for sessions: a broker in memory, and a driver that keeps the
+//! rules of `cloverleaf_session::Session` and checks the session's side of them.
 
 pub mod amqp;
 
