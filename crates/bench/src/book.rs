@@ -1,4 +1,4 @@
-//! What a connection writes down, and how books are added up.
+//! Books: a connection's records of its messages, and how they are added up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::times::WarmUpEnd;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What happened in one second of the measurement.
+/// Messages and response times of one second of the measurement.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Second {
     /// Messages that were acknowledged to a producer, or that came to a consumer.
@@ -40,7 +40,7 @@ impl Second {
     }
 }
 
-/// What one connection has measured, or all of one side together.
+/// Figures of one connection, or of all of one side (producers or consumers) together.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// Messages of the measurement that were handed to the client.
@@ -87,9 +87,9 @@ pub struct Tally {
     pub busy: f64,
     /// By second from the beginning of the measurement.
     pub seconds: BTreeMap<u32, Second>,
-    /// What was acknowledged, by producer; the warm-up too.
+    /// Sequences that were acknowledged, by producer; the warm-up too.
     pub acked: BTreeMap<u32, Ranges>,
-    /// What came; the warm-up too.
+    /// Messages that came; the warm-up too.
     pub seen: Seen,
 }
 
@@ -177,7 +177,8 @@ impl Tally {
     }
 }
 
-/// What is shown while it is measured: the sum of all books of a side, a second at a time.
+/// Figures that are shown during the measurement: the sum of all books of a side, a second at a
+/// time.
 #[derive(Debug, Clone, Default)]
 pub struct Live {
     seconds: Arc<Mutex<BTreeMap<u32, Second>>>,
@@ -219,7 +220,7 @@ impl Live {
     }
 }
 
-/// What a connection writes its measurements into.
+/// The record into which a connection writes its measurements.
 #[derive(Debug)]
 pub struct Book {
     clock: Clock,
@@ -234,7 +235,7 @@ pub struct Book {
     at: u32,
     second: Second,
     live: Live,
-    /// What [`Live::count`] adds up. Only this book writes it.
+    /// Messages of this book, which [`Live::count`] adds up. Only this book writes it.
     counter: Arc<AtomicU64>,
 }
 
@@ -410,7 +411,7 @@ impl Book {
         }
     }
 
-    /// What was measured.
+    /// The figures that were measured.
     pub fn finish(mut self) -> Tally {
         self.close_second();
         if !self.acked.is_empty() {
@@ -466,7 +467,7 @@ mod tests {
             );
         }
         assert_eq!(trips.finish().rate(), 10.0);
-        // What consumers did afterwards is not how fast they were meanwhile.
+        // Messages that came to consumers afterwards do not count in their rate meanwhile.
         tally.meanwhile = Some(Meanwhile {
             messages: 50,
             seconds: 0.5,

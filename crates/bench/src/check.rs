@@ -116,7 +116,7 @@ impl Ranges {
     }
 }
 
-/// Whatever was written is made a set again, or refused.
+/// Written ranges, even overlapping ones, are made a set again; empty ones are refused.
 impl<'de> Deserialize<'de> for Ranges {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for Ranges {
     }
 }
 
-/// What one or many consumers have seen.
+/// Messages that one or many consumers have seen.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Seen {
     /// Sequences by producer.
@@ -220,7 +220,7 @@ impl Seen {
     }
 }
 
-/// What was not as it should be.
+/// Faults, by number of messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
     /// Messages that were acknowledged to a producer and came to no consumer.
@@ -321,7 +321,7 @@ mod tests {
         one.came(0, 4, Some(1));
         let mut two = Seen::default();
         two.came(0, 4, None);
-        // What was not acknowledged may come all the same.
+        // Messages that were not acknowledged may come all the same.
         two.came(1, 5, None);
         two.came(1, 1, None);
         two.add(&one);

@@ -9,12 +9,12 @@ use crate::nsq::Nsq;
 use crate::proxy::Carries;
 use crate::url::Url;
 
-/// What is known of the client of one protocol.
+/// The client of one protocol, and its properties.
 pub(crate) struct Client {
     pub(crate) protocol: Protocol,
     /// Makes one for the broker there.
     pub(crate) new: fn(&Url) -> Result<Box<dyn Connect>, DriverError>,
-    /// What the proxy of a distance exchanges on its way.
+    /// Whether the proxy of a distance has to exchange addresses on the way.
     pub(crate) carries: Carries,
     /// Whether it also asks an HTTP interface, by the option `http`, which is the port above the
     /// broker's unless somebody says another.

@@ -1,4 +1,4 @@
-//! What a protocol's client has to do for a measurement.
+//! The interface that a protocol's client implements for a measurement.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,12 +13,12 @@ use crate::plan::Plan;
 /// Why a measurement cannot go on, in a sentence for its user.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DriverError {
-    /// Nobody answers there.
+    /// Nothing answers there.
     #[error("cannot connect to {url}: {reason}")]
     Connect {
         /// As it was given.
         url: String,
-        /// What the system or the client says.
+        /// The reason, in the words of the system or the client.
         reason: String,
     },
     /// The broker does not do what is asked.
@@ -34,13 +34,13 @@ pub enum DriverError {
     Gone {
         /// As it was given.
         url: String,
-        /// What the system or the client says.
+        /// The reason, in the words of the system or the client.
         reason: String,
     },
     /// The plan asks for something that this protocol or client does not have.
     #[error("{what}")]
     Unsupported {
-        /// What, and what there is instead.
+        /// The missing feature, and what there is instead.
         what: String,
     },
 }
@@ -90,7 +90,7 @@ impl Stop {
     }
 }
 
-/// What the broker has promised when it acknowledges: part of every title.
+/// Durability that the broker promises when it acknowledges: part of every title.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Promise {
     /// Nothing.
@@ -166,10 +166,10 @@ pub trait Connect: Send + Sync {
     /// The client library with its version, and the broker with its version as far as it says.
     fn versions(&self) -> Vec<(String, String)>;
 
-    /// What an acknowledgement of this broker promises under this plan.
+    /// Durability that an acknowledgement of this broker promises under this plan.
     fn promise(&self, plan: &Plan) -> Promise;
 
-    /// What else was noticed since this was asked last, in the middle of a sentence each.
+    /// Other remarks since this was asked last, each worded for the middle of a sentence.
     fn remarks(&self) -> Vec<String> {
         Vec::new()
     }

@@ -1,4 +1,4 @@
-//! What a producer is to send, and when.
+//! A producer's feed: the messages that it is to send, and when.
 
 use crate::clock::Clock;
 use crate::payload::{Payloads, Stamp};
@@ -20,7 +20,7 @@ pub struct Message {
     pub is_measured: bool,
 }
 
-/// What a producer has to do.
+/// A producer's next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Send this.
@@ -90,7 +90,7 @@ impl Feed {
         !self.schedule.is_closed()
     }
 
-    /// What is to be done now. A message that this gives has to be sent.
+    /// The next step. A message that this gives has to be sent.
     #[inline]
     pub fn next(&mut self, now_ns: u64) -> Next {
         let intended_ns = match self.due_ns {

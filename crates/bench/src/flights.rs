@@ -13,7 +13,7 @@ struct Flight {
     count: u32,
 }
 
-/// What is in flight on one connection.
+/// The messages in flight on one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     flights: VecDeque<Flight>,

@@ -145,7 +145,7 @@ impl Histogram {
         bytes
     }
 
-    /// What [`Histogram::to_bytes`] wrote; `None` if it did not.
+    /// Reads the bytes that [`Histogram::to_bytes`] wrote; `None` if they are not from there.
     pub fn from_bytes(bytes: &[u8]) -> Option<Histogram> {
         let inner = unpacked(bytes)?;
         let state = State::Open(Box::new(inner));
@@ -163,7 +163,7 @@ fn empty() -> Inner {
 
 fn unpacked(mut bytes: &[u8]) -> Option<Inner> {
     let read: Inner = Deserializer::new().deserialize(&mut bytes).ok()?;
-    // Whatever bounds it had.
+    // Our bounds, whatever bounds it had.
     let mut inner = empty();
     inner.add(read).ok()?;
     Some(inner)

@@ -1,4 +1,4 @@
-//! What consumers get while producers send, and what is left when these end.
+//! The consumers' progress while producers send, and the backlog when these end.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::sides::Standing;
 /// meanwhile.
 const SENT_MIN_S: f64 = 0.1;
 
-/// What consumers did while producers sent, apart from what they did afterwards.
+/// The consumers' work while producers sent, apart from their work afterwards.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meanwhile {
     /// Messages that came from the end of the warm-up until producers were done. Those of the
@@ -74,8 +74,8 @@ impl Overlap {
         }
     }
 
-    /// What was found, when the last message came at `last_ns`. `None`: producers were done too
-    /// soon to say.
+    /// The result, when the last message came at `last_ns`. `None`: producers were done too soon to
+    /// say.
     pub(crate) fn end(&self, last_ns: u64) -> Option<Meanwhile> {
         let (begun, ended) = (self.begun?, self.ended?);
         let seconds = ended.at_ns.saturating_sub(begun.at_ns) as f64 / 1e9;

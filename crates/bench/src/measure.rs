@@ -22,14 +22,14 @@ const FILL_BATCH: u32 = 200;
 /// Most messages on their way when a topic is filled.
 const FILL_IN_FLIGHT: u32 = 2_000;
 
-/// What is shown while it is measured: one second.
+/// One second of a measurement, to be shown meanwhile.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     /// Which second from the beginning of the measurement.
     pub second: u32,
-    /// What producers did in it.
+    /// The producers' figures of it.
     pub produced: Second,
-    /// What consumers did in it.
+    /// The consumers' figures of it.
     pub consumed: Second,
 }
 
@@ -126,7 +126,7 @@ impl Target<'_> {
             }),
         };
         outcome.remarks.extend(self.connect.remarks());
-        // What a failed measurement has made goes too.
+        // The topic goes after a failed measurement, too.
         let cleaned = match self.keeps_topic {
             true => Ok(()),
             false => self.connect.clean_up(plan),
@@ -177,7 +177,7 @@ impl Target<'_> {
         }
         let tally = sent.tally;
         if tally.errors > 0 && !stop.is_set() {
-            // What consumers find would be less than what was to be measured.
+            // Consumers would find fewer messages than were to be measured.
             let words = tally.error_texts.first();
             return Err(DriverError::Refused {
                 url: self.url.clone(),
@@ -254,12 +254,12 @@ pub(crate) fn say_how_long(outcome: &mut Outcome, quiet: Duration) {
     }
 }
 
-/// What is measured at one time.
+/// The sides that are measured at one time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sides<'f> {
     pub(crate) produces: bool,
     pub(crate) consumes: bool,
-    /// What was put in before, if that is consumed.
+    /// The messages that were put in before, if these are consumed.
     pub(crate) filled: Option<&'f Tally>,
 }
 

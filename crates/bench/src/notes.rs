@@ -1,4 +1,4 @@
-//! What a table does not say by itself, in sentences.
+//! Notes: sentences for what a table does not say by itself.
 
 use crate::book::Tally;
 use crate::driver::Promise;
@@ -199,7 +199,7 @@ fn of_busy(outcome: &Outcome) -> Option<String> {
     ))
 }
 
-/// What was left when producers had ended: of the run that left most.
+/// The backlog when producers had ended: of the run that left most.
 fn of_backlog(row: &Row) -> Option<String> {
     let left = |run: &Outcome| run.consumed.as_ref()?.meanwhile.map(|it| it.backlog);
     let outcome = row.counted().max_by_key(|run| left(run))?;
@@ -240,7 +240,7 @@ fn of_empty(row: &Row) -> Option<String> {
     })
 }
 
-/// What was not taken, not answered, or not left as it was.
+/// Messages that were refused, not answered, or damaged on their way.
 fn of_faults(outcome: &Outcome) -> Vec<String> {
     let label = &outcome.subject.label;
     let mut notes = Vec::new();

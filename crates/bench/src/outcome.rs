@@ -1,4 +1,4 @@
-//! What a measurement found, with all that is needed to judge it.
+//! The outcome of a measurement, with all that is needed to judge it.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ use crate::usage::Usage;
 /// all threads takes a part of a millisecond, and so does what is waked for it.
 const CPU_MIN_S: f64 = 0.02;
 
-/// What is measured.
+/// The sides that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -34,7 +34,7 @@ pub struct Subject {
     pub url: String,
     /// The client library and the broker, with their versions.
     pub versions: Vec<(String, String)>,
-    /// What its acknowledgements promise.
+    /// Durability that its acknowledgements promise.
     pub promise: Promise,
     /// The user says so, not the broker.
     #[serde(default)]
@@ -49,7 +49,7 @@ pub struct Subject {
 pub struct Outcome {
     /// Whose.
     pub subject: Subject,
-    /// What was measured.
+    /// The sides that were measured.
     pub kind: Kind,
     /// How.
     pub plan: Plan,
@@ -59,13 +59,13 @@ pub struct Outcome {
     pub produced: Option<Tally>,
     /// The consumers' side.
     pub consumed: Option<Tally>,
-    /// What was lost, came twice or out of order. `None`: nobody consumed.
+    /// Messages that were lost, came twice or out of order. `None`: there were no consumers.
     pub findings: Option<Findings>,
-    /// What it cost this program and the broker.
+    /// Costs for this program and the broker.
     pub usage: Usage,
     /// Why it ended before its time; then what was measured until then is here.
     pub cut: Option<String>,
-    /// What else was noticed, in the middle of a sentence each.
+    /// Other remarks, each worded for the middle of a sentence.
     #[serde(default)]
     pub remarks: Vec<String>,
 }
@@ -125,7 +125,7 @@ pub struct Variation {
 /// Measurements that differ by chance alone.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Row {
-    /// What is different from other rows of the same subject.
+    /// Differences from other rows of the same subject.
     pub variations: Vec<Variation>,
     /// The runs.
     pub runs: Vec<Outcome>,
@@ -134,7 +134,7 @@ pub struct Row {
 /// Everything that one command has measured: what `--json` prints and `--report` draws.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// What it is about.
+    /// The title, without the durability class.
     pub title: String,
     /// The command line.
     pub command: Vec<String>,

@@ -21,13 +21,13 @@ const STEP_MAX_NS: u64 = 2 * LOOK_NS;
 /// A generator that sends what has piled up looks at the clock more often than this, whatever the
 /// size of a request; if it does not, it has paused itself.
 const PAUSE_NS: u64 = 5_000_000;
-/// What is said of a message that is waited for no more.
+/// The error text of a message that is waited for no more.
 pub(crate) const UNANSWERED: &str = "no answer came";
-/// What is said of a broker that is waited for no more.
+/// The error text of a broker that is waited for no more.
 const SILENT: &str = "it has answered nothing for 30 seconds";
 
-/// The end of a producer. What has no answer is the broker's fault, unless the producer was told to
-/// stop.
+/// The end of a producer. Messages without an answer are the broker's fault, unless the producer
+/// was told to stop.
 pub(crate) fn answered(has_all: bool, url: &Url, stop: &Stop) -> Result<(), DriverError> {
     if has_all || stop.is_set() {
         Ok(())

@@ -1,4 +1,4 @@
-//! What is in a message: a stamp by which it is known again, and bytes behind it.
+//! The bytes of a message: a stamp by which it is known again, and bytes behind it.
 //!
 //! ```text
 //! stamp: magic (u32) | run (u32) | producer (u32) | sequence (u64) | intended time (u64)
@@ -21,7 +21,7 @@ const BODY_CHECK_EVERY: u64 = 64;
 /// Bytes from which random bodies are cut: more than one message, so that they differ.
 const RANDOM_BYTES: usize = 1 << 20;
 
-/// What a message says of itself.
+/// The identity and times that a message carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     /// Which measurement: what an earlier one has left is told apart.
@@ -97,7 +97,7 @@ impl Stamp {
     }
 }
 
-/// What lies behind the stamp.
+/// The bytes behind the stamp.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PayloadKind {
     /// Bytes that no compression makes smaller.

@@ -1,4 +1,4 @@
-//! What is measured: how many messages of what kind, by whom, and how fast.
+//! The plan of a measurement: how many messages of what kind, by whom, and how fast.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub enum Amount {
     Seconds(f64),
 }
 
-/// What a producer waits for.
+/// The acknowledgement that a producer waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Acks {
     /// For nothing: Kafka's `acks=0`, AMQP without confirms.
@@ -39,7 +39,7 @@ pub struct Plan {
     pub consumers: u32,
     /// Bytes of each message.
     pub size_bytes: usize,
-    /// What is in them.
+    /// Their content.
     pub payload: PayloadKind,
     /// How many messages.
     pub amount: Amount,
@@ -52,7 +52,7 @@ pub struct Plan {
     /// Most messages of a connection that are not acknowledged; for a consumer, that it holds. 0:
     /// no limit.
     pub in_flight: u32,
-    /// What a producer waits for.
+    /// The acknowledgement that a producer waits for.
     pub acks: Acks,
     /// Partitions of the topic, where there are some.
     pub partitions: u32,

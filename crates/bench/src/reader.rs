@@ -1,6 +1,6 @@
 //! Fields of what a broker has sent, one after the other: numbers are big-endian.
 
-/// What is left to be read. Each method gives `None` where the bytes end too early.
+/// The bytes that are left to be read. Each method gives `None` where they end too early.
 pub(crate) struct Reader<'b>(pub(crate) &'b [u8]);
 
 impl<'b> Reader<'b> {

@@ -97,7 +97,7 @@ impl Ending {
         }
     }
 
-    /// Nobody waits longer than this for a silent broker.
+    /// Shortens the longest wait for a silent broker to this.
     pub(crate) fn shorten(&mut self, quiet_ns: u64) {
         self.quiet_ns = self.quiet_ns.min(quiet_ns);
     }
@@ -130,7 +130,7 @@ pub(crate) struct Connections {
     consumers: Vec<(u32, Box<dyn Consume>)>,
 }
 
-/// What a side has written down, and the errors that ended connections.
+/// The figures of a side, and the errors that ended connections.
 #[derive(Debug, Default)]
 pub(crate) struct Side {
     pub(crate) tally: Tally,
@@ -190,7 +190,7 @@ impl Connections {
         };
         let consumers_stop = Stop::default();
         let (left, sent_at) = (AtomicUsize::new(self.producers.len()), OnceLock::new());
-        // Who is the last to end says when that was.
+        // The last producer to end says when that was.
         let done = || {
             let now = mark();
             if left.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -287,7 +287,7 @@ fn spawn_consumer<'s, 'e>(
         format!("{GENERATOR_THREADS}in-{number}"),
         move || {
             if times.is_filled {
-                // What came before the beginning would have cost nothing.
+                // Messages that came before the beginning would have cost nothing.
                 thread::sleep(times.until(times.start_ns));
             }
             let (result, busy) = watched(|| consumer.run(&mut book, stop));

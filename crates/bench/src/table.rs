@@ -48,7 +48,7 @@ pub fn render(report: &Report, width: u16) -> String {
     out
 }
 
-/// What it is about, with the durability class.
+/// The report's title, with the durability class.
 pub(crate) fn title(report: &Report) -> String {
     let classes = classes(report);
     match classes.as_slice() {
@@ -243,7 +243,7 @@ fn throughput(report: &Report, width: u16) -> String {
                 .filter_map(side)
                 .map(|tally| tally.errors)
                 .sum();
-            // What belongs to the whole measurement stands in its first line.
+            // Figures of the whole measurement stand in its first line.
             match at {
                 0 => cells.extend(costs(row)),
                 _ => cells.extend(["", "", ""].map(str::to_owned)),

@@ -68,7 +68,7 @@ mod tests {
             let (mut stream, _) = listener.accept().unwrap();
             let pause = Duration::from_millis(20);
             while is_over.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-                // Who has heard enough is gone.
+                // A reader that has heard enough is gone.
                 let _ = stream.write_all(b"x");
             }
         });

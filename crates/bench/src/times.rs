@@ -74,10 +74,10 @@ pub(crate) struct Times {
     pub(crate) clock: Clock,
     /// The first message.
     pub(crate) start_ns: u64,
-    /// What was to be sent before does not count; if the topic was filled before: what comes
-    /// before.
+    /// Messages that were to be sent before do not count; if the topic was filled before: those
+    /// that come before.
     pub(crate) warm_up_end: WarmUpEnd,
-    /// What is consumed was put in before.
+    /// The messages that are consumed were put in before.
     pub(crate) is_filled: bool,
 }
 

@@ -39,22 +39,22 @@ pub(crate) fn protocol_values() -> impl TypedValueParser<Value = Protocol> {
 /// Where a broker is, and how to reach it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Url {
-    /// What is spoken there.
+    /// The protocol that is spoken there.
     pub protocol: Protocol,
     /// The name that it was given; `None`: none.
     pub label: Option<String>,
     /// Hosts and ports; none: a broker that this program starts itself.
     pub hosts: Vec<(String, u16)>,
-    /// Who says so.
+    /// The name of the user.
     pub user: Option<String>,
     /// The password.
     pub password: Option<String>,
-    /// What follows the host, without its slash; `None`: no slash either.
+    /// The part behind the host, without its slash; `None`: no slash either.
     pub path: Option<String>,
     options: BTreeMap<String, String>,
 }
 
-/// What is wrong with a URL.
+/// Errors in a URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// There is no protocol.
@@ -169,7 +169,7 @@ impl Url {
     pub(crate) fn hidden(&self, text: impl fmt::Display) -> String {
         let options = self.options.iter().filter(|(name, _)| is_secret(name));
         let values = options.map(|(_, value)| value.as_str());
-        // Who is called as the password is may be named.
+        // A password that is also the user's name may be shown.
         let password = self.password.as_deref();
         let password = password.filter(|it| Some(*it) != self.user.as_deref());
         secrets::without(&text.to_string(), values.chain(password))

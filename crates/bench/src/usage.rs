@@ -1,4 +1,4 @@
-//! What a measurement costs: CPU time and memory of this program, and of a broker on this machine.
+//! The cost of a measurement: CPU time and memory of this program, and of a broker on this machine.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -172,8 +172,8 @@ fn cpu_of_threads(is_it: impl Fn(&str) -> bool) -> f64 {
     threads.filter_map(cpu_clock::of_thread).sum()
 }
 
-/// What the machine's cores have done so far, from the first line of `/proc/stat`: ticks in which
-/// they worked, and all. `None`: it does not say.
+/// The work of the machine's cores so far, from the first line of `/proc/stat`: ticks in which they
+/// worked, and all. `None`: it does not say.
 fn cores() -> Option<(u64, u64)> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     let fields = stat.lines().next()?.strip_prefix("cpu ")?;

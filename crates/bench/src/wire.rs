@@ -22,7 +22,7 @@ pub(crate) enum WireError {
     /// The broker has closed it.
     #[error("it closed the connection")]
     Closed,
-    /// What it sends is not its protocol.
+    /// It sends bytes that are not its protocol's.
     #[error("{0}")]
     Protocol(String),
     /// The broker says that it does not want it.
@@ -34,14 +34,14 @@ pub(crate) enum WireError {
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
-    /// What is to be sent, from `sent` on.
+    /// Bytes to be sent, from `sent` on.
     out: Vec<u8>,
     sent: usize,
     /// The system had no room for more.
     is_stuck: bool,
     /// It has taken something since.
     has_moved: bool,
-    /// What has come and is not used: `taken..filled`.
+    /// Bytes that have come and are not used: `taken..filled`.
     input: Vec<u8>,
     taken: usize,
     filled: usize,
@@ -93,7 +93,7 @@ impl Wire {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     self.is_stuck = true;
-                    // What is sent makes room, now and then.
+                    // Sent bytes are dropped now and then, to make room.
                     if self.sent > self.out.len() / 2 {
                         self.out.drain(..self.sent);
                         self.sent = 0;
@@ -164,7 +164,7 @@ impl Wire {
         }
     }
 
-    /// What has come and was not taken.
+    /// Bytes that have come and were not taken.
     #[inline]
     pub(crate) fn received(&self) -> &[u8] {
         &self.input[self.taken..self.filled]

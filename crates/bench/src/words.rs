@@ -38,7 +38,7 @@ pub fn promise_sentence(promise: Promise) -> &'static str {
     }
 }
 
-/// What was measured.
+/// The measured sides, in words.
 pub fn kind(kind: Kind) -> &'static str {
     match kind {
         Kind::Produce => "Producer",
@@ -142,7 +142,7 @@ pub fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What is in the messages.
+/// The content of the messages.
 pub fn payload(kind: &PayloadKind) -> String {
     match kind {
         PayloadKind::Random => "random".to_owned(),
@@ -151,7 +151,7 @@ pub fn payload(kind: &PayloadKind) -> String {
     }
 }
 
-/// What the checks of some runs have found, in a sentence.
+/// The findings of the checks of some runs, in a sentence.
 pub fn findings<'o>(outcomes: impl IntoIterator<Item = &'o Outcome>) -> String {
     let (mut lost, mut twice, mut unordered, mut checked) = (0, 0, 0, None);
     for outcome in outcomes {

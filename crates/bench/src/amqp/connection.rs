@@ -32,7 +32,7 @@ impl AmqpConnection {
     /// Connects number `number`; connections take turns if there are several hosts.
     ///
     /// # Errors
-    /// Nobody is there, or it does not let us in.
+    /// Nothing answers there, or the broker does not let us in.
     pub(super) fn open(url: &Url, number: u32) -> Result<AmqpConnection, DriverError> {
         let runtime = Runtime::start().map_err(|error| url.unreachable(error))?;
         let connecting = {
@@ -85,7 +85,7 @@ impl AmqpConnection {
 impl Drop for AmqpConnection {
     fn drop(&mut self) {
         if self.connection.status().connected() {
-            // What follows does not depend on it.
+            // Nothing later depends on the answer to the close.
             let _ = self.wait(self.connection.close(200, "done".into()));
         }
     }
@@ -118,7 +118,7 @@ fn uri(url: &Url, number: u32) -> AMQPUri {
     }
 }
 
-/// What the broker says, without lapin's words around it.
+/// The broker's error text, without lapin's words around it.
 pub(super) fn words(error: &lapin::Error) -> String {
     match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),

@@ -128,7 +128,7 @@ impl Consume for AmqpConsumer {
             }
         }
         if let Some(sending) = acking {
-            // What is acknowledged too late comes again, to nobody.
+            // Messages that are acknowledged too late come again, when no consumer is left.
             let _ = self.connection.wait(sending)?;
         }
         if last > acked {

@@ -1,4 +1,4 @@
-//! What an AMQP broker says of itself before anybody logs in: the product and version of its
+//! The greeting of an AMQP broker before anybody logs in: the product and version of its
 //! `connection.start`, which lapin reads and does not tell.
 //!
 //! ```text
@@ -28,7 +28,7 @@ const HEADER: &[u8; 8] = b"AMQP\0\0\x09\x01";
 /// Class and method of `connection.start`.
 const START: [u8; 4] = [0, 10, 0, 10];
 
-/// What a broker says of itself.
+/// A broker's description of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Greeting {
     /// Its properties that are text.
@@ -39,7 +39,7 @@ impl Greeting {
     /// Asks the broker at this address.
     ///
     /// # Errors
-    /// Nobody is there, or it does not speak AMQP 0-9-1.
+    /// Nothing answers there, or the broker does not speak AMQP 0-9-1.
     pub(super) fn of(address: &SocketAddr) -> io::Result<Greeting> {
         let mut socket = Timed::connect(address, PATIENCE)?;
         socket.write_all(HEADER)?;
@@ -56,8 +56,8 @@ impl Greeting {
         self.text("platform").starts_with(CLOVERLEAF)
     }
 
-    /// What Cloverleaf says of the confirm of a persistent message in a durable queue, or of
-    /// another message.
+    /// The durability that Cloverleaf states for the confirm of a persistent message in a durable
+    /// queue, or of another message.
     pub(super) fn class(&self, is_persistent: bool) -> Option<Promise> {
         Promise::named(match is_persistent {
             true => self.text("cloverleaf.durability.persistent"),

@@ -1,6 +1,6 @@
 //! The client for AMQP 0-9-1: lapin, the one that most programs in Rust use.
 //!
-//! What a plan means here. The topic is a durable queue, published to through the default exchange.
+//! A plan in AMQP's terms: the topic is a durable queue, published to through the default exchange.
 //! Messages are persistent with `--acks all`, transient otherwise, and confirmed unless it is
 //! `--acks none`. In flight is the number of unconfirmed messages of a producer, and a consumer's
 //! prefetch; without a bound a producer has [`HELD_MESSAGES`], because lapin looks at all of them
@@ -73,7 +73,7 @@ impl QueueKind {
     }
 }
 
-/// What is known once a queue is prepared.
+/// Facts about a queue, known once it is prepared.
 #[derive(Default)]
 struct Prepared {
     /// The queue was made by us.

@@ -35,12 +35,12 @@ pub(crate) struct Pipeline {
     pub(crate) dispatch: Option<&'static str>,
     pub(crate) producers: usize,
     pub(crate) processors: usize,
-    /// What each processor asks each producer for.
+    /// Messages that each processor asks each producer for.
     pub(crate) demand: usize,
     /// Messages that a producer may hold.
     pub(crate) prefetch: u16,
     pub(crate) messages: usize,
-    /// What a processor needs for one.
+    /// Time that a processor needs for one message.
     pub(crate) work: Duration,
 }
 
@@ -138,7 +138,7 @@ impl Pipeline {
                 let name = format!("{GENERATOR_THREADS}source-{number}");
                 let work = move || {
                     let waiter = Waiter::here();
-                    // Who waits for it is there.
+                    // The receiver is there: the thread that spawns this one waits for it.
                     let _ = ready.send(Arc::clone(&waiter));
                     self.give(url, number, &source, &waiter, (&mailboxes, &done), over)
                 };

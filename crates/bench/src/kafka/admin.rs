@@ -1,4 +1,4 @@
-//! What is done before and after a measurement: topics, and what the broker is.
+//! Work before and after a measurement: topics, and finding out what the broker is.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(50);
 /// As Kafka says that there is no such bound.
 const NEVER: &str = "9223372036854775807";
 
-/// What the broker says of itself.
+/// The broker's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Broker {
     /// Its name.
@@ -35,7 +35,7 @@ pub(super) struct Broker {
     /// Its version, or that it does not tell.
     pub(super) version: String,
     is_cloverleaf: bool,
-    /// What Cloverleaf says of answers to `acks=1` and to `acks=all`.
+    /// Durability that Cloverleaf states for answers to `acks=1` and to `acks=all`.
     classes: [Option<Promise>; 2],
     /// `flush.messages` of the topic.
     flush_messages: Option<String>,
@@ -245,7 +245,8 @@ impl Kafka {
         }
     }
 
-    /// What it is; a broker that does not answer such questions is measured all the same.
+    /// Asks the broker what it is; one that does not answer such questions is measured all the
+    /// same.
     fn look(&self, admin: &Admin, plan: &Plan) -> Broker {
         let options = AdminOptions::new();
         let describe = |resource: ResourceSpecifier<'_>| {
@@ -327,7 +328,7 @@ mod tests {
             ),
             (cloverleaf("kernel", "kernel", &never), all, Kernel),
             (cloverleaf("disk", "disk", &never), one, Disk),
-            // What is said of the topic counts more.
+            // The topic's own settings count more.
             (cloverleaf("kernel", "kernel", &each_ms), one, Disk),
             (
                 cloverleaf("kernel", "kernel", &[("flush.messages", "9")]),

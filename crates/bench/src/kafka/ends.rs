@@ -11,7 +11,7 @@ use crate::url::Url;
 
 use super::native::Trouble;
 
-/// What a client has told.
+/// The errors that a client has reported.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     /// The last thing that went wrong with one broker.

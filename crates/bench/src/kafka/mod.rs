@@ -1,11 +1,11 @@
 //! The client for Kafka: librdkafka, which most clients of Kafka that are not Java's are made of.
 //!
-//! What a plan means here. A batch is `batch.num.messages`; the library waits 5 ms for it to fill
+//! A plan in Kafka's terms: a batch is `batch.num.messages`; the library waits 5 ms for it to fill
 //! (its own `linger.ms`), unless nothing can fill it: with one message a batch, or with no more in
-//! flight than a batch has. In flight is what the library may hold. Whoever wants something else
-//! says so in the URL, in the library's words: `kafka://host?linger.ms=0&compression.type=lz4`.
-//! Kafka's consumers acknowledge nothing, so what is in flight does not bound them; they share the
-//! partitions, and commit nothing.
+//! flight than a batch has. In flight is what the library may hold. The URL may say otherwise, in
+//! the library's words: `kafka://host?linger.ms=0&compression.type=lz4`. Kafka's consumers
+//! acknowledge nothing, so what is in flight does not bound them; they share the partitions, and
+//! commit nothing.
 //!
 //! Options of the URL beside the library's own:
 //!
@@ -47,7 +47,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 const REACH: Duration = Duration::from_secs(5);
 /// The library's own default of `message.max.bytes`.
 const MESSAGE_BYTES_MAX: usize = 1_000_000;
-/// What a message weighs beside its value, at most.
+/// Bytes of a message beside its value, at most.
 const MESSAGE_EXTRA_BYTES: usize = 1_000;
 /// The library's own default of `queue.buffering.max.messages`.
 const HELD_MESSAGES: u32 = 100_000;
@@ -67,7 +67,7 @@ pub(crate) struct Kafka {
     prepared: Mutex<Prepared>,
 }
 
-/// What is known once a topic is prepared.
+/// Facts about a topic, known once it is prepared.
 #[derive(Default)]
 struct Prepared {
     /// The topic was made by us.
@@ -105,7 +105,7 @@ impl Kafka {
         Ok(kafka)
     }
 
-    /// What producers, consumers and the rest have in common.
+    /// Settings that producers, consumers and the rest have in common.
     fn config(&self) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", self.url.host_list());

@@ -35,7 +35,7 @@ impl ClientContext for Quiet {
     fn error(&self, _error: KafkaError, _reason: &str) {}
 }
 
-/// What the library says of the client as a whole.
+/// An error of the client as a whole, as the library reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Trouble {
     /// Its code.
@@ -149,7 +149,7 @@ fn client(config: &ClientConfig, kind: RDKafkaType, events: i32) -> KafkaResult<
     Client::new(config, native, kind, Quiet)
 }
 
-/// What came of a producer's queue.
+/// An event from a producer's queue.
 pub(super) enum News {
     /// The message in this slot was acknowledged, or was not.
     Report(usize, Option<RDKafkaErrorCode>),
@@ -296,7 +296,7 @@ unsafe extern "C" fn ring(_client: *mut c::rd_kafka_t, waiter: *mut c_void) {
     unsafe { &*waiter.cast_const().cast::<Waiter>() }.ring();
 }
 
-/// What came to a consumer.
+/// An event for a consumer.
 pub(super) enum Came<'m> {
     /// A message of this partition.
     Message(u32, &'m [u8]),

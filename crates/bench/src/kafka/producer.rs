@@ -82,7 +82,7 @@ impl KafkaProducer {
                         book.acked(&message, size_bytes, now_ns);
                     }
                     Some(code) => {
-                        // What the library itself has given up was not answered.
+                        // The broker did not answer messages that the library itself has given up.
                         match code == RDKafkaErrorCode::MessageTimedOut {
                             true => book.gave_up(&message, &code, now_ns),
                             false => book.failed(&message, &code, now_ns),
@@ -145,7 +145,8 @@ impl KafkaProducer {
             match feed.next(now_ns) {
                 Next::Send(message) => {
                     if !self.put(message, &mut value, (feed, book), stop, pace)? {
-                        // What it has waited is not the next one's.
+                        // The clock is read again: the time that this message has waited is not the
+                        // next one's.
                         unlooked = 0;
                         continue;
                     }
@@ -218,7 +219,7 @@ impl KafkaProducer {
     }
 }
 
-/// What a run waits with.
+/// The clock, wake-up and limits with which a run waits.
 struct Pace {
     clock: Clock,
     waiter: Arc<Waiter>,

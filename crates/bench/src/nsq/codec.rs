@@ -11,7 +11,7 @@
 //!
 //! Integers are big-endian. Source: <https://nsq.io/clients/tcp_protocol_spec.html>.
 
-/// What a client says first.
+/// Bytes that a client sends first.
 pub(super) const MAGIC: &[u8] = b"  V2";
 /// The answer that keeps an idle connection open.
 pub(super) const HEARTBEAT: &[u8] = b"_heartbeat_";
@@ -24,7 +24,7 @@ const HEAD_BYTES: usize = 8;
 /// Bytes of a message before its body.
 const MESSAGE_HEAD_BYTES: usize = 8 + 2 + ID_BYTES;
 
-/// What a broker sends.
+/// A frame from a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Frame<'f> {
     /// The answer to a command, or a heartbeat.
@@ -37,12 +37,12 @@ pub(super) enum Frame<'f> {
         attempts: u16,
         /// By which it is acknowledged.
         id: &'f [u8; ID_BYTES],
-        /// What was published.
+        /// The body as it was published.
         body: &'f [u8],
     },
 }
 
-/// What is no frame.
+/// Why bytes are no frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FrameError {
     /// It is larger than anything that was asked for.
@@ -64,7 +64,7 @@ pub(super) enum FrameError {
 /// The frame at the beginning of `bytes` and how many bytes it takes; `None`: it is not all there.
 ///
 /// # Errors
-/// What is there is no frame, or has more than `most` bytes.
+/// The bytes are no frame, or one of more than `most` bytes.
 #[inline]
 pub(super) fn frame(bytes: &[u8], most: usize) -> Result<Option<(Frame<'_>, usize)>, FrameError> {
     let Some((size, rest)) = bytes.split_first_chunk::<SIZE_BYTES>() else {

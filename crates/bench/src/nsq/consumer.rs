@@ -48,7 +48,7 @@ impl Consumer {
                         finish(out, id);
                     }
                     Frame::Response(HEARTBEAT) => command(out, &["NOP"]),
-                    // What answers commands before.
+                    // An answer to a command from before.
                     Frame::Response(_) => {}
                     // The message's time was over, and it comes again: told as a duplicate.
                     Frame::Error(words) if words.starts_with(b"E_FIN_FAILED") => {}

@@ -64,14 +64,14 @@ pub(crate) struct Nsq {
     found: Mutex<Found>,
 }
 
-/// What the broker says of itself.
+/// The broker's description of itself.
 #[derive(Debug, Clone, Default)]
 struct Found {
     version: Option<String>,
     promise: Option<Promise>,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Publishes,
@@ -214,7 +214,7 @@ impl Nsq {
         Ok(introduced)
     }
 
-    /// What the broker's HTTP API tells of an option; `None`: it does not.
+    /// The value of an option, as the broker's HTTP API tells it; `None`: it does not.
     fn option(&self, name: &str) -> Option<Value> {
         let text = http::request(self.http?, "GET", &format!("/config/{name}"));
         let text = text.ok()??;
@@ -222,8 +222,8 @@ impl Nsq {
         Some(serde_json::from_str(&text).unwrap_or(Value::String(text)))
     }
 
-    /// What an OK means there. nsqd keeps messages in memory up to `mem-queue-size`; Cloverleaf
-    /// has an option that says it.
+    /// Durability that an OK promises there. nsqd keeps messages in memory up to `mem-queue-size`;
+    /// Cloverleaf has an option that says it.
     fn find_promise(&self) -> Option<Promise> {
         if let Some(mode) = self.option("durability") {
             return match mode.as_str()? {

@@ -72,7 +72,7 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
 /// Where in a command the bytes stand.
 #[derive(Debug, Default)]
 struct Reader {
-    /// What has come of a line, or of the size behind it.
+    /// The part that has come of a line, or of the size behind it.
     begun: Vec<u8>,
     /// The line is over, and four bytes of size follow.
     is_sized: bool,

@@ -49,7 +49,7 @@ const NACK: Name = (BASIC, 120);
 pub(super) const CONFIRM: Name = (85, 10);
 pub(super) const CONFIRM_OK: Name = (85, 11);
 
-/// What came.
+/// A frame from the broker.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame<'f> {
     /// The answer to publishes.

@@ -25,7 +25,7 @@ const PROTOCOL: &[u8; 8] = b"AMQP\0\0\x09\x01";
 const FRAME_BYTES_MAX: u32 = 128 << 10;
 /// The longest short text.
 const SHORT_BYTES_MAX: usize = 255;
-/// What a client says that it can do.
+/// Capabilities that a client announces.
 const CAPABILITIES: [&str; 3] = [
     "authentication_failure_close",
     "basic.nack",
@@ -131,7 +131,7 @@ impl RawConnection {
                 }
                 frame => closing(&frame),
             });
-            // What was refused may be followed by the end of the connection.
+            // The end of the connection may follow a refusal.
             read.map_err(|error| self.error(error))?;
             if let Some(arguments) = found {
                 return Ok(arguments);

@@ -93,7 +93,7 @@ impl RawProducer {
             self.connection.wire.send()?;
             let now_ns = clock.now_ns();
             if !self.is_confirmed && self.connection.wire.waiting_bytes() == 0 {
-                // Nobody will answer; the system has them.
+                // No confirm will come: messages count as acknowledged once the system has them.
                 patience.moved();
                 let all = self.unconfirmed.len() as u64;
                 self.unconfirmed

@@ -344,7 +344,7 @@ mod tests {
         let next = records(&batches, 41, |value| values.push(value.to_vec()));
         assert_eq!(next, Some(43));
         assert_eq!(values, [vec![], long.to_vec()]);
-        // What is compressed was not written by us.
+        // Compressed batches were not written by us.
         batches[BATCH_CRC_FROM + 1] = 4;
         assert_eq!(records(&batches, 0, |_| {}), None);
     }

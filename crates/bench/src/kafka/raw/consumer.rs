@@ -21,8 +21,8 @@ const FETCH_WAIT_MS: i32 = 500;
 const PARTITION_BYTES_MAX: usize = 1 << 20;
 /// Most bytes of all partitions in an answer, likewise.
 const FETCH_BYTES_MAX: usize = 50 << 20;
-/// What an answer may have beside that: the first batch comes whole whatever was asked for, and
-/// others' may lie in a user's topic.
+/// Bytes that an answer may have beside that: the first batch comes whole whatever was asked for,
+/// and batches of others may lie in a user's topic.
 const ANSWER_EXTRA_BYTES: usize = 16 << 20;
 
 /// A consumer of some partitions.

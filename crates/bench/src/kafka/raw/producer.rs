@@ -25,7 +25,7 @@ const HELD_MESSAGES: usize = 100_000;
 const BATCH_BYTES_MAX: usize = 1_000_000;
 /// Most bytes of an answer to a batch: a topic's name and some numbers.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
-/// What a message weighs beside its value, at most.
+/// Bytes of a message beside its value, at most.
 const RECORD_EXTRA_BYTES: usize = 32;
 
 /// A producer.
@@ -93,7 +93,7 @@ impl RawProducer {
             self.connection.wire.send()?;
             let now_ns = clock.now_ns();
             if self.acks == 0 && self.connection.wire.waiting_bytes() == 0 {
-                // Nobody will answer; the system has them.
+                // No answer will come: messages count as acknowledged once the system has them.
                 work.patience.moved();
                 self.requests.clear();
                 for message in self.messages.drain(..) {
