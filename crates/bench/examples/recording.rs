@@ -1,4 +1,4 @@
-//! What it costs to write down a message: `cargo run --release -p cloverleaf-bench --example
+//! The cost of writing down a message: `cargo run --release -p cloverleaf-bench --example
 //! recording`.
 
 use std::hint::black_box;

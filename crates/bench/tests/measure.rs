@@ -12,7 +12,7 @@ use cloverleaf_bench::{
 
 const MS: u64 = 1_000_000;
 
-/// What the broker does wrong, by the sequence of messages.
+/// The broker's faults, by the sequence of messages.
 #[derive(Clone, Default)]
 struct Faults {
     is_away: bool,

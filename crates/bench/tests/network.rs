@@ -13,7 +13,7 @@ use cloverleaf_bench::{
     connect_across,
 };
 
-/// What a test sees of this process is its own.
+/// One test at a time, so that all that it sees of this process is its own.
 fn alone() -> Option<MutexGuard<'static, ()>> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,12 +144,12 @@ fn nothing_is_left_of_it() {
     assert_eq!((open_files().len(), threads_left()), (4, 1));
     let (listener, mut client, broker) = connected(&network);
     let address = listener.local_addr().unwrap();
-    // Nobody else has this address and port.
+    // The address and port are still free outside of the network.
     TcpListener::bind(address).unwrap();
     drop(network);
     assert_eq!(open_files(), Vec::<String>::new());
     assert!(comes_true(|| threads_left() == 0));
-    // What is sent goes nowhere, and nobody is the worse for it.
+    // Bytes that are sent go nowhere, and nobody is the worse for it.
     client.write_all(b"x").unwrap();
     drop((listener, client, broker));
 }

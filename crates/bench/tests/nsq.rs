@@ -30,7 +30,7 @@ fn plan(amount: Amount) -> Plan {
 }
 
 fn client(address: SocketAddr) -> Box<dyn Connect> {
-    // Nobody answers in HTTP.
+    // No HTTP server answers there.
     let url: Url = format!("nsq://{address}?http=127.0.0.1:1").parse().unwrap();
     connect(&url).unwrap()
 }

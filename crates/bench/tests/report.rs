@@ -180,7 +180,7 @@ fn report(title: &str, rows: Vec<Row>) -> Report {
     }
 }
 
-/// What `compare` gives: three brokers, four sizes, three runs each.
+/// The report that `compare` makes: three brokers, four sizes, three runs each.
 fn compared(kinds: &[Kind], arrivals: Arrivals) -> Report {
     let mut dice = Dice(42);
     let mut rows = Vec::new();
@@ -198,7 +198,7 @@ fn compared(kinds: &[Kind], arrivals: Arrivals) -> Report {
     report("Three brokers on one machine", rows)
 }
 
-/// What `sweep` gives: one broker under more and more load.
+/// The report that `sweep` makes: one broker under more and more load.
 fn swept() -> Report {
     let mut dice = Dice(7);
     let rows = (1..=9).map(|n| {

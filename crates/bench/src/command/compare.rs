@@ -166,7 +166,7 @@ fn open(
                 ..opened
             }),
             Err(BenchError::Driver(error)) => Err(error.to_string()),
-            // What is written wrongly is not the broker's fault.
+            // A mistake in the arguments is not the broker's fault.
             Err(error) => return Err(error),
         };
         let subject = Subject {
@@ -262,7 +262,7 @@ fn is_for_good(error: &BenchError) -> bool {
     )
 }
 
-/// What is known of a broker by now, also where a row failed before it was.
+/// Copies a broker's subject, as it is known by now, into rows that failed before it was known.
 fn same_subjects(candidates: &[Candidate], report: &mut Report) {
     for outcome in report.rows.iter_mut().flat_map(|row| &mut row.runs) {
         let mut known = candidates.iter().map(|candidate| &candidate.subject);

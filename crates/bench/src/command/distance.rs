@@ -134,7 +134,7 @@ impl Distance {
         self.network.as_ref()
     }
 
-    /// What belongs to the figures: nothing where there is no distance.
+    /// The note that belongs to the figures: nothing where there is no distance.
     pub(super) fn note(&self) -> Option<String> {
         let because = match &self.why_proxy {
             Some(reason) => format!(" Not by the kernel: {reason}."),

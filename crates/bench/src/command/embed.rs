@@ -24,7 +24,7 @@ pub struct EmbeddedBroker {
 pub struct EmbeddedDoor {
     /// The protocol itself.
     pub address: SocketAddr,
-    /// What its clients ask over HTTP, where they do.
+    /// The address for requests over HTTP, where its clients make some.
     pub http: Option<SocketAddr>,
 }
 
@@ -45,7 +45,7 @@ pub struct EmbedOptions {
 pub(super) const QUICK_ACK: &str = "quick-ack";
 
 impl EmbedOptions {
-    /// What a URL says.
+    /// The options that a URL names.
     pub(super) fn of(url: &Url) -> Result<EmbedOptions, BenchError> {
         let durability = url.option("durability");
         check_mode(durability)?;

@@ -12,9 +12,9 @@ use crate::url::Url;
 struct Given {
     /// As it was written.
     words: String,
-    /// What it is about.
+    /// The feature that it is about.
     what: &'static str,
-    /// Who has that.
+    /// Whether a protocol has that feature.
     has: fn(&Traits) -> bool,
 }
 

@@ -17,7 +17,7 @@ const LOW: f64 = 0.1;
 /// So often a load that is too high from the beginning is halved.
 const HALVES_MAX: u32 = 12;
 
-/// What was found at one rate.
+/// The measurement at one rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Probe {
     /// Messages per second that were asked for.
@@ -37,7 +37,7 @@ pub(super) enum Bend {
     Short,
 }
 
-/// What the search has found.
+/// The result of the search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Knee {
     /// The low load, to which others are compared.

@@ -167,7 +167,7 @@ pub enum BenchError {
     File {
         /// Which.
         path: PathBuf,
-        /// What the system says.
+        /// The error, in the system's words.
         source: std::io::Error,
     },
     /// The embedded broker.

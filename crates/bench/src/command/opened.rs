@@ -24,7 +24,7 @@ pub struct Opened {
     pub network: Option<Arc<Network>>,
     /// A topic that the user named.
     pub topic: Option<String>,
-    /// What its acknowledgements promise, if the user says it.
+    /// Durability that its acknowledgements promise, if the user states it.
     pub claimed: Option<Promise>,
 }
 

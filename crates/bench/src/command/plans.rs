@@ -7,7 +7,7 @@ use crate::outcome::Variation;
 use crate::plan::{Acks, Amount, Plan};
 use crate::schedule::Arrivals;
 
-/// What a sub-command does where nothing is said.
+/// A sub-command's defaults, for arguments that are not given.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Defaults {
     /// Seconds of a measurement.
@@ -42,7 +42,7 @@ pub const LATENCY: Defaults = Defaults {
 /// Bytes of a message where nothing else is said.
 pub const SIZE_BYTES: usize = 128;
 
-/// What differs between the rows of a table, and what is measured for one.
+/// A row of a table: the settings in which it differs from others, and the plan that is measured.
 pub type Variant = (Vec<Variation>, Plan);
 
 impl LoadArgs {

@@ -43,9 +43,9 @@ pub struct Session<'s> {
 pub struct Task<'t> {
     /// Whom.
     pub opened: &'t Opened,
-    /// What.
+    /// The sides that are measured.
     pub kind: Kind,
-    /// What is different from other rows of the same broker.
+    /// Differences from other rows of the same broker.
     pub variations: Vec<Variation>,
     /// How.
     pub plan: Plan,
@@ -68,7 +68,7 @@ impl<'s> Session<'s> {
         }
     }
 
-    /// What ends a measurement early.
+    /// The signal that ends a measurement early.
     pub fn stop(&self) -> &Stop {
         &self.stop
     }

@@ -281,7 +281,8 @@ fn knee_of(
         let outcome = session.measure(&task, &live)?;
         let (probe, is_cut) = (probe(&outcome, rate), outcome.cut.is_some());
         outcomes.push((rate, outcome));
-        // What goes wrong once is a bad rate, and measured again; twice, and it is the broker.
+        // A rate at which it goes wrong once is bad, and measured again; twice, and it is the
+        // broker.
         let is_broken = std::mem::replace(&mut was_cut, is_cut) && is_cut;
         Ok(match is_cut {
             true => (!is_broken && !stop.is_set()).then_some(Probe::of_nothing(rate)),
@@ -359,7 +360,7 @@ fn at_rate(plan: &Plan, rate: f64) -> Plan {
     }
 }
 
-/// What the search wants to know. `None`: there is nothing.
+/// The figures that the search wants to know. `None`: there are none.
 ///
 /// Random arrivals are never exactly as many as were asked for; so what was done is compared to
 /// what was to be sent, and to the time in which that was to be done.

@@ -18,14 +18,14 @@ pub enum ArrivalsArg {
     Ramp(f64, f64),
 }
 
-/// What is in messages.
+/// The content of messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PayloadArg {
-    /// What no compression makes smaller.
+    /// Bytes that no compression makes smaller.
     Random,
     /// Text as of log lines.
     Compressible,
-    /// What is in a file.
+    /// The content of a file.
     File(PathBuf),
 }
 

@@ -28,7 +28,7 @@ impl WorkerArgs {
     /// Works until it is stopped.
     ///
     /// # Errors
-    /// Nobody may connect there, or nobody can.
+    /// The address needs a token, or cannot be listened on.
     pub(super) fn run(&self, session: &Session<'_>) -> Result<bool, BenchError> {
         let worker = Worker::bind(self.listen, self.token.as_deref())?;
         let failed = |error| BenchError::file((self.listen.to_string().into(), error));

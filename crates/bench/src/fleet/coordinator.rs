@@ -23,13 +23,14 @@ use crate::times::Times;
 use crate::url::Url;
 use crate::usage::Meter;
 
-/// Who has said nothing for so long is gone. A worker that measures says something all the time.
+/// A worker that has said nothing for so long is gone. One that measures says something all the
+/// time.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Making all connections may take so long.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(120);
 /// How often it is looked at what workers have said.
 const LOOK: Duration = Duration::from_millis(50);
-/// What workers have said and nobody has looked at: they wait then.
+/// Workers' messages that may wait to be looked at; with so many, workers wait.
 const WAITING: usize = 256;
 /// Round trips by which a clock is compared.
 const ROUNDS: u32 = 24;
@@ -219,7 +220,7 @@ impl Fleet {
             shown.show(passed_s.saturating_sub(SHOW_AFTER_S), progress);
             let is_gone = self.lose_the_silent();
             if (is_gone || stop.is_set()) && !is_stopping {
-                // What is measured now would not be what was asked for.
+                // The measurement from now on would not be the one that was asked for.
                 is_stopping = true;
                 self.say_all(&Request::Abort);
             }
@@ -244,7 +245,7 @@ impl Fleet {
         say_how_long(outcome, quiet);
         outcome.remarks.extend(self.clock_error());
         if gone.is_some() {
-            // What it has acknowledged or got, nobody knows.
+            // The messages that it has acknowledged or got are unknown, and so are losses.
             outcome.findings = None;
         }
         Ok(())
@@ -287,7 +288,7 @@ impl Fleet {
         sum
     }
 
-    /// What all of them together have done. Who is gone does nothing more.
+    /// The progress of all of them together. A worker that is gone does nothing more.
     fn standing(&self, now_ns: u64) -> Standing {
         let mut all = Standing {
             now_ns,
@@ -360,7 +361,7 @@ impl Fleet {
         }
     }
 
-    /// What a worker says next, if one says something until then.
+    /// The next reply of a worker, if one comes until then.
     fn next(&mut self, until: Instant) -> Option<(usize, Reply)> {
         self.next_with_time(until)
             .map(|(worker, _, reply)| (worker, reply))

@@ -1,4 +1,4 @@
-//! What passes between a coordinator and its workers: pieces of JSON, each behind its length.
+//! Frames between a coordinator and its workers: pieces of JSON, each behind its length.
 //!
 //! ```text
 //! length u32, big-endian | JSON, UTF-8
@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 pub(super) const HELLO_BYTES_MAX: usize = 4 << 10;
 /// A plan may carry a file of payloads, which takes four bytes for one.
 pub(super) const REQUEST_BYTES_MAX: usize = 64 << 20;
-/// What workers report comes in pieces.
+/// Workers report in pieces.
 pub(super) const REPLY_BYTES_MAX: usize = 4 << 20;
 
 const LENGTH_BYTES: usize = 4;
@@ -72,7 +72,7 @@ impl Frames {
         let said = serde_json::from_slice(piece);
         self.bytes.drain(..LENGTH_BYTES + bytes);
         if self.bytes.is_empty() {
-            // What a long one has taken.
+            // The memory that a long one has taken is given back.
             self.bytes = Vec::new();
         }
         said.map(Some)

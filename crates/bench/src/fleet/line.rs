@@ -16,7 +16,7 @@ use super::frame::{FrameError, Frames, encode};
 const ASK_AFTER: Duration = Duration::from_secs(30);
 const ASK_INTERVAL: Duration = Duration::from_secs(10);
 const ASK_RETRIES: u32 = 6;
-/// Who takes nothing for so long is gone.
+/// A peer that takes nothing for so long is gone.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 const READ_BYTES: usize = 64 << 10;
 
@@ -55,7 +55,7 @@ impl Speaker {
 
     /// Ends the conversation; who reads hears of it.
     pub(super) fn hang_up(&self) {
-        // What is not connected any more needs no end.
+        // A connection that has ended needs no end.
         let _ = self.0.lock().shutdown(Shutdown::Both);
     }
 }
@@ -69,7 +69,7 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// What is said next; all of it has to come within this time, if one is given.
+    /// The next message; all of it has to come within this time, if one is given.
     pub(super) fn hear<T: DeserializeOwned>(
         &mut self,
         patience: Option<Duration>,

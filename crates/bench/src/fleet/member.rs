@@ -30,7 +30,7 @@ pub(super) struct Member {
     pub(super) place: Place,
 }
 
-/// What a worker has said, or why it says nothing more.
+/// A reply of a worker, or why it says nothing more.
 pub(super) struct Event {
     pub(super) worker: usize,
     /// By the fleet's clock.

@@ -1,4 +1,4 @@
-//! What a coordinator and its workers say, and what of it can be true.
+//! Messages between a coordinator and its workers, and checks of whether they can be true.
 
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ const TEXTS_MAX: usize = 100;
 pub(super) enum Request {
     /// The first one.
     Hello { version: u16, token: String },
-    /// What time is it?
+    /// Asks for the worker's time.
     Time { number: u32 },
     /// Make connections.
     Prepare(Box<Job>),
@@ -63,7 +63,7 @@ pub(super) enum Reply {
     Time { number: u32, unix_ns: u64 },
     /// Connections are made.
     Ready,
-    /// What was asked for cannot be done.
+    /// The work that was asked for cannot be done.
     Failed { reason: String },
     /// How it goes.
     Standing(Place),
@@ -121,7 +121,7 @@ pub(super) struct Job {
     pub(super) url: Url,
     /// The distance to it.
     pub(super) link: Link,
-    /// What is consumed was put in before.
+    /// The messages that are consumed were put in before.
     pub(super) is_filled: bool,
     /// Where each partition ended before the first message, if the protocol has such.
     pub(super) starts: Vec<i64>,
@@ -140,7 +140,7 @@ impl Job {
         }
     }
 
-    /// What cannot be done, in words.
+    /// Fails with a reason, in words, if the job cannot be done.
     pub(super) fn check(&self) -> Result<(), String> {
         let plan = &self.plan;
         let side = |(first, end): (u32, u32), all: u32| {
@@ -200,7 +200,7 @@ pub(super) struct Figures {
     out_of_order: u64,
 }
 
-/// What a worker says that cannot be.
+/// Figures of a worker that cannot be true.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it reports what cannot be")]
 pub(super) struct Implausible;

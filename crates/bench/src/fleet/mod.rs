@@ -50,7 +50,7 @@ pub enum FleetError {
     Listen {
         /// The address.
         listen: SocketAddr,
-        /// What the system says.
+        /// The error, in the system's words.
         source: std::io::Error,
     },
     /// A worker does not work.
@@ -58,7 +58,7 @@ pub enum FleetError {
     Worker {
         /// Its address as it was given.
         name: String,
-        /// What is wrong.
+        /// The reason, in words.
         reason: String,
     },
 }

@@ -21,7 +21,7 @@ pub(super) struct Round {
     pub(super) came_ns: u64,
 }
 
-/// What is known of another clock.
+/// The difference of another clock, as far as it is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Offset {
     /// It is so much ahead of ours; negative: behind.

@@ -1,4 +1,4 @@
-//! What is shown while several machines measure.
+//! The seconds that are shown while several machines measure.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What workers have reported, added up: histograms, not averages.
+//! The sum of workers' reports, with histograms, not averages.
 
 use crate::book::Tally;
 use crate::usage::Usage;
@@ -117,7 +117,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// What connection `number` would have measured.
+    /// The figures that connection `number` would have measured.
     fn sent(number: u32, latencies_ms: &[u64]) -> Side {
         let mut book = Book::new(Clock::new(), 1, number, 0, Live::default());
         for (sequence, ms) in (0..).zip(latencies_ms) {

@@ -24,7 +24,7 @@ use crate::sides::{Connections, Standing};
 use crate::times::Times;
 use crate::usage::{BrokerPlace, GENERATOR_THREADS, Meter};
 
-/// Who connects has to say its token within this.
+/// A peer that connects has to say its token within this.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is looked whether the worker should end.
 const LOOK: Timespec = Timespec {
@@ -138,7 +138,7 @@ fn serve(
     stop: &Stop,
     say: &(dyn Fn(&str) + Sync),
 ) -> Result<(), LineError> {
-    // What is accepted may have the listener's flags.
+    // Accepted sockets may have the listener's flags.
     stream.set_nonblocking(false)?;
     let (speaker, mut listener) = halves(stream, HELLO_BYTES_MAX)?;
     let hello: Request = listener.hear(Some(HELLO_PATIENCE))?;
@@ -195,7 +195,7 @@ fn read_on(
         match listener.hear::<Request>(None) {
             Ok(Request::Time { number }) => {
                 let unix_ns = clock.to_unix_ns(clock.now_ns());
-                // Who does not hear it is gone, and the next read says so.
+                // A coordinator that does not hear it is gone, and the next read says so.
                 let _ = speaker.say(&Reply::Time { number, unix_ns });
             }
             Ok(request) => {
@@ -303,7 +303,7 @@ fn measure(
     let mut lost: Option<LineError> = None;
     let mut meter = Meter::begin(&BrokerPlace::Elsewhere);
     let mut is_warm = false;
-    // Who shows the seconds and who looks at the standing take turns.
+    // The code that shows the seconds and the code that looks at the standing take turns.
     let seconds = std::cell::RefCell::new(Vec::new());
     let mut keep = |progress: &Progress| seconds.borrow_mut().push(progress.clone());
     let mut watch = Watch::new(&times, &produced, &consumed, &mut keep);
@@ -345,7 +345,7 @@ fn measure(
             lost.get_or_insert(error);
         }
         if lost.is_some() || stop.is_set() {
-            // Nobody waits for the figures.
+            // The figures are wanted no more.
             end = true;
             abort.set();
         }

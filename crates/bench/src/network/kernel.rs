@@ -1,4 +1,4 @@
-//! What is asked of the kernel and has no safe interface: all that is unsafe of a network.
+//! Calls of the kernel that have no safe interface: all that is unsafe of a network.
 
 use std::fs::{File, OpenOptions};
 use std::io;

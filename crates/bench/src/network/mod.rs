@@ -2,10 +2,10 @@
 //! kernel's to themselves (a namespace), with a device in it; what the kernel sends there is read
 //! here, held for half a round trip, and written to the other device.
 //!
-//! What it is like: packets. Each side's own TCP has the distance before it: windows grow from
-//! small, Nagle's algorithm and delayed acknowledgements cost what they cost, and `TCP_INFO` of
-//! each connection shows the round trip. Where the bandwidth is limited, packets that have no room
-//! are lost and sent again.
+//! It carries packets, so each side's own TCP has the distance before it: windows grow from small,
+//! Nagle's algorithm and delayed acknowledgements cost what they cost, and `TCP_INFO` of each
+//! connection shows the round trip. Where the bandwidth is limited, packets that do not fit into
+//! the queue are lost and sent again.
 //!
 //! ```text
 //! client's network                             broker's network
@@ -21,9 +21,9 @@
 //! namespaces, which root has, and others get where user namespaces are allowed
 //! ([`allow_networks`]).
 //!
-//! What carries packets is one thread named [`PROXY_THREADS`](crate::proxy::PROXY_THREADS). It does
-//! a part of what the kernel would do for client and broker: their receiving happens when it
-//! writes. So their CPU time is less than over a loopback device, and its own is no measure.
+//! One thread named [`PROXY_THREADS`](crate::proxy::PROXY_THREADS) carries the packets. It does a
+//! part of what the kernel would do for client and broker: their receiving happens when it writes.
+//! So their CPU time is less than over a loopback device, and its own is no measure.
 
 mod across;
 mod kernel;

@@ -12,7 +12,7 @@ use rustix::thread::{CapabilitySet, LinkNameSpaceType, capabilities, move_into_l
 use super::kernel;
 use crate::usage::GENERATOR_THREADS;
 
-/// What it takes to make a network and to set it up.
+/// Capabilities that are needed to make a network and to set it up.
 const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::NET_ADMIN);
 
 /// A network, which is there as long as this is, or a thread in it, or a socket of it.

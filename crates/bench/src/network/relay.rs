@@ -1,4 +1,4 @@
-//! What carries packets between two devices: one thread, which holds each for its time.
+//! The relay of packets between two devices: one thread, which holds each packet for its time.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +17,7 @@ use crate::proxy::{Link, PROXY_THREADS, Way};
 const PACKET_BYTES_MAX: usize = (64 << 10) + 64;
 /// Without a bandwidth so much may be on its way each way: more than two systems' windows.
 const HELD_BYTES_MAX: usize = 64 << 20;
-/// What a packet costs at least, while it is held.
+/// Bytes that a packet counts at least, while it is held.
 const HELD_BYTES_MIN: usize = 128;
 /// So many packets of one device are taken before others have their turn.
 const TURN: usize = 64;

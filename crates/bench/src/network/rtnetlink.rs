@@ -1,5 +1,5 @@
-//! What is told to the kernel's network over a routing socket, see rtnetlink(7): as much as two
-//! ends of a line need, so that no program has to be there for it.
+//! Requests to the kernel's network over a routing socket, see rtnetlink(7): as much as two ends of
+//! a line need, so that no program has to be there for it.
 //!
 //! ```text
 //! message    length u32 · what u16 · flags u16 · number u32 · 0 u32 · head · attributes
@@ -180,7 +180,7 @@ impl Message {
     }
 }
 
-/// What an answer says: it is an error's, whose number is 0 if there is none.
+/// The result in an answer: it is an error's, whose number is 0 if there is none.
 fn outcome(answer: &[u8]) -> io::Result<()> {
     let what = answer.get(4..6).and_then(|it| it.try_into().ok());
     let error = answer.get(HEAD_BYTES..HEAD_BYTES + 4);

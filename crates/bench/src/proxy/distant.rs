@@ -117,7 +117,7 @@ impl Connect for Distant {
                 ),
             });
         }
-        // What was late before does not count.
+        // Delays from before do not count.
         let _ = self.remarks();
         Ok(())
     }

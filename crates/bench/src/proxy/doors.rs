@@ -12,7 +12,7 @@ pub(super) const DOOR: u64 = 1;
 /// Most doors: a cluster has fewer brokers.
 const DOORS_MAX: usize = 1_024;
 
-/// What listens, and where its connections go.
+/// A listener, and where its connections go.
 pub(super) struct Door {
     pub(super) listener: TcpListener,
     pub(super) upstream: SocketAddr,

@@ -108,7 +108,7 @@ impl Exchange {
         }
     }
 
-    /// What was kept of a response whose rest does not come.
+    /// The kept part of a response whose rest does not come.
     pub(super) fn rest(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.response)
     }
@@ -132,7 +132,7 @@ impl Exchange {
         Some((place, usize::try_from(size).ok().filter(|size| *size >= 4)?))
     }
 
-    /// What is in [`Exchange::response`] can pass, or is one that is to be changed: if it is whole.
+    /// Passes [`Exchange::response`] on once it is long enough, and changes it first if it has to.
     fn pass(&mut self, out: &mut Vec<u8>, to: &mut Endpoint<'_>) {
         if self.response.len() < self.wanted() {
             return;
@@ -206,7 +206,7 @@ fn changed(response: &[u8], key: i16, version: i16, to: &mut Endpoint<'_>) -> Op
     Some(copy.out)
 }
 
-/// What is left of a message.
+/// The bytes of a message that are left to be read.
 #[derive(Debug, Clone, Copy)]
 struct Reader<'b>(&'b [u8]);
 

@@ -86,7 +86,7 @@ fn response(key: i16, version: i16, correlation: i32, nodes: [(&str, u16); 2]) -
     frame(&body)
 }
 
-/// What comes out if bytes come in pieces of this size.
+/// The bytes that come out if they go in in pieces of this size.
 fn through(exchange: &mut Exchange, bytes: &[u8], piece: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for piece in bytes.chunks(piece.max(1)) {

@@ -75,7 +75,7 @@ impl Line {
         }
     }
 
-    /// Nobody is there to take anything.
+    /// Drops all bytes: no receiver is there to take them.
     pub(super) fn abandon(&mut self) {
         self.bytes = VecDeque::new();
         self.marks.clear();
@@ -83,7 +83,7 @@ impl Line {
         self.end = Some((End::Finished, 0));
     }
 
-    /// What has arrived and was not taken.
+    /// The bytes that have arrived and were not taken.
     pub(super) fn arrived(&mut self, now_ns: u64) -> &[u8] {
         while let Some((end, due_ns)) = self.marks.front().copied()
             && due_ns <= now_ns
@@ -158,7 +158,7 @@ impl Bucket {
     }
 }
 
-/// What all connections of one direction share.
+/// One direction, which all connections share: its delay, jitter and bandwidth.
 #[derive(Debug)]
 pub(crate) struct Way {
     one_way_ns: u64,

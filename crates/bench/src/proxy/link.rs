@@ -1,4 +1,4 @@
-//! What a distance is like.
+//! A distance: its round trip, jitter and bandwidth.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ pub struct Link {
     pub rtt: Duration,
     /// Up to so much longer each way, evenly at random.
     pub jitter: Duration,
-    /// What goes through each way, all connections together; `None`: no limit.
+    /// The bandwidth each way, of all connections together; `None`: no limit.
     pub bandwidth: Option<Bandwidth>,
 }
 
@@ -31,7 +31,7 @@ const PIECE_BYTES_MAX: u64 = 64 << 10;
 
 /// Round trips after which an answer is there: a connection is made, a leader found, and asked.
 const QUIET_ROUND_TRIPS: u32 = 20;
-/// What a consumer may wait for counts so often.
+/// The time of the answers that consumers may wait for counts so often.
 const QUIET_ANSWERS: u128 = 5;
 /// A broker may send so much before a client understands a part of it: a part of Kafka's Fetch.
 const ANSWER_BYTES: usize = 1 << 20;
@@ -75,7 +75,7 @@ impl Link {
         Way::new(self.one_way_ns(), self.jitter_ns(), self.bits_per_s())
     }
 
-    /// What is on its way each way on one connection at most: twice what the distance holds.
+    /// Most bytes on their way each way on one connection: twice what the distance holds.
     pub(crate) fn room_bytes(&self) -> usize {
         let bits_per_s = self.bits_per_s().unwrap_or(FASTEST_BITS_PER_S).min(1 << 40);
         let delay_ns = u128::from(self.one_way_ns() + self.jitter_ns());

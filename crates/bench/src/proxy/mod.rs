@@ -1,12 +1,12 @@
 //! A distance on one machine: a TCP proxy that holds bytes back for half a round trip each way.
 //!
-//! What it is like: each connection is carried in order; jitter delays, and never overtakes;
-//! bandwidth is one bucket of tokens for each direction, which all connections share; a connection
-//! takes a round trip to be made; the end of one half is passed on, and a broken connection too.
-//! What waits is bounded by what a network of this bandwidth and delay would hold, so that a slow
-//! reader is felt by the writer.
+//! Each connection is carried in order; jitter delays, and never overtakes; bandwidth is one bucket
+//! of tokens for each direction, which all connections share; a connection takes a round trip to be
+//! made; the end of one half is passed on, and a broken connection too. Bytes on their way are
+//! bounded by what a network of this bandwidth and delay would hold, so that a slow reader is felt
+//! by the writer (backpressure).
 //!
-//! What it is not: packets. The kernel on each side talks to the proxy at once, so nothing is lost
+//! It carries no packets. The kernel on each side talks to the proxy at once, so nothing is lost
 //! and sent again, no window grows from small, and Nagle's algorithm and delayed acknowledgements
 //! see no distance. Where that matters, the distance has to be in the network: see
 //! [`Network`](crate::network::Network).
@@ -50,7 +50,7 @@ pub enum Carries {
     Kafka,
 }
 
-/// What the proxy has seen of itself.
+/// The proxy's observations of itself.
 #[derive(Debug, Default)]
 pub(super) struct SelfSeen {
     /// How much later than it should the thread looked at what was due.

@@ -36,7 +36,7 @@ impl Side {
     }
 }
 
-/// What has become of a connection after [`Pair::flow`].
+/// The state of a connection after [`Pair::flow`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum After {
     /// There is more to do at once: others have their turn first.
@@ -49,7 +49,7 @@ pub(super) enum After {
     Over,
 }
 
-/// What connections share.
+/// The two directions, which connections share.
 pub(super) struct Ways {
     /// From clients to the broker.
     pub(super) up: Way,
@@ -75,7 +75,7 @@ pub(super) struct Pair {
     /// Where to.
     pub(super) upstream: SocketAddr,
     exchange: Option<Exchange>,
-    /// What passes is put together here.
+    /// A buffer in which the bytes that pass are put together.
     scratch: Vec<u8>,
     /// When the relay looks after it next, if a time is set.
     pub(super) armed_ns: Option<u64>,
@@ -140,7 +140,7 @@ impl Pair {
     pub(super) fn reset(&self) {
         let sides = [Some(&self.client), self.server.as_ref()];
         for side in sides.into_iter().flatten() {
-            // What cannot be reset is closed.
+            // Sockets that cannot be reset are closed.
             let _ = SockRef::from(&side.stream).set_linger(Some(std::time::Duration::ZERO));
         }
     }
@@ -273,11 +273,11 @@ fn read(
     turn
 }
 
-/// What [`deliver`] has done.
+/// The result of [`deliver`].
 #[derive(Debug, Default)]
 struct Delivered {
     bytes: usize,
-    /// Whoever should get it is gone.
+    /// The receiver is gone.
     is_lost: bool,
     /// The connection broke, and that has arrived.
     is_reset: bool,
@@ -309,7 +309,7 @@ fn deliver(line: &mut Line, to: &mut Side, is_over: &mut bool, now_ns: u64) -> D
         match line.end(now_ns) {
             // Not before it is connected, else it would never be.
             Some(End::Finished) if to.writable => {
-                // Who is gone need not be told.
+                // A peer that is gone need not be told.
                 let _ = to.stream.shutdown(std::net::Shutdown::Write);
                 to.write_over = true;
                 *is_over = true;

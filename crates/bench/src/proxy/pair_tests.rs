@@ -123,7 +123,7 @@ fn each_round_trip_takes_its_time_and_the_first_one_two() {
     gets(&told.client, b"");
     assert_eq!(told.flow(&mut ways, 80 * MS), After::Wait(None));
     gets(&told.client, b"answer");
-    // What is on its way does not wait for what is before it.
+    // Bytes do not wait for those that are on their way before them.
     told.client_sends(b"one");
     assert_eq!(told.flow(&mut ways, 100 * MS), After::Wait(Some(120 * MS)));
     told.client_sends(b"two");

@@ -30,7 +30,7 @@ const ACCEPT_AGAIN_NS: u64 = 100_000_000;
 const EVENTS: usize = 256;
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// What the thread looks after.
+/// The state of the proxy's thread.
 pub(super) struct Relay {
     link: Link,
     clock: Clock,

@@ -1,4 +1,4 @@
-//! What a message costs: CPU time of the broker and of the generator, and the broker's memory.
+//! The cost of a message: CPU time of the broker and of the generator, and the broker's memory.
 
 use super::plot;
 use super::scale::Scale;

@@ -66,7 +66,7 @@ pub fn page(report: &Report) -> String {
     page.finish()
 }
 
-/// What was measured, whom, when, and whether it went well.
+/// The head of the page: what was measured, whom, when, and whether it went well.
 fn head(page: &mut Markup, report: &Report, view: &View<'_>) {
     let runs = || report.rows.iter().flat_map(|row| &row.runs);
     let started = runs().map(|run| run.started_unix_ms).min();

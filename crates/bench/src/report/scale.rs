@@ -126,7 +126,7 @@ fn up(value: f64) -> f64 {
     }
 }
 
-/// What follows in 1, 2, 5, 10.
+/// The next value in 1, 2, 5, 10.
 fn next(value: f64) -> f64 {
     let power = 10f64.powf((value * 1.001).log10().floor());
     match value / power {

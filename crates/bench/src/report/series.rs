@@ -1,4 +1,4 @@
-//! What happened in each second.
+//! Charts over time: the figures of each second.
 
 use super::plot::{self, Line, Plot};
 use super::scale::Scale;

@@ -26,7 +26,7 @@ pub(super) struct Section<'r> {
 
 /// Measurements with the same settings, one for each subject.
 pub(super) struct Group<'r> {
-    /// What is different from other groups; empty: there is only one.
+    /// The difference from other groups; empty: there is only one.
     pub(super) name: String,
     /// The same in its parts.
     pub(super) variations: &'r [Variation],

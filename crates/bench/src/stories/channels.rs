@@ -84,7 +84,7 @@ pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// What all topics together have done.
+/// The outcomes of all topics together.
 struct Played {
     outcomes: Vec<Outcome>,
     /// From before the first connection to behind the last one.

@@ -1,5 +1,5 @@
-//! Who of a pipeline's processors gets a message, as Broadway's producers decide it: each for
-//! itself.
+//! Demand of a pipeline's processors: which of them gets a message, as Broadway's producers decide
+//! it, each for itself.
 //!
 //! This is what the seed found out (lines 267 to 633): a producer hands a message to the processor
 //! that has asked it for most, and knows nothing of what other producers have given to that one.
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 /// One producer's view of the processors.
 #[derive(Debug, Clone)]
 pub(crate) struct Demand {
-    /// What is asked for, and by whom: most first; of the same, who has asked first.
+    /// Messages that are asked for, and by whom: most first; of the same, the one that asked first.
     asked: Vec<(usize, usize)>,
     /// Messages that nobody has asked for.
     waiting: VecDeque<u64>,

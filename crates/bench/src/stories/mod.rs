@@ -63,16 +63,16 @@ impl StoryName {
     }
 }
 
-/// What a story shows.
+/// The result of a story.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Story {
     /// The seed's number.
     pub seed: String,
-    /// What it is about.
+    /// The heading, which names its subject.
     pub title: String,
-    /// What was measured, beside the seed's figures.
+    /// The measurements, beside the seed's figures.
     pub tables: Vec<StoryTable>,
-    /// What to learn from it.
+    /// The lesson to be learned from it.
     pub lesson: String,
     /// Conditions, and what went wrong.
     pub notes: Vec<String>,
@@ -83,7 +83,7 @@ pub struct Story {
 /// One table.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct StoryTable {
-    /// What is measured, with the settings.
+    /// The measurement, with the settings.
     pub title: String,
     /// Heads of the columns.
     pub columns: Vec<String>,

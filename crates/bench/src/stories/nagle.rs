@@ -64,7 +64,7 @@ pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     play.story.title = "a synchronous producer and Nagle's algorithm".to_owned();
     LESSON.clone_into(&mut play.story.lesson);
     let link = play.link;
-    // Nobody is late who needs round trips.
+    // Clients that need round trips are not late.
     let slow = DELAYED.saturating_add(link.rtt.saturating_mul(2));
     let over = format!("over {} ms", slow.as_millis());
     let mut table = StoryTable::new(
@@ -78,7 +78,7 @@ pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     for url in play.urls(&[Protocol::Nsq])? {
         let mut urls = vec![url.clone()];
         if url.is_embedded() {
-            // What it would be without.
+            // The same broker without `quick-ack`, for comparison.
             let mut without = url.clone();
             without.set_default("quick-ack", "false".to_owned());
             without.label = Some(format!("{url}, --quick-ack=false"));

@@ -1,4 +1,4 @@
-//! What all stories need: brokers, measurements, and the story that is being told.
+//! Common parts of all stories: brokers, measurements, and the story that is being told.
 
 use cloverleaf_telemetry::Protocol;
 
@@ -57,7 +57,7 @@ impl<'p, 's> Play<'p, 's> {
         }
     }
 
-    /// What was told.
+    /// The story as it was told.
     pub(crate) fn end(self) -> Story {
         self.story
     }

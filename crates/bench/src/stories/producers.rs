@@ -86,7 +86,7 @@ fn windows(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
 
 /// More connections, and more partitions where there are some.
 fn connections(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError> {
-    // What has no partitions is measured with one.
+    // Protocols without partitions are measured with one.
     let each: Vec<(&Opened, u32)> = all
         .iter()
         .flat_map(|opened| {

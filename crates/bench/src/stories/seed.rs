@@ -1,4 +1,4 @@
-//! What the seeds say of their own experiments: each figure with the line that it comes from.
+//! Figures that the seeds give for their own experiments, each with the line that it comes from.
 
 /// A figure of a seed.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -115,6 +115,6 @@ pub(super) mod channels {
     pub(in super::super) const SIZE_BYTES: usize = 100;
     /// Of the runs: "10.002s", line 40.
     pub(in super::super) const SECONDS: f64 = 10.0;
-    /// What `bench_writer` publishes at once where nothing is said.
+    /// Messages that `bench_writer` publishes at once where nothing is said.
     pub(in super::super) const BATCH_MESSAGES: u32 = 200;
 }
