@@ -82,8 +82,8 @@ pub struct Tally {
     #[serde(default)]
     pub meanwhile: Option<Meanwhile>,
     /// How much of its time the busiest of these connections' threads was on a processor: near 1,
-    /// it had no time to wait for the broker, and is what the measurement measures. What a client
-    /// library does in threads of its own is not in it.
+    /// it had no time to wait for the broker, and is what the measurement measures. The work of a
+    /// client library in threads of its own is not in it.
     pub busy: f64,
     /// By second from the beginning of the measurement.
     pub seconds: BTreeMap<u32, Second>,
@@ -271,7 +271,7 @@ impl Book {
         self.clock
     }
 
-    /// A message was handed to the client. `waited`: before that there was no room for it, so that
+    /// A message was handed to the client. `waited`: backpressure has kept it until then, so that
     /// its delay is not the generator's.
     #[inline]
     pub fn sent(&mut self, message: &Message, waited: bool) {

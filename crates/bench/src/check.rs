@@ -1,4 +1,4 @@
-//! Whether what came is what was sent: nothing lost, nothing twice, in order.
+//! Checks that messages came as they were sent: nothing lost, nothing twice, in order.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Under which conditions something was measured.
+//! The conditions under which something was measured.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Those of here and now. What the system does not tell is left empty.
+    /// Those of here and now. Fields that the system does not tell are left empty.
     pub fn here() -> Conditions {
         let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();

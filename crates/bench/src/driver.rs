@@ -184,9 +184,9 @@ pub trait Connect: Send + Sync {
 
 /// A connection that publishes.
 pub trait Produce: Send {
-    /// Sends what the feed says, until it is done or `stop` is set, and waits for what is not
-    /// acknowledged then. Each message goes through the book: [`Book::sent`], then
-    /// [`Book::acked`] or [`Book::failed`].
+    /// Sends the feed's messages, until it is done or `stop` is set, and waits for those that are
+    /// not acknowledged then. Each is written into the book: [`Book::sent`], then [`Book::acked`]
+    /// or [`Book::failed`].
     ///
     /// # Errors
     /// The connection ended; what the book has until then counts.
@@ -195,7 +195,7 @@ pub trait Produce: Send {
 
 /// A connection that consumes.
 pub trait Consume: Send {
-    /// Takes and acknowledges messages, each through [`Book::came`], until `stop` is set.
+    /// Takes and acknowledges messages, each recorded by [`Book::came`], until `stop` is set.
     ///
     /// # Errors
     /// The connection ended; what the book has until then counts.

@@ -1,4 +1,4 @@
-//! Whose processes listen on an address of this machine: those of the broker, if they do not only
+//! Processes that listen on an address of this machine: those of the broker, if they do not only
 //! pass on what they hear.
 
 use std::collections::BTreeSet;

@@ -51,7 +51,7 @@ impl Target<'_> {
     /// Measures. `progress` hears of each second once it is over; `stop` ends it early.
     ///
     /// # Errors
-    /// Nothing could be measured. What fails later is in [`Outcome::cut`].
+    /// Nothing could be measured. Later failures are in [`Outcome::cut`].
     pub fn measure(
         &self,
         kind: Kind,

@@ -1,5 +1,5 @@
-//! When a producer had no room, and how long it waits for a broker that says nothing: the same for
-//! all clients.
+//! Backpressure and patience, the same for all clients: when a full window keeps a producer from
+//! sending, and how long it waits for a broker that says nothing.
 
 use std::collections::VecDeque;
 
@@ -78,8 +78,9 @@ impl Patience {
     }
 }
 
-/// When a producer with a schedule had no room. A message that was due then has waited for the
-/// broker; one that was due at another time and is late was kept by the generator itself.
+/// Backpressure on a producer with a schedule: when its window, or the system's buffer, was full. A
+/// message that was due then has waited for the broker; one that was due at another time and is
+/// late was kept by the generator itself.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
     /// There is a schedule; without one nothing is late.
@@ -94,7 +95,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Room for everything.
+    /// No backpressure so far.
     pub(crate) fn new(is_open: bool) -> Room {
         Room {
             is_open,
@@ -102,7 +103,7 @@ impl Room {
         }
     }
 
-    /// There is room.
+    /// Messages can be sent.
     #[inline]
     pub(crate) fn look(&mut self, now_ns: u64) {
         if self.is_open {
@@ -111,7 +112,7 @@ impl Room {
         }
     }
 
-    /// There is none.
+    /// Messages cannot be sent: there is backpressure.
     pub(crate) fn full(&mut self, now_ns: u64) {
         if self.is_open {
             self.look_closely(now_ns);
@@ -128,14 +129,14 @@ impl Room {
         self.before.clear();
     }
 
-    /// Whether what is due since there was no room is still being sent.
+    /// Whether messages that became due under backpressure are still being sent.
     #[inline]
     pub(crate) fn is_behind(&self) -> bool {
         self.since_ns.is_some()
     }
 
-    /// Whether there was no room when a message was due. Messages come in the order in which they
-    /// are due.
+    /// Whether there was backpressure when a message was due. Messages come in the order in which
+    /// they are due.
     #[inline]
     pub(crate) fn waited(&mut self, intended_ns: u64) -> bool {
         match self.since_ns {
@@ -155,7 +156,7 @@ impl Room {
         first.is_some_and(|(since_ns, _)| *since_ns <= intended_ns)
     }
 
-    /// Ends the time without room if the generator has paused since there was some.
+    /// Ends the time of backpressure if the generator has paused since messages can be sent again.
     #[inline]
     fn look_closely(&mut self, now_ns: u64) {
         let paused = now_ns.saturating_sub(self.looked_ns) > PAUSE_NS;

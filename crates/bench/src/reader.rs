@@ -1,4 +1,4 @@
-//! Fields of what a broker has sent, one after the other: numbers are big-endian.
+//! Reading the fields that a broker has sent, one after the other: numbers are big-endian.
 
 /// The bytes that are left to be read. Each method gives `None` where they end too early.
 pub(crate) struct Reader<'b>(pub(crate) &'b [u8]);

@@ -1,11 +1,11 @@
-//! When messages are to be sent, whatever the broker does: an open loop.
+//! The schedule of messages, whatever the broker does: an open loop.
 
 use serde::{Deserialize, Serialize};
 
 /// How messages arrive at all producers together.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum Arrivals {
-    /// As soon as there is room for them: a closed loop.
+    /// As soon as the window has room for them: a closed loop.
     Closed,
     /// Evenly, so many per second.
     Constant {
@@ -60,7 +60,7 @@ impl Schedule {
         }
     }
 
-    /// Whether messages are sent whenever there is room.
+    /// Whether messages are sent whenever the window has room.
     pub fn is_closed(&self) -> bool {
         self.arrivals == Arrivals::Closed
     }

@@ -1,4 +1,4 @@
-//! Since when something is done, and since when it counts.
+//! The times of a measurement: since when something is done, and since when it counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -37,7 +37,7 @@ pub(crate) struct Wire {
     /// Bytes to be sent, from `sent` on.
     out: Vec<u8>,
     sent: usize,
-    /// The system had no room for more.
+    /// The system's buffer had no room for more.
     is_stuck: bool,
     /// It has taken something since.
     has_moved: bool,

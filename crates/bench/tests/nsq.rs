@@ -71,7 +71,7 @@ impl Peer {
         let mut frame = size.to_be_bytes().to_vec();
         frame.extend_from_slice(&kind.to_be_bytes());
         frame.extend_from_slice(data);
-        // In two pieces, as a network may cut it. Who went away hears nothing.
+        // In two pieces, as a network may cut it. A client that is gone hears nothing.
         let (one, two) = frame.split_at(frame.len() / 2);
         let stream = self.0.get_mut();
         let _ = stream.write_all(one).and_then(|()| stream.write_all(two));

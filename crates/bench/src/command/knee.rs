@@ -1,4 +1,4 @@
-//! Where a broker's latency bends upwards: a search over rates.
+//! The knee, where a broker's latency bends upwards: a search over rates.
 //!
 //! The knee is the lowest rate at which the p99 of the response time is more than ten times what
 //! it is at a low load, or at which less than 98 % of what was asked is done. Below it a broker

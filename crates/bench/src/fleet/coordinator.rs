@@ -102,7 +102,7 @@ impl Fleet {
     /// is that of this process, which makes the topic, and fills it where it is to be emptied.
     ///
     /// # Errors
-    /// Nothing could be measured. What fails later is in [`Outcome::cut`].
+    /// Nothing could be measured. Later failures are in [`Outcome::cut`].
     pub fn measure(
         &mut self,
         target: &Target<'_>,
@@ -423,7 +423,7 @@ impl Drop for Fleet {
         for worker in &mut self.workers {
             if let Some(reader) = worker.reader.take() {
                 while !reader.is_finished() {
-                    // It may wait for room. Nobody cares for what it says.
+                    // It may wait for the full channel. Its replies matter no more.
                     let _ = self.events.recv_timeout(LOOK);
                 }
                 // If it has panicked, it has said so.

@@ -17,7 +17,7 @@
 //! All share one plan, and each has other connections of it: numbers of producers are those of the
 //! whole plan, so that loss, order and duplicates are checked over all machines. Times in messages
 //! are the coordinator's: latency from one machine to another is as exact as the clocks were
-//! compared. What was counted is added up, histograms too.
+//! compared. Counts are added up, histograms too.
 //!
 //! Nothing is encrypted: the token keeps strangers from using a worker, not from listening.
 

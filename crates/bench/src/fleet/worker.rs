@@ -52,7 +52,7 @@ struct Shared {
 }
 
 impl Worker {
-    /// Listens there. Whoever knows the token may let this machine connect to any broker.
+    /// Listens there. A peer that knows the token may let this machine connect to any broker.
     ///
     /// # Errors
     /// There is no token and others than this machine could connect, or the address is taken.
@@ -175,7 +175,7 @@ fn serve(
         let worked = speaker.say(&Reply::Welcome { conditions });
         let worked = worked.and_then(|()| work(&speaker, &requests, clock, stop, say));
         speaker.hang_up();
-        // So that the reader does not wait for room.
+        // So that the reader does not wait for a full channel.
         drop(requests);
         worked
     });
@@ -183,8 +183,8 @@ fn serve(
     worked
 }
 
-/// Reads until the conversation ends. What time it is is said at once. A coordinator may be silent
-/// for as long as a measurement lasts; one that is gone is noticed by the system.
+/// Reads until the conversation ends. A question for the time is answered at once. A coordinator
+/// may be silent for as long as a measurement lasts; one that is gone is noticed by the system.
 fn read_on(
     mut listener: Listener,
     speaker: &Speaker,

@@ -1,4 +1,4 @@
-//! Whether a client of librdkafka has come to its end.
+//! The end of a client of librdkafka: whether it has come.
 //!
 //! The library itself goes on for ever: it connects again, and tells on its way what goes wrong. A
 //! measurement is over when it has nobody to speak to any more. That one broker of several goes

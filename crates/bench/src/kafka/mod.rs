@@ -53,7 +53,7 @@ const MESSAGE_EXTRA_BYTES: usize = 1_000;
 const HELD_MESSAGES: u32 = 100_000;
 /// After so long a message without an answer is given up.
 const GIVE_UP_MS: u32 = 30_000;
-/// When the library looks again whether there is room for more of a partition.
+/// When the library looks again whether its fetch queue has room for more of a partition.
 const FETCH_AGAIN_MS: u32 = 10;
 /// Options of a URL that are not the library's.
 const OWN_OPTIONS: [&str; 4] = ["client", "durability", "pid", "replication"];

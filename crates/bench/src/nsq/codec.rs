@@ -133,8 +133,8 @@ pub(super) fn finish(out: &mut Vec<u8>, id: &[u8; ID_BYTES]) {
     out.extend_from_slice(&line);
 }
 
-/// One publish of one message or more, written where it will be sent from. What is begun has to be
-/// ended.
+/// One publish of one message or more, written where it will be sent from. A publish that is begun
+/// has to be ended.
 #[derive(Debug)]
 pub(super) struct Publish {
     /// Where in `out` the number of bytes stands.

@@ -94,7 +94,7 @@ impl Producer {
         }
     }
 
-    /// Writes what is due and has room. Returns when the next message is due.
+    /// Writes the messages that are due and fit into the window. Returns when the next one is due.
     fn publish(
         &mut self,
         work: &mut Work,

@@ -114,7 +114,7 @@ impl Line {
         self.end.is_some()
     }
 
-    /// When the next byte, or the end, arrives. What has arrived already does not count.
+    /// When the next byte, or the end, arrives. Bytes that have arrived already do not count.
     pub(super) fn next_ns(&self) -> Option<u64> {
         let byte = self.marks.front().map(|(_, due_ns)| *due_ns);
         byte.or_else(|| {

@@ -24,7 +24,7 @@ impl Demand {
         }
     }
 
-    /// A message came. Who gets it; nobody: it waits.
+    /// A message came. Returns the processor that gets it; `None`: it waits.
     pub(crate) fn came(&mut self, message: u64) -> Option<usize> {
         let Some((asked, processor)) = self.asked.first().copied().filter(|it| it.0 > 0) else {
             self.waiting.push_back(message);

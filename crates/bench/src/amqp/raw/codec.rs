@@ -170,7 +170,7 @@ pub(super) fn put_method(
     });
 }
 
-/// Writes a short text. What is longer than it may be is cut; such names are refused before.
+/// Writes a short text. A longer one than it may be is cut; such names are refused before.
 pub(super) fn put_short(out: &mut Vec<u8>, text: &str) {
     let bytes = &text.as_bytes()[..text.len().min(255)];
     out.push(bytes.len() as u8);

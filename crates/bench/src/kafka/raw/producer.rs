@@ -115,7 +115,7 @@ impl RawProducer {
         }
     }
 
-    /// Writes what is due and has room. Returns when the next message is due.
+    /// Writes the messages that are due and fit into the window. Returns when the next one is due.
     fn publish(&mut self, work: &mut Work, feed: &mut Feed, book: &mut Book) -> u64 {
         let clock = feed.clock();
         while !work.is_done {
