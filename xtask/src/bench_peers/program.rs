@@ -1,4 +1,4 @@
-//! A program that measures: what it is asked for, and what it says it has done.
+//! A program that measures: the load that it is asked for, and the figures that it reports.
 
 use std::process::Command;
 use std::str::FromStr;

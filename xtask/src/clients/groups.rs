@@ -1,4 +1,4 @@
-//! Which groups of client tests there are.
+//! The groups of client tests.
 
 use anyhow::Result;
 

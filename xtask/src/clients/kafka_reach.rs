@@ -149,7 +149,7 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        // The cable goes with it. Nobody is left to tell about an error.
+        // The cable goes with it. An error could not be told any more.
         let _ = ip(&format!("netns delete {}", self.name));
     }
 }

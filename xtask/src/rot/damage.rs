@@ -1,4 +1,4 @@
-//! One file of a stopped data folder is damaged, and what that hits.
+//! Damage to one file of a stopped data folder, and the messages that it hits.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -133,7 +133,7 @@ pub(super) fn damage(data: &Path, random: &mut Random, wants_state: bool) -> Res
         .context("no file to damage")?;
     let mut bytes = fs::read(&victim.path)?;
     let before = bytes.clone();
-    // Most of a file's room is not used.
+    // Most of a file's bytes are not used: zeros at its end.
     let content = before
         .iter()
         .rposition(|byte| *byte != 0)

@@ -1,5 +1,6 @@
 //! No test is judged by how long something took: what is about time has a driven clock, CPU time
-//! or a count. What reads the machine's clock all the same stands in [`READS`], with the reason.
+//! or a count. Code that reads the machine's clock all the same stands in [`READS`], with the
+//! reason.
 
 use std::path::Path;
 

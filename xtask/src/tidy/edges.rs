@@ -1,4 +1,4 @@
-//! Which crate may know which: dependencies run downward only.
+//! Crates and those that they may know: dependencies run downward only.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! Whether the broker knows who real clients are, and has the advice for each: library, version,
-//! and what the doctor would say of each mistake that its patients play, looked up by identity.
+//! Checks that the broker knows real clients, and has the advice for each: library, version, and
+//! the doctor's words about each mistake that its patients play, looked up by identity.
 
 use anyhow::{Result, bail};
 use serde::Deserialize;

@@ -1,4 +1,4 @@
-//! The patients of Kafka.
+//! The patients (client programs under test) of Kafka.
 
 use super::patients::{Expected, Patient, Program, Value};
 

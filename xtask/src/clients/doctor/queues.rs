@@ -1,4 +1,4 @@
-//! The patients of NSQ and AMQP.
+//! The patients (client programs under test) of NSQ and AMQP.
 
 use super::patients::{Expected, Patient, Program, Value};
 
