@@ -1,5 +1,5 @@
-//! Any bytes as a stream of AMQP frames: methods, content headers, tables. What is read is written
-//! again, and must be read as the same.
+//! Any bytes as a stream of AMQP frames: methods, content headers, tables. Those that are read are
+//! written again, and must be read as the same.
 #![no_main]
 
 use cloverleaf_amqp::wire::{ContentHeader, FrameType, Method, Writer, peek_frame};
