@@ -231,7 +231,7 @@ pub struct Book {
     tally: Tally,
     producer: u32,
     acked: Ranges,
-    /// Which second `second` is.
+    /// Number of the second that `second` is.
     at: u32,
     second: Second,
     live: Live,

@@ -16,7 +16,7 @@ pub enum DriverError {
     /// Nothing answers there.
     #[error("cannot connect to {url}: {reason}")]
     Connect {
-        /// As it was given.
+        /// The URL, as it was given.
         url: String,
         /// The reason, in the words of the system or the client.
         reason: String,
@@ -24,7 +24,7 @@ pub enum DriverError {
     /// The broker does not do what is asked.
     #[error("{url} refuses: {reason}")]
     Refused {
-        /// As it was given.
+        /// The URL, as it was given.
         url: String,
         /// The broker's words.
         reason: String,
@@ -32,7 +32,7 @@ pub enum DriverError {
     /// The connection ended in the middle.
     #[error("{url} went away: {reason}")]
     Gone {
-        /// As it was given.
+        /// The URL, as it was given.
         url: String,
         /// The reason, in the words of the system or the client.
         reason: String,

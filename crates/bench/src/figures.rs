@@ -12,7 +12,7 @@ pub type Figure = Box<dyn Fn(&Outcome) -> Option<f64>>;
 /// Some times of a measurement, if it has such.
 pub type Times = fn(&Outcome) -> Option<&Histogram>;
 
-/// So many messages have to lie beyond a percentile, or it is one of them by chance.
+/// Messages that have to lie beyond a percentile: with fewer it is one of them by chance.
 const BEYOND_MIN: f64 = 10.0;
 
 /// A figure of all runs of a row.

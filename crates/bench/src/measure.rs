@@ -25,7 +25,7 @@ const FILL_IN_FLIGHT: u32 = 2_000;
 /// One second of a measurement, to be shown meanwhile.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
-    /// Which second from the beginning of the measurement.
+    /// Number of the second, from the beginning of the measurement.
     pub second: u32,
     /// The producers' figures of it.
     pub produced: Second,
@@ -39,7 +39,7 @@ pub struct Target<'t> {
     pub connect: &'t dyn Connect,
     /// The broker's name in tables.
     pub label: String,
-    /// As it was given.
+    /// The URL, as it was given.
     pub url: String,
     /// Where the broker runs.
     pub place: BrokerPlace,

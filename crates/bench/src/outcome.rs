@@ -25,7 +25,7 @@ pub enum Kind {
     EndToEnd,
 }
 
-/// Whose figures these are.
+/// The subject of the figures: a broker, and the client library that it was reached with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
     /// How it is called in tables, unique in a report.
@@ -47,11 +47,11 @@ pub struct Subject {
 /// One measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Whose.
+    /// The measured broker.
     pub subject: Subject,
     /// The sides that were measured.
     pub kind: Kind,
-    /// How.
+    /// The plan of it.
     pub plan: Plan,
     /// When it began, milliseconds since 1970.
     pub started_unix_ms: u64,

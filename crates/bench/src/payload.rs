@@ -24,11 +24,11 @@ const RANDOM_BYTES: usize = 1 << 20;
 /// The identity and times that a message carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// Which measurement: what an earlier one has left is told apart.
+    /// Number of the measurement: messages that an earlier one has left are told apart.
     pub run: u32,
-    /// Which producer.
+    /// Number of the producer.
     pub producer: u32,
-    /// The how manieth of that producer, from 0.
+    /// Number of the message of that producer, from 0.
     pub sequence: u64,
     /// When it was to be sent, in nanoseconds since 1970.
     pub intended_unix_ns: u64,

@@ -39,7 +39,7 @@ pub enum Arrivals {
 #[derive(Debug, Clone)]
 pub struct Schedule {
     arrivals: Arrivals,
-    /// Which of how many producers.
+    /// Number of the producer, and of all producers.
     place: (u32, u32),
     random: Random,
     /// Messages so far.

@@ -26,7 +26,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// is lost: for a second, unless the link is slow.
 const SETTLE_SHARE: u64 = 30;
 
-/// Which connections of a plan are meant. Several machines share one plan, and each has others.
+/// A machine's part of the connections of a plan. Several machines share one plan, and each has
+/// others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) producers: Range<u32>,

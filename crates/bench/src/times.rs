@@ -92,8 +92,9 @@ impl Times {
         }
     }
 
-    /// So many messages were put in before. Where consumers are much faster than who filled it,
-    /// they would have them all within the warm-up: it ends with its share of the messages then.
+    /// So many messages were put in before. Where consumers are much faster than the producers that
+    /// did it, they would have them all within the warm-up: it ends with its share of the messages
+    /// then.
     pub(crate) fn with_messages(self, put_in: Option<u64>, plan: &Plan) -> Times {
         let share = match plan.amount {
             Amount::Seconds(seconds) => plan.warm_up_s / (plan.warm_up_s + seconds),

@@ -77,7 +77,7 @@ impl BrokerPlace {
     }
 }
 
-/// So many processes are named.
+/// Processes that are named, at most.
 const NAMES_MAX: usize = 4;
 
 /// Measures costs from its beginning on.

@@ -44,7 +44,7 @@ pub(crate) struct Pipeline {
     pub(crate) work: Duration,
 }
 
-/// How it went.
+/// The result of a pipeline's run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Played {
     /// From the first publish until all work was done.
@@ -314,7 +314,7 @@ impl Pipeline {
     }
 }
 
-/// So that it is not mistaken for one of AMQP.
+/// A channel of this program, under a name that is not mistaken for one of AMQP.
 fn channel_of<T>() -> (Sender<T>, Receiver<T>) {
     channel()
 }

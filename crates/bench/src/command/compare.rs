@@ -19,7 +19,7 @@ use crate::schedule::Arrivals;
 use crate::url::Url;
 use crate::usage::Usage;
 
-/// So often each is measured if nothing is said: fewer show no spread.
+/// Measurements of each if nothing is said: fewer show no spread.
 const RUNS: u32 = 3;
 
 /// What is compared.

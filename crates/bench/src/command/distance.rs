@@ -124,7 +124,7 @@ impl Distance {
         }
     }
 
-    /// How far.
+    /// The distance itself.
     pub(super) fn link(&self) -> &Link {
         &self.link
     }

@@ -10,7 +10,7 @@ use crate::url::Url;
 
 /// An option that somebody has given.
 struct Given {
-    /// As it was written.
+    /// The option as it was written.
     words: String,
     /// The feature that it is about.
     what: &'static str,

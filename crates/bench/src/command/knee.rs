@@ -14,7 +14,7 @@ const REACHED: f64 = 0.98;
 const PRECISION: f64 = 1.05;
 /// A low load, as a share of one that is reached.
 const LOW: f64 = 0.1;
-/// So often a load that is too high from the beginning is halved.
+/// Times that a load that is too high from the beginning is halved.
 const HALVES_MAX: u32 = 12;
 
 /// The measurement at one rate.

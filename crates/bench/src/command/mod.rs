@@ -165,7 +165,7 @@ pub enum BenchError {
     /// A file.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// The error, in the system's words.
         source: std::io::Error,

@@ -12,7 +12,7 @@ use crate::usage::BrokerPlace;
 pub struct Opened {
     /// Its client.
     pub connect: Box<dyn Connect>,
-    /// As it is called in tables.
+    /// Its name in tables.
     pub label: String,
     /// Where it is, as the user has said it.
     pub url: Url,

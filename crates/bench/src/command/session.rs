@@ -41,13 +41,13 @@ pub struct Session<'s> {
 /// One row to be measured.
 #[derive(Clone)]
 pub struct Task<'t> {
-    /// Whom.
+    /// The broker.
     pub opened: &'t Opened,
     /// The sides that are measured.
     pub kind: Kind,
     /// Differences from other rows of the same broker.
     pub variations: Vec<Variation>,
-    /// How.
+    /// The plan of it.
     pub plan: Plan,
 }
 

@@ -21,7 +21,7 @@ use crate::words;
 /// As for the arguments of the same names.
 const CONNECTIONS_MAX: u32 = 10_000;
 const PARTITIONS_MAX: u32 = 100_000;
-/// So often each share of the knee is measured if nothing is said.
+/// Measurements at each share of the knee if nothing is said.
 const RUNS: u32 = 3;
 /// Shares of the knee at which latency is measured, in percent.
 const SHARES: [f64; 3] = [50.0, 75.0, 90.0];

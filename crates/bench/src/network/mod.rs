@@ -51,7 +51,7 @@ const DEVICE: &str = "rtt0";
 const CLIENT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// Ethernet's packets.
 const PACKET_BYTES: u32 = 1_500;
-/// So many may wait to be carried, though windows grow in leaps: the default would lose some.
+/// Packets that may wait to be carried, though windows grow in leaps: the default would lose some.
 const PACKETS_WAITING_MAX: u32 = 10_000;
 /// A first connection takes no longer than this and some round trips. Long enough for a busy
 /// machine, which is no reason to measure by the proxy.

@@ -19,7 +19,7 @@ const PACKET_BYTES_MAX: usize = (64 << 10) + 64;
 const HELD_BYTES_MAX: usize = 64 << 20;
 /// Bytes that a packet counts at least, while it is held.
 const HELD_BYTES_MIN: usize = 128;
-/// So many packets of one device are taken before others have their turn.
+/// Packets of one device that are taken before others have their turn.
 const TURN: usize = 64;
 
 /// A thread that carries packets until this is dropped.

@@ -22,7 +22,7 @@ const LATE_NS: u64 = 1_000_000;
 /// A client for the broker there, over this distance.
 ///
 /// # Errors
-/// As [`connect`]; or nobody answers there.
+/// As [`connect`]; or nothing answers there.
 pub fn connect_over(url: &Url, link: &Link) -> Result<Box<dyn Connect>, DriverError> {
     if link.is_none() {
         return connect(url);

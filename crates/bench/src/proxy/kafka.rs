@@ -121,7 +121,8 @@ impl Exchange {
         }
     }
 
-    /// Which of those that wait, and the response's size, once its head is there.
+    /// The place of its request among those that wait, and the response's size, once its head is
+    /// there.
     fn request_of_response(&self) -> Option<(usize, usize)> {
         let mut head = Reader(&self.response);
         let (size, correlation) = (head.i32()?, head.i32()?);

@@ -72,7 +72,7 @@ pub(super) struct Pair {
     open_ns: u64,
     /// When the broker would have got the third packet.
     connect_ns: u64,
-    /// Where to.
+    /// The broker's address.
     pub(super) upstream: SocketAddr,
     exchange: Option<Exchange>,
     /// A buffer in which the bytes that pass are put together.

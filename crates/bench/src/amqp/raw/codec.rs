@@ -22,7 +22,7 @@ const HEADER: u8 = 2;
 const BODY: u8 = 3;
 const FRAME_END: u8 = 0xce;
 const BASIC: u16 = 60;
-/// That a content header has a delivery mode.
+/// Flag of a content header that has a delivery mode.
 const HAS_DELIVERY_MODE: u16 = 1 << 12;
 
 /// Class and method.

@@ -167,7 +167,7 @@ impl RawConnection {
         }
     }
 
-    /// As a sentence for the user.
+    /// The error as a sentence for the user.
     fn error(&self, error: WireError) -> DriverError {
         match error {
             WireError::Refused(words) => self.url.refused(words),

@@ -93,7 +93,7 @@ impl RawConnection {
         Ok(self.wire.wait(most_ns)? && self.wire.receive()?)
     }
 
-    /// As a sentence for the user.
+    /// The error as a sentence for the user.
     fn error(&self, error: WireError) -> DriverError {
         match error {
             WireError::Refused(words) => self.url.refused(words),
