@@ -91,8 +91,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The owed messages that are not there. Each protocol takes a new message and gives it back
-    /// first, which comes behind all others; nothing is there that was never published.
+    /// The owed messages that are not there. Each protocol publishes a new message first, which
+    /// comes behind all others and ends the reading; one that was never published is an error.
     pub(super) fn missing(&self, broker: &Broker) -> Result<BTreeSet<Kept>> {
         let mut found = BTreeSet::new();
         self.nsq(broker, &mut found).context("NSQ")?;
