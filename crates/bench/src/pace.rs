@@ -78,7 +78,7 @@ impl Patience {
     }
 }
 
-/// Backpressure on a producer with a schedule: when its window, or the system's buffer, was full. A
+/// Backpressure on a producer with a schedule: when its window, or a buffer behind it, was full. A
 /// message that was due then has waited for the broker; one that was due at another time and is
 /// late was kept by the generator itself.
 #[derive(Debug, Default)]
