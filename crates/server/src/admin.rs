@@ -164,7 +164,7 @@ async fn health(State(context): Context) -> Response {
     }
 }
 
-/// What a broker says that stores new messages: of old ones some may be lost.
+/// The answer of a broker that stores new messages; of old ones some may be lost.
 fn damage(context: &ServerContext) -> String {
     let metrics = context.log.metrics();
     match metrics.corrupt_regions {

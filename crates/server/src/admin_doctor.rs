@@ -1,4 +1,4 @@
-//! What the doctor has found, in the admin interface.
+//! The doctor's findings, in the admin interface.
 //!
 //! ```text
 //! GET /api/doctor?since=SECONDS&client=TEXT   what slows clients down

@@ -102,7 +102,7 @@ async fn batches(log: &Partition, from: Offset) -> Result<Vec<Batch>, Refused> {
         Read::Cold(cold) => {
             let (sender, receiver) = oneshot::channel();
             cold.on_ready(Box::new(move |read| {
-                // Nobody waits any more when the client has gone.
+                // The receiver is gone when the client has disconnected.
                 let _ = sender.send(read);
             }));
             let failed =

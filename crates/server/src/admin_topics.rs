@@ -161,7 +161,7 @@ pub(crate) async fn act_on_subscription(
     Ok(Json(subscription_details(&subscription)))
 }
 
-/// Who gets the next message, from now on.
+/// Changes which consumer gets the next message, from now on.
 fn change_dispatch(subscription: &Arc<Subscription>, dispatch: Dispatch) -> Result<(), Refused> {
     subscription.set_dispatch(dispatch).map_err(refused)
 }

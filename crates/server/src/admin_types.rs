@@ -1,4 +1,4 @@
-//! What the admin interface says and hears, as JSON. The command line uses the same types.
+//! Requests and answers of the admin interface, as JSON. The command line uses the same types.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ pub struct PartitionDetails {
 /// All about a topic.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopicDetails {
-    /// What the list says.
+    /// The fields that the list of topics shows too.
     #[serde(flatten)]
     pub summary: TopicSummary,
     /// Identity that never comes back, which names the folder.
@@ -53,7 +53,7 @@ pub struct TopicDetails {
     pub created_ms: u64,
     /// When stored messages go.
     pub retention: Retention,
-    /// What was set of Kafka's settings.
+    /// Kafka's topic settings that were set.
     pub config: BTreeMap<String, String>,
     /// Its partitions.
     pub partition_details: Vec<PartitionDetails>,
@@ -127,12 +127,12 @@ pub struct GroupSummary {
 /// All about a consumer group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupDetails {
-    /// What the list says.
+    /// The fields that the list of groups shows too.
     #[serde(flatten)]
     pub summary: GroupSummary,
     /// Its members.
     pub member_details: Vec<GroupMember>,
-    /// What it has committed.
+    /// Its committed offsets, by partition.
     pub partition_details: Vec<GroupPartition>,
 }
 
@@ -164,7 +164,7 @@ pub struct GroupPartition {
     pub lag: u64,
 }
 
-/// What a Kafka client has told of itself (KIP-714).
+/// Facts that a Kafka client has told of itself (KIP-714).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClientDetails {
     /// The client's own number, the same over all its connections.
@@ -199,7 +199,7 @@ pub struct ClientFigure {
 pub struct AmqpQueue {
     /// Its name.
     pub name: String,
-    /// What it was declared as: `classic` or `quorum`.
+    /// The type with which the queue was declared: `classic` or `quorum`.
     #[serde(rename = "type")]
     pub kind: String,
     /// Still there after a restart.
@@ -212,7 +212,7 @@ pub struct AmqpQueue {
     pub arguments: serde_json::Value,
     /// Name of the topic that stores its messages.
     pub topic: String,
-    /// Who gets the next message: `least-loaded` or `fill-first`.
+    /// Which consumer gets the next message: `least-loaded` or `fill-first`.
     pub dispatch: String,
     /// Messages that wait for a consumer.
     pub ready: u64,
@@ -384,7 +384,7 @@ impl Bytes {
 /// The body of every answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What is wrong, in a sentence.
+    /// The reason of the refusal, in a sentence.
     pub error: String,
 }
 

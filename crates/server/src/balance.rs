@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// enough to see a connection that has just become busy.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// What a core tells about itself.
+/// The load of a core, as it tells it itself.
 #[derive(Debug, Default)]
 pub(crate) struct CoreLoad {
     connections: AtomicUsize,

@@ -1,4 +1,4 @@
-//! What follows from several options together.
+//! Settings that follow from several options together.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -47,7 +47,7 @@ pub struct AnonymousRemote {
     pub address: String,
     /// Name of the option that says so.
     pub option: &'static str,
-    /// What else would make it safe; empty, or ends with ", or ".
+    /// Other ways to make it safe; empty, or ends with ", or ".
     remedy: &'static str,
 }
 

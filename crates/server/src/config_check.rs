@@ -1,4 +1,4 @@
-//! What values of options may be, alone and beside each other.
+//! The values that options may have, alone and beside each other.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 /// The smallest segment: with smaller ones nearly every batch would be a file.
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 
-/// What a Produce request has beside its batch at most, in practice: names of topics, a client id.
+/// Most bytes of a Produce request beside its batch, in practice: names of topics, a client id.
 const REQUEST_BYTES_BESIDE: u64 = 64 << 10;
 
 /// RabbitMQ's own range, about: a smaller frame could not hold what is said at the start.
@@ -35,7 +35,7 @@ const CORES_MAX: u32 = 1024;
 pub struct OutOfRange {
     /// Name of the option.
     pub option: &'static str,
-    /// What is wrong with its value, in a sentence.
+    /// The fault of its value, in a sentence.
     pub reason: String,
 }
 

@@ -131,7 +131,7 @@ pub fn options_markdown() -> String {
     for option in OPTIONS {
         if section != Some(option.section) {
             section = Some(option.section);
-            // What belongs to the section before.
+            // The text that ends the section before.
             match option.section {
                 "kafka" => text.push_str(DEAD_LETTERS),
                 "amqp" => text.push_str(KAFKA_ADDRESSES),

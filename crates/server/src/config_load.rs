@@ -28,7 +28,7 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
     /// The file is not TOML.
@@ -44,7 +44,7 @@ pub enum ConfigError {
     Unknown {
         /// Where it is written.
         place: String,
-        /// What is written.
+        /// The unknown name.
         name: String,
         /// The known name that looks most like it.
         nearest: String,
@@ -56,7 +56,7 @@ pub enum ConfigError {
         place: String,
         /// Name of the option.
         name: String,
-        /// What is wrong with it.
+        /// The fault of the value.
         reason: String,
     },
 }

@@ -39,7 +39,7 @@ impl OptionValue for Logins {
                     password: password.to_owned(),
                 }]))
             }
-            // What was written may be a password: it is not repeated.
+            // The written text may be a password: it is not repeated.
             _ => Err("this is no user: write NAME:PASSWORD".to_owned()),
         }
     }

@@ -376,7 +376,7 @@ macro_rules! choices {
 }
 
 choices! {
-    /// What is safe before a producer is answered.
+    /// How safe a message is before its producer is answered.
     DurabilityMode {
         /// As each protocol promises: NSQ's answers wait for the kernel.
         Protocol = "protocol",
@@ -428,7 +428,7 @@ choices! {
         Error = "error",
         /// Warnings and errors.
         Warn = "warn",
-        /// What an operator wants to know.
+        /// Messages that an operator wants to see.
         Info = "info",
         /// For finding out why.
         Debug = "debug",

@@ -38,7 +38,7 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
 }
 
-/// What a protocol's connections need of the driver beyond a session.
+/// The parts of a protocol's connections that the driver needs beside a session.
 pub(crate) trait Link {
     /// The protocol's session.
     type Session: Session;
@@ -374,7 +374,7 @@ impl<L: Link> Connection<L> {
         let close = |error: &dyn Display| tell_closed(link.noise(), peer, error);
         let failure = session.take_failure();
         let peer_closes_first = link.peer_closes_first(&session);
-        // What the client held goes to others at once, not after a slow farewell.
+        // Messages in flight to the client go to others at once, not after a slow farewell.
         drop(session);
         io.forget_input();
         match &ending {

@@ -29,7 +29,7 @@ const READ_BYTES: usize = 256 * 1024;
 /// whole without a buffer of its own. Beyond, copying it for each read would cost too much.
 const FRONT_BYTES: usize = FREE_BYTES;
 
-/// What the connections of a core share, one turn at a time.
+/// Buffers that the connections of a core share, one connection at a time.
 #[derive(Default)]
 pub(crate) struct Scratch {
     /// `FRONT_BYTES`, then `READ_BYTES`; allocated with the first connection.
@@ -63,7 +63,7 @@ pub(crate) enum Broken {
     /// The socket.
     #[error(transparent)]
     Socket(#[from] io::Error),
-    /// What lies between the socket and the session.
+    /// A layer between the socket and the session: TLS or compression.
     #[error(transparent)]
     Layer(#[from] LayerError),
 }
@@ -315,7 +315,7 @@ impl Io {
         now: Now,
     ) -> Result<Progress, Broken> {
         scratch.raw_input.resize(READ_BYTES, 0);
-        // What the layers make of it may have to stay with them.
+        // The bytes that the layers make of it may have to stay with them.
         let raw = &mut scratch.raw_input[..bytes_max.max(FRONT_BYTES)];
         let Poll::Ready(result) = poll_read(&mut self.stream, cx, raw) else {
             self.settle(0, cx, now);

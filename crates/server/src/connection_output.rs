@@ -41,7 +41,7 @@ pub(crate) struct OutputScratch {
 impl OutputScratch {
     /// Lets go of what was written.
     fn tidy(&mut self) {
-        // What is shared belongs to the log, which counts its memory.
+        // Shared bytes belong to the log, which counts its memory.
         self.plain.clear();
         if self.plain.bytes.capacity() > OUTPUT_KEPT_BYTES {
             self.plain = Output::default();
@@ -171,7 +171,7 @@ impl Unsent {
             None => self.write_plain(wire, &mut scratch.plain),
             Some(_) => self.write_layered(wire, scratch),
         };
-        // Whatever came of it.
+        // The buffers are emptied whether or not the write succeeded.
         scratch.tidy();
         match written? {
             0 => Ok(moved),
@@ -322,7 +322,7 @@ fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), Interrupted | WouldBlock)
 }
 
-/// What one vectored write may take: the bytes before the first part of a file.
+/// The buffers that one vectored write may take: those before the first part of a file.
 fn leading_bytes(queue: &VecDeque<Piece>) -> impl Iterator<Item = &[u8]> {
     let bytes = queue.iter().map_while(|piece| match piece {
         Piece::Bytes(bytes) => Some(&bytes[..]),

@@ -1,4 +1,4 @@
-//! What every connection and every HTTP handler can reach.
+//! State that every connection and every HTTP handler can reach.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ pub struct ServerContext {
     /// Places to verify passwords in that take long.
     pub(crate) verifications: Arc<Semaphore>,
     pub(crate) health: Health,
-    /// What the doctor knows of the clients.
+    /// The doctor with its findings about the clients.
     pub(crate) practice: Practice,
     pub(crate) clock: Arc<dyn Clock>,
     /// When it started, by its clock.
@@ -108,7 +108,7 @@ impl ServerContext {
     }
 }
 
-/// What the connections of one core share; stays on its thread.
+/// State that the connections of one core share; stays on its thread.
 pub struct CoreContext {
     /// The broker that the core belongs to.
     pub server: Arc<ServerContext>,

@@ -35,11 +35,11 @@ const REST: Duration = Duration::from_secs(60);
 /// How long an answer waits for the end of a look, so that it is as new as can be.
 const WAIT: Duration = Duration::from_millis(300);
 
-/// What is known of the clients, for whoever asks.
+/// The doctor and its latest findings, which any thread may ask for.
 pub(crate) struct Practice {
     advice: Advice,
     doctor: Mutex<Doctor>,
-    /// What it knew after the last look, for who cannot wait for the end of the next one.
+    /// Its findings after the last look, for callers that cannot wait for the end of the next one.
     known: Mutex<Arc<Chart>>,
 }
 
@@ -58,8 +58,8 @@ impl Practice {
         &self.advice
     }
 
-    /// What is found. While the doctor thinks, which takes some time where there are thousands of
-    /// connections, it is what was found before.
+    /// The current findings. While the doctor thinks, which takes some time where there are
+    /// thousands of connections, they are those of the last look.
     pub(crate) fn report(&self, query: &Query) -> Report {
         match self.doctor.try_lock_for(WAIT) {
             Some(doctor) => doctor.report(query),
@@ -88,7 +88,7 @@ impl Practice {
 
     /// Lets something look; `None` after a fault, with which the doctor has begun anew.
     fn safely<R>(&self, look: impl FnOnce() -> R) -> Option<R> {
-        // What the fault has left half done is thrown away.
+        // State that the fault has left half done is thrown away.
         let seen = catch_unwind(AssertUnwindSafe(look));
         if seen.is_err() {
             let doctor = Doctor::new(self.advice.clone());
@@ -99,7 +99,7 @@ impl Practice {
     }
 }
 
-/// What the doctor's looks keep from one to the next.
+/// State that the doctor keeps from one look to the next.
 #[derive(Default)]
 struct Looks {
     log: FindingsLog,
@@ -205,7 +205,7 @@ fn run(context: &ServerContext, looks: &Mutex<Looks>, ended: &Receiver<()>) {
     }
 }
 
-/// What there is to be seen now.
+/// Takes the observation of now: connections and queues.
 fn observation(context: &ServerContext) -> Observation {
     let taken_us = context.now_us();
     let snapshot = context.registry.snapshot(taken_us, tcp_info);
@@ -238,7 +238,7 @@ impl FindingsLog {
         }
     }
 
-    /// What is to be written of these.
+    /// The lines to write about these.
     fn lines(&mut self, new: &[Finding], now_us: u64) -> Vec<String> {
         let mut lines = Vec::new();
         if now_us >= self.since_us.saturating_add(LINES_WITHIN_US) {

@@ -15,9 +15,9 @@ pub enum AdviceFolderError {
     /// The folder, or a file in it, cannot be read.
     #[error("the doctor's advice {} cannot be read: {error}", path.display())]
     Unreadable {
-        /// What cannot be read.
+        /// The file or folder that cannot be read.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// A file is larger than any advice.
@@ -26,18 +26,18 @@ pub enum AdviceFolderError {
         /// The file.
         path: PathBuf,
     },
-    /// What a file says is no advice.
+    /// The text of a file is no advice.
     #[error("in {}: {error}", folder.display())]
     Wrong {
         /// Where the file is.
         folder: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the text.
         error: AdviceError,
     },
 }
 
-/// What is built in, and of `folder` all `*.toml` files, in the order of their names: each adds a
-/// family of clients, or takes the place of the one that has its name.
+/// The built-in advice, and that of all `*.toml` files of `folder`, in the order of their names:
+/// each adds a family of clients, or takes the place of the one that has its name.
 ///
 /// # Errors
 /// The first file that is not usable: a broker with half of the advice would mislead.

@@ -1,5 +1,5 @@
-//! What consumers take messages from, for the doctor: subscriptions with their consumers,
-//! and Kafka's groups.
+//! The queues that consumers read, for the doctor: subscriptions with their consumers, and Kafka's
+//! groups.
 
 use std::collections::{HashMap, HashSet};
 

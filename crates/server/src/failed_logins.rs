@@ -60,7 +60,7 @@ impl FailedLogins {
     }
 }
 
-/// Who has one IPv6 address has all of its network of 64 bits.
+/// The addresses that count as one: a client with one IPv6 address has all of its /64 network.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -1,13 +1,14 @@
 //! Memory for commands and requests of which only a part has come: one bound for all connections.
 //!
 //! A connection holds up to [`FREE_BYTES`] of a command for nothing and without asking: that is its
-//! own share. Beyond, it takes room before it reads, and gives back at once what did not come: so
-//! what is charged is what is held. Each protocol has room of its own for commands of usual size
-//! ([`USUAL_BYTES_MAX`]); the rest is for all (`half_received_room.rs`). `docs/decisions/008` says
-//! why.
+//! own share. Beyond, it takes memory from the budget before it reads, and gives back at once what
+//! did not come: so what is charged is what is held. Each protocol has a budget of its own for
+//! commands of usual size ([`USUAL_BYTES_MAX`]); the rest is for all (`half_received_room.rs`).
+//! `docs/decisions/008` says why.
 //!
-//! Who finds no room is not read from, and waits in order. A peer that does not send the rest in
-//! time gives up its connection; while others wait, those that have been silent longest do.
+//! A connection that finds no memory free is not read from, and waits in order. A peer that does
+//! not send the rest in time loses its connection; while others wait, so do those that have been
+//! silent longest.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use parking_lot::Mutex;
 
 use crate::half_received_room::{Bounds, Room, Share};
 
-/// What a connection holds without asking.
+/// Bytes that a connection holds without asking.
 pub(crate) const FREE_BYTES: usize = 32 * 1024;
 
 /// Up to this size a command is a usual one: Kafka's producers send requests of 1 MiB at most, and
@@ -72,14 +73,14 @@ impl HalfReceived {
     }
 }
 
-/// What one connection has of it.
+/// The part of the memory that one connection holds.
 pub(crate) struct Hold {
     of: Arc<HalfReceived>,
     protocol: Protocol,
     address: IpAddr,
     /// Its place; `None` while nothing is charged and it does not wait.
     ticket: Option<u64>,
-    /// What is charged.
+    /// Bytes that are charged to it.
     bytes: u64,
     /// When it has to be asked again, while it waits.
     again_us: Option<u64>,

@@ -1,5 +1,5 @@
-//! Who has how much of the memory for half received commands, who waits for it, and who goes.
-//! No lock and no clock: both belong to the caller.
+//! The budget of memory for half received commands: which connection holds how much, which waits,
+//! and which has to go. No lock and no clock: both belong to the caller.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ const OWN_PART: u64 = 8;
 /// A peer that sends less than this has not moved: a byte now and then keeps no memory.
 const MOVED_BYTES_MIN: u64 = 4 * 1024;
 
-/// Who was silent for less gives no room to others: a lost packet is sent again within this time.
+/// A peer silent for less keeps its memory: a lost packet is sent again within this time.
 const SILENT_US_MIN: u64 = 1_000_000;
 
 /// While room is short, each so many bytes of a command give its peer a second more.
@@ -62,7 +62,7 @@ impl Share {
 /// How many shares there are.
 const SHARES: usize = 2 * Protocol::ALL.len();
 
-/// What the connections of one share have.
+/// The part of the budget that the connections of one share hold, and those that wait for it.
 #[derive(Default)]
 struct Lot {
     /// There is this much that nobody else takes.
@@ -70,12 +70,12 @@ struct Lot {
     bytes: u64,
     /// Tickets, by the turns in which they came.
     waiting: BTreeMap<u64, u64>,
-    /// Who may go beyond the bounds.
+    /// The ticket that may go beyond the bounds.
     ahead: Option<u64>,
 }
 
 impl Lot {
-    /// What is taken from the room for all.
+    /// Bytes taken from the common part of the budget.
     fn common_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.own_bytes)
     }
@@ -116,10 +116,10 @@ pub(crate) struct Room {
     places: BTreeMap<u64, Place>,
     tickets: u64,
     turns: u64,
-    /// What is held by address, where that has a bound.
+    /// Bytes held by address, where that has a bound.
     addresses: HashMap<IpAddr, u64>,
-    /// Who may go beyond the bound of its address, by that and the index of its share: that holds
-    /// up no other address.
+    /// The ticket that may go beyond the bound of its address, by that and the index of its share:
+    /// that holds up no other address.
     ahead_of_address: HashMap<(IpAddr, usize), u64>,
 }
 
@@ -269,7 +269,8 @@ impl Room {
                 self.addresses.remove(&address);
             }
         }
-        // Who waits for others of its address holds up nobody else: so one that grows may help.
+        // A connection that waits for others of its address holds up nobody else: so one that grows
+        // may help.
         if bytes < held || bytes > held && self.bounds.address_bytes_max.is_some() {
             self.wake_next();
         }

@@ -1,5 +1,5 @@
-//! What an HTTP connection is doing and for how long it may: idle connections must not keep
-//! others out.
+//! The activity of an HTTP connection, and its time limits: idle connections must not keep others
+//! out.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ pub(crate) struct Connections {
     open: Mutex<HashMap<u64, Arc<Activity>>>,
 }
 
-/// What becomes of a new connection.
+/// Whether a new connection is accepted.
 #[derive(Debug)]
 pub(crate) enum Admission {
     /// There is room.
@@ -164,7 +164,7 @@ pub(crate) struct Admitted {
 }
 
 impl Admitted {
-    /// What the connection is doing.
+    /// The connection's activity.
     pub(crate) fn activity(&self) -> &Arc<Activity> {
         &self.activity
     }

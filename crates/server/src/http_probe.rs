@@ -1,4 +1,4 @@
-//! What the doctor and the timeline learn of an HTTP connection that publishes.
+//! The facts about a publishing HTTP connection, for the doctor and the timeline.
 //!
 //! hyper reads and writes the socket, axum answers: the probe hears of bytes from below and of
 //! requests from above. A connection has one request at a time.

@@ -33,7 +33,7 @@ pub(crate) fn start(
         .spawn(move || runtime.block_on(serve_all(context, interfaces)))
 }
 
-/// What is listened on, with what answers there. Must be called within the runtime.
+/// The HTTP listeners, each with its router. Must be called within the runtime.
 fn interfaces(
     context: &Arc<ServerContext>,
     listeners: Vec<BoundDoor>,

@@ -32,12 +32,12 @@ pub struct BindError {
     pub address: String,
     /// Name of the option.
     pub option: &'static str,
-    /// What the system says.
+    /// The system's error.
     pub error: io::Error,
 }
 
 impl BindError {
-    /// What to do about it, where that is known.
+    /// Advice against the error, where there is any.
     fn hint(&self) -> String {
         if self.error.kind() != io::ErrorKind::AddrInUse {
             return String::new();

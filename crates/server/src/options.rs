@@ -26,11 +26,11 @@ pub struct OptionDef {
     pub section: &'static str,
     /// Name within the section.
     pub key: &'static str,
-    /// What its value looks like.
+    /// The form of its value.
     pub kind: &'static str,
     /// Default, as one would write it.
     pub default: &'static str,
-    /// What it does.
+    /// Its description.
     pub doc: &'static str,
     /// The option of the original system that it mirrors; empty for our own.
     pub mirrors: &'static str,
@@ -60,7 +60,7 @@ impl OptionDef {
         self.joined(".")
     }
 
-    /// What its section is about; none for the whole broker.
+    /// The title of its section; none for the whole broker.
     pub fn heading(&self) -> Option<&'static str> {
         crate::config_docs::heading(self.section)
     }

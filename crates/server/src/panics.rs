@@ -1,9 +1,9 @@
-//! What a fault of the broker does to the process.
+//! The effect of a panic in the broker on the process.
 //!
 //! A fault within one connection ends that connection only: its runtime catches it. A thread that
 //! all depend on is not replaced when it is lost: the broker would look alive, and time out no
 //! message or write down none. When the engine's memory contradicts itself, on whatever thread, the
-//! disk is the truth: the next start reads it. Whoever supervises the process can start it again.
+//! disk is the truth: the next start reads it. A supervisor of the process can start it again.
 
 use std::panic::{self, Location, PanicHookInfo};
 use std::{fmt, io, process, thread};
@@ -44,13 +44,13 @@ fn is_vital(thread: Option<&str>) -> bool {
 
 /// Why the process ends.
 enum Cause {
-    /// What is in memory contradicts itself.
+    /// The state in memory contradicts itself.
     Engine,
     /// A thread without which nothing works has ended.
     VitalThread,
 }
 
-/// What is said last.
+/// The last words of the process.
 struct Report<'a> {
     cause: Cause,
     thread: Option<&'a str>,

@@ -54,7 +54,7 @@ pub enum StartError {
     /// The stored state cannot be used.
     #[error("the stored state cannot be used: {0}")]
     State(#[from] cloverleaf_broker::OpenError),
-    /// What AMQP clients have declared cannot be used.
+    /// The stored declarations of AMQP clients cannot be used.
     #[error("the exchanges and queues of AMQP cannot be used: {0}")]
     Amqp(#[from] cloverleaf_broker::CatalogError),
     /// An address cannot be listened on.
@@ -168,7 +168,7 @@ impl Server {
         }
     }
 
-    /// What all parts of the broker share.
+    /// State that all parts of the broker share.
     pub fn context(&self) -> &Arc<ServerContext> {
         &self.context
     }
@@ -178,13 +178,14 @@ impl Server {
         &self.context.addresses
     }
 
-    /// What recovery found at the start, a line each.
+    /// The findings of recovery at the start, a line each.
     pub fn recovery(&self) -> &[String] {
         &self.recovery
     }
 
-    /// What slows clients down, as far as the broker sees it. It looks once a second: a finding
-    /// needs some seconds of a client's doing, and one that has ended goes after a few more.
+    /// The causes that slow clients down, as far as the broker sees them. It looks once a second: a
+    /// finding needs some seconds of a client's doing, and one that has ended goes after a few
+    /// more.
     ///
     /// It waits while the doctor makes up its mind, which takes tens of milliseconds where there
     /// are thousands of connections.
@@ -197,7 +198,7 @@ impl Server {
         self.doctor.look(&self.context);
     }
 
-    /// Who held which messages, and who published them, lately.
+    /// The latest messages in flight by consumer, and publishes by producer.
     ///
     /// # Errors
     /// In words: a topic or a subscription is not there.
@@ -248,7 +249,7 @@ fn join(thread: JoinHandle<()>) {
     }
 }
 
-/// What start builds once the log is open.
+/// The parts that start builds once the log is open.
 struct Running {
     context: Arc<ServerContext>,
     threads: Vec<JoinHandle<()>>,

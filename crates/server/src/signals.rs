@@ -39,7 +39,7 @@ impl Signals {
                 _ = interrupt.recv() => {}
                 () = received(hangup.as_mut()) => {}
             }
-            // Nobody waits when the broker ends by itself.
+            // The receiver is gone when the broker ends by itself.
             let _ = sender.send(());
             tokio::select! {
                 _ = terminate.recv() => {}

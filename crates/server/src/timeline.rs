@@ -22,9 +22,9 @@ use crate::timeline_types::{
     Timeline, TopicTimeline,
 };
 
-/// What happened longer ago is not shown, and its memory is needed for others.
+/// Older events are not shown: their memory is needed for newer ones.
 const LAST_MAX: Duration = Duration::from_secs(15 * 60);
-/// What is shown if nobody says how much.
+/// The time shown by default.
 const LAST: Duration = Duration::from_secs(30);
 /// How often lanes in which nothing happens any more give their memory back.
 const FORGET_INTERVAL: Duration = Duration::from_secs(60);
@@ -35,7 +35,7 @@ const TOPICS_MAX: usize = 32;
 /// Offsets whose earlier deliveries are looked up, at most.
 const EARLIER_MAX: usize = 100_000;
 
-/// What is asked for.
+/// The topics, the subscriptions and the time that are asked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TimelineQuery {
     /// Names of topics.
@@ -163,7 +163,7 @@ fn check_subscriptions(
     Ok(())
 }
 
-/// Who is in a group of consumers that is no subscription.
+/// The members of a group of consumers that is no subscription.
 fn group(context: &ServerContext, name: &str) -> Option<Vec<GroupMember>> {
     context.fronts.iter().find_map(|front| front.group(name))
 }
@@ -171,7 +171,7 @@ fn group(context: &ServerContext, name: &str) -> Option<Vec<GroupMember>> {
 #[derive(Clone, Copy)]
 struct Window {
     from_us: u64,
-    /// What is to be added to a probe's time.
+    /// Microseconds to add to a probe's time.
     offset_us: u64,
 }
 

@@ -1,11 +1,11 @@
-//! What `GET /api/timeline` says, as JSON. The command line draws it.
+//! The answer of `GET /api/timeline`, as JSON. The command line draws it.
 //!
 //! All times are microseconds since the Unix epoch.
 
 pub use cloverleaf_telemetry::{ExchangeKind, Protocol};
 use serde::{Deserialize, Serialize};
 
-/// Who held which messages, and who published them, in a piece of time.
+/// The messages in flight by consumer, and the publishes by producer, in a span of time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
     /// Where it begins.
@@ -16,7 +16,7 @@ pub struct Timeline {
     pub topics: Vec<TopicTimeline>,
     /// So many pieces of a lane are recorded in a second; what is above is counted.
     pub pieces_per_second_max: f64,
-    /// What the picture does not show.
+    /// Notes on the events that the picture does not show.
     pub notes: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ pub struct HoldLane {
     pub pulls: bool,
     /// Messages that may be in flight to it: its credit.
     pub window: u32,
-    /// What it held, and holds.
+    /// Its deliveries, ended and in flight.
     pub holds: Vec<HoldPiece>,
 }
 
@@ -136,7 +136,7 @@ pub struct ExchangeLane {
 /// One or more requests that came together, and their answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExchangePiece {
-    /// What was wanted.
+    /// The kind of request.
     pub kind: ExchangeKind,
     /// How many requests.
     pub requests: u32,

@@ -65,7 +65,7 @@ pub enum TlsError {
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the file.
         error: rustls::pki_types::pem::Error,
     },
     /// Certificate, key and authorities do not make a working configuration.

@@ -1,4 +1,4 @@
-//! What may lie between a socket and a session: TLS, then compression.
+//! The layers between a socket and a session: TLS, then compression.
 //!
 //! ```text
 //! socket ──raw──▶ [ TLS ] ──▶ [ Snappy | Deflate ] ──plain──▶ session
@@ -24,7 +24,7 @@ use crate::transport_snappy::{SnappyReader, SnappyWriter};
 /// Most bytes that are taken out of TLS at once for a decompressor.
 const STEP_BYTES: usize = 16 * 1024;
 
-/// What a layer could not make sense of.
+/// Bytes that a layer could not decode.
 #[derive(Debug, Error)]
 pub(crate) enum LayerError {
     /// TLS failed: the handshake, or a record.
@@ -265,7 +265,7 @@ impl Layers {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
 
-    /// What TLS negotiated, in nsqd's words.
+    /// The TLS parameters that were negotiated, in nsqd's words.
     pub(crate) fn tls_facts(&self) -> Option<ClientTls> {
         let tls = self.tls.as_ref()?;
         let suite = tls.negotiated_cipher_suite();

@@ -167,7 +167,7 @@ impl SnappyWriter {
             self.block.resize(max_compress_len(chunk.len()), 0);
             let compressed = self.encoder.compress(chunk, &mut self.block);
             let length = compressed.map_err(|_| LayerError::Compressed("Snappy: no room"))?;
-            // What hardly shrinks is sent as it is: the peer saves the work.
+            // A chunk that hardly shrinks is sent as it is: the peer saves the work.
             let (kind, data) = match length < chunk.len() - chunk.len() / 8 {
                 true => (COMPRESSED, &self.block[..length]),
                 false => (UNCOMPRESSED, chunk),

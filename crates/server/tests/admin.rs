@@ -198,7 +198,7 @@ fn messages_are_read_by_offset_and_followed() {
         404
     );
     std::thread::scope(|scope| {
-        // Who has waited as long as the broker lets anybody wait asks again.
+        // The follower asks again when it has waited as long as the broker lets anybody wait.
         let follow = |query: &'static str| {
             let mut pages = std::iter::repeat_with(move || read(query).messages);
             scope.spawn(move || pages.find(|it| !it.is_empty()).unwrap())

@@ -1,4 +1,4 @@
-//! What AMQP and Kafka clients had when a broker of before was killed: a broker of today has it.
+//! State of AMQP and Kafka clients when an older broker was killed: today's broker has it.
 //!
 //! The folder `busy-2-hosts.pack` was written by the release build of commit 457260f, the last one
 //! before topics had a namespace, within three seconds. A program with pika 1.4 declared exchanges,
@@ -76,7 +76,7 @@ impl Broker {
     }
 }
 
-/// What a group has committed of a topic's partitions from 0 on: offsets and metadata.
+/// A group's commits for a topic's partitions from 0 on: offsets and metadata.
 fn committed<S: Read + Write>(
     client: &mut Client<S>,
     group: &str,
@@ -240,7 +240,7 @@ fn check(boot: fn(&Path) -> String) {
     let (error, stored) = reader.fetch("busy.kafka", 784, 1 << 20);
     assert_eq!((error, kafka::holds(&stored, b"784")), (0, true));
 
-    // What was delayed comes, and what waited too long is dead.
+    // Delayed messages come, and those that waited too long are dead.
     broker.clock.advance(HOUR.as_millis() as u64);
     let queues = || broker.lines("/api/amqp/queues", &["name", "ready"]);
     eventually("delays pass", || {

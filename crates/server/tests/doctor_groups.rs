@@ -64,7 +64,8 @@ fn joined(mut client: Client<TcpStream>) -> Member {
 fn group(broker: &Broker, time: &mut Time) -> [Member; 2] {
     let mut clients = [broker.client(), broker.client()];
     for client in &mut clients {
-        // Who is answered has been accepted: time waits only for connections that the core has.
+        // A client with an answer has been accepted: time waits only for connections that the core
+        // has.
         client.api_versions();
         send_join(client);
     }

@@ -346,7 +346,7 @@ fn who_was_silent_longest_goes_first_and_no_more_than_must() {
     let (broker, mut time) = start_driven(|config| {
         config.general.half_received_bytes_max.0 = 1 << 20;
     });
-    // What NSQ has for itself, and what is for all, is used up, and one is beyond.
+    // The memory for NSQ alone, and that for all, is used up, and one connection is beyond.
     let mut silent = Silent::begin(&broker, 1);
     while metric(&broker, "waiting") == 0 && silent.streams.len() < 100 {
         time.pass(Duration::from_millis(1));

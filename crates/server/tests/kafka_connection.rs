@@ -112,7 +112,7 @@ fn half_a_request_and_silence_end_the_connection_in_time() {
     silent.send(&request[5..]);
     silent.answer();
     silent.send(&request[..5]);
-    // What the time is told by would be closed too.
+    // The connections that tell the time would be closed too.
     time.pass(Duration::from_secs(200));
     time.pass(Duration::from_secs(101));
     expect_end(silent.stream);

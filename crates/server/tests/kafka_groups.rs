@@ -107,7 +107,7 @@ fn a_member_that_falls_silent_is_gone_when_its_time_is_up() {
     client.answer();
     time.pass(Duration::from_millis(29_900));
     assert_eq!(group(&broker, "g").summary.members, 1);
-    // Nobody says anything to the group: its clock alone ends the session.
+    // No request reaches the group: its clock alone ends the session.
     time.pass(Duration::from_millis(101));
     assert_eq!(group(&broker, "g").summary.members, 0);
 }

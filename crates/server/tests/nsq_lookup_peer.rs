@@ -8,7 +8,7 @@ use std::thread;
 
 use crate::nsq_support::{Broker, PATIENCE, eventually, start};
 
-/// What happens at the nsqlookupd: a command without its body, or the end of a connection.
+/// Events at the nsqlookupd: a command without its body, or the end of a connection.
 type Events = Receiver<String>;
 
 struct Lookupd {

@@ -259,7 +259,7 @@ fn publishes_over_http_have_a_lane_of_their_connection() {
         assert_eq!(received_us, job_us, "{exchange:#?}");
         assert!(exchange.answered_us >= Some(exchange.received_us));
     }
-    // Who asks the admin interface is not watched.
+    // A client that asks the admin interface is not watched.
     let admin = broker.server.addresses().of("admin_address").unwrap();
     assert_eq!(
         crate::nsq_support::request(admin, "GET", "/healthz", b"").status,

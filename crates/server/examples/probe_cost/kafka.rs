@@ -13,7 +13,7 @@ use crate::{BODY, CLIENT, Outcome, Peer, World};
 /// Where in its request the offset of [`fetch`] is.
 const FETCH_OFFSET_AT: usize = 50;
 
-/// What would block is done at once: none of it is in the rounds.
+/// Runs blocking jobs at once, on the caller's thread: the rounds have none of them.
 struct AtOnce;
 
 impl Worker for AtOnce {

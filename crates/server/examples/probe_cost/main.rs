@@ -1,6 +1,6 @@
-//! What telemetry costs, counted in instructions: publishes and consumes a fixed number of
-//! messages of 200 bytes through two sessions of a protocol, without sockets. Count it with and
-//! without the probe:
+//! Counts the cost of telemetry in instructions: publishes and consumes a fixed number of messages
+//! of 200 bytes through two sessions of a protocol, without sockets. Count it with and without the
+//! probe:
 //!
 //! ```sh
 //! cargo build --release -p cloverleaf-server --example probe_cost
@@ -31,7 +31,7 @@ const BODY: [u8; 200] = [b'x'; 200];
 const CLIENT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 50_000);
 
-/// What a message takes of the time of a fast machine, and what a round takes beside its messages.
+/// Time of a fast machine for a message, and for a round beside its messages.
 const MESSAGE_US: u64 = 2;
 const ROUND_US: u64 = 20;
 
@@ -126,7 +126,7 @@ impl<'w, S: Session> Peer<'w, S> {
         &self.told
     }
 
-    /// What the session has to say by itself.
+    /// The bytes that the session sends without being asked.
     #[inline(never)]
     fn listen(&mut self) -> &[u8] {
         self.told.clear();

@@ -35,7 +35,7 @@ pub(crate) const REGISTRATIONS: &Registrations = &[
     &amqp::REGISTRATION,
 ];
 
-/// What is known of a protocol before anything is open.
+/// A protocol before anything is open: its addresses, its certificates, and how to open it.
 pub(crate) struct Registration {
     /// Its tag.
     pub(crate) protocol: Protocol,
@@ -53,7 +53,7 @@ pub(crate) struct Registration {
 /// A protocol before it is open.
 pub(crate) struct Unopened {
     pub(crate) registration: &'static Registration,
-    /// What [`Registration::tls`] gave.
+    /// The result of [`Registration::tls`].
     pub(crate) tls: Option<Arc<ServerConfig>>,
 }
 
@@ -78,11 +78,11 @@ pub(crate) struct Door<'a> {
     pub(crate) option: &'static str,
     /// Where.
     pub(crate) address: &'a ListenAddress,
-    /// What is spoken there.
+    /// The protocol spoken there.
     pub(crate) kind: DoorKind,
     /// Whether nobody comes in whom nobody knows.
     pub(crate) is_guarded: bool,
-    /// What would guard it; empty, or ends with ", or ".
+    /// The setting that would guard it; empty, or ends with ", or ".
     pub(crate) remedy: &'static str,
 }
 
@@ -108,7 +108,7 @@ impl<'a> Door<'a> {
     }
 }
 
-/// What is spoken at a door.
+/// The protocol spoken at a door, an address that is listened on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DoorKind {
     /// The protocol itself.
@@ -133,11 +133,11 @@ impl DoorKind {
     }
 }
 
-/// What a protocol is opened with.
+/// The arguments with which a protocol is opened.
 pub(crate) struct Opening<'a> {
     pub(crate) config: &'a Config,
     pub(crate) broker: &'a Broker,
-    /// What [`Registration::tls`] gave.
+    /// The result of [`Registration::tls`].
     pub(crate) tls: Option<Arc<ServerConfig>>,
 }
 
@@ -150,13 +150,13 @@ pub(crate) struct Visitor {
     pub(crate) core: Rc<CoreContext>,
 }
 
-/// What a connection does on its core.
+/// The future that serves a connection on its core.
 pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What runs on the thread of HTTP until the broker drains.
+/// A future that runs on the thread of HTTP until the broker drains.
 pub(crate) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What answers at a door where HTTP is spoken.
+/// The router that answers at a door where HTTP is spoken.
 pub(crate) struct HttpDoor {
     pub(crate) option: &'static str,
     pub(crate) router: Router,
@@ -169,7 +169,7 @@ pub(crate) struct HttpDoor {
 #[derive(Default)]
 pub(crate) struct AdminPart {
     pub(crate) router: Router,
-    /// What a request for an unknown path is told.
+    /// The paths that the answer to a request for an unknown path lists.
     pub(crate) paths: &'static [&'static str],
 }
 
@@ -196,12 +196,12 @@ pub(crate) trait Front: Send + Sync {
     /// Ends its threads. Called once, when no connection is left.
     fn stop(&self) {}
 
-    /// What answers at its doors where HTTP is spoken.
+    /// The routers for its doors where HTTP is spoken.
     fn http(self: Arc<Self>, _context: &Arc<ServerContext>) -> Vec<HttpDoor> {
         Vec::new()
     }
 
-    /// What runs on the thread of HTTP.
+    /// The futures that run on the thread of HTTP.
     fn tasks(self: Arc<Self>, _context: &Arc<ServerContext>) -> Vec<Task> {
         Vec::new()
     }
@@ -220,12 +220,13 @@ pub(crate) trait Front: Send + Sync {
         Vec::new()
     }
 
-    /// What groups of consumers that are no subscriptions read, for the doctor. Asked once a look.
+    /// The topics that groups of consumers that are no subscriptions read, for the doctor. Asked
+    /// once a look.
     fn groups(&self, _context: &ServerContext, _connections: &[ConnectionSnapshot]) -> Vec<Queue> {
         Vec::new()
     }
 
-    /// Who is in such a group; `None`: there is none of this name.
+    /// The members of such a group; `None`: there is none of this name.
     fn group(&self, _name: &str) -> Option<Vec<GroupMember>> {
         None
     }

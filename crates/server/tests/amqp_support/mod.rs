@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::PATIENCE;
 
-/// What a client says first.
+/// The first bytes of a client.
 pub const HEADER: &[u8] = b"AMQP\x00\x00\x09\x01";
 /// Body bytes of the largest frame.
 const FRAME_BODY_BYTES_MAX: usize = 131_072 - 8;
@@ -106,7 +106,7 @@ impl<S: Read + Write> Client<S> {
         client.stream.write_all(HEADER).unwrap();
         client.expect((10, 10));
         let response = format!("\0{user}\0{password}");
-        // Who wants to be told that the password is wrong has to say so.
+        // A client that wants to be told that the password is wrong has to say so.
         let wants = [short("authentication_failure_close"), b"t\x01".to_vec()].concat();
         let properties = [short("capabilities"), b"F".to_vec(), long(&wants)].concat();
         let arguments = [

@@ -22,7 +22,7 @@ impl Broker {
         Client::new(self.socket())
     }
 
-    /// What the admin interface answers, head and body.
+    /// The admin interface's answer, head and body.
     pub fn admin(&self, target: &str) -> String {
         let mut socket = connect(self.server.addresses().of("admin_address").unwrap());
         let head = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");

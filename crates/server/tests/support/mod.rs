@@ -161,7 +161,7 @@ fn unread_bytes(socket: &TcpStream) -> u64 {
 
 /// Waits until the broker has read what was sent over this connection.
 pub fn expect_read(socket: &TcpStream) {
-    // What leaves one queue between two lines of the table is in the other the next time.
+    // Bytes that leave one queue between two lines of the table are in the other the next time.
     eventually("it is sent", || unread_bytes(socket) == 0);
     eventually("it is read", || unread_bytes(socket) == 0);
 }

@@ -26,7 +26,7 @@ pub(crate) fn session_options(config: &Config) -> SessionOptions {
     }
 }
 
-/// Who may connect.
+/// The users that may connect.
 fn users(config: &Config) -> Users {
     let users = &config.amqp.user.0;
     if !users.is_empty() {

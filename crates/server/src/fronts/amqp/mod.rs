@@ -43,7 +43,7 @@ fn doors(config: &Config) -> Vec<Door<'_>> {
     doors.map(|door| door.guarded_if(has_users, remedy)).into()
 }
 
-/// What all AMQP connections share, and its thread.
+/// State that all AMQP connections share, and its thread.
 pub(crate) struct AmqpFront {
     options: Arc<SessionOptions>,
     host: Arc<VirtualHost>,

@@ -36,7 +36,7 @@ fn doors(_config: &Config) -> Vec<Door<'_>> {
     vec![Door::new(ADDRESS, &LOOPBACK, DoorKind::Plain)]
 }
 
-/// What all echo connections share.
+/// State that all echo connections share.
 #[derive(Default)]
 struct EchoFront {
     /// Connections that ended in an error.

@@ -16,7 +16,7 @@ use crate::admin_types::{
 use crate::context::ServerContext;
 use crate::fronts::AdminPart;
 
-/// What handlers get.
+/// State that handlers get.
 #[derive(Clone)]
 struct Asked {
     front: Arc<KafkaFront>,

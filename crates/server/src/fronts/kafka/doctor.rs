@@ -145,7 +145,7 @@ type Who = (IpAddr, String);
 
 /// The connections of Kafka's clients.
 struct Clients {
-    /// Who reads a partition, of those that no member was found for yet.
+    /// Connections that read a partition, of those that no member was found for yet.
     readers: HashMap<(Uuid, u32, Who), Vec<u64>>,
     /// All connections of a client, of those that no member was found for yet.
     all: HashMap<Who, Vec<u64>>,
@@ -306,7 +306,8 @@ fn queue(
         let committed = committed.get(&(id, partition)).copied();
         let connection = owners.get(&partition).copied();
         let read = connection.and_then(|it| clients.offset(it, id, partition));
-        // What a client has fetched does not wait here, whether or not it is committed yet.
+        // Messages that a client has fetched do not wait here, whether or not they are committed
+        // yet.
         if let Some(from) = committed.max(read) {
             let before = ends.before((id, partition), end);
             let waits = before.saturating_sub(from).min(log.held_from(from));
@@ -315,8 +316,8 @@ fn queue(
         partitions.push(Partition {
             partition,
             published: end,
-            // Who has committed nothing yet may want all that there is: taken for it, the lag can
-            // only fall by the first commit, and a lag that falls is no finding.
+            // A group that has committed nothing yet may want all that there is: taken for it, the
+            // lag can only fall by the first commit, and a lag that falls is no finding.
             lag: log.held_from(committed.unwrap_or(0)),
             connection,
         });
@@ -415,7 +416,7 @@ mod tests {
         };
         let seen: Vec<u64> = [10, 20, 30, 40, 50].map(&mut look).to_vec();
         assert_eq!(seen, [10, 20, 30, 10, 20]);
-        // Nobody reads it for a moment: it begins anew.
+        // No group reads it for a moment: it begins anew.
         ends.begin();
         ends.begin();
         assert_eq!(ends.before(place, 90), 90);

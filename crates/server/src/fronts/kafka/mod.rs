@@ -56,7 +56,7 @@ fn doors(config: &Config) -> Vec<Door<'_>> {
     ]
 }
 
-/// What all Kafka connections share, and its threads.
+/// State that all Kafka connections share, and its threads.
 pub(crate) struct KafkaFront {
     kafka: Arc<KafkaContext>,
     tls: Option<Arc<ServerConfig>>,

@@ -27,7 +27,7 @@ use crate::context::ServerContext;
 /// Most redirections to the same service's https port: nsqd's services answer 403 with it.
 const HTTPS_TURNS_MAX: usize = 1;
 
-/// What the auth service is asked about.
+/// The facts about a client that the auth service is asked about.
 pub(crate) struct Question {
     pub(crate) remote_ip: IpAddr,
     pub(crate) tls: bool,

@@ -52,7 +52,7 @@ pub(crate) struct Endpoint {
     path: String,
 }
 
-/// What is sent.
+/// The request's method, with its query or body.
 pub(crate) enum Method {
     /// A GET with this query.
     Get(String),
@@ -79,7 +79,7 @@ impl Endpoint {
             }
             _ => (authority, if https { 443 } else { 80 }),
         };
-        // What would end the request line early must not get into it.
+        // Bytes that would end the request line early must not get into it.
         if host.is_empty() || url.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
             return Err(malformed());
         }

@@ -43,7 +43,7 @@ pub(super) fn doors(front: &NsqFront, context: &Arc<ServerContext>) -> Vec<HttpD
         TlsRequired::No | TlsRequired::TcpOnly => nsq.clone(),
     };
     let lookup = lookup_http::router(front, Arc::clone(context));
-    // Who publishes is watched, who asks is not.
+    // The doctor watches connections that publish, not those that ask where topics are.
     let all = [
         (HTTP, plain, None, true),
         (HTTPS, nsq, front.tls.clone(), true),
@@ -58,7 +58,7 @@ pub(super) fn doors(front: &NsqFront, context: &Arc<ServerContext>) -> Vec<HttpD
     doors.into()
 }
 
-/// What plain HTTP is answered when TLS is required, as nsqd answers it.
+/// The answer to plain HTTP when TLS is required, as nsqd gives it.
 fn tls_required_router(context: &ServerContext) -> Router {
     let https = context.addresses.of(HTTPS);
     let port = https.map_or(0, |address| address.port());

@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of an answer, behind which the peer closes the connection or waits for ever.
+    /// The result for an answer, after which the peer closes the connection or waits for ever.
     async fn asked(answer: &[u8], closes: bool) -> Result<(u16, Bytes), ExchangeError> {
         let (ours, mut theirs) = tokio::io::duplex(64);
         let request = request("h", 1).uri("/x").body(String::new()).unwrap();

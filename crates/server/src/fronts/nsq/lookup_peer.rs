@@ -49,7 +49,7 @@ const GATHER: Duration = Duration::from_millis(5);
 /// The registrations, as they are to be.
 type Wanted = Arc<BTreeSet<Registration>>;
 
-/// What the nsqlookupd processes to which we are connected said of themselves, by address.
+/// The facts that the connected nsqlookupd processes told of themselves, by address.
 pub(crate) type Lookupds = Arc<Mutex<BTreeMap<String, LookupdInfo>>>;
 
 /// Why a connection to an nsqlookupd ended.

@@ -80,7 +80,7 @@ fn doors(config: &Config) -> Vec<Door<'_>> {
     ]
 }
 
-/// What all NSQ connections share.
+/// State that all NSQ connections share.
 pub(crate) struct NsqFront {
     /// Limits and defaults of sessions.
     options: Arc<SessionOptions>,
@@ -88,7 +88,7 @@ pub(crate) struct NsqFront {
     channel_policy: Arc<ChannelPolicy>,
     /// Connected clients, for NSQ's own statistics.
     clients: Arc<Clients>,
-    /// What `/config` can change at run time.
+    /// Options that `/config` can change at run time.
     runtime: Arc<RuntimeOptions>,
     tls: Option<Arc<ServerConfig>>,
     /// TLS towards auth services.

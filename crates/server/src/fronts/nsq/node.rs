@@ -1,4 +1,4 @@
-//! What NSQ's HTTP interfaces and nsqlookupd are told about this process.
+//! The facts about this process for NSQ's HTTP interfaces and nsqlookupd.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use super::{HTTP, TCP};
 use crate::config_value::{TlsRequired, TlsVersion};
 use crate::context::ServerContext;
 
-/// Who this broker is. A port that is not configured is the one that is listened on.
+/// This broker's names, ports and start. A port that is not configured is the one that is listened
+/// on.
 pub(crate) fn node(context: &ServerContext) -> Node {
     let nsq = &context.config.nsq;
     let port = |configured: u16, bound: Option<std::net::SocketAddr>| match configured {
@@ -160,7 +161,7 @@ fn tls_version_number(version: TlsVersion) -> u16 {
     }
 }
 
-/// What the HTTP interfaces ask of this process.
+/// The answers of this process to the HTTP interfaces.
 pub(crate) fn surroundings(context: Arc<ServerContext>) -> Arc<dyn Surroundings> {
     Arc::new(Process { context })
 }
