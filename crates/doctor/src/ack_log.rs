@@ -116,7 +116,7 @@ impl AckLog {
         self.whole_since_us = self.looked_us;
     }
 
-    /// What it knows, oldest first.
+    /// Its entries, oldest first.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Acked> {
         self.entries.iter()
     }

@@ -1,4 +1,4 @@
-//! What to change, in the client's own library and version.
+//! Advice: which setting to change, in the client's own library and version.
 //!
 //! The advice is data: a file for each family of client libraries, in `advice/` beside this
 //! crate's sources, built in; `advice/README.md` says what stands in them. A rule says what is
@@ -37,7 +37,7 @@ pub enum Side {
     Consumer,
 }
 
-/// What sort of change it is.
+/// The sort of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -104,32 +104,32 @@ pub struct Change {
     pub client: String,
     /// The setting or call, as the library names it.
     pub setting: String,
-    /// What sort of change it is.
+    /// The sort of change.
     pub kind: Kind,
     /// How it goes with the change before it.
     pub how: How,
-    /// What to set.
+    /// The value to set.
     pub value: Option<String>,
     /// The value's unit.
     pub unit: Option<String>,
-    /// What it is in the client's version if nobody sets it, where that is known.
+    /// The default in the client's version, where that is known.
     pub default: Option<String>,
     /// That is the value to be set: the program has set it otherwise.
     pub is_default: bool,
-    /// What it is at present, where the broker sees that.
+    /// The present value, where the broker sees it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub now: Option<String>,
     /// The change in words.
     pub say: String,
     /// The same as lines of code, each for one library.
     pub code: Vec<String>,
-    /// What it costs.
+    /// Its cost, in words.
     pub cost: String,
     /// Where this can be read.
     pub sources: Vec<String>,
 }
 
-/// What a finding of this rule would advise a client, whatever was measured.
+/// The advice that a finding of this rule would give a client, whatever was measured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleAdvice {
     /// The rule.
@@ -145,7 +145,7 @@ pub struct RuleAdvice {
     pub immune: Option<String>,
 }
 
-/// What there is to say about a rule and a client.
+/// The advice about a rule for a client.
 #[derive(Debug, Default)]
 pub(crate) struct Advised {
     pub(crate) changes: Vec<Change>,
@@ -272,7 +272,7 @@ impl Advice {
             .collect()
     }
 
-    /// What there is to say about a rule, seen so, at a client.
+    /// The advice about a rule, seen so, for a client.
     pub(crate) fn of(
         &self,
         (rule, picture): (Rule, Picture),

@@ -165,7 +165,7 @@ impl Signs {
     }
 }
 
-/// What was found of each client, and at which connections.
+/// The cases of each client, and the connections at which they are seen.
 #[derive(Debug, Default)]
 struct Causes<'a> {
     of_clients: BTreeMap<&'a Client, Vec<(&'a CaseKey, &'a BTreeSet<u64>)>>,

@@ -4,7 +4,7 @@ use crate::Rule;
 
 /// A cause, and what looks like it only because of it, on the same client.
 const HIDES: &[(Rule, &[Rule])] = &[
-    // Who opens a connection for each message cannot have two requests in flight.
+    // A client that opens a connection for each message cannot have two requests in flight.
     (
         Rule::Churn,
         &[
@@ -25,7 +25,7 @@ const HIDES: &[(Rule, &[Rule])] = &[
             Rule::NoCompression,
         ],
     ),
-    // What a full link does not take in time is given up.
+    // Requests that a full link does not take in time are given up.
     (Rule::NoCompression, &[Rule::TooManyInFlight]),
     // A message that waits in the library for company is alone in its request.
     (
@@ -37,7 +37,7 @@ const HIDES: &[(Rule, &[Rule])] = &[
         Rule::TooManyInFlight,
         &[Rule::OneConnection, Rule::TinyBatches],
     ),
-    // What one has too much of times out there, and the others' credit is not the point.
+    // Messages that one consumer hoards time out there; the others' credit is not the point.
     (Rule::Hoarding, &[Rule::WindowTooSmall, Rule::AckDeadline]),
     (Rule::Partitions, &[Rule::FetchRhythm]),
     (Rule::OneConnection, &[Rule::TinyBatches]),

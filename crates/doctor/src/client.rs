@@ -1,4 +1,4 @@
-//! Who a finding is about: connections that belong to one program.
+//! The subject of a finding: connections that belong to one program.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct Client {
     /// Its address.
     pub address: IpAddr,
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: Protocol,
     /// Its library; empty when it did not say.
     pub library: String,
@@ -22,7 +22,7 @@ pub struct Client {
     /// The name that it gave itself; empty when none. An AMQP client names its connections, and
     /// many number them: `*` stands for what differs from one to the next.
     pub client_id: String,
-    /// What it says that it runs on; empty when nothing.
+    /// The platform that it says it runs on; empty when it says none.
     pub platform: String,
 }
 
@@ -43,7 +43,7 @@ impl Client {
         }
     }
 
-    /// Who it is, with another text for library and version.
+    /// Its name and address, with another text for library and version.
     pub(crate) fn shown_as(&self, library: &str) -> String {
         let name = match self.client_id.as_str() {
             "" => String::new(),
@@ -64,8 +64,8 @@ impl Client {
     }
 }
 
-/// What the names of a client's connections have in common: without UUIDs, without numbers after
-/// a colon, and without (hexadecimal) ones after a number sign.
+/// The common part of the names of a client's connections: without UUIDs, without numbers after a
+/// colon, and without (hexadecimal) ones after a number sign.
 fn shared_name(name: &str) -> String {
     let mut shared = String::with_capacity(name.len());
     let whole = without_uuids(name);

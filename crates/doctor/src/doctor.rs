@@ -38,7 +38,7 @@ pub struct Query {
     pub client: Option<String>,
 }
 
-/// What the doctor has to say.
+/// The doctor's answer: its findings, and what it has seen.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// When it looked last, in microseconds since 1970; 0 before its first look.
@@ -78,7 +78,7 @@ pub struct Chart {
 }
 
 impl Chart {
-    /// What was found, as [`Doctor::report`].
+    /// The findings, as [`Doctor::report`].
     pub fn report(&self, query: &Query) -> Report {
         let wanted = self.entries.iter();
         let mut wanted =
@@ -224,7 +224,7 @@ impl Doctor {
                 Some(history) => history,
                 None => History::new(connection, client.clone(), since_us),
             };
-            // Who it is may be forgotten meanwhile, but not by this connection.
+            // The client's library may be forgotten meanwhile, but not by this connection.
             let is_known =
                 client.library.is_empty() && history.client.client_id == client.client_id;
             if history.client != client && !is_known {
@@ -291,7 +291,7 @@ impl Doctor {
         signs
     }
 
-    /// What is found at present.
+    /// The present findings.
     pub fn report(&self, query: &Query) -> Report {
         let mut cases: Vec<(&CaseKey, &Case)> = self
             .cases

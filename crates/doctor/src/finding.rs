@@ -1,4 +1,4 @@
-//! What the doctor says.
+//! The findings of the doctor.
 
 use serde::{Deserialize, Serialize};
 
@@ -61,7 +61,7 @@ impl Confidence {
 /// A measured number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fact {
-    /// What was measured: `gap`, `rtt`, … Stable within a rule.
+    /// The measured quantity: `gap`, `rtt`, … Stable within a rule.
     pub name: String,
     /// The value, in the unit of the name's ending, or a plain number.
     pub value: f64,
@@ -79,7 +79,7 @@ impl Fact {
     }
 }
 
-/// What is predicted.
+/// The quantity that is predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
@@ -89,11 +89,11 @@ pub enum Measure {
     SubscriptionMessagesPerSecond,
     /// Microseconds that a request or message takes.
     LatencyUs,
-    /// What a message costs the broker; one of many in a request costs 1.
+    /// The broker's cost of a message; one of many in a request costs 1.
     Cost,
 }
 
-/// What a prediction is, where something that the gain depends on is known from one side only.
+/// How exact a prediction is, where something that the gain depends on is known from one side only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
@@ -107,7 +107,7 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// What stands before the number, with a space behind it.
+    /// The words before the number, with a space behind them.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Bound::Exact => "",
@@ -117,10 +117,10 @@ impl Bound {
     }
 }
 
-/// What the change brings, by the numbers that were measured.
+/// The effect of the change, by the numbers that were measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// What it is about.
+    /// The quantity.
     pub measure: Measure,
     /// Its value in the window.
     pub now: f64,
@@ -214,7 +214,7 @@ pub struct Finding {
     pub severity: Severity,
     /// How sure it is.
     pub confidence: Confidence,
-    /// Who it is about.
+    /// The client that it is about.
     pub client: Client,
     /// Library and version as the advice writes them, where what the client says of itself does
     /// not tell its library from others.
@@ -228,15 +228,15 @@ pub struct Finding {
     pub subscription: Option<String>,
     /// The cause, in one sentence.
     pub cause: String,
-    /// What was measured, on the connection that shows it most.
+    /// The measured numbers, on the connection that shows it most.
     pub evidence: Vec<Fact>,
     /// How long the window was that it was measured in, in microseconds.
     pub window_us: u64,
-    /// What the change brings.
+    /// The effect of the change.
     pub prediction: Prediction,
-    /// What to change, best first.
+    /// The changes to make, best first.
     pub changes: Vec<Change>,
-    /// What speaks against it, and what cannot be seen from here.
+    /// Reasons against it, and facts that cannot be seen from here.
     pub unseen: Vec<String>,
     /// When it was seen first, in microseconds since 1970.
     pub first_seen_unix_us: u64,
@@ -247,7 +247,7 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Who it is about, for a terminal.
+    /// The client that it is about, for a terminal.
     pub(crate) fn who(&self) -> String {
         match &self.library_shown {
             Some(library) => self.client.shown_as(library),

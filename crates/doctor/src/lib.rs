@@ -12,15 +12,15 @@
 //!                 advice/*.toml ──► Finding ◄── cases: a sign that holds for a while
 //! ```
 //!
-//! Who drives it calls [`Doctor::observe`] about once a second and writes [`one_line`] of each
-//! finding that it returns into the log; [`Doctor::report`] answers whoever asks, as JSON or as
-//! [`findings_text`]; [`Doctor::counts`] is for metrics. What takes time is `observe`, and that
-//! belongs on a thread that serves no connection.
+//! The caller calls [`Doctor::observe`] about once a second and writes [`one_line`] of each finding
+//! that it returns into the log; [`Doctor::report`] answers whoever asks, as JSON or as
+//! [`findings_text`]; [`Doctor::counts`] is for metrics. `observe` takes time: it belongs on a
+//! thread that serves no connection.
 //!
-//! What it is not: it knows nothing of protocols beyond the tag, opens no socket, has no clock
-//! (times are part of the observation) and changes nothing. It is pure and deterministic: the
-//! same observations give the same findings, so what was recorded of real clients ([`Recorder`])
-//! is a test for ever. Its memory is bounded, whatever clients do.
+//! The doctor knows nothing of protocols beyond the tag, opens no socket, has no clock (times are
+//! part of the observation) and changes nothing. It is pure and deterministic: the same
+//! observations give the same findings, so what was recorded of real clients ([`Recorder`]) is a
+//! test for ever. Its memory is bounded, whatever clients do.
 
 mod ack_log;
 mod advice;

@@ -1,4 +1,4 @@
-//! Who a client is, where its library says so on one connection and not on the others.
+//! The identity of a client whose library tells it on one connection and not on the others.
 //!
 //! franz-go asks a broker once for its versions, and with that request tells its name; the
 //! connection that it publishes over, which it opens later, tells nothing but the `client.id`. So
@@ -68,7 +68,7 @@ impl Names {
         }
     }
 
-    /// Who this connection belongs to.
+    /// The client that this connection belongs to.
     pub(crate) fn client(&self, connection: &ConnectionSnapshot) -> Client {
         let identity: &Identity = &connection.identity;
         let mut client = Client::of(connection.protocol, connection.peer, identity);

@@ -1,4 +1,4 @@
-//! What the doctor is shown: telemetry of all connections, and what waits in the queues.
+//! The doctor's input: telemetry of all connections, and the messages that wait in the queues.
 
 use cloverleaf_telemetry::{Protocol, Snapshot};
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ pub struct Observation {
     pub unix_us: u64,
     /// All connections.
     pub snapshot: Snapshot,
-    /// What consumers take messages from, as far as it has consumers.
+    /// The queues that consumers take messages from, as far as the broker has consumers.
     pub queues: Vec<Queue>,
 }
 
@@ -23,7 +23,7 @@ pub struct Queue {
     pub topic: String,
     /// The subscription's or group's name.
     pub name: String,
-    /// What its consumers speak.
+    /// Its consumers' protocol.
     pub protocol: Protocol,
     /// Messages that wait and are with no consumer; for a group its lag.
     pub backlog: u64,
@@ -31,7 +31,7 @@ pub struct Queue {
     /// `None` when there is no limit.
     #[serde(default)]
     pub deadline_us_max: Option<u64>,
-    /// Who takes messages from it.
+    /// The consumers that take messages from it.
     pub consumers: Vec<Consumer>,
     /// Its partitions, where consumers have some each (Kafka groups); else empty.
     pub partitions: Vec<Partition>,

@@ -7,7 +7,7 @@
 //!         COUNTERS + SUMS ..  BUCKETS_MAX for each histogram
 //! ```
 //!
-//! What is zero is left out. A busy connection's differences over two seconds are some eighty
+//! Zeros are left out. A busy connection's differences over two seconds are some eighty
 //! numbers, mostly small: 200 to 300 bytes, where the plain structs take 1,500. With ten thousand
 //! connections and a minute of history that is what makes it bearable.
 
@@ -53,7 +53,7 @@ impl Pack {
         writer.finish()
     }
 
-    /// What came since `earlier`; `None` when something is less than it was then, so that these
+    /// The traffic since `earlier`; `None` when something is less than it was then, so that these
     /// are not the totals of the same connection.
     pub(crate) fn since(&self, earlier: &Pack) -> Option<Pack> {
         let mut writer = Writer::default();

@@ -37,7 +37,7 @@ struct Look {
     most: (u64, u64),
 }
 
-/// What partitions were at a time.
+/// The state of partitions at a time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Mark {
     pub(crate) taken_us: u64,

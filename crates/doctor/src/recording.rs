@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Observation;
 
-/// What this version writes, and the only one that it reads.
+/// The format that this version writes, and the only one that it reads.
 const FORMAT: u32 = 1;
 
 /// Bytes of a line: two thousand busy connections.
@@ -38,7 +38,7 @@ pub enum RecordingError {
     Line {
         /// From 1, which is the header.
         number: usize,
-        /// What is wrong with it.
+        /// The parser's error.
         error: serde_json::Error,
     },
     /// It has another format.

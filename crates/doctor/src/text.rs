@@ -359,8 +359,8 @@ fn gain(finding: &Finding) -> String {
     }
 }
 
-/// What there is to gain, in a sentence of its own. A time that is to fall is at most so long where
-/// the gain is at least so much.
+/// The gain, in a sentence of its own. A time that is to fall is at most so long where the gain is
+/// at least so much.
 fn bounded_gain(finding: &Finding) -> String {
     let is_time = matches!(
         finding.prediction.measure,

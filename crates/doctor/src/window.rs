@@ -67,12 +67,12 @@ impl Span {
     }
 }
 
-/// What came within a time.
+/// A connection's traffic within a time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Window {
     /// How long the time is.
     pub(crate) span_us: u64,
-    /// What came.
+    /// The traffic, as counters and histograms.
     pub(crate) flow: Flow,
 }
 
@@ -93,7 +93,7 @@ struct GoingOn {
 /// A connection over the last minutes.
 #[derive(Debug)]
 pub(crate) struct History {
-    /// Who it belongs to.
+    /// The client that it belongs to.
     pub(crate) client: Client,
     /// Since when it is known.
     since_us: u64,
@@ -311,7 +311,7 @@ impl History {
         self.fine.is_empty() && self.middle.is_empty() && self.coarse.is_empty()
     }
 
-    /// What came in the last `length_us`, or since it is known if that is less.
+    /// The traffic of the last `length_us`, or since it is known if that is less.
     pub(crate) fn window(&self, now_us: u64, length_us: u64) -> Window {
         // Steps are not exact.
         let reach_us = now_us.saturating_sub(length_us + STEP_US / 2);
@@ -332,13 +332,13 @@ impl History {
         }
     }
 
-    /// What came in each of the last fine spans, oldest first, with its length.
+    /// The traffic of each of the last fine spans, oldest first, with its length.
     pub(crate) fn steps(&self, count: usize) -> Vec<Window> {
         let skip = self.fine.len().saturating_sub(count);
         self.fine.iter().skip(skip).map(Span::window).collect()
     }
 
-    /// What came in each of the spans that began within the last `length_us`, the latest first.
+    /// The traffic of each of the spans that began within the last `length_us`, the latest first.
     pub(crate) fn since(&self, now_us: u64, length_us: u64) -> Vec<Window> {
         let from_us = now_us.saturating_sub(length_us);
         let latest = self.spans().rev();

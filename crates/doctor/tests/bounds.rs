@@ -1,4 +1,4 @@
-//! Whatever it is shown: no panic, bounded memory, bounded output, and the same again.
+//! Any input to the doctor: no panic, bounded memory, bounded output, and the same again.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use cloverleaf_telemetry::{
 };
 use proptest::prelude::*;
 
-/// What must not reach a terminal; in a line not even the first.
+/// Characters that must not reach a terminal; in a line not even the first.
 const FORBIDDEN: &[char] = &['\n', '\u{1b}', '\0'];
 
 fn doctor() -> Doctor {
@@ -133,7 +133,7 @@ fn queue(dice: &mut Dice) -> Queue {
     }
 }
 
-/// What a second adds to a connection, if it is a sane one.
+/// Adds a second's traffic to a connection, if it is a sane one.
 fn grow(dice: &mut Dice, connection: &mut ConnectionSnapshot) {
     let values = connection.counters.to_array();
     let values = values.map(|value| value.saturating_add(number(dice) % (1 << 30)));

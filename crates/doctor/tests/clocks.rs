@@ -185,7 +185,7 @@ fn who_waits_is_found_within_fifteen_seconds_however_regular() {
                     let mut world = World::new();
                     let mut one = producer(&mut world, &who.far(rtt_us));
                     one.think_us = jitter(own_us);
-                    // What happens on the way, the answer waits for.
+                    // The answer waits for delays on the way.
                     one.late_us = up_to(wander_us, rtt_us ^ wander_us ^ (seed as u64) << 9);
                     world.add(one);
                     world.run(within);
@@ -306,7 +306,7 @@ fn records_that_wait_for_the_bandwidth_do_not_wait_for_their_turn() {
     aging(20 * MS, (100 * MS, 400 * MS), 9 * MS);
 }
 
-/// What ships logs, or the changes of a database, gives its records the times of the events.
+/// A shipper of logs, or of a database's changes, gives its records the times of the events.
 #[test]
 fn records_with_times_of_their_own_wait_for_nothing() {
     for (rtt_us, rest_us, messages) in [

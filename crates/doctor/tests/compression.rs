@@ -12,7 +12,7 @@ const READ_BYTES: u64 = 2_896;
 struct OnLink {
     probe: Probe,
     rtt_us: u64,
-    /// What the link carries.
+    /// The link's bandwidth.
     bytes_per_second: u64,
     request_bytes: u64,
     messages: u64,
@@ -26,7 +26,7 @@ struct OnLink {
     due_us: Times,
     /// One of so many requests loses a packet.
     loses: Option<u64>,
-    /// What the session sees of 8 KB.
+    /// The compressed bytes that the session sees of 8 KB.
     compressed: u64,
     start_us: u64,
     number: u64,

@@ -27,7 +27,7 @@ fn work_that_takes_longer_than_the_deadline_is_found() {
     let finding = world.only(Rule::AckDeadline);
     about(fact(&finding, "late_acks"), 30.0, 1.1);
     about(finding.prediction.gain, 36.0 / 6.0, 1.2);
-    // Nobody knows how late they were, nor whether more would come.
+    // The broker cannot know how late they were, nor whether more would come.
     assert_eq!(finding.prediction.bound, Bound::AtMost);
 }
 
@@ -151,7 +151,7 @@ fn the_deadline_is_the_consumers_own_and_never_shortened() {
     // Nothing longer is allowed.
     let finding = too_late_by(Box::new(|_| 4 * S), (1_500 * MS, 1_500 * MS), 1_000);
     assert_eq!(advised(&finding).as_deref(), Some("1.5"));
-    // What is predicted is for what is advised: of 5.5 s only 5 are.
+    // The prediction is for the advised value: of 5.5 s only 5 are.
     let held = || Box::new(|number: u64| [4 * S, 5_300 * MS][(number % 2) as usize]);
     let finding = too_late_by(held(), (1_500 * MS, 5_500 * MS), 1_000);
     assert_eq!(advised(&finding).as_deref(), Some("5"));

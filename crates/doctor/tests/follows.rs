@@ -25,7 +25,7 @@ fn producer(world: &mut World, who: &Who) -> Producer {
     producer
 }
 
-/// What a disk takes for a sync: so much at least and at most, and seldom far more.
+/// The time of a disk for a sync: so much at least and at most, and seldom far more.
 fn disk(least_us: u64, most_us: u64, seed: u64) -> Times {
     let mut dice = Dice(seed);
     Box::new(move |_| match dice.between(0, 300) {
@@ -136,7 +136,7 @@ fn several_who_wait_and_work_on_one_connection_are_not_told_to_send_one_by_one()
     }
 }
 
-/// What is waited for beside the answer has a finding of its own.
+/// A wait for something beside the answer has a finding of its own.
 #[test]
 fn what_its_library_waits_for_is_told_instead() {
     let mut world = World::new();
@@ -158,8 +158,8 @@ fn what_its_library_waits_for_is_told_instead() {
     world.only(Rule::Nagle);
 }
 
-/// Who waits for the answer, and then for the next stroke of a clock, is as fast as it wants to be,
-/// also where an answer comes too late for the next stroke at times.
+/// A client that waits for the answer, and then for the next stroke of a clock, is as fast as it
+/// wants to be, also where an answer comes too late for the next stroke at times.
 #[test]
 fn who_waits_for_a_clock_as_well_is_left_in_peace() {
     for period_us in [15 * MS, 16 * MS, 18 * MS] {
@@ -306,7 +306,7 @@ fn does_not_wait(world: &mut World, number: u64, dice: &mut Dice) -> Producer {
     one
 }
 
-/// Who was told to wait, and why.
+/// The clients that were told that they wait, and why.
 fn told_to_wait(world: &World, seed: u64) -> Vec<String> {
     let findings = world.appeared.iter().map(|(_, finding)| finding);
     let of_waiting = findings.filter(|it| it.rule == Rule::SyncProduce);

@@ -99,7 +99,7 @@ mod healthy {
         world.silent();
     }
 
-    /// What it makes all along a round goes with the next request: it never waits.
+    /// A message that it makes in the course of a round goes with the next request: it never waits.
     #[test]
     fn a_steady_program_whose_library_collects() {
         for span_us in [4 * MS, 8 * MS, 12 * MS] {

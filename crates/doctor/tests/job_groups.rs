@@ -300,7 +300,7 @@ fn a_pool_that_all_consumers_share_is_its_own_limit() {
     }
 }
 
-/// What is found where two consumers hand the first messages of a group to the same worker.
+/// The finding where two consumers hand the first messages of a group to the same worker.
 fn to_one_worker(who: &Who, credit: u64, groups: Groups) -> Finding {
     let mut world = World::new();
     let members = [0, 0].map(|pool| {

@@ -20,7 +20,7 @@ enum Work {
     Bulk(Times),
 }
 
-/// What happens; the number of a message is when it was delivered, and which it was.
+/// An event; the number of a message is when it was delivered, and which it was.
 enum Event {
     Published(u64),
     Reaches(Vec<Message>),
@@ -41,7 +41,7 @@ struct Far {
     credit: u64,
     /// Its kernel has one small packet on the way at a time.
     has_nagle: bool,
-    /// What it acknowledges at once is one packet.
+    /// Acknowledgements that it makes at once are one packet.
     writes_once: bool,
     work: Work,
     known_every: Option<u64>,
@@ -215,7 +215,7 @@ impl Model for Far {
     }
 }
 
-/// What a program is.
+/// The properties of a program.
 struct Program {
     credit: u64,
     has_nagle: bool,

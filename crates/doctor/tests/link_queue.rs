@@ -13,7 +13,7 @@ fn amqplib() -> Who {
     Who::new(Protocol::Amqp, "amqplib", "0.10.9").far(20 * MS)
 }
 
-/// What a publisher does on a connection.
+/// The load that a publisher puts on a connection.
 #[derive(Clone, Copy)]
 struct Flood {
     /// From a request to the next.
@@ -168,7 +168,7 @@ fn less_than_a_minute_is_a_load_that_takes_its_time() {
 
 #[test]
 fn who_fills_the_link_without_a_queue_is_well() {
-    // What BBR keeps before the link, and what a router has room for.
+    // The queue that BBR keeps before the link, and the one that a router has room for.
     for queue_us in [0, 40 * MS, 200 * MS] {
         let flood = Flood { queue_us, ..FULL };
         flood.lasts(&go_nsq(), 120).silent();

@@ -226,7 +226,7 @@ struct Fetcher {
     probe: Probe,
     at_us: u64,
     number: u64,
-    /// What a fetch brings, and how long the pause behind it is.
+    /// The messages that a fetch brings, and how long the pause behind it is.
     habit: Box<dyn FnMut(u64) -> (u64, u64)>,
 }
 
@@ -282,7 +282,7 @@ fn fetches_by_the_clock_are_found_while_messages_wait() {
     let finding = world.only(Rule::FetchRhythm);
     about(fact(&finding, "gap_us"), 1e6, 1.01);
     assert!(finding.prediction.gain > 10.0);
-    // What it does itself is within the pause.
+    // The client's own work is within the pause.
     assert_eq!(finding.prediction.bound, Bound::AtMost);
 }
 

@@ -22,7 +22,7 @@ fn producer(world: &mut World, who: &Who) -> Producer {
     producer
 }
 
-/// What `producer` gets done per second, if it does so for ten seconds.
+/// Messages of `producer` per second, if it does so for ten seconds.
 fn rate_of(producer: Producer) -> f64 {
     let mut producer = producer;
     use crate::common::Model;
@@ -368,7 +368,7 @@ fn requests_that_are_given_up_in_a_long_queue_are_too_many() {
     let mut one = producer(&mut world, &who);
     one.in_flight = 1000;
     one.think_us = Box::new(|_| 500);
-    // What waits is served one by one: the first at once, the later ones behind it.
+    // Waiting requests are served one by one: the first at once, the later ones behind it.
     let start_us = world.now_us;
     one.service_us = MS;
     world.add(Crowded {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use cloverleaf_doctor::{Advice, Doctor, Finding, Query, read_recording};
 
-/// What the repository has to carry of them, in bytes.
+/// Most bytes of recordings that the repository has to carry.
 const BYTES_MAX: u64 = 5 << 20;
 
 /// Recordings, and the table of what is found in them.
@@ -40,7 +40,7 @@ fn table() -> BTreeMap<String, String> {
     by_name
 }
 
-/// What a doctor finds in a recording, as the table says it.
+/// The findings of a doctor in a recording, as the table says them.
 fn found(path: &Path) -> String {
     let file = File::open(path).unwrap();
     let observations = read_recording(file).unwrap_or_else(|error| {

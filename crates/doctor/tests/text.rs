@@ -1,4 +1,4 @@
-//! What people and programs read.
+//! The texts that people and programs read.
 
 use crate::common::producers::Producer;
 use crate::common::{MS, Who, World};
@@ -170,7 +170,7 @@ fn a_gain_that_is_a_bound_is_told_as_one() {
         let bound = serde_json::to_value(&finding).unwrap()["prediction"]["bound"].clone();
         (bound, text, one_line(&finding))
     };
-    // Who need not wait sends batches, where there are any.
+    // A client that need not wait sends batches, where there are any.
     let (bound, text, line) = found(Protocol::Nsq);
     assert_eq!(bound, "at_least");
     assert!(

@@ -17,7 +17,7 @@ use crate::{Client, Rule};
 pub struct AdviceError {
     /// The file's name.
     pub file: String,
-    /// What is wrong with it.
+    /// The fault of the file.
     pub what: String,
 }
 
@@ -91,7 +91,7 @@ fn usual() -> Vec<Picture> {
     vec![Picture::Usual]
 }
 
-/// What a setting is if nobody sets it.
+/// The value of a setting if nobody sets it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DefaultValue {
@@ -99,7 +99,7 @@ pub(super) struct DefaultValue {
     pub(super) value: String,
 }
 
-/// What a library cannot have.
+/// A finding that a library cannot have.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Immune {
@@ -271,7 +271,7 @@ impl Entry {
         }
     }
 
-    /// What it is in this version if nobody sets it.
+    /// Its value in this version if nobody sets it.
     pub(super) fn default_of(&self, version: Option<&Version>) -> Option<String> {
         let fits = |default: &&DefaultValue| {
             let range = default.versions.as_deref().and_then(Range::read);
@@ -288,7 +288,7 @@ impl Entry {
         if self.setting.is_empty() || self.say.is_empty() || self.cost.is_empty() {
             return Err("setting, say and cost must not be empty".to_owned());
         }
-        // What is ours stands in our own files.
+        // Sources of our own stand in our own files.
         let is_source = |it: &String| it.starts_with("http") || it.starts_with("docs/");
         if self.sources.is_empty() || !self.sources.iter().all(is_source) {
             return Err("sources are addresses or files of ours, and one is needed".to_owned());

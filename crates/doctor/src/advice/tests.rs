@@ -256,7 +256,7 @@ fn all_files_that_are_built_in_are_right() {
     }
 }
 
-/// Who a rule's finding can be about: the sides that it names, and what such clients speak.
+/// The clients that a rule's finding can be about: their sides, and their protocols.
 fn reach(rule: Rule) -> (&'static [Side], &'static [Protocol]) {
     use Protocol::{Amqp, Http, Kafka, Nsq};
     const BOTH: &[Side] = &[Side::Producer, Side::Consumer];

@@ -55,7 +55,7 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let ages = &window.flow.histograms.overdue_ack_us;
     let longer = deadline_us.map(|us| Longer::of(us, longest_us, ages));
     let acks = counters.acks.max(1) as f64;
-    // What the longer deadline brings; where even the longest does not, fewer messages at a time
+    // The gain of the longer deadline; where even the longest brings none, fewer messages at a time
     // may bring all there is.
     let in_time = longer.as_ref().and_then(|it| it.in_time);
     let in_time = in_time.map(|share| counters.acks as f64 + late as f64 * share);

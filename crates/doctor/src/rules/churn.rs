@@ -22,8 +22,8 @@ const CLOSED_MIN: u64 = 20;
 /// Messages that a connection has at most, on the mean.
 const MESSAGES_MAX: f64 = 3.0;
 
-/// Who sends over HTTP may be a script that ends after each message, or a web page that takes far
-/// longer than that. Who connects for less of the time than this has other things to do.
+/// A client over HTTP may be a script that ends after each message, or a web page that takes far
+/// longer than that. One that connects for less of the time than this has other things to do.
 const HTTP_SHARE_MIN: f64 = 0.25;
 
 /// Clients whose closings are kept; the ones that closed last.
@@ -42,7 +42,7 @@ const TLS_ROUND_TRIPS: f64 = 2.0;
 /// No connection does more than this: sums stay far from where they overflow.
 pub(super) const SANE_MAX: u64 = 1 << 40;
 
-/// What closed connections of a client had come to.
+/// The sums over a client's closed connections.
 #[derive(Debug, Clone, Copy, Default)]
 struct Closed {
     at_us: u64,
@@ -318,7 +318,7 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
                 time(rtt_us)
             ),
         ));
-        // What it costs is reckoned, and a proxy looks the same.
+        // The cost is reckoned, and a proxy looks the same.
         sign.confidence = Confidence::Medium;
         let proxy = "whether a proxy on the way opens the connections".to_owned();
         sign.unseen.push(proxy);

@@ -24,7 +24,7 @@ use cloverleaf_telemetry::Counters;
 use crate::rules::Patient;
 use crate::window::Window;
 
-/// What is looked at: so many rounds of who is slow take a minute or two.
+/// The time that is looked at: so many rounds of a slow client take a minute or two.
 const LOOKED_AT_US: u64 = 120_000_000;
 
 /// Fewer rounds than this tell nothing. Those that are not compared count, too.
@@ -33,14 +33,14 @@ const ROUNDS_MIN: u64 = 800;
 /// Spans whose slopes are compared: fewer do not show how far off one is.
 const SPANS_MIN: usize = 8;
 
-/// Who waits has 1, who does not has 0: nearer to this than to that, by so many standard errors.
+/// A client that waits has 1, another 0: nearer to this than to that, by so many standard errors.
 const SLOPE_MIN: f64 = 0.5;
 const ERRORS: f64 = 3.0;
 
 /// A slope that is no better known than this is none.
 const ERROR_MAX: f64 = 0.15;
 
-/// What is far above 1 is something that slows the client and the broker down at the same time.
+/// A slope far above 1: something slows the client and the broker down at the same time.
 const SLOPE_MAX: f64 = 1.5;
 
 /// Differences of neighbours depend on each other: their slope is less certain by the root of 1.5

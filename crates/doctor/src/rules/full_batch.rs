@@ -62,7 +62,7 @@ pub(super) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     let wanted = (FACTOR * batch_bytes).max(2.0) as u64;
     let wanted = (wanted.next_power_of_two() as f64).min(BATCH_BYTES_MAX);
     let times = wanted / batch_bytes;
-    // What the client and the link take grows with the batch, at most; the round trip does not.
+    // The time of the client and the link grows with the batch, at most; the round trip does not.
     let own_us = (cycle_us - wait_us).max(0.0);
     let after_us = wait_us + times * own_us;
     let (now, after) = (rounds.rate(), rounds.rate() * times * cycle_us / after_us);

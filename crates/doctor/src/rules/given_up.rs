@@ -80,7 +80,7 @@ pub(crate) struct GivenUps {
     all: VecDeque<GivenUp>,
 }
 
-/// What they come to, times in microseconds.
+/// Sums and means of a client's connections that were given up, times in microseconds.
 #[derive(Debug, Clone)]
 pub(crate) struct GaveUp {
     pub(crate) connections: u64,
@@ -120,8 +120,8 @@ impl GivenUps {
         let counters = &closed.counters;
         let is_inside = closed.is_inside_request && counters.bytes_in >= BYTES_MIN;
         let lived_us = closed.last_active_us.saturating_sub(closed.opened_us);
-        // Who was well for so long has not lost patience with what waits for seconds: a program
-        // is replaced. Where it is patience, the next connections are short.
+        // A client that was well for so long has not lost patience with requests that wait for
+        // seconds: a program is replaced. Where it is patience, the next connections are short.
         if (!is_inside && abandoned == 0) || lived_us >= LONG_US {
             return;
         }

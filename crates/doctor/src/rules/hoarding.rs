@@ -77,7 +77,7 @@ pub(crate) struct Crew<'a, 'p> {
 }
 
 impl Crew<'_, '_> {
-    /// What this rule sees of them.
+    /// The sign that this rule sees of them.
     pub(crate) fn see(&self) -> Option<Sign> {
         self.see_idle_others().or_else(|| self.see_waves())
     }
@@ -195,7 +195,7 @@ impl Crew<'_, '_> {
         };
         let (waves, later) = work.waves(job_us, width);
         if !(WAIT_US_MIN..SHORT_JOB_US).contains(&job_us)
-            // Who always has messages never shows how long one of them takes.
+            // A client that always has messages never shows how long one of them takes.
             || work.busy_us > BUSY_SHARE_MAX * work.window.span_us as f64
             || !(hidden || pooled)
             || waves < WAVES_MIN
@@ -229,7 +229,7 @@ impl Crew<'_, '_> {
         })
     }
 
-    /// What is said of jobs that wait for each other.
+    /// The sign of jobs that wait for each other.
     fn waves_of(&self, waiting: &Waiting, consumers: u64) -> Option<Sign> {
         let Waiting {
             job_us,
@@ -368,7 +368,7 @@ fn prefetch(credits: impl IntoIterator<Item = u64>) -> f64 {
     if most == u64::MAX { 0.0 } else { most as f64 }
 }
 
-/// What consumers did in the shortest window that has enough jobs.
+/// The work of consumers in the shortest window that has enough jobs.
 struct Work {
     /// Of the first of them.
     window: Window,

@@ -40,8 +40,7 @@ const WAITING_MIN: f64 = 0.75;
 /// Of all groups, at most this share may contradict.
 const CONTRADICTING_MAX: f64 = 0.1;
 
-/// What came before is not known any more, and a client that has done nothing for so long has its
-/// peace.
+/// Older jobs are not known any more, and a client that has done nothing for so long has its peace.
 const AGE_US_MAX: u64 = 1_800_000_000;
 const IDLE_US_MAX: f64 = 600e6;
 
@@ -58,7 +57,7 @@ struct Widths {
     alike: f64,
 }
 
-/// What few jobs of any length look like is chance.
+/// The pattern of few jobs of any length is chance.
 const FEW: Widths = Widths {
     early: 0.15,
     late: 0.25,
@@ -199,7 +198,7 @@ fn have_workers_of_their_own(groups: &[&Group], members: usize) -> bool {
     })
 }
 
-/// What the groups of a client show.
+/// The pattern that the groups of a client show.
 #[derive(Debug)]
 pub(super) enum Shown {
     /// Its jobs are seldom in clear groups.
@@ -229,7 +228,7 @@ pub(super) struct Waiting {
     pub(super) span_us: u64,
 }
 
-/// What consumers of one client show.
+/// The pattern that the consumers of one client show.
 pub(super) fn look(members: &[(&Patient<'_>, u64)]) -> Shown {
     let Some((first, _)) = members.first() else {
         return Shown::Nothing;
@@ -261,7 +260,7 @@ pub(super) fn look(members: &[(&Patient<'_>, u64)]) -> Shown {
         return Shown::Nothing;
     }
     let jobs: u64 = groups.iter().map(Group::jobs).sum();
-    // What is not over yet may have its second wave still to come.
+    // A group that is not over yet may have its second wave still to come.
     let held = members.iter().map(|(it, _)| it.gauges.holding_since_us);
     let held_us = held.filter(|since_us| *since_us > 0).min();
     let is_on = |group: &Group| held_us.is_some_and(|it| group.middle_us() > it as f64);
@@ -371,7 +370,8 @@ fn groups(members: &[(&Patient<'_>, u64)]) -> Vec<Group> {
         let half_us = acked.at_us.saturating_sub(acked.since_us) as f64 / 2.0;
         let (start_us, end_us) = (from_us + half_us, acked.at_us as f64 - half_us);
         let end_us_max = acked.at_us as f64;
-        // Who came before the first of them was done: for sure, if it is another group.
+        // A job that came before the first of them was done is one of them: another group must be
+        // certain.
         match groups.last_mut() {
             Some(group) if from_us <= group.end_us_max - 0.9 * job_us => {
                 group.last_start_us = group.last_start_us.max(start_us);

@@ -17,12 +17,12 @@ const LINGER_US_MAX: f64 = 1_000_000.0;
 /// Records bear whole milliseconds: on the mean they are half of one younger than they look.
 const AGE_ROUNDING_US: f64 = 500.0;
 
-/// What of the client's time the lingering is at least. The rest is the program's own work, and
-/// what a busy machine adds: with a third of a core, Kafka's Java client had 0.71 to 0.81.
+/// Least share of the lingering in the client's time. The rest is the program's own work, and what
+/// a busy machine adds: with a third of a core, Kafka's Java client had 0.71 to 0.81.
 const LINGER_SHARE_MIN: f64 = 0.65;
 
-/// Nobody lingers for longer than from an answer to the next request. It may look so: age and gap
-/// are a sixteenth off each, with the round trip that is in them.
+/// No library lingers for longer than from an answer to the next request. It may look so: age and
+/// gap are a sixteenth off each, with the round trip that is in them.
 const LINGER_SHARE_MAX: f64 = 1.25;
 
 /// How far off any of these times may look at least, in microseconds: the clock of records.

@@ -6,8 +6,8 @@
 //!          └──────────── round trip of our answers ───────────────┘
 //! ```
 //!
-//! What acknowledges our answers stands behind the client's own data, so the round trip that the
-//! kernel measures with our answers is the time that a request takes through the queue, and the
+//! The acknowledgement of our answers stands behind the client's own data, so the round trip that
+//! the kernel measures with our answers is the time that a request takes through the queue, and the
 //! least round trip is what it takes when there is none. This holds for every protocol; Kafka's
 //! records bear times, which tell more.
 //!
@@ -33,7 +33,7 @@ const EXCESS_MIN: f64 = 4.0;
 const ROOM: f64 = 2.0;
 const SENDING_US: f64 = 10_000.0;
 
-/// What jitter and late acknowledgements do not make of a round trip: so many times the least one,
+/// A round trip that jitter and late acknowledgements do not explain: so many times the least one,
 /// and so long.
 const GIVEN_UP_TIMES: f64 = 5.0;
 const GIVEN_UP_US: f64 = 100_000.0;
@@ -67,8 +67,8 @@ pub(super) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let counters = &window.flow.counters;
     let receiving_us = window.flow.histograms.request_receive_us.sum() as f64;
     let share = receiving_us / window.span_us as f64;
-    // Who wants no confirms knows nothing of what is on its way. Where more goes to the client than
-    // comes, the queue may be on that way.
+    // A client that wants no confirms knows nothing of what is on its way. Where more goes to the
+    // client than comes, the queue may be on that way.
     if share < RECEIVING_SHARE_MIN
         || counters.requests_silent > 0
         || counters.bytes_out > counters.bytes_in

@@ -139,7 +139,7 @@ impl fmt::Display for Rule {
 /// Numbers that advice may name, by the names in `advice/README.md`.
 pub(crate) type Variables = BTreeMap<&'static str, f64>;
 
-/// What a rule sees in one place, at one step.
+/// The sign of a fault that a rule sees in one place, at one step.
 #[derive(Debug, Clone)]
 pub(crate) struct Sign {
     pub(crate) rule: Rule,
@@ -172,7 +172,7 @@ pub(crate) struct Patient<'a> {
     pub(crate) consumers: u64,
     /// Connections of its client that publish, where this one does.
     pub(crate) publishers: u64,
-    /// What it consumes from, if that is one queue only.
+    /// The queue that it consumes from, if that is one only.
     pub(crate) queue: Option<&'a QueueHistory>,
 }
 
@@ -196,7 +196,7 @@ impl Patient<'_> {
         self.queue.map(QueueHistory::place)
     }
 
-    /// What the rules about single connections see.
+    /// The signs that the rules about single connections see.
     pub(crate) fn signs(&self) -> Vec<Sign> {
         let mut signs = Vec::new();
         let counters = &self.short.flow.counters;

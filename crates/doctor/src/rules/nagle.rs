@@ -75,7 +75,7 @@ pub(crate) fn see_produce(
     } else if prediction.gain < GAIN_MIN {
         return None;
     }
-    // What is left has been measured beside a wait of 40 ms: a client that sleeps as long between
+    // The rest has been measured beside a wait of 40 ms: a client that sleeps as long between
     // two requests takes longer for each than one that is kept awake.
     let prediction = prediction.bounded(Bound::AtLeast);
     let mean_bytes = histograms.split_request_bytes.mean();

@@ -47,7 +47,7 @@ const PAUSES_MAX: f64 = 0.2;
 const WAITING_SHARE_MIN: f64 = 0.5;
 const THINK_SHARE_MAX: f64 = 0.25;
 
-/// Whoever reads more at once has not waited for the link: it was late itself.
+/// A broker that reads more at once has not waited for the link: it was late itself.
 const READ_BYTES_MAX: f64 = 64.0 * 1024.0;
 
 /// On a faster link compressing takes about as long as sending.
@@ -120,7 +120,8 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
     let compressing_us = request_bytes * 1e6 / compressed_per_second;
     let reckoned_us = cycle_us - receiving_us * (1.0 - 1.0 / ratio);
     let after_us = reckoned_us.max(compressing_us);
-    // Who fills the link and has no more to send has records that do not wait for their turn.
+    // The records of a client that has no more to send than fills the link do not wait for their
+    // turn.
     let is_queueing = histograms.record_age_us.quantile(0.5) as f64 > 2.0 * cycle_us + rtt_us;
     // With that many requests on their way the round trip is the limit then, unless there are more.
     let bound = match after_us >= least_us && (is_waiting || is_queueing) {

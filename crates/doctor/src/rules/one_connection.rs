@@ -38,7 +38,7 @@ const FULL_SPREAD_MAX: f64 = 1.3;
 /// Share of the time in which a request is coming in, together: what is more is bandwidth.
 const RECEIVING_SHARE_MAX: f64 = 0.5;
 
-/// What cannot be seen.
+/// Facts that cannot be seen from here.
 const MORE_TO_SEND: &str = "how much more the program would send, and how much the network carries";
 const OWN_TIMES: &str = "whether the program gives its records times of its own, of long before";
 
@@ -135,7 +135,7 @@ fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
         && ages.quantile(0.95) as f64 >= AGE_SPREAD_MIN * ages.quantile(0.05) as f64
         && ages.quantile(0.5) < 120_000_000;
     let is_full = are_full(&flow.histograms.request_messages);
-    // What takes most of the time to come in, the network's bandwidth limits.
+    // Requests that take most of the time to come in are limited by the network's bandwidth.
     let receives = &flow.histograms.request_receive_us;
     let receiving_us = receives.mean() * receives.count() as f64;
     if !is_old

@@ -19,7 +19,7 @@ const GROWTH_SHARE_MIN: f64 = 0.05;
 /// Messages that were consumed between two looks, so that there is a rate.
 const CONSUMED_MIN: f64 = 10.0;
 
-/// What came and went in one partition.
+/// Messages that came and went in one partition.
 struct Flow {
     partition: Partition,
     published: f64,
@@ -28,7 +28,7 @@ struct Flow {
     grown: f64,
 }
 
-/// What is seen of a group, and the connection of the member that it is about.
+/// The sign of a group, and the connection of the member that it is about.
 pub(crate) fn see(history: &QueueHistory) -> Option<(u64, Sign)> {
     let flows = flows(history)?;
     let span_us = history.queue_span_us()?;
@@ -52,7 +52,7 @@ pub(crate) fn see(history: &QueueHistory) -> Option<(u64, Sign)> {
 struct Seen {
     members: u64,
     rate: f64,
-    /// What comes in per second.
+    /// Messages that come in per second.
     wanted: f64,
     lag: f64,
     grown: f64,
@@ -108,8 +108,8 @@ fn see_few(history: &QueueHistory, flows: &[Flow], seen: &Seen) -> Option<(u64, 
 /// Whether the lag is not the lag of a few members that hang, for whom no other one can take over.
 fn is_for_want_of_partitions(flows: &[Flow]) -> bool {
     let grows = |grown: f64, published: f64| grown > GROWTH_SHARE_MIN * published;
-    // Who began to hang within the window has still consumed something in it: so most of them have
-    // to fall behind, ...
+    // A member that began to hang within the window has still consumed something in it: so most of
+    // them have to fall behind, ...
     let behind = flows.iter().filter(|it| grows(it.grown, it.published));
     // ... and those that do something have to, too.
     let works = |it: &&Flow| it.consumed > 0.0 || it.partition.lag == 0;

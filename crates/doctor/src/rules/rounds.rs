@@ -26,13 +26,13 @@ pub(super) const RTT_SLACK: f64 = 0.92;
 /// near to the round trip by chance, is unmasked by whatever is served late once.
 const SOONER_SHARE: u64 = 200;
 
-/// Who does more than this beside waiting has a rhythm of its own: work, a timer, a library that
-/// lingers.
+/// A client that does more than this beside waiting has a rhythm of its own: work, a timer, a
+/// library that lingers.
 const THINK_SHARE_MAX: f64 = 0.35;
 
-/// Who does more than this, as a share of the waiting and in microseconds, may as well sleep
-/// between two messages, and not wait at all: nothing that arrives here tells one from the other.
-/// Hardly anybody sleeps for less.
+/// A client that does more than this, as a share of the waiting and in microseconds, may as well
+/// sleep between two messages, and not wait at all: nothing that arrives here tells one from the
+/// other. Hardly anybody sleeps for less.
 const THINK_SHARE_SURE: f64 = 0.15;
 const THINK_US_SURE: f64 = 1_500.0;
 
@@ -157,18 +157,18 @@ impl Rounds {
         self.gap_us + self.receive_us + self.service_us
     }
 
-    /// What of it the network and the broker take.
+    /// The part of it that the network and the broker take.
     pub(crate) fn wait_us(&self) -> f64 {
         self.rtt_us + self.service_us
     }
 
-    /// What of it the client takes: its own work, a timer, a library that collects.
+    /// The part of it that the client takes: its own work, a timer, a library that collects.
     pub(crate) fn think_us(&self) -> f64 {
         (self.gap_us - self.rtt_us).max(0.0)
     }
 
-    /// What it brings if so much of each round need not be waited for any more; `waits` says what
-    /// for, behind that time.
+    /// The gain if so much of each round need not be waited for any more; `waits` says what for,
+    /// behind that time.
     pub(crate) fn without(&self, waited_us: f64, unit: &str, waits: &str) -> Prediction {
         let cycle_us = self.cycle_us();
         let rest_us = cycle_us - waited_us;

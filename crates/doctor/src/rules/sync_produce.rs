@@ -17,7 +17,8 @@ const IN_FLIGHT_ADVISED: f64 = 10.0;
 /// Less of the time than this, and something else is the limit: the network's bandwidth.
 const WAITING_SHARE_MIN: f64 = 0.5;
 
-/// Who does more than this share of the waiting in between may sleep, by chance about as long.
+/// A client that does more in between than this share of the waiting may sleep instead of waiting,
+/// by chance about as long.
 const THINK_SHARE_SURE: f64 = 0.1;
 
 /// Records of a clock that agrees with the broker's are younger than this.
@@ -44,15 +45,15 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     if share < WAITING_SHARE_MIN || !Rounds::is_waiting(patient) {
         return None;
     }
-    // Who does more than wait has to show that it does wait.
+    // A client that does more than wait has to show that it does wait.
     let follows = match rounds.is_all_waiting() {
         true => None,
         false => Some(Follows::clearly(patient)?),
     };
-    // Whoever waits makes a record when the answer to the last is there, not before. Older ones
-    // are made while their library collects, or waits: the program itself does not. But no
+    // A program that waits makes a record when the answer to the last is there, not before. Older
+    // ones are made while their library collects, or waits: the program itself does not. But no
     // library keeps them for so long that they are as old as clocks that disagree make them.
-    // What its library keeps until the answer is there was made without waiting for it.
+    // A record that its library keeps until the answer is there was made without waiting for it.
     let kept_us = if follows.is_some() { 0.0 } else { think_us };
     let oldest_us = kept_us + rounds.rtt_us / 2.0 + rounds.receive_us + AGE_SLACK_US;
     let ages = &patient.short.flow.histograms.record_age_us;

@@ -9,7 +9,7 @@ use crate::units::{bytes, counted, number};
 /// Below this it is not worth anybody's while.
 const REQUESTS_PER_SECOND_MIN: f64 = 2_000.0;
 
-/// What is more than this in a request, messages or bytes of them, is a batch, if a small one.
+/// A request with more than this, messages or bytes of them, is a batch, if a small one.
 const MESSAGES_MAX: f64 = 2.0;
 const REQUEST_BYTES_MAX: f64 = 1024.0;
 
@@ -21,7 +21,7 @@ const IN_A_ROW_MIN: f64 = 4.0;
 const REQUEST_COST: f64 = 9.0;
 const WAKE_COST: f64 = 200.0;
 
-/// Who is asked again so soon has not slept.
+/// A broker whose next request comes so soon has not slept.
 const PAUSE_US_MIN: u64 = 1_000;
 
 /// How long is advised to collect, and how large batches may then be: twice what comes meanwhile,

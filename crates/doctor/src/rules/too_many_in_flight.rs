@@ -64,7 +64,7 @@ const WAITED_SHARE_MAX: f64 = 0.5;
 /// Libraries collect for about so long before they send, whatever else takes time.
 const COLLECT_US: f64 = 10_000.0;
 
-/// What is seen of a connection whose client has left `abandoned` requests unanswered lately.
+/// The sign of a connection whose client has left `abandoned` requests unanswered lately.
 pub(crate) fn see(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
     see_in_broker(patient, abandoned).or_else(|| link_queue::see(patient))
 }
@@ -89,7 +89,7 @@ fn see_in_broker(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
     if trouble < TROUBLE_MIN {
         return None;
     }
-    // What a request takes that finds nobody before it.
+    // The time of a request that finds nobody before it.
     let alone_us = rtt_us + window.flow.histograms.service_us.quantile(0.01) as f64;
     let needed = (rate * alone_us / 1e6 * ROOM).ceil().max(1.0);
     if in_flight < EXCESS_MIN * needed {
@@ -152,7 +152,7 @@ fn see_in_broker(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
     })
 }
 
-/// What is seen of clients that give up connections on which their messages were on their way.
+/// The signs of clients that give up connections on which their messages were on their way.
 pub(crate) fn see_given_up(closed: &ClosedConnections, now_us: u64) -> Vec<(Client, Sign)> {
     let seen = closed
         .given_up(now_us)
@@ -189,7 +189,7 @@ fn sign_of_ages(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
     if gave_up.record_ages < TROUBLE_MIN
         || age_us < SERVICE_US_MIN
         || in_flight < IN_FLIGHT_MIN
-        // What does not fill the link does not queue there, whatever its records' times say.
+        // A link that is not full has no queue, whatever the times of the records say.
         || gave_up.receiving_share < RECEIVING_SHARE_MIN
         // Yesterday's records, and those of a clock that is wrong, are older than anybody's
         // patience with them.

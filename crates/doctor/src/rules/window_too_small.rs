@@ -120,8 +120,8 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     })
 }
 
-/// What the client takes for a message at most: it works on none of them for longer than the
-/// round trip leaves, and on all of them for all the time but what it waits for the network, a
+/// The time that the client takes for a message at most: it works on none of them for longer than
+/// the round trip leaves, and on all of them for all the time but what it waits for the network, a
 /// round trip at a time.
 ///
 /// ```text

@@ -84,7 +84,7 @@ impl Page {
         }
     }
 
-    /// What to expect and how it was reckoned; only the latter, which says both, where that is
+    /// The expected gain and how it was reckoned; only the latter, which says both, where that is
     /// shorter by a line.
     fn short_gain(&self, finding: &Finding) -> String {
         let arithmetic = &finding.prediction.arithmetic;

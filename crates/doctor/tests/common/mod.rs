@@ -31,7 +31,7 @@ pub trait Model {
     }
 }
 
-/// Who a connection belongs to.
+/// The client that a connection belongs to.
 #[derive(Clone)]
 pub struct Who {
     pub protocol: Protocol,
@@ -75,7 +75,7 @@ pub struct World {
     /// shows it.
     pub queue_us: u64,
     ports: u16,
-    /// What appeared, with the second in which it did.
+    /// Findings that appeared, with the second in which they did.
     pub appeared: Vec<(u64, Finding)>,
 }
 
@@ -114,7 +114,7 @@ impl World {
         self.models.push(Box::new(model));
     }
 
-    /// Nobody does anything any more.
+    /// Stops all clients: no model does anything any more.
     pub fn stop(&mut self) {
         self.models.clear();
     }

@@ -26,7 +26,7 @@ pub struct Producer {
     pub late_us: Times,
     /// Requests that it has on the way at most.
     pub in_flight: usize,
-    /// What it does before each request, once it may send.
+    /// The time that it takes before each request, once it may send.
     pub think_us: Times,
     /// When it has its messages at the earliest, from its start on.
     pub due_us: Times,
