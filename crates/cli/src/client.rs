@@ -115,7 +115,7 @@ fn host_and_port(text: &str) -> &str {
     text.trim_end_matches('/')
 }
 
-/// What answers where no admin interface does.
+/// Guesses which server answers where no admin interface does.
 fn guess(is_nsq: bool, answer: &str) -> &'static str {
     // nsqd's, and ours for its clients.
     if is_nsq || answer.contains("\"message\"") && answer.contains("NOT_FOUND") {

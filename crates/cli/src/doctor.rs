@@ -139,7 +139,7 @@ impl DoctorArgs {
     }
 }
 
-/// What there is to say about a doctor that has just begun.
+/// The note about a doctor that has just begun.
 fn age_note(report: &Report) -> String {
     let seconds = report.watched_us / 1_000_000;
     match report.watched_us {
@@ -197,7 +197,7 @@ impl Watch<'_> {
     }
 
     fn run(&mut self) -> anyhow::Result<ExitCode> {
-        // Whoever names a wrong address is told so, and does not wait.
+        // A wrong address is told at once: the user does not wait.
         let mut answer = Ok(self.args.ask(self.client)?);
         loop {
             match answer {
@@ -223,7 +223,7 @@ impl Watch<'_> {
         print(&text)
     }
 
-    /// What has come and gone, a line each.
+    /// The findings that came and went, a line each.
     fn changes(&mut self, report: &Report) -> String {
         let mut text = String::new();
         let at = clock(report.unix_us);

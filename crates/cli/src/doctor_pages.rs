@@ -77,7 +77,7 @@ fn list() -> String {
     text
 }
 
-/// What a page says of its rule in its first line.
+/// The rule's title, in the first line of its page.
 fn title(rule: Rule) -> &'static str {
     let first = page(rule).lines().next().unwrap_or_default();
     first.split_once(": ").map_or(first, |(_, title)| title)

@@ -13,7 +13,7 @@ use cloverleaf_doctor::{Report, Rule};
 /// A limit for hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What no terminal and no log may see of a client's names.
+/// Characters of a client's names that no terminal and no log may see.
 const HOSTILE: &str = "\u{1b}]0;gotcha\u{7}\u{1b}[2J\u{9b}31m\r\nfake line\u{202e}";
 
 /// A consumer that has taken 400 messages and works on one at a time.
@@ -228,7 +228,7 @@ fn a_slow_client_is_named_with_its_setting_whatever_it_calls_itself() {
         Some(1)
     );
 
-    // Who watches without a terminal is told of changes, a line each.
+    // A watcher without a terminal is told of changes, a line each.
     let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines();
     let line = lines.next().unwrap().unwrap();
     assert!(line.contains(" UTC found hoarding: go-nsq 1.1.0"), "{line}");

@@ -161,7 +161,7 @@ fn ten_thousand_connections_and_full_load_do_not_keep_it_from_answering() {
         for _ in 0..PUBLISHERS {
             scope.spawn(|| publish(&nsq, &ends, &published));
         }
-        // Whatever fails below, the others end.
+        // The threads end, whatever fails below.
         let result = std::panic::catch_unwind(|| {
             let deadline = Instant::now() + PATIENCE;
             while ask(&admin).connections < (CONNECTIONS + PUBLISHERS) as u64 {

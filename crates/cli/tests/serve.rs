@@ -22,7 +22,7 @@ fn serve_says_where_it_is_and_ends_well_on_sigterm() {
 #[test]
 fn serve_ends_well_on_sighup() {
     let folder = tempfile::tempdir().unwrap();
-    // Whoever runs the tests may ignore the signal, which programs inherit.
+    // The shell that runs the tests may ignore the signal, which programs inherit.
     let mut command = Command::new("env");
     command.arg("--default-signal=HUP").arg(BINARY);
     let mut broker = Broker::start_as(command, folder.path());

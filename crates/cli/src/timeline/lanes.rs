@@ -1,4 +1,4 @@
-//! What is shown of a timeline: lanes with their names, bars and figures.
+//! The lanes of a timeline as they are drawn, with their names, bars and figures.
 
 use cloverleaf_page::words;
 use cloverleaf_server::timeline_types::{
@@ -26,7 +26,7 @@ pub(super) struct Group {
 pub(super) struct Lane {
     /// Whose it is.
     pub(super) name: String,
-    /// What it is, below the name.
+    /// Its description, below the name.
     pub(super) about: String,
     /// Its figures, below that.
     pub(super) figures: String,
@@ -89,7 +89,7 @@ pub(super) fn of(timeline: &Timeline) -> Vec<Group> {
     groups
 }
 
-/// What was drawn, in a line.
+/// The counts of what was drawn, in a line.
 pub(super) fn summary(groups: &[Group]) -> String {
     let lanes = || groups.iter().flat_map(|group| &group.lanes);
     let bars: usize = lanes().map(|lane| lane.bars.len()).sum();

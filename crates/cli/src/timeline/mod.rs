@@ -56,7 +56,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// What the file is to be.
+/// The format of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Svg,

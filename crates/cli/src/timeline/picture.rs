@@ -14,8 +14,8 @@ const WIDTH: f64 = 1280.0;
 /// Where the lanes begin; their names stand left of it.
 const LEFT: f64 = 330.0;
 const RIGHT: f64 = WIDTH - 16.0;
-/// What fits left of the lanes, in sizes of the letters there: names are bold, of 12 pixels, and
-/// what stands below them is of 11, and narrower by a tenth.
+/// The width left of the lanes, in sizes of the letters there: names are bold, of 12 pixels, and
+/// the text below them is of 11, and narrower by a tenth.
 const NAMES_WIDTH: f64 = LEFT - 16.0 - 10.0;
 const NAME_SIZES: f64 = NAMES_WIDTH / 12.0;
 const ABOUT_SIZES: f64 = NAMES_WIDTH / 11.0 / 0.9;
@@ -127,7 +127,7 @@ pub(super) fn draw(markup: &mut Markup, timeline: &Timeline, groups: &[Group], s
     markup.close();
 }
 
-/// What the picture is of.
+/// The picture's heading: topics, length and end.
 pub(super) fn heading(timeline: &Timeline) -> String {
     let names: Vec<&str> = timeline.topics.iter().map(|it| it.topic.as_str()).collect();
     let length = time(timeline.until_us - timeline.from_us);

@@ -17,7 +17,7 @@ pub(super) struct Bar {
     pub(super) is_marked: bool,
     /// It is not over.
     pub(super) is_open: bool,
-    /// What it is, for whoever points at it.
+    /// Its description, for whoever points at it.
     pub(super) title: String,
     pub(super) messages: u64,
     /// It is about messages that somebody holds.

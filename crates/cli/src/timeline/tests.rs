@@ -324,7 +324,7 @@ fn names_end_before_the_lanes_begin_whatever_letters_they_have() {
         );
         assert!(text.contains(&name), "the whole name is its title");
     }
-    // What a lane of a busy producer says below its name.
+    // The text below the name of a busy producer's lane.
     let mut about = topic("t", Vec::new());
     let exchanges = (0..48).map(|n| publish(n as f64, n as f64, n as f64 + 0.382));
     about.producers.push(ExchangeLane {
