@@ -1,6 +1,6 @@
 //! Writes well-formed markup: every text and every value escaped, every element closed.
 //!
-//! What comes out is HTML and XML at once, so that a parser can judge it in a test.
+//! The output is HTML and XML at once, so that a parser can judge it in a test.
 
 use std::fmt::{self, Display, Write};
 
@@ -47,7 +47,7 @@ impl Markup {
         let _ = write!(Escaped(&mut self.text), "{text}");
     }
 
-    /// What is markup already and holds nothing of a user: a style sheet.
+    /// Markup as it is, which holds nothing of a user: a style sheet.
     pub fn verbatim(&mut self, text: &'static str) {
         self.text.push_str(text);
     }
@@ -57,7 +57,7 @@ impl Markup {
         self.text.push_str(&piece.finish());
     }
 
-    /// What was written, all elements closed.
+    /// The whole markup, all elements closed.
     pub fn finish(mut self) -> String {
         while !self.open.is_empty() {
             self.close();
@@ -104,7 +104,7 @@ impl Write for Escaped<'_> {
     }
 }
 
-/// What no XML may hold, and what would turn the direction of the text around it.
+/// Characters that no XML may hold, or that would turn the direction of the text around them.
 fn is_unreadable(letter: char) -> bool {
     matches!(letter, '\u{fffe}' | '\u{ffff}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -1,4 +1,4 @@
-//! What nobody may read in a table, a report or an error: passwords and tokens.
+//! Hides secrets in a table, a report or an error: passwords and tokens.
 
 /// Stands for a secret.
 pub const HIDDEN: &str = "***";
@@ -29,7 +29,7 @@ pub fn without<'s>(text: &str, secrets: impl Iterator<Item = &'s str>) -> String
     long.fold(text.to_owned(), |text, secret| text.replace(secret, HIDDEN))
 }
 
-/// What should have been a URL, without what may be a password in it.
+/// A text that should have been a URL, without what may be a password in it.
 pub fn mask(text: &str) -> String {
     let begin = match (text.find("://"), text.find(':')) {
         (Some(at), _) => at + 3,

@@ -1,4 +1,4 @@
-//! What standard output is: how wide, and whether it takes colours.
+//! Facts about standard output: how wide it is, and whether it takes colours.
 
 use std::io::{self, IsTerminal as _};
 
