@@ -49,7 +49,7 @@ impl Embedded {
         server.ok_or_else(|| anyhow::anyhow!("the broker has ended"))
     }
 
-    /// What its doctor says; `None` when it has ended.
+    /// The report of its doctor; `None` when the broker has ended.
     pub(crate) fn doctor(&self, query: &Query) -> Option<Report> {
         Some(self.server.as_ref()?.doctor(query))
     }

@@ -299,7 +299,7 @@ fn a_load_grows() {
     ]);
     let table = text(&output.stdout);
     assert!(output.status.success(), "{table} {}", text(&output.stderr));
-    // What this machine bears is not known.
+    // The load that this machine bears is not known.
     let is_said = table.contains("no knee up to 1,000/s") || table.contains("the knee is at");
     assert!(is_said && table.contains("share of the knee, %"), "{table}");
 }

@@ -88,7 +88,7 @@ fn measure_with(
     measured.map_err(|error| error.to_string())
 }
 
-/// What the outcome of a measurement without faults has in common, whatever was measured.
+/// Checks what every measurement without faults has in common, whatever was measured.
 fn assert_good(outcome: &Outcome) {
     let what = format!("{} {:?}", outcome.subject.url, outcome.kind);
     assert_eq!(outcome.cut, None, "{what}");

@@ -102,7 +102,7 @@ fn two_workers_measure_one_plan() {
     assert_eq!(report["rows"][0]["runs"][0]["consumed"]["messages"], 3_000);
 }
 
-/// What the coordinator has put in comes to the workers, whoever keeps what was consumed.
+/// The coordinator's messages come to the workers, whoever keeps what was consumed.
 #[test]
 fn workers_empty_what_was_filled_with_any_protocol() {
     let workers = [Worker::start(&[]), Worker::start(&[])];

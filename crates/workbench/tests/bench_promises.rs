@@ -72,7 +72,7 @@ fn a_class_is_that_of_the_brokers_mode() {
             assert_eq!(class(url, "t", Acks::All), all, "{mode} {url}");
             assert_eq!(class(url, "t", Acks::None), Promise::None, "{mode} {url}");
         }
-        // What the URL says counts more than the plan.
+        // The URL's setting counts more than the plan's.
         let by_url = |acks: &str| class(&format!("{kafka}?acks={acks}"), "t", Acks::One);
         assert_eq!((by_url("0"), by_url("all")), (Promise::None, all), "{mode}");
         let nsq = broker.nsq();

@@ -49,7 +49,7 @@ impl Output {
         it
     }
 
-    /// What holds whatever was measured.
+    /// Checks what holds whatever was measured.
     fn check(&self, args: &[&str]) {
         let Output { table, json, page } = self;
         assert_eq!(json["is_good"], true, "{args:?}: {json:#}");

@@ -6,7 +6,7 @@ use crate::network_support::{IN_PROGRAM, is_forbidden};
 use crate::support::BINARY;
 use serde_json::Value;
 
-/// What a story tells: the same in words and as JSON.
+/// Plays a story and returns its JSON, which says the same as its words.
 fn played(args: &[&str]) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("story.json");

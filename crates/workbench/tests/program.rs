@@ -1,4 +1,4 @@
-//! What `cloverleaf` relies on when it starts this program.
+//! The properties of this program that `cloverleaf` relies on when it starts it.
 
 use std::process::Command;
 

@@ -83,7 +83,7 @@ impl Broker {
         format!("nsq://{tcp}?http={http}")
     }
 
-    /// What its HTTP interface for NSQ answers.
+    /// The answer of its HTTP interface for NSQ.
     pub(crate) fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.address("nsq-http")).unwrap();
         write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
