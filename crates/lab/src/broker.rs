@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use cloverleaf_doctor::{Query, Report};
 
-/// What a broker's doctor says to a question.
+/// Asks a broker's doctor for its report.
 pub type AskDoctor = dyn Fn(&Query) -> Option<Report> + Send + Sync;
 
 /// A broker in this process.

@@ -62,14 +62,14 @@ pub enum LabCommand {
     Run(RunArgs),
 }
 
-/// What the exit status says.
+/// The meaning of the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// All is as it should be: 0.
     Good,
     /// The doctor has found something, or not what it should: 1.
     Found,
-    /// What was run has failed: 2.
+    /// The program or story has failed: 2.
     Failed,
 }
 

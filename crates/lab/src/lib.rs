@@ -12,7 +12,7 @@
 //! same with client libraries that are built in; then they make the change that the finding names,
 //! with the value that it names, and measure whether it helps as much as was said.
 //!
-//! What it is not: a benchmark. Rates are those of a client that does something wrong.
+//! The lab is no benchmark: rates are those of a client that does something wrong.
 //!
 //! Architecture invariant: this crate knows no crate of the broker but the doctor, whose findings
 //! it checks. The command line hands the broker over ([`StartBroker`]).

@@ -26,9 +26,9 @@ pub enum LabError {
     /// The system does not let it.
     #[error("{what}: {error}")]
     System {
-        /// What was to be done.
+        /// The attempt that failed.
         what: String,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// There is no such story.
@@ -101,7 +101,7 @@ impl Place {
         };
         match network {
             Ok(network) => {
-                // Nobody else is there.
+                // No other program is in the network: the usual ports are free.
                 let broker = network.at_broker(|| begin(Ports::USUAL));
                 let broker = broker
                     .map_err(|error| LabError::system("the network cannot be entered", error))??;
@@ -162,7 +162,7 @@ impl Place {
         &self.reached
     }
 
-    /// What its doctor says.
+    /// The report of its doctor.
     pub(crate) fn report(&self, query: &Query) -> Result<Report, LabError> {
         (self.broker.doctor)(query).ok_or(LabError::Gone)
     }

@@ -23,7 +23,7 @@ use crate::place::{LabError, Place};
 /// How often is looked whether the program has ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What a program has to end in when it is told to.
+/// The time in which a program has to end when it is told to.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Less than this is too short for most findings.
@@ -247,7 +247,7 @@ impl Program {
     }
 
     fn tell(&self, signal: Signal) {
-        // Nobody may be left of it.
+        // No process of the group may be left.
         let _ = kill_process_group(self.group, signal);
     }
 }
@@ -324,7 +324,7 @@ mod tests {
             let mut pipe = [PollFd::new(&out, PollFlags::IN)];
             poll(&mut pipe, Some(&patience)).unwrap() > 0
         };
-        // Whoever lives holds the pipe open; nobody has to have asked for those who do not.
+        // A living process holds the pipe open; one that has ended need not have been waited for.
         assert!(!ended_within(0));
         drop(parent);
         assert!(ended_within(10));

@@ -8,7 +8,7 @@ use super::{Fix, Stage, Story, ValueIn, program};
 
 const SCRIPT: &str = include_str!("ack_deadline.py");
 
-/// What the program has set, in seconds: too short.
+/// The deadline that the program has set, in seconds: too short.
 const DEADLINE: &str = "1";
 
 pub(super) fn story() -> Story {

@@ -1,4 +1,4 @@
-//! What the stories with lapin have in common.
+//! The common part of the stories with lapin.
 
 use std::future::Future;
 use std::net::SocketAddr;

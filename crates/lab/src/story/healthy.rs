@@ -22,13 +22,13 @@ use crate::broker::{BrokerOptions, StartBroker};
 use crate::command::Wish;
 use crate::place::{LabError, Place};
 
-/// What the story is called.
+/// The story's name.
 pub(crate) const NAME: &str = "healthy";
 
-/// What it is about.
+/// The story's title.
 pub(crate) const TITLE: &str = "clients that do nothing wrong: idle, steady, in bursts, slow, TLS";
 
-/// What is said before the words of a client that has failed by itself.
+/// The words before the error of a client that has failed by itself.
 const FAILED: &str = "a client has failed: ";
 
 /// For how long they are watched, if the user has no other wish.

@@ -11,14 +11,14 @@ use lapin::options::BasicAckOptions;
 
 use super::{Fix, Stage, Story, ValueIn, amqp};
 
-/// What a job takes.
+/// The time of a job.
 const JOB: Duration = Duration::from_millis(200);
 
 /// So many come at once, this long after each other: light load, as in the seed.
 const JOBS: usize = 4;
 const PAUSE: Duration = Duration::from_millis(1_000);
 
-/// What each of the two consumers takes at a time.
+/// Messages that each of the two consumers takes at a time.
 const PREFETCH: u16 = 10;
 
 pub(super) fn story() -> Story {
@@ -60,10 +60,10 @@ async fn work(stage: &Stage, at_once: usize) -> amqp::Outcome {
         stage.meter.took();
         (Instant::now(), delivery)
     });
-    // What came is in the client's hands, whether or not somebody works on it.
+    // A delivered message is in the client's hands, whether or not somebody works on it.
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
     let take = deliveries.for_each(|taken| {
-        // Nobody waits for it when the story is over.
+        // The receiver is gone when the story is over.
         let _ = sender.send(taken);
         async {}
     });

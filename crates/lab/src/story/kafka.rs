@@ -1,4 +1,4 @@
-//! What the stories with librdkafka have in common.
+//! The common part of the stories with librdkafka.
 
 use std::time::Duration;
 

@@ -39,7 +39,7 @@ pub(crate) use stage::Stage;
 pub(crate) struct Story {
     /// The rule that is to be found, which is also the story's name.
     pub(crate) rule: Rule,
-    /// What the client does, in a sentence.
+    /// The client's doing, in a sentence.
     pub(crate) title: &'static str,
     /// The client's library, as it calls itself.
     pub(crate) library: &'static str,
@@ -49,7 +49,7 @@ pub(crate) struct Story {
     pub(crate) value: ValueIn,
     /// The round trip, if the user has no other wish.
     pub(crate) rtt: Duration,
-    /// What the link carries, in bits per second, if that is little.
+    /// The link's bandwidth in bits per second, if that is little.
     pub(crate) bandwidth: Option<u64>,
     /// Options of the broker.
     pub(crate) broker: &'static [(&'static str, &'static str)],

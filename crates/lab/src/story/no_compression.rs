@@ -58,7 +58,7 @@ async fn produce(stage: &Stage, producer: &FutureProducer) -> Result<(), String>
     Ok(())
 }
 
-/// What programs send each other: the same names in each, with other values.
+/// A payload as programs send it to each other: the same names in each, with other values.
 fn payload(number: u64) -> Vec<u8> {
     let mut text = String::with_capacity(SIZE_BYTES + 200);
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -16,12 +16,12 @@ const IN_FLIGHT: &str = "4";
 /// Messages of a batch, which the program has set so.
 const BATCH: &str = "3";
 
-/// What the program would like to send: more than it can, and hardly less than it can with the
-/// change. With more than that it would need a further one.
+/// Messages that the program would like to send: more than it can, and hardly less than it can with
+/// the change. With more than that it would need a further one.
 const GROUP: usize = 48;
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// What may wait in the client.
+/// Messages that may wait in the client.
 const WAITING: &str = "1000000";
 
 pub(super) fn story() -> Story {
@@ -79,7 +79,7 @@ async fn produce(stage: &Stage, producers: &[FutureProducer]) -> Result<(), Stri
             }
         }
     }
-    // What waits need not be sent any more.
+    // Waiting messages need not be sent any more.
     use rdkafka::producer::{Producer, PurgeConfig};
     let all = || PurgeConfig::default().queue().inflight();
     producers.iter().for_each(|it| it.purge(all()));

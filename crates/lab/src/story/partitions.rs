@@ -13,10 +13,10 @@ use super::{Fix, Stage, Story, ValueIn, kafka};
 /// Members of the group.
 const MEMBERS: usize = 4;
 
-/// What the work on a message takes.
+/// The time of the work on a message.
 const JOB: Duration = Duration::from_millis(8);
 
-/// What comes: more than one member can do, and fewer than all can.
+/// Messages that come: more than one member can do, and fewer than all can.
 const GROUP: usize = 15;
 const PAUSE: Duration = Duration::from_millis(40);
 

@@ -36,12 +36,12 @@ const WARM_UP: Duration = Duration::from_secs(2);
 /// The threads of the broker's that serve connections.
 const BROKER_THREADS: &str = "core-";
 
-/// What a story shows.
+/// The result of a story.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Told {
     /// Its name.
     pub(crate) story: &'static str,
-    /// What the client does.
+    /// The client's doing, in a sentence.
     pub(crate) title: &'static str,
     /// How far the broker was.
     pub(crate) distance: String,
@@ -49,23 +49,23 @@ pub(crate) struct Told {
     pub(crate) watched_s: Option<f64>,
     /// How long after the first message the doctor had found it, in seconds.
     pub(crate) found_s: Option<f64>,
-    /// What it said.
+    /// The doctor's finding.
     pub(crate) finding: Option<Finding>,
     /// The change that was made.
     pub(crate) change: Option<Fix>,
     /// The unit of the next three.
     pub(crate) unit: &'static str,
-    /// What was measured before the change.
+    /// The measured value before the change.
     pub(crate) before: f64,
-    /// What was predicted.
+    /// The predicted value.
     pub(crate) predicted: f64,
     /// Whether that was said to be it, or the least, or the most.
     pub(crate) bound: Bound,
-    /// What was measured after it.
+    /// The measured value after the change.
     pub(crate) after: f64,
-    /// What the doctor says of the client after the change: rules, and what they would change.
+    /// The doctor's findings about the client after the change: rules, and what they would change.
     pub(crate) afterwards: Vec<String>,
-    /// What is not as it should be.
+    /// Faults: expectations that the story has not met.
     pub(crate) problems: Vec<String>,
     /// All is.
     pub(crate) is_good: bool,
@@ -129,7 +129,7 @@ struct Act<'a> {
     story: &'a Story,
     place: &'a Place,
     stop: &'a Stop,
-    /// Who has signed the broker's certificate, PEM.
+    /// The certificate of the authority that signed the broker's, PEM.
     authority: Option<&'a str>,
     told: &'a mut Told,
 }
@@ -156,7 +156,7 @@ impl Act<'_> {
         self.told.before = value(measure, &before);
         self.told.bound = finding.prediction.bound;
         self.told.predicted = match measure {
-            // What a message costs depends on the machine; how much less it should be does not.
+            // The cost of a message depends on the machine; how much less it should be does not.
             Measure::Cost => self.told.before / finding.prediction.gain,
             _ => finding.prediction.after,
         };
@@ -267,7 +267,7 @@ impl Act<'_> {
         Ok(Ok(()))
     }
 
-    /// What is done within this time, and whether the client goes on.
+    /// The work done within this time, and whether the client goes on.
     fn measure(&self, playing: &Playing, time: Duration) -> (bool, Count) {
         let earlier = playing.stage.meter.count();
         let costs = Meter::begin(&BrokerPlace::Threads(BROKER_THREADS.to_owned()));

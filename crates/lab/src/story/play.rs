@@ -75,7 +75,7 @@ impl Drop for Playing {
     fn drop(&mut self) {
         self.stage.stop.set();
         if let Some(thread) = self.thread.take() {
-            // Nobody asks for what it says.
+            // The thread's result is asked for by nobody.
             let _ = thread.join();
         }
     }

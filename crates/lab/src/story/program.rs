@@ -18,7 +18,7 @@ const PYTHON: &str = "CLOVERLEAF_LAB_PYTHON";
 /// How often it is looked whether it is over.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What is kept of its last words, which say why it has failed.
+/// Characters kept of its last words, which say why it has failed.
 const WORDS_CHARS_MAX: usize = 400;
 
 /// Runs a program in Python that needs this module, until it fails or the story is over. For each
@@ -97,7 +97,7 @@ struct Program(Child);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Nobody may be left of it.
+        // No process of the group may be left.
         let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
         let _ = self.0.wait();
     }

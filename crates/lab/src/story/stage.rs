@@ -1,5 +1,5 @@
-//! What a client in a story has around it: where the broker is, when to end, and what counts its
-//! work.
+//! The surroundings of a client in a story: where the broker is, when to end, and the meter that
+//! counts its work.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -16,11 +16,11 @@ pub(crate) struct Stage {
     pub(crate) addresses: Addresses,
     /// When to end.
     pub(crate) stop: Stop,
-    /// What it has done.
+    /// The meter of its work.
     pub(crate) meter: Meter,
     /// A name for topics and queues that nobody else has.
     pub(crate) name: String,
-    /// Who has signed the broker's certificate, if it has one: PEM.
+    /// The certificate of the authority that signed the broker's, if it has one: PEM.
     pub(crate) authority: Option<String>,
 }
 
@@ -42,7 +42,7 @@ impl Stage {
     }
 }
 
-/// What clients have done, all together.
+/// The work of clients, all together.
 #[derive(Debug)]
 pub(crate) struct Meter {
     begun: Instant,
@@ -57,7 +57,7 @@ struct Seen {
     held_since: Option<Instant>,
 }
 
-/// What was done until some moment.
+/// The work done until some moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Count {
     /// Messages that were published and answered, or worked on and acknowledged.
@@ -114,7 +114,7 @@ impl Meter {
         });
     }
 
-    /// What was done until now.
+    /// The work done until now.
     pub(crate) fn count(&self) -> Count {
         self.with(|seen| {
             let going_on = seen.held_since.map_or(Duration::ZERO, |it| it.elapsed());
@@ -128,7 +128,7 @@ impl Meter {
 }
 
 impl Count {
-    /// What was done after an earlier moment.
+    /// The work done after an earlier moment.
     pub(crate) fn since(&self, earlier: &Count) -> Count {
         Count {
             done: self.done.saturating_sub(earlier.done),

@@ -9,7 +9,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 
 use super::{Fix, Stage, Story, ValueIn, kafka};
 
-/// What the program has to say.
+/// The program's load: so many messages at once, so often.
 const GROUP: usize = 20;
 const PAUSE: Duration = Duration::from_millis(5);
 

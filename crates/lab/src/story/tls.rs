@@ -64,7 +64,7 @@ async fn carry(
 pub(super) struct Tls {
     /// Where it lies.
     pub(super) certificate: Certificate,
-    /// Who has signed it, PEM.
+    /// The certificate of the authority that signed it, PEM.
     pub(super) authority: String,
     _folder: TempDir,
 }
@@ -92,7 +92,7 @@ impl Tls {
     fn sign() -> Result<(String, String, String), rcgen::Error> {
         let mut authority = CertificateParams::new(Vec::new())?;
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Who has the name of its issuer is taken for self-signed.
+        // A certificate that has the name of its issuer is taken for self-signed.
         let name = &mut authority.distinguished_name;
         name.push(DnType::CommonName, "Cloverleaf's lab");
         let signer = KeyPair::generate()?;

@@ -58,7 +58,7 @@ fn noise() -> [u8; 1000] {
 
 /// Sends as much as the library takes.
 async fn produce(stage: &Stage, producer: &FutureProducer) -> Result<(), String> {
-    // What compresses well over a narrow link is another story.
+    // A payload that compresses well over a narrow link is another story.
     let payload = noise();
     let mut answers = FuturesUnordered::new();
     while stage.goes_on() {
@@ -77,7 +77,7 @@ async fn produce(stage: &Stage, producer: &FutureProducer) -> Result<(), String>
                 Err((error, _)) => return Err(error.to_string()),
             }
         }
-        // Whoever has no room waits for the next answer, and takes all that are there.
+        // A producer with a full queue waits for the next answer, and takes all that are there.
         let mut next = match is_full {
             true => answers.next().await,
             false => answers.next().now_or_never().flatten(),
@@ -91,7 +91,7 @@ async fn produce(stage: &Stage, producer: &FutureProducer) -> Result<(), String>
             next = answers.next().now_or_never().flatten();
         }
     }
-    // What waits need not be sent any more.
+    // Waiting messages need not be sent any more.
     producer.purge(PurgeConfig::default().queue().inflight());
     Ok(())
 }

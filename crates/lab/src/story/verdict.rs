@@ -9,7 +9,7 @@ const FACTOR_MAX: f64 = 1.5;
 /// nothing of less.
 const GAIN_MIN: f64 = 1.3;
 
-/// What was measured before the change, what was predicted, and what was measured after it.
+/// The measured value before the change, the predicted one, and the measured one after it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Values {
     pub(super) before: f64,
@@ -17,7 +17,7 @@ pub(super) struct Values {
     pub(super) after: f64,
 }
 
-/// What is wrong with a prediction, if anything is.
+/// The fault of a prediction, if it has one.
 pub(super) fn problem(measure: Measure, bound: Bound, values: Values) -> Option<String> {
     let Values {
         before,

@@ -8,7 +8,7 @@ use lapin::options::BasicAckOptions;
 
 use super::{Fix, Stage, Story, ValueIn, amqp};
 
-/// What waits for it: more than it takes in the whole story.
+/// Messages that wait for it: more than it takes in the whole story.
 const BACKLOG: usize = 25_000;
 
 /// So many are published before their confirms are waited for.
