@@ -1,7 +1,7 @@
 //! Which core gets a new connection.
 //!
 //! A connection stays on its core, so the choice counts. The number of connections says little:
-//! most are idle. What counts is how busy a core's thread was lately (its CPU time) and what was
+//! most are idle. More telling is how busy a core's thread was lately (its CPU time) and what was
 //! assigned since that was measured (a benchmark opens all its connections at once, before any of
 //! them has cost anything). The number of connections only breaks ties.
 

@@ -25,7 +25,7 @@ const LINGER_BYTES: usize = 256 * 1024;
 /// Most bytes of one socket read.
 const READ_BYTES: usize = 256 * 1024;
 
-/// Room before the read bytes: half a command of up to this size is copied there, so that it is
+/// Bytes before the read ones: half a command of up to this size is copied there, so that it is
 /// whole without a buffer of its own. Beyond, copying it for each read would cost too much.
 const FRONT_BYTES: usize = FREE_BYTES;
 
@@ -238,7 +238,7 @@ impl Io {
     ) -> Poll<usize> {
         let whole = self.needed_bytes;
         let count = (whole - carried).min(READ_BYTES);
-        // Where there is room in the buffer it is paid for.
+        // Free space of the buffer is paid for already.
         let (count, bytes) = match self.carry.spare() {
             0 => (count, self.carry.size_with(count, whole)),
             spare => (count.min(spare), self.carry.size()),
@@ -249,12 +249,13 @@ impl Io {
         let mut there = ReadBuf::new(&mut scratch.input[..count]);
         let count = match self.stream.poll_peek(cx, &mut there) {
             _ if self.layers().is_some_and(|layers| !layers.is_drained()) => count,
-            // Whose peer sends nothing does not wait for room, and is not excused by waiting.
+            // A connection whose peer sends nothing does not wait for memory, nor does waiting
+            // excuse it.
             Poll::Pending => {
                 self.hold.expect(now.us);
                 return Poll::Pending;
             }
-            // The end takes no room.
+            // The end takes no memory.
             Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(1),
             Poll::Ready(Ok(count)) => count,
         };

@@ -18,7 +18,7 @@ use crate::transport::Layers;
 const OUTPUT_KEPT_BYTES: usize = 1024 * 1024;
 
 /// A peer to which output is stuck has to take this much, or all, before the time of the write
-/// starts anew: who takes a byte now and then holds buffers for ever.
+/// starts anew: one that takes a byte now and then would hold buffers for ever.
 const TAKEN_BYTES_MIN: usize = 64 * 1024;
 
 /// Output goes through layers in steps of this size: a large answer is encrypted as the peer takes

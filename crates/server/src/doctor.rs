@@ -1,5 +1,5 @@
 //! The doctor's thread: once a second it looks at all connections and queues, and lets the doctor
-//! make of it what it can. Whoever asks gets what was found at the last look.
+//! make of it what it can. A request is answered with the findings of the last look.
 //!
 //! It holds no lock that a connection waits for longer than it takes to copy a list, and a fault of
 //! the doctor's ends nothing but that look.
@@ -218,8 +218,8 @@ fn observation(context: &ServerContext) -> Observation {
     }
 }
 
-/// Findings that are told in the log within a minute, one by one: whoever changes its name all the
-/// time could fill the disk with lines else.
+/// Findings that are told in the log within a minute, one by one: else a client that changes its
+/// name all the time could fill the disk with lines.
 const LINES_MAX: u64 = 20;
 const LINES_WITHIN_US: u64 = 60_000_000;
 

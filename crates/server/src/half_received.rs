@@ -51,7 +51,7 @@ impl HalfReceived {
         self.room.lock().bytes()
     }
 
-    /// Connections that are not read from for want of room.
+    /// Connections that are not read from because no memory is free.
     pub(crate) fn waiting(&self) -> usize {
         self.room.lock().waiting()
     }
@@ -113,8 +113,8 @@ impl Hold {
         self.of.is_tight.load(Relaxed)
     }
 
-    /// Takes room for `bytes` bytes of a command of `needed_bytes`, if there is as much and nobody
-    /// waits for it.
+    /// Takes memory for `bytes` bytes of a command of `needed_bytes`, if as much is free and no
+    /// other connection waits for it.
     pub(crate) fn try_grow(
         &mut self,
         needed_bytes: usize,
@@ -138,7 +138,7 @@ impl Hold {
         })
     }
 
-    /// The same where as much has come and is to be read. If there is no room the waker will be
+    /// The same where as much has come and is to be read. If no memory is free the waker will be
     /// woken; then ask again, or [`Hold::pause`], or [`Hold::expect`].
     pub(crate) fn poll_grow(
         &mut self,
@@ -166,7 +166,7 @@ impl Hold {
         })
     }
 
-    /// Whether it waits for room.
+    /// Whether it waits for memory.
     pub(crate) fn is_waiting(&self) -> bool {
         self.ticket
             .is_some_and(|ticket| self.of.room.lock().is_waiting(ticket))
@@ -184,7 +184,7 @@ impl Hold {
         }
     }
 
-    /// It would be read from, but nothing has come: the peer is waited for, not room.
+    /// It would be read from, but nothing has come: the peer is waited for, not memory.
     pub(crate) fn expect(&mut self, now_us: u64) {
         if let Some(ticket) = self.ticket {
             self.again_us = None;
@@ -196,8 +196,8 @@ impl Hold {
     }
 
     /// It holds so many bytes now, for `came_bytes` of a command of `needed_bytes`. They were read
-    /// already, so there is no asking; the waker is woken where others need the room. `is_next`: of
-    /// another command than before.
+    /// already, so there is no asking; the waker is woken where others need the memory. `is_next`:
+    /// of another command than before.
     #[inline]
     pub(crate) fn settle(
         &mut self,
@@ -229,7 +229,7 @@ impl Hold {
         });
     }
 
-    /// When [`Hold::is_over`] has to be asked again, or room.
+    /// When [`Hold::is_over`] has to be asked again, or memory.
     #[inline]
     pub(crate) fn due_us(&self) -> Option<u64> {
         let ticket = self.ticket?;
@@ -237,7 +237,7 @@ impl Hold {
     }
 
     /// Whether the connection has to end, because the rest did not come in time, or because others
-    /// need the room.
+    /// need the memory.
     #[inline]
     pub(crate) fn is_over(&self, now_us: u64) -> bool {
         self.ticket.is_some_and(|ticket| {

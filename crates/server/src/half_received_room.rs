@@ -19,10 +19,10 @@ const MOVED_BYTES_MIN: u64 = 4 * 1024;
 /// A peer silent for less keeps its memory: a lost packet is sent again within this time.
 const SILENT_US_MIN: u64 = 1_000_000;
 
-/// While room is short, each so many bytes of a command give its peer a second more.
+/// While memory is short, each so many bytes of a command give its peer a second more.
 const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
 
-/// How much there is, and for how long.
+/// The size of the budget, and how long a peer may hold a part of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// All connections together.
@@ -45,11 +45,11 @@ impl Bounds {
     }
 }
 
-/// Whose room it is.
+/// The protocol and size of commands whose memory is counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) protocol: Protocol,
-    /// Whether its commands are of usual size. Only for those there is room of their own.
+    /// Whether its commands are of usual size. Only those have memory that no other protocol takes.
     pub(crate) is_usual: bool,
 }
 
@@ -65,7 +65,7 @@ const SHARES: usize = 2 * Protocol::ALL.len();
 /// The part of the budget that the connections of one share hold, and those that wait for it.
 #[derive(Default)]
 struct Lot {
-    /// There is this much that nobody else takes.
+    /// Bytes that no other share takes.
     own_bytes: u64,
     bytes: u64,
     /// Tickets, by the turns in which they came.
@@ -81,7 +81,7 @@ impl Lot {
     }
 }
 
-/// A connection that holds something or waits for it.
+/// A connection that holds memory or waits for it.
 struct Place {
     share: Share,
     address: IpAddr,
@@ -96,7 +96,7 @@ struct Place {
     paused_us: Option<u64>,
     /// Its turn, and how much it wants to have, while it waits.
     waits: Option<(u64, u64)>,
-    /// Its connection ends, so that others have room.
+    /// Its connection ends, so that others get its memory.
     is_given_up: bool,
     waker: Option<Waker>,
 }
@@ -160,7 +160,7 @@ impl Room {
             || self.lots.iter().any(|lot| !lot.waiting.is_empty())
     }
 
-    /// Whether somebody waits for whom this place could make room, or the next one will.
+    /// Whether a connection waits that could get this place's memory, or the next one will wait.
     fn is_tight_for(&self, place: &Place) -> bool {
         let may_help = |it: Waiting<'_>| it.place.address == place.address || !it.for_address;
         self.common_bytes() >= self.common_bytes_max()
@@ -253,7 +253,7 @@ impl Room {
         }
     }
 
-    /// It holds so much, whether or not there is room.
+    /// It holds so many bytes, whether or not they are within the budget.
     pub(crate) fn resize(&mut self, ticket: u64, bytes: u64) {
         let Some(place) = self.places.get_mut(&ticket) else {
             return;
@@ -276,8 +276,8 @@ impl Room {
         }
     }
 
-    /// Gives it room up to `bytes`, if it overtakes nobody, and there is as much or it may go
-    /// beyond.
+    /// Gives it memory up to `bytes`, if it overtakes no other connection, and as much is free or
+    /// it may go beyond the bounds.
     pub(crate) fn take(&mut self, ticket: u64, bytes: u64, may_go_ahead: bool) -> bool {
         let Some(place) = self.places.get(&ticket) else {
             return false;
@@ -337,8 +337,8 @@ impl Room {
         place.is_some_and(|place| place.waits.is_some())
     }
 
-    /// Whether it overtakes nobody. Who waits for others of its address holds up nobody else, nor
-    /// the one that it waits for.
+    /// Whether it overtakes no other. A connection that waits for others of its address holds up
+    /// nobody else, nor the one that it waits for.
     fn is_next(&self, ticket: u64, place: &Place) -> bool {
         let is_ahead = self.ahead_of_address(place.share, place.address) == Some(ticket);
         self.waiting_places(&self.lots[place.share.index()])
@@ -346,7 +346,7 @@ impl Room {
             .all(|it| (is_ahead || it.place.address != place.address) && it.for_address)
     }
 
-    /// Those of a share who wait, in order.
+    /// The waiting places of a share, in order.
     fn waiting_places<'a>(&'a self, lot: &'a Lot) -> impl Iterator<Item = Waiting<'a>> {
         let mut held_up = HashSet::new();
         lot.waiting.values().filter_map(move |&ticket| {
@@ -393,7 +393,7 @@ impl Room {
         }
     }
 
-    /// Gives up the places that have been silent longest, until there will be room for one that
+    /// Gives up the places that have been silent longest, until there will be memory for one that
     /// waits and is next. Returns when to look again if it has not been woken.
     pub(crate) fn make_room(&mut self, ticket: u64, bytes: u64, now_us: u64) -> Option<u64> {
         let place = self.places.get(&ticket)?;
@@ -450,7 +450,7 @@ impl Room {
         }
     }
 
-    /// Wakes those who may find room now.
+    /// Wakes the connections that may get memory now.
     fn wake_next(&self) {
         for lot in &self.lots {
             let places = || self.waiting_places(lot);

@@ -73,7 +73,7 @@ impl Peer {
         self.hold.release();
     }
 
-    /// Whether there is room for so many bytes of a command.
+    /// Whether so many bytes of a command get their memory.
     fn grows(&mut self, needed: usize, bytes: usize, now_us: u64) -> bool {
         let waker = Waker::from(Arc::clone(&self.woken));
         let cx = Context::from_waker(&waker);
@@ -295,7 +295,7 @@ fn an_address_with_a_bound_holds_up_its_own_connections_only() {
     assert!(!peers[3].grows(MIB, MIB, 0));
     let mut other = of(far);
     assert!(other.grows(MIB, MIB, 0), "it overtakes");
-    // Those of its own address make room.
+    // The connections of its own address give up their memory.
     assert!(!peers[3].grows(MIB, MIB, SECOND_US));
     assert!(!other.hold.is_over(SECOND_US));
     assert!(peers[..2].iter().all(|peer| peer.hold.is_over(SECOND_US)));
@@ -353,7 +353,7 @@ fn who_stands_behind_one_that_waits_for_its_address_holds_up_no_other() {
     let (memory, mut near) = full_address([10, 0, 0, 1]);
     near[0].done();
     near[2].came(MIB, MIB / 2, 0);
-    // Half a MiB is there, and the fourth one wants more; who wants less does not overtake it.
+    // Half a MiB is free, and the fourth one wants more; one that wants less does not overtake it.
     assert!(!near[3].grows(MIB, MIB, 0));
     let mut small = Peer::from(&memory, Protocol::Kafka, [10, 0, 0, 1]);
     assert!(!small.grows(MIB, MIB / 8, 0));

@@ -89,7 +89,7 @@ impl Health {
     }
 }
 
-/// Room for ordinary users; `None` when the system does not say.
+/// Bytes free for ordinary users; `None` when the system does not say.
 fn free_bytes(folder: &Path) -> Option<u64> {
     let space = rustix::fs::statvfs(folder).ok()?;
     Some(space.f_bavail.saturating_mul(space.f_frsize))

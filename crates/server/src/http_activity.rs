@@ -85,7 +85,7 @@ impl Activity {
         now.duration_since(since) >= limit
     }
 
-    /// Ready when the connection is to be closed: it took too long, or made room for another.
+    /// Ready when the connection is to be closed: it took too long, or another one takes its place.
     pub(crate) async fn over(&self) {
         let too_long = async {
             while !self.is_over(Instant::now()) {
@@ -109,9 +109,9 @@ pub(crate) struct Connections {
 /// Whether a new connection is accepted.
 #[derive(Debug)]
 pub(crate) enum Admission {
-    /// There is room.
+    /// There are fewer connections than allowed.
     Free(Admitted),
-    /// There is room because the connection that waited longest was closed.
+    /// It takes the place of the connection that waited longest, which was closed.
     InsteadOfOther(Admitted),
     /// All connections are busy.
     Refused,

@@ -58,7 +58,7 @@ pub(crate) fn admin_door(config: &Config) -> Door<'_> {
     Door::new(ADMIN, &config.general.admin_address, DoorKind::Http)
 }
 
-/// A door that is listened at.
+/// A door that is listened at: the option that names it, and its socket.
 pub(crate) struct BoundDoor {
     pub(crate) option: &'static str,
     pub(crate) kind: DoorKind,
@@ -74,7 +74,7 @@ impl BoundDoor {
     }
 }
 
-/// Listens at all doors, but for those that are off, or need the certificate of a protocol that
+/// Listens on all addresses, but for those that are off, or need the certificate of a protocol that
 /// has none.
 ///
 /// # Errors

@@ -91,8 +91,8 @@ impl Server {
 
     /// As [`Server::start`], where deadlines, silent connections, groups and all that is measured
     /// go by a clock of the caller's. While it is a clock that is driven, the doctor looks only
-    /// when [`Server::look`] is called. What waits for the kernel or for other programs (HTTP,
-    /// nsqlookupd, the drain, NSQ's auth services) takes the machine's time all the same.
+    /// when [`Server::look`] is called. Waits for the kernel or for other programs (HTTP,
+    /// nsqlookupd, the drain, NSQ's auth services) take the machine's time all the same.
     ///
     /// An observer is shown all that the doctor looks at, on the doctor's thread.
     ///
@@ -130,7 +130,7 @@ impl Server {
         if config.nsq.tls_client_auth_policy != ClientAuthPolicy::None
             && config.nsq.tls_required == TlsRequired::No
         {
-            // As nsqd: who asks for certificates means that TLS is to be used.
+            // As nsqd: a configuration that asks for certificates means that TLS is to be used.
             config.nsq.tls_required = TlsRequired::Yes;
         }
         config.check()?;

@@ -1,4 +1,5 @@
-//! The timeline: puts together what telemetry knows of connections and the broker of consumers.
+//! The timeline: puts together what telemetry knows of connections and the broker of consumers. A
+//! lane is the record of one consumer or connection.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use crate::timeline_types::{
 const LAST_MAX: Duration = Duration::from_secs(15 * 60);
 /// The time shown by default.
 const LAST: Duration = Duration::from_secs(30);
-/// How often lanes in which nothing happens any more give their memory back.
+/// How often the lanes of idle consumers and connections give their memory back.
 const FORGET_INTERVAL: Duration = Duration::from_secs(60);
 /// Most lanes of a kind, per topic or subscription, in one answer: those with the most to show.
 const LANES_MAX: usize = 200;
@@ -82,7 +83,7 @@ fn failed(why: impl ToString) -> Refused {
     Refused(StatusCode::INTERNAL_SERVER_ERROR, why.to_string())
 }
 
-/// Lets lanes give their memory back when nothing happens in them. Runs until the broker drains.
+/// Gives the memory of idle consumers' and connections' lanes back. Runs until the broker drains.
 pub(crate) async fn run(context: std::sync::Arc<ServerContext>) {
     let mut ticks = interval(FORGET_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -14,7 +14,7 @@ pub struct Timeline {
     pub until_us: u64,
     /// The topics, as they were asked for.
     pub topics: Vec<TopicTimeline>,
-    /// So many pieces of a lane are recorded in a second; what is above is counted.
+    /// Pieces of a lane recorded per second, at most; those above are only counted.
     pub pieces_per_second_max: f64,
     /// Notes on the events that the picture does not show.
     pub notes: Vec<String>,
@@ -44,7 +44,7 @@ pub struct SubscriptionTimeline {
     pub consumers: Vec<HoldLane>,
 }
 
-/// Whose lane it is, and what is missing from it.
+/// The client that a lane belongs to, and how much is missing from its record.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LaneOwner {
     /// Number of the connection.
@@ -65,7 +65,7 @@ pub struct LaneOwner {
     pub complete_since_us: Option<u64>,
 }
 
-/// The lane of a consumer.
+/// The record of a consumer: its deliveries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HoldLane {
     /// Whose it is.
@@ -121,7 +121,7 @@ pub struct HoldPiece {
     pub outcome: HoldOutcome,
 }
 
-/// The lane of a connection that publishes or reads by offset.
+/// The record of a connection that publishes or reads by offset: its requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExchangeLane {
     /// Whose it is.

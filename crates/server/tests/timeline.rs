@@ -82,7 +82,7 @@ fn lane<'t>(topic: &'t TopicTimeline, client: &str) -> &'t HoldLane {
     lanes.find(|lane| lane.owner.client_id == client).unwrap()
 }
 
-/// Seed 003 with its two queues: who has taken all jobs does them one by one, while another waits.
+/// Seed 003 with its two queues: a consumer has all jobs and does them one by one, another waits.
 #[test]
 fn a_hoarder_is_seen_in_both_queues() {
     let (broker, mut time) = start_driven(|_| {});

@@ -1,5 +1,5 @@
 //! The protocols, a folder for each. All that the rest of the server knows of them is a
-//! [`Registration`] and a [`Front`]: which doors there are, who serves them, what is told of them.
+//! [`Registration`] and a [`Front`]: their addresses (doors), and what serves and describes them.
 
 pub(crate) mod amqp;
 pub(crate) mod kafka;
@@ -108,7 +108,7 @@ impl<'a> Door<'a> {
     }
 }
 
-/// The protocol spoken at a door, an address that is listened on.
+/// The protocol spoken at a door, which is an address that is listened on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DoorKind {
     /// The protocol itself.

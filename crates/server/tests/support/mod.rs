@@ -58,7 +58,7 @@ pub fn start(change: impl FnOnce(&mut Config)) -> Broker {
 pub fn start_driven(change: impl FnOnce(&mut Config)) -> (Broker, Time) {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(&folder);
-    // The clock stands still unless a test drives it: who joins a group would wait for that.
+    // The clock stands still unless a test drives it: a member that joins would wait for that.
     config.kafka.initial_rebalance_delay = Duration::ZERO;
     change(&mut config);
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();

@@ -1,4 +1,4 @@
-//! AMQP's part of the page `/metrics`. What its queues hold is among the subscriptions.
+//! AMQP's part of the page `/metrics`. The messages of its queues are among the subscriptions.
 
 use cloverleaf_amqp::SessionOptions;
 use cloverleaf_amqp::host::VirtualHost;

@@ -5,8 +5,8 @@
 //! with programs on one machine that are all called the same, one of them is taken: to the doctor
 //! they are one client.
 //!
-//! Work and memory of a look are bounded: where groups read more partitions than there is room
-//! for, the smaller groups are left out, each topic of a group as a whole.
+//! Work and memory of a look are bounded: where groups read more partitions than the bound, the
+//! smaller groups are left out, each topic of a group as a whole.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -31,8 +31,8 @@ const READINGS_MAX: usize = 2 * ALL_PARTITIONS_MAX;
 /// Partitions of a member by which its connection is looked for.
 const GIVEN_MAX: usize = 64;
 
-/// A message waits that has not been asked for so many looks after it came. What came later may be
-/// on its way: a reader is known by what it asked for up to a second ago.
+/// A message waits that has not been asked for so many looks after it came. A later one may be on
+/// its way: a reader is known by what it asked for up to a second ago.
 const LOOKS: usize = 3;
 
 /// Where partitions ended at the last looks.
@@ -102,7 +102,7 @@ pub(super) fn queues(
 /// Topics of a group that are looked at.
 type Topics<'a, T> = BTreeMap<&'a str, T>;
 
-/// The groups and topics for whose partitions there is room; groups with most members first.
+/// The groups and topics whose partitions are within the bound; groups with most members first.
 /// `find` knows a topic and how many partitions it has.
 fn choose<T>(
     groups: &[GroupLook],
@@ -173,7 +173,7 @@ impl Clients {
         }
         let mut by_partition: HashMap<(Uuid, u32, Who), Vec<u64>> = HashMap::new();
         let mut offsets = HashMap::new();
-        // Where there is no room for all, the oldest have it, with each look.
+        // Where the bound is less than all need, the oldest connections come first, with each look.
         readers.sort_unstable_by_key(|(connection, _)| *connection);
         for (connection, readings) in readers {
             let Some(who) = names.get(&connection) else {

@@ -55,7 +55,7 @@ pub(crate) fn request(host: &str, port: u16) -> Builder {
         .header(CONNECTION, "close")
 }
 
-/// Sends a request and returns status and body of the answer. Who gives up closes the connection.
+/// Sends a request and returns status and body of the answer. Dropped, it closes the connection.
 pub(crate) async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<String>,
