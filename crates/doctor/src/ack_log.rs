@@ -54,8 +54,7 @@ impl AckLog {
         }
     }
 
-    /// Looks at all latencies of a connection. What is there already at the first
-    /// look is nothing new.
+    /// Looks at all latencies of a connection. Those that are there at the first look are not new.
     pub(crate) fn look(&mut self, latencies: &HistogramSnapshot, now_us: u64) {
         let buckets = latencies.buckets();
         let first = buckets.partition_point(|(bucket, _)| *bucket < SLOW_BUCKET);

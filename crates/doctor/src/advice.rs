@@ -158,7 +158,7 @@ pub(crate) struct Advised {
 pub struct Advice {
     has_built_in: bool,
     own: Vec<(String, Family)>,
-    /// All of them, in the order of their files' names, which copies share. What is built in is
+    /// All of them, in the order of their files' names, which copies share. The built-in ones are
     /// read when somebody asks: a broker without clients needs none of it.
     families: Arc<OnceLock<Vec<(String, Family)>>>,
 }
@@ -245,8 +245,7 @@ impl Advice {
     }
 
     /// All advice for a client of this library and version, in the order of [`Rule::ALL`]: it
-    /// depends on nothing but who the client is. What a finding would fill in with numbers stands
-    /// in capitals.
+    /// depends on nothing but the client. Numbers that a finding would fill in stand in capitals.
     pub fn for_client(&self, client: &Client) -> Vec<RuleAdvice> {
         let sides = [Side::Producer, Side::Consumer];
         let cases = Rule::ALL

@@ -141,8 +141,8 @@ impl Signs {
         }
     }
 
-    /// Leaves out what is only a symptom, of something seen now or of an open case. What is a case
-    /// already stays until its cause is one.
+    /// Leaves out signs that are only symptoms, of something seen now or of an open case. A case
+    /// stays until its cause is one.
     fn without_symptoms(mut self, open: &Cases) -> Signs {
         let mut causes = Causes::default();
         causes.add(open.active());

@@ -7,8 +7,8 @@ use cloverleaf_telemetry::{Identity, Protocol};
 use serde::{Deserialize, Serialize};
 
 /// Connections with the same address (without the port), protocol, library and name: mostly one
-/// process, or several alike on one machine. What a client says of itself proves nothing, but
-/// whoever lies about it is told about a client of that name.
+/// process, or several alike on one machine. A client's words of itself prove nothing, but one that
+/// lies about it is told about a client of that name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Client {
     /// Its address.

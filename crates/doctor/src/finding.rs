@@ -139,9 +139,8 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// How much it matters. What costs the broker more than it need, but nobody waits for, matters
-    /// little, and so does what may be meant; what may be less than is said is not put before what
-    /// is sure.
+    /// How much it matters. A cost of the broker for which nobody waits matters little, and so does
+    /// what may be meant; what may be less than is said is not put before what is sure.
     pub(crate) fn severity(&self) -> Severity {
         match (self.measure, self.bound) {
             _ if self.may_be_meant => Severity::Low,

@@ -18,7 +18,7 @@ const BUCKETS_MAX: u64 = 512;
 const SUMS: u64 = Counters::COUNT as u64;
 const BUCKETS: u64 = SUMS + Histograms::COUNT as u64;
 
-/// No connection does more between two looks. What is more is another connection's or no number,
+/// No connection does more between two looks. A larger count is another connection's or no number,
 /// and sums over all spans stay far from where they overflow.
 const GAINED_MAX: u64 = 1 << 48;
 

@@ -16,8 +16,8 @@ const LOOKS_MIN: usize = 3;
 /// Queues that are watched at most; those with most consumers come first.
 const QUEUES_MAX: usize = 4096;
 
-/// Partitions of a queue that are looked at. Of a queue that has more none are: who sees a part
-/// of them takes those that it does not see for missing.
+/// Partitions of a queue that are looked at. Of a queue that has more none are: a doctor that sees
+/// only a part of them takes the others for missing.
 pub const PARTITIONS_MAX: usize = 1024;
 
 /// Partitions of all queues together that are looked at: 8 MiB with the looks before. Queues with

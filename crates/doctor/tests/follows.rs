@@ -1,5 +1,5 @@
-//! Producers that do something between two messages: who waits for answers meanwhile is told by
-//! how the next request follows them, and who does not is left in peace.
+//! Producers that do something between two messages: one that waits for answers meanwhile is told
+//! by how the next request follows them, and one that does not is left in peace.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -236,8 +236,8 @@ fn in_bursts(own: Times, served: Times, much_us: u64, seed: u64) -> (Times, Time
     (client, broker)
 }
 
-/// The disk is always busy for others: who comes in between waits for the end of the present sync,
-/// and of the next one.
+/// The disk is always busy for others: a sync that comes in between waits for the end of the
+/// present one, and of the next one.
 fn behind_others(least_us: u64, most_us: u64, came_us: Rc<Cell<u64>>, seed: u64) -> Times {
     let mut dice = Dice(seed);
     let mut end_us = 0;

@@ -93,7 +93,7 @@ fn a_channel_for_each_message_is_found() {
     about(finding.prediction.gain, 4.0, 1.05);
 }
 
-/// A group of one topic: who has which partition, and how fast things come and go.
+/// A group of one topic: the partitions of each member, and how fast things come and go.
 struct Group {
     probes: Vec<Probe>,
     /// Messages per second that come in and that are worked on, for each partition.

@@ -1,7 +1,7 @@
 //! ack-deadline: work takes longer than a message may be held, so it is done twice.
 //!
-//! Deadlines that pass alone may be a consumer that hangs. What tells work that takes too long is
-//! that the acknowledgements come, but late.
+//! Deadlines that pass alone may be a consumer that hangs. Work that takes too long shows in
+//! acknowledgements that come, but late.
 
 use cloverleaf_telemetry::HistogramSnapshot;
 
@@ -18,7 +18,7 @@ const LATE_MIN: u64 = 3;
 /// acknowledgements were.
 const DEADLINE_FACTOR: f64 = 3.0;
 
-/// Of those that are remembered so many are to be in time, with this much room above.
+/// Share of the remembered messages that is to be in time, and a factor above the time of those.
 const IN_TIME_SHARE: f64 = 0.95;
 const ROOM: f64 = 1.25;
 

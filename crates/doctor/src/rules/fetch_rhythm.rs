@@ -1,7 +1,7 @@
 //! fetch-rhythm: messages are fetched by the clock, while more of them wait.
 //!
-//! A consumer that works on what it fetched before it fetches again has a rhythm, too. What tells
-//! the two apart is what a fetch brings: work on more messages takes longer, a timer does not.
+//! A consumer that works on what it fetched before it fetches again has a rhythm, too. The size of
+//! a fetch tells the two apart: work on more messages takes longer, a timer does not.
 
 use crate::advice::{Picture, Side};
 use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};

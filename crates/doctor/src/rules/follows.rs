@@ -12,8 +12,8 @@
 //! broker take longer for one request than for the one before it, the disk, knows nothing of the
 //! times at which a client sends that does not wait for answers. So on the mean its rounds differ
 //! as much where the service has risen as where it has fallen, whatever their lengths are, and
-//! whichever of them are left out or how much any counts. That is a slope of 0; who waits has 1,
-//! less what the clocks of a busy machine blur.
+//! whichever of them are left out or how much any counts. That is a slope of 0; a client that waits
+//! has 1, less what the clocks of a busy machine blur.
 //!
 //! With s for what the service and r for what the round differs from the one before, and so r − s
 //! for the gap, the slope is `sum(s r) / sum(s s)`, and `2 s r = s s + r r − (r − s)²`: three
@@ -47,8 +47,8 @@ const SLOPE_MAX: f64 = 1.5;
 /// than that of as many which do not. The rest is for rounds that are left out.
 const NEIGHBOURS: f64 = 1.5;
 
-/// Answers that waited for the disk took this long at least, in microseconds. What makes others
-/// late is the broker's machine, which may be the client's.
+/// Answers that waited for the disk took this long at least, in microseconds. Others are late by
+/// the broker's machine, which may be the client's.
 const DISK_US_MIN: u64 = 100;
 
 /// How requests follow answers.

@@ -6,13 +6,12 @@
 //!   J                          2J                 one that came alone had nobody to wait for
 //! ```
 //!
-//! Before each second job of a worker there is a first one, in each group. A group in which that
-//! is not so shows that the jobs of this client have several lengths. What cannot be told apart:
-//! jobs that half wait, and always the same jobs, of which a half takes twice as long. Consumers
-//! that are their own limit do wait, each for itself: with a worker or some of its own it is never
-//! without work while it has any. Such waits
-//! come from libraries whose consumers share workers that have a line of messages each
-//! ([`shares_workers`]); the others have to show more.
+//! Before each second job of a worker there is a first one, in each group. A group in which that is
+//! not so shows that the jobs of this client have several lengths. Two cases look alike: jobs that
+//! half wait, and always the same jobs, of which a half takes twice as long. Consumers that are
+//! their own limit do wait, each for itself: with a worker or some of its own it is never without
+//! work while it has any. Such waits come from libraries whose consumers share workers that have a
+//! line of messages each ([`shares_workers`]); the others have to show more.
 
 use crate::Client;
 use crate::ack_log::Acked;

@@ -29,7 +29,7 @@ const IN_FLIGHT_CALM_MIN: f64 = 100.0;
 /// How many times more there are than the rate needs.
 const EXCESS_MIN: f64 = 4.0;
 
-/// Room above rate x round trip, and what sending takes beside it: turns of threads, of Wi-Fi.
+/// The factor above rate x round trip, and what sending takes beside: turns of threads, of Wi-Fi.
 const ROOM: f64 = 2.0;
 const SENDING_US: f64 = 10_000.0;
 
@@ -46,8 +46,8 @@ const SLOW_SHARE_MIN: f64 = 0.75;
 /// Connections given up of which the round trip is known.
 const WAYS_MIN: usize = 3;
 
-/// Share of the time in which a request is coming in: who sends less has not made the queue. The
-/// greetings of connections that are given up count against them.
+/// Share of the time in which a request is coming in: a client that sends less has not made the
+/// queue. The greetings of connections that are given up count against them.
 const RECEIVING_SHARE_MIN: f64 = 0.8;
 const RECEIVING_SHARE_GIVEN_UP_MIN: f64 = 0.5;
 

@@ -135,7 +135,7 @@ pub(crate) fn see_produce(
 ///
 /// With messages to come all the time it stays so: two groups take turns, and each acknowledgement
 /// takes two round trips. So it would if each of them took a call to a database that is as far
-/// away. What tells one from the other:
+/// away. Two facts tell one from the other:
 /// - a kernel that holds back has one small packet on the way at a time, so that no two reads are
 ///   closer to each other than a round trip; calls to a database end when they do;
 /// - to the first message after nothing was in flight nothing is before the acknowledgement: it is

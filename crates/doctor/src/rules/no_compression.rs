@@ -6,8 +6,8 @@
 //! ```
 //!
 //! How well they compress is not guessed: the session compresses a small piece of what is published
-//! now and then, of requests only that came in several reads. What is compressed already counts as
-//! what does not compress, or is not looked at (a connection of NSQ's that is compressed). That the
+//! now and then, of requests only that came in several reads. Compressed messages count as ones
+//! that do not compress, or are not looked at (a connection of NSQ's that is compressed). That the
 //! link is the limit shows in one of three ways:
 //!
 //! - always some request is on its way in;

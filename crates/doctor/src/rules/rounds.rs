@@ -9,8 +9,8 @@
 //!
 //! A round begins with a publishing request that came while nothing was in flight. In-flight
 //! requests as the broker counts them do not show whether a client waits: where the service is
-//! short, each of a pipelining client's requests finds the one before it answered. What shows it
-//! is that no request ever comes sooner after an answer than a round trip.
+//! short, each of a pipelining client's requests finds the one before it answered. A client waits
+//! if no request ever comes sooner after an answer than a round trip.
 
 use cloverleaf_telemetry::Counters;
 
@@ -22,8 +22,8 @@ use crate::units::{number, time};
 /// at most a sixteenth off.
 pub(super) const RTT_SLACK: f64 = 0.92;
 
-/// One of so many requests may come sooner: metadata, heartbeats. Who sends by its own rhythm,
-/// near to the round trip by chance, is unmasked by whatever is served late once.
+/// One of so many requests may come sooner: metadata, heartbeats. A client that sends by its own
+/// rhythm, near to the round trip by chance, is unmasked by whatever is served late once.
 const SOONER_SHARE: u64 = 200;
 
 /// A client that does more than this beside waiting has a rhythm of its own: work, a timer, a

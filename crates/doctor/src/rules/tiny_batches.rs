@@ -1,5 +1,5 @@
-//! tiny-batches: many requests back to back, with next to nothing in each. Nobody waits, but most
-//! of the work on both sides is for the requests and not for the messages.
+//! tiny-batches: many requests back to back, with next to nothing in each. No client waits, but
+//! most of the work on both sides is for the requests and not for the messages.
 
 use crate::advice::{Picture, Side};
 use crate::finding::{Confidence, Fact, Prediction};

@@ -35,7 +35,7 @@ const EXCESS_MIN: f64 = 4.0;
 /// Requests that were given up, or refused, in a minute.
 const TROUBLE_MIN: u64 = 3;
 
-/// Room for what is irregular, above rate × latency.
+/// The factor for what is irregular, above rate × latency.
 const ROOM: f64 = 2.0;
 
 /// How long ago a connection was given up at most.
@@ -47,15 +47,15 @@ const RECENT_US: u64 = 16_000_000;
 /// old, and later ones, which find all of it old, are cut sooner.
 const PATIENCE_MAX: f64 = 2.0;
 
-/// And older than this share of that time. Who is killed again and again has full queues, too, but
-/// messages that are as young as at any other time.
+/// And older than this share of that time. A client that is killed again and again has full queues,
+/// too, but messages that are as young as at any other time.
 const PATIENCE_MIN: f64 = 0.25;
 
 /// Share of the time in which a request is coming in, where they queue for the link.
 const RECEIVING_SHARE_MIN: f64 = 0.5;
 
-/// Room above rate × latency where messages are bounded, and not requests: a library may send all
-/// of them in one batch, and the link is idle until it is answered.
+/// The factor above rate × latency where messages are bounded, and not requests: a library may send
+/// all of them in one batch, and the link is idle until it is answered.
 const BATCHES_ROOM: f64 = 4.0;
 
 /// Share of the requests that may come after a pause for an answer.

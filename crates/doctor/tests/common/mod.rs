@@ -1,5 +1,5 @@
 //! A made-up world: clients that publish and consume in virtual time, and a doctor that looks once
-//! a second. What they do is told to real probes, as the broker's sessions would.
+//! a second. Real probes are told what the clients do, as the broker's sessions would tell them.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::panic)]
 
 pub mod consumers;
