@@ -69,7 +69,7 @@ fn work(streams: &mut [TcpStream], ends: &AtomicBool, finished: &AtomicU64) {
     let mut received = vec![Vec::new(); streams.len()];
     let mut buffer = [0; 4096];
     while !ends.load(Ordering::Relaxed) {
-        // The broker needs the cores: who has nothing to read rests.
+        // The broker needs the cores: a thread that has nothing to read rests.
         for number in readable(streams) {
             let (stream, received) = (&mut streams[number], &mut received[number]);
             let count = stream.read(&mut buffer).unwrap();

@@ -11,7 +11,7 @@ use super::rows::{Bar, arrange};
 const SINGLE_BARS_MAX: u64 = 4_096;
 const SINGLES_MAX: u32 = 16;
 
-/// Lanes under one heading.
+/// Lanes under one heading: consumers of a subscription, or producers or readers of a topic.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) topic: String,
@@ -21,7 +21,7 @@ pub(super) struct Group {
     pub(super) lanes: Vec<Lane>,
 }
 
-/// One lane.
+/// One lane: the record of a consumer or a connection, as it is drawn.
 #[derive(Debug)]
 pub(super) struct Lane {
     /// Whose it is.
