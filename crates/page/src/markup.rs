@@ -109,7 +109,7 @@ fn is_unreadable(letter: char) -> bool {
     matches!(letter, '\u{fffe}' | '\u{ffff}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A length or a place in a picture: one decimal. What is no number is 0, which a picture shows.
+/// A length or a place in a picture: one decimal. Not a number becomes 0, which a picture shows.
 #[derive(Debug, Clone, Copy)]
 pub struct Px(pub f64);
 
