@@ -1,5 +1,6 @@
-//! healthy: clients that do nothing wrong, of which the doctor says nothing. Who is idle, works by
-//! a timer, has much to do at times, works for long, or is as fast as it needs to be, is no case.
+//! healthy: clients that do nothing wrong, of which the doctor says nothing. A client that is idle,
+//! works by a timer, has much to do at times, works for long, or is as fast as it needs to be, is
+//! no case.
 
 use std::io;
 use std::path::Path;

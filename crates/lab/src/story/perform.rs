@@ -81,7 +81,7 @@ impl Told {
 /// Plays a story.
 ///
 /// # Errors
-/// The machine does not let it. What is not as it should be stands in the answer.
+/// The machine does not let it. Faults of the story stand in the answer.
 pub(crate) fn perform(
     story: &Story,
     wish: Wish<'_>,

@@ -19,7 +19,7 @@ use crate::broker::Certificate;
 /// Where a client connects without TLS, and the broker sees one with it; until the runtime ends.
 ///
 /// # Errors
-/// There is no certificate, or no room for a listener.
+/// There is no certificate, or no port for a listener.
 pub(super) async fn tunnel(stage: &Stage) -> io::Result<SocketAddr> {
     let none = || io::Error::other("the broker has no certificate");
     let broker = stage.addresses.amqp_tls.ok_or_else(none)?;
