@@ -80,9 +80,10 @@ impl SuiteResult {
 }
 
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
-    let original = match args.against_original {
-        true => Original::kafka(),
-        false => Original::default(),
+    let original = if args.against_original {
+        Original::kafka()
+    } else {
+        Original::default()
     };
     let context = Context::with(workspace, &original)?;
     let result = match args.suite {

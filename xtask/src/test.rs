@@ -31,9 +31,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
-    let workspace_tests = match args.only.is_none() && args.original.is_none() {
-        true => Some(workspace_tests(workspace)?),
-        false => None,
+    let workspace_tests = if args.only.is_none() && args.original.is_none() {
+        Some(workspace_tests(workspace)?)
+    } else {
+        None
     };
     match workspace_tests {
         Some(mut tests) if args.no_clients => {

@@ -163,9 +163,10 @@ impl Scram {
 }
 
 fn check_iterations(iterations: u32) -> Result<(), IterationsError> {
-    match (ITERATIONS_MIN..=ITERATIONS_MAX).contains(&iterations) {
-        true => Ok(()),
-        false => Err(IterationsError(iterations)),
+    if (ITERATIONS_MIN..=ITERATIONS_MAX).contains(&iterations) {
+        Ok(())
+    } else {
+        Err(IterationsError(iterations))
     }
 }
 

@@ -54,9 +54,10 @@ pub(crate) fn take_apart<'a, T>(
 
 pub(crate) fn check_salt(salt: &[u8], bytes_min: usize) -> Result<(), VerifierError> {
     let bytes = salt.len();
-    match (bytes_min..=SALT_BYTES_MAX).contains(&bytes) {
-        true => Ok(()),
-        false => Err(VerifierError::Salt { bytes, bytes_min }),
+    if (bytes_min..=SALT_BYTES_MAX).contains(&bytes) {
+        Ok(())
+    } else {
+        Err(VerifierError::Salt { bytes, bytes_min })
     }
 }
 

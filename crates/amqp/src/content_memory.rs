@@ -96,9 +96,10 @@ impl ContentShare {
     }
 
     fn try_add(&self, bytes: u64, now_us: u64) -> bool {
-        let most = match self.memory.is_tight() {
-            true => self.bytes_max,
-            false => self.bytes_max.max(self.memory.bytes_max / 2),
+        let most = if self.memory.is_tight() {
+            self.bytes_max
+        } else {
+            self.bytes_max.max(self.memory.bytes_max / 2)
         };
         if !try_add(&self.bytes, bytes, most) {
             return false;

@@ -238,9 +238,10 @@ impl cloverleaf_session::Session for Session {
     fn end_of_input(&mut self, _rest: &[u8], now: Now) {
         self.now = now;
         self.release_all();
-        self.phase = match self.replies.is_empty() {
-            true => Phase::Ended,
-            false => Phase::Draining,
+        self.phase = if self.replies.is_empty() {
+            Phase::Ended
+        } else {
+            Phase::Draining
         };
     }
 

@@ -554,9 +554,10 @@ fn the_single_active_consumer_of_a_quorum_queue_makes_way_for_a_higher_priority(
         assert_eq!(high.bodies(), [""; 0]);
         low.ack(0, true);
         publish_all(&mut low, &["4"]);
-        let (lows, highs): (&[&str], &[&str]) = match stays {
-            true => (&["4"], &[]),
-            false => (&[], &["3", "4"]),
+        let (lows, highs): (&[&str], &[&str]) = if stays {
+            (&["4"], &[])
+        } else {
+            (&[], &["3", "4"])
         };
         assert_eq!(low.bodies(), lows);
         assert_eq!(high.bodies(), highs);

@@ -208,9 +208,10 @@ fn a_large_frame_before_the_login_is_refused_before_it_is_there() {
         start.extend(payload.to_be_bytes());
         peer.send(&start);
         let got = peer.receive();
-        match is_taken {
-            true => assert!(got.is_empty()),
-            false => assert_eq!(got[0].close().0, 501),
+        if is_taken {
+            assert!(got.is_empty())
+        } else {
+            assert_eq!(got[0].close().0, 501)
         }
         assert_eq!(peer.session.is_ended(), !is_taken);
     }

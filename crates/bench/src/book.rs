@@ -335,9 +335,10 @@ impl Book {
     pub fn came(&mut self, message: &[u8], stream: Option<u32>, now_ns: u64) -> bool {
         let stamp = Stamp::read(message).filter(|stamp| stamp.run == self.run);
         let Some(stamp) = stamp else {
-            match Stamp::was_of(self.run, message) {
-                true => self.tally.damaged += 1,
-                false => self.tally.foreign += 1,
+            if Stamp::was_of(self.run, message) {
+                self.tally.damaged += 1
+            } else {
+                self.tally.foreign += 1
             }
             return false;
         };

@@ -33,9 +33,10 @@ impl Clock {
         let now_unix_ns = i128::from(self.to_unix_ns(here_ns)) - i128::from(ahead_ns);
         let since_ns = now_unix_ns - i128::from(zero_unix_ns);
         let apart = Duration::from_nanos(nanoseconds(since_ns.unsigned_abs()));
-        let start = match since_ns >= 0 {
-            true => here.checked_sub(apart),
-            false => here.checked_add(apart),
+        let start = if since_ns >= 0 {
+            here.checked_sub(apart)
+        } else {
+            here.checked_add(apart)
         };
         Clock {
             start: start.unwrap_or(here),

@@ -78,9 +78,12 @@ impl Flights {
     pub(crate) fn give_up(&mut self, book: &mut Book, is_silent: bool, now_ns: u64) -> u32 {
         let messages = self.messages;
         for flight in self.flights.drain(..) {
-            flight.each(|message| match is_silent {
-                true => book.gave_up(message, &UNANSWERED, now_ns),
-                false => book.failed(message, &UNANSWERED, now_ns),
+            flight.each(|message| {
+                if is_silent {
+                    book.gave_up(message, &UNANSWERED, now_ns)
+                } else {
+                    book.failed(message, &UNANSWERED, now_ns)
+                }
             });
         }
         self.requests.clear();

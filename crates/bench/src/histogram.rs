@@ -68,9 +68,10 @@ impl Histogram {
     /// Takes little memory until it is changed again; looking at it costs more.
     pub fn pack(&mut self) {
         if matches!(self.state, State::Open(_)) {
-            self.state = match self.is_empty() {
-                true => State::Empty,
-                false => State::Packed(self.to_bytes().into_boxed_slice()),
+            self.state = if self.is_empty() {
+                State::Empty
+            } else {
+                State::Packed(self.to_bytes().into_boxed_slice())
             };
         }
     }
@@ -102,9 +103,12 @@ impl Histogram {
 
     /// The time below or at which this share lies, 0 to 1; in nanoseconds. 0 if there is none.
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
-        self.look(|inner| match inner.is_empty() {
-            true => 0,
-            false => inner.value_at_quantile(quantile),
+        self.look(|inner| {
+            if inner.is_empty() {
+                0
+            } else {
+                inner.value_at_quantile(quantile)
+            }
         })
         .unwrap_or(0)
     }
@@ -116,11 +120,8 @@ impl Histogram {
 
     /// The shortest time in nanoseconds; 0 if there is none.
     pub fn min_ns(&self) -> u64 {
-        self.look(|inner| match inner.is_empty() {
-            true => 0,
-            false => inner.min(),
-        })
-        .unwrap_or(0)
+        self.look(|inner| if inner.is_empty() { 0 } else { inner.min() })
+            .unwrap_or(0)
     }
 
     /// The mean in nanoseconds.

@@ -89,10 +89,7 @@ fn sockets_in(tables: &[String], address: &SocketAddr) -> BTreeSet<String> {
             any.insert(socket);
         }
     }
-    match exact.is_empty() {
-        true => any,
-        false => exact,
-    }
+    if exact.is_empty() { any } else { exact }
 }
 
 /// An address as it stands in `/proc/net/tcp`: words of 32 bits in this machine's order, and the

@@ -127,9 +127,10 @@ impl Target<'_> {
         };
         outcome.remarks.extend(self.connect.remarks());
         // The topic goes after a failed measurement, too.
-        let cleaned = match self.keeps_topic {
-            true => Ok(()),
-            false => self.connect.clean_up(plan),
+        let cleaned = if self.keeps_topic {
+            Ok(())
+        } else {
+            self.connect.clean_up(plan)
         };
         measured?;
         if stop.is_set() {
@@ -298,9 +299,12 @@ impl Sides<'_> {
             let acked = sent.as_ref().or(self.filled).map(|tally| &tally.acked);
             let findings = acked.map(|acked| came.seen.compare(acked));
             let is_whole = is_whole && outcome.cut.is_none();
-            outcome.findings = findings.map(|findings| match is_whole {
-                true => findings,
-                false => findings.of_the_unfinished(),
+            outcome.findings = findings.map(|findings| {
+                if is_whole {
+                    findings
+                } else {
+                    findings.of_the_unfinished()
+                }
             });
         }
         (outcome.produced, outcome.consumed) = (sent, came);

@@ -290,12 +290,11 @@ fn of_rate(outcome: &Outcome) -> Option<String> {
             outcome.subject.label,
             words::number(wanted),
             words::number(rate),
-            match is_generators(outcome) {
-                true => {
-                    "more than it bears under these settings, or than the generator or this \
+            if is_generators(outcome) {
+                "more than it bears under these settings, or than the generator or this \
                      machine can do, as other notes say"
-                }
-                false => "more than it bears under these settings",
+            } else {
+                "more than it bears under these settings"
             }
         )
     })

@@ -65,9 +65,10 @@ impl Patience {
     pub(crate) fn is_over(&mut self, now_ns: u64, is_waiting: bool, stop: &Stop) -> bool {
         let step_ns = now_ns.saturating_sub(self.looked_ns).min(STEP_MAX_NS);
         self.looked_ns = now_ns;
-        self.silent_ns = match is_waiting {
-            true => self.silent_ns + step_ns,
-            false => 0,
+        self.silent_ns = if is_waiting {
+            self.silent_ns + step_ns
+        } else {
+            0
         };
         if stop.is_set() {
             let stopped_ns = *self.stopped_ns.get_or_insert(now_ns);

@@ -179,9 +179,10 @@ impl Connections {
         let book = |number, live: &Live| {
             let from_ns = times.measured_from_ns();
             let book = Book::new(times.clock, plan.run, number, from_ns, live.clone());
-            match times.is_filled {
-                true => book.by_arrival(times.warm_up_end.clone()),
-                false => book,
+            if times.is_filled {
+                book.by_arrival(times.warm_up_end.clone())
+            } else {
+                book
             }
         };
         let mark = || Mark {

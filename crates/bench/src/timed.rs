@@ -24,9 +24,10 @@ impl Timed {
 
     fn left(&self) -> io::Result<Option<Duration>> {
         let left = self.end.saturating_duration_since(Instant::now());
-        match left.is_zero() {
-            true => Err(io::Error::new(ErrorKind::TimedOut, "it takes too long")),
-            false => Ok(Some(left)),
+        if left.is_zero() {
+            Err(io::Error::new(ErrorKind::TimedOut, "it takes too long"))
+        } else {
+            Ok(Some(left))
         }
     }
 }

@@ -46,9 +46,10 @@ impl WarmUpEnd {
     #[inline]
     pub(crate) fn came(&self, now_ns: u64) -> u64 {
         let end_ns = self.ns();
-        match now_ns < end_ns {
-            true => self.came_within(now_ns, end_ns),
-            false => end_ns,
+        if now_ns < end_ns {
+            self.came_within(now_ns, end_ns)
+        } else {
+            end_ns
         }
     }
 

@@ -53,9 +53,10 @@ impl BrokerPlace {
     /// The processes that listen on these addresses of this machine.
     pub fn of(addresses: &[SocketAddr]) -> BrokerPlace {
         let processes = listeners::of(addresses);
-        match processes.is_empty() {
-            true => BrokerPlace::Elsewhere,
-            false => BrokerPlace::Processes(processes),
+        if processes.is_empty() {
+            BrokerPlace::Elsewhere
+        } else {
+            BrokerPlace::Processes(processes)
         }
     }
 

@@ -96,9 +96,10 @@ impl Shape {
             // Only a broker may say so.
             return Err(PublishError::ForeignAppendTime);
         }
-        let bounds = match options.append_time {
-            true => None,
-            false => Bounds::of(options, now_ms()),
+        let bounds = if options.append_time {
+            None
+        } else {
+            Bounds::of(options, now_ms())
         };
         let needs_keys = options.compaction.is_some();
         let mut body_bytes = match maker {
@@ -129,9 +130,10 @@ impl Shape {
                 }
             }
         }
-        let batch = match options.append_time {
-            true => batch.stamp_append_time(now_ms()),
-            false => batch,
+        let batch = if options.append_time {
+            batch.stamp_append_time(now_ms())
+        } else {
+            batch
         };
         Ok((batch, body_bytes))
     }

@@ -311,9 +311,10 @@ impl Broker {
             let has = |place: &&Place| groups.get(group).is_some_and(|g| g.contains_key(*place));
             let places: Vec<Place> = partitions.iter().filter(has).copied().collect();
             let group = group.clone();
-            match places.is_empty() {
-                true => Vec::new(),
-                false => vec![Entry::OffsetsDeleted { group, places }],
+            if places.is_empty() {
+                Vec::new()
+            } else {
+                vec![Entry::OffsetsDeleted { group, places }]
             }
         };
         self.shared
@@ -326,9 +327,12 @@ impl Broker {
     /// The journal does not take it; they are kept.
     pub fn delete_group<'a>(&self, group: impl Into<Name<'a>>) -> Result<bool, CatalogError> {
         let group = &group.into().owned();
-        let entries = |groups: &Groups| match groups.contains_key(group) {
-            true => vec![Entry::GroupDeleted(group.clone())],
-            false => Vec::new(),
+        let entries = |groups: &Groups| {
+            if groups.contains_key(group) {
+                vec![Entry::GroupDeleted(group.clone())]
+            } else {
+                Vec::new()
+            }
         };
         self.shared
             .change_offsets(entries, |groups, _| groups.remove(group).is_some())

@@ -29,9 +29,10 @@ impl Subscription {
                 self.discard(state, seen, Some(DeadReason::Expired))
             }
         };
-        match all_went {
-            true => Found::SteppedOver(seen.run.bytes),
-            false => Found::Blank(Blank::Waiting),
+        if all_went {
+            Found::SteppedOver(seen.run.bytes)
+        } else {
+            Found::Blank(Blank::Waiting)
         }
     }
 

@@ -250,9 +250,10 @@ impl Entry {
         let namespace = input.text().ok_or_else(|| error("too short"))?;
         let namespace = Namespace::new(&namespace);
         let entry = Self::decode_in(&namespace, input.0)?;
-        match *entry.namespace() == namespace && !namespace.is_default() {
-            true => Ok(entry),
-            false => Err(error("nothing that a namespace has")),
+        if *entry.namespace() == namespace && !namespace.is_default() {
+            Ok(entry)
+        } else {
+            Err(error("nothing that a namespace has"))
         }
     }
 

@@ -82,12 +82,11 @@ impl Holds {
     }
 
     fn push(&mut self, mut hold: Hold) {
-        match self.pace.has_room(hold.ended_us) {
-            true => {
-                hold.left_out = self.pace.pass(hold.ended_us);
-                self.lane.push(hold);
-            }
-            false => self.pace.leave_out(hold.count.into()),
+        if self.pace.has_room(hold.ended_us) {
+            hold.left_out = self.pace.pass(hold.ended_us);
+            self.lane.push(hold);
+        } else {
+            self.pace.leave_out(hold.count.into())
         }
     }
 }

@@ -123,10 +123,7 @@ impl Subscription {
     /// goes first, as with RabbitMQ's priorities.
     fn drop_order(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
         let is_reversed = self.options().order == PartitionOrder::HighestFirst;
-        (0..count).map(move |turn| match is_reversed {
-            true => count - 1 - turn,
-            false => turn,
-        })
+        (0..count).map(move |turn| if is_reversed { count - 1 - turn } else { turn })
     }
 
     /// Drops until bodies fit. Each is looked at, because its size has to be known.
@@ -177,9 +174,10 @@ impl Subscription {
                     return;
                 }
                 if state.ledger.first_ready(index).is_some() {
-                    match keep_letters {
-                        true => state.ledger.bury_ready(index, DeadReason::Length),
-                        false => state.ledger.drop_ready(index, 1),
+                    if keep_letters {
+                        state.ledger.bury_ready(index, DeadReason::Length)
+                    } else {
+                        state.ledger.drop_ready(index, 1)
                     }
                     excess -= 1;
                     continue;
@@ -245,9 +243,10 @@ impl Subscription {
             let next = last.end_offset();
             for batch in &batches {
                 let name = (log.topic(), index, batch.base_offset());
-                let batch = match batch.is_compressed() {
-                    true => self.shared.inflater.inflate(name, batch),
-                    false => batch.clone(),
+                let batch = if batch.is_compressed() {
+                    self.shared.inflater.inflate(name, batch)
+                } else {
+                    batch.clone()
                 };
                 let mut state = self.state.lock();
                 let mut records = batch.records();
@@ -350,16 +349,17 @@ impl Drop for Places {
 fn bodies_of(topic: &Topic, batch: &Batch) -> u64 {
     let bytes_max = topic.shared().inflater.batch_bytes_max();
     let inflated;
-    let batch = match batch.is_compressed() {
-        true => match batch.inflate(bytes_max) {
+    let batch = if batch.is_compressed() {
+        match batch.inflate(bytes_max) {
             Ok(batch) => {
                 inflated = batch;
                 &inflated
             }
             // Its messages will be skipped.
             Err(_) => return 0,
-        },
-        false => batch,
+        }
+    } else {
+        batch
     };
     let (mut bytes, mut records) = (0, batch.records());
     while let Ok(Some((_, record))) = records.next_record() {

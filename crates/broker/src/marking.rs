@@ -40,10 +40,7 @@ impl Subscription {
         let entry = |(partition, promised)| self.delivered_entry(partition, promised);
         self.write_marks(rested.map(entry).collect());
         let is_ahead = state.ledger.marks.iter().any(|mark| mark.is_ahead());
-        state.rest_ms = match is_ahead {
-            true => now_ms + REST_MS,
-            false => NEVER_MS,
-        };
+        state.rest_ms = if is_ahead { now_ms + REST_MS } else { NEVER_MS };
     }
 
     /// The broker ends: the journal is told the exact place.

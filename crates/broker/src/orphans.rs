@@ -86,9 +86,10 @@ impl Restored {
             let Some(other) = by_name.insert(topic.full_name().owned(), *id) else {
                 continue;
             };
-            let (older, newer) = match self.defined.get(&other) < self.defined.get(id) {
-                true => (other, *id),
-                false => (*id, other),
+            let (older, newer) = if self.defined.get(&other) < self.defined.get(id) {
+                (other, *id)
+            } else {
+                (*id, other)
             };
             by_name.insert(topic.full_name().owned(), newer);
             deleted.push(older);

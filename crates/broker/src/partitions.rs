@@ -206,17 +206,18 @@ impl Topic {
             let next = log.next_offset();
             let entry = |offset, is_start| {
                 let topic = self.id();
-                match is_start {
-                    true => Entry::Start {
+                if is_start {
+                    Entry::Start {
                         topic,
                         partition,
                         offset,
-                    },
-                    false => Entry::Next {
+                    }
+                } else {
+                    Entry::Next {
                         topic,
                         partition,
                         offset,
-                    },
+                    }
                 }
             };
             let entries = [entry(before, true), entry(next, false)];

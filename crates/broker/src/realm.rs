@@ -114,11 +114,12 @@ impl Realm {
     }
 
     fn check(&self, operation: Operation, kind: Kind, name: &str) -> Result<(), CatalogError> {
-        match self.may(operation, kind, "", name) {
-            true => Ok(()),
-            false => Err(CatalogError::Denied {
+        if self.may(operation, kind, "", name) {
+            Ok(())
+        } else {
+            Err(CatalogError::Denied {
                 name: name.to_owned(),
-            }),
+            })
         }
     }
 
@@ -149,9 +150,10 @@ impl Realm {
         let topic = self.broker.topic_by_id(id);
         let topic = topic.filter(|topic| *topic.full_name().namespace == self.namespace);
         let topic = topic.ok_or(NoTopic::Unknown)?;
-        match self.may_topic(operation, topic.name()) {
-            true => Ok(topic),
-            false => Err(NoTopic::Denied),
+        if self.may_topic(operation, topic.name()) {
+            Ok(topic)
+        } else {
+            Err(NoTopic::Denied)
         }
     }
 
@@ -247,17 +249,19 @@ impl Realm {
 
     /// The committed offsets of a group; none for who may not see it.
     pub fn committed_offsets(&self, group: &str) -> Vec<Committed> {
-        match self.may(Operation::Describe, Kind::Group, "", group) {
-            true => self.broker.committed_offsets(self.namespace.name(group)),
-            false => Vec::new(),
+        if self.may(Operation::Describe, Kind::Group, "", group) {
+            self.broker.committed_offsets(self.namespace.name(group))
+        } else {
+            Vec::new()
         }
     }
 
     /// The committed offset of a group for one partition, for who may see it.
     pub fn committed_offset(&self, group: &str, topic: Uuid, partition: u32) -> Option<Committed> {
-        let group = match self.may(Operation::Describe, Kind::Group, "", group) {
-            true => self.namespace.name(group),
-            false => return None,
+        let group = if self.may(Operation::Describe, Kind::Group, "", group) {
+            self.namespace.name(group)
+        } else {
+            return None;
         };
         self.broker.committed_offset(group, topic, partition)
     }

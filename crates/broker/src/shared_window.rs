@@ -75,10 +75,7 @@ impl SharedWindow {
 
     /// Places that the caller may take now.
     pub(crate) fn room(&self) -> u64 {
-        match self.is_for_others() {
-            true => 0,
-            false => self.free(),
-        }
+        if self.is_for_others() { 0 } else { self.free() }
     }
 
     /// Places that are free, whoever may take them.

@@ -96,9 +96,10 @@ impl Subscription {
         let state = self.state.lock();
         let mut consumers = Vec::with_capacity(state.consumers.counted());
         for (consumer, is_served) in state.consumers.iter_served() {
-            let room = match is_served {
-                true => u32::try_from(consumer.room()).unwrap_or(u32::MAX),
-                false => 0,
+            let room = if is_served {
+                u32::try_from(consumer.room()).unwrap_or(u32::MAX)
+            } else {
+                0
             };
             consumers.push(ConsumerLook {
                 connection: consumer.options.connection,

@@ -38,9 +38,10 @@ impl Upkeep {
             // Retention must not wait for it.
             let until_ms = plan.next_retention_ms;
             let goes_on = plan.compactor.run(shared, until_ms, &self.closed);
-            let pause_ms = match goes_on {
-                true => 0,
-                false => shared.options.compaction_interval_ms,
+            let pause_ms = if goes_on {
+                0
+            } else {
+                shared.options.compaction_interval_ms
             };
             plan.next_compaction_ms = now_ms + pause_ms;
         }

@@ -172,10 +172,10 @@ impl Run {
                 };
                 match self.random.below(11) {
                     choice @ 0..6 => {
-                        match choice < 3 {
-                            true => drop(consumer.ack(got.id).unwrap()),
-                            false => consumer
-                                .ack_ranges(&[range], |_, settled| assert!(settled.is_some())),
+                        if choice < 3 {
+                            consumer.ack(got.id).unwrap();
+                        } else {
+                            consumer.ack_ranges(&[range], |_, settled| assert!(settled.is_some()));
                         }
                         self.owed
                             .get_mut(key)

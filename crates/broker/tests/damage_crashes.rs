@@ -24,9 +24,10 @@ pub(crate) fn crash_everywhere(
             let mut world = prepare();
             world.disk.die_after(changes);
             survived = work(&world);
-            match power {
-                true => world.disk.power_loss(changes),
-                false => world.disk.kill(),
+            if power {
+                world.disk.power_loss(changes)
+            } else {
+                world.disk.kill()
             }
             check(&mut world, survived);
         }

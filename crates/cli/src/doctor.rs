@@ -71,15 +71,17 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn run(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let args = DoctorArgs::from_arg_matches(matches)?;
     if let Some(DoctorCommand::Explain { rule }) = &args.command {
-        return Ok(match doctor_pages::explain(rule.as_deref())? {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::from(2),
+        return Ok(if doctor_pages::explain(rule.as_deref())? {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(2)
         });
     }
     let client = Client::from_matches(matches).within(PATIENCE);
-    let answer = match args.watch {
-        true => Watch::new(&args, &client).run(),
-        false => args.once(&client),
+    let answer = if args.watch {
+        Watch::new(&args, &client).run()
+    } else {
+        args.once(&client)
     };
     match answer {
         Err(error) if !cloverleaf_program::is_closed_pipe(&error) => {
@@ -100,19 +102,21 @@ impl DoctorArgs {
             out.write_all(self.page(&report, Terminal::here()).as_bytes())?;
         }
         out.flush()?;
-        Ok(match report.findings.is_empty() {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
+        Ok(if report.findings.is_empty() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
         })
     }
 
     /// The findings for people.
     fn page(&self, report: &Report, terminal: Terminal) -> String {
-        let detail = match self.details {
-            true => Detail::Full,
-            false => Detail::Short {
+        let detail = if self.details {
+            Detail::Full
+        } else {
+            Detail::Short {
                 more: "cloverleaf doctor --details",
-            },
+            }
         };
         let mut text = findings_text(report, terminal.width, terminal.with_colours, detail);
         text.push_str(&age_note(report));
@@ -132,9 +136,10 @@ impl DoctorArgs {
         let client = self.client.as_deref();
         let client = client.map(|text| format!("client={}", percent_encoded(text)));
         let query: Vec<String> = since.into_iter().chain(client).collect();
-        match query.is_empty() {
-            true => "/api/doctor".to_owned(),
-            false => format!("/api/doctor?{}", query.join("&")),
+        if query.is_empty() {
+            "/api/doctor".to_owned()
+        } else {
+            format!("/api/doctor?{}", query.join("&"))
         }
     }
 }
@@ -153,9 +158,10 @@ fn age_note(report: &Report) -> String {
 
 /// The same for programs.
 fn json(report: &Report, is_pretty: bool) -> anyhow::Result<String> {
-    let text = match is_pretty {
-        true => serde_json::to_string_pretty(report)?,
-        false => serde_json::to_string(report)?,
+    let text = if is_pretty {
+        serde_json::to_string_pretty(report)?
+    } else {
+        serde_json::to_string(report)?
     };
     Ok(escape(&text))
 }

@@ -60,9 +60,10 @@ fn without_controls(event: &[u8]) -> Cow<'_, [u8]> {
     }
     let mut clean = String::with_capacity(event.len() + 16);
     for it in line.chars() {
-        match it.is_control() {
-            true => clean.extend(it.escape_default()),
-            false => clean.push(it),
+        if it.is_control() {
+            clean.extend(it.escape_default())
+        } else {
+            clean.push(it)
         }
     }
     clean.push('\n');

@@ -205,9 +205,10 @@ fn kept(details: &TopicDetails) -> String {
         words.push("for ever".to_owned());
     }
     let words = words.join(", ");
-    match policy.is_some_and(|policy| policy.contains("compact")) {
-        true => format!("the newest message of each key, {words}"),
-        false => words,
+    if policy.is_some_and(|policy| policy.contains("compact")) {
+        format!("the newest message of each key, {words}")
+    } else {
+        words
     }
 }
 

@@ -150,9 +150,12 @@ impl Signs {
         causes.add(self.places());
         let symptoms = causes.symptoms(&self.places());
         let is_active = |key: &CaseKey| open.get(key).is_some_and(Case::is_active);
-        self.seen.retain(|key, _| match is_active(key) {
-            true => !certain.contains(key),
-            false => !symptoms.contains(key),
+        self.seen.retain(|key, _| {
+            if is_active(key) {
+                !certain.contains(key)
+            } else {
+                !symptoms.contains(key)
+            }
         });
         self
     }

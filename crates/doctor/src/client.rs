@@ -35,9 +35,10 @@ impl Client {
             protocol,
             library: identity.library.clone(),
             version: identity.version.clone(),
-            client_id: match protocol.traits().has_channels {
-                true => shared_name(&identity.client_id),
-                false => identity.client_id.clone(),
+            client_id: if protocol.traits().has_channels {
+                shared_name(&identity.client_id)
+            } else {
+                identity.client_id.clone()
             },
             platform: identity.platform.clone(),
         }
@@ -80,9 +81,10 @@ fn shared_name(name: &str) -> String {
             '#' => text.bytes().all(|byte| byte.is_ascii_hexdigit()),
             _ => false,
         };
-        match is_number && !text.is_empty() {
-            true => shared.push('*'),
-            false => shared.push_str(text),
+        if is_number && !text.is_empty() {
+            shared.push('*')
+        } else {
+            shared.push_str(text)
         }
         shared.extend(end);
         sign = end.unwrap_or(' ');
@@ -95,10 +97,7 @@ fn without_uuids(name: &str) -> String {
     let mut rest = name;
     while let Some(letter) = rest.chars().next() {
         let is_uuid = rest.get(..UUID_LEN).is_some_and(is_uuid);
-        let taken = match is_uuid {
-            true => UUID_LEN,
-            false => letter.len_utf8(),
-        };
+        let taken = if is_uuid { UUID_LEN } else { letter.len_utf8() };
         without.push(if is_uuid { '*' } else { letter });
         rest = rest.get(taken..).unwrap_or_default();
     }

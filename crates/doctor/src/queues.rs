@@ -154,9 +154,10 @@ fn shown(seen: &Queue, with_partitions: bool) -> Queue {
         backlog: seen.backlog,
         deadline_us_max: seen.deadline_us_max,
         consumers: seen.consumers.clone(),
-        partitions: match with_partitions {
-            true => seen.partitions.clone(),
-            false => Vec::new(),
+        partitions: if with_partitions {
+            seen.partitions.clone()
+        } else {
+            Vec::new()
         },
     }
 }

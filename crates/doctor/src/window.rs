@@ -126,9 +126,10 @@ impl History {
             since_us: seen.opened_us,
             totals: Pack::default(),
             totals_us: seen.opened_us,
-            ack_log: match is_new {
-                true => AckLog::since(seen.opened_us),
-                false => AckLog::default(),
+            ack_log: if is_new {
+                AckLog::since(seen.opened_us)
+            } else {
+                AckLog::default()
             },
             first_acks: VecDeque::new(),
             going_on: GoingOn::default(),

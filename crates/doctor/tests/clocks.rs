@@ -129,9 +129,12 @@ fn a_program_that_changes_its_timer() {
         one.in_flight = 1000;
         one.think_us = Box::new(|_| 0);
         let before = 30 * S / first_us;
-        one.due_us = Box::new(move |number| match number < before {
-            true => number * first_us,
-            false => 30 * S + (number - before) * then_us,
+        one.due_us = Box::new(move |number| {
+            if number < before {
+                number * first_us
+            } else {
+                30 * S + (number - before) * then_us
+            }
         });
         one.wander_us = up_to(100, first_us);
         world.add(one);

@@ -85,9 +85,10 @@ impl Model for OnLink {
         loop {
             let answered_us = self.whole_us + 100;
             let due_us = self.start_us + (self.due_us)(self.number) + self.rtt_us / 2;
-            let free_us = match self.is_pipelined {
-                true => self.whole_us,
-                false => answered_us + self.rtt_us + Dice(self.number << 5).between(100, 300),
+            let free_us = if self.is_pipelined {
+                self.whole_us
+            } else {
+                answered_us + self.rtt_us + Dice(self.number << 5).between(100, 300)
             };
             let is_lost = self
                 .loses

@@ -78,9 +78,10 @@ impl Far {
             self.at(now_us + RTT_US / 2, Event::Reaches(messages));
         }
         self.probe.credit_used(self.in_flight, now_us);
-        match self.backlog > 0 {
-            true => self.probe.no_credit_begins(now_us),
-            false => self.probe.no_credit_ends(now_us),
+        if self.backlog > 0 {
+            self.probe.no_credit_begins(now_us)
+        } else {
+            self.probe.no_credit_ends(now_us)
         }
     }
 

@@ -56,12 +56,11 @@ impl Flood {
         probe.read_ended_inside_frame();
         probe.read(1_000, last_us);
         probe.request(1, 2_000, first_us, last_us);
-        match self.wants_answers {
-            true => {
-                probe.wrote(10);
-                probe.answered(1, last_us);
-            }
-            false => probe.unanswered(1),
+        if self.wants_answers {
+            probe.wrote(10);
+            probe.answered(1, last_us);
+        } else {
+            probe.unanswered(1)
         }
     }
 

@@ -107,9 +107,10 @@ struct Group {
 impl Group {
     /// Seconds in which the consumer of a partition did something.
     fn worked(&self, partition: usize) -> u64 {
-        match partition < self.hang.1 {
-            true => self.seconds.min(self.hang.0),
-            false => self.seconds,
+        if partition < self.hang.1 {
+            self.seconds.min(self.hang.0)
+        } else {
+            self.seconds
         }
     }
 }

@@ -80,9 +80,10 @@ impl KafkaContext {
     /// # Errors
     /// It may not.
     pub(crate) fn check_group(&self, operation: Operation, name: &str) -> Result<(), ErrorCode> {
-        match self.realm.may(operation, Kind::Group, "", name) {
-            true => Ok(()),
-            false => Err(ErrorCode::GroupAuthorizationFailed),
+        if self.realm.may(operation, Kind::Group, "", name) {
+            Ok(())
+        } else {
+            Err(ErrorCode::GroupAuthorizationFailed)
         }
     }
 
@@ -91,12 +92,13 @@ impl KafkaContext {
     /// # Errors
     /// It does not.
     pub(crate) fn check_administrator(&self) -> Result<(), ErrorCode> {
-        match self
+        if self
             .realm
             .may(Operation::Administrate, Kind::Broker, "", "")
         {
-            true => Ok(()),
-            false => Err(ErrorCode::ClusterAuthorizationFailed),
+            Ok(())
+        } else {
+            Err(ErrorCode::ClusterAuthorizationFailed)
         }
     }
 }

@@ -126,9 +126,10 @@ impl Session {
                 "a request of {size} bytes, at most {bytes_max} are allowed"
             )));
         }
-        match input.len() >= SIZE_BYTES + size {
-            true => Ok(Ok(size)),
-            false => Ok(Err(SIZE_BYTES + size)),
+        if input.len() >= SIZE_BYTES + size {
+            Ok(Ok(size))
+        } else {
+            Ok(Err(SIZE_BYTES + size))
         }
     }
 

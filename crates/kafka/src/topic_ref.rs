@@ -34,9 +34,10 @@ pub(crate) enum TopicKey<'a> {
 
 impl<'a> TopicKey<'a> {
     pub(crate) fn read(reader: &mut Reader<'a>, version: i16) -> Result<Self, Malformed> {
-        match version >= IDS_FROM {
-            true => reader.uuid().map(TopicKey::Id),
-            false => reader.string().map(TopicKey::Name),
+        if version >= IDS_FROM {
+            reader.uuid().map(TopicKey::Id)
+        } else {
+            reader.string().map(TopicKey::Name)
         }
     }
 

@@ -46,9 +46,10 @@ impl<'a> Writer<'a> {
     /// A string. One that is too long for its length field is cut off: only our own texts are.
     pub(crate) fn string(&mut self, text: &str) {
         let text = &text[..text.floor_char_boundary(i16::MAX as usize)];
-        match self.flexible {
-            true => self.uvarint(text.len() as u32 + 1),
-            false => self.i16(text.len() as i16),
+        if self.flexible {
+            self.uvarint(text.len() as u32 + 1)
+        } else {
+            self.i16(text.len() as i16)
         }
         self.out.extend_from_slice(text.as_bytes());
     }
@@ -64,17 +65,19 @@ impl<'a> Writer<'a> {
     /// The length of bytes that follow, or the count of an array.
     #[inline]
     pub(crate) fn len(&mut self, len: usize) {
-        match self.flexible {
-            true => self.uvarint(u32::try_from(len + 1).unwrap_or(u32::MAX)),
-            false => self.i32(i32::try_from(len).unwrap_or(i32::MAX)),
+        if self.flexible {
+            self.uvarint(u32::try_from(len + 1).unwrap_or(u32::MAX))
+        } else {
+            self.i32(i32::try_from(len).unwrap_or(i32::MAX))
         }
     }
 
     /// An array that is not there.
     pub(crate) fn null_array(&mut self) {
-        match self.flexible {
-            true => self.uvarint(0),
-            false => self.i32(-1),
+        if self.flexible {
+            self.uvarint(0)
+        } else {
+            self.i32(-1)
         }
     }
 

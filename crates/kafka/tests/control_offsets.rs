@@ -65,10 +65,7 @@ fn offsets_are_found_by_place_and_by_time_in_every_version() {
         assert_eq!(ask(2_001), (0, 2, 5_000, epoch));
         assert_eq!(ask(5_001), (0, -1, -1, -1), "nothing is that young");
         let unsupported = (35, -1, -1, -1);
-        let expected = |since, found| match version >= since {
-            true => found,
-            false => unsupported,
-        };
+        let expected = |since, found| if version >= since { found } else { unsupported };
         assert_eq!(ask(-3), expected(7, (0, 2, 5_000, 0)));
         assert_eq!(ask(-4), expected(8, (0, 0, -1, 0)));
         assert_eq!(ask(-5), expected(9, (0, -1, -1, -1)));

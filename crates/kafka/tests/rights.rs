@@ -57,9 +57,10 @@ fn world(rules: &[(Operation, &str)]) -> World {
 fn produced(world: &World, version: i16, name: &str) -> i16 {
     let data = PartitionProduceData::default().with_records(Some(batch(&["x"]).bytes().clone()));
     let topic = TopicProduceData::default().with_partition_data(vec![data]);
-    let topic = match version >= 13 {
-        true => topic.with_topic_id(world.broker.topic(name).unwrap().id()),
-        false => topic.with_name(TopicName(text(name))),
+    let topic = if version >= 13 {
+        topic.with_topic_id(world.broker.topic(name).unwrap().id())
+    } else {
+        topic.with_name(TopicName(text(name)))
     };
     let request = ProduceRequest::default()
         .with_acks(1)

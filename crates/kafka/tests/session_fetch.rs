@@ -29,9 +29,10 @@ fn every_version_reads_what_is_stored() {
         assert_eq!(first.aborted_transactions, None);
         assert_eq!(first.preferred_read_replica.0, -1);
         assert_eq!(first.log_start_offset, if version >= 5 { 0 } else { -1 });
-        match version >= 13 {
-            true => assert_eq!(response.responses[0].topic_id, topic.id()),
-            false => assert_eq!(response.responses[0].topic.0.as_str(), "t"),
+        if version >= 13 {
+            assert_eq!(response.responses[0].topic_id, topic.id())
+        } else {
+            assert_eq!(response.responses[0].topic.0.as_str(), "t")
         }
     }
 }

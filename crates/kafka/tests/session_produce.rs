@@ -24,9 +24,10 @@ fn request_of(
             .with_index(*index)
             .with_records(Some(records.clone()));
         let topic = TopicProduceData::default().with_partition_data(vec![data]);
-        match version >= 13 {
-            true => topic.with_topic_id(world.broker.topic(name).map_or(Uuid::max(), |t| t.id())),
-            false => topic.with_name(TopicName(text(name))),
+        if version >= 13 {
+            topic.with_topic_id(world.broker.topic(name).map_or(Uuid::max(), |t| t.id()))
+        } else {
+            topic.with_name(TopicName(text(name)))
         }
     });
     ProduceRequest::default()
@@ -92,9 +93,10 @@ fn every_version_stores_and_answers() {
                     .collect();
                 assert_eq!(told, [(1, 0, 2 * round), (0, 0, round)]);
                 let named = &response.responses[0];
-                match version >= 13 {
-                    true => assert_eq!(named.topic_id, topic.id()),
-                    false => assert_eq!(named.name.0.as_str(), "t"),
+                if version >= 13 {
+                    assert_eq!(named.topic_id, topic.id())
+                } else {
+                    assert_eq!(named.name.0.as_str(), "t")
                 }
                 let start = if version >= 5 { 0 } else { -1 };
                 assert_eq!(named.partition_responses[0].log_start_offset, start);

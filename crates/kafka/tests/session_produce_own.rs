@@ -23,9 +23,10 @@ fn request(world: &World, version: i16, acks: i16, parts: &[(i32, Bytes)]) -> Pr
             .with_records(Some(records.clone()))
     });
     let topic = TopicProduceData::default().with_partition_data(data.collect());
-    let topic = match version >= 13 {
-        true => topic.with_topic_id(world.broker.topic("t").unwrap().id()),
-        false => topic.with_name(TopicName(text("t"))),
+    let topic = if version >= 13 {
+        topic.with_topic_id(world.broker.topic("t").unwrap().id())
+    } else {
+        topic.with_name(TopicName(text("t")))
     };
     ProduceRequest::default()
         .with_acks(acks)
@@ -119,9 +120,10 @@ fn whatever_else_comes_alone_is_as_good_as_in_a_shared_buffer() {
                 let mut peer = world.connect();
                 let request = request(world, version, 1, &parts);
                 let bytes = frame(version, &request, 7);
-                match std::ptr::eq(world, &raw const own) {
-                    true => assert!(peer.feed_own(BytesMut::from(&bytes[..])).is_empty()),
-                    false => peer.feed(&bytes),
+                if std::ptr::eq(world, &raw const own) {
+                    assert!(peer.feed_own(BytesMut::from(&bytes[..])).is_empty())
+                } else {
+                    peer.feed(&bytes)
                 }
                 peer.pump();
                 let ends = [0, 1].map(|it| topic.partition(it).unwrap().next_offset());

@@ -154,9 +154,10 @@ impl LabArgs {
             let text = text.map_err(|error| LabError::system("nothing can be written", error))?;
             print(&format!("{text}\n"))?;
         }
-        Ok(match told.iter().all(|one| one.is_good) {
-            true => Outcome::Good,
-            false => Outcome::Found,
+        Ok(if told.iter().all(|one| one.is_good) {
+            Outcome::Good
+        } else {
+            Outcome::Found
         })
     }
 

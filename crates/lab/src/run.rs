@@ -165,20 +165,18 @@ impl RunArgs {
 
     fn print(&self, report: &Report, run: &Run, page: &Page) -> Result<(), LabError> {
         let mut out = io::stdout().lock();
-        let text = match self.json {
-            true => {
-                let answer = Answer { report, run };
-                let text = serde_json::to_string_pretty(&answer).map_err(io::Error::other);
-                text.map_err(|error| LabError::system("the report cannot be written", error))?
-            }
-            false => {
-                let more = "cloverleaf lab run --details";
-                let detail = match self.details {
-                    true => Detail::Full,
-                    false => Detail::Short { more },
-                };
-                findings_text(report, page.width, page.with_colours, detail)
-            }
+        let text = if self.json {
+            let answer = Answer { report, run };
+            let text = serde_json::to_string_pretty(&answer).map_err(io::Error::other);
+            text.map_err(|error| LabError::system("the report cannot be written", error))?
+        } else {
+            let more = "cloverleaf lab run --details";
+            let detail = if self.details {
+                Detail::Full
+            } else {
+                Detail::Short { more }
+            };
+            findings_text(report, page.width, page.with_colours, detail)
         };
         let written = writeln!(out, "{}", text.trim_end());
         written.map_err(|error| LabError::system("the report cannot be printed", error))?;

@@ -94,9 +94,10 @@ impl PartitionLog {
             if !may_go || stays || !covers(segment.base..segment.end) {
                 continue;
             }
-            match segment.sealed {
-                true => gone.push(segment.base),
-                false => self.seal_active(),
+            if segment.sealed {
+                gone.push(segment.base)
+            } else {
+                self.seal_active()
             }
         }
         self.drop_segments(&gone)

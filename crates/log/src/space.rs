@@ -97,17 +97,18 @@ impl Space {
             return;
         }
         let reserve_bytes = self.reserve_bytes;
-        match is_full {
-            true => tracing::error!(
+        if is_full {
+            tracing::error!(
                 free_bytes,
                 reserve_bytes,
                 "the disk is full up to the reserve: nothing more is taken from producers"
-            ),
-            false => tracing::info!(
+            )
+        } else {
+            tracing::info!(
                 free_bytes,
                 reserve_bytes,
                 "there is room on the disk again: producers are served"
-            ),
+            )
         }
     }
 

@@ -452,9 +452,12 @@ fn crash(seed: u64) {
         }
         drop((partition, log));
         let kill = random.below(2) == 0;
-        let end = |disk: &SimDisk, fate: u64| match kill {
-            true => disk.kill(),
-            false => disk.power_loss(fate),
+        let end = |disk: &SimDisk, fate: u64| {
+            if kill {
+                disk.kill()
+            } else {
+                disk.power_loss(fate)
+            }
         };
         end(&disk, random.next());
         if random.below(3) == 0 {

@@ -86,9 +86,10 @@ fn run(power_fails: bool) {
         .map(|(text, class, pending)| (text, class, pending.is_ready() && pending.wait().is_ok()))
         .collect();
     drop((partition, log));
-    match power_fails {
-        true => disk.power_loss(random()),
-        false => disk.kill(),
+    if power_fails {
+        disk.power_loss(random())
+    } else {
+        disk.kill()
     }
     let (log, _) = open(&disk);
     let partition = log.partition(topic(1), 0, SMALL).unwrap();

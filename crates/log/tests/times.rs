@@ -107,9 +107,10 @@ fn fill(partition: &Arc<PartitionLog>, random: &mut Random, codecs: &[Codec]) ->
         let value: Vec<u8> = (0..4 << 10).map(|_| random.next() as u8).collect();
         let appended = codec == Codec::None && random.below(2) == 0;
         for number in 0..records {
-            let at_ms = match appended {
-                true => now_ms,
-                false => now_ms + random.below(5_000) as i64 - 2_500,
+            let at_ms = if appended {
+                now_ms
+            } else {
+                now_ms + random.below(5_000) as i64 - 2_500
             };
             builder.push_at(at_ms, None, Some(&value), &[]);
             model.push((base + number as Offset, at_ms));
@@ -117,9 +118,10 @@ fn fill(partition: &Arc<PartitionLog>, random: &mut Random, codecs: &[Codec]) ->
         let batch = builder.finish().compress(codec).unwrap();
         put(
             partition,
-            match appended {
-                true => batch.stamp_append_time(now_ms),
-                false => batch,
+            if appended {
+                batch.stamp_append_time(now_ms)
+            } else {
+                batch
             },
         );
     }

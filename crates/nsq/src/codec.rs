@@ -355,12 +355,11 @@ fn check_count(count: [u8; SIZE_BYTES], options: &SessionOptions) -> Result<u32,
     let count = i32::from_be_bytes(count);
     // The count itself, then at least a size and one byte for each.
     let count_max = i64::from(options.body_bytes_max).saturating_sub(4) / 5;
-    match count > 0 && i64::from(count) <= count_max {
-        true => Ok(count as u32),
-        false => {
-            let text = format!("MPUB invalid message count {count}");
-            Err(ProtocolError::new(Code::BadBody, text))
-        }
+    if count > 0 && i64::from(count) <= count_max {
+        Ok(count as u32)
+    } else {
+        let text = format!("MPUB invalid message count {count}");
+        Err(ProtocolError::new(Code::BadBody, text))
     }
 }
 

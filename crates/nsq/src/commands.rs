@@ -304,9 +304,10 @@ impl Session {
         if publishes && authorized.publish_topic == topic {
             return Ok(true);
         }
-        let may = match publishes {
-            true => self.realm.may(operation, Kind::Topic, "", topic),
-            false => self.realm.may(operation, Kind::Channel, topic, channel),
+        let may = if publishes {
+            self.realm.may(operation, Kind::Topic, "", topic)
+        } else {
+            self.realm.may(operation, Kind::Channel, topic, channel)
         };
         if may {
             if publishes {

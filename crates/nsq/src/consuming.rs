@@ -303,9 +303,10 @@ impl Consuming {
             self.backlog_check_us = now.us + BACKLOG_KNOWN_US;
             self.backlog = self.consumer.subscription().counts().depth > 0;
         }
-        match self.backlog {
-            true => probe.no_credit_begins(now.us),
-            false => probe.no_credit_ends(now.us),
+        if self.backlog {
+            probe.no_credit_begins(now.us)
+        } else {
+            probe.no_credit_ends(now.us)
         }
     }
 

@@ -61,9 +61,10 @@ impl NsqdHttp {
         };
         // nsqd takes every value that it does not know for true.
         let binary = query.get("binary").is_some() && query.get_bool("binary") != Some(false);
-        let messages = match binary {
-            true => http_mpub::decode_binary(&body, limits)?,
-            false => http_mpub::decode_text(&body, limits)?,
+        let messages = if binary {
+            http_mpub::decode_binary(&body, limits)?
+        } else {
+            http_mpub::decode_text(&body, limits)?
         };
         self.may_publish().await?;
         let mut published = Vec::new();

@@ -205,9 +205,10 @@ impl ClientEntry {
     /// beside its handle of the topic, so that a publish costs no look-up here.
     pub fn publish_counter(&self, topic: &str) -> Arc<Counter> {
         let mut counts = self.pub_counts.lock();
-        let name = match counts.contains_key(topic) || counts.len() < PUB_COUNT_TOPICS_MAX {
-            true => topic,
-            false => OTHER_TOPICS,
+        let name = if counts.contains_key(topic) || counts.len() < PUB_COUNT_TOPICS_MAX {
+            topic
+        } else {
+            OTHER_TOPICS
         };
         Arc::clone(counts.entry(name.to_owned()).or_default())
     }

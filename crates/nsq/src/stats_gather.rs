@@ -92,9 +92,10 @@ fn topic_stats(topic: &Topic, subscribers: &Subscribers, filter: Filter<'_>) -> 
     }
     let scheduled = topic.scheduled();
     // Without a channel a message that waits is nsqd's topic's.
-    let depth = match topic.subscriptions().is_empty() {
-        true => topic.depth() + scheduled,
-        false => topic.depth(),
+    let depth = if topic.subscriptions().is_empty() {
+        topic.depth() + scheduled
+    } else {
+        topic.depth()
     };
     Some(TopicStats {
         topic_name: topic.name().to_owned(),

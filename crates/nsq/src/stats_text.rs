@@ -35,18 +35,20 @@ fn write_document(
         write_memory(out, memory)?;
     }
     let topics = document.topics.as_deref().unwrap_or_default();
-    match topics.is_empty() {
-        true => writeln!(out, "\nTopics: None")?,
-        false => write!(out, "\nTopics:")?,
+    if topics.is_empty() {
+        writeln!(out, "\nTopics: None")?
+    } else {
+        write!(out, "\nTopics:")?
     }
     let now_s = (now_ns / 1_000_000_000) as i64;
     for topic in topics {
         write_topic(out, topic, now_s)?;
     }
     let producers = document.producers.as_deref().unwrap_or_default();
-    match producers.is_empty() {
-        true => writeln!(out, "\nProducers: None")?,
-        false => writeln!(out, "\nProducers:")?,
+    if producers.is_empty() {
+        writeln!(out, "\nProducers: None")?
+    } else {
+        writeln!(out, "\nProducers:")?
     }
     for producer in producers {
         writeln!(out, "   {}", client_line(producer, now_s))?;

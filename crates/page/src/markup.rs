@@ -116,9 +116,10 @@ pub struct Px(pub f64);
 impl Display for Px {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         debug_assert!(self.0.is_finite(), "a place in a picture is a number");
-        match self.0.is_finite() {
-            true => write!(f, "{}", (self.0 * 10.0).round() / 10.0),
-            false => f.write_str("0"),
+        if self.0.is_finite() {
+            write!(f, "{}", (self.0 * 10.0).round() / 10.0)
+        } else {
+            f.write_str("0")
         }
     }
 }

@@ -23,9 +23,10 @@ impl Terminal {
     /// Standard output, as it is now.
     pub fn here() -> Terminal {
         let is_terminal = io::stdout().is_terminal();
-        let columns = match is_terminal {
-            true => rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| size.ws_col),
-            false => 0,
+        let columns = if is_terminal {
+            rustix::termios::tcgetwinsize(io::stdout()).map_or(0, |size| size.ws_col)
+        } else {
+            0
         };
         let variable = |name| std::env::var(name).unwrap_or_default();
         Terminal {

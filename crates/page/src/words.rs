@@ -58,9 +58,10 @@ pub fn tick(value: f64) -> String {
         Some((digits, unit)) => (digits, Some(unit)),
         None => (text.as_str(), None),
     };
-    let digits = match digits.contains('.') {
-        true => digits.trim_end_matches('0').trim_end_matches('.'),
-        false => digits,
+    let digits = if digits.contains('.') {
+        digits.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        digits
     };
     match unit {
         Some(unit) => format!("{digits}{SPACE}{unit}"),
@@ -77,9 +78,10 @@ pub fn time(ns: f64) -> String {
     ];
     let found = units.iter().find(|(from, ..)| ns >= *from);
     let (by, unit) = found.map_or((1.0, "ns"), |(_, by, unit)| (*by, *unit));
-    match ns.is_finite() {
-        true => format!("{}{SPACE}{unit}", number(ns / by)),
-        false => NOTHING.to_owned(),
+    if ns.is_finite() {
+        format!("{}{SPACE}{unit}", number(ns / by))
+    } else {
+        NOTHING.to_owned()
     }
 }
 
@@ -89,9 +91,10 @@ pub fn time_tick(ns: f64) -> String {
     let Some((digits, unit)) = text.split_once(SPACE) else {
         return text;
     };
-    let digits = match digits.contains('.') {
-        true => digits.trim_end_matches('0').trim_end_matches('.'),
-        false => digits,
+    let digits = if digits.contains('.') {
+        digits.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        digits
     };
     format!("{digits}{SPACE}{unit}")
 }
@@ -117,9 +120,10 @@ pub fn rate(messages_per_second: f64) -> String {
 
 /// A number of which whole ones are shown in full.
 pub fn whole_or_number(value: f64) -> String {
-    match value >= 0.0 && value.fract() == 0.0 && value < 1e15 {
-        true => count(value as u64),
-        false => number(value),
+    if value >= 0.0 && value.fract() == 0.0 && value < 1e15 {
+        count(value as u64)
+    } else {
+        number(value)
     }
 }
 
@@ -134,9 +138,10 @@ pub fn date(unix_ms: u64) -> String {
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;
     let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = match month < 10 {
-        true => (month + 3, 0),
-        false => (month - 9, 1),
+    let (month, next) = if month < 10 {
+        (month + 3, 0)
+    } else {
+        (month - 9, 1)
     };
     let year = era * 400 + year + next;
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")

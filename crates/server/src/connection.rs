@@ -285,9 +285,10 @@ impl<L: Link> Connection<L> {
             return until_us;
         }
         // A session whose output is stuck is not asked for more: its own times do not count then.
-        let mut due_us = match self.io.is_flushed() {
-            true => self.session.next_due_us(),
-            false => u64::MAX,
+        let mut due_us = if self.io.is_flushed() {
+            self.session.next_due_us()
+        } else {
+            u64::MAX
         };
         due_us = due_us.min(self.idle_check_us);
         if let Some(since_us) = self.handshake_since_us {
@@ -340,9 +341,10 @@ impl<L: Link> Connection<L> {
         if self.context.clock.is_driven() {
             self.context.sleepers.push(cx);
             // It may have been moved before it knew of this sleeper.
-            return match self.context.now_us() >= due_us {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
+            return if self.context.now_us() >= due_us {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
             };
         }
         let timer = match &mut self.sleep {

@@ -221,9 +221,10 @@ impl Io {
         now: Now,
     ) -> Poll<usize> {
         if carried < FRONT_BYTES {
-            return Poll::Ready(match self.hold.is_tight() {
-                true => FRONT_BYTES - carried,
-                false => READ_BYTES,
+            return Poll::Ready(if self.hold.is_tight() {
+                FRONT_BYTES - carried
+            } else {
+                READ_BYTES
             });
         }
         self.admit_rest(carried, scratch, cx, now)
@@ -390,9 +391,10 @@ impl Io {
     /// Shows the session what was carried alone. Returns what that cost.
     fn show_carry(&mut self, session: &mut impl Session, cx: &Context<'_>, now: Now) -> usize {
         let shown = self.carry.rest().len();
-        let input = match shown == self.needed_bytes {
-            true => Input::Own(self.carry.buffer()),
-            false => Input::Lent(self.carry.rest()),
+        let input = if shown == self.needed_bytes {
+            Input::Own(self.carry.buffer())
+        } else {
+            Input::Lent(self.carry.rest())
         };
         let received = session.receive(input, now);
         self.needed_bytes = received.needed_bytes;

@@ -193,9 +193,10 @@ impl Unsent {
             self.forget_if_empty();
             return Ok(length);
         }
-        let (written, offered) = match output.is_plain() {
-            true => (wire.write(&output.bytes)?, length),
-            false => wire.write_parts(output.parts())?,
+        let (written, offered) = if output.is_plain() {
+            (wire.write(&output.bytes)?, length)
+        } else {
+            wire.write_parts(output.parts())?
         };
         let count = written.unwrap_or(0);
         if count < length {

@@ -147,9 +147,10 @@ fn write_to_slow_reader(output: Output, look: impl FnOnce(&Unsent)) -> Vec<u8> {
                 now,
             };
             unsent.write(&mut wire, &mut scratch).unwrap();
-            match unsent.is_empty() {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
+            if unsent.is_empty() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
             }
         };
         let first = poll_fn(|cx| Poll::Ready(turn(&mut unsent, cx))).await;

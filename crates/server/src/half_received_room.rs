@@ -403,13 +403,17 @@ impl Room {
         let lack = self.lack(place, bytes);
         let is_of_address = self.waits_for_address(ticket, place);
         let (share, address) = (place.share, place.address);
-        let helps = |other: &Place| match is_of_address {
-            true => other.address == address,
-            false => other.share == share || self.lots[other.share.index()].common_bytes() > 0,
+        let helps = |other: &Place| {
+            if is_of_address {
+                other.address == address
+            } else {
+                other.share == share || self.lots[other.share.index()].common_bytes() > 0
+            }
         };
-        let mut missing = match is_of_address {
-            true => lack.of_address,
-            false => lack.of_all,
+        let mut missing = if is_of_address {
+            lack.of_address
+        } else {
+            lack.of_all
         };
         let mut silent = Vec::new();
         for (other, place) in &self.places {

@@ -22,9 +22,10 @@ impl Signals {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (mut terminate, mut interrupt, mut hangup) = {
             let _runtime = runtime.enter();
-            let hangup = match hangup_is_ignored() {
-                true => None,
-                false => Some(signal(SignalKind::hangup())?),
+            let hangup = if hangup_is_ignored() {
+                None
+            } else {
+                Some(signal(SignalKind::hangup())?)
             };
             (
                 signal(SignalKind::terminate())?,

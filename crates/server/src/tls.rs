@@ -110,9 +110,10 @@ impl Settings<'_> {
         let section = self.section;
         if address.is_off() {
             let files = [self.cert, self.key, self.authorities];
-            return match files.iter().any(|file| file.is_some()) {
-                true => Err(TlsError::CertificateWithoutAddress { section }),
-                false => Ok(None),
+            return if files.iter().any(|file| file.is_some()) {
+                Err(TlsError::CertificateWithoutAddress { section })
+            } else {
+                Ok(None)
             };
         }
         match self.server_config()? {

@@ -168,9 +168,10 @@ impl SnappyWriter {
             let compressed = self.encoder.compress(chunk, &mut self.block);
             let length = compressed.map_err(|_| LayerError::Compressed("Snappy: no room"))?;
             // A chunk that hardly shrinks is sent as it is: the peer saves the work.
-            let (kind, data) = match length < chunk.len() - chunk.len() / 8 {
-                true => (COMPRESSED, &self.block[..length]),
-                false => (UNCOMPRESSED, chunk),
+            let (kind, data) = if length < chunk.len() - chunk.len() / 8 {
+                (COMPRESSED, &self.block[..length])
+            } else {
+                (UNCOMPRESSED, chunk)
             };
             push_header(out, kind, CRC_BYTES + data.len());
             out.extend_from_slice(&masked_crc(chunk).to_le_bytes());

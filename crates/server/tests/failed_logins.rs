@@ -79,15 +79,16 @@ fn auth_service() -> SocketAddr {
                 head.push(byte[0]);
             }
             let head = String::from_utf8(head).unwrap();
-            let (status, body) = match head.contains("secret=right&") {
-                true => (
+            let (status, body) = if head.contains("secret=right&") {
+                (
                     "200 OK",
                     concat!(
                         r#"{"ttl":60,"authorizations":[{"permissions":["publish"],"#,
                         r#""topic":".*","channels":[".*"]}]}"#
                     ),
-                ),
-                false => ("403 Forbidden", "{}"),
+                )
+            } else {
+                ("403 Forbidden", "{}")
             };
             let length = body.len();
             write!(

@@ -174,9 +174,10 @@ impl Exchanges {
             if exchange.answered_us > 0 {
                 break;
             }
-            match exchange.answer <= answers {
-                true => exchange.answered_us = now_us,
-                false => next = exchange.answer,
+            if exchange.answer <= answers {
+                exchange.answered_us = now_us
+            } else {
+                next = exchange.answer
             }
         }
         next

@@ -93,9 +93,10 @@ impl Pace {
     pub fn pass(&self, now_us: u64) -> u64 {
         let slot = now_us >> SLOT_BITS;
         let before = self.passed.get();
-        let passed = match before >> PASSED_BITS == slot {
-            true => before + 1,
-            false => (slot << PASSED_BITS) + 1,
+        let passed = if before >> PASSED_BITS == slot {
+            before + 1
+        } else {
+            (slot << PASSED_BITS) + 1
         };
         self.passed.set(passed);
         if passed - (slot << PASSED_BITS) >= PIECES_PER_SLOT {

@@ -21,17 +21,16 @@ impl Recorder {
         }
         self.requests(count, messages, bytes, first_byte_us, last_byte_us);
         if messages > 0 {
-            match self.exchanges.pace.has_room(last_byte_us) {
-                true => {
-                    let exchange = Exchange {
-                        wants_answer: silent < count,
-                        requested_us: first_byte_us,
-                        received_us: last_byte_us,
-                        ..Exchange::publish(count, messages, bytes)
-                    };
-                    self.note_publishes(topics, exchange, silent);
-                }
-                false => self.exchanges.pace.leave_out(messages),
+            if self.exchanges.pace.has_room(last_byte_us) {
+                let exchange = Exchange {
+                    wants_answer: silent < count,
+                    requested_us: first_byte_us,
+                    received_us: last_byte_us,
+                    ..Exchange::publish(count, messages, bytes)
+                };
+                self.note_publishes(topics, exchange, silent);
+            } else {
+                self.exchanges.pace.leave_out(messages)
             }
         }
         self.unanswered(silent);

@@ -64,9 +64,10 @@ impl Recorder {
             self.counters.publishes.add(count);
             self.counters.messages_in.add(messages);
             self.counters.published_bytes.add(bytes);
-            match messages == count {
-                true => self.requests_of_one.add(count),
-                false => self.request_messages.record_many(messages / count, count),
+            if messages == count {
+                self.requests_of_one.add(count)
+            } else {
+                self.request_messages.record_many(messages / count, count)
             }
         }
         if first_byte_us == last_byte_us {

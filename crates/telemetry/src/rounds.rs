@@ -175,9 +175,10 @@ impl Watched {
     ) -> u64 {
         let passed = self.end_of_passing(left);
         let to_watch = self.to_watch.get();
-        let (weight, made_up) = match gap_us >= PAUSE_US {
-            true => (1, 0),
-            false => (self.usual_weight.get(), self.owed_gaps.get() / to_watch),
+        let (weight, made_up) = if gap_us >= PAUSE_US {
+            (1, 0)
+        } else {
+            (self.usual_weight.get(), self.owed_gaps.get() / to_watch)
         };
         self.weight.set(weight);
         self.owed_gaps.set(self.owed_gaps.get() - made_up);
@@ -232,10 +233,8 @@ impl Watched {
     fn count_requests(&self, requests: u64) {
         let is_one = requests.wrapping_sub(self.requests.get()) == 1;
         self.requests.set(requests);
-        self.in_a_row.set(match is_one {
-            true => self.in_a_row.get() + 1,
-            false => 0,
-        });
+        self.in_a_row
+            .set(if is_one { self.in_a_row.get() + 1 } else { 0 });
     }
 
     /// Two rounds came one after the other, both watched. The later one ends with this gap.

@@ -111,9 +111,10 @@ fn who_is_not_root_has_a_network_too() {
     );
     let becomes = ["--mount", "sh", "-c", &script];
     let own_users = ["unshare", "--map-root-user", "--net"];
-    let forbidden = match nobody {
-        true => is_forbidden(&[&[&becomes[..], &own_users].concat()]),
-        false => is_forbidden(&IN_PROGRAM[1..]),
+    let forbidden = if nobody {
+        is_forbidden(&[&[&becomes[..], &own_users].concat()])
+    } else {
+        is_forbidden(&IN_PROGRAM[1..])
     };
     if forbidden {
         return;

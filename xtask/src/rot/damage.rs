@@ -119,14 +119,13 @@ pub(super) struct Damage {
 /// Damages a file. `wants_state`: one of the state journal, else one of the others.
 pub(super) fn damage(data: &Path, random: &mut Random, wants_state: bool) -> Result<Damage> {
     let all = files(data)?;
-    let eligible: Vec<&Victim> = match wants_state {
-        true => all.iter().filter(|file| file.is_state()).collect(),
-        false => {
-            // Half of all damages hit messages.
-            let wants_log = random.below(2) == 0;
-            let fits = |file: &&Victim| !file.is_state() && file.is_log() == wants_log;
-            all.iter().filter(fits).collect()
-        }
+    let eligible: Vec<&Victim> = if wants_state {
+        all.iter().filter(|file| file.is_state()).collect()
+    } else {
+        // Half of all damages hit messages.
+        let wants_log = random.below(2) == 0;
+        let fits = |file: &&Victim| !file.is_state() && file.is_log() == wants_log;
+        all.iter().filter(fits).collect()
     };
     let victim = *eligible
         .get(random.below(eligible.len()))

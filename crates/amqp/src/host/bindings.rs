@@ -167,9 +167,10 @@ impl VirtualHost {
                 slot.queue.check_access(owner)?;
             }
             // An exchange that goes with this binding goes first: the binding means nothing then.
-            match exchange.options.auto_delete && exchange.bindings().nth(1).is_none() {
-                true => stored::exchange_key(&source),
-                false => stored::binding_key(&source, binding),
+            if exchange.options.auto_delete && exchange.bindings().nth(1).is_none() {
+                stored::exchange_key(&source)
+            } else {
+                stored::binding_key(&source, binding)
             }
         };
         if self.realm.kept(&key).is_some() {

@@ -91,9 +91,10 @@ impl VirtualHost {
         definitions: &mut Definitions,
         queue: &Arc<Queue>,
     ) -> Result<(), CatalogError> {
-        match self.is_over(queue, |had_consumers| had_consumers) {
-            true => self.end_queue(definitions, queue),
-            false => Ok(()),
+        if self.is_over(queue, |had_consumers| had_consumers) {
+            self.end_queue(definitions, queue)
+        } else {
+            Ok(())
         }
     }
 

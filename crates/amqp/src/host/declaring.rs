@@ -60,12 +60,11 @@ impl VirtualHost {
         }
         let stripped = without(declare.arguments, NAME_PREFIX);
         let arguments = Table::check(&stripped).unwrap_or_default();
-        let name = match name.is_empty() {
-            true => Cow::Owned(generated(declare.arguments)?),
-            false => {
-                check_reserved("queue", &name)?;
-                name
-            }
+        let name = if name.is_empty() {
+            Cow::Owned(generated(declare.arguments)?)
+        } else {
+            check_reserved("queue", &name)?;
+            name
         };
         let exclusive = declare.exclusive.then_some(owner);
         let durable = declare.durable && !declare.exclusive;
@@ -180,16 +179,15 @@ impl VirtualHost {
         let refused = |error: CatalogError| refused(resource, &error);
         let partitions = levels(&wanted.arguments);
         let hidden_name;
-        let topic_name = match wanted.hidden && !wanted.durable {
-            true => {
-                // The broker does not count what users do not see.
-                self.realm.check_partitions(partitions).map_err(refused)?;
-                // Never given twice, not after a restart either: dead letters name their topic.
-                let number = self.last_hidden.fetch_add(1, Ordering::Relaxed) + 1;
-                hidden_name = format!("{PRIVATE}q/{}-{number}", self.realm.starts());
-                hidden_name.as_str()
-            }
-            false => wanted.name.as_ref(),
+        let topic_name = if wanted.hidden && !wanted.durable {
+            // The broker does not count what users do not see.
+            self.realm.check_partitions(partitions).map_err(refused)?;
+            // Never given twice, not after a restart either: dead letters name their topic.
+            let number = self.last_hidden.fetch_add(1, Ordering::Relaxed) + 1;
+            hidden_name = format!("{PRIVATE}q/{}-{number}", self.realm.starts());
+            hidden_name.as_str()
+        } else {
+            wanted.name.as_ref()
         };
         let stored = |adopted| StoredQueue {
             durable: wanted.durable,
@@ -272,11 +270,14 @@ impl VirtualHost {
     fn undo(&self, topic: &Arc<Topic>, made: bool) {
         let is_unused = || made && topic.subscriptions().is_empty();
         let undone = self.realm.delete_topic_if(topic, is_unused);
-        let undone = undone.and_then(|is_gone| match is_gone || topic.is_deleted() {
-            true => Ok(()),
-            false => topic.set_options(|options| {
-                options.settings.remove(stored::QUEUE);
-            }),
+        let undone = undone.and_then(|is_gone| {
+            if is_gone || topic.is_deleted() {
+                Ok(())
+            } else {
+                topic.set_options(|options| {
+                    options.settings.remove(stored::QUEUE);
+                })
+            }
         });
         if let Err(error) = undone {
             tracing::warn!(topic = topic.name(), %error, "a queue was made in part");

@@ -223,9 +223,10 @@ impl VirtualHost {
 
 /// The kind that a client names.
 pub(super) fn kind_name(options: &ExchangeOptions) -> &'static str {
-    match options.delays {
-        true => DELAYED_MESSAGE,
-        false => options.kind.name(),
+    if options.delays {
+        DELAYED_MESSAGE
+    } else {
+        options.kind.name()
     }
 }
 
@@ -238,9 +239,10 @@ pub(super) fn alternate(arguments: Table<'_>) -> Option<Arc<str>> {
 /// needs them.
 fn atom(kind: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '@';
-    match kind.chars().all(is_plain) {
-        true => format!("'{kind}'"),
-        false => format!("''{kind}''"),
+    if kind.chars().all(is_plain) {
+        format!("'{kind}'")
+    } else {
+        format!("''{kind}''")
     }
 }
 

@@ -22,9 +22,10 @@ const SCHEDULE: &str = "$schedule";
 
 /// As RabbitMQ does with names: without carriage returns and line feeds.
 pub(crate) fn strip(name: &str) -> Cow<'_, str> {
-    match name.contains(['\r', '\n']) {
-        false => Cow::Borrowed(name),
-        true => Cow::Owned(name.replace(['\r', '\n'], "")),
+    if name.contains(['\r', '\n']) {
+        Cow::Owned(name.replace(['\r', '\n'], ""))
+    } else {
+        Cow::Borrowed(name)
     }
 }
 

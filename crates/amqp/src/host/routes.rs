@@ -47,9 +47,10 @@ impl VirtualHost {
     /// such exchange.
     pub(super) fn route_inside(&self, exchange: &str, message: &Routed<'_>) -> Option<Route> {
         let state = self.state.read();
-        match exchange.is_empty() {
-            true => Some(state.route_to_names(message)),
-            false => state.route(exchange, message),
+        if exchange.is_empty() {
+            Some(state.route_to_names(message))
+        } else {
+            state.route(exchange, message)
         }
     }
 }

@@ -184,16 +184,17 @@ fn add(done: &mut Vec<Done>, group: Group, holds: bool) {
 /// Appends the confirm of a group.
 fn push_confirm(out: &mut Vec<u8>, group: &Group, holds: bool) {
     let (delivery_tag, multiple) = (group.last, group.last > group.first);
-    let confirm = match holds {
-        true => Method::BasicAck(method::BasicAck {
+    let confirm = if holds {
+        Method::BasicAck(method::BasicAck {
             delivery_tag,
             multiple,
-        }),
-        false => Method::BasicNack(method::BasicNack {
+        })
+    } else {
+        Method::BasicNack(method::BasicNack {
             delivery_tag,
             multiple,
             requeue: false,
-        }),
+        })
     };
     push_method(out, group.channel, &confirm);
 }

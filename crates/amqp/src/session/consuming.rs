@@ -133,9 +133,10 @@ impl Session {
             let ok = Method::BasicConsumeOk(method::BasicConsumeOk { consumer_tag });
             push_method(&mut self.replies.bytes, number, &ok);
         }
-        let window = match consume.no_ack {
-            true => u32::MAX,
-            false => window(prefetch),
+        let window = if consume.no_ack {
+            u32::MAX
+        } else {
+            window(prefetch)
         };
         let slot = self.consumers.insert(|signal, incarnation| Consuming {
             incarnation,
@@ -313,9 +314,10 @@ impl Session {
         channel.slots.insert(slot);
         let before = channel.getters.insert(Arc::clone(&queue.name), slot);
         let mut others = channel.getters.iter().filter(|(_, other)| **other != slot);
-        let surplus = match channel.getters.len() > GETTERS_MAX {
-            true => others.next().map(|(name, _)| Arc::clone(name)),
-            false => None,
+        let surplus = if channel.getters.len() > GETTERS_MAX {
+            others.next().map(|(name, _)| Arc::clone(name))
+        } else {
+            None
         };
         let surplus = surplus.and_then(|name| channel.getters.remove(&name));
         for old in before.into_iter().chain(surplus) {
@@ -382,16 +384,15 @@ impl Session {
             Some(delivery.batch.bytes()),
         );
         self.meter.probe.delivered(1, delivery.redelivered.into());
-        match get.no_ack {
-            true => consuming
+        if get.no_ack {
+            consuming
                 .consumer
-                .ack_ranges(&[range_of(&delivery)], |_, _| {}),
-            false => {
-                consuming.unacked += 1;
-                let run = run_of(&delivery, tag, get.slot, consuming.incarnation);
-                channel.unacked.push(run);
-                self.consumers.delivered(1);
-            }
+                .ack_ranges(&[range_of(&delivery)], |_, _| {})
+        } else {
+            consuming.unacked += 1;
+            let run = run_of(&delivery, tag, get.slot, consuming.incarnation);
+            channel.unacked.push(run);
+            self.consumers.delivered(1);
         }
         false
     }
@@ -410,9 +411,10 @@ impl Session {
         self.meter
             .probe
             .credit_used(self.consumers.unacked(), now_us);
-        match self.consumers.is_short(slot, now_us) {
-            true => self.meter.probe.no_credit_begins(now_us),
-            false => self.meter.probe.no_credit_ends(now_us),
+        if self.consumers.is_short(slot, now_us) {
+            self.meter.probe.no_credit_begins(now_us)
+        } else {
+            self.meter.probe.no_credit_ends(now_us)
         }
     }
 }

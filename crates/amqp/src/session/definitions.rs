@@ -52,10 +52,12 @@ impl Session {
                 }
                 _ => self.host.declare_queue(self.owner, declare)?,
             };
-            let (ready, consumers) = match declared.name.starts_with(REPLY_TO) {
+            let (ready, consumers) = if declared.name.starts_with(REPLY_TO) {
                 // As RabbitMQ, where nothing waits on the way to who asked.
-                true => (0, 1),
-                false => declared.counts(),
+
+                (0, 1)
+            } else {
+                declared.counts()
             };
             if let Some(channel) = self.channels.get_mut(&number) {
                 channel.last_queue = Arc::clone(&declared.name);

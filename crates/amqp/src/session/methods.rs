@@ -345,16 +345,18 @@ pub(super) const NONE: MethodId = MethodId {
 
 /// Whether a publish asks for something that RabbitMQ does not do either.
 pub(super) fn check_publish(publish: &method::BasicPublish<'_>) -> Result<(), Exception> {
-    match publish.immediate {
-        true => Err(Exception::new(ReplyCode::NotImplemented, "immediate=true")),
-        false => Ok(()),
+    if publish.immediate {
+        Err(Exception::new(ReplyCode::NotImplemented, "immediate=true"))
+    } else {
+        Ok(())
     }
 }
 
 fn check_recover(requeue: bool) -> Result<(), Exception> {
-    match requeue {
-        true => Ok(()),
-        false => Err(Exception::new(ReplyCode::NotImplemented, "requeue=false")),
+    if requeue {
+        Ok(())
+    } else {
+        Err(Exception::new(ReplyCode::NotImplemented, "requeue=false"))
     }
 }
 
@@ -378,9 +380,10 @@ fn check_size(bytes: u64, bytes_max: u64) -> Result<(), Exception> {
 }
 
 fn requeue(requeue: bool) -> Settle {
-    match requeue {
-        true => Settle::Requeue,
-        false => Settle::Reject,
+    if requeue {
+        Settle::Requeue
+    } else {
+        Settle::Reject
     }
 }
 

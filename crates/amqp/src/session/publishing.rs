@@ -250,9 +250,10 @@ impl Session {
             }
             let partition = queue.partition(facts.priority);
             let publishing = &mut self.publishing;
-            let capacity = match publishing.open.is_empty() {
-                true => self.input_bytes.min(BATCH_BYTES_MAX),
-                false => 0,
+            let capacity = if publishing.open.is_empty() {
+                self.input_bytes.min(BATCH_BYTES_MAX)
+            } else {
+                0
             };
             let batch = publishing.batch(queue, partition, durability, || {
                 let bytes = message_bytes(message).max(capacity);
@@ -478,9 +479,10 @@ impl Facts {
 
     /// Only the confirm of a persistent message in a durable queue waits for the disk.
     fn durability(&self, is_durable: bool) -> Durability {
-        match self.is_persistent && self.wants_promise && is_durable {
-            true => Durability::Disk,
-            false => Durability::Kernel,
+        if self.is_persistent && self.wants_promise && is_durable {
+            Durability::Disk
+        } else {
+            Durability::Kernel
         }
     }
 }
@@ -532,9 +534,10 @@ fn expiration_ms(text: &str) -> Result<u64, Exception> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, rest) = text.split_at(digits);
     if number.is_empty() {
-        return Err(invalid(match text.starts_with('-') {
-            true => "value_negative",
-            false => "no_integer",
+        return Err(invalid(if text.starts_with('-') {
+            "value_negative"
+        } else {
+            "no_integer"
         }));
     }
     if !rest.is_empty() {

@@ -30,9 +30,10 @@ impl User<'_> {
     /// Asks whether this may be done with a queue.
     fn queue(&self, operation: Operation, name: &str) -> Result<(), Exception> {
         let name = strip(name);
-        match is_reply_queue(&name) || self.realm.may(operation, Kind::Topic, "", &name) {
-            true => Ok(()),
-            false => Err(self.refused(&Resource::queue(&name))),
+        if is_reply_queue(&name) || self.realm.may(operation, Kind::Topic, "", &name) {
+            Ok(())
+        } else {
+            Err(self.refused(&Resource::queue(&name)))
         }
     }
 
@@ -42,9 +43,10 @@ impl User<'_> {
             "" => Cow::Borrowed(DEFAULT_EXCHANGE),
             name => strip(name),
         };
-        match self.realm.may(operation, Kind::Exchange, "", &name) {
-            true => Ok(()),
-            false => Err(self.refused(&Resource::exchange(&name))),
+        if self.realm.may(operation, Kind::Exchange, "", &name) {
+            Ok(())
+        } else {
+            Err(self.refused(&Resource::exchange(&name)))
         }
     }
 

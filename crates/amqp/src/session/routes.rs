@@ -100,9 +100,10 @@ impl Routes {
 
     /// Asks whether the user may publish to an exchange, unless it was allowed before.
     fn check(&self, user: &User<'_>, exchange: &str) -> Result<(), Exception> {
-        match self.found.contains_key(exchange) {
-            true => Ok(()),
-            false => user.exchange(Operation::Publish, exchange),
+        if self.found.contains_key(exchange) {
+            Ok(())
+        } else {
+            user.exchange(Operation::Publish, exchange)
         }
     }
 }

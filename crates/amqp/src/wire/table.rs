@@ -286,9 +286,10 @@ fn check_value(reader: &mut Reader<'_>, depth_left: u32) -> Result<()> {
     let Some(depth_left) = depth_left.checked_sub(1) else {
         return malformed("a field table is nested too deep");
     };
-    match is_table {
-        true => check_table(nested, depth_left),
-        false => check_array(nested, depth_left),
+    if is_table {
+        check_table(nested, depth_left)
+    } else {
+        check_array(nested, depth_left)
     }
 }
 

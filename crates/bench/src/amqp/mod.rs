@@ -206,18 +206,20 @@ impl Connect for Amqp {
     }
 
     fn producer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Produce>, DriverError> {
-        Ok(match self.is_raw {
-            true => Box::new(RawProducer::new(&self.url, plan, number)?),
-            false => Box::new(AmqpProducer::new(&self.url, plan, number)?),
+        Ok(if self.is_raw {
+            Box::new(RawProducer::new(&self.url, plan, number)?)
+        } else {
+            Box::new(AmqpProducer::new(&self.url, plan, number)?)
         })
     }
 
     fn consumer(&self, plan: &Plan, number: u32) -> Result<Box<dyn Consume>, DriverError> {
         let bound = u16::try_from(plan.in_flight).unwrap_or(u16::MAX);
         let prefetch = self.prefetch.unwrap_or(bound);
-        Ok(match self.is_raw {
-            true => Box::new(RawConsumer::new(&self.url, plan, number, prefetch)?),
-            false => Box::new(AmqpConsumer::new(&self.url, plan, number, prefetch)?),
+        Ok(if self.is_raw {
+            Box::new(RawConsumer::new(&self.url, plan, number, prefetch)?)
+        } else {
+            Box::new(AmqpConsumer::new(&self.url, plan, number, prefetch)?)
         })
     }
 
@@ -234,12 +236,13 @@ impl Connect for Amqp {
     }
 
     fn versions(&self) -> Vec<(String, String)> {
-        let mut versions = vec![match self.is_raw {
-            true => (
+        let mut versions = vec![if self.is_raw {
+            (
                 "raw AMQP client".to_owned(),
                 env!("CARGO_PKG_VERSION").to_owned(),
-            ),
-            false => ("lapin".to_owned(), LAPIN_VERSION.to_owned()),
+            )
+        } else {
+            ("lapin".to_owned(), LAPIN_VERSION.to_owned())
         }];
         let prepared = self.prepared.lock();
         if prepared.greeting != Greeting::default() {

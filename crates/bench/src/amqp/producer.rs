@@ -166,9 +166,10 @@ impl AmqpProducer {
             let times = (clock, &mut patience);
             self.serve(&mut pending, &mut context, book, times)?;
             let now_ns = clock.now_ns();
-            match was_full {
-                true => room.full(now_ns),
-                false => room.caught_up(),
+            if was_full {
+                room.full(now_ns)
+            } else {
+                room.caught_up()
             }
             let is_waiting = !self.slots.is_empty();
             if is_done && !is_waiting {

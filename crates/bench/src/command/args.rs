@@ -45,9 +45,10 @@ pub struct TargetArgs {
 impl TargetArgs {
     /// The brokers to be measured: one at least.
     pub fn urls(&self) -> Vec<Url> {
-        match self.urls.is_empty() {
-            true => vec![Url::embedded(self.protocol.unwrap_or(CLIENTS[0].protocol))],
-            false => self.urls.clone(),
+        if self.urls.is_empty() {
+            vec![Url::embedded(self.protocol.unwrap_or(CLIENTS[0].protocol))]
+        } else {
+            self.urls.clone()
         }
     }
 

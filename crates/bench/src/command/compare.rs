@@ -126,12 +126,13 @@ fn loads(args: &CompareArgs) -> Result<Vec<Load>, BenchError> {
 
 /// All brokers that are named; none: the embedded one by each of its protocols.
 fn urls(target: &TargetArgs) -> Result<Vec<Url>, BenchError> {
-    let urls = match target.urls.is_empty() && target.protocol.is_none() {
-        true => CLIENTS
+    let urls = if target.urls.is_empty() && target.protocol.is_none() {
+        CLIENTS
             .iter()
             .map(|client| Url::embedded(client.protocol))
-            .collect(),
-        false => target.urls(),
+            .collect()
+    } else {
+        target.urls()
     };
     if urls.len() < 2 {
         return Err(BenchError::settings(

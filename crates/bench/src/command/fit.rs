@@ -105,17 +105,20 @@ fn nobody_has(words: &str, what: &str, urls: &[Url]) -> BenchError {
 /// The plan without what this protocol does not have.
 pub(super) fn fitting(plan: Plan, protocol: Protocol) -> Plan {
     Plan {
-        partitions: match protocol.traits().has_partitions {
-            true => plan.partitions,
-            false => 1,
+        partitions: if protocol.traits().has_partitions {
+            plan.partitions
+        } else {
+            1
         },
-        keys: match protocol.traits().has_keys {
-            true => plan.keys,
-            false => 0,
+        keys: if protocol.traits().has_keys {
+            plan.keys
+        } else {
+            0
         },
-        batch_messages: match protocol.traits().has_batches {
-            true => plan.batch_messages,
-            false => 1,
+        batch_messages: if protocol.traits().has_batches {
+            plan.batch_messages
+        } else {
+            1
         },
         ..plan
     }

@@ -24,9 +24,10 @@ pub struct LiveLine {
 impl LiveLine {
     /// Begins a line about `what`.
     pub fn new(what: String, kind: Kind, plan: &Plan, is_quiet: bool) -> LiveLine {
-        let target = match is_quiet {
-            true => ProgressDrawTarget::hidden(),
-            false => ProgressDrawTarget::stderr(),
+        let target = if is_quiet {
+            ProgressDrawTarget::hidden()
+        } else {
+            ProgressDrawTarget::stderr()
         };
         let (whole, counts_messages) = match plan.amount {
             Amount::Messages(messages) => (messages, true),
@@ -58,9 +59,10 @@ impl LiveLine {
             Kind::Produce => &progress.produced,
             Kind::Consume | Kind::EndToEnd => &progress.consumed,
         };
-        match self.counts_messages {
-            true => self.bar.inc(second.messages),
-            false => self.bar.set_position(u64::from(progress.second) + 1),
+        if self.counts_messages {
+            self.bar.inc(second.messages)
+        } else {
+            self.bar.set_position(u64::from(progress.second) + 1)
         }
         self.bar.set_message(line(progress, self.kind));
     }

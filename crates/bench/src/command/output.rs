@@ -36,9 +36,10 @@ impl OutputArgs {
         if let Some(path) = &self.json {
             let mut text = json::text(report);
             text.push('\n');
-            match is_json_printed {
-                true => print(&text)?,
-                false => write(path, text.as_bytes())?,
+            if is_json_printed {
+                print(&text)?
+            } else {
+                write(path, text.as_bytes())?
             }
         }
         if !is_json_printed {

@@ -161,9 +161,10 @@ impl<'s> Session<'s> {
         passes_proxy: bool,
     ) -> Result<(), BenchError> {
         let distance = Distance::make(link, by, why_proxy(urls, false))?;
-        self.distance = match passes_proxy {
-            true => distance.without_proxy(),
-            false => distance,
+        self.distance = if passes_proxy {
+            distance.without_proxy()
+        } else {
+            distance
         };
         Ok(())
     }

@@ -58,9 +58,10 @@ impl StoryArgs {
             // Strings and lists alone.
             let mut text = serde_json::to_string_pretty(&story).unwrap_or_default();
             text.push('\n');
-            match is_json_printed {
-                true => print(&text)?,
-                false => write(path, text.as_bytes())?,
+            if is_json_printed {
+                print(&text)?
+            } else {
+                write(path, text.as_bytes())?
             }
         }
         if !is_json_printed {
@@ -72,9 +73,10 @@ impl StoryArgs {
     /// The distance.
     fn link(&self) -> Link {
         let link = self.link.link();
-        match self.seed == StoryName::Producers && link.rtt.is_zero() {
-            true => Link { rtt: RTT, ..link },
-            false => link,
+        if self.seed == StoryName::Producers && link.rtt.is_zero() {
+            Link { rtt: RTT, ..link }
+        } else {
+            link
         }
     }
 

@@ -284,9 +284,10 @@ fn knee_of(
         // A rate at which it goes wrong once is bad, and measured again; twice, and it is the
         // broker.
         let is_broken = std::mem::replace(&mut was_cut, is_cut) && is_cut;
-        Ok(match is_cut {
-            true => (!is_broken && !stop.is_set()).then_some(Probe::of_nothing(rate)),
-            false => probe,
+        Ok(if is_cut {
+            (!is_broken && !stop.is_set()).then_some(Probe::of_nothing(rate))
+        } else {
+            probe
         })
     };
     let found = search(args.start, args.limit, measure);

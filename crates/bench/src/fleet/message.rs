@@ -172,9 +172,10 @@ impl Job {
                 from >= 0.0 && to >= 0.0 && rate(from.max(to)) && time(seconds)
             }
         };
-        match amount && arrivals && time(plan.warm_up_s) {
-            true => Ok(()),
-            false => Err("no measurement can be so long or so fast".to_owned()),
+        if amount && arrivals && time(plan.warm_up_s) {
+            Ok(())
+        } else {
+            Err("no measurement can be so long or so fast".to_owned())
         }
     }
 }
@@ -272,9 +273,10 @@ impl Figures {
 /// A second, if it can be: of a measurement that has lasted so many seconds.
 pub(super) fn plausible(second: &Second, at: u32, lasted_s: u32) -> Result<(), Implausible> {
     let counts = [second.messages, second.bytes, second.errors];
-    match at <= lasted_s && counts.iter().all(|count| *count <= COUNT_MAX) {
-        true => Ok(()),
-        false => Err(Implausible),
+    if at <= lasted_s && counts.iter().all(|count| *count <= COUNT_MAX) {
+        Ok(())
+    } else {
+        Err(Implausible)
     }
 }
 
@@ -323,9 +325,10 @@ pub(super) fn report(sent: Side, came: Side, usage: Usage) -> Vec<Reply> {
                 second,
             });
         }
-        let numbers = match is_sent {
-            true => std::mem::take(&mut side.tally.acked),
-            false => side.tally.seen.take_numbers(),
+        let numbers = if is_sent {
+            std::mem::take(&mut side.tally.acked)
+        } else {
+            side.tally.seen.take_numbers()
         };
         for (producer, ranges) in numbers {
             let pairs: Vec<(u64, u64)> = ranges.iter().collect();

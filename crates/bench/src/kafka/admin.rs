@@ -106,9 +106,10 @@ impl Kafka {
                 )));
             }
         }
-        let starts = match is_ours {
-            true => vec![0; plan.partitions.max(1) as usize],
-            false => self.ends_by(admin.inner(), plan)?,
+        let starts = if is_ours {
+            vec![0; plan.partitions.max(1) as usize]
+        } else {
+            self.ends_by(admin.inner(), plan)?
         };
         Ok(Prepared {
             is_ours,

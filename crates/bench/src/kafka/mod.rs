@@ -264,12 +264,13 @@ impl Connect for Kafka {
 
     fn versions(&self) -> Vec<(String, String)> {
         let (_, library) = rdkafka::util::get_rdkafka_version();
-        let mut versions = vec![match self.is_raw {
-            true => (
+        let mut versions = vec![if self.is_raw {
+            (
                 "raw Kafka client".to_owned(),
                 env!("CARGO_PKG_VERSION").to_owned(),
-            ),
-            false => ("librdkafka".to_owned(), library),
+            )
+        } else {
+            ("librdkafka".to_owned(), library)
         }];
         if let Some(broker) = &self.prepared.lock().broker {
             versions.push((broker.product.clone(), broker.version.clone()));

@@ -391,10 +391,12 @@ impl Taken {
     fn look(&self) -> Came<'_> {
         // SAFETY: the library has given it, and it lives until it is dropped.
         let message = unsafe { &*self.0 };
-        let bytes = match message.payload.is_null() {
-            true => &[][..],
+        let bytes = if message.payload.is_null() {
+            &[][..]
+        } else {
             // SAFETY: as long as is said, and it lives as long as the message.
-            false => unsafe { slice::from_raw_parts(message.payload.cast(), message.len) },
+
+            unsafe { slice::from_raw_parts(message.payload.cast(), message.len) }
         };
         let partition = u32::try_from(message.partition).ok();
         match code_of(message.err) {

@@ -83,9 +83,10 @@ impl KafkaProducer {
                     }
                     Some(code) => {
                         // The broker did not answer messages that the library itself has given up.
-                        match code == RDKafkaErrorCode::MessageTimedOut {
-                            true => book.gave_up(&message, &code, now_ns),
-                            false => book.failed(&message, &code, now_ns),
+                        if code == RDKafkaErrorCode::MessageTimedOut {
+                            book.gave_up(&message, &code, now_ns)
+                        } else {
+                            book.failed(&message, &code, now_ns)
                         }
                         has_answer |= code != RDKafkaErrorCode::MessageTimedOut;
                     }

@@ -70,9 +70,10 @@ impl Producer {
     ) -> Result<(), WireError> {
         loop {
             let now_ns = work.clock.now_ns();
-            let due_ns = match work.is_done {
-                true => u64::MAX,
-                false => self.publish(work, feed, book, now_ns),
+            let due_ns = if work.is_done {
+                u64::MAX
+            } else {
+                self.publish(work, feed, book, now_ns)
             };
             work.is_done |= stop.is_set();
             self.wire.send()?;
@@ -106,9 +107,10 @@ impl Producer {
         let fitting = u32::try_from(BODY_BYTES_MAX / (bytes + 4)).unwrap_or(u32::MAX);
         let batch = self.batch_messages.min(fitting).max(1);
         loop {
-            let room = match self.wire.waiting_bytes() < WAITING_BYTES_MAX {
-                true => self.window.saturating_sub(work.flights.len()),
-                false => 0,
+            let room = if self.wire.waiting_bytes() < WAITING_BYTES_MAX {
+                self.window.saturating_sub(work.flights.len())
+            } else {
+                0
             };
             if room == 0 {
                 work.room.full(work.clock.now_ns());

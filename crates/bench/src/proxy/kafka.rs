@@ -309,19 +309,16 @@ impl Copy<'_> {
             return self.bytes(self.from.0.len() - after.0.len());
         };
         self.from = after;
-        match self.is_flexible {
-            true => {
-                let mut length = host.len() + 1;
-                while length >= 0x80 {
-                    self.out.push((length & 0x7f) as u8 | 0x80);
-                    length >>= 7;
-                }
-                self.out.push(length as u8);
+        if self.is_flexible {
+            let mut length = host.len() + 1;
+            while length >= 0x80 {
+                self.out.push((length & 0x7f) as u8 | 0x80);
+                length >>= 7;
             }
-            false => {
-                let length = i16::try_from(host.len()).ok()?;
-                self.out.extend_from_slice(&length.to_be_bytes());
-            }
+            self.out.push(length as u8);
+        } else {
+            let length = i16::try_from(host.len()).ok()?;
+            self.out.extend_from_slice(&length.to_be_bytes());
         }
         self.out.extend_from_slice(host.as_bytes());
         self.out.extend_from_slice(&i32::from(port).to_be_bytes());

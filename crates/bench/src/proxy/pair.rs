@@ -126,9 +126,10 @@ impl Pair {
 
     /// The system says that a socket may be read or written.
     pub(super) fn wake(&mut self, is_server: bool, readable: bool, writable: bool) {
-        let side = match is_server {
-            true => self.server.as_mut(),
-            false => Some(&mut self.client),
+        let side = if is_server {
+            self.server.as_mut()
+        } else {
+            Some(&mut self.client)
         };
         if let Some(side) = side {
             side.readable |= readable;
@@ -187,9 +188,10 @@ impl Pair {
                     None => bytes,
                     Some(exchange) => {
                         scratch.clear();
-                        match bytes.is_empty() {
-                            true => scratch.append(&mut exchange.rest()),
-                            false => exchange.responses(bytes, scratch, endpoint),
+                        if bytes.is_empty() {
+                            scratch.append(&mut exchange.rest())
+                        } else {
+                            exchange.responses(bytes, scratch, endpoint)
                         }
                         &*scratch
                     }

@@ -144,10 +144,7 @@ impl Relay {
         let until = self.times.peek().map(|Reverse((due_ns, _))| *due_ns);
         let left_ns = until.map(|ns| ns.saturating_sub(self.clock.now_ns()));
         // epoll_wait counts milliseconds, poll does not.
-        let time = match at_once {
-            true => Some(0),
-            false => left_ns,
-        };
+        let time = if at_once { Some(0) } else { left_ns };
         let time = time.map(|ns| Timespec {
             tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
             tv_nsec: i64::from((ns % 1_000_000_000) as u32),

@@ -47,9 +47,10 @@ pub fn side_by_side(report: &Report, width: u16) -> String {
 
 fn heading(section: &Section<'_>, group: &Group<'_>) -> String {
     let kind = words::kind(section.kind);
-    match group.name.is_empty() {
-        true => format!("{kind} · {}", section.settings()),
-        false => format!("{kind} · {} · {}", group.name, section.settings()),
+    if group.name.is_empty() {
+        format!("{kind} · {}", section.settings())
+    } else {
+        format!("{kind} · {} · {}", group.name, section.settings())
     }
 }
 

@@ -106,13 +106,15 @@ impl Curve {
         let values = spreads().flat_map(|(_, least, most)| [*least, *most]);
         let (y_least, y_most) = ends(values.chain(points().map(|(_, y)| *y)));
         let [x_range, y_range] = plot::ranges(width, height, LABEL_LETTERS);
-        let x = match x_least > 0.0 && x_most / x_least > LINEAR_MAX {
-            true => Scale::log(x_least, x_most, x_range),
-            false => Scale::from_zero(x_most, 5, x_range),
+        let x = if x_least > 0.0 && x_most / x_least > LINEAR_MAX {
+            Scale::log(x_least, x_most, x_range)
+        } else {
+            Scale::from_zero(x_most, 5, x_range)
         };
-        let y = match self.is_log {
-            true => Scale::log(y_least, y_most, y_range),
-            false => Scale::from_zero(y_most, 4, y_range),
+        let y = if self.is_log {
+            Scale::log(y_least, y_most, y_range)
+        } else {
+            Scale::from_zero(y_most, 4, y_range)
         };
         Some(Plot {
             title: format!("{} by {x_name}", self.name),

@@ -43,9 +43,10 @@ pub(super) fn draw(
         .min((most as f64).log10())
         .max(2.0);
     let mut runs = group.rows.iter().flat_map(|(_, row)| &row.runs);
-    let y_name = match runs.any(|run| run.kind == Kind::EndToEnd) {
-        true => "until it was delivered",
-        false => "until it was acknowledged",
+    let y_name = if runs.any(|run| run.kind == Kind::EndToEnd) {
+        "until it was delivered"
+    } else {
+        "until it was acknowledged"
     };
     let letters = if width > 700.0 { 18 } else { 13 };
     let [x_range, y_range] = plot::ranges(width, height, letters);

@@ -33,12 +33,11 @@ pub(super) fn draw(page: &mut Markup, view: &View<'_>, section: &Section<'_>) {
         Some(row) => tiles(page, row),
         None if section.is_curve() => growth(page, view, section),
         None => {
-            let text = match section.has_several_runs() {
-                true => {
-                    "Median of the runs; the stroke goes from the slowest run to the fastest. \
+            let text = if section.has_several_runs() {
+                "Median of the runs; the stroke goes from the slowest run to the fastest. \
                      Higher is better."
-                }
-                false => "One run each: how much it varies is not known. Higher is better.",
+            } else {
+                "One run each: how much it varies is not known. Higher is better."
             };
             let text = match section.varies.as_slice() {
                 [rest @ .., last] if !rest.is_empty() => {
@@ -66,17 +65,14 @@ pub(super) fn draw(page: &mut Markup, view: &View<'_>, section: &Section<'_>) {
     };
     // A topic that was filled before has ages, not latencies.
     if section.kind != Kind::Consume {
-        let text = match section.is_open() {
-            true => {
-                "Solid: response time, from the moment at which a message was to be sent. Dashed, \
+        let text = if section.is_open() {
+            "Solid: response time, from the moment at which a message was to be sent. Dashed, \
                  where it differs: service time, from the moment at which it was. Each nine is as \
                  wide as the one before; all runs together. Lower is better."
-            }
-            false => {
-                "Closed loop: service time, from the moment of sending; what a pause delayed \
+        } else {
+            "Closed loop: service time, from the moment of sending; what a pause delayed \
                  is not in it. Each nine is as wide as the one before; all runs together. Lower is \
                  better."
-            }
         };
         let text = format!("{text}{left_out}");
         each(

@@ -227,9 +227,10 @@ fn rows<'v, 'r>(view: &'v View<'r>) -> impl Iterator<Item = (usize, &'r Row, Str
     view.sections.iter().flat_map(|section| {
         section.groups.iter().flat_map(move |group| {
             let kind = words::kind(section.kind).to_lowercase();
-            let what = match group.name.is_empty() {
-                true => kind,
-                false => format!("{kind}, {}", group.name),
+            let what = if group.name.is_empty() {
+                kind
+            } else {
+                format!("{kind}, {}", group.name)
             };
             group
                 .rows

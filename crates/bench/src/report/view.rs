@@ -117,11 +117,12 @@ impl<'r> Section<'r> {
             rows.any(|(_, row)| row.median(figures::rate).is_some())
         };
         let groups: Vec<_> = self.groups.iter().filter(has_any).collect();
-        match groups.len() <= DRAWN_MAX {
-            true => groups,
-            false => (0..DRAWN_MAX)
+        if groups.len() <= DRAWN_MAX {
+            groups
+        } else {
+            (0..DRAWN_MAX)
                 .map(|n| groups[n * (groups.len() - 1) / (DRAWN_MAX - 1)])
-                .collect(),
+                .collect()
         }
     }
 

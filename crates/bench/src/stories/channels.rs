@@ -172,9 +172,10 @@ fn row(clients: &str, played: &Played, theirs: String, one: String) -> Vec<Strin
     let rate = |side: fn(&Outcome) -> Option<&Tally>| {
         let sides = played.outcomes.iter().filter_map(side);
         let rates: Vec<f64> = sides.map(Tally::rate).collect();
-        match rates.is_empty() {
-            true => words::NOTHING.to_owned(),
-            false => words::rate(rates.iter().sum()),
+        if rates.is_empty() {
+            words::NOTHING.to_owned()
+        } else {
+            words::rate(rates.iter().sum())
         }
     };
     let each = |seconds| {

@@ -171,11 +171,12 @@ fn publish(url: &Url, topic: &str, way: Way) -> Result<Vec<Duration>, DriverErro
     let mut times = Vec::new();
     for _ in 0..MESSAGES {
         let begun = Instant::now();
-        let written = match way.in_pieces {
-            true => stream
+        let written = if way.in_pieces {
+            stream
                 .write_all(&head)
-                .and_then(|()| stream.write_all(&body)),
-            false => stream.write_all(&whole),
+                .and_then(|()| stream.write_all(&body))
+        } else {
+            stream.write_all(&whole)
         };
         written.map_err(gone)?;
         loop {

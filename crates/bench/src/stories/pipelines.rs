@@ -42,9 +42,10 @@ struct Case {
 pub(super) fn play(play: &mut Play<'_, '_>) -> Result<(), BenchError> {
     play.story.title = "a pipeline with idle processors (Broadway on AMQP)".to_owned();
     LESSON.clone_into(&mut play.story.lesson);
-    let work = match play.is_full() {
-        true => Duration::from_secs_f64(JOB_S),
-        false => SHORT_JOB,
+    let work = if play.is_full() {
+        Duration::from_secs_f64(JOB_S)
+    } else {
+        SHORT_JOB
     };
     let link = play.link;
     for url in play.urls(&[Protocol::Amqp])? {

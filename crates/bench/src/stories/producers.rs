@@ -97,9 +97,10 @@ fn connections(play: &mut Play<'_, '_>, all: &[Opened]) -> Result<(), BenchError
         .collect();
     let mut columns = vec!["connections".to_owned()];
     for (opened, partitions) in &each {
-        columns.push(match opened.url.protocol.traits().has_partitions {
-            true => format!("{}, partitions: {partitions}", opened.label),
-            false => opened.label.clone(),
+        columns.push(if opened.url.protocol.traits().has_partitions {
+            format!("{}, partitions: {partitions}", opened.label)
+        } else {
+            opened.label.clone()
         });
     }
     columns.push("the seed".to_owned());

@@ -52,10 +52,7 @@ impl Mark {
     /// be written down.
     pub(crate) fn finish_restore(&mut self, end: Offset, lost_power: bool) -> Option<Offset> {
         let before = self.promised;
-        self.promised = match lost_power {
-            true => end,
-            false => before.min(end),
-        };
+        self.promised = if lost_power { end } else { before.min(end) };
         (self.earlier, self.delivered) = (self.promised, self.promised);
         (self.promised != before).then_some(self.promised)
     }

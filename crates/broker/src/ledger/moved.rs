@@ -67,9 +67,10 @@ impl Ledger {
         for id in ids {
             let (place, bit) = ((id.partition, id.offset / WORD), 1 << (id.offset % WORD));
             let bits = self.moved.words.entry(place).or_default();
-            match has_moved {
-                true => *bits |= bit,
-                false => *bits &= !bit,
+            if has_moved {
+                *bits |= bit
+            } else {
+                *bits &= !bit
             }
             *self.moved.dirty.entry(place).or_default() |= !has_moved;
         }

@@ -319,9 +319,10 @@ impl Ledger {
             // After a power loss only what is acknowledged counts as moved.
             noted_ms: if power { 0 } else { now_ms },
         });
-        let least = match power {
-            true => Outlives::PowerLoss,
-            false => Outlives::Kill,
+        let least = if power {
+            Outlives::PowerLoss
+        } else {
+            Outlives::Kill
         };
         for owed in self.owed.values_mut() {
             owed.acked.retain(|_, (_, outlives)| *outlives >= least);

@@ -133,9 +133,10 @@ impl Run {
             "letters" => cloverleaf_broker::SubscriptionOptions::default(),
             _ => subscription_options(&mut self.random),
         };
-        options.start = match from_start {
-            true => cloverleaf_broker::StartAt::Earliest,
-            false => cloverleaf_broker::StartAt::Latest,
+        options.start = if from_start {
+            cloverleaf_broker::StartAt::Earliest
+        } else {
+            cloverleaf_broker::StartAt::Latest
         };
         let made = topic.subscription_or_create(name, || options);
         let mut state = self.catalog.now().clone();
@@ -389,11 +390,12 @@ impl Run {
                 match self.random.below(13) {
                     choice @ 0..7 => {
                         let mut is_acked = false;
-                        match choice < 3 {
-                            true => is_acked = consumer.ack(got.id).is_ok(),
-                            false => consumer.ack_ranges(&[range], |_, settled| {
+                        if choice < 3 {
+                            is_acked = consumer.ack(got.id).is_ok()
+                        } else {
+                            consumer.ack_ranges(&[range], |_, settled| {
                                 is_acked = settled.is_some();
-                            }),
+                            })
                         }
                         // Else its time was over.
                         if is_acked {

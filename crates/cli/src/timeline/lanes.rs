@@ -107,12 +107,13 @@ fn holds(lane: &HoldLane, timeline: &Timeline) -> Lane {
     let messages: u64 = pieces().map(|piece| u64::from(piece.count)).sum();
     // A bar for each message, as long as that can be seen: pieces are of messages that were
     // acknowledged together by chance, too.
-    let mut bars: Vec<Bar> = match messages <= SINGLE_BARS_MAX {
-        true => pieces()
+    let mut bars: Vec<Bar> = if messages <= SINGLE_BARS_MAX {
+        pieces()
             .flat_map(singles)
             .map(|piece| hold(&piece, timeline))
-            .collect(),
-        false => pieces().map(|piece| hold(piece, timeline)).collect(),
+            .collect()
+    } else {
+        pieces().map(|piece| hold(piece, timeline)).collect()
     };
     let ended = lane.holds.iter().filter(shown);
     let ended = ended.filter(|piece| piece.outcome != HoldOutcome::Held);

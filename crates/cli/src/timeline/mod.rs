@@ -50,9 +50,10 @@ pub(crate) struct TimelineArgs {
 
 fn duration(text: &str) -> Result<Duration, String> {
     let duration = Duration::parse(text)?;
-    match duration.is_zero() {
-        true => Err("there is nothing to see in no time".to_owned()),
-        false => Ok(duration),
+    if duration.is_zero() {
+        Err("there is nothing to see in no time".to_owned())
+    } else {
+        Ok(duration)
     }
 }
 

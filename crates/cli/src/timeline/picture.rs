@@ -253,9 +253,10 @@ fn draw_lane(markup: &mut Markup, axis: Axis, lane: &Lane, (top, middle): (f64, 
     }
     let has_waits = draw_waits(markup, axis, lane, top, row);
     let gap = if row >= 6.0 { 1.0 } else { 0.5 };
-    let height = match has_waits {
-        true => row * (1.0 - WAIT_SHARE) - gap,
-        false => row - gap,
+    let height = if has_waits {
+        row * (1.0 - WAIT_SHARE) - gap
+    } else {
+        row - gap
     };
     for row_of in 0..lane.rows {
         let bars = lane

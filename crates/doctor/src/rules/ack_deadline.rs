@@ -81,9 +81,10 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         number(done as f64),
         number(rate),
         number(after),
-        match always_waits {
-            true => "",
-            false => ", if as many messages come",
+        if always_waits {
+            ""
+        } else {
+            ", if as many messages come"
         }
     );
     let measure = Measure::ConnectionMessagesPerSecond;
@@ -171,17 +172,19 @@ impl Longer {
     /// Instead of this one, no longer than that, for acknowledgements that took so long.
     fn of(deadline_us: f64, longest_us: f64, ages: &HistogramSnapshot) -> Longer {
         let is_known = ages.count() >= LATE_MIN;
-        let wanted_us = match is_known {
-            true => ROOM * ages.quantile(IN_TIME_SHARE) as f64,
-            false => DEADLINE_FACTOR * deadline_us,
+        let wanted_us = if is_known {
+            ROOM * ages.quantile(IN_TIME_SHARE) as f64
+        } else {
+            DEADLINE_FACTOR * deadline_us
         };
         // Whole seconds, as some libraries want them, if that is not less than now.
         let us = (wanted_us.max(deadline_us) / 1e6).ceil() * 1e6;
         let us = us.min(longest_us.max(deadline_us));
         let whole_us = (us / 1e6).floor() * 1e6;
-        let us = match whole_us >= deadline_us {
-            true => whole_us,
-            false => us,
+        let us = if whole_us >= deadline_us {
+            whole_us
+        } else {
+            us
         };
         let in_time = ages.count_at_most(us as u64) as f64 / ages.count().max(1) as f64;
         Longer {

@@ -244,21 +244,26 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
     let round_trips =
         sum.requests as f64 / count - 1.0 + f64::from(protocol.traits().greeting_round_trips);
     let is_rtt_known = rtt_us > 0.0;
-    let rtt_us = match is_rtt_known {
-        true => rtt_us,
-        false => lived_us / round_trips.max(1.0),
+    let rtt_us = if is_rtt_known {
+        rtt_us
+    } else {
+        lived_us / round_trips.max(1.0)
     };
     // Several messages on a connection each have their round trip, or have come together.
     let is_begun = protocol.traits().begins_with_request;
-    let work = match is_begun {
+    let work = if is_begun {
         // A request may have many.
-        true => (sum.publishes as f64 / count.max(1.0)).max(1.0),
-        false => messages.max(1.0),
+
+        (sum.publishes as f64 / count.max(1.0)).max(1.0)
+    } else {
+        messages.max(1.0)
     };
-    let seen_us = match is_begun {
+    let seen_us = if is_begun {
         // A handshake of TLS. A connection that is kept may be idle before it is closed.
-        true => lived_us.min(TLS_ROUND_TRIPS * rtt_us),
-        false => lived_us,
+
+        lived_us.min(TLS_ROUND_TRIPS * rtt_us)
+    } else {
+        lived_us
     };
     let now_us = (seen_us + UNSEEN_ROUND_TRIPS * rtt_us) / work;
     let after_us = rtt_us;

@@ -189,9 +189,10 @@ impl Crew<'_, '_> {
         // More than half of the acknowledgements come together with others.
         let pooled = per_consumer >= PARALLEL_MIN && work.ack_gap_us < 0.2 * job_us;
         let is_seldom = work.window.span_us > 2 * SHORT_US;
-        let width = match is_seldom {
-            true => SELDOM_WAVE_WIDTH,
-            false => WAVE_WIDTH,
+        let width = if is_seldom {
+            SELDOM_WAVE_WIDTH
+        } else {
+            WAVE_WIDTH
         };
         let (waves, later) = work.waves(job_us, width);
         if !(WAIT_US_MIN..SHORT_JOB_US).contains(&job_us)
@@ -289,9 +290,10 @@ impl Crew<'_, '_> {
         let members = self.members.iter().map(|(patient, _)| *patient);
         let credits: Vec<u64> = members.flat_map(|it| self.credits_of(it)).collect();
         // One consumer then has all that they have together now; no limit stays none.
-        let together = match credits.contains(&u64::MAX) {
-            true => 0.0,
-            false => waiting.held_max.max(credits.iter().sum::<u64>() as f64),
+        let together = if credits.contains(&u64::MAX) {
+            0.0
+        } else {
+            waiting.held_max.max(credits.iter().sum::<u64>() as f64)
         };
         // Of workers with a line each, one has as many messages as there are consumers; more are
         // all that came at once.
@@ -299,17 +301,18 @@ impl Crew<'_, '_> {
         let is_one = at_a_time <= AT_A_TIME_MAX
             && waves > consumers as f64
             && !job_groups::shares_workers(client.client());
-        let (picture, cause) = match is_one {
-            true => (
+        let (picture, cause) = if is_one {
+            (
                 Picture::OneWorker,
                 "One worker has the messages of all the client's consumers, and works on them one \
                  after the other.",
-            ),
-            false => (
+            )
+        } else {
+            (
                 Picture::Waves,
                 "The client's consumers take messages from each other that then wait for one \
                  worker, while its other workers have nothing to do.",
-            ),
+            )
         };
         Some(self.sign(
             cause,

@@ -129,9 +129,10 @@ impl Group {
         let mut waves = Waves::new();
         for Done { time_us, count, .. } in self.done.iter().filter(|it| is_meant(it)) {
             let times = (time_us / job_us).round();
-            let width = match times <= 2.0 {
-                true => widths.early,
-                false => widths.late,
+            let width = if times <= 2.0 {
+                widths.early
+            } else {
+                widths.late
             };
             if (time_us / job_us - times).abs() > width || times > 1000.0 {
                 return None;
@@ -247,9 +248,10 @@ pub(super) fn look(members: &[(&Patient<'_>, u64)]) -> Shown {
     times.sort_by(f64::total_cmp);
     let job_us = times[times.len() / 2];
     let several = groups.iter().filter(|group| group.jobs() > 1).count();
-    let widths = match several <= SHORT_GROUPS_MIN {
-        true => FEW,
-        false => MANY,
+    let widths = if several <= SHORT_GROUPS_MIN {
+        FEW
+    } else {
+        MANY
     };
     let against = groups.iter().filter(|group| !group.agrees(job_us, widths));
     if against.count() as f64 > CONTRADICTING_MAX * groups.len() as f64 {
@@ -284,13 +286,15 @@ fn waiting(groups: &[Group], first: &Patient<'_>, jobs: u64, job_us: f64) -> Opt
         .rev()
         .take(2)
         .any(|group| group.waves_count() > 1);
-    let waiting_min = match last.len() < RECENT_MAX / 2 {
-        true => 1.0,
-        false => WAITING_MIN,
+    let waiting_min = if last.len() < RECENT_MAX / 2 {
+        1.0
+    } else {
+        WAITING_MIN
     };
-    let (groups_min, jobs_min) = match job_us < SHORT_JOB_US {
-        true => (SHORT_GROUPS_MIN, SHORT_JOBS_MIN),
-        false => (GROUPS_MIN, JOBS_MIN),
+    let (groups_min, jobs_min) = if job_us < SHORT_JOB_US {
+        (SHORT_GROUPS_MIN, SHORT_JOBS_MIN)
+    } else {
+        (GROUPS_MIN, JOBS_MIN)
     };
     let is_enough = last.len() >= groups_min && jobs >= jobs_min;
     if !is_enough || !goes_on || share < waiting_min {

@@ -194,9 +194,10 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
     let measure = Measure::ConnectionMessagesPerSecond;
     let prediction = Prediction::of_rate(measure, rate, rate * gain, arithmetic);
     // Where now and then none waits the rate is that of what comes.
-    let bound = match credit_used < CREDIT_USED_SURE {
-        true => Bound::AtMost,
-        false => Bound::Exact,
+    let bound = if credit_used < CREDIT_USED_SURE {
+        Bound::AtMost
+    } else {
+        Bound::Exact
     };
     let prediction = prediction.bounded(bound);
     if prediction.gain < GAIN_MIN {
@@ -282,9 +283,10 @@ impl Holes {
     }
 
     fn explained(&self, rtt_us: f64) -> String {
-        match self.length_us > rtt_us * RTT_SLACK.1 {
-            true => format!("{}; a delayed acknowledgement 40 ms more", time(rtt_us)),
-            false => time(rtt_us),
+        if self.length_us > rtt_us * RTT_SLACK.1 {
+            format!("{}; a delayed acknowledgement 40 ms more", time(rtt_us))
+        } else {
+            time(rtt_us)
         }
     }
 }

@@ -84,9 +84,10 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
     // acknowledgement, and not for the link. Where several are in flight that of another one comes
     // sooner. (NSQ's requests are always small; its libraries turn Nagle's algorithm off.)
     let is_of_connection = patient.protocol.traits().compression == Compression::Connection;
-    let least_hole_us = match is_of_connection {
-        true => nagle::RTT_SLACK.0 * rtt_us,
-        false => 0.0,
+    let least_hole_us = if is_of_connection {
+        nagle::RTT_SLACK.0 * rtt_us
+    } else {
+        0.0
     };
     let is_hole = histograms.split_request_bytes.quantile(0.9) <= nagle::REQUEST_BYTES_MAX
         && (least_hole_us..=nagle::RTT_SLACK.1 * rtt_us).contains(&receiving_us);
@@ -113,9 +114,10 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
         return None;
     }
     let least_us = (rtt_us + histograms.service_us.mean()) / IN_FLIGHT;
-    let compressed_per_second = match is_of_connection {
-        true => DEFLATED_PER_SECOND,
-        false => COMPRESSED_PER_SECOND,
+    let compressed_per_second = if is_of_connection {
+        DEFLATED_PER_SECOND
+    } else {
+        COMPRESSED_PER_SECOND
     };
     let compressing_us = request_bytes * 1e6 / compressed_per_second;
     let reckoned_us = cycle_us - receiving_us * (1.0 - 1.0 / ratio);
@@ -124,9 +126,10 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
     // turn.
     let is_queueing = histograms.record_age_us.quantile(0.5) as f64 > 2.0 * cycle_us + rtt_us;
     // With that many requests on their way the round trip is the limit then, unless there are more.
-    let bound = match after_us >= least_us && (is_waiting || is_queueing) {
-        true => Bound::Exact,
-        false => Bound::AtMost,
+    let bound = if after_us >= least_us && (is_waiting || is_queueing) {
+        Bound::Exact
+    } else {
+        Bound::AtMost
     };
     let rate = patient.short.per_second(counters.messages_in);
     let after = rate * cycle_us / after_us.max(1.0);
@@ -191,14 +194,11 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
             "whether it is the link that is full, or what the client's TCP may have on its way (a \
              small send buffer, far away)"
                 .to_owned(),
-            match is_of_connection {
-                true => {
-                    "how much smaller Deflate makes it than lz4: it knows what came \
+            if is_of_connection {
+                "how much smaller Deflate makes it than lz4: it knows what came \
                                   before, so that small messages gain more than that"
-                }
-                false => {
-                    "how much better other codecs and larger pieces compress than those looked at"
-                }
+            } else {
+                "how much better other codecs and larger pieces compress than those looked at"
             }
             .to_owned(),
         ],

@@ -46,9 +46,10 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         return None;
     }
     // A client that does more than wait has to show that it does wait.
-    let follows = match rounds.is_all_waiting() {
-        true => None,
-        false => Some(Follows::clearly(patient)?),
+    let follows = if rounds.is_all_waiting() {
+        None
+    } else {
+        Some(Follows::clearly(patient)?)
     };
     // A program that waits makes a record when the answer to the last is there, not before. Older
     // ones are made while their library collects, or waits: the program itself does not. But no

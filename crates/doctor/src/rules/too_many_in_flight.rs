@@ -175,9 +175,10 @@ fn sign_of(protocol: Protocol, gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
     {
         return None;
     }
-    match link_queue::knows(protocol) {
-        true => link_queue::see_given_up(gave_up),
-        false => sign_of_ages(gave_up, rtt_us),
+    if link_queue::knows(protocol) {
+        link_queue::see_given_up(gave_up)
+    } else {
+        sign_of_ages(gave_up, rtt_us)
     }
 }
 

@@ -51,9 +51,10 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let (by_credit, by_work) = (wanted * rate / credit, 1e6 / work_us);
     // Credit brings just so much. Where the client's work is the limit then, it is known from above
     // only: it may be less, and the rate more.
-    let bound = match by_work < BY_WORK_SHARE * by_credit {
-        true => Bound::AtLeast,
-        false => Bound::Exact,
+    let bound = if by_work < BY_WORK_SHARE * by_credit {
+        Bound::AtLeast
+    } else {
+        Bound::Exact
     };
     let after = by_credit.min(by_work).max(rate);
     let arithmetic = format!(

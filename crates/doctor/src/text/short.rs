@@ -66,9 +66,10 @@ impl Page {
         let others = finding.changes.iter().skip(1);
         let needed = others.take_while(|change| change.how == How::With);
         let needed: Vec<String> = needed.map(setting).collect();
-        match needed.is_empty() {
-            true => Vec::new(),
-            false => clipped(&needed.join("; "), self.beside_label(), lines_max),
+        if needed.is_empty() {
+            Vec::new()
+        } else {
+            clipped(&needed.join("; "), self.beside_label(), lines_max)
         }
     }
 
@@ -90,9 +91,10 @@ impl Page {
         let arithmetic = &finding.prediction.arithmetic;
         let whole = format!("{}: {arithmetic}.", bounded_gain(finding));
         let alone = capitalized(&format!("{arithmetic}."));
-        match self.lines(&whole).len() > self.lines(&alone).len() {
-            true => alone,
-            false => whole,
+        if self.lines(&whole).len() > self.lines(&alone).len() {
+            alone
+        } else {
+            whole
         }
     }
 

@@ -130,9 +130,10 @@ impl Takers {
         while self.backlog > 0 {
             let free = self.takers.iter().enumerate();
             let free = free.filter(|(_, taker)| taker.in_flight < taker.credit);
-            let chosen = match self.fills_first {
-                true => free.map(|(at, _)| at).next(),
-                false => free.min_by_key(|(_, it)| it.in_flight).map(|(at, _)| at),
+            let chosen = if self.fills_first {
+                free.map(|(at, _)| at).next()
+            } else {
+                free.min_by_key(|(_, it)| it.in_flight).map(|(at, _)| at)
             };
             let Some(chosen) = chosen else { break };
             self.backlog -= 1;
@@ -167,9 +168,10 @@ impl Takers {
                 taker.probe.delivered(came, 0);
             }
             taker.probe.credit_used(taker.in_flight, now_us);
-            match taker.in_flight >= taker.credit && self.backlog > 0 {
-                true => taker.probe.no_credit_begins(now_us),
-                false => taker.probe.no_credit_ends(now_us),
+            if taker.in_flight >= taker.credit && self.backlog > 0 {
+                taker.probe.no_credit_begins(now_us)
+            } else {
+                taker.probe.no_credit_ends(now_us)
             }
         }
     }

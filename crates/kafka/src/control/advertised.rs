@@ -16,9 +16,10 @@ impl Advertised {
     /// The configured address; else the one that this client has connected to, which it can
     /// evidently reach.
     pub(crate) fn to(context: &KafkaContext, peer: &Peer) -> Self {
-        let configured = match peer.tls {
-            true => &context.options.advertised_tls,
-            false => &context.options.advertised,
+        let configured = if peer.tls {
+            &context.options.advertised_tls
+        } else {
+            &context.options.advertised
         };
         if let Some((host, port)) = configured {
             return Self {

@@ -89,9 +89,10 @@ fn read(reader: &mut Reader<'_>, is_incremental: bool) -> Result<(Vec<Resource>,
         let (kind, name) = (reader.i8()?, reader.string()?.to_owned());
         let edits = reader.array(|reader| {
             let name = reader.string()?.to_owned();
-            let operation = match is_incremental {
-                true => Operation::from(reader.i8()?),
-                false => Operation::Set,
+            let operation = if is_incremental {
+                Operation::from(reader.i8()?)
+            } else {
+                Operation::Set
             };
             let value = reader.nullable_string()?.map(str::to_owned);
             reader.skip_tagged()?;

@@ -90,9 +90,10 @@ pub(super) fn change_group(
         let reason = format!("{} groups have settings of their own", groups.len());
         return Err((ErrorCode::PolicyViolation, reason));
     }
-    match validate_only {
-        true => Ok(()),
-        false => keep(context, owner, values, || (), |()| Vec::new()),
+    if validate_only {
+        Ok(())
+    } else {
+        keep(context, owner, values, || (), |()| Vec::new())
     }
 }
 
@@ -116,9 +117,10 @@ fn new_values(
     invalid: ErrorCode,
     known: fn(&KafkaContext, &str) -> Result<Known, String>,
 ) -> Result<Values, Refused> {
-    let mut values = match resource.replaces_all {
-        true => Values::new(),
-        false => context.changed.of(owner),
+    let mut values = if resource.replaces_all {
+        Values::new()
+    } else {
+        context.changed.of(owner)
     };
     resource.check_names()?;
     let mut reasons = Vec::new();
@@ -137,9 +139,10 @@ fn new_values(
             Err(reason) => reasons.push(reason),
         }
     }
-    match reasons.is_empty() {
-        true => Ok(values),
-        false => Err((invalid, reasons.join("; "))),
+    if reasons.is_empty() {
+        Ok(values)
+    } else {
+        Err((invalid, reasons.join("; ")))
     }
 }
 

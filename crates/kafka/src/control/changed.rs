@@ -132,9 +132,10 @@ impl ChangedSettings {
     /// Sets an owner's values, in memory; returns those before.
     fn put(&self, owner: Owner, values: Values) -> Values {
         let mut all = self.values.write();
-        let replaced = match values.is_empty() {
-            true => all.remove(&owner),
-            false => all.insert(owner, values),
+        let replaced = if values.is_empty() {
+            all.remove(&owner)
+        } else {
+            all.insert(owner, values)
         };
         replaced.unwrap_or_default()
     }

@@ -274,9 +274,10 @@ fn levels(
     });
     let value = standard.text(&context.options, context.realm.options());
     let unconfigured = standard.text(&KafkaOptions::default(), &BrokerOptions::default());
-    let source = match value == unconfigured {
-        true => SOURCE_DEFAULT,
-        false => SOURCE_CONFIGURED,
+    let source = if value == unconfigured {
+        SOURCE_DEFAULT
+    } else {
+        SOURCE_CONFIGURED
     };
     changed.chain([(name, value, source)]).collect()
 }

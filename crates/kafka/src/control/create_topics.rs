@@ -146,13 +146,15 @@ fn create(
             options.clone()
         })
         .map_err(refused)?;
-    match is_new {
-        true => Ok(Made {
+    if is_new {
+        Ok(Made {
             options,
             topic: Some(topic),
-        }),
+        })
+    } else {
         // Somebody else was faster.
-        false => Err(exists()),
+
+        Err(exists())
     }
 }
 
@@ -258,9 +260,10 @@ fn answer(
         let shown = setting.shown(context, &made.options);
         CreatableTopicConfigs::default()
             .with_name(text(setting.name))
-            .with_config_source(match shown.is_own {
-                true => configs::SOURCE_TOPIC,
-                false => configs::standard_source(context, setting),
+            .with_config_source(if shown.is_own {
+                configs::SOURCE_TOPIC
+            } else {
+                configs::standard_source(context, setting)
             })
             .with_value(Some(text(&shown.value)))
     };

@@ -102,9 +102,12 @@ fn passes(filter: &[String], value: &str) -> bool {
 
 pub(super) fn list(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let version = call.version;
-    let mut filter = |from: i16| match version >= from {
-        true => names(&mut call.body),
-        false => Ok(Vec::new()),
+    let mut filter = |from: i16| {
+        if version >= from {
+            names(&mut call.body)
+        } else {
+            Ok(Vec::new())
+        }
     };
     let (states, types) = (filter(4)?, filter(5)?);
     call.body.skip_tagged()?;

@@ -29,9 +29,10 @@ fn millis(timeout_ms: i32) -> u64 {
 
 /// An instance name, which some versions have.
 fn instance(reader: &mut Reader<'_>, has_one: bool) -> Result<Option<String>, Malformed> {
-    Ok(match has_one {
-        true => owned(reader.nullable_string()?),
-        false => None,
+    Ok(if has_one {
+        owned(reader.nullable_string()?)
+    } else {
+        None
     })
 }
 

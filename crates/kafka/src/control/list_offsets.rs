@@ -125,9 +125,10 @@ fn answer(context: &KafkaContext, wanted: Topics, version: i16) -> Body {
     let topic = |(name, partitions): &(String, Vec<Wanted>)| {
         let partition = |wanted: &Wanted| {
             let result = ListOffsetsPartitionResponse::default().with_partition_index(wanted.index);
-            let found = match duplicates.contains(&(name.as_str(), wanted.index)) {
-                true => Err(ErrorCode::InvalidRequest),
-                false => find(context, name, wanted),
+            let found = if duplicates.contains(&(name.as_str(), wanted.index)) {
+                Err(ErrorCode::InvalidRequest)
+            } else {
+                find(context, name, wanted)
             };
             match found {
                 Ok(Some((offset, timestamp))) => {

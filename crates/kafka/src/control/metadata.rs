@@ -107,9 +107,10 @@ fn answer(
     broker: MetadataResponseBroker,
     version: i16,
 ) -> Body {
-    let operations = match request.topic_operations {
-        true => TOPIC_OPERATIONS,
-        false => cluster::OPERATIONS_UNKNOWN,
+    let operations = if request.topic_operations {
+        TOPIC_OPERATIONS
+    } else {
+        cluster::OPERATIONS_UNKNOWN
     };
     let found: Vec<MetadataResponseTopic> = match &request.topics {
         None => topics::all(context)
@@ -165,9 +166,10 @@ fn answer_one(
                 .with_topic_id(*id),
         },
         Wanted::Name(name) => {
-            let found = match auto_create {
-                true => topics::find_or_create(context, name),
-                false => topics::find(context, Operation::Describe, name),
+            let found = if auto_create {
+                topics::find_or_create(context, name)
+            } else {
+                topics::find(context, Operation::Describe, name)
             };
             match found {
                 Ok(topic) => describe(context, &topic, operations),

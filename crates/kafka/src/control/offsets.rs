@@ -431,9 +431,10 @@ pub(super) fn delete(mut call: Call<'_>) -> Result<Answer, Malformed> {
         let partitions = reader.array(|partition| partition.i32())?;
         Ok((name, partitions))
     })?;
-    let checked = match group.is_empty() {
-        true => Err(ErrorCode::InvalidGroupId),
-        false => call.context.check_group(Operation::Declare, &group),
+    let checked = if group.is_empty() {
+        Err(ErrorCode::InvalidGroupId)
+    } else {
+        call.context.check_group(Operation::Declare, &group)
     };
     if let Err(error) = checked {
         let response = OffsetDeleteResponse::default().with_error_code(error.code());

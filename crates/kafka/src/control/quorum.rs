@@ -37,12 +37,15 @@ pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
     reader.skip_tagged()?;
     // As in Kafka: this one partition, or no answer for any.
     let is_ours = wanted.len() == 1 && wanted[0].0 == TOPIC && wanted[0].1 == [PARTITION];
-    let partition = |index: i32| match is_ours {
-        true => leader(&call).with_partition_index(index),
-        false => PartitionData::default()
-            .with_partition_index(index)
-            .with_error_message(None)
-            .with_error_code(ErrorCode::UnknownTopicOrPartition.code()),
+    let partition = |index: i32| {
+        if is_ours {
+            leader(&call).with_partition_index(index)
+        } else {
+            PartitionData::default()
+                .with_partition_index(index)
+                .with_error_message(None)
+                .with_error_code(ErrorCode::UnknownTopicOrPartition.code())
+        }
     };
     let topics = wanted.iter().map(|(name, partitions)| {
         TopicData::default()

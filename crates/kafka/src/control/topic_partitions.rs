@@ -66,18 +66,15 @@ fn read<'a>(reader: &mut Reader<'a>) -> Result<Request<'a>, Malformed> {
 
 pub(super) fn describe(mut call: Call<'_>) -> Result<Answer, Malformed> {
     let request = read(&mut call.body)?;
-    let response = match request.topics.is_empty() {
-        true => {
-            let all = topics::all(call.context);
-            let all = all.iter().map(|topic| (topic.name(), Ok(topic.clone())));
-            page(call.context, &request, all)
-        }
-        false => {
-            let wanted = request.topics.iter().copied();
-            let wanted =
-                wanted.map(|name| (name, topics::find(call.context, Operation::Describe, name)));
-            page(call.context, &request, wanted)
-        }
+    let response = if request.topics.is_empty() {
+        let all = topics::all(call.context);
+        let all = all.iter().map(|topic| (topic.name(), Ok(topic.clone())));
+        page(call.context, &request, all)
+    } else {
+        let wanted = request.topics.iter().copied();
+        let wanted =
+            wanted.map(|name| (name, topics::find(call.context, Operation::Describe, name)));
+        page(call.context, &request, wanted)
     };
     Ok(Answer::Ready(body(&response, call.version)))
 }
@@ -112,9 +109,10 @@ fn page<'n>(
             }
         };
         let total = i32::try_from(topic.partition_count()).unwrap_or(i32::MAX);
-        let from = match name == first_name {
-            true => first_partition.min(total),
-            false => 0,
+        let from = if name == first_name {
+            first_partition.min(total)
+        } else {
+            0
         };
         let until = total.min(from.saturating_add(left));
         left -= until - from;

@@ -27,9 +27,10 @@ pub(crate) fn all(context: &KafkaContext) -> Vec<Arc<Topic>> {
 
 /// A topic that was found, if Kafka clients see it.
 pub(crate) fn visible(topic: Arc<Topic>) -> Result<Arc<Topic>, NoTopic> {
-    match is_visible(&topic) {
-        true => Ok(topic),
-        false => Err(NoTopic::Unknown),
+    if is_visible(&topic) {
+        Ok(topic)
+    } else {
+        Err(NoTopic::Unknown)
     }
 }
 
@@ -103,10 +104,12 @@ pub(crate) fn find_or_create(context: &KafkaContext, name: &str) -> Result<Arc<T
         .realm
         .topic_or_create(Operation::Declare, name, || default_options(context))
         .map_err(|error| of_catalog(&error))?;
-    match is_visible(&made) {
-        true => Ok(made),
+    if is_visible(&made) {
+        Ok(made)
+    } else {
         // A hidden topic of that name: it is not theirs.
-        false => Err(ErrorCode::InvalidTopicException),
+
+        Err(ErrorCode::InvalidTopicException)
     }
 }
 

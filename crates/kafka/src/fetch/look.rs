@@ -187,9 +187,10 @@ impl Looking<'_> {
             let taken = self.records.len();
             let is_file = !log.is_in_memory(part.counted);
             may_be_sent &= is_file && self.budget.ranges > 0;
-            let stored = match may_be_sent {
-                true => log.read_stored(part.counted, left),
-                false => None,
+            let stored = if may_be_sent {
+                log.read_stored(part.counted, left)
+            } else {
+                None
             };
             let is_sent = stored.is_some();
             // Looking takes time: once in vain is enough.

@@ -58,9 +58,10 @@ impl Request {
         self.min_bytes = usize::try_from(body.i32()?).unwrap_or(0);
         self.max_bytes = usize::try_from(body.i32()?).unwrap_or(0);
         let _isolation = body.i8()?;
-        (self.session_id, self.session_epoch) = match version >= 7 {
-            true => (body.i32()?, body.i32()?),
-            false => (0, FINAL_EPOCH),
+        (self.session_id, self.session_epoch) = if version >= 7 {
+            (body.i32()?, body.i32()?)
+        } else {
+            (0, FINAL_EPOCH)
         };
         for _ in 0..body.array_count()?.unwrap_or(0) {
             let key = TopicKey::read(&mut body, version)?;

@@ -341,9 +341,10 @@ impl Groups {
     /// A member joins.
     pub(crate) fn join(self: &Arc<Self>, name: &str, join: Join, at: At) -> Reply<Joined> {
         let (promise, reply) = promise();
-        let slot = match join.member_id.is_empty() {
-            true => self.find_or_create(name, at),
-            false => self.find(name).ok_or(ErrorCode::UnknownMemberId),
+        let slot = if join.member_id.is_empty() {
+            self.find_or_create(name, at)
+        } else {
+            self.find(name).ok_or(ErrorCode::UnknownMemberId)
         };
         let slot = match slot {
             Ok(_) if join.bytes() > self.bytes_left() => Err(ErrorCode::GroupMaxSizeReached),
@@ -415,9 +416,10 @@ impl Groups {
         commits: Commits,
         at: At,
     ) -> Result<Reply<Written>, ErrorCode> {
-        let slot = match generation < 0 {
-            true => self.find_or_create(name, at)?,
-            false => self.find(name).ok_or(ErrorCode::GroupIdNotFound)?,
+        let slot = if generation < 0 {
+            self.find_or_create(name, at)?
+        } else {
+            self.find(name).ok_or(ErrorCode::GroupIdNotFound)?
         };
         // Queued under the lock under which it was accepted: else the members of a next generation
         // could be told what was committed before, and then be overtaken by this.

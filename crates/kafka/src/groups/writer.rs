@@ -73,9 +73,10 @@ impl Queue {
     /// To be called as [`Queue::push_group`].
     pub(super) fn push_commits(&self, name: &str, commits: Commits) -> Reply<Written> {
         let (promise, reply) = promise();
-        self.push(match commits.forgotten.is_empty() {
-            true => Item::Offsets(commits.offsets, promise),
-            false => Item::Reset(name.to_owned(), commits, promise),
+        self.push(if commits.forgotten.is_empty() {
+            Item::Offsets(commits.offsets, promise)
+        } else {
+            Item::Reset(name.to_owned(), commits, promise)
         });
         reply
     }

@@ -28,9 +28,10 @@ impl Ask {
             .with_max_wait_ms(500)
             .with_min_bytes(1)
             .with_max_bytes(50 << 20);
-        let request = match version >= 7 {
-            true => request.with_session_epoch(-1),
-            false => request,
+        let request = if version >= 7 {
+            request.with_session_epoch(-1)
+        } else {
+            request
         };
         Ask { version, request }
     }
@@ -43,9 +44,10 @@ impl Ask {
                 .with_partition_max_bytes(1 << 20)
         };
         let named = FetchTopic::default().with_partitions(from.iter().map(partition).collect());
-        let named = match self.version >= 13 {
-            true => named.with_topic_id(topic.id()),
-            false => named.with_topic(TopicName(text(topic.name()))),
+        let named = if self.version >= 13 {
+            named.with_topic_id(topic.id())
+        } else {
+            named.with_topic(TopicName(text(topic.name())))
         };
         self.request.topics.push(named);
         self
@@ -59,9 +61,10 @@ impl Ask {
 
     pub fn forget(mut self, topic: &Topic, partition: i32) -> Ask {
         let named = ForgottenTopic::default().with_partitions(vec![partition]);
-        let named = match self.version >= 13 {
-            true => named.with_topic_id(topic.id()),
-            false => named.with_topic(TopicName(text(topic.name()))),
+        let named = if self.version >= 13 {
+            named.with_topic_id(topic.id())
+        } else {
+            named.with_topic(TopicName(text(topic.name())))
         };
         self.request.forgotten_topics_data.push(named);
         self

@@ -40,9 +40,10 @@ async fn produce(stage: &Stage, is_kept: bool) -> amqp::Outcome {
             }
         };
         amqp::publish(stage, &channel, 1).await?;
-        match is_kept {
-            true => open = Some((connection, channel)),
-            false => connection.close(200, "sent".into()).await?,
+        if is_kept {
+            open = Some((connection, channel))
+        } else {
+            connection.close(200, "sent".into()).await?
         }
         stage.meter.done(begun.elapsed());
     }

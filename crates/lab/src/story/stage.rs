@@ -146,9 +146,10 @@ impl Count {
 
     /// Messages per second of those in which there was work.
     pub(crate) fn per_busy_second(&self) -> f64 {
-        match self.busy_s > 0.0 {
-            true => self.done as f64 / self.busy_s,
-            false => self.per_second(),
+        if self.busy_s > 0.0 {
+            self.done as f64 / self.busy_s
+        } else {
+            self.per_second()
         }
     }
 

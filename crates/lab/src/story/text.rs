@@ -17,9 +17,10 @@ impl Told {
             out.push_str(&alone(finding, page));
         }
         if let Some(watched_s) = self.watched_s {
-            let what = match self.problems.is_empty() {
-                true => "No findings, as it should be",
-                false => "What was found in health is below",
+            let what = if self.problems.is_empty() {
+                "No findings, as it should be"
+            } else {
+                "What was found in health is below"
             };
             out.push_str(&format!("{what}: watched for {watched_s:.0} s.\n"));
         }
@@ -30,9 +31,12 @@ impl Told {
             out.push_str(&format!("Changed: {change}\n"));
         }
         if self.after > 0.0 {
-            let shown = |value: f64| match self.unit.starts_with("ms") {
-                true => words::number(value / 1e3),
-                false => words::number(value),
+            let shown = |value: f64| {
+                if self.unit.starts_with("ms") {
+                    words::number(value / 1e3)
+                } else {
+                    words::number(value)
+                }
             };
             out.push_str(&format!(
                 "  before {}, predicted {}{}, after {} {}: {:.2} of the prediction\n",

@@ -78,9 +78,10 @@ async fn produce(stage: &Stage, producer: &FutureProducer) -> Result<(), String>
             }
         }
         // A producer with a full queue waits for the next answer, and takes all that are there.
-        let mut next = match is_full {
-            true => answers.next().await,
-            false => answers.next().now_or_never().flatten(),
+        let mut next = if is_full {
+            answers.next().await
+        } else {
+            answers.next().now_or_never().flatten()
         };
         while let Some((begun, answer)) = next {
             match answer.map_err(|_| "the producer has ended".to_owned())? {

@@ -26,9 +26,10 @@ pub(super) fn problem(measure: Measure, bound: Bound, values: Values) -> Option<
     } = values;
     let factor = after / predicted;
     // How many times as good as predicted, and how many times better than before.
-    let (reached, gain) = match falls(measure) {
-        true => (1.0 / factor, before / after),
-        false => (factor, after / before),
+    let (reached, gain) = if falls(measure) {
+        (1.0 / factor, before / after)
+    } else {
+        (factor, after / before)
     };
     let is_reached = reached >= 1.0 / FACTOR_MAX;
     let is_kept = reached <= FACTOR_MAX;

@@ -150,9 +150,10 @@ impl Side {
             let behind = self.reserved.saturating_sub(self.position);
             write(&vec![0; behind as usize], self.position).map_err(fail)?;
         }
-        match repair.header || repair.wipe {
-            true => self.sync(),
-            false => Ok(()),
+        if repair.header || repair.wipe {
+            self.sync()
+        } else {
+            Ok(())
         }
     }
 

@@ -169,9 +169,10 @@ impl FoundJournal {
                 .push(format!("{path} is damaged; it was kept as {name}"));
         }
         for line in &plan.report {
-            match plan.damaged {
-                true => tracing::error!("state journal: {line}"),
-                false => tracing::warn!("state journal: {line}"),
+            if plan.damaged {
+                tracing::error!("state journal: {line}")
+            } else {
+                tracing::warn!("state journal: {line}")
             }
         }
         let report = plan.report.iter();

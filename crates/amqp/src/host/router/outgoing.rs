@@ -110,9 +110,10 @@ impl Outgoing {
         }
         self.steps += 1;
         // A queue that ends with the process needs no sync.
-        let durability = match queue.durable {
-            true => stored.durability,
-            false => Durability::Kernel,
+        let durability = if queue.durable {
+            stored.durability
+        } else {
+            Durability::Kernel
         };
         if refuses_when_full(queue) {
             return self.publish_alone(under_way, host, letter, queue, stored, durability);

@@ -105,25 +105,28 @@ impl UnderWay {
             count: 1,
             time_s,
             exchange: message.exchange,
-            keys: match past.follows_headers() {
-                true => deaths::keys(message.routing_key, before),
-                false => vec![message.routing_key],
+            keys: if past.follows_headers() {
+                deaths::keys(message.routing_key, before)
+            } else {
+                vec![message.routing_key]
             },
             expiration: properties.expiration,
         });
         let key = grave.dead_letter.key.as_deref();
         let bytes = history.write(&properties);
-        let past = match key.is_none() && past.follows_headers() {
-            true => Past::Died,
-            false => Past::DiedWithOtherKey,
+        let past = if key.is_none() && past.follows_headers() {
+            Past::Died
+        } else {
+            Past::DiedWithOtherKey
         };
         let letter_message = Message {
             exchange: &grave.dead_letter.exchange,
             routing_key: key.unwrap_or(message.routing_key),
             properties: &bytes,
-            bcc: match past.follows_headers() {
-                true => message::bcc_of(record),
-                false => &[],
+            bcc: if past.follows_headers() {
+                message::bcc_of(record)
+            } else {
+                &[]
             },
             body: message.body,
         };
@@ -242,9 +245,10 @@ fn route(
         return host.route_inside(message.exchange, &routed);
     }
     let mut fields: Vec<(&str, Value<'_>)> = headers.fields().collect();
-    match past.follows_headers() {
-        true => fields.push(("BCC", Value::Array(bcc))),
-        false => fields.retain(|(name, _)| !matches!(*name, "CC" | "BCC")),
+    if past.follows_headers() {
+        fields.push(("BCC", Value::Array(bcc)))
+    } else {
+        fields.retain(|(name, _)| !matches!(*name, "CC" | "BCC"))
     }
     let fields = table_bytes(&fields);
     routed.headers = Table::check(&fields).unwrap_or_default();
@@ -252,9 +256,10 @@ fn route(
 }
 
 fn delay_of(route: &Route, properties: &Properties<'_>) -> Option<u64> {
-    match route.delays {
-        true => delay_ms(properties.headers.unwrap_or_default()),
-        false => None,
+    if route.delays {
+        delay_ms(properties.headers.unwrap_or_default())
+    } else {
+        None
     }
 }
 
@@ -262,9 +267,10 @@ fn delay_of(route: &Route, properties: &Properties<'_>) -> Option<u64> {
 /// persistent.
 fn durability(record: &Record<'_>, properties: &Properties<'_>) -> Durability {
     let is_amqp = record.headers.value_of(message::PROPERTIES).is_some();
-    match is_amqp && properties.delivery_mode != Some(2) {
-        true => Durability::Kernel,
-        false => Durability::Disk,
+    if is_amqp && properties.delivery_mode != Some(2) {
+        Durability::Kernel
+    } else {
+        Durability::Disk
     }
 }
 

@@ -140,9 +140,10 @@ impl RawProducer {
                 is_multiple,
                 is_ack,
             } => {
-                unconfirmed.answer(tag, is_multiple, |message| match is_ack {
-                    true => book.acked(&message, bytes, now_ns),
-                    false => {
+                unconfirmed.answer(tag, is_multiple, |message| {
+                    if is_ack {
+                        book.acked(&message, bytes, now_ns)
+                    } else {
                         let words = "the broker has not taken it (basic.nack)";
                         book.failed(&message, &words, now_ns);
                     }

@@ -119,9 +119,10 @@ impl RawProducer {
     fn publish(&mut self, work: &mut Work, feed: &mut Feed, book: &mut Book) -> u64 {
         let clock = feed.clock();
         while !work.is_done {
-            let room = match self.connection.wire.waiting_bytes() < WAITING_BYTES_MAX {
-                true => self.window.saturating_sub(self.messages.len()),
-                false => 0,
+            let room = if self.connection.wire.waiting_bytes() < WAITING_BYTES_MAX {
+                self.window.saturating_sub(self.messages.len())
+            } else {
+                0
             };
             let now_ns = clock.now_ns();
             if room == 0 {
@@ -169,9 +170,10 @@ impl RawProducer {
             request.push(out, bytes, |out| feed.push(&message, out));
             book.sent(&message, work.room.waited(message.intended_ns));
             self.messages.push_back(message);
-            let next = match count < most {
-                true => feed.next(first.sent_ns),
-                false => Next::At(0),
+            let next = if count < most {
+                feed.next(first.sent_ns)
+            } else {
+                Next::At(0)
             };
             match next {
                 Next::Send(another) => {

@@ -23,9 +23,10 @@ const THREADS: Kind = Kind::Int(1, i32::MAX);
 fn advertised(kafka: &KafkaOptions, _: &BrokerOptions) -> String {
     let listener = |scheme: &str, address: &Option<(String, u16)>| {
         let (host, port) = address.as_ref()?;
-        Some(match host.contains(':') {
-            true => format!("{scheme}://[{host}]:{port}"),
-            false => format!("{scheme}://{host}:{port}"),
+        Some(if host.contains(':') {
+            format!("{scheme}://[{host}]:{port}")
+        } else {
+            format!("{scheme}://{host}:{port}")
         })
     };
     let listeners = [

@@ -177,9 +177,10 @@ fn set_retention(
     }
     let limit = |name: &str, current: Option<u64>| {
         let is_current = before.delete && !changes.contains_key(name);
-        match is_current {
-            true => current,
-            false => u64::try_from(number(context, options, name)).ok(),
+        if is_current {
+            current
+        } else {
+            u64::try_from(number(context, options, name)).ok()
         }
     };
     let Retention { ms, bytes, .. } = options.retention;
@@ -286,9 +287,10 @@ pub(super) fn read(field: Field, options: &TopicOptions) -> Option<String> {
         Field::SegmentBytes => options.segment_bytes.map(|bytes| bytes.to_string()),
         Field::BatchBytesMax => options.batch_bytes_max.map(|bytes| bytes.to_string()),
         Field::SegmentMs => Some(limit(options.segment_ms)),
-        Field::TimestampType => Some(match options.append_time {
-            true => "LogAppendTime".to_owned(),
-            false => "CreateTime".to_owned(),
+        Field::TimestampType => Some(if options.append_time {
+            "LogAppendTime".to_owned()
+        } else {
+            "CreateTime".to_owned()
         }),
         Field::TimestampBeforeMaxMs => Some(limit(options.timestamp_before_max_ms)),
         Field::TimestampAfterMaxMs => Some(limit(options.timestamp_after_max_ms)),

@@ -79,9 +79,10 @@ impl Link for AmqpLink {
     }
 
     fn noise(&self) -> &Mutex<Repeats> {
-        match self.is_tls {
-            true => &self.front.tls_noise,
-            false => &self.front.noise,
+        if self.is_tls {
+            &self.front.tls_noise
+        } else {
+            &self.front.noise
         }
     }
 

@@ -93,9 +93,10 @@ async fn ask_one(
     question: &Question,
 ) -> Result<Authorizations, AuthError> {
     let nsq = &context.config.nsq;
-    let url = match address.contains("://") {
-        true => address.to_owned(),
-        false => format!("http://{address}/auth"),
+    let url = if address.contains("://") {
+        address.to_owned()
+    } else {
+        format!("http://{address}/auth")
     };
     let mut endpoint = Endpoint::parse(&url)?;
     for _ in 0..=HTTPS_TURNS_MAX {
