@@ -30,7 +30,7 @@ const USUAL_BYTES_MAX: usize = 1 << 20 | 64 << 10;
 
 /// The memory of all connections.
 pub(crate) struct HalfReceived {
-    /// Somebody waits, or the next one will.
+    /// A connection waits for memory, or the next one will.
     is_tight: AtomicBool,
     closed: AtomicU64,
     room: Mutex<Room>,

@@ -525,8 +525,8 @@ struct Waiting<'a> {
 /// How many bytes are missing.
 #[derive(Clone, Copy)]
 struct Lack {
-    /// Of what its address may have.
+    /// Bytes above the bound of its address.
     of_address: u64,
-    /// Of what all may have.
+    /// Bytes above the common part of the budget.
     of_all: u64,
 }

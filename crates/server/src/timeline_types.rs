@@ -68,7 +68,7 @@ pub struct LaneOwner {
 /// The record of a consumer: its deliveries.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct HoldLane {
-    /// Whose it is.
+    /// The client that it belongs to.
     #[serde(flatten)]
     pub owner: LaneOwner,
     /// Its label in the subscription's statistics: the consumer tag of AMQP.
@@ -124,7 +124,7 @@ pub struct HoldPiece {
 /// The record of a connection that publishes or reads by offset: its requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExchangeLane {
-    /// Whose it is.
+    /// The client that it belongs to.
     #[serde(flatten)]
     pub owner: LaneOwner,
     /// The consumer group for which it committed last.

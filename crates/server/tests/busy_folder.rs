@@ -234,7 +234,7 @@ fn check(boot: fn(&Path) -> String) {
     assert_eq!(drain(&mut client, "strays"), ["stray"]);
     assert_eq!(drain(&mut client, "kind"), ["red"]);
     assert_eq!(drain(&mut client, "tomorrow"), ["now"]);
-    // Of what the consumer held when the broker was killed.
+    // A message that the consumer held when the broker was killed.
     assert_eq!(client.get("work").unwrap(), b"order-4");
     assert_eq!(drain(&mut client, "busy.amqp").len(), 329);
     let (error, stored) = reader.fetch("busy.kafka", 784, 1 << 20);

@@ -173,7 +173,7 @@ pub(crate) struct AdminPart {
     pub(crate) paths: &'static [&'static str],
 }
 
-/// Somebody in a group of consumers.
+/// A member of a group of consumers.
 pub(crate) struct GroupMember {
     pub(crate) client_id: String,
     /// The address, as text.

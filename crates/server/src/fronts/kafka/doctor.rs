@@ -154,7 +154,7 @@ struct Clients {
 }
 
 impl Clients {
-    /// Of what is read only these topics count.
+    /// Only these topics count among those that are read.
     fn new(
         connections: &[ConnectionSnapshot],
         mut readers: Vec<(u64, Arc<[Reading]>)>,
