@@ -87,7 +87,7 @@ fn who_waits_and_does_something_meanwhile_is_found() {
     }
 }
 
-/// Of who waits and works nothing is told while nothing tells that.
+/// A client that waits and works gets no finding while nothing tells that it waits.
 #[test]
 fn who_is_answered_always_as_soon_tells_nothing() {
     for service_us in [0, 30, 400, 2 * MS] {

@@ -230,7 +230,7 @@ struct Program {
     ahead: u64,
 }
 
-/// Somebody whose acknowledgements are held back, while a million messages wait.
+/// A program whose acknowledgements are held back, while a million messages wait.
 fn nagle(credit: u64, work_us: Times) -> Program {
     Program {
         credit,
@@ -243,7 +243,7 @@ fn nagle(credit: u64, work_us: Times) -> Program {
     }
 }
 
-/// Somebody whose acknowledgements go at once.
+/// A program whose acknowledgements go at once.
 fn well(work: Work) -> Program {
     Program {
         has_nagle: false,

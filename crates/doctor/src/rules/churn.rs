@@ -36,7 +36,7 @@ const GIVEN_UP_MAX: usize = 1024;
 /// its end is seen half a round trip later than it was sent.
 const UNSEEN_ROUND_TRIPS: f64 = 2.0;
 
-/// Those of TLS at most, of which the broker sees the end.
+/// Round trips of TLS at most, of which the broker sees the end.
 const TLS_ROUND_TRIPS: f64 = 2.0;
 
 /// No connection does more than this: sums stay far from where they overflow.

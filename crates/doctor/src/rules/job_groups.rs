@@ -93,7 +93,7 @@ struct Group {
 struct Done {
     time_us: f64,
     count: u64,
-    /// Whose they were: its place among the members.
+    /// The member whose jobs they were: its place among the members.
     member: usize,
 }
 

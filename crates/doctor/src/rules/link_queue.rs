@@ -11,7 +11,7 @@
 //! least round trip is what it takes when there is none. This holds for every protocol; Kafka's
 //! records bear times, which tell more.
 //!
-//! Somebody may want a deep pipeline. So it takes either clients that give connections up, or a
+//! A program may want a deep pipeline. So it takes either clients that give connections up, or a
 //! whole minute in which there was never a short round trip, and then it is told with low severity.
 
 use cloverleaf_telemetry::Protocol;

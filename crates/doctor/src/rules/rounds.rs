@@ -46,8 +46,8 @@ const PACE_STEPS_MANY: usize = 8;
 /// Rounds of steps that differ by more than this, on the mean, are not the same program's doing.
 const HABIT_TIMES: f64 = 1.5;
 
-/// Of who waits, the means of steps differ by 0.89 times what a round differs from the next one,
-/// for each round that is in them: this much is enough.
+/// Of a client that waits, the means of steps differ by 0.89 times what a round differs from the
+/// next one, for each round that is in them: this much is enough.
 const WAITING_SPREAD_MIN: f64 = 0.1;
 
 /// Of a clock they differ by 0.72 times that, and less the more rounds a step has. This much more

@@ -20,7 +20,7 @@ pub const MS: u64 = 1_000;
 /// When the world begins, by the calendar.
 pub const UNIX_US: u64 = 1_760_000_000 * S;
 
-/// Somebody who does something.
+/// A client that does something.
 pub trait Model {
     /// Does it up to that time.
     fn run(&mut self, to_us: u64);
