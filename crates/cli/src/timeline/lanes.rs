@@ -24,7 +24,7 @@ pub(super) struct Group {
 /// One lane: the record of a consumer or a connection, as it is drawn.
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// Whose it is.
+    /// The name of the consumer or connection.
     pub(super) name: String,
     /// Its description, below the name.
     pub(super) about: String,
