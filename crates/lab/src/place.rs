@@ -80,7 +80,7 @@ impl Place {
         };
         let begin = |ports: Ports| start(&options(ports)).map_err(LabError::Broker);
         if far.is_none() {
-            // Somebody may take one of them at this moment.
+            // Another program may take one of them at this moment.
             let broker = begin(Ports::USUAL.without(is_taken));
             let broker = broker.or_else(|_| begin(Ports::default()))?;
             return Ok(Place {
