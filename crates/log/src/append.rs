@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::appended::{Appended, Completions, Pending, Waiter};
+use crate::appended::{Appended, Completions, Pending};
 use crate::batch::{Batch, Offset};
 use crate::error::AppendError;
 use crate::group_commit::SyncRequest;
@@ -19,7 +19,7 @@ use crate::housekeeping::Chore;
 use crate::invariant::{begin_write, end_write};
 use crate::metrics::{count, discount};
 use crate::options::Durability;
-use crate::partition::{PartitionLog, State, WriteWaiter, tail_weight};
+use crate::partition::{PartitionLog, PartitionState, WriteWaiter, tail_weight};
 use crate::prepared::Preparation;
 use crate::producers::{Claim, Verdict};
 use crate::shared::Shared;
@@ -96,10 +96,10 @@ impl PartitionLog {
         let now_ms = claim.as_ref().map_or(0, |_| shared.options.clock.now_ms());
         let batch = batch.into_unplaced();
         let mut state = self.state.lock();
-        if state.closed {
+        if state.is_closed {
             return Err(AppendError::Closed);
         }
-        let base = state.next_offset;
+        let base = state.offsets.next();
         invariant!(
             base >= self.written_end(),
             "the next offset was given away before"
@@ -112,33 +112,20 @@ impl PartitionLog {
         }
         let batch = batch.place(base);
         let (end, timestamp_ms) = (batch.end_offset(), batch.max_timestamp_ms());
-        state.next_offset = end;
-        state.pending.push(batch);
+        state.offsets.assign_up_to(end);
+        state.writes.push(batch);
         count(&shared.counters.batches, 1);
         count(&shared.counters.unwritten_bytes, bytes);
-        let writes_here = !state.writing && state.may_write_inline(shared, now);
+        let writes_here = !state.writes.is_writing() && state.may_write_inline(shared, now);
         let mut pending = Pending::ready();
         if class == Durability::Disk || (class == Durability::Kernel && !writes_here) {
-            let waiter = Arc::new(Waiter::default());
-            let before = state.write_waiters.last();
-            invariant!(
-                before.is_none_or(|before| before.end < end),
-                "who waits for a write stands in the wrong place"
-            );
-            state.write_waiters.push(WriteWaiter {
-                end,
-                class,
-                waiter: waiter.clone(),
-            });
-            pending = Pending::waiting(waiter);
+            pending = Pending::waiting(state.writes.wait_for_newest(end, class));
         }
         if writes_here {
-            state.writing = true;
-            let batches = state.take_pending();
+            let batches = state.writes.begin();
             drop(state);
             self.write_rounds(batches, Some(now))?;
-        } else if !state.writing && !state.write_queued {
-            state.write_queued = true;
+        } else if state.writes.ask() {
             drop(state);
             self.queue_write();
         }
@@ -167,16 +154,11 @@ impl PartitionLog {
     /// "log-writer" and "log-opener": writes the pending batches, unless another thread is at it.
     /// Batches that came meanwhile, beyond a few rounds, are queued again.
     pub(crate) fn write_pending(self: &Arc<Self>) {
-        let mut state = self.state.lock();
-        state.write_queued = false;
-        if state.writing || state.pending.is_empty() {
-            return;
+        let batches = self.state.lock().writes.begin_queued();
+        if let Some(batches) = batches {
+            // Waiters are told by the rounds themselves.
+            let _ = self.write_rounds(batches, None);
         }
-        state.writing = true;
-        let batches = state.take_pending();
-        drop(state);
-        // Waiters are told by the rounds themselves.
-        let _ = self.write_rounds(batches, None);
     }
 
     /// Writes `batches`, then what was added meanwhile. Gives the outcome of the first round.
@@ -199,24 +181,15 @@ impl PartitionLog {
             let hand_over = slow || rounds == ROUNDS_MAX;
             let mut told = Completions::default();
             let mut state = self.state.lock();
-            let round = self.publish(&mut state, &mut batches, &written, &mut told);
-            if std::mem::take(&mut state.seal_requested) {
+            let round = self.make_visible(&mut state, &mut batches, &written, &mut told);
+            if state.writes.take_seal_request() {
                 drop(state);
                 writer.roll(self);
                 state = self.state.lock();
             }
             drop(writer);
-            let more = !state.pending.is_empty();
-            let goes_on = more && !hand_over;
-            let mut queue = false;
-            if goes_on {
-                std::mem::swap(&mut state.pending, &mut batches);
-                state.handed_end = batches.last().map_or(0, Batch::end_offset);
-            } else {
-                state.writing = false;
-                state.spare = std::mem::take(&mut batches);
-                queue = more && !std::mem::replace(&mut state.write_queued, true);
-            }
+            let goes_on = state.writes.next_round(&mut batches, !hand_over);
+            let queue = !goes_on && state.writes.ask();
             drop(state);
             if queue {
                 self.queue_write();
@@ -232,17 +205,14 @@ impl PartitionLog {
     }
 
     /// Makes the written batches visible, and sorts out who waits for what.
-    fn publish(
+    fn make_visible(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut PartitionState,
         batches: &mut Vec<Batch>,
         written: &Written,
         told: &mut Completions,
     ) -> Round {
-        invariant!(
-            state.writing,
-            "somebody has written who does not have the writer"
-        );
+        state.writes.end_round();
         let mut round = Round {
             has_failed: written.error.is_some(),
             ..Round::default()
@@ -256,52 +226,37 @@ impl PartitionLog {
             round.bytes += batch.bytes().len() as u64;
             round.weight += tail_weight(&batch);
             if batch.producer_id() >= 0 {
-                state.unsnapped_bytes += batch.bytes().len() as u64;
+                state.producers.note_written(batch.bytes().len() as u64);
             }
             if round.weight >= TAIL_STEP_BYTES {
                 let weight = std::mem::take(&mut round.weight);
                 round.steps.push((round.end, weight));
             }
-            let newest = state.tail.back();
-            invariant!(
-                newest.is_none_or(|newest| newest.end_offset() <= batch.base_offset()),
-                "a batch comes behind one in memory that is newer"
-            );
-            state.tail.push_back(batch);
+            state.recent.push(batch);
         }
         if let Some(error) = &written.error {
             self.take_back(state, batches, error, told);
         }
         batches.clear();
-        state.handed_end = 0;
         if written.count > 0 {
             invariant!(
                 round.end > self.written_end(),
                 "a write takes back where what is written ends"
             );
             self.set_written_end(round.end);
-            round.note_dirty = !std::mem::replace(&mut state.dirty_noted, true);
+            round.note_dirty = state.syncs.note_dirty();
         }
-        let due = state
-            .write_waiters
-            .partition_point(|waiter| waiter.end <= last);
-        for WriteWaiter { end, class, waiter } in state.write_waiters.drain(..due) {
+        for WriteWaiter { end, class, waiter } in state.writes.take_waiters(last) {
             match (&written.error, class) {
                 (Some(error), _) if end > round.end => told.add(waiter, Err(error.clone())),
                 (_, Durability::Disk) => {
                     waiter.note_written();
-                    let before = state.sync_waiters.last();
-                    invariant!(
-                        before.is_none_or(|(before, _)| *before <= end),
-                        "who waits for a sync stands in the wrong place"
-                    );
-                    state.sync_waiters.push((end, waiter));
+                    state.syncs.wait_for_newest(end, waiter);
                 }
                 _ => told.add(waiter, Ok(())),
             }
         }
-        round.ask_sync = !state.sync_waiters.is_empty() && !state.sync_queued;
-        state.sync_queued |= round.ask_sync;
+        round.ask_sync = state.syncs.ask();
         round.prepare = state.ask_to_prepare(&self.shared, self.segment_bytes());
         round
     }
@@ -341,11 +296,11 @@ impl PartitionLog {
     pub(crate) fn close_now(&self) {
         let mut told = Completions::default();
         let mut state = self.state.lock();
-        state.closed = true;
-        for waiting in state.write_waiters.drain(..) {
+        state.is_closed = true;
+        for waiting in state.writes.take_waiters(Offset::MAX) {
             told.add(waiting.waiter, Err(AppendError::Closed));
         }
-        for (_, waiter) in state.sync_waiters.drain(..) {
+        for (_, waiter) in state.syncs.take_waiters(Offset::MAX) {
             told.add(waiter, Err(AppendError::Closed));
         }
         drop(state);
@@ -369,26 +324,10 @@ struct Round {
     prepare: bool,
 }
 
-impl State {
+impl PartitionState {
     /// Whether a caller's thread may write: the disk is fast, and there is a file to write to.
     fn may_write_inline(&self, shared: &Shared, now: Instant) -> bool {
         let has_file = !self.segments.is_empty() || shared.options.manual;
         has_file && shared.writes_inline(now)
-    }
-
-    /// Offset after the last record that is to be written, or is being; 0 if there is none.
-    pub(crate) fn accepted_end(&self) -> Offset {
-        let last = self.pending.last();
-        last.map_or(self.handed_end, Batch::end_offset)
-    }
-
-    fn take_pending(&mut self) -> Vec<Batch> {
-        invariant!(
-            self.handed_end == 0,
-            "two are about to write batches of one partition"
-        );
-        self.handed_end = self.pending.last().map_or(0, Batch::end_offset);
-        let spare = std::mem::take(&mut self.spare);
-        std::mem::replace(&mut self.pending, spare)
     }
 }

@@ -208,7 +208,7 @@ impl PartitionLog {
     }
 
     fn is_closed(&self) -> bool {
-        self.state.lock().closed
+        self.state.lock().is_closed
     }
 
     fn check_stop(&self, options: &CompactionOptions) -> Result<(), Break> {

@@ -318,7 +318,7 @@ impl PartitionLog {
     /// Whether these segments are there, one after the other.
     fn has_run(&self, run: &[Arc<Segment>]) -> bool {
         let state = self.state.lock();
-        let Some(first) = run.first().filter(|_| !state.closed) else {
+        let Some(first) = run.first().filter(|_| !state.is_closed) else {
             return false;
         };
         let mut there = state.segments.iter();

@@ -46,7 +46,7 @@ pub(crate) fn commit_group(shared: &Shared, requests: Vec<SyncRequest>) {
     let mut partitions = Vec::new();
     for request in requests {
         if let SyncRequest::Partition(partition) = request {
-            partition.state.lock().sync_queued = false;
+            partition.state.lock().syncs.leave_queue();
             partitions.push(partition);
         }
     }
@@ -203,7 +203,7 @@ impl PartitionLog {
             partition: self.clone(),
             target,
             segments,
-            dirs: state.unsynced_dirs.clone(),
+            dirs: state.unsynced_folders.list(),
         }
     }
 
@@ -212,23 +212,13 @@ impl PartitionLog {
         let mut told = Completions::default();
         let mut state = self.state.lock();
         if outcome.is_ok() {
-            state.unsynced_dirs.retain(|dir| !plan.dirs.contains(dir));
+            state.unsynced_folders.note_synced(&plan.dirs);
             self.set_synced_end(plan.target);
         }
-        let due = state
-            .sync_waiters
-            .partition_point(|(end, _)| *end <= plan.target);
-        let waiters: Vec<_> = state.sync_waiters.drain(..due).collect();
+        let waiters: Vec<_> = state.syncs.take_waiters(plan.target).collect();
+        let due = waiters.len() as u64;
         for (end, waiter) in waiters {
-            let doubt = || {
-                let holds = |segment: &&Arc<Segment>| segment.base < end && end <= segment.end();
-                state
-                    .segments
-                    .iter()
-                    .rev()
-                    .find(holds)
-                    .and_then(|segment| segment.failure())
-            };
+            let doubt = || state.segment_that_ends_with(end)?.failure();
             let failure = outcome.as_ref().err().or_else(doubt);
             told.add(
                 waiter,
@@ -237,8 +227,8 @@ impl PartitionLog {
         }
         drop(state);
         // Before anybody hears of it, so that who was told finds it counted.
-        count(&self.shared.counters.group_waiters, due as u64);
+        count(&self.shared.counters.group_waiters, due);
         told.tell();
-        due as u64
+        due
     }
 }

@@ -101,7 +101,7 @@ impl Housekeeper {
     fn sync(&mut self, shared: &Shared) {
         let dirty = std::mem::take(&mut self.dirty);
         for partition in &dirty {
-            partition.state.lock().dirty_noted = false;
+            partition.state.lock().syncs.take_dirty();
         }
         sync_partitions(shared, &dirty);
         for partition in dirty.iter().filter(|partition| !partition.is_deleted()) {

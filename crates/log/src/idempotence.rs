@@ -11,7 +11,7 @@ use crate::error::AppendError;
 use crate::group_commit::SyncRequest;
 use crate::metrics::discount;
 use crate::options::Durability;
-use crate::partition::{PartitionLog, State, WriteWaiter};
+use crate::partition::{PartitionLog, PartitionState};
 use crate::producers::{ProducerBatch, ProducerInfo};
 
 impl PartitionLog {
@@ -26,21 +26,20 @@ impl PartitionLog {
     /// Answers a batch that is there already: as soon as that one is as durable as asked.
     pub(crate) fn answer_duplicate(
         self: &Arc<Self>,
-        mut state: MutexGuard<'_, State>,
+        mut state: MutexGuard<'_, PartitionState>,
         stored: ProducerBatch,
         class: Durability,
     ) -> Result<Appended, AppendError> {
         let (base, end) = (stored.base, stored.end());
         let is_written = end <= self.written_end();
         if class == Durability::Disk && is_written {
-            let mut segments = state.segments.iter().rev();
-            let holds = segments.find(|segment| segment.base < end && end <= segment.end());
-            if let Some(failure) = holds.and_then(|segment| segment.failure()) {
+            let segment = state.segment_that_ends_with(end);
+            if let Some(failure) = segment.and_then(|segment| segment.failure()) {
                 return Err(AppendError::Failed(failure.clone()));
             }
         }
         // A snapshot names it, so it was synced, and its segment was dropped since.
-        let was_dropped = state.raised.contains(&base);
+        let was_dropped = state.offsets.raised().contains(&base);
         let is_ready = match class {
             Durability::None => true,
             Durability::Kernel => is_written || was_dropped,
@@ -52,15 +51,11 @@ impl PartitionLog {
             let waiter = Arc::new(Waiter::default());
             pending = Pending::waiting(waiter.clone());
             if is_written {
-                let waiters = &mut state.sync_waiters;
-                let place = waiters.partition_point(|(other, _)| *other <= end);
-                waiters.insert(place, (end, waiter));
-                asks_sync = !std::mem::replace(&mut state.sync_queued, true);
+                state.syncs.wait_for(end, waiter);
+                asks_sync = state.syncs.ask();
             } else {
                 // The thread that writes it tells its waiters.
-                let waiters = &mut state.write_waiters;
-                let place = waiters.partition_point(|other| other.end <= end);
-                waiters.insert(place, WriteWaiter { end, class, waiter });
+                state.writes.wait_for(end, class, waiter);
             }
         }
         drop(state);
@@ -84,7 +79,7 @@ impl PartitionLog {
     /// failed ones, they would make their repetition look out of order.
     pub(crate) fn take_back(
         &self,
-        state: &mut State,
+        state: &mut PartitionState,
         failed: &[Batch],
         error: &AppendError,
         told: &mut Completions,
@@ -100,20 +95,14 @@ impl PartitionLog {
                 .producers
                 .take_back(batch.producer_id(), batch.base_offset());
         }
-        let doomed: Vec<Batch> = state
-            .pending
-            .extract_if(.., |batch| ids.contains(&batch.producer_id()))
-            .collect();
-        for batch in doomed {
+        for (batch, waiters) in state.writes.withdraw(&ids) {
             discount(
                 &self.shared.counters.unwritten_bytes,
                 batch.bytes().len() as u64,
             );
-            let end = batch.end_offset();
-            let waiters = state
-                .write_waiters
-                .extract_if(.., |waiter| waiter.end == end);
-            waiters.for_each(|it| told.add(it.waiter, Err(error.clone())));
+            for waiter in waiters {
+                told.add(waiter, Err(error.clone()));
+            }
         }
     }
 }

@@ -176,7 +176,7 @@ impl Log {
         };
         for partition in &partitions {
             let mut state = partition.state.lock();
-            state.deleted = true;
+            state.is_deleted = true;
             state.producers.clear();
             drop(state);
             partition.close_now();
@@ -309,7 +309,7 @@ impl Log {
         shared.stop_reads();
         let partitions = shared.all_partitions();
         for partition in &partitions {
-            partition.state.lock().closed = true;
+            partition.state.lock().is_closed = true;
             partition.wait_for_writer();
             partition.wait_for_compaction();
         }
@@ -387,9 +387,8 @@ impl PartitionLog {
         loop {
             self.write_pending();
             let state = self.state.lock();
-            let pending = state.pending.first();
-            let left = pending.is_some_and(|batch| batch.base_offset() < end);
-            if self.written_end() >= end || (!state.writing && !left) {
+            let is_left = state.writes.is_writing() || state.writes.is_pending_below(end);
+            if self.written_end() >= end || !is_left {
                 return;
             }
             drop(state);

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use crate::disk::BLOCK_BYTES;
-use crate::partition::{PartitionLog, State};
+use crate::partition::{PartitionLog, PartitionState};
 use crate::shared::Shared;
 
 /// Name of the file in the partition's folder.
@@ -90,13 +90,13 @@ impl PreparedFiles {
     }
 }
 
-impl State {
+impl PartitionState {
     /// Whether it is time to ask for a prepared file. It counts as asked for then.
     pub(crate) fn ask_to_prepare(&mut self, shared: &Shared, segment_bytes: u64) -> bool {
         let due = shared.options.prepare_segments
             && self.prepared == Prepared::No
-            && !self.closed
-            && !self.sync_waiters.is_empty()
+            && !self.is_closed
+            && self.syncs.is_waited_for()
             && self
                 .active()
                 .is_some_and(|segment| segment.len() > segment_bytes / 2);
@@ -132,7 +132,7 @@ impl PartitionLog {
         let bytes = self.prepared_bytes();
         let (prepared, closed) = {
             let state = self.state.lock();
-            (state.prepared, state.closed)
+            (state.prepared, state.is_closed)
         };
         match prepared {
             Prepared::Asked if !closed => {}
@@ -163,7 +163,7 @@ impl PartitionLog {
         let goes_on = || {
             !shared.queues.preparations.is_stopped()
                 && self.prepared_bytes() == bytes
-                && !self.state.lock().closed
+                && !self.state.lock().is_closed
         };
         let made = shared.disk.create_zeroed(&path, bytes, &goes_on);
         if let Err(error) = &made {

@@ -52,7 +52,7 @@ pub(crate) fn recover_producers(
                     state.producers.recover(claim, base, now_ms);
                 }
             })?;
-            state.unsnapped_bytes += walked;
+            state.producers.note_written(walked);
         }
     }
     Ok(())

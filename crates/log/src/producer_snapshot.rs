@@ -254,8 +254,8 @@ impl PartitionLog {
         let shared = &self.shared;
         let _one_at_a_time = self.snapshot_lock.lock();
         let mut state = self.state.lock();
-        let due = state.unsnapped_bytes;
-        if due < bytes_min.max(1) || state.deleted {
+        let due = state.producers.unsnapped_bytes();
+        if due < bytes_min.max(1) || state.is_deleted {
             return Ok(Offset::MAX);
         }
         let in_doubt = state
@@ -276,7 +276,7 @@ impl PartitionLog {
             // Of who has newer batches, older ones may be forgotten already.
             snapshot.evicted_ms = Some(now_ms);
         } else {
-            state.unsnapped_bytes = 0;
+            state.producers.note_snapshot();
         }
         drop(state);
         let (_, synced) = try_sync_partitions(shared, std::slice::from_ref(self));
@@ -287,7 +287,7 @@ impl PartitionLog {
             Ok(()) => Ok(covered),
             Err(failure) => {
                 if covered == written_end {
-                    self.state.lock().unsnapped_bytes += due;
+                    self.state.lock().producers.note_written(due);
                 }
                 Err(failure)
             }

@@ -212,6 +212,8 @@ pub(crate) struct Producers {
     pub(crate) evicted_ms: Option<i64>,
     /// Counts uses.
     clock: u64,
+    /// Bytes of written batches that lie behind the snapshot, about.
+    unsnapped_bytes: u64,
 }
 
 pub(crate) struct Producer {
@@ -239,7 +241,23 @@ impl Producers {
             map: HashMap::with_hasher(IdHash::new()),
             evicted_ms: None,
             clock: 0,
+            unsnapped_bytes: 0,
         }
+    }
+
+    /// Bytes of written batches that lie behind the snapshot, about.
+    pub(crate) fn unsnapped_bytes(&self) -> u64 {
+        self.unsnapped_bytes
+    }
+
+    /// This many bytes of idempotent batches lie behind the snapshot, too.
+    pub(crate) fn note_written(&mut self, bytes: u64) {
+        self.unsnapped_bytes += bytes;
+    }
+
+    /// A snapshot that is being written covers everything.
+    pub(crate) fn note_snapshot(&mut self) {
+        self.unsnapped_bytes = 0;
     }
 
     /// Judges a batch at `now_ms` (milliseconds since 1970).

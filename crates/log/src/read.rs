@@ -18,7 +18,7 @@ use crate::disk::{DiskFile, read_full};
 use crate::error::{IoFailure, LogError, ReadError};
 use crate::index::position_before;
 use crate::metrics::count;
-use crate::partition::{PartitionLog, State};
+use crate::partition::{PartitionLog, PartitionState};
 use crate::reader::{ColdReader, Outcome, ReadJob, Reading, wait_for};
 use crate::segment::Segment;
 use crate::shared::Shared;
@@ -243,9 +243,8 @@ impl PartitionLog {
 
     /// Whether a read from here on is served from memory that is shared, and costs no copy.
     pub fn is_in_memory(&self, from: Offset) -> bool {
-        let state = self.state.lock();
-        let first = state.tail.front();
-        first.is_some_and(|first| from >= first.base_offset())
+        let first = self.state.lock().recent.first_base();
+        first.is_some_and(|first| from >= first)
     }
 
     fn read_as(&self, mut from: Offset, bytes_max: usize, turn: &mut Turn) -> Found {
@@ -284,45 +283,29 @@ impl PartitionLog {
     }
 }
 
-impl State {
+impl PartitionState {
     pub(crate) fn place(&self, from: Offset, bytes_max: usize) -> Place {
-        let from = from.max(self.logical_start);
+        let from = from.max(self.offsets.logical_start());
         let holds = self
             .segments
             .partition_point(|segment| segment.end() <= from);
-        if let Some(first) = self.tail.front() {
+        if let Some(first) = self.recent.first_base() {
             // The tail also serves what retention has made the next offset.
             let next = self
                 .segments
                 .get(holds)
                 .map_or(from, |segment| from.max(segment.base));
-            if next >= first.base_offset() {
-                return self.read_tail(next, bytes_max);
+            if next >= first {
+                let batches = self.recent.read(next, bytes_max);
+                return match batches.is_empty() {
+                    true => Place::End,
+                    false => Place::Tail(batches),
+                };
             }
         }
         match self.segments.get(holds) {
             Some(segment) => Place::Segment(segment.clone(), from.max(segment.base)),
             None => Place::End,
-        }
-    }
-
-    fn read_tail(&self, from: Offset, bytes_max: usize) -> Place {
-        let first = self
-            .tail
-            .partition_point(|batch| batch.end_offset() <= from);
-        let mut bytes = 0;
-        let mut batches = Vec::new();
-        for batch in self.tail.range(first..) {
-            bytes += batch.bytes().len();
-            if bytes > bytes_max && !batches.is_empty() {
-                break;
-            }
-            batches.push(batch.clone());
-        }
-        if batches.is_empty() {
-            Place::End
-        } else {
-            Place::Tail(batches)
         }
     }
 }

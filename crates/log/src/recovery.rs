@@ -118,7 +118,7 @@ fn note_unfinished(shared: &Shared, partition: &Arc<PartitionLog>) {
         }
     }
     if state.segments.iter().any(|segment| segment.is_dirty()) {
-        state.dirty_noted = true;
+        let _ = state.syncs.note_dirty();
         let _ = shared.queues.chores.push(Chore::Dirty(partition.clone()));
     }
 }

@@ -29,7 +29,7 @@ impl PartitionLog {
     pub fn truncate_before(self: &Arc<Self>, offset: Offset) -> Result<u64, LogError> {
         let mut state = self.state.lock();
         let offset = offset.min(self.written_end());
-        state.logical_start = state.logical_start.max(offset);
+        state.offsets.start_at(offset);
         let gone: Vec<Offset> = state
             .segments
             .iter()
@@ -145,12 +145,8 @@ impl PartitionLog {
             .segments
             .extract_if(.., |segment| goes(segment))
             .collect();
-        let lies_in = |offset: Offset| {
-            gone.iter()
-                .any(|segment| segment.base <= offset && offset < segment.end())
-        };
         // The order of the tail cache forgets them when their turn comes.
-        state.tail.retain(|batch| !lies_in(batch.base_offset()));
+        state.recent.forget(&gone);
         drop(state);
         if let Err(error) = name_kept {
             if gone.is_empty() {
@@ -182,10 +178,10 @@ impl PartitionLog {
             .last()
             .is_some_and(|segment| segment.is_droppable() && bases.contains(&segment.base));
         // While somebody writes, a segment comes with the write.
-        if !newest_goes || state.writing {
+        if !newest_goes || state.writes.is_writing() {
             return Ok(());
         }
-        state.writing = true;
+        state.writes.take_writer();
         drop(state);
         begin_write();
         // Pending batches go into the fresh segment, or behind it. Where offsets were raised it
@@ -216,16 +212,13 @@ impl PartitionLog {
 
     /// Makes the names of the remaining segments durable before others go.
     fn sync_names(&self) -> Result<(), LogError> {
-        let dirs = self.state.lock().unsynced_dirs.clone();
+        let dirs = self.state.lock().unsynced_folders.list();
         for (dir, _) in &dirs {
             count(&self.shared.counters.syncs, 1);
             let sync = self.shared.sync_name(dir);
             sync.map_err(|error| IoFailure::new("sync", dir, &error))?;
         }
-        self.state
-            .lock()
-            .unsynced_dirs
-            .retain(|dir| !dirs.contains(dir));
+        self.state.lock().unsynced_folders.note_synced(&dirs);
         Ok(())
     }
 
@@ -260,11 +253,10 @@ impl PartitionLog {
         if state.active().is_none_or(|segment| segment.len() == 0) {
             return;
         }
-        if state.writing {
-            state.seal_requested = true;
+        if state.writes.request_seal() {
             return;
         }
-        state.writing = true;
+        state.writes.take_writer();
         drop(state);
         begin_write();
         self.writer.lock().roll(self);
@@ -274,8 +266,8 @@ impl PartitionLog {
     /// Gives the writer back and lets "log-writer" write what came meanwhile.
     fn release_writer(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        state.writing = false;
-        let queue = !state.pending.is_empty() && !std::mem::replace(&mut state.write_queued, true);
+        state.writes.release_writer();
+        let queue = state.writes.ask();
         drop(state);
         if queue {
             self.queue_write();

@@ -82,7 +82,7 @@ impl PartitionLog {
         let Some(segment) = state.segments.iter().find(holds).cloned() else {
             return Ok(self.written_end());
         };
-        let logical_start = state.logical_start;
+        let logical_start = state.offsets.logical_start();
         drop(state);
         self.load_index(&segment)?;
         let from = segment.with_index(|entries| {

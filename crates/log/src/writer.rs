@@ -227,7 +227,8 @@ impl Writer {
         }
         let mut state = partition.state.lock();
         state.segments.push(segment.clone());
-        dirs.into_iter().for_each(|dir| state.note_dir(dir));
+        let folders = &mut state.unsynced_folders;
+        dirs.into_iter().for_each(|dir| folders.note(dir));
         drop(state);
         self.active = Some(segment.clone());
         self.position = 0;
@@ -305,7 +306,7 @@ impl Writer {
 fn leaves_hole(partition: &PartitionLog, segment: &Segment, batch: &Batch) -> bool {
     let base = batch.base_offset();
     base > segment.end() && {
-        let raised_to = partition.state.lock().raised.end;
+        let raised_to = partition.state.lock().offsets.raised().end;
         segment.end() < raised_to && raised_to <= base
     }
 }

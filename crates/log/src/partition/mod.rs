@@ -1,10 +1,14 @@
 //! One partition: its segments, its newest batches in memory, and the waiters for its writes and
 //! syncs.
 //!
-//! The files of this type: `append.rs` is the way in, `writer.rs` the file side of it,
-//! `group_commit.rs` the sync, `read.rs` the way out, `retention.rs` the end.
+//! `append.rs` is the way in, `writer.rs` the file side of it, `group_commit.rs` the sync, `read.rs`
+//! the way out, `retention.rs` the end. The parts that they share lie in `state.rs`,
+//! `write_queue.rs` and `sync_queue.rs`, and each keeps its fields to itself.
 
-use std::collections::VecDeque;
+mod state;
+mod sync_queue;
+mod write_queue;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,17 +16,21 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-use crate::appended::Waiter;
 use crate::batch::{Batch, Offset};
 use crate::compaction::Compaction;
 use crate::compaction_files::Replacement;
 use crate::damage::Loss;
-use crate::options::{Durability, PartitionOptions};
+use crate::options::PartitionOptions;
 use crate::prepared::Prepared;
 use crate::producers::Producers;
-use crate::segment::{Segment, SegmentInfo, Stage};
+use crate::segment::{Segment, SegmentInfo};
 use crate::shared::Shared;
 use crate::writer::Writer;
+
+pub(crate) use self::state::{Offsets, PartitionState, RecentBatches, UnsyncedFolders};
+use self::sync_queue::SyncQueue;
+use self::write_queue::WriteQueue;
+pub(crate) use self::write_queue::WriteWaiter;
 
 /// Called with the new end when batches have become readable.
 pub type WrittenListener = Box<dyn Fn(Offset) + Send + Sync>;
@@ -45,8 +53,8 @@ pub struct PartitionLog {
     /// Copies of the state's fields, to be read without its lock.
     written_end: AtomicU64,
     synced_end: AtomicU64,
-    pub(crate) state: Mutex<State>,
-    /// Belongs to whoever has set `State::writing`; take it before the state's lock, never after.
+    pub(crate) state: Mutex<PartitionState>,
+    /// Belongs to whoever has taken it from the [`WriteQueue`]; take it before the state's lock, never after.
     pub(crate) writer: Mutex<Writer>,
     /// Held while the snapshot of the producers is written; take it before all others.
     pub(crate) snapshot_lock: Mutex<()>,
@@ -62,61 +70,6 @@ pub struct PartitionLog {
     losses: Mutex<Vec<Loss>>,
 }
 
-/// The state that the partition's lock protects.
-pub(crate) struct State {
-    /// The next batch gets this base offset.
-    pub(crate) next_offset: Offset,
-    /// The last raise: where the offsets before it ended, and where they went on. The same number
-    /// twice if there was none.
-    pub(crate) raised: Range<Offset>,
-    /// Readers start here even if older segments are still there.
-    pub(crate) logical_start: Offset,
-    /// The idempotent producers.
-    pub(crate) producers: Producers,
-    /// Bytes of idempotent batches that lie behind the snapshot of the producers, about.
-    pub(crate) unsnapped_bytes: u64,
-    /// Batches with offsets that were not handed to the kernel yet.
-    pub(crate) pending: Vec<Batch>,
-    /// An empty list to swap with `pending`, so that writing allocates nothing.
-    pub(crate) spare: Vec<Batch>,
-    /// Where the batches end that are being handed to the kernel; 0 if there are none.
-    pub(crate) handed_end: Offset,
-    /// Somebody has the writer, to write pending batches or to end a segment.
-    pub(crate) writing: bool,
-    /// The partition stands in the queue of "log-writer".
-    pub(crate) write_queued: bool,
-    /// The active segment is to be sealed by whoever writes.
-    pub(crate) seal_requested: bool,
-    pub(crate) closed: bool,
-    /// Closed, and its files are gone or going.
-    pub(crate) deleted: bool,
-    /// The waiters for a write, in order of offset.
-    pub(crate) write_waiters: Vec<WriteWaiter>,
-    /// The waiters for a sync up to an offset, in order of offset.
-    pub(crate) sync_waiters: Vec<(Offset, Arc<Waiter>)>,
-    /// The partition stands in the queue of "log-sync".
-    pub(crate) sync_queued: bool,
-    /// The housekeeper knows that there is something to sync.
-    pub(crate) dirty_noted: bool,
-    /// In order of base offset; only the last one may be active.
-    pub(crate) segments: Vec<Arc<Segment>>,
-    /// The newest batches, in order of offset.
-    pub(crate) tail: VecDeque<Batch>,
-    /// The file of the segment after the active one.
-    pub(crate) prepared: Prepared,
-    /// Folders with names that are not durable yet, each with the time of its last change.
-    pub(crate) unsynced_dirs: Vec<(String, u64)>,
-    /// Counts changes of folders.
-    pub(crate) dir_changes: u64,
-}
-
-/// Somebody who waits until a batch is written (and then, maybe, synced).
-pub(crate) struct WriteWaiter {
-    pub(crate) end: Offset,
-    pub(crate) class: Durability,
-    pub(crate) waiter: Arc<Waiter>,
-}
-
 impl PartitionLog {
     pub(crate) fn new(
         shared: Arc<Shared>,
@@ -130,7 +83,6 @@ impl PartitionLog {
             writer,
             unsynced_dirs,
             producers,
-            unsnapped_bytes,
             raise_to: _,
             losses,
         } = recovered;
@@ -142,33 +94,22 @@ impl PartitionLog {
         let end = full.map_or(next_offset, |segment| segment.end());
         let synced = segments.iter().all(|segment| !segment.is_dirty());
         let synced_end = if synced { end } else { 0 };
-        let mut state = State {
-            next_offset,
-            raised: end..next_offset,
-            logical_start: 0,
-            producers,
-            unsnapped_bytes,
-            pending: Vec::new(),
-            spare: Vec::new(),
-            handed_end: 0,
-            writing: false,
-            write_queued: false,
-            seal_requested: false,
-            closed: false,
-            deleted: false,
-            write_waiters: Vec::new(),
-            sync_waiters: Vec::new(),
-            sync_queued: false,
-            dirty_noted: false,
-            segments,
-            tail: VecDeque::new(),
-            prepared: Prepared::No,
-            unsynced_dirs: Vec::new(),
-            dir_changes: 0,
-        };
+        let mut unsynced_folders = UnsyncedFolders::default();
         unsynced_dirs
             .into_iter()
-            .for_each(|dir| state.note_dir(dir));
+            .for_each(|dir| unsynced_folders.note(dir));
+        let state = PartitionState {
+            offsets: Offsets::new(end, next_offset),
+            producers,
+            writes: WriteQueue::default(),
+            syncs: SyncQueue::default(),
+            segments,
+            recent: RecentBatches::default(),
+            prepared: Prepared::No,
+            unsynced_folders,
+            is_closed: false,
+            is_deleted: false,
+        };
         Arc::new(PartitionLog {
             shared,
             topic,
@@ -228,7 +169,7 @@ impl PartitionLog {
             .iter()
             .find(|segment| segment.end() > segment.base);
         let first = first.map_or_else(|| self.written_end(), |segment| segment.base);
-        first.max(state.logical_start)
+        first.max(state.offsets.logical_start())
     }
 
     /// Offset after the last record that readers can see: everything before was handed to the
@@ -247,22 +188,26 @@ impl PartitionLog {
     /// Offset after the last record that was accepted and is not refused: what lies between
     /// [`PartitionLog::written_end`] and it is being written, or will be.
     pub fn accepted_end(&self) -> Offset {
-        self.state.lock().accepted_end().max(self.written_end())
+        self.state
+            .lock()
+            .writes
+            .accepted_end()
+            .max(self.written_end())
     }
 
     /// [`PartitionLog::written_end`], and how many offsets that were accepted at that moment are on
     /// their way there; a hole that a raise has left is not.
     pub fn written_and_unwritten(&self) -> (Offset, u64) {
         let state = self.state.lock();
-        let (written, accepted) = (self.written_end(), state.accepted_end());
-        let hole_end = Some(state.raised.end).filter(|end| *end <= accepted);
+        let (written, accepted) = (self.written_end(), state.writes.accepted_end());
+        let hole_end = Some(state.offsets.raised().end).filter(|end| *end <= accepted);
         let first = written.max(hole_end.unwrap_or(0));
         (written, accepted.saturating_sub(first))
     }
 
     /// The offset that the next record will get.
     pub fn next_offset(&self) -> Offset {
-        self.state.lock().next_offset
+        self.state.lock().offsets.next()
     }
 
     /// Makes sure that no record gets an offset below `at_least`. For the start: durable cursors
@@ -270,14 +215,7 @@ impl PartitionLog {
     /// other content. The hole that this leaves is legal, and lies between two segments. Until the
     /// next record is there, the end stays where it is: readers can reach it.
     pub fn raise_next_offset(&self, at_least: Offset) {
-        let mut state = self.state.lock();
-        if at_least > state.next_offset {
-            if state.raised.end != state.next_offset {
-                state.raised.start = state.next_offset;
-            }
-            state.raised.end = at_least;
-            state.next_offset = at_least;
-        }
+        self.state.lock().offsets.raise(at_least);
     }
 
     /// The holes between segments, and the one that the last raise has left, if it lies before all
@@ -285,10 +223,11 @@ impl PartitionLog {
     pub fn holes(&self) -> Vec<Range<Offset>> {
         let state = self.state.lock();
         let first = state.segments.first().map_or(0, |segment| segment.base);
-        let first = state.raised.start..state.raised.end.min(first);
+        let raised = state.offsets.raised();
+        let first = raised.start..raised.end.min(first);
         let pairs = state.segments.windows(2);
         let between = pairs.map(|pair| pair[0].end()..pair[1].base);
-        let last = self.written_end()..state.raised.end;
+        let last = self.written_end()..raised.end;
         let all = std::iter::once(first).chain(between).chain([last]);
         all.filter(|hole| !hole.is_empty()).collect()
     }
@@ -317,7 +256,7 @@ impl PartitionLog {
     pub fn held_from(&self, from: Offset) -> u64 {
         let end = self.written_end();
         let state = self.state.lock();
-        let from = from.max(state.logical_start);
+        let from = from.max(state.offsets.logical_start());
         let within = |segment: &Arc<Segment>| {
             segment
                 .end()
@@ -336,7 +275,7 @@ impl PartitionLog {
 
     /// Whether its topic was deleted, so that there is nothing to keep in order any more.
     pub(crate) fn is_deleted(&self) -> bool {
-        self.state.lock().deleted
+        self.state.lock().is_deleted
     }
 
     /// Tells, once, what recovery found missing.
@@ -386,38 +325,7 @@ impl PartitionLog {
 
     /// Removes batches up to offset `end` from the tail cache.
     pub(crate) fn evict_tail(&self, end: Offset) {
-        let mut state = self.state.lock();
-        while let Some(batch) = state.tail.front() {
-            if batch.end_offset() > end {
-                break;
-            }
-            state.tail.pop_front();
-        }
-        if state.tail.is_empty() {
-            state.tail.shrink_to(16);
-        }
-    }
-}
-
-impl State {
-    /// The segment that appends go to.
-    pub(crate) fn active(&self) -> Option<&Arc<Segment>> {
-        self.segments
-            .last()
-            .filter(|segment| segment.stage() == Stage::Active)
-    }
-
-    /// Notes that a name in this folder has changed and is not durable.
-    pub(crate) fn note_dir(&mut self, dir: String) {
-        self.dir_changes += 1;
-        match self
-            .unsynced_dirs
-            .iter_mut()
-            .find(|(known, _)| *known == dir)
-        {
-            Some((_, change)) => *change = self.dir_changes,
-            None => self.unsynced_dirs.push((dir, self.dir_changes)),
-        }
+        self.state.lock().recent.evict(end);
     }
 }
 
@@ -454,7 +362,6 @@ pub(crate) struct RecoveredState {
     pub(crate) writer: Writer,
     pub(crate) unsynced_dirs: Vec<String>,
     pub(crate) producers: Producers,
-    pub(crate) unsnapped_bytes: u64,
     /// No record may get an offset below it.
     pub(crate) raise_to: Offset,
     /// The losses: data that was there and is not any more.
@@ -472,7 +379,6 @@ impl RecoveredState {
             writer: Writer::default(),
             unsynced_dirs: Vec::new(),
             producers: Producers::new(options.producers_max, options.producer_expiry_ms, total),
-            unsnapped_bytes: 0,
             raise_to: 0,
             losses: Vec::new(),
         }
@@ -483,7 +389,7 @@ impl RecoveredState {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::{BatchBuilder, Log, LogOptions, SimDisk};
+    use crate::{BatchBuilder, Durability, Log, LogOptions, SimDisk};
 
     /// A waiter for accepted appends waits for batches, and not for the offsets of a raise or the
     /// end of a segment.
@@ -499,13 +405,13 @@ mod tests {
         let partition = log.partition(topic, 0, PartitionOptions::default());
         let partition = partition.unwrap();
         partition.raise_next_offset(100);
-        partition.state.lock().writing = true;
+        partition.state.lock().writes.take_writer();
         assert_eq!(partition.accepted_end(), 0);
         let mut builder = BatchBuilder::with_capacity(64, 0);
         builder.push(None, Some(b"a"), &[]);
         drop(partition.append(builder.finish(), Durability::None));
         assert_eq!(partition.accepted_end(), 101);
-        partition.state.lock().writing = false;
+        partition.state.lock().writes.release_writer();
         partition.write_pending();
         assert_eq!(
             (partition.accepted_end(), partition.written_end()),

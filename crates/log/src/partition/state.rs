@@ -1,0 +1,195 @@
+//! The parts of a partition that its lock protects, each with its own fields: a file of the
+//! partition touches a part by its methods, and only this module its inside.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::batch::{Batch, Offset};
+use crate::prepared::Prepared;
+use crate::producers::Producers;
+use crate::segment::{Segment, Stage};
+
+use super::sync_queue::SyncQueue;
+use super::write_queue::WriteQueue;
+
+/// The state that the partition's lock protects.
+pub(crate) struct PartitionState {
+    pub(crate) offsets: Offsets,
+    /// The idempotent producers.
+    pub(crate) producers: Producers,
+    /// The batches that are to be written, and who waits for them.
+    pub(crate) writes: WriteQueue,
+    /// Who waits for a sync.
+    pub(crate) syncs: SyncQueue,
+    /// In order of base offset; only the last one may be active.
+    pub(crate) segments: Vec<Arc<Segment>>,
+    /// The newest batches, in memory.
+    pub(crate) recent: RecentBatches,
+    /// The file of the segment after the active one.
+    pub(crate) prepared: Prepared,
+    pub(crate) unsynced_folders: UnsyncedFolders,
+    pub(crate) is_closed: bool,
+    /// Closed, and its files are gone or going.
+    pub(crate) is_deleted: bool,
+}
+
+impl PartitionState {
+    /// The segment that appends go to.
+    pub(crate) fn active(&self) -> Option<&Arc<Segment>> {
+        self.segments
+            .last()
+            .filter(|segment| segment.stage() == Stage::Active)
+    }
+
+    /// The segment with the record before this offset.
+    pub(crate) fn segment_that_ends_with(&self, end: Offset) -> Option<&Arc<Segment>> {
+        let holds = |segment: &&Arc<Segment>| segment.base < end && end <= segment.end();
+        self.segments.iter().rev().find(holds)
+    }
+}
+
+/// The offsets that were given away, and the first that readers see.
+pub(crate) struct Offsets {
+    next: Offset,
+    /// Where the offsets before the last raise ended, and where they went on. The same number
+    /// twice if there was none.
+    raised: Range<Offset>,
+    logical_start: Offset,
+}
+
+impl Offsets {
+    /// Of a partition whose last record ends at `end`.
+    pub(crate) fn new(end: Offset, next: Offset) -> Offsets {
+        Offsets {
+            next,
+            raised: end..next,
+            logical_start: 0,
+        }
+    }
+
+    /// The next batch gets this base offset.
+    pub(crate) fn next(&self) -> Offset {
+        self.next
+    }
+
+    /// A batch has got the offsets from the next one to `end`.
+    pub(crate) fn assign_up_to(&mut self, end: Offset) {
+        self.next = end;
+    }
+
+    /// Gives no offset below `at_least` to a record from now on.
+    pub(crate) fn raise(&mut self, at_least: Offset) {
+        if at_least > self.next {
+            if self.raised.end != self.next {
+                self.raised.start = self.next;
+            }
+            self.raised.end = at_least;
+            self.next = at_least;
+        }
+    }
+
+    /// The hole that the last raise has left.
+    pub(crate) fn raised(&self) -> Range<Offset> {
+        self.raised.clone()
+    }
+
+    /// Readers start here even if older segments are still there.
+    pub(crate) fn logical_start(&self) -> Offset {
+        self.logical_start
+    }
+
+    /// Readers start at this offset, or where they did.
+    pub(crate) fn start_at(&mut self, offset: Offset) {
+        self.logical_start = self.logical_start.max(offset);
+    }
+}
+
+/// The newest batches, in order of offset. How many there are is bounded over all partitions
+/// (`tail.rs`).
+#[derive(Default)]
+pub(crate) struct RecentBatches(VecDeque<Batch>);
+
+impl RecentBatches {
+    pub(crate) fn push(&mut self, batch: Batch) {
+        let newest = self.0.back();
+        invariant!(
+            newest.is_none_or(|newest| newest.end_offset() <= batch.base_offset()),
+            "a batch comes behind one in memory that is newer"
+        );
+        self.0.push_back(batch);
+    }
+
+    /// Offset of the first record in memory.
+    pub(crate) fn first_base(&self) -> Option<Offset> {
+        self.0.front().map(Batch::base_offset)
+    }
+
+    /// As many batches from `from` on as fit `bytes_max`, and at least one if there is one.
+    pub(crate) fn read(&self, from: Offset, bytes_max: usize) -> Vec<Batch> {
+        let first = self.0.partition_point(|batch| batch.end_offset() <= from);
+        let mut bytes = 0;
+        let mut batches = Vec::new();
+        for batch in self.0.range(first..) {
+            bytes += batch.bytes().len();
+            if bytes > bytes_max && !batches.is_empty() {
+                break;
+            }
+            batches.push(batch.clone());
+        }
+        batches
+    }
+
+    /// Lets the batches up to offset `end` go.
+    pub(crate) fn evict(&mut self, end: Offset) {
+        while let Some(batch) = self.0.front() {
+            if batch.end_offset() > end {
+                break;
+            }
+            self.0.pop_front();
+        }
+        if self.0.is_empty() {
+            self.0.shrink_to(16);
+        }
+    }
+
+    /// Lets the batches of these segments go.
+    pub(crate) fn forget(&mut self, segments: &[Arc<Segment>]) {
+        let lies_in = |offset: Offset| {
+            segments
+                .iter()
+                .any(|segment| segment.base <= offset && offset < segment.end())
+        };
+        self.0.retain(|batch| !lies_in(batch.base_offset()));
+    }
+}
+
+/// Folders with names that are not durable yet, each with the time of its last change.
+#[derive(Default)]
+pub(crate) struct UnsyncedFolders {
+    folders: Vec<(String, u64)>,
+    /// Counts changes of folders.
+    changes: u64,
+}
+
+impl UnsyncedFolders {
+    /// Notes that a name in this folder has changed and is not durable.
+    pub(crate) fn note(&mut self, folder: String) {
+        self.changes += 1;
+        let mut known = self.folders.iter_mut();
+        match known.find(|(known, _)| *known == folder) {
+            Some((_, change)) => *change = self.changes,
+            None => self.folders.push((folder, self.changes)),
+        }
+    }
+
+    /// What a sync that begins now will make durable.
+    pub(crate) fn list(&self) -> Vec<(String, u64)> {
+        self.folders.clone()
+    }
+
+    /// These were synced as they were when they were listed: those that changed since are not.
+    pub(crate) fn note_synced(&mut self, synced: &[(String, u64)]) {
+        self.folders.retain(|folder| !synced.contains(folder));
+    }
+}
