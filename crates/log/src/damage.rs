@@ -9,10 +9,10 @@ use std::ops::Range;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
 use crate::disk::{DiskFile, read_full};
-use crate::index::boundary_after;
 use crate::metrics::count;
-use crate::scan::find_batch;
 use crate::segment::Segment;
+use crate::segment::index::boundary_after;
+use crate::segment::scan::find_batch;
 use crate::shared::Shared;
 
 /// Bytes that are searched at once: what cannot be read within it is given up.

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use crate::error::IoFailure;
-use crate::group_commit::{sync_partitions, sync_segment};
 use crate::metrics::count;
 use crate::partition::PartitionLog;
-use crate::producer_snapshot::SNAPSHOT_BYTES;
+use crate::partition::group_commit::{sync_partitions, sync_segment};
+use crate::producers::snapshot::SNAPSHOT_BYTES;
 use crate::segment::{Close, Segment, Stage};
 use crate::shared::Shared;
 

@@ -24,59 +24,35 @@
 #[macro_use]
 mod invariant;
 
-mod append;
-mod appended;
 mod batch;
-mod builder;
-mod chunk;
 mod clock;
 mod compaction;
-mod compaction_files;
-mod compaction_filter;
 mod condvar;
 mod damage;
 mod data_folder;
 mod disk;
 mod error;
-mod group_commit;
 mod housekeeping;
-mod idempotence;
-mod index;
-mod inflate;
 mod journal;
 mod log;
 mod metrics;
 mod options;
 mod partition;
-mod prepared;
-mod producer_recovery;
-mod producer_snapshot;
 mod producers;
 mod queue;
-mod read;
 mod reader;
-mod reader_watch;
-mod record;
 mod recovery;
 mod removal;
-mod residents;
-mod retention;
-mod scan;
 mod segment;
-mod segment_files;
 mod shared;
 mod space;
-mod stored;
-mod tail;
-mod timestamps;
 mod topic_files;
-mod validate;
-mod varint;
-mod writer;
 
-pub use appended::{Appended, Pending};
+pub use batch::builder::{BatchBuilder, Header};
+pub use batch::inflate::{InflateError, lz4_len};
+pub use batch::record::{Headers, Record, RecordCursor};
+pub use batch::validate::RecordsSummary;
 pub use batch::{BATCH_HEADER_BYTES, Batch, Codec, Offset};
-pub use builder::{BatchBuilder, Header};
 pub use clock::LogClock;
 pub use compaction::{Compacted, CompactionOptions, CompactionStatus};
 pub use disk::{
@@ -84,11 +60,6 @@ pub use disk::{
     RealDisk, SimDisk,
 };
 pub use error::{AppendError, BatchError, IoFailure, LogError, OpenError, ReadError};
-pub use index::{
-    INDEX_ENTRY_BYTES, IndexContents, IndexEntry, IndexItem, decode_index, decode_index_item,
-    encode_index_item,
-};
-pub use inflate::{InflateError, lz4_len};
 pub use invariant::{break_invariant, engine_has_failed, panic_is_contained};
 pub use journal::{
     Journal, JournalId, JournalPosition, decode_journal_entries, decode_journal_header,
@@ -97,16 +68,19 @@ pub use journal::{
 pub use log::{DiskSpace, Log};
 pub use metrics::LogMetrics;
 pub use options::{Durability, LogOptions, PartitionOptions};
+pub use partition::appended::{Appended, Pending};
+pub use partition::read::{ColdRead, Read};
+pub use partition::stored::StoredBatches;
 pub use partition::{PartitionLog, WrittenListener};
-pub use producer_snapshot::{
+pub use producers::snapshot::{
     ProducerSnapshot, SnapshotProducer, decode_producers, encode_producers,
 };
 pub use producers::{ProducerBatch, ProducerInfo};
-pub use read::{ColdRead, Read};
 pub use reader::ColdReader;
-pub use record::{Headers, Record, RecordCursor};
 pub use recovery::{RecoveredPartition, Recovery};
 pub use segment::SegmentInfo;
-pub use stored::StoredBatches;
+pub use segment::index::{
+    INDEX_ENTRY_BYTES, IndexContents, IndexEntry, IndexItem, decode_index, decode_index_item,
+    encode_index_item,
+};
 pub use topic_files::{Describer, RecoveredTopic, decode_topic_file, encode_topic_file};
-pub use validate::RecordsSummary;

@@ -17,17 +17,17 @@ use crate::damage::{Damage, ENDS_EARLY, IS_GONE, Loss};
 use crate::disk::{Disk, DiskFile, OpenMode, read_full};
 use crate::error::IoFailure;
 use crate::housekeeping::Chore;
-use crate::index::{INDEX_ENTRY_BYTES, IndexEntry, IndexItem, decode_index_item};
 use crate::metrics::count;
+use crate::partition::writer::Writer;
 use crate::partition::{PartitionLog, RecoveredState, partition_dir, topic_dir};
-use crate::producer_recovery::recover_producers;
-use crate::producer_snapshot::read_snapshot;
-use crate::scan::{Behind, OFFSETS_AHEAD_MAX, find_batch, scan};
+use crate::producers::recovery::recover_producers;
+use crate::producers::snapshot::read_snapshot;
+use crate::segment::files::{find_segments, remove_segment};
+use crate::segment::index::{INDEX_ENTRY_BYTES, IndexEntry, IndexItem, decode_index_item};
+use crate::segment::scan::{Behind, OFFSETS_AHEAD_MAX, find_batch, scan};
 use crate::segment::{Segment, SegmentState, Stage, create_index, read_index};
-use crate::segment_files::{find_segments, remove_segment};
 use crate::shared::Shared;
 use crate::topic_files::{self, RecoveredTopic, TOPIC_NAME};
-use crate::writer::Writer;
 
 /// Most corrupt regions of one segment that are left out; behind more of them it is cut. Where
 /// bytes were made to look like batches, each costs a look at the rest of the file.

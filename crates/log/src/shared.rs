@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
-use crate::chunk::ChunkBuffers;
 use crate::disk::Disk;
-use crate::group_commit::SyncRequest;
 use crate::housekeeping::Chore;
 use crate::journal::Journal;
 use crate::metrics::{Counters, count};
 use crate::options::LogOptions;
 use crate::partition::PartitionLog;
-use crate::prepared::{Preparation, PreparedFiles};
+use crate::partition::chunk::ChunkBuffers;
+use crate::partition::group_commit::SyncRequest;
+use crate::partition::prepared::{Preparation, PreparedFiles};
+use crate::partition::tail::Tail;
 use crate::producers::ProducersTotal;
 use crate::queue::Queue;
 use crate::reader::ReadJob;
-use crate::reader_watch::ReaderWatch;
+use crate::reader::watch::ReaderWatch;
 use crate::removal::{Removal, Removals};
-use crate::residents::Residents;
+use crate::segment::residents::Residents;
 use crate::space::Space;
-use crate::tail::Tail;
 use crate::topic_files::Describer;
 
 /// A write on the caller's thread that takes longer than this means that the disk throttles

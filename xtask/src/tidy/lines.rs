@@ -232,7 +232,7 @@ mod tests {
         let raw = "log: &Arc<PartitionLog>";
         assert_eq!(found("crates/kafka/src/fetch/look.rs", raw), 1);
         assert_eq!(found("crates/broker/src/topic.rs", raw), 1);
-        assert_eq!(found("crates/log/src/read.rs", raw), 0);
+        assert_eq!(found("crates/log/src/partition/read.rs", raw), 0);
         let broker = "use cloverleaf_broker::{\n    Broker, Topic};";
         assert_eq!(found("crates/kafka/src/a.rs", broker), 1);
         assert_eq!(found("crates/server/src/a.rs", broker), 0);

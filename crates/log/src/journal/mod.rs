@@ -20,12 +20,12 @@ use parking_lot::Mutex;
 pub use format::{JournalId, decode_journal_header, encode_journal_header};
 pub use reading::decode_journal_entries;
 
-use crate::appended::{Completions, Pending, Waiter};
 use crate::disk::DiskFile;
 use crate::error::{AppendError, IoFailure};
-use crate::group_commit::SyncRequest;
 use crate::housekeeping::Chore;
 use crate::metrics::{Counters, count};
+use crate::partition::appended::{Completions, Pending, Waiter};
+use crate::partition::group_commit::SyncRequest;
 use crate::shared::Queues;
 use format::{ENTRY_HEADER_BYTES, HEADER_BYTES, Mark, Place};
 use recovery::Repair;

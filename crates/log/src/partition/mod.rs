@@ -1,13 +1,24 @@
 //! One partition: its segments, its newest batches in memory, and the waiters for its writes and
 //! syncs.
 //!
-//! `append.rs` is the way in, `writer.rs` the file side of it, `group_commit.rs` the sync, `read.rs`
-//! the way out, `retention.rs` the end. The parts that they share lie in `state.rs`,
+//! `append.rs` is the way in, `writer.rs` the file side of it, `group_commit.rs` the sync,
+//! `read.rs` the way out, `retention.rs` the end. The parts that they share lie in `state.rs`,
 //! `write_queue.rs` and `sync_queue.rs`, and each keeps its fields to itself.
 
+pub(crate) mod append;
+pub(crate) mod appended;
+pub(crate) mod chunk;
+pub(crate) mod group_commit;
+pub(crate) mod prepared;
+pub(crate) mod read;
+pub(crate) mod retention;
 mod state;
+pub(crate) mod stored;
 mod sync_queue;
+pub(crate) mod tail;
+pub(crate) mod timestamps;
 mod write_queue;
+pub(crate) mod writer;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,14 +29,14 @@ use uuid::Uuid;
 
 use crate::batch::{Batch, Offset};
 use crate::compaction::Compaction;
-use crate::compaction_files::Replacement;
+use crate::compaction::files::Replacement;
 use crate::damage::Loss;
 use crate::options::PartitionOptions;
-use crate::prepared::Prepared;
+use crate::partition::prepared::Prepared;
+use crate::partition::writer::Writer;
 use crate::producers::Producers;
 use crate::segment::{Segment, SegmentInfo};
 use crate::shared::Shared;
-use crate::writer::Writer;
 
 pub(crate) use self::state::{Offsets, PartitionState, RecentBatches, UnsyncedFolders};
 use self::sync_queue::SyncQueue;
@@ -54,7 +65,8 @@ pub struct PartitionLog {
     written_end: AtomicU64,
     synced_end: AtomicU64,
     pub(crate) state: Mutex<PartitionState>,
-    /// Belongs to whoever has taken it from the [`WriteQueue`]; take it before the state's lock, never after.
+    /// Belongs to whoever has taken it from the [`WriteQueue`]; take it before the state's lock,
+    /// never after.
     pub(crate) writer: Mutex<Writer>,
     /// Held while the snapshot of the producers is written; take it before all others.
     pub(crate) snapshot_lock: Mutex<()>,

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::batch::{Batch, Offset};
-use crate::prepared::Prepared;
+use crate::partition::prepared::Prepared;
 use crate::producers::Producers;
 use crate::segment::{Segment, Stage};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::appended::Waiter;
 use crate::batch::Offset;
+use crate::partition::appended::Waiter;
 
 /// The waiters for a sync.
 #[derive(Default)]

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::appended::Waiter;
 use crate::batch::{Batch, Offset};
 use crate::options::Durability;
+use crate::partition::appended::Waiter;
 
 /// Batches on their way to the kernel. One thread at a time has the writer.
 #[derive(Default)]

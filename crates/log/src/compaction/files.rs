@@ -32,9 +32,9 @@ use std::sync::Arc;
 use crate::batch::{Batch, Offset, field};
 use crate::disk::{Disk, DiskFile, OpenMode, read_full, replace_file};
 use crate::error::IoFailure;
-use crate::index::{INDEX_INTERVAL_BYTES, IndexEntry, IndexItem, encode_index_item};
 use crate::metrics::count;
 use crate::partition::PartitionLog;
+use crate::segment::index::{INDEX_INTERVAL_BYTES, IndexEntry, IndexItem, encode_index_item};
 use crate::segment::{Segment, SegmentState, Stage};
 use crate::shared::Shared;
 

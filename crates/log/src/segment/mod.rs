@@ -4,6 +4,11 @@
 //! content while it is written (space is reserved ahead and reads as zeros), so its length says
 //! nothing: the end is found by checksum, or stands in the footer of the index.
 
+pub(crate) mod files;
+pub(crate) mod index;
+pub(crate) mod residents;
+pub(crate) mod scan;
+
 use std::io::{ErrorKind, IoSlice};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -14,7 +19,7 @@ use crate::batch::{Batch, Offset};
 use crate::damage::{Damage, Damages, IS_GONE, Loss};
 use crate::disk::{DiskFile, OpenMode, read_full};
 use crate::error::IoFailure;
-use crate::index::{
+use crate::segment::index::{
     INDEX_ENTRY_BYTES, INDEX_INTERVAL_BYTES, IndexContents, IndexEntry, IndexItem, decode_index,
     encode_index_item, position_before,
 };

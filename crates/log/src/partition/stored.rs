@@ -8,7 +8,7 @@ use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
 use crate::disk::{Descriptor, DiskFile};
 use crate::metrics::count;
 use crate::partition::PartitionLog;
-use crate::read::Place;
+use crate::partition::read::Place;
 use crate::segment::Segment;
 
 /// A range that is smaller is not worth a system call of its own.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 
-use crate::read::CHUNK_BYTES_MAX;
+use crate::partition::read::CHUNK_BYTES_MAX;
 
 /// Smaller chunks are not worth a lock and a buffer of the full size.
 const KEPT_CHUNK_BYTES_MIN: usize = CHUNK_BYTES_MAX / 4;

@@ -8,16 +8,19 @@
 //!
 //! The active segment and the newest sealed one are left alone: the newest segment's end says which
 //! offsets were given away. Offsets, batches' envelopes and the last batch of each idempotent
-//! producer stay (that one without records, if need be). `compaction_filter.rs` says what is kept,
-//! `compaction_files.rs` how the files change.
+//! producer stay (that one without records, if need be). `compaction/filter.rs` says what is kept,
+//! `compaction/files.rs` how the files change.
+
+pub(crate) mod files;
+pub(crate) mod filter;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::batch::{Batch, Codec, Offset};
-use crate::compaction_files::{CleanWriter, Standing};
-use crate::compaction_filter::{Filter, Kept, OffsetMap, Seen, is_walkable, pack};
+use crate::compaction::files::{CleanWriter, Standing};
+use crate::compaction::filter::{Filter, Kept, OffsetMap, Seen, is_walkable, pack};
 use crate::error::{IoFailure, LogError, ReadError};
 use crate::partition::PartitionLog;
 use crate::reader::wait_for_small;

@@ -12,10 +12,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use bytes::Bytes;
 
+use crate::batch::record::RecordCursor;
+use crate::batch::varint::{VARINT_BYTES_MAX, encoded_len, get_i32, get_i64, put, zigzag};
 use crate::batch::{BATCH_HEADER_BYTES, Batch, CRC_FROM, Codec, Offset};
 use crate::error::BatchError;
-use crate::record::RecordCursor;
-use crate::varint::{VARINT_BYTES_MAX, encoded_len, get_i32, get_i64, put, zigzag};
 
 /// Bytes that a key costs in the map, about: 24, at a load between 7/16 and 7/8, and the old table
 /// beside the new one while it grows.
@@ -262,7 +262,7 @@ pub(crate) fn is_walkable(batch: &Batch) -> bool {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
     use super::*;
-    use crate::builder::BatchBuilder;
+    use crate::batch::builder::BatchBuilder;
 
     /// A batch at an offset; `-` marks a tombstone, `_` a record without a key.
     fn batch(base: Offset, keys: &str) -> Batch {

@@ -11,19 +11,19 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::appended::{Appended, Completions, Pending};
 use crate::batch::{Batch, Offset};
 use crate::error::AppendError;
-use crate::group_commit::SyncRequest;
 use crate::housekeeping::Chore;
 use crate::invariant::{begin_write, end_write};
 use crate::metrics::{count, discount};
 use crate::options::Durability;
+use crate::partition::appended::{Appended, Completions, Pending};
+use crate::partition::group_commit::SyncRequest;
+use crate::partition::prepared::Preparation;
+use crate::partition::writer::Written;
 use crate::partition::{PartitionLog, PartitionState, WriteWaiter, tail_weight};
-use crate::prepared::Preparation;
 use crate::producers::{Claim, Verdict};
 use crate::shared::Shared;
-use crate::writer::Written;
 
 /// Rounds that a thread writes for others. Then a caller's thread hands the rest to "log-writer",
 /// and that one turns to the next partition: the rest waits at the end of its queue.

@@ -7,8 +7,8 @@ use bytes::BytesMut;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
 use crate::disk::{BLOCK_BYTES, DiskFile, read_full};
-use crate::index::{INDEX_INTERVAL_BYTES, IndexEntry};
-use crate::read::is_misplaced;
+use crate::partition::read::is_misplaced;
+use crate::segment::index::{INDEX_INTERVAL_BYTES, IndexEntry};
 
 /// Bytes read at once; more for a batch that is larger.
 const WINDOW_BYTES: usize = 1 << 20;

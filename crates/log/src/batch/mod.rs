@@ -24,10 +24,16 @@
 //! compaction may remove the batch's tombstones.
 //! Source: <https://kafka.apache.org/documentation/#recordbatch>.
 
+pub(crate) mod builder;
+pub(crate) mod inflate;
+pub(crate) mod record;
+pub(crate) mod validate;
+pub(crate) mod varint;
+
 use bytes::{Bytes, BytesMut};
 
+use crate::batch::record::RecordCursor;
 use crate::error::BatchError;
-use crate::record::RecordCursor;
 
 /// Position of a record in its partition; 0-based, never reused.
 pub type Offset = u64;

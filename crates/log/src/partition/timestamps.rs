@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::batch::{Batch, Offset};
 use crate::error::ReadError;
 use crate::partition::PartitionLog;
-use crate::read::CHUNK_BYTES_MAX;
+use crate::partition::read::CHUNK_BYTES_MAX;
 use crate::reader::wait_for_small;
 use crate::segment::Segment;
 

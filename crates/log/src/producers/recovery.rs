@@ -8,11 +8,11 @@ use std::sync::Arc;
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
 use crate::disk::read_full;
 use crate::error::IoFailure;
-use crate::index::{boundary_after, position_before};
 use crate::partition::RecoveredState;
-use crate::producer_snapshot::ProducerSnapshot;
 use crate::producers::Claim;
+use crate::producers::snapshot::ProducerSnapshot;
 use crate::segment::Segment;
+use crate::segment::index::{boundary_after, position_before};
 use crate::shared::Shared;
 
 /// Bytes read at once: small batches are walked within it, larger ones are jumped over.

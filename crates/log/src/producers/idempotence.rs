@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use crate::appended::{Appended, Completions, Pending, Waiter};
 use crate::batch::Batch;
 use crate::error::AppendError;
-use crate::group_commit::SyncRequest;
 use crate::metrics::discount;
 use crate::options::Durability;
+use crate::partition::appended::{Appended, Completions, Pending, Waiter};
+use crate::partition::group_commit::SyncRequest;
 use crate::partition::{PartitionLog, PartitionState};
 use crate::producers::{ProducerBatch, ProducerInfo};
 

@@ -16,11 +16,11 @@ use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
 use crate::damage::{Fault, step_over};
 use crate::disk::{DiskFile, read_full};
 use crate::error::{IoFailure, LogError, ReadError};
-use crate::index::position_before;
 use crate::metrics::count;
 use crate::partition::{PartitionLog, PartitionState};
 use crate::reader::{ColdReader, Outcome, ReadJob, Reading, wait_for};
 use crate::segment::Segment;
+use crate::segment::index::position_before;
 use crate::shared::Shared;
 
 /// Smallest chunk of a cold read: two index intervals, so that a batch behind the index entry is

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use crate::batch::{BATCH_HEADER_BYTES, Offset};
-use crate::compaction_files::CLEAN_SUFFIX;
+use crate::compaction::files::CLEAN_SUFFIX;
 use crate::disk::{Disk, OpenMode, read_full};
 use crate::error::IoFailure;
-use crate::prepared::PREPARED_NAME;
-use crate::scan::find_batch;
+use crate::partition::prepared::PREPARED_NAME;
+use crate::segment::scan::find_batch;
 use crate::shared::Shared;
 
 /// Base offsets of the segments of a partition, and whether they have more than an index; removes

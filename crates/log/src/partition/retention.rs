@@ -3,7 +3,7 @@
 //! The log knows ages, sizes and segments; the layer above knows what was consumed, and is asked
 //! for ranges of offsets. Any sealed segment may go, not only the oldest: the hole is legal.
 //!
-//! Single records are removed by `compaction.rs`.
+//! Single records are removed by `compaction/mod.rs`.
 
 use std::io::ErrorKind;
 use std::ops::Range;

@@ -34,9 +34,9 @@ use std::sync::Arc;
 use crate::batch::{Offset, field};
 use crate::disk::{Disk, OpenMode, read_full, replace_file};
 use crate::error::IoFailure;
-use crate::group_commit::try_sync_partitions;
 use crate::metrics::count;
 use crate::partition::PartitionLog;
+use crate::partition::group_commit::try_sync_partitions;
 use crate::producers::{ProducerBatch, Producers, REMEMBERED};
 use crate::shared::Shared;
 

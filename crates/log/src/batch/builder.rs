@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
+use crate::batch::varint::{encoded_len, put, zigzag};
 use crate::batch::{BATCH_HEADER_BYTES, Batch, CRC_FROM};
-use crate::varint::{encoded_len, put, zigzag};
 
 /// A record header: name and value.
 pub type Header<'a> = (&'a [u8], Option<&'a [u8]>);

@@ -1,9 +1,9 @@
 //! Borrowed views of the records inside a batch. Everything here is bounded by the batch's bytes
 //! and answers hostile ones with an error, never with a panic or an allocation.
 
+use crate::batch::varint::{get_i32, get_i64};
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset, field};
 use crate::error::BatchError;
-use crate::varint::{get_i32, get_i64};
 
 /// One message, borrowed from its batch.
 #[derive(Clone, Debug)]

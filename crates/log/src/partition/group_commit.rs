@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::appended::Completions;
 use crate::batch::Offset;
 use crate::error::{AppendError, IoFailure};
 use crate::metrics::{count, discount};
 use crate::partition::PartitionLog;
+use crate::partition::appended::Completions;
 use crate::segment::{Segment, Stage};
 use crate::shared::Shared;
 

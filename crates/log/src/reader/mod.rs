@@ -1,9 +1,11 @@
 //! Reads that wait for the disk, on the threads "log-reader".
 //!
-//! A read is done in turns, so that others have theirs, and the watch (`reader_watch.rs`) looks
+//! A read is done in turns, so that others have theirs, and the watch (`reader/watch.rs`) looks
 //! after each: a file that the disk does not answer for holds up nobody for longer than that
 //! allows. The caller is called back with the result ([`ReadJob`]) or waits for it ([`wait_for`],
 //! [`wait_for_small`]).
+
+pub(crate) mod watch;
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -16,7 +18,7 @@ use parking_lot::Mutex;
 use crate::batch::{Batch, Offset};
 use crate::error::{IoFailure, ReadError};
 use crate::log::Running;
-use crate::reader_watch::STALLED_MAX;
+use crate::reader::watch::STALLED_MAX;
 use crate::shared::Shared;
 
 /// A thread that waits for a read looks this often whether one has stalled, because nobody else

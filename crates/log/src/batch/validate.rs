@@ -2,9 +2,9 @@
 //! is paid per message. It says what [`RecordCursor`](crate::RecordCursor) would say, and makes no
 //! record of it.
 
+use crate::batch::varint::{get_i32, get_i64};
 use crate::batch::{BATCH_HEADER_BYTES, Batch};
 use crate::error::BatchError;
-use crate::varint::{get_i32, get_i64};
 
 /// The facts about all records of a batch that a topic may put limits on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

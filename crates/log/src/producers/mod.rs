@@ -10,6 +10,10 @@
 //! a later one, in the next segment, is there. (Neither was answered as synced.) What was lost is
 //! taken when it comes again, so that nothing is lost and nothing is there twice.
 
+pub(crate) mod idempotence;
+pub(crate) mod recovery;
+pub(crate) mod snapshot;
+
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -19,7 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset, field};
 use crate::error::AppendError;
-use crate::producer_snapshot::SnapshotProducer;
+use crate::producers::snapshot::SnapshotProducer;
 
 /// Written batches of a producer that are recognized when they come again.
 pub(crate) const REMEMBERED: usize = 5;
@@ -535,5 +539,4 @@ impl Claim {
 }
 
 #[cfg(test)]
-#[path = "producers_tests.rs"]
 mod tests;

@@ -8,7 +8,7 @@
 //! when it begins the next segment, and creates an ordinary file if there is none.
 //!
 //! The name alone means nothing: only a file that this run has finished is used ([`Prepared`]), and
-//! recovery removes what it finds, unless it holds messages (`segment_files.rs`). Zeros end a
+//! recovery removes what it finds, unless it holds messages (`segment/files.rs`). Zeros end a
 //! segment for recovery as reserved space that was never written does. A failure here is harmless.
 
 use std::io::ErrorKind;
