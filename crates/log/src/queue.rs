@@ -20,7 +20,7 @@ struct QueueState<T> {
 }
 
 /// The result of [`Queue::wait`].
-pub(crate) enum Work<T> {
+pub(crate) enum Queued<T> {
     /// Everything that was queued; empty when only the deadline has come.
     Items(Vec<T>),
     /// Nothing is queued and nothing will be.
@@ -57,11 +57,11 @@ impl<T> Queue<T> {
     }
 
     /// Waits for work, at most until the deadline.
-    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Work<T> {
+    pub(crate) fn wait(&self, deadline: Option<Instant>) -> Queued<T> {
         let mut state = self.state.lock();
         while state.items.is_empty() {
             if state.stopped {
-                return Work::Stopped;
+                return Queued::Stopped;
             }
             match deadline {
                 None => self.changed.wait(&mut state),
@@ -72,7 +72,7 @@ impl<T> Queue<T> {
                 }
             }
         }
-        Work::Items(std::mem::take(&mut state.items).into())
+        Queued::Items(std::mem::take(&mut state.items).into())
     }
 
     /// Waits for work and takes the oldest piece of it; `None` when there will be none.

@@ -18,7 +18,7 @@ use crate::partition::PartitionLog;
 use crate::partition::chunk::ChunkBuffers;
 use crate::partition::group_commit::SyncRequest;
 use crate::partition::prepared::{Preparation, PreparedFiles};
-use crate::partition::tail::Tail;
+use crate::partition::tail::TailCache;
 use crate::producers::ProducersTotal;
 use crate::queue::Queue;
 use crate::reader::ReadJob;
@@ -100,7 +100,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) queues: Arc<Queues>,
     pub(crate) journal: Journal,
-    pub(crate) tail: Tail,
+    pub(crate) tail: TailCache,
     pub(crate) chunks: ChunkBuffers,
     pub(crate) reader_watch: ReaderWatch,
     /// The threads "log-reader": one, and one for each that the disk does not answer.
@@ -127,7 +127,7 @@ impl Shared {
         journal: Journal,
     ) -> Shared {
         Shared {
-            tail: Tail::new(options.tail_bytes_max),
+            tail: TailCache::new(options.tail_bytes_max),
             space: Space::new(options.disk_free_bytes_min),
             open_files: Residents::new(options.open_files_max as u64),
             chunks: ChunkBuffers::default(),

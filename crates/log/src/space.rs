@@ -21,18 +21,18 @@ pub(crate) struct Space {
     budget_bytes: AtomicI64,
     free_bytes: AtomicU64,
     full: AtomicBool,
-    told: Told,
+    told: LastReport,
 }
 
 /// The last report in the log lines.
 #[derive(Default)]
-struct Told {
+struct LastReport {
     is_full: AtomicBool,
     /// Milliseconds after the start when a line may follow the last one.
     next_ms: AtomicU64,
 }
 
-impl Told {
+impl LastReport {
     /// Whether a line is due, because what was told last is not true any more.
     fn is_due(&self, is_full: bool, now_ms: u64) -> bool {
         if self.is_full.load(Relaxed) == is_full || now_ms < self.next_ms.load(Relaxed) {
@@ -58,7 +58,7 @@ impl Space {
             budget_bytes: AtomicI64::new(0),
             free_bytes: AtomicU64::new(u64::MAX),
             full: AtomicBool::new(false),
-            told: Told::default(),
+            told: LastReport::default(),
         }
     }
 
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_told_once_when_it_begins_and_once_when_it_ends() {
-        let told = Told::default();
+        let told = LastReport::default();
         let later = LINE_INTERVAL_MS;
         assert!(!told.is_due(false, 0), "it was never full");
         assert!(told.is_due(true, 5));
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_disk_at_the_edge_does_not_fill_the_log() {
-        let told = Told::default();
+        let told = LastReport::default();
         let mut lines = Vec::new();
         for now_ms in (0..=3 * LINE_INTERVAL_MS).step_by(100) {
             let is_full = now_ms / 100 % 2 == 0;

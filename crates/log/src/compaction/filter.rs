@@ -104,7 +104,7 @@ pub(crate) struct Filter<'a> {
 }
 
 /// The records of a batch that stay.
-pub(crate) enum Kept {
+pub(crate) enum KeptRecords {
     /// All of it, as it is.
     All,
     /// This batch; it may have no record.
@@ -122,7 +122,7 @@ pub(crate) struct Seen {
 
 impl Filter<'_> {
     /// Filters the records of a batch that is uncompressed and not a control batch.
-    pub(crate) fn apply(&self, batch: &Batch, seen: &mut Seen) -> Result<Kept, BatchError> {
+    pub(crate) fn apply(&self, batch: &Batch, seen: &mut Seen) -> Result<KeptRecords, BatchError> {
         let horizon_ms = batch.delete_horizon_ms();
         let mut kept = Vec::new();
         let mut tombstones = false;
@@ -161,9 +161,9 @@ impl Filter<'_> {
             }
         }
         if removed == 0 && fresh_horizon.is_none() {
-            return Ok(Kept::All);
+            return Ok(KeptRecords::All);
         }
-        rebuild(batch, &kept, fresh_horizon).map(Kept::Some)
+        rebuild(batch, &kept, fresh_horizon).map(KeptRecords::Some)
     }
 }
 
@@ -306,8 +306,8 @@ mod tests {
         let mut all = Vec::new();
         for (batch, expected) in batches.iter().zip(expected) {
             let left = match filter.apply(batch, &mut seen).unwrap() {
-                Kept::All => batch.clone(),
-                Kept::Some(left) => left,
+                KeptRecords::All => batch.clone(),
+                KeptRecords::Some(left) => left,
             };
             assert_eq!(show(&left), expected);
             assert_eq!(left.base_offset(), batch.base_offset());
@@ -359,8 +359,8 @@ mod tests {
                 drops_tombstones: true,
             };
             let left = match filter.apply(marked, &mut Seen::default()).unwrap() {
-                Kept::All => marked.clone(),
-                Kept::Some(left) => left,
+                KeptRecords::All => marked.clone(),
+                KeptRecords::Some(left) => left,
             };
             assert_eq!(show(&left), expected);
             assert_eq!(left.delete_horizon_ms(), Some(5_500));

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::batch::{Batch, Codec, Offset};
 use crate::compaction::files::{CleanWriter, Standing};
-use crate::compaction::filter::{Filter, Kept, OffsetMap, Seen, is_walkable, pack};
+use crate::compaction::filter::{Filter, KeptRecords, OffsetMap, Seen, is_walkable, pack};
 use crate::error::{IoFailure, LogError, ReadError};
 use crate::partition::PartitionLog;
 use crate::reader::wait_for_small;
@@ -510,8 +510,8 @@ impl Cleaner<'_> {
             self.without_key += seen.without_key;
         }
         let (kept, is_whole) = match kept {
-            Kept::All => (inflated, true),
-            Kept::Some(kept) => (kept, false),
+            KeptRecords::All => (inflated, true),
+            KeptRecords::Some(kept) => (kept, false),
         };
         let own = batch.codec();
         let wanted = self.options.codec.unwrap_or(own);

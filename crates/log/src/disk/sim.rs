@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::sim_file::{Fate, Inode};
+use super::sim_file::{Inode, PowerLossChoices};
 use super::{DirEntry, Disk, DiskFile, DiskLock, LockFailure, OpenMode};
 
 /// A simulated disk. Clones share its content; the log gets a [`SimDisk::mount`].
@@ -93,7 +93,7 @@ impl SimDisk {
         world.power_losses += 1;
         world.epoch += 1;
         world.locked = false;
-        let mut fate = Fate::new(seed);
+        let mut fate = PowerLossChoices::new(seed);
         let mut names = world.durable.clone();
         let candidates: BTreeSet<String> = world
             .names

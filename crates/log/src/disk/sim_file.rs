@@ -63,7 +63,7 @@ impl Inode {
     }
 
     /// Keeps what fate leaves of the unsynced part.
-    pub(super) fn lose_power(&mut self, fate: &mut Fate) {
+    pub(super) fn lose_power(&mut self, fate: &mut PowerLossChoices) {
         let mut sizes = std::mem::take(&mut self.sizes);
         sizes.push(self.data.len());
         let size = fate.pick(sizes.len());
@@ -94,15 +94,15 @@ fn fit(data: &mut Vec<u8>, len: usize) {
 }
 
 /// Pseudo-random choices of a power loss (SplitMix64).
-pub(super) struct Fate {
+pub(super) struct PowerLossChoices {
     state: u64,
     /// How likely the newest version survives, of 256.
     survival: u64,
 }
 
-impl Fate {
-    pub(super) fn new(seed: u64) -> Fate {
-        let mut fate = Fate {
+impl PowerLossChoices {
+    pub(super) fn new(seed: u64) -> PowerLossChoices {
+        let mut fate = PowerLossChoices {
             state: seed,
             survival: 0,
         };

@@ -22,7 +22,7 @@
 //! missing. Everything before `synced` sectors of the file was on the disk when the entry was
 //! written: so a hole that lies before it was not left by a power loss.
 //!
-//! An entry whose length has its top bit set is a [`Mark`]: the journal's own, not its owner's.
+//! An entry whose length has its top bit set is a [`JournalNote`]: the journal's own, not its owner's.
 
 use crate::batch::field;
 
@@ -68,7 +68,7 @@ pub(crate) struct Decoded<'a> {
 
 /// A note that the journal makes for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub(crate) enum JournalNote {
     /// The file has all that was there when it was begun: it may be read without its header. The
     /// entries before this one stand for those of the generation named that come before the ordinal
     /// named.
@@ -92,24 +92,25 @@ impl<'a> Decoded<'a> {
         (!self.is_mark).then_some(self.payload)
     }
 
-    pub(crate) fn mark(&self) -> Option<Mark> {
+    pub(crate) fn mark(&self) -> Option<JournalNote> {
         let number = |at| Some(u32::from_le_bytes(*self.payload.get(at..)?.first_chunk()?));
         let known = || {
             Some(match self.payload.first()? {
-                b'C' => Mark::Complete {
+                b'C' => JournalNote::Complete {
                     generation: number(1)?,
                     ordinal: number(5)?,
                 },
-                b'S' => Mark::Superseded {
+                b'S' => JournalNote::Superseded {
                     generation: number(1)?,
                 },
-                b'L' => Mark::Lost {
+                b'L' => JournalNote::Lost {
                     entries: number(1)?,
                 },
                 _ => return None,
             })
         };
-        self.is_mark.then(|| known().unwrap_or(Mark::Unknown))
+        self.is_mark
+            .then(|| known().unwrap_or(JournalNote::Unknown))
     }
 }
 
@@ -139,27 +140,27 @@ pub fn decode_journal_header(bytes: &[u8]) -> Option<JournalId> {
 
 /// Where the next entry of a file comes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct EntryPlace {
     pub(crate) id: JournalId,
     pub(crate) ordinal: u32,
 }
 
-impl Place {
+impl EntryPlace {
     /// Appends an entry to `out` and moves on. So many bytes of the file are synced.
     pub(crate) fn encode(&mut self, payload: &[u8], synced: u64, out: &mut Vec<u8>) {
         self.encode_as(payload.len() as u32, payload, synced, out);
     }
 
     /// Appends a mark to `out` and moves on.
-    pub(crate) fn encode_mark(&mut self, mark: Mark, synced: u64, out: &mut Vec<u8>) {
+    pub(crate) fn encode_mark(&mut self, mark: JournalNote, synced: u64, out: &mut Vec<u8>) {
         let (kind, numbers) = match mark {
-            Mark::Complete {
+            JournalNote::Complete {
                 generation,
                 ordinal,
             } => (b'C', [generation, ordinal]),
-            Mark::Superseded { generation } => (b'S', [generation, 0]),
-            Mark::Lost { entries } => (b'L', [entries, 0]),
-            Mark::Unknown => (b'?', [0, 0]),
+            JournalNote::Superseded { generation } => (b'S', [generation, 0]),
+            JournalNote::Lost { entries } => (b'L', [entries, 0]),
+            JournalNote::Unknown => (b'?', [0, 0]),
         };
         let mut payload = vec![kind];
         for number in numbers {

@@ -27,7 +27,7 @@ use crate::metrics::{Counters, count};
 use crate::partition::appended::{Completions, Pending, Waiter};
 use crate::partition::group_commit::SyncRequest;
 use crate::shared::Queues;
-use format::{ENTRY_HEADER_BYTES, HEADER_BYTES, Mark, Place};
+use format::{ENTRY_HEADER_BYTES, EntryPlace, HEADER_BYTES, JournalNote};
 use recovery::Repair;
 pub(crate) use recovery::{FoundJournal, PreviousRun};
 
@@ -39,8 +39,8 @@ pub struct JournalPosition(u64);
 pub struct Journal {
     queues: Arc<Queues>,
     counters: Arc<Counters>,
-    state: Mutex<State>,
-    /// Whether `State::failure` is set, to be asked by every append that waits for the disk.
+    state: Mutex<JournalState>,
+    /// Whether `JournalState::failure` is set, to be asked by every append that waits for the disk.
     broken: AtomicBool,
     /// One sync at a time: the kernel reports a failure only once.
     sync_lock: Mutex<()>,
@@ -48,9 +48,9 @@ pub struct Journal {
     snapshot_lock: Mutex<()>,
 }
 
-struct State {
-    current: Side,
-    other: Side,
+struct JournalState {
+    current: JournalFile,
+    other: JournalFile,
     mirror: Mirror,
     /// Bytes appended since the start; positions count in it.
     appended: u64,
@@ -69,11 +69,11 @@ struct State {
 }
 
 /// One of the two files.
-struct Side {
+struct JournalFile {
     file: Arc<dyn DiskFile>,
     path: &'static str,
     /// Where the next entry goes.
-    place: Place,
+    place: EntryPlace,
     position: u64,
     /// Everything before it is on the disk.
     synced: u64,
@@ -93,7 +93,7 @@ enum Mirror {
     Both,
 }
 
-impl Side {
+impl JournalFile {
     /// Appends entries with one write.
     fn append(&mut self, entries: &[&[u8]]) -> Result<u64, AppendError> {
         let bytes = entries.iter().map(|entry| entry.len() + ENTRY_HEADER_BYTES);
@@ -105,7 +105,7 @@ impl Side {
         self.write(bytes, place)
     }
 
-    fn append_mark(&mut self, mark: Mark) -> Result<(), AppendError> {
+    fn append_mark(&mut self, mark: JournalNote) -> Result<(), AppendError> {
         let mut bytes = Vec::new();
         let mut place = self.place;
         place.encode_mark(mark, self.synced, &mut bytes);
@@ -113,7 +113,7 @@ impl Side {
     }
 
     /// Writes encoded entries, after which `place` comes. Returns how many bytes they are.
-    fn write(&mut self, mut bytes: Vec<u8>, place: Place) -> Result<u64, AppendError> {
+    fn write(&mut self, mut bytes: Vec<u8>, place: EntryPlace) -> Result<u64, AppendError> {
         let len = bytes.len();
         let end = self.position + len as u64;
         self.reserve(end)?;
@@ -225,7 +225,7 @@ impl Journal {
         Ok(position)
     }
 
-    fn note_failure(&self, state: &mut State, error: AppendError) -> AppendError {
+    fn note_failure(&self, state: &mut JournalState, error: AppendError) -> AppendError {
         if let AppendError::Failed(failure) = &error {
             count(&self.counters.write_errors, 1);
             self.set_failure(state, Some(failure.clone()));
@@ -283,7 +283,7 @@ impl Journal {
         self.state.lock().failure.clone()
     }
 
-    fn set_failure(&self, state: &mut State, failure: Option<IoFailure>) {
+    fn set_failure(&self, state: &mut JournalState, failure: Option<IoFailure>) {
         if let Some(failure) = &failure {
             tracing::error!(%failure, "state journal failed; a snapshot is needed");
         }
@@ -329,7 +329,7 @@ impl Journal {
         let mut state = self.state.lock();
         for (id, position) in synced {
             // They may have changed places.
-            let State { current, other, .. } = &mut *state;
+            let JournalState { current, other, .. } = &mut *state;
             let mut sides = [current, other].into_iter();
             if let Some(side) = sides.find(|side| side.place.id == id) {
                 side.synced = side.synced.max(position);
@@ -355,7 +355,7 @@ impl Journal {
     }
 }
 
-impl State {
+impl JournalState {
     /// Sorts out the waiters after a sync up to `target`.
     fn settle(&mut self, target: u64, outcome: &Result<(), IoFailure>) -> Completions {
         invariant!(

@@ -7,7 +7,7 @@
 //! damage, and what follows it counts.
 
 use super::format::{
-    Decoded, ENTRY_HEADER_BYTES, HEADER_BYTES, JournalId, Mark, SECTOR_BYTES, decode_entry,
+    Decoded, ENTRY_HEADER_BYTES, HEADER_BYTES, JournalId, JournalNote, SECTOR_BYTES, decode_entry,
     decode_journal_header,
 };
 
@@ -47,7 +47,7 @@ pub(crate) struct Contents {
     pub(crate) synced: u64,
     /// Entries that earlier starts have missed.
     pub(crate) lost_earlier: u32,
-    /// The values of [`Mark::Complete`], and the ordinal of that mark.
+    /// The values of [`JournalNote::Complete`], and the ordinal of that mark.
     pub(crate) complete: Option<(u32, u32, u32)>,
     pub(crate) superseded_by: Option<u32>,
     pub(crate) header: HeaderState,
@@ -104,7 +104,9 @@ fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: boo
     found.dedup_by_key(|(_, entry)| entry.ordinal);
     let synced = found.iter().map(|(position, entry)| match entry.mark() {
         // The header is written once all up to this mark is synced.
-        Some(Mark::Complete { .. }) if has_header(header) => (position + entry.size()) as u64,
+        Some(JournalNote::Complete { .. }) if has_header(header) => {
+            (position + entry.size()) as u64
+        }
         _ => entry.synced,
     });
     let synced = synced.max();
@@ -145,15 +147,17 @@ fn read_entries(file: &[u8], id: JournalId, header: HeaderState, lost_power: boo
                     .entries
                     .extend(payload.map(|it| (entry.ordinal, it)));
             }
-            Some(Mark::Complete {
+            Some(JournalNote::Complete {
                 generation,
                 ordinal,
             }) => contents.complete = Some((generation, ordinal, entry.ordinal)),
-            Some(Mark::Superseded { generation }) => contents.superseded_by = Some(generation),
-            Some(Mark::Lost { entries }) => {
+            Some(JournalNote::Superseded { generation }) => {
+                contents.superseded_by = Some(generation)
+            }
+            Some(JournalNote::Lost { entries }) => {
                 contents.lost_earlier = contents.lost_earlier.saturating_add(entries);
             }
-            Some(Mark::Unknown) => {}
+            Some(JournalNote::Unknown) => {}
         }
     }
     contents.torn_end = contents.torn_entries == 0 && is_torn(file, contents.end as usize);
@@ -195,7 +199,7 @@ pub fn decode_journal_entries(file: &[u8]) -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
-    use super::super::format::{Place, encode_journal_header};
+    use super::super::format::{EntryPlace, encode_journal_header};
     use super::*;
     use proptest::prelude::*;
 
@@ -207,10 +211,10 @@ mod tests {
     /// A file, and where each entry begins.
     fn file_of(entries: &[Vec<u8>], synced: &[usize]) -> (Vec<u8>, Vec<usize>) {
         let mut bytes = encode_journal_header(ID).to_vec();
-        let mut place = Place { id: ID, ordinal: 0 };
+        let mut place = EntryPlace { id: ID, ordinal: 0 };
         let mut starts = Vec::new();
         place.encode_mark(
-            Mark::Complete {
+            JournalNote::Complete {
                 generation: 2,
                 ordinal: 9,
             },
@@ -279,9 +283,9 @@ mod tests {
         let all = entries(5);
         let (mut file, starts) = file_of(&all[..4], &[]);
         let end = starts[3] + 624;
-        let mut place = Place { id: ID, ordinal: 5 };
+        let mut place = EntryPlace { id: ID, ordinal: 5 };
         let mut behind = Vec::new();
-        let mark = Mark::Complete {
+        let mark = JournalNote::Complete {
             generation: 2,
             ordinal: 9,
         };
@@ -310,7 +314,7 @@ mod tests {
         let (inner, starts) = file_of(&entries(2), &[]);
         let mut outer = encode_journal_header(JournalId { tag: 77, ..ID }).to_vec();
         let id = JournalId { tag: 77, ..ID };
-        Place { id, ordinal: 0 }.encode(&inner[starts[0]..], 0, &mut outer);
+        EntryPlace { id, ordinal: 0 }.encode(&inner[starts[0]..], 0, &mut outer);
         outer[HEADER_BYTES + 8] ^= 1;
         assert!(read(&outer, false).unwrap().entries.is_empty());
     }

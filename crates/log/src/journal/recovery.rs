@@ -10,9 +10,9 @@ use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
-use super::format::{HEADER_BYTES, JournalId, Mark, Place};
+use super::format::{EntryPlace, HEADER_BYTES, JournalId, JournalNote};
 use super::reading::{Contents, HeaderState, Hole, read};
-use super::{Journal, Mirror, Side, State, format_1};
+use super::{Journal, JournalFile, JournalState, Mirror, format_1};
 use crate::disk::{Disk, OpenMode, read_whole, replace_file};
 use crate::error::IoFailure;
 use crate::housekeeping::Chore;
@@ -48,13 +48,13 @@ pub(crate) struct PreviousRun {
 /// A journal that was read, and nothing written yet.
 #[derive(Default)]
 pub(crate) struct FoundJournal {
-    files: [Found; 2],
+    files: [FoundFile; 2],
     previous: PreviousRun,
 }
 
 /// The contents of one of the two paths.
 #[derive(Default)]
-struct Found {
+struct FoundFile {
     bytes: Vec<u8>,
     content: Content,
 }
@@ -72,7 +72,7 @@ enum Content {
     Ours(Box<Contents>),
 }
 
-impl Found {
+impl FoundFile {
     fn generation(&self) -> Option<u32> {
         match &self.content {
             Content::Old(generation, ..) => Some(*generation),
@@ -98,11 +98,11 @@ impl Found {
 impl FoundJournal {
     /// Reads both files.
     pub(crate) fn read(disk: &dyn Disk, previous: PreviousRun) -> Result<Self, IoFailure> {
-        let find = |path: &str| -> Result<Found, IoFailure> {
+        let find = |path: &str| -> Result<FoundFile, IoFailure> {
             let bytes = match read_whole(disk, path) {
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Ok(Found::default());
+                    return Ok(FoundFile::default());
                 }
                 Err(error) => return Err(IoFailure::new("read", path, &error)),
             };
@@ -118,7 +118,7 @@ impl FoundJournal {
                 let contents = read(&bytes, !previous.kept_power);
                 contents.map_or(Content::Unusable, |it| Content::Ours(Box::new(it)))
             };
-            Ok(Found { bytes, content })
+            Ok(FoundFile { bytes, content })
         };
         let mut files = [find(PATHS[0])?, find(PATHS[1])?];
         // A snapshot that was not taken into use has no header; one whose header is damaged is
@@ -140,7 +140,7 @@ impl FoundJournal {
 
     /// Whether there is nothing, not even damage.
     pub(crate) fn is_new(&self) -> bool {
-        let is_new = |found: &Found| matches!(found.content, Content::Missing | Content::Blank);
+        let is_new = |found: &FoundFile| matches!(found.content, Content::Missing | Content::Blank);
         self.files.iter().all(is_new)
     }
 
@@ -192,7 +192,7 @@ impl FoundJournal {
                 };
                 Ready {
                     number: at.number,
-                    place: Place {
+                    place: EntryPlace {
                         id: contents.id,
                         ordinal: contents.ordinal,
                     },
@@ -216,7 +216,7 @@ impl FoundJournal {
             current.path,
             current.position
         ));
-        let state = State {
+        let state = JournalState {
             current,
             other,
             mirror: Mirror::Off,
@@ -254,8 +254,8 @@ impl FoundJournal {
         let newest = (0..2)
             .filter(|number| !is_lost && self.files[*number].generation().is_some())
             .max_by_key(|number| self.files[*number].generation());
-        let highest = self.files.iter().filter_map(Found::generation).max();
-        let is_old = |found: &Found| matches!(found.content, Content::Old(..));
+        let highest = self.files.iter().filter_map(FoundFile::generation).max();
+        let is_old = |found: &FoundFile| matches!(found.content, Content::Old(..));
         let mut plan = Plan {
             generation: highest.unwrap_or(0) + 1,
             is_upgraded: !is_lost && self.files.iter().any(is_old),
@@ -338,7 +338,7 @@ struct At {
 
 struct Ready {
     number: usize,
-    place: Place,
+    place: EntryPlace,
     end: u64,
     synced: u64,
     repair: Repair,
@@ -437,7 +437,7 @@ impl Plan {
         }
         let ready = Ready {
             number,
-            place: Place {
+            place: EntryPlace {
                 id: contents.id,
                 ordinal: contents.ordinal,
             },
@@ -481,14 +481,14 @@ fn stands_in(other: &Contents, contents: &Contents) -> Option<(Vec<Vec<u8>>, u32
 fn whole_file(generation: u32, entries: &[Vec<u8>], lost: u32) -> Vec<u8> {
     let id = JournalId::new(generation);
     let mut bytes = super::encode_journal_header(id).to_vec();
-    let mut place = Place { id, ordinal: 0 };
+    let mut place = EntryPlace { id, ordinal: 0 };
     for entry in entries {
         place.encode(entry, 0, &mut bytes);
     }
     if lost > 0 {
-        place.encode_mark(Mark::Lost { entries: lost }, 0, &mut bytes);
+        place.encode_mark(JournalNote::Lost { entries: lost }, 0, &mut bytes);
     }
-    let complete = Mark::Complete {
+    let complete = JournalNote::Complete {
         generation: 0,
         ordinal: 0,
     };
@@ -520,7 +520,7 @@ fn open_side(
     disk: &Arc<dyn Disk>,
     options: &LogOptions,
     path: &'static str,
-) -> Result<Side, IoFailure> {
+) -> Result<JournalFile, IoFailure> {
     let fail =
         |operation: &'static str| move |error: io::Error| IoFailure::new(operation, path, &error);
     let file = disk
@@ -533,10 +533,10 @@ fn open_side(
         generation: 0,
         tag: 0,
     };
-    Ok(Side {
+    Ok(JournalFile {
         file,
         path,
-        place: Place { id, ordinal: 0 },
+        place: EntryPlace { id, ordinal: 0 },
         position: HEADER_BYTES as u64,
         synced: 0,
         reserved,

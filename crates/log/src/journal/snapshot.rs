@@ -14,8 +14,8 @@
 
 use std::io::IoSlice;
 
-use super::format::{JournalId, Mark, Place, encode_journal_header};
-use super::{HEADER_BYTES, Journal, Mirror, Side};
+use super::format::{EntryPlace, JournalId, JournalNote, encode_journal_header};
+use super::{HEADER_BYTES, Journal, JournalFile, Mirror};
 use crate::error::{AppendError, IoFailure, LogError};
 use crate::metrics::count;
 
@@ -58,7 +58,7 @@ impl Journal {
         let snapshot_end = side.position;
         // Step 2.
         let mut state = self.state.lock();
-        let marked = side.append_mark(Mark::Complete {
+        let marked = side.append_mark(JournalNote::Complete {
             generation: stands_for.id.generation,
             ordinal: stands_for.ordinal,
         });
@@ -104,7 +104,7 @@ impl Journal {
         state.snapshot_end = snapshot_end;
         state.lost = 0;
         state.is_upgraded = false;
-        let superseded = state.other.append_mark(Mark::Superseded {
+        let superseded = state.other.append_mark(JournalNote::Superseded {
             generation: id.generation,
         });
         let before = state.other.file.clone();
@@ -124,7 +124,7 @@ impl Journal {
 
     /// A view of the other file, ready to be overwritten, and where the current one is: what comes
     /// before that is in the snapshot.
-    fn prepare_other(&self) -> Result<(Side, Place), LogError> {
+    fn prepare_other(&self) -> Result<(JournalFile, EntryPlace), LogError> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let stands_for = state.current.place;
@@ -134,11 +134,11 @@ impl Journal {
             .max(state.other.place.id.generation);
         state.mirror = Mirror::Keep(Vec::new());
         let other = &mut state.other;
-        other.place = Place {
+        other.place = EntryPlace {
             id: JournalId::new(newest + 1),
             ordinal: 0,
         };
-        let side = Side {
+        let side = JournalFile {
             file: other.file.clone(),
             path: other.path,
             place: other.place,
@@ -155,7 +155,7 @@ impl Journal {
             side.sync()?;
             self.state.lock().other.may_win = false;
         }
-        let side = Side {
+        let side = JournalFile {
             may_win: false,
             ..side
         };
@@ -163,14 +163,14 @@ impl Journal {
     }
 }
 
-fn write_group(side: &mut Side, group: &[Vec<u8>]) -> Result<(), LogError> {
+fn write_group(side: &mut JournalFile, group: &[Vec<u8>]) -> Result<(), LogError> {
     let entries: Vec<&[u8]> = group.iter().map(Vec::as_slice).collect();
     let written = side.append(&entries);
     finish(side, written.map(|_| ()))
 }
 
 /// A full disk is a failed snapshot like any other.
-fn finish(side: &Side, outcome: Result<(), AppendError>) -> Result<(), LogError> {
+fn finish(side: &JournalFile, outcome: Result<(), AppendError>) -> Result<(), LogError> {
     match outcome {
         Ok(()) => Ok(()),
         Err(AppendError::Failed(failure)) => Err(failure.into()),

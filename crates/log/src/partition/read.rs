@@ -83,8 +83,8 @@ impl Reading for ColdRead {
     fn place(&self) -> (Arc<str>, Offset) {
         let segment = self.segment.clone().or_else(|| {
             match self.partition.state.lock().place(self.from, 1) {
-                Place::Segment(segment, _) => Some(segment),
-                Place::Tail(_) | Place::End => None,
+                ReadPlace::Segment(segment, _) => Some(segment),
+                ReadPlace::Tail(_) | ReadPlace::End => None,
             }
         });
         let file = segment.map_or(self.partition.dir.clone(), |it| it.log_path().into());
@@ -95,7 +95,7 @@ impl Reading for ColdRead {
         if self.reached.is_none() {
             count(&self.partition.shared.counters.cold_reads, 1);
         }
-        let mut turn = Turn {
+        let mut turn = ReadBudget {
             patience: Patience::Blocks,
             left: TURN_BYTES,
             reached: self.reached.take(),
@@ -106,10 +106,10 @@ impl Reading for ColdRead {
             None => partition.read_as(from, bytes_max, &mut turn),
         };
         match found {
-            Found::Batches(batches) => Some(Ok(batches)),
-            Found::Failed(failure) => Some(Err(failure.into())),
-            Found::Nothing | Found::WouldBlock => Some(Ok(Vec::new())),
-            Found::Later(from) => {
+            ReadFound::Batches(batches) => Some(Ok(batches)),
+            ReadFound::Failed(failure) => Some(Err(failure.into())),
+            ReadFound::Nothing | ReadFound::WouldBlock => Some(Ok(Vec::new())),
+            ReadFound::Later(from) => {
                 (self.from, self.reached) = (from, turn.reached);
                 None
             }
@@ -125,7 +125,7 @@ enum Patience {
 }
 
 /// How much a read may look at.
-struct Turn {
+struct ReadBudget {
     patience: Patience,
     /// Bytes.
     left: u64,
@@ -140,25 +140,25 @@ struct Reached {
     position: u64,
 }
 
-impl Turn {
-    fn new(patience: Patience) -> Turn {
-        Turn {
+impl ReadBudget {
+    fn new(patience: Patience) -> ReadBudget {
+        ReadBudget {
             patience,
             left: u64::MAX,
             reached: None,
         }
     }
 
-    fn over(&mut self, segment: &Arc<Segment>, position: u64, from: Offset) -> Found {
+    fn over(&mut self, segment: &Arc<Segment>, position: u64, from: Offset) -> ReadFound {
         self.reached = Some(Reached {
             segment: segment.clone(),
             position,
         });
-        Found::Later(from)
+        ReadFound::Later(from)
     }
 }
 
-enum Found {
+enum ReadFound {
     Batches(Vec<Batch>),
     /// Nothing readable in what was looked at.
     Nothing,
@@ -169,7 +169,7 @@ enum Found {
 }
 
 /// Where a read has to look.
-pub(crate) enum Place {
+pub(crate) enum ReadPlace {
     Tail(Vec<Batch>),
     Segment(Arc<Segment>, Offset),
     End,
@@ -182,11 +182,11 @@ impl PartitionLog {
         if from >= self.written_end() {
             return Read::End;
         }
-        match self.read_as(from, bytes_max, &mut Turn::new(Patience::CacheOnly)) {
-            Found::Batches(batches) => Read::Batches(batches),
-            Found::Nothing => Read::End,
+        match self.read_as(from, bytes_max, &mut ReadBudget::new(Patience::CacheOnly)) {
+            ReadFound::Batches(batches) => Read::Batches(batches),
+            ReadFound::Nothing => Read::End,
             // A failed read is tried again where it can be reported.
-            Found::WouldBlock | Found::Failed(_) | Found::Later(_) => {
+            ReadFound::WouldBlock | ReadFound::Failed(_) | ReadFound::Later(_) => {
                 Read::Cold(self.cold_read(None, from, bytes_max))
             }
         }
@@ -215,11 +215,11 @@ impl PartitionLog {
         segment: &Arc<Segment>,
         from: Offset,
     ) -> Result<Vec<Batch>, ReadError> {
-        let mut turn = Turn::new(Patience::CacheOnly);
+        let mut turn = ReadBudget::new(Patience::CacheOnly);
         match read_segment(&self.shared, segment, from, CHUNK_BYTES_MAX, &mut turn) {
-            Found::Batches(batches) => Ok(batches),
-            Found::Nothing => Ok(Vec::new()),
-            Found::WouldBlock | Found::Failed(_) | Found::Later(_) => {
+            ReadFound::Batches(batches) => Ok(batches),
+            ReadFound::Nothing => Ok(Vec::new()),
+            ReadFound::WouldBlock | ReadFound::Failed(_) | ReadFound::Later(_) => {
                 let segment = Some(segment.clone());
                 self.cold_read(segment, from, CHUNK_BYTES_MAX).run()
             }
@@ -247,19 +247,19 @@ impl PartitionLog {
         first.is_some_and(|first| from >= first)
     }
 
-    fn read_as(&self, mut from: Offset, bytes_max: usize, turn: &mut Turn) -> Found {
+    fn read_as(&self, mut from: Offset, bytes_max: usize, turn: &mut ReadBudget) -> ReadFound {
         loop {
             let place = self.state.lock().place(from, bytes_max);
             let (segment, start) = match place {
-                Place::Tail(batches) => return Found::Batches(batches),
-                Place::End => return Found::Nothing,
-                Place::Segment(segment, start) => (segment, start),
+                ReadPlace::Tail(batches) => return ReadFound::Batches(batches),
+                ReadPlace::End => return ReadFound::Nothing,
+                ReadPlace::Segment(segment, start) => (segment, start),
             };
             let end = segment.end();
             from = match read_segment(&self.shared, &segment, start, bytes_max, turn) {
-                Found::Nothing => end.max(start + 1),
-                Found::Failed(_) if self.is_gone(&segment) => end,
-                Found::Failed(failure) if failure.kind == ErrorKind::NotFound => {
+                ReadFound::Nothing => end.max(start + 1),
+                ReadFound::Failed(_) if self.is_gone(&segment) => end,
+                ReadFound::Failed(failure) if failure.kind == ErrorKind::NotFound => {
                     segment.tell_missing(&self.shared);
                     end
                 }
@@ -267,7 +267,7 @@ impl PartitionLog {
             };
             if turn.patience == Patience::Blocks {
                 // A turn reads one file, by which it is known.
-                return Found::Later(from);
+                return ReadFound::Later(from);
             }
         }
     }
@@ -284,7 +284,7 @@ impl PartitionLog {
 }
 
 impl PartitionState {
-    pub(crate) fn place(&self, from: Offset, bytes_max: usize) -> Place {
+    pub(crate) fn place(&self, from: Offset, bytes_max: usize) -> ReadPlace {
         let from = from.max(self.offsets.logical_start());
         let holds = self
             .segments
@@ -298,14 +298,14 @@ impl PartitionState {
             if next >= first {
                 let batches = self.recent.read(next, bytes_max);
                 return match batches.is_empty() {
-                    true => Place::End,
-                    false => Place::Tail(batches),
+                    true => ReadPlace::End,
+                    false => ReadPlace::Tail(batches),
                 };
             }
         }
         match self.segments.get(holds) {
-            Some(segment) => Place::Segment(segment.clone(), from.max(segment.base)),
-            None => Place::End,
+            Some(segment) => ReadPlace::Segment(segment.clone(), from.max(segment.base)),
+            None => ReadPlace::End,
         }
     }
 }
@@ -316,8 +316,8 @@ fn read_segment(
     segment: &Arc<Segment>,
     from: Offset,
     bytes_max: usize,
-    turn: &mut Turn,
-) -> Found {
+    turn: &mut ReadBudget,
+) -> ReadFound {
     let blocks = turn.patience == Patience::Blocks;
     // Compaction may have put another one in its place meanwhile.
     let reached = turn.reached.take();
@@ -326,7 +326,7 @@ fn read_segment(
     let hint = segment.hint(from).filter(|_| known.is_none());
     let mut position = match hint.or(known).or_else(|| segment.position_of(from)) {
         Some(position) => position,
-        None if !blocks => return Found::WouldBlock,
+        None if !blocks => return ReadFound::WouldBlock,
         None => {
             segment.load_index(shared);
             segment
@@ -336,7 +336,7 @@ fn read_segment(
     };
     let file = match segment.file(shared) {
         Ok(file) => file,
-        Err(failure) => return Found::Failed(failure),
+        Err(failure) => return ReadFound::Failed(failure),
     };
     let mut chunk_bytes = bytes_max.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
     // The offset behind the last batch that was seen, or that another read has seen.
@@ -348,7 +348,7 @@ fn read_segment(
     loop {
         let left = segment.len().saturating_sub(position);
         if left == 0 {
-            return Found::Nothing;
+            return ReadFound::Nothing;
         }
         if turn.left == 0 {
             return turn.over(segment, position, from);
@@ -365,7 +365,7 @@ fn read_segment(
                 position += split.used as u64;
                 if let Some(last) = split.batches.last() {
                     segment.set_hint(last.end_offset(), position);
-                    return Found::Batches(split.batches);
+                    return ReadFound::Batches(split.batches);
                 }
                 after = split.after.or(after);
                 match split.end {
@@ -382,12 +382,12 @@ fn read_segment(
                             Fault::Ends
                         } else {
                             // The page cache has only the beginning.
-                            return Found::WouldBlock;
+                            return ReadFound::WouldBlock;
                         }
                     }
                 }
             }
-            Err(_) if !blocks => return Found::WouldBlock,
+            Err(_) if !blocks => return ReadFound::WouldBlock,
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Fault::Ends,
             Err(_) if chunk_bytes > CHUNK_BYTES_MIN && careful_at != Some(position) => {
                 // Perhaps only something behind the next batches cannot be read.
@@ -398,7 +398,7 @@ fn read_segment(
         };
         let next = match segment.behind_damage(position) {
             Some(next) => next,
-            None if !blocks => return Found::WouldBlock,
+            None if !blocks => return ReadFound::WouldBlock,
             None => {
                 let left = &mut turn.left;
                 match step_over(shared, segment, &*file, position, after, &fault, left) {

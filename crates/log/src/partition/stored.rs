@@ -8,7 +8,7 @@ use crate::batch::{BATCH_HEADER_BYTES, Batch, Offset};
 use crate::disk::{Descriptor, DiskFile};
 use crate::metrics::count;
 use crate::partition::PartitionLog;
-use crate::partition::read::Place;
+use crate::partition::read::ReadPlace;
 use crate::segment::Segment;
 
 /// A range that is smaller is not worth a system call of its own.
@@ -74,7 +74,7 @@ impl PartitionLog {
             return None;
         }
         let place = self.state.lock().place(from, 0);
-        let Place::Segment(segment, from) = place else {
+        let ReadPlace::Segment(segment, from) = place else {
             return None;
         };
         // The kernel's copy of a file whose sync has failed is not believed.

@@ -18,15 +18,15 @@ use crate::batch::Offset;
 use crate::partition::PartitionLog;
 
 /// Counts the bytes of the tail cache and knows whose turn it is to go.
-pub(crate) struct Tail {
+pub(crate) struct TailCache {
     bytes_max: u64,
     /// Sum of the weights in `order`; changes only under its lock.
     bytes: AtomicU64,
-    order: Mutex<VecDeque<Entry>>,
+    order: Mutex<VecDeque<TailEntry>>,
 }
 
 /// Batches of one write.
-struct Entry {
+struct TailEntry {
     partition: Weak<PartitionLog>,
     topic: Uuid,
     /// Offset after the last of them.
@@ -34,9 +34,9 @@ struct Entry {
     weight: u64,
 }
 
-impl Tail {
-    pub(crate) fn new(bytes_max: u64) -> Tail {
-        Tail {
+impl TailCache {
+    pub(crate) fn new(bytes_max: u64) -> TailCache {
+        TailCache {
             bytes_max,
             bytes: AtomicU64::new(0),
             order: Mutex::default(),
@@ -55,7 +55,7 @@ impl Tail {
             return;
         }
         let mut order = self.order.lock();
-        order.push_back(Entry {
+        order.push_back(TailEntry {
             partition: Arc::downgrade(partition),
             topic: partition.topic(),
             end,

@@ -27,13 +27,13 @@ pub(crate) struct ReaderWatch {
 
 #[derive(Default)]
 struct Watched {
-    turns: Vec<Turn>,
+    turns: Vec<ReadTurn>,
     next_id: u64,
     is_stopped: bool,
 }
 
 /// A turn that is under way.
-struct Turn {
+struct ReadTurn {
     id: u64,
     begun_ms: i64,
     file: Arc<str>,
@@ -78,7 +78,7 @@ impl ReaderWatch {
         if state.is_stopped {
             return None;
         }
-        let has_stalled = |turn: &Turn| turn.is_told && turn.file == file;
+        let has_stalled = |turn: &ReadTurn| turn.is_told && turn.file == file;
         if state.turns.iter().any(has_stalled) {
             drop(state);
             reader(Err(no_answer(&file).into()));
@@ -86,7 +86,7 @@ impl ReaderWatch {
         }
         let id = state.next_id;
         state.next_id += 1;
-        state.turns.push(Turn {
+        state.turns.push(ReadTurn {
             id,
             begun_ms: now_ms,
             file,

@@ -14,11 +14,11 @@ const CHANCES_MAX: usize = 16;
 /// Segments that hold some resource, with its weight, oldest first.
 pub(crate) struct Residents {
     weight_max: u64,
-    state: Mutex<State>,
+    state: Mutex<ResidentList>,
 }
 
 #[derive(Default)]
-struct State {
+struct ResidentList {
     list: VecDeque<(Weak<Segment>, u64)>,
     weight: u64,
 }
