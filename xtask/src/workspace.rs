@@ -3,9 +3,9 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
 
 /// The tests of the workspace, in the profile in which all that is tested is built.
 pub(crate) const WORKSPACE_TESTS: [&str; 5] =
@@ -159,25 +159,7 @@ pub(crate) fn on_path(program: &str) -> bool {
 
 /// Today as `YYYY-MM-DD`, in UTC.
 pub(crate) fn today() -> String {
-    let seconds = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |d| d.as_secs());
-    // Days to a civil date, by Howard Hinnant's algorithm; years start in March.
-    let days = i64::try_from(seconds / 86_400).unwrap_or(0) + 719_468;
-    let era = days / 146_097;
-    let day_of_era = days % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}")
+    Timestamp::now().strftime("%Y-%m-%d").to_string()
 }
 
 fn describe(command: &Command) -> String {

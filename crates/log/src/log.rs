@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{self, JoinHandle};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
@@ -488,7 +489,7 @@ fn write_queued(queue: &Queue<Arc<PartitionLog>>) {
 
 /// Tells others who holds the lock.
 fn holder_text() -> String {
-    let since = rfc3339(SystemTime::now());
+    let since = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
     format!("pid {} since {since}", std::process::id())
 }
 
@@ -512,44 +513,5 @@ fn take_lock(disk: &dyn Disk, folder: &str) -> Result<Box<dyn DiskLock>, OpenErr
             holder,
         }),
         Err(LockFailure::Io(error)) => Err(not_writable(error)),
-    }
-}
-
-/// A time in UTC as people read it, to the second.
-fn rfc3339(time: SystemTime) -> String {
-    let seconds = time
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Days to a date: eras of 400 years that begin on 1 March, so that leap days come last.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used)]
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn times_are_written_as_dates() {
-        let at = |seconds| rfc3339(UNIX_EPOCH + Duration::from_secs(seconds));
-        assert_eq!(at(0), "1970-01-01T00:00:00Z");
-        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(at(1_767_225_599), "2025-12-31T23:59:59Z");
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! A number and its unit are joined by a space that does not break.
 
+use jiff::Timestamp;
+
 /// Stands where there is no figure.
 pub const NOTHING: &str = "–";
 /// Stands between a number and its unit, and does not break.
@@ -129,22 +131,9 @@ pub fn whole_or_number(value: f64) -> String {
 
 /// A time since 1970 in milliseconds as "2026-11-22 04:40 UTC".
 pub fn date(unix_ms: u64) -> String {
-    let minutes = unix_ms / 60_000;
-    let (hour, minute) = (minutes / 60 % 24, minutes % 60);
-    // Days of the proleptic Gregorian calendar, in eras of 400 years that begin in March.
-    let days = minutes / 1_440 + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 {
-        (month + 3, 0)
-    } else {
-        (month - 9, 1)
-    };
-    let year = era * 400 + year + next;
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+    let ms = i64::try_from(unix_ms).unwrap_or(i64::MAX);
+    let time = Timestamp::from_millisecond(ms).unwrap_or(Timestamp::MAX);
+    time.strftime("%Y-%m-%d %H:%M UTC").to_string()
 }
 
 #[cfg(test)]
