@@ -10,9 +10,9 @@ use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::error::SendError;
 
-use crate::balance::{Balance, SAMPLE_INTERVAL};
 use crate::config::Config;
 use crate::context::ServerContext;
+use crate::cores::balance::{Balance, SAMPLE_INTERVAL};
 use crate::cores::{Accepted, Core};
 use crate::fronts::{Door, DoorKind, Front, Unopened};
 use crate::repeats::Repeats;

@@ -13,25 +13,25 @@ use thiserror::Error;
 use tokio::runtime::Builder;
 use tokio::sync::watch;
 
-use crate::config::{AnonymousRemote, Config};
-use crate::config_check::OutOfRange;
-use crate::config_value::{
+use crate::config::check::OutOfRange;
+use crate::config::value::{
     ClientAuthPolicy, DurabilityMode as ConfiguredDurability, TlsRequired, bytes, ms,
 };
+use crate::config::{AnonymousRemote, Config};
 use crate::context::{Addresses, ServerContext, Sleepers};
+use crate::doctor::advice::{self, AdviceFolderError};
 use crate::doctor::{DoctorThread, Observer, Practice};
-use crate::doctor_advice::{self, AdviceFolderError};
 use crate::failed_logins::FailedLogins;
-use crate::file_limit::ConnectionLimits;
 use crate::fronts::{self, Opening, REGISTRATIONS, Registrations, Unopened};
 use crate::half_received::HalfReceived;
-use crate::half_received_room::Bounds;
+use crate::half_received::room::Bounds;
 use crate::health::{Health, Vital};
 use crate::listener::{BindError, BoundDoor, SessionListener, accept_all, bind_all};
+use crate::process::file_limit::{self, ConnectionLimits};
 use crate::timeline::TimelineQuery;
-use crate::timeline_types::Timeline;
-use crate::tls::TlsError;
-use crate::{cores, file_limit, http_thread, timeline, verifications};
+use crate::timeline::types::Timeline;
+use crate::transport::tls::TlsError;
+use crate::{cores, http, timeline, verifications};
 
 /// Why the broker did not start.
 #[derive(Debug, Error)]
@@ -136,7 +136,7 @@ impl Server {
         config.check()?;
         config.check_listen_addresses(registrations)?;
         let protocols = fronts::load(registrations, &config)?;
-        let advice = doctor_advice::load(config.general.doctor_advice_dir.as_deref())?;
+        let advice = advice::load(config.general.doctor_advice_dir.as_deref())?;
         let files = file_limit::raise_open_files_max();
         tracing::debug!(files, "open files allowed");
         fit_connections(&mut config, files);
@@ -361,7 +361,7 @@ impl Starting {
             let _vital = vital;
             runtime.block_on(accepting);
         })?);
-        self.threads.push(http_thread::start(context, http)?);
+        self.threads.push(http::thread::start(context, http)?);
         let broker = context.broker.clone();
         let housekeeping = thread::Builder::new().name("housekeeping".to_owned());
         let vital = Vital::new(context, "housekeeping");

@@ -19,7 +19,7 @@ use crate::context::{Addresses, CoreContext, ServerContext, Sleepers};
 use crate::failed_logins::FailedLogins;
 use crate::fronts::Visitor;
 use crate::half_received::HalfReceived;
-use crate::half_received_room::Bounds;
+use crate::half_received::room::Bounds;
 use crate::health::Health;
 use crate::verifications;
 

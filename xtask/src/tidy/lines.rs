@@ -121,9 +121,9 @@ const UNSAFE_ALLOWED: &[&str] = &[
     // TCP_INFO of a socket.
     "crates/server/src/tcp_info.rs",
     // The CPU time of another thread.
-    "crates/server/src/balance.rs",
+    "crates/server/src/cores/balance.rs",
     // Whether SIGHUP is ignored.
-    "crates/server/src/signals.rs",
+    "crates/server/src/process/signals.rs",
     // The CPU time of a process and of another thread.
     "crates/bench/src/cpu_clock.rs",
     // librdkafka is a C library.

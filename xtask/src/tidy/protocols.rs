@@ -47,15 +47,15 @@ const OTHERS: &[(&str, &str)] = &[
         "the header that keeps a record's key",
     ),
     (
-        "crates/server/src/config.rs",
+        "crates/server/src/config/mod.rs",
         "dead letters of single channels of NSQ",
     ),
     (
-        "crates/server/src/config_docs.rs",
+        "crates/server/src/config/docs.rs",
         "what a protocol's options are told beside",
     ),
     (
-        "crates/server/src/config_load.rs",
+        "crates/server/src/config/load.rs",
         "dead letters of single channels of NSQ",
     ),
     (
@@ -63,21 +63,21 @@ const OTHERS: &[(&str, &str)] = &[
         "an option of NSQ that implies another",
     ),
     (
-        "crates/server/src/admin_topics.rs",
+        "crates/server/src/admin/topics.rs",
         "names of topics and settings, which are those of NSQ and Kafka",
     ),
     (
-        "crates/server/src/http_listener.rs",
+        "crates/server/src/http/listener.rs",
         "NSQ's interface tells it what was published",
     ),
-    ("crates/server/src/http_probe.rs", "the same"),
+    ("crates/server/src/http/probe.rs", "the same"),
     (
-        "crates/server/src/transport.rs",
+        "crates/server/src/transport/mod.rs",
         "NSQ's compression of a connection",
     ),
     ("crates/server/src/lib.rs", "NSQ's escapes of a URL"),
     (
-        "crates/server/src/panics.rs",
+        "crates/server/src/process/panics.rs",
         "a vital thread of AMQP, by its name",
     ),
 ];

@@ -20,10 +20,10 @@ use rustls::ServerConfig;
 use tokio::net::TcpStream;
 
 use crate::config::Config;
-use crate::config_value::ListenAddress;
+use crate::config::value::ListenAddress;
 use crate::context::{CoreContext, ServerContext};
 use crate::server::StartError;
-use crate::tls::TlsError;
+use crate::transport::tls::TlsError;
 
 /// The protocols that a broker speaks, in the order in which they are opened and asked.
 pub(crate) type Registrations = [&'static Registration];

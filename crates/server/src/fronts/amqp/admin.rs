@@ -13,7 +13,7 @@ use cloverleaf_broker::Dispatch;
 use serde_json::{Map, json};
 
 use crate::admin::Refused;
-use crate::admin_types::{AmqpBinding, AmqpExchange, AmqpQueue, Bytes};
+use crate::admin::types::{AmqpBinding, AmqpExchange, AmqpQueue, Bytes};
 use crate::fronts::AdminPart;
 
 /// Handlers get the virtual host.

@@ -7,7 +7,7 @@ use cloverleaf_amqp::host::HostOptions;
 use cloverleaf_amqp::{ContentMemory, SessionOptions, guest};
 
 use crate::config::Config;
-use crate::config_value::bytes;
+use crate::config::value::bytes;
 
 /// The limits and defaults of the protocol under this configuration. Numbers have been checked with
 /// the configuration.
@@ -58,8 +58,8 @@ pub(crate) fn host_options(config: &Config) -> HostOptions {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::config_login::Logins;
-    use crate::config_value::OptionValue as _;
+    use crate::config::login::Logins;
+    use crate::config::value::OptionValue as _;
 
     #[test]
     fn passwords_become_verifiers_and_are_forgotten() {

@@ -11,8 +11,8 @@ use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
 
 use super::AmqpFront;
+use crate::connection::io::Io;
 use crate::connection::{self, Awaited, Link, take_answer};
-use crate::connection_io::Io;
 use crate::context::ServerContext;
 use crate::fronts::Visitor;
 use crate::repeats::{Repeats, tell_closed};

@@ -22,7 +22,7 @@ use crate::config::Config;
 use crate::context::ServerContext;
 use crate::repeats::Repeats;
 use crate::server::StartError;
-use crate::tls::tls_settings;
+use crate::transport::tls::tls_settings;
 
 pub(super) const REGISTRATION: Registration = Registration {
     protocol: Protocol::Amqp,

@@ -7,8 +7,8 @@ use cloverleaf_echo::Session;
 use parking_lot::Mutex;
 
 use super::{EchoFront, REGISTRATION};
+use crate::connection::io::Io;
 use crate::connection::{self, Link};
-use crate::connection_io::Io;
 use crate::fronts::Visitor;
 use crate::repeats::Repeats;
 

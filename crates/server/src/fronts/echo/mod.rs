@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::{AdminPart, Door, DoorKind, Front, LocalFuture, Registration, Visitor};
 use crate::config::Config;
-use crate::config_value::ListenAddress;
+use crate::config::value::ListenAddress;
 use crate::context::ServerContext;
 use crate::repeats::Repeats;
 

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use super::{ADDRESS, REGISTRATION};
 use crate::config::Config;
-use crate::config_value::ListenAddress;
+use crate::config::value::ListenAddress;
 use crate::fronts::{REGISTRATIONS, Registration};
 use crate::half_received::Hold;
 use crate::server::{Server, real_disk};

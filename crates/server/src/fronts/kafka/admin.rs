@@ -10,7 +10,7 @@ use cloverleaf_kafka::groups::GroupView;
 
 use super::KafkaFront;
 use crate::admin::Refused;
-use crate::admin_types::{
+use crate::admin::types::{
     ClientDetails, ClientFigure, GroupDetails, GroupMember, GroupPartition, GroupSummary,
 };
 use crate::context::ServerContext;

@@ -3,7 +3,7 @@
 use cloverleaf_kafka::KafkaOptions;
 
 use crate::config::Config;
-use crate::config_value::{HostPort, bytes, ms};
+use crate::config::value::{HostPort, bytes, ms};
 
 /// The limits and defaults of the protocol under this configuration.
 pub(crate) fn kafka_options(config: &Config) -> KafkaOptions {

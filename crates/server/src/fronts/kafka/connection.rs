@@ -9,8 +9,8 @@ use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
 
 use super::KafkaFront;
+use crate::connection::io::Io;
 use crate::connection::{self, Link};
-use crate::connection_io::Io;
 use crate::fronts::Visitor;
 use crate::repeats::{Repeats, tell_closed};
 

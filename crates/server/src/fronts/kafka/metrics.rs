@@ -7,7 +7,7 @@ use cloverleaf_telemetry::MetricKind::Gauge;
 use cloverleaf_telemetry::MetricText;
 
 use super::admin::details;
-use crate::admin_types::GroupDetails;
+use crate::admin::types::GroupDetails;
 use crate::context::ServerContext;
 
 /// Adds them, each kind up to `metrics_series_max` series: the groups with most lag, the clients

@@ -26,11 +26,11 @@ use super::{
     TopicSettings, Visitor,
 };
 use crate::config::Config;
-use crate::config_value::ClientAuthPolicy;
+use crate::config::value::ClientAuthPolicy;
 use crate::context::ServerContext;
 use crate::repeats::Repeats;
 use crate::server::StartError;
-use crate::tls::tls_settings;
+use crate::transport::tls::tls_settings;
 
 pub(super) const REGISTRATION: Registration = Registration {
     protocol: Protocol::Kafka,

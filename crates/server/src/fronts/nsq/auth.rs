@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::NsqFront;
 use super::auth_http::{self, Endpoint, HttpError, Method};
-use crate::config_value::AuthMethod;
+use crate::config::value::AuthMethod;
 use crate::context::ServerContext;
 
 /// Most redirections to the same service's https port: nsqd's services answer 403 with it.

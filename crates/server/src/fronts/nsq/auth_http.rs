@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::http_client::{ExchangeError, exchange, request};
-use crate::options::NsqConfig;
+use crate::config::options::NsqConfig;
 
 /// Where systems keep the certificates of the authorities that they trust.
 const SYSTEM_AUTHORITIES: [&str; 3] = [

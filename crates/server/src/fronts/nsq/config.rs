@@ -8,7 +8,7 @@ use cloverleaf_nsq::names::is_ephemeral;
 use cloverleaf_nsq::options::SessionOptions;
 
 use crate::config::Config;
-use crate::config_value::{ByteSize, LogLevel, TlsRequired, ms};
+use crate::config::value::{ByteSize, LogLevel, TlsRequired, ms};
 
 /// The limits and defaults of NSQ sessions under this configuration.
 pub(crate) fn session_options(config: &Config) -> SessionOptions {

@@ -23,10 +23,10 @@ use cloverleaf_nsq::http_nsqd::{BodyError, NsqdHttp, RequestHead};
 use tokio::time::timeout;
 
 use super::{HTTP, HTTPS, LOOKUP_HTTP, NsqFront, lookup_http, node};
-use crate::config_value::TlsRequired;
+use crate::config::value::TlsRequired;
 use crate::context::ServerContext;
 use crate::fronts::HttpDoor;
-use crate::web_pages::{is_change_by_page, is_host_foreign};
+use crate::http::web_pages::{is_change_by_page, is_host_foreign};
 
 /// How long a client may pause within a body: nsqd's client timeout.
 const BODY_PAUSE_MAX: Duration = Duration::from_secs(60);

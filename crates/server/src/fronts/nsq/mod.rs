@@ -26,11 +26,11 @@ use rustls::ServerConfig;
 use self::auth_http::ClientTls;
 use super::{Door, DoorKind, Front, HttpDoor, LocalFuture, Opening, Registration, Task, Visitor};
 use crate::config::Config;
-use crate::config_value::{ClientAuthPolicy, TlsRequired};
+use crate::config::value::{ClientAuthPolicy, TlsRequired};
 use crate::context::ServerContext;
 use crate::repeats::Repeats;
 use crate::server::StartError;
-use crate::tls::{TlsError, tls_settings};
+use crate::transport::tls::{TlsError, tls_settings};
 
 pub(super) const REGISTRATION: Registration = Registration {
     protocol: Protocol::Nsq,

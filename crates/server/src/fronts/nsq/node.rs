@@ -9,7 +9,7 @@ use cloverleaf_nsq::stats::MemoryStats;
 use serde_json::{Value, json};
 
 use super::{HTTP, TCP};
-use crate::config_value::{TlsRequired, TlsVersion};
+use crate::config::value::{TlsRequired, TlsVersion};
 use crate::context::ServerContext;
 
 /// This broker's names, ports and start. A port that is not configured is the one that is listened

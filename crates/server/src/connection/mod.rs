@@ -5,6 +5,9 @@
 //! or output that the peer has not taken. All reading and writing else goes through buffers that
 //! the connections of a core share, so that an idle connection costs a few kilobytes.
 
+pub(crate) mod io;
+mod output;
+
 use std::cell::RefCell;
 use std::fmt::Display;
 use std::future::{Future, poll_fn};
@@ -18,7 +21,7 @@ use cloverleaf_session::{Now, Session};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use crate::connection_io::{Broken, Io, Progress, Scratch};
+use crate::connection::io::{Broken, Io, Progress, Scratch};
 use crate::context::ServerContext;
 use crate::repeats::{Repeats, tell_closed};
 use crate::transport::{LayerError, Layers};

@@ -8,12 +8,12 @@ use axum::http::StatusCode;
 use cloverleaf_broker::{CatalogError, Dispatch, StartAt, Subscription, Topic, TopicOptions};
 use cloverleaf_kafka::control::topic_settings;
 
-use crate::admin::{Context, Refused};
-use crate::admin_settings::{Wish, topic_settings_of};
-use crate::admin_types::{
+use crate::admin::settings::{Wish, topic_settings_of};
+use crate::admin::types::{
     ConsumerDetails, CreateSubscription, CreateTopic, PartitionDetails, SubscriptionDetails,
     TopicDetails, TopicSummary,
 };
+use crate::admin::{Context, Refused};
 use crate::context::ServerContext;
 
 /// `GET /api/topics`

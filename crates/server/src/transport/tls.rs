@@ -15,7 +15,7 @@ use rustls::{
 };
 use thiserror::Error;
 
-use crate::config_value::{ClientAuthPolicy, ListenAddress, TlsVersion};
+use crate::config::value::{ClientAuthPolicy, ListenAddress, TlsVersion};
 
 /// Why TLS cannot be offered as configured.
 #[derive(Debug, Error)]
@@ -86,7 +86,7 @@ pub(crate) struct Settings<'a> {
 /// Those of a section of the configuration, as `tls_settings!(config.kafka)`.
 macro_rules! tls_settings {
     ($config:ident.$section:ident) => {
-        $crate::tls::Settings {
+        $crate::transport::tls::Settings {
             section: stringify!($section),
             cert: &$config.$section.tls_cert,
             key: &$config.$section.tls_key,

@@ -21,9 +21,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::context::ServerContext;
-use crate::http_activity::{Activity, Admission, Admitted, Connections};
-use crate::http_body::TimedBody;
-use crate::http_probe::HttpProbe;
+use crate::http::activity::{Activity, Admission, Admitted, Connections};
+use crate::http::body::TimedBody;
+use crate::http::probe::HttpProbe;
 use crate::repeats::Repeats;
 
 /// Pause after a failed accept, as for the other listeners.

@@ -1,14 +1,21 @@
 //! Settings that follow from several options together.
 
+pub(crate) mod check;
+pub(crate) mod docs;
+pub(crate) mod load;
+pub mod login;
+pub(crate) mod options;
+pub mod value;
+
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use thiserror::Error;
 
-use crate::config_value::{ListenAddress, OptionValue};
+pub(crate) use crate::config::options::Config;
+use crate::config::options::OPTIONS;
+use crate::config::value::{ListenAddress, OptionValue};
 use crate::fronts::Registrations;
 use crate::listener::admin_door;
-pub(crate) use crate::options::Config;
-use crate::options::OPTIONS;
 
 /// Longest topic name that NSQ clients can spell.
 const NSQ_NAME_BYTES_MAX: usize = 64;
@@ -147,8 +154,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::config_login::Logins;
-    use crate::config_value::{ClientAuthPolicy, TlsRequired};
+    use crate::config::login::Logins;
+    use crate::config::value::{ClientAuthPolicy, TlsRequired};
     use crate::fronts::REGISTRATIONS;
 
     #[test]

@@ -8,6 +8,10 @@
 //! without layers has no `Layers` and pays nothing for them. Memory is bounded: raw bytes are
 //! taken one socket read at a time, and inflated only as far as the reader has room.
 
+mod deflate;
+mod snappy;
+pub(crate) mod tls;
+
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 
@@ -18,8 +22,8 @@ use rustls::{ProtocolVersion, ServerConfig, ServerConnection};
 use thiserror::Error;
 
 use crate::half_received::FREE_BYTES;
-use crate::transport_deflate::{Deflater, Inflater};
-use crate::transport_snappy::{SnappyReader, SnappyWriter};
+use crate::transport::deflate::{Deflater, Inflater};
+use crate::transport::snappy::{SnappyReader, SnappyWriter};
 
 /// Most bytes that are taken out of TLS at once for a decompressor.
 const STEP_BYTES: usize = 16 * 1024;

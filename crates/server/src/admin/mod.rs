@@ -11,7 +11,7 @@
 //! GET    /api/topics/TOPIC                          describe
 //! PATCH  /api/topics/TOPIC                          change retention and settings
 //! DELETE /api/topics/TOPIC                          delete
-//! GET    /api/topics/TOPIC/messages?from=&count=…   read by offset, see `admin_messages`
+//! GET    /api/topics/TOPIC/messages?from=&count=…   read by offset, see `messages`
 //! POST   /api/topics/TOPIC/subscriptions            create
 //! GET    /api/topics/TOPIC/subscriptions/NAME       describe
 //! DELETE /api/topics/TOPIC/subscriptions/NAME       delete
@@ -30,6 +30,13 @@
 //! It has no authentication: it listens on loopback unless the operator says otherwise. Requests
 //! that a web page makes are refused, so that a page which the operator visits cannot use it.
 
+mod doctor;
+mod messages;
+mod metrics;
+mod settings;
+pub(crate) mod topics;
+pub mod types;
+
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
@@ -40,11 +47,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 
-use crate::admin_types::Problem;
+use crate::admin::types::Problem;
 use crate::context::ServerContext;
-use crate::{
-    admin_doctor, admin_messages, admin_metrics, admin_settings, admin_topics, timeline, web_pages,
-};
+use crate::http::web_pages;
+use crate::timeline;
 
 /// Handlers get the broker.
 pub(crate) type Context = State<Arc<ServerContext>>;
@@ -67,30 +73,27 @@ pub(crate) fn router(context: &Arc<ServerContext>) -> Router {
         .route("/metrics", get(metrics))
         .route("/healthz", get(health))
         .route("/debug/connections", get(connections))
-        .route("/api/doctor", get(admin_doctor::report))
-        .route("/api/doctor/clients", get(admin_doctor::clients))
-        .route(
-            "/api/topics",
-            get(admin_topics::list).post(admin_topics::create),
-        )
+        .route("/api/doctor", get(doctor::report))
+        .route("/api/doctor/clients", get(doctor::clients))
+        .route("/api/topics", get(topics::list).post(topics::create))
         .route(
             "/api/topics/{topic}",
-            get(admin_topics::describe)
-                .patch(admin_settings::alter)
-                .delete(admin_topics::delete),
+            get(topics::describe)
+                .patch(settings::alter)
+                .delete(topics::delete),
         )
-        .route("/api/topics/{topic}/messages", get(admin_messages::read))
+        .route("/api/topics/{topic}/messages", get(messages::read))
         .route(
             "/api/topics/{topic}/subscriptions",
-            post(admin_topics::create_subscription),
+            post(topics::create_subscription),
         )
         .route(
             subscription,
-            get(admin_topics::describe_subscription).delete(admin_topics::delete_subscription),
+            get(topics::describe_subscription).delete(topics::delete_subscription),
         )
         .route(
             &format!("{subscription}/{{action}}"),
-            post(admin_topics::act_on_subscription),
+            post(topics::act_on_subscription),
         )
         .route("/api/timeline", get(timeline::timeline))
         .with_state(Arc::clone(context));
@@ -154,7 +157,7 @@ async fn metrics(State(context): Context) -> impl IntoResponse {
     let mut headers = HeaderMap::new();
     let kind = header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     headers.insert(header::CONTENT_TYPE, kind);
-    (headers, admin_metrics::page(&context))
+    (headers, metrics::page(&context))
 }
 
 async fn health(State(context): Context) -> Response {

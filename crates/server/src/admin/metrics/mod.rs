@@ -1,11 +1,12 @@
 //! The page `/metrics`: connections, log, topics and subscriptions.
 
+mod doctor;
+
 use std::cmp::Reverse;
 
 use cloverleaf_telemetry::MetricKind::{Counter, Gauge};
 use cloverleaf_telemetry::{MetricKind, MetricText, render};
 
-use crate::admin_metrics_doctor;
 use crate::context::ServerContext;
 use crate::tcp_info::tcp_info;
 
@@ -25,7 +26,7 @@ pub(crate) fn page(context: &ServerContext) -> String {
     for front in &context.fronts {
         front.metrics(&mut text, context);
     }
-    admin_metrics_doctor::add(&mut text, context);
+    doctor::add(&mut text, context);
     text.finish()
 }
 

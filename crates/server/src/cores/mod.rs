@@ -3,6 +3,8 @@
 //! A connection is handed to a core once and stays there: its session, its buffers and its probe
 //! are never touched by another core.
 
+pub(crate) mod balance;
+
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, mpsc};
@@ -15,8 +17,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::balance::CoreLoad;
 use crate::context::{CoreContext, ServerContext};
+use crate::cores::balance::CoreLoad;
 use crate::fronts::{Front, Visitor};
 use crate::health::Vital;
 

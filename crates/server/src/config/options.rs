@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::config::DeadLetterRule;
-use crate::config_login::Logins;
-use crate::config_value::{
+use crate::config::login::Logins;
+use crate::config::value::{
     AuthMethod, ByteSize, ClientAuthPolicy, DurabilityMode, HostPort, ListenAddress, LogLevel,
     OptionValue, TlsRequired, TlsVersion,
 };
@@ -62,7 +62,7 @@ impl OptionDef {
 
     /// The title of its section; none for the whole broker.
     pub fn heading(&self) -> Option<&'static str> {
-        crate::config_docs::heading(self.section)
+        crate::config::docs::heading(self.section)
     }
 
     fn joined(&self, separator: &str) -> String {

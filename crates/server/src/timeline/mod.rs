@@ -1,6 +1,8 @@
 //! The timeline: puts together what telemetry knows of connections and the broker of consumers. A
 //! lane is the record of one consumer or connection.
 
+pub mod types;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -14,11 +16,11 @@ use cloverleaf_telemetry::{
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::admin::topics::find;
 use crate::admin::{Asked, Context, Refused};
-use crate::admin_topics::find;
 use crate::context::ServerContext;
 use crate::fronts::GroupMember;
-use crate::timeline_types::{
+use crate::timeline::types::{
     ExchangeLane, ExchangePiece, HoldLane, HoldOutcome, HoldPiece, LaneOwner, SubscriptionTimeline,
     Timeline, TopicTimeline,
 };
@@ -446,7 +448,7 @@ mod tests {
     use super::*;
     use crate::Server;
     use crate::config::Config;
-    use crate::config_value::ListenAddress;
+    use crate::config::value::ListenAddress;
 
     #[test]
     fn the_threads_of_the_http_interface_do_not_put_it_together() {

@@ -8,7 +8,7 @@ use std::task::Waker;
 use cloverleaf_telemetry::Protocol;
 
 use crate::config::Config;
-use crate::config_value::ms;
+use crate::config::value::ms;
 
 /// Each protocol that the broker speaks has this part of all for itself.
 const OWN_PART: u64 = 8;

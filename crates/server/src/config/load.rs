@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use crate::config::options::{OPTIONS, OptionDef};
 use crate::config::{Config, DeadLetterRule};
-use crate::options::{OPTIONS, OptionDef};
 
 /// Everything that was said about options, by source.
 #[derive(Debug, Clone, Default)]
@@ -244,7 +244,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config_value::{ByteSize, DurabilityMode};
+    use crate::config::value::{ByteSize, DurabilityMode};
 
     struct Written(tempfile::NamedTempFile);
 

@@ -11,7 +11,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags};
 use tokio::io::{AsyncWrite, Interest};
 use tokio::net::TcpStream;
 
-use crate::connection_io::{Broken, Progress};
+use crate::connection::io::{Broken, Progress};
 use crate::transport::Layers;
 
 /// A shared output buffer that grew beyond this is given back.
@@ -389,5 +389,5 @@ fn forget_first(queue: &mut VecDeque<Piece>, mut count: usize) {
 }
 
 #[cfg(test)]
-#[path = "connection_output_tests.rs"]
+#[path = "output_tests.rs"]
 mod tests;

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::context::ServerContext;
 use crate::fronts::HttpDoor;
-use crate::http_listener::HttpListener;
+use crate::http::listener::HttpListener;
 use crate::listener::{ADMIN, BoundDoor};
 use crate::{admin, timeline};
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::config_value::OptionValue;
+use crate::config::value::OptionValue;
 
 /// A user and the password, written `NAME:PASSWORD`.
 #[derive(Clone, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::config::Config;
-use crate::config_value::OptionValue;
+use crate::config::value::OptionValue;
 
 /// The longest time that any option can name. Beyond it sums with the clock could overflow, and
 /// nobody means it.

@@ -14,7 +14,7 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::connection_output::{OutputScratch, Unsent, Wire};
+use crate::connection::output::{OutputScratch, Unsent, Wire};
 use crate::context::ServerContext;
 use crate::half_received::{FREE_BYTES, Hold};
 use crate::transport::{Inbox, LayerError, Layers};

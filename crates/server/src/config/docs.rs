@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use cloverleaf_telemetry::Protocol;
 
-use crate::options::{OPTIONS, OptionDef};
+use crate::config::options::{OPTIONS, OptionDef};
 
 const HEAD: &str = "\
 # Options

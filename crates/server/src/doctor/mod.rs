@@ -4,6 +4,9 @@
 //! It holds no lock that a connection waits for longer than it takes to copy a list, and a fault of
 //! the doctor's ends nothing but that look.
 
+pub(crate) mod advice;
+mod queues;
+
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,7 +20,7 @@ use cloverleaf_doctor::{
 use parking_lot::Mutex;
 
 use crate::context::ServerContext;
-use crate::doctor_queues::queues;
+use crate::doctor::queues::queues;
 use crate::tcp_info::tcp_info;
 
 /// The name of the thread.

@@ -8,10 +8,10 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use cloverleaf_broker::{Retention, TopicOptions};
 
+use crate::admin::topics::{details, find, refused};
+use crate::admin::types::{AlterTopic, TopicDetails};
 use crate::admin::{Context, Refused};
-use crate::admin_topics::{details, find, refused};
-use crate::admin_types::{AlterTopic, TopicDetails};
-use crate::config_value::{OptionValue, ms};
+use crate::config::value::{OptionValue, ms};
 use crate::context::ServerContext;
 use crate::fronts::TopicSettings;
 

@@ -13,9 +13,9 @@ use cloverleaf_log::{Batch, Offset, Read, Record};
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
+use crate::admin::topics::find;
+use crate::admin::types::{Bytes, MessagePage, MessageView};
 use crate::admin::{Asked, Context, Refused};
-use crate::admin_topics::find;
-use crate::admin_types::{Bytes, MessagePage, MessageView};
 use crate::context::ServerContext;
 
 /// A compressed batch that is larger when it is inflated is passed over.

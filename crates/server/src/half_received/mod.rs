@@ -3,12 +3,14 @@
 //! A connection holds up to [`FREE_BYTES`] of a command for nothing and without asking: that is its
 //! own share. Beyond, it takes memory from the budget before it reads, and gives back at once what
 //! did not come: so what is charged is what is held. Each protocol has a budget of its own for
-//! commands of usual size ([`USUAL_BYTES_MAX`]); the rest is for all (`half_received_room.rs`).
+//! commands of usual size ([`USUAL_BYTES_MAX`]); the rest is for all (`room.rs`).
 //! `docs/decisions/008` says why.
 //!
 //! A connection that finds no memory free is not read from, and waits in order. A peer that does
 //! not send the rest in time loses its connection; while others wait, so do those that have been
 //! silent longest.
+
+pub(crate) mod room;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use std::task::{Context, Poll};
 use cloverleaf_telemetry::Protocol;
 use parking_lot::Mutex;
 
-use crate::half_received_room::{Bounds, Room, Share};
+use crate::half_received::room::{Bounds, Room, Share};
 
 /// Bytes that a connection holds without asking.
 pub(crate) const FREE_BYTES: usize = 32 * 1024;
@@ -262,5 +264,4 @@ impl Drop for Hold {
 }
 
 #[cfg(test)]
-#[path = "half_received_tests.rs"]
 mod tests;
