@@ -362,8 +362,16 @@ impl Subscription {
     }
 
     /// Nothing at or above `limits` is delivered (one per partition); `None`: everything is.
+    ///
+    /// Messages that were delivered already, while the topic was being paused, are not held back:
+    /// to empty the topic would acknowledge them although they are leased.
     pub(crate) fn set_limits(self: &Arc<Self>, limits: Option<Vec<Offset>>) {
-        self.change(|state| state.limits = limits);
+        self.change(|state| {
+            let raise = |(partition, limit): (u32, Offset)| {
+                limit.max(state.ledger.delivered_end(partition))
+            };
+            state.limits = limits.map(|limits| (0u32..).zip(limits).map(raise).collect());
+        });
     }
 
     /// Forgets what the paused topic holds back: from the limits up to `ends`.

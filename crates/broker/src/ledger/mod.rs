@@ -186,13 +186,22 @@ impl Ledger {
         let Some(cursor) = self.cursors.get(partition as usize) else {
             return 0;
         };
-        let leased = self
-            .leases
-            .iter()
-            .filter(|lease| lease.partition == partition)
-            .map(|lease| lease.word * WORD + (WORD - u64::from(lease.mask.leading_zeros())))
-            .max();
-        cursor.known_end().max(leased.unwrap_or(0))
+        cursor.known_end().max(self.leased_end(partition))
+    }
+
+    /// One above every offset of a partition that is leased; 0: none is.
+    fn leased_end(&self, partition: u32) -> Offset {
+        let leases = self.leases.iter();
+        let leases = leases.filter(|lease| lease.partition == partition);
+        let ends =
+            leases.map(|lease| lease.word * WORD + (WORD - u64::from(lease.mask.leading_zeros())));
+        ends.max().unwrap_or(0)
+    }
+
+    /// One above every offset of a partition that was delivered, as far as that is known after a
+    /// restart: nothing tells of a first delivery that was under way.
+    pub(crate) fn delivered_end(&self, partition: u32) -> Offset {
+        self.next(partition).max(self.leased_end(partition))
     }
 
     /// Requeued messages that wait for a consumer.
