@@ -11,22 +11,22 @@ use uuid::Uuid;
 
 use crate::clock::Clock;
 use crate::committed::CommittedOffsets;
-use crate::died::DeadRouter;
-use crate::entries::{Entry, TopicDefinition};
 pub use crate::errors::{CatalogError, OpenError};
 use crate::housekeeping::Housekeeping;
-use crate::inflater::{Inflater, Served};
-use crate::kept::{Identity, Kept};
+use crate::housekeeping::inflater::{Inflater, Served};
+use crate::housekeeping::schedule::Scheduled;
+use crate::housekeeping::upkeep::Upkeep;
+use crate::housekeeping::work::Work;
+use crate::journal::entries::{Entry, TopicDefinition};
+use crate::journal::orphans::check_journal;
+use crate::journal::protocol_values::{Identity, Kept};
+use crate::journal::restore::Restored;
 use crate::namespace::{Name, Namespace};
 use crate::options::{BrokerOptions, TopicOptions};
-use crate::orphans::check_journal;
-use crate::partition::Partition;
-use crate::publish::Room;
-use crate::restore::Restored;
-use crate::schedule::Scheduled;
+use crate::subscription::died::DeadRouter;
 use crate::topic::Topic;
-use crate::upkeep::Upkeep;
-use crate::work::Work;
+use crate::topic::partition::Partition;
+use crate::topic::published::Room;
 
 /// Most partitions of a topic: their number shares 64 bits with the offset in an NSQ message id.
 pub const PARTITIONS_MAX: u32 = 1024;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::broker::{Broker, CatalogError, Shared};
-use crate::entries::Entry;
+use crate::journal::entries::Entry;
 use crate::namespace::{Name, Namespace, OwnedName};
 
 /// Offsets in one entry of a snapshot, so that none grows large.

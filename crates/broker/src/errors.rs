@@ -3,7 +3,7 @@
 use cloverleaf_log::Offset;
 
 use crate::broker::{NAME_BYTES_MAX, PARTITIONS_MAX};
-use crate::entries::EntryError;
+use crate::journal::entries::EntryError;
 
 /// Why a definition cannot be made, changed or deleted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cloverleaf_log::{Codec, Durability};
 use serde::{Deserialize, Serialize};
 
-use crate::shared_window::SharedWindow;
+use crate::consumer::shared_window::SharedWindow;
 
 /// The promise of an acknowledgement to a producer, whatever the producer asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

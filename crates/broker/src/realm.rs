@@ -15,10 +15,10 @@ use crate::broker::{Broker, CatalogError};
 use crate::committed::Committed;
 use crate::namespace::Namespace;
 use crate::options::{BrokerOptions, SubscriptionOptions, TopicOptions};
-use crate::publish::Room;
-use crate::settings::NewOptions;
 use crate::subscription::Subscription;
 use crate::topic::Topic;
+use crate::topic::published::Room;
+use crate::topic::settings::NewOptions;
 
 /// A namespace of a broker, as somebody may use it. Cheap to clone.
 #[derive(Clone)]

@@ -52,7 +52,7 @@ const READS: &[(&str, &[(&str, usize)])] = &[
             ("crates/bench/src/fleet/line.rs", 2),
             ("crates/bench/src/wait.rs", 2),
             ("crates/bench/tests/network.rs", 2),
-            ("crates/broker/src/work.rs", 2),
+            ("crates/broker/src/housekeeping/work.rs", 2),
             ("crates/broker/tests/shared_windows.rs", 2),
             ("crates/cli/tests/doctor.rs", 4),
             ("crates/cli/tests/doctor_many.rs", 3),

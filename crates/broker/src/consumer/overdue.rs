@@ -1,0 +1,245 @@
+//! Deliveries whose deadline has passed, as long as their consumer may still answer them.
+//!
+//! ```text
+//! delivered ──── deadline ─┐                      ┌ acknowledged after all: this much too late
+//!     │◄──────────────────►│◄────────────────────►│
+//!     └────────────────────┴──── overdue ─────────┘
+//! ```
+//!
+//! The ledger forgets them, because the message goes to others. Only the telemetry wants to know
+//! how long the work took, so a sample of them is enough.
+//!
+//! A message may come to the same consumer again, and an acknowledgement does not say which of its
+//! deliveries it answers. One is the answer to the second, as far as anybody can tell; if another
+//! one follows, which is too late then, the consumer worked on both, and the first one was the
+//! answer to the first.
+
+use std::collections::BTreeMap;
+
+use crate::message::MessageId;
+use crate::subscription::ledger::WordMask;
+
+/// Deliveries that are remembered per consumer: 5 KB.
+const OVERDUE_MAX: usize = 64;
+
+/// Work that takes longer than this is not waited for. No deadline is as long.
+const FORGET_US: u64 = 3_600_000_000;
+
+/// So many times as long as the first acknowledgement took another one may take to follow: the
+/// second delivery stood in line behind all the others.
+const SECOND_MAX: u64 = 4;
+
+/// A delivery that was not answered in time.
+#[derive(Debug)]
+struct Held {
+    delivered_us: u64,
+    /// When an acknowledgement came that counted for a later delivery of the message.
+    acked_us: Option<u64>,
+}
+
+impl Held {
+    /// The time from which on nobody waits for an answer any more.
+    fn forget_us(&self) -> u64 {
+        match self.acked_us {
+            None => self.delivered_us.saturating_add(FORGET_US),
+            Some(acked_us) => {
+                let held_us = acked_us.saturating_sub(self.delivered_us);
+                acked_us.saturating_add(held_us.saturating_mul(SECOND_MAX))
+            }
+        }
+    }
+}
+
+/// A consumer's deliveries that it has not answered in time. Times are in microseconds by the
+/// broker's clock.
+#[derive(Debug)]
+pub(crate) struct Overdue {
+    held: BTreeMap<MessageId, Held>,
+    /// Of 2 to the power of this one message is remembered, wherever it stands: it would be wrong
+    /// to keep those that come first, because they are also answered first.
+    thinned: u32,
+    /// Before this there is nothing to forget.
+    forget_us: u64,
+}
+
+impl Default for Overdue {
+    fn default() -> Self {
+        Self {
+            held: BTreeMap::new(),
+            thinned: 0,
+            forget_us: u64::MAX,
+        }
+    }
+}
+
+impl Overdue {
+    /// The deadline of messages has passed.
+    pub(crate) fn add(&mut self, messages: WordMask, delivered_us: u64, now_us: u64) {
+        self.forget(now_us);
+        if self.held.len() < OVERDUE_MAX / 4 {
+            self.thinned = self.thinned.saturating_sub(1);
+        }
+        for (first, count) in messages.runs() {
+            for offset in first.offset..first.offset + u64::from(count) {
+                let id = MessageId { offset, ..first };
+                if is_kept(id, self.thinned) {
+                    self.insert(id, delivered_us);
+                }
+            }
+        }
+    }
+
+    fn insert(&mut self, id: MessageId, delivered_us: u64) {
+        // The client answers the oldest of several deliveries first.
+        let held = self.held.entry(id).or_insert(Held {
+            delivered_us,
+            acked_us: None,
+        });
+        self.forget_us = self.forget_us.min(held.forget_us());
+        while self.held.len() > OVERDUE_MAX {
+            self.thinned += 1;
+            let thinned = self.thinned;
+            self.held.retain(|id, _| is_kept(*id, thinned));
+        }
+    }
+
+    /// The client acknowledges a message that it has in time, as far as anybody can tell.
+    pub(crate) fn acked_again(&mut self, id: MessageId, now_us: u64) {
+        if let Some(held) = self.held.get_mut(&id) {
+            held.acked_us = Some(now_us);
+            self.forget_us = self.forget_us.min(held.forget_us());
+        }
+    }
+
+    /// The client acknowledges a message that it has no more. Returns how long it took for the
+    /// delivery whose deadline had passed, if that is remembered.
+    pub(crate) fn acked_late(&mut self, id: MessageId, now_us: u64) -> Option<u64> {
+        self.forget(now_us);
+        let held = self.held.remove(&id)?;
+        let acked_us = held.acked_us.unwrap_or(now_us);
+        Some(acked_us.saturating_sub(held.delivered_us))
+    }
+
+    /// Whether nothing is remembered any more.
+    pub(crate) fn is_done(&mut self, now_us: u64) -> bool {
+        self.forget(now_us);
+        self.held.is_empty()
+    }
+
+    fn forget(&mut self, now_us: u64) {
+        if now_us < self.forget_us {
+            return;
+        }
+        self.held.retain(|_, held| now_us < held.forget_us());
+        let next_us = self.held.values().map(Held::forget_us).min();
+        self.forget_us = next_us.unwrap_or(u64::MAX);
+    }
+}
+
+/// Whether a message is among one of 2 to the power of `thinned`. The multiplier is 2^64 divided
+/// by the golden ratio: it spreads neighbours evenly.
+fn is_kept(id: MessageId, thinned: u32) -> bool {
+    let place = id.offset ^ (u64::from(id.partition) << 40);
+    place.wrapping_mul(0x9E37_79B9_7F4A_7C15).leading_zeros() >= thinned
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(offset: u64) -> MessageId {
+        MessageId {
+            partition: 1,
+            offset,
+        }
+    }
+
+    fn word(word: u64, bits: &[u32]) -> WordMask {
+        WordMask {
+            partition: 1,
+            word,
+            mask: bits.iter().map(|bit| 1 << bit).sum(),
+        }
+    }
+
+    #[test]
+    fn an_answer_says_how_long_the_client_had_it() {
+        let mut overdue = Overdue::default();
+        overdue.add(word(0, &[5, 6]), 100, 200);
+        // Delivered to the same client again: it answers the first delivery.
+        overdue.add(word(0, &[5]), 300, 400);
+        assert_eq!(overdue.acked_late(id(4), 900), None);
+        overdue.acked_again(id(5), 900);
+        // The second answer shows that it was so.
+        assert_eq!(overdue.acked_late(id(5), 1_000), Some(800));
+        assert_eq!(overdue.acked_late(id(5), 1_000), None);
+        assert_eq!(overdue.acked_late(id(6), 1_001), Some(901));
+        assert!(overdue.is_done(1_001));
+    }
+
+    #[test]
+    fn no_others_are_remembered_than_those_that_timed_out() {
+        let mut overdue = Overdue::default();
+        // The messages between them were acknowledged in time.
+        overdue.add(word(2, &[3, 17, 40, 63]), 100, 200);
+        for other in [4, 5, 6, 16, 18] {
+            assert_eq!(overdue.acked_late(id(128 + other), 300), None, "{other}");
+        }
+        for late in [3, 17, 40, 63] {
+            let held_us = overdue.acked_late(id(128 + late), 300);
+            assert_eq!(held_us, Some(200), "{late}");
+        }
+    }
+
+    #[test]
+    fn a_message_that_was_lost_and_is_done_well_when_it_comes_again_is_no_late_one() {
+        let mut overdue = Overdue::default();
+        overdue.add(word(0, &[1]), 0, 1_000);
+        overdue.acked_again(id(1), 1_300);
+        assert!(!overdue.is_done(1_300), "another answer may follow");
+        assert!(overdue.is_done(1_300 + SECOND_MAX * 1_300));
+        assert_eq!(overdue.acked_late(id(1), 1_300), None);
+        // Nor is one remembered for good that nobody answers.
+        overdue.add(word(0, &[2]), 0, 1_000);
+        assert!(!overdue.is_done(FORGET_US - 1));
+        assert!(overdue.is_done(FORGET_US));
+    }
+
+    #[test]
+    fn what_is_remembered_of_many_is_a_sample_of_them() {
+        let mut overdue = Overdue::default();
+        let all: Vec<u32> = (0..64).collect();
+        for number in 0..40 {
+            overdue.add(word(number, &all), 1, 60_000_001);
+        }
+        let count = overdue.held.len();
+        assert!((16..=OVERDUE_MAX).contains(&count), "{count}");
+        // They are answered one after the other, ten a second: half of them in the first half.
+        let answers = (0..40 * 64).map(|n| (n, 60_000_001 + n * 100_000));
+        let answers = answers.filter_map(|(n, at_us)| overdue.acked_late(id(n), at_us));
+        let mut ages: Vec<u64> = answers.collect();
+        assert_eq!(ages.len(), count);
+        ages.sort_unstable();
+        let (half, most) = (ages[count / 2], ages[count * 95 / 100]);
+        assert!(half.abs_diff(188_000_000) < 15_000_000, "{half}");
+        assert!(most.abs_diff(303_000_000) < 15_000_000, "{most}");
+        assert!(overdue.is_done(400_000_000));
+    }
+
+    #[test]
+    fn few_are_all_remembered_again_after_many() {
+        let mut overdue = Overdue::default();
+        let all: Vec<u32> = (0..64).collect();
+        for number in 0..10_000 {
+            overdue.add(word(number, &all), 1, 2);
+        }
+        assert!(overdue.held.len() <= OVERDUE_MAX && overdue.thinned > 10);
+        // These were never answered.
+        for number in 0..24 {
+            overdue.add(word(20_000 + number, &[0]), FORGET_US, FORGET_US + 2);
+        }
+        assert_eq!(overdue.thinned, 0, "one step for each while there are few");
+        let last = id(20_023 * 64);
+        assert_eq!(overdue.acked_late(last, FORGET_US + 9), Some(9));
+    }
+}

@@ -1,0 +1,202 @@
+//! The ranking of many consumers: whose turn it is.
+//!
+//! With few of them `choice.rs` looks at each, which is cheaper. Here those with room stand in
+//! order, so that a choice and a change cost the logarithm of their number. A consumer that is kept
+//! from its messages by nothing but a shared window is parked there, and let go once that has room
+//! again.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::consumer::shared_window::SharedWindow;
+use crate::consumer::slots::ConsumerState;
+use crate::options::Dispatch;
+use crate::subscription::Subscription;
+use cloverleaf_log::invariant;
+
+/// Where a consumer with room stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    priority: i32,
+    /// The load, by which the policy orders before the slot.
+    load: u32,
+    in_flight: u32,
+    /// The shared window at which it is parked.
+    parked: Option<usize>,
+}
+
+/// The consumers that have room in their own windows.
+#[derive(Debug)]
+pub(crate) struct Ranking {
+    policy: Dispatch,
+    ready: Order,
+    /// By window. The subscription's name stands with each of these windows.
+    parked: HashMap<usize, Order>,
+}
+
+/// Consumers by priority.
+#[derive(Debug, Default)]
+struct Order {
+    levels: BTreeMap<i32, Level>,
+}
+
+/// Consumers of one priority.
+#[derive(Debug, Default)]
+struct Level {
+    /// Load and slot.
+    members: BTreeSet<(u32, u32)>,
+    in_flight: u64,
+}
+
+impl Ranking {
+    pub(crate) fn new(policy: Dispatch) -> Self {
+        Self {
+            policy,
+            ready: Order::default(),
+            parked: HashMap::new(),
+        }
+    }
+
+    /// Gives a consumer the place that it should have.
+    pub(crate) fn place(&mut self, slot: u32, consumer: &mut ConsumerState) {
+        let before = consumer.place.take();
+        let parked = before.and_then(|place| place.parked);
+        let here = consumer.shared_window().map(key_of);
+        let wanted = self.place_of(consumer, parked.filter(|key| here == Some(*key)));
+        self.exchange(slot, before, wanted);
+        consumer.place = wanted;
+    }
+
+    fn place_of(&self, consumer: &ConsumerState, parked: Option<usize>) -> Option<Place> {
+        let place = Place {
+            priority: consumer.options.priority,
+            load: match self.policy {
+                Dispatch::LeastLoaded => consumer.in_flight,
+                Dispatch::FillFirst => 0,
+            },
+            in_flight: consumer.in_flight,
+            parked,
+        };
+        (consumer.own_room() > 0).then_some(place)
+    }
+
+    fn exchange(&mut self, slot: u32, before: Option<Place>, wanted: Option<Place>) {
+        if before == wanted {
+            return;
+        }
+        if let Some(before) = before {
+            match before.parked {
+                None => self.ready.remove(slot, before),
+                Some(key) => {
+                    if let Some(order) = self.parked.get_mut(&key) {
+                        order.remove(slot, before);
+                        if order.levels.is_empty() {
+                            self.parked.remove(&key);
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(wanted) = wanted {
+            match wanted.parked {
+                None => self.ready.insert(slot, wanted),
+                Some(key) => self.parked.entry(key).or_default().insert(slot, wanted),
+            }
+        }
+    }
+
+    /// The best consumer after the one that was served last. Its shared window may be full.
+    pub(crate) fn best(&self, last_served: u32) -> Option<u32> {
+        self.ready.best(self.policy, last_served)
+    }
+
+    /// How many have room at the highest priority, and what they have in flight.
+    pub(crate) fn rivals(&self) -> (u64, u64) {
+        let level = self.ready.levels.last_key_value();
+        level.map_or((0, 0), |(_, level)| {
+            (level.members.len() as u64, level.in_flight)
+        })
+    }
+
+    /// The consumer's shared window was full: others go before it until there is room again. It is
+    /// returned if it has room that nobody is told of.
+    pub(crate) fn park(
+        &mut self,
+        slot: u32,
+        consumer: &mut ConsumerState,
+        subscription: &Arc<Subscription>,
+    ) -> Option<Arc<SharedWindow>> {
+        let window = consumer.shared_window()?.clone();
+        let key = key_of(&window);
+        let has_room = !self.parked.contains_key(&key) && window.wait(subscription);
+        let (before, wanted) = (consumer.place, self.place_of(consumer, Some(key)));
+        self.exchange(slot, before, wanted);
+        consumer.place = wanted;
+        has_room.then_some(window)
+    }
+
+    /// Lets as many go of those parked at `window` as have room there. `true`: some stay, though
+    /// there may be room, and have to wait anew.
+    pub(crate) fn unpark(
+        &mut self,
+        window: &Arc<SharedWindow>,
+        consumers: &mut [Option<ConsumerState>],
+        last_served: u32,
+    ) -> bool {
+        let key = key_of(window);
+        for _ in 0..window.room() {
+            let Some(order) = self.parked.get(&key) else {
+                return false;
+            };
+            let next = order.best(self.policy, last_served).unwrap_or(u32::MAX);
+            let Some(Some(consumer)) = consumers.get_mut(next as usize) else {
+                return false;
+            };
+            let (before, wanted) = (consumer.place, self.place_of(consumer, None));
+            self.exchange(next, before, wanted);
+            consumer.place = wanted;
+        }
+        self.parked.contains_key(&key)
+    }
+}
+
+impl Order {
+    fn insert(&mut self, slot: u32, place: Place) {
+        let level = self.levels.entry(place.priority).or_default();
+        level.members.insert((place.load, slot));
+        level.in_flight += u64::from(place.in_flight);
+    }
+
+    fn remove(&mut self, slot: u32, place: Place) {
+        if let Some(level) = self.levels.get_mut(&place.priority) {
+            level.members.remove(&(place.load, slot));
+            invariant!(
+                level.in_flight >= u64::from(place.in_flight),
+                "consumer {slot} holds {} messages, and all of its priority {}",
+                place.in_flight,
+                level.in_flight
+            );
+            level.in_flight -= u64::from(place.in_flight);
+            if level.members.is_empty() {
+                self.levels.remove(&place.priority);
+            }
+        }
+    }
+
+    /// Of the least load the next one in turn; or the one that was served last, if it has room and
+    /// the policy is to fill it.
+    fn best(&self, policy: Dispatch, last_served: u32) -> Option<u32> {
+        let (_, level) = self.levels.last_key_value()?;
+        let first = level.members.first()?;
+        let from = match policy {
+            Dispatch::LeastLoaded => last_served.saturating_add(1),
+            Dispatch::FillFirst => last_served,
+        };
+        let mut next = level.members.range((first.0, from)..=(first.0, u32::MAX));
+        Some(next.next().unwrap_or(first).1)
+    }
+}
+
+fn key_of(window: &Arc<SharedWindow>) -> usize {
+    Arc::as_ptr(window) as usize
+}

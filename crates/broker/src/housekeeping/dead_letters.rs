@@ -1,0 +1,336 @@
+//! Dead letters: messages that are not delivered again go to a topic of their own, with the reason.
+//!
+//! Letters of one tick that go to the same topic are one batch.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+
+use cloverleaf_log::{AppendError, BatchBuilder, Durability, Record};
+
+use crate::broker::Shared;
+use crate::housekeeping::MOVING_MS;
+use crate::housekeeping::lookup::{Fetched, Lookup, LookupError, LookupReads};
+use crate::housekeeping::moving::Moving;
+use crate::message::{DeadReason, MessageId, headers};
+use crate::namespace::Name;
+use crate::options::{Retention, TopicOptions};
+use crate::subscription::Subscription;
+use crate::topic::Topic;
+use crate::topic::published::PublishError;
+
+/// Most letters being written at once; more wait in their subscriptions.
+const LETTERS_MAX: usize = 4096;
+
+/// A batch of letters that has so many bytes takes no more.
+const BATCH_BYTES: usize = 512 << 10;
+
+/// A message that died.
+struct Dead {
+    subscription: Arc<Subscription>,
+    id: MessageId,
+    reason: DeadReason,
+    attempts: u16,
+    /// It was too large together with others.
+    alone: bool,
+    /// After a failure: not before this time.
+    retry_ms: u64,
+    /// How long to wait after the next failure.
+    pause_ms: u64,
+    fetched: Fetched,
+}
+
+/// First and longest pause after a letter could not be written.
+const PAUSE_MS_MIN: u64 = 1_000;
+const PAUSE_MS_MAX: u64 = 60_000;
+
+/// Most letters begun in one go: progress and timeouts wait for it.
+const LETTERS_PER_TICK: usize = 1024;
+
+/// Why a letter was not written.
+enum LetterError {
+    /// Its message comes from the disk.
+    Coming,
+    /// There is nothing or nobody to write to.
+    Needless,
+    /// It will be written later.
+    Later(String),
+    /// It never will.
+    Never(String),
+}
+
+/// A batch of letters to one topic.
+struct Letters {
+    to: Arc<Topic>,
+    builder: BatchBuilder,
+    dead: Vec<Dead>,
+}
+
+/// Letters to write and letters being written.
+pub(crate) struct DeadLetters {
+    waiting: VecDeque<Dead>,
+    /// Those whose messages come from the disk, and those behind one of its subscription: they wait
+    /// for a wake-up, not for a time.
+    coming: VecDeque<Dead>,
+    /// The subscriptions of those: of one all go in order, and one look tells it of all.
+    coming_of: HashSet<u64>,
+    reads: LookupReads,
+    waker: Waker,
+    moving: Moving<Vec<Dead>>,
+    /// Letters in `moving`.
+    moving_count: usize,
+}
+
+impl DeadLetters {
+    /// The waker wakes whoever calls [`Self::advance`].
+    pub(crate) fn new(waker: Waker) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            coming: VecDeque::new(),
+            coming_of: HashSet::new(),
+            reads: LookupReads::default(),
+            waker,
+            moving: Moving::default(),
+            moving_count: 0,
+        }
+    }
+
+    /// Takes over what died since the last time.
+    pub(crate) fn take_up(&mut self, shared: &Arc<Shared>) {
+        for subscription in shared.work.take_dead() {
+            for died in subscription.take_died() {
+                self.waiting.push_back(Dead {
+                    subscription: subscription.clone(),
+                    id: died.id,
+                    reason: died.reason,
+                    attempts: died.attempts,
+                    alone: false,
+                    retry_ms: 0,
+                    pause_ms: PAUSE_MS_MIN,
+                    fetched: Fetched::default(),
+                });
+            }
+        }
+    }
+
+    /// Writes letters. Returns when to go on, milliseconds since the epoch.
+    pub(crate) fn advance(&mut self, shared: &Arc<Shared>, now_ms: u64) -> Option<u64> {
+        self.write_some(shared, now_ms);
+        let moving = self.take_moved(now_ms);
+        let retry_ms = self
+            .waiting
+            .iter()
+            .map(|dead| dead.retry_ms.max(now_ms))
+            .min();
+        if moving {
+            Some(now_ms + MOVING_MS)
+        } else {
+            retry_ms
+        }
+    }
+
+    /// Takes in which letters are written by now. `true`: some are still under way.
+    pub(crate) fn take_moved(&mut self, now_ms: u64) -> bool {
+        let mut failed = Vec::new();
+        let mut done = 0;
+        let written = |dead: &Vec<Dead>| letters_moved(dead, true);
+        let moving = self.moving.advance(written, |dead, result| {
+            done += dead.len();
+            match result {
+                Ok(()) => letters_written(&dead),
+                Err(error) => failed.push((dead, error)),
+            }
+        });
+        self.moving_count -= done;
+        for (dead, error) in failed {
+            letters_moved(&dead, false);
+            self.wait_all(dead, now_ms, &error.to_string());
+        }
+        moving
+    }
+
+    fn write_some(&mut self, shared: &Arc<Shared>, now_ms: u64) {
+        if self.reads.take_arrived() {
+            self.coming.append(&mut self.waiting);
+            std::mem::swap(&mut self.coming, &mut self.waiting);
+            self.coming_of.clear();
+        }
+        let mut open: Vec<Letters> = Vec::new();
+        let mut lookup = self.reads.lookup(&self.waker);
+        let room = LETTERS_MAX.saturating_sub(self.moving_count);
+        for _ in 0..self.waiting.len().min(LETTERS_PER_TICK).min(room) {
+            let Some(mut dead) = self.waiting.pop_front() else {
+                break;
+            };
+            if dead.retry_ms > now_ms {
+                self.waiting.push_back(dead);
+                continue;
+            }
+            let of = dead.subscription.id();
+            if self.coming_of.contains(&of) {
+                self.coming.push_back(dead);
+                continue;
+            }
+            match add_letter(shared, &mut lookup, &mut open, &mut dead) {
+                Ok(at) => {
+                    let is_last = dead.alone || open[at].builder.len() >= BATCH_BYTES;
+                    open[at].dead.push(dead);
+                    if is_last {
+                        let letters = open.swap_remove(at);
+                        self.publish(letters, now_ms);
+                    }
+                }
+                Err(LetterError::Coming) => {
+                    self.coming_of.insert(of);
+                    self.coming.push_back(dead);
+                }
+                Err(LetterError::Needless) => letters_written(&[dead]),
+                Err(LetterError::Later(reason)) => self.wait_all(vec![dead], now_ms, &reason),
+                Err(LetterError::Never(reason)) => give_up(&dead, &reason),
+            }
+        }
+        for letters in open {
+            self.publish(letters, now_ms);
+        }
+    }
+
+    fn publish(&mut self, letters: Letters, now_ms: u64) {
+        let Letters { to, builder, dead } = letters;
+        if dead.is_empty() {
+            return;
+        }
+        match to.publish_moved(builder.finish(), Durability::Disk) {
+            Ok(published) => {
+                self.moving_count += dead.len();
+                self.moving.push(published, dead);
+            }
+            Err(PublishError::Log(error @ AppendError::TooLarge { .. })) => match &dead[..] {
+                [dead] => give_up(dead, &error.to_string()),
+                _ => {
+                    for mut dead in dead.into_iter().rev() {
+                        dead.alone = true;
+                        self.waiting.push_front(dead);
+                    }
+                }
+            },
+            Err(error) => self.wait_all(dead, now_ms, &error.to_string()),
+        }
+    }
+
+    fn wait_all(&mut self, all: Vec<Dead>, now_ms: u64, reason: &str) {
+        if let Some(dead) = all.first() {
+            tracing::warn!(subscription = ?dead.subscription, id = ?dead.id, %reason,
+                letters = all.len(), wait_ms = dead.pause_ms, "cannot write dead letters yet");
+        }
+        for mut dead in all {
+            dead.retry_ms = now_ms + dead.pause_ms;
+            dead.pause_ms = (dead.pause_ms * 2).min(PAUSE_MS_MAX);
+            self.waiting.push_back(dead);
+        }
+    }
+}
+
+fn give_up(dead: &Dead, reason: &str) {
+    tracing::error!(subscription = ?dead.subscription, id = ?dead.id, %reason,
+        "a dead letter can never be written: the message is dropped");
+    letters_written(std::slice::from_ref(dead));
+}
+
+/// Tells the subscriptions that these letters are written, or not wanted.
+fn letters_written(all: &[Dead]) {
+    for (subscription, ids) in by_subscription(all) {
+        subscription.letters_written(&ids);
+    }
+}
+
+/// Tells the subscriptions that no kill takes these letters back, or that they are not written.
+fn letters_moved(all: &[Dead], has_moved: bool) {
+    for (subscription, ids) in by_subscription(all) {
+        subscription.note_moved(&ids, has_moved);
+    }
+}
+
+fn by_subscription(all: &[Dead]) -> impl Iterator<Item = (&Arc<Subscription>, Vec<MessageId>)> {
+    let chunks = all.chunk_by(|a, b| Arc::ptr_eq(&a.subscription, &b.subscription));
+    chunks.filter_map(|dead| {
+        let ids = dead.iter().map(|dead| dead.id).collect();
+        Some((&dead.first()?.subscription, ids))
+    })
+}
+
+/// Adds a letter to the open batch of its topic. Returns which one that is.
+fn add_letter(
+    shared: &Arc<Shared>,
+    lookup: &mut Lookup,
+    open: &mut Vec<Letters>,
+    dead: &mut Dead,
+) -> Result<usize, LetterError> {
+    let to = dead.subscription.options().dead_letter.as_ref();
+    let to = to.ok_or(LetterError::Needless)?;
+    let source = dead.subscription.topic();
+    let source = source.filter(|topic| !topic.is_deleted());
+    let source = source.ok_or(LetterError::Needless)?;
+    let to = source.full_name().namespace.name(to);
+    let at = match open
+        .iter()
+        .position(|l| l.to.full_name() == to && !dead.alone)
+    {
+        Some(at) => at,
+        None => {
+            let to = destination(shared, to)?;
+            let now_ms = i64::try_from(shared.clock.now_ms()).unwrap_or(i64::MAX);
+            open.push(Letters {
+                to,
+                builder: BatchBuilder::with_capacity(512, now_ms),
+                dead: Vec::new(),
+            });
+            open.len() - 1
+        }
+    };
+    let builder = &mut open[at].builder;
+    let mut fetched = std::mem::take(&mut dead.fetched);
+    let written = lookup.with_message(&source, dead.id, &mut fetched, |record| {
+        write_letter(builder, &source, dead, record);
+    });
+    dead.fetched = fetched;
+    match written {
+        Ok(Some(())) => Ok(at),
+        // Retention took it meanwhile.
+        Ok(None) => Err(LetterError::Needless),
+        Err(LookupError::Slow) => Err(LetterError::Coming),
+        Err(LookupError::Read(error)) => Err(LetterError::Later(error.to_string())),
+        Err(LookupError::Batch(error)) => Err(LetterError::Never(error.to_string())),
+    }
+}
+
+/// The topic to which letters go: the one that there is, or a new one.
+fn destination(shared: &Arc<Shared>, name: Name<'_>) -> Result<Arc<Topic>, LetterError> {
+    // Letters are kept until someone consumes them.
+    let options = || TopicOptions {
+        retention: Retention {
+            consumed: true,
+            ..Retention::default()
+        },
+        ..TopicOptions::default()
+    };
+    shared
+        .topic_or_create(name, options)
+        .map_err(|error| LetterError::Later(error.to_string()))
+}
+
+fn write_letter(builder: &mut BatchBuilder, source: &Topic, dead: &Dead, record: &Record<'_>) {
+    let attempts = dead.attempts.to_string();
+    let origin = format!("{}/{}", dead.id.partition, dead.id.offset);
+    let mut all: Vec<(&[u8], Option<&[u8]>)> = record.headers.clone().collect();
+    all.extend([
+        (headers::DEAD_TOPIC, Some(source.name().as_bytes())),
+        (
+            headers::DEAD_SUBSCRIPTION,
+            Some(dead.subscription.name().as_bytes()),
+        ),
+        (headers::DEAD_REASON, Some(dead.reason.as_str().as_bytes())),
+        (headers::DEAD_ATTEMPTS, Some(attempts.as_bytes())),
+        (headers::DEAD_ORIGIN, Some(origin.as_bytes())),
+    ]);
+    builder.push(record.key, record.value, &all);
+}

@@ -1,0 +1,118 @@
+//! The choice of the consumer that gets the next messages.
+//!
+//! Few consumers are looked at one by one; many stand in `consumer/ranking.rs`, which chooses as
+//! this does.
+
+use std::sync::Arc;
+
+use crate::consumer::slots::ConsumerState;
+use crate::options::Dispatch;
+use crate::subscription::{State, Subscription};
+
+/// The rotation among partitions and consumers, which decides where all else is equal.
+#[derive(Debug, Default)]
+pub(crate) struct Rotation {
+    pub(crate) partition: usize,
+    /// The consumer that was served last.
+    pub(crate) consumer: u32,
+}
+
+impl State {
+    /// The consumer that gets the next messages, and how many at most so that the load stays even.
+    pub(crate) fn choose(&mut self, subscription: &Arc<Subscription>) -> Option<(u32, u64)> {
+        if subscription.options().single_active {
+            let slot = self.consumers.active()?;
+            let room = self.consumers.get(slot)?.room();
+            return (room > 0).then_some((slot, room));
+        }
+        if self.consumers.ranked().is_some() {
+            return self.choose_ranked(subscription);
+        }
+        match self.policy {
+            Dispatch::LeastLoaded => self.choose_least_loaded(),
+            Dispatch::FillFirst => self.choose_first_with_room(),
+        }
+    }
+
+    fn choose_ranked(&mut self, subscription: &Arc<Subscription>) -> Option<(u32, u64)> {
+        let last_served = self.rotation.consumer;
+        let (ranking, consumers) = self.consumers.ranked()?;
+        loop {
+            let slot = ranking.best(last_served)?;
+            let consumer = consumers.get_mut(slot as usize)?.as_mut()?;
+            let (room, in_flight) = (consumer.room(), consumer.in_flight);
+            if room == 0 {
+                let freed = ranking.park(slot, consumer, subscription);
+                self.freed.extend(freed);
+                continue;
+            }
+            let rivals = ranking.rivals();
+            return Some(match self.policy {
+                Dispatch::LeastLoaded => (slot, self.share(in_flight, room, rivals)),
+                Dispatch::FillFirst => (slot, room),
+            });
+        }
+    }
+
+    /// The share of one consumer, if all `rivals` for the waiting messages share them evenly.
+    fn share(&self, in_flight: u32, room: u64, (rivals, all_in_flight): (u64, u64)) -> u64 {
+        if rivals <= 1 {
+            return room;
+        }
+        // The level to which all rivals rise.
+        let level = (all_in_flight + self.about_waiting()) / rivals;
+        level.saturating_sub(u64::from(in_flight)).max(1).min(room)
+    }
+
+    /// All slots with their numbers, beginning with `from`.
+    fn in_turn(&self, from: u32) -> impl Iterator<Item = (u32, &ConsumerState)> {
+        let slots = self.consumers.slots();
+        let (first, rest) = slots.split_at(slots.len().min(from as usize));
+        let all = (from..).zip(rest).chain((0..).zip(first));
+        all.filter_map(|(slot, consumer)| consumer.as_ref().map(|c| (slot, c)))
+    }
+
+    /// The one that was served last, or the next one with room.
+    fn choose_first_with_room(&self) -> Option<(u32, u64)> {
+        let mut best: Option<(u32, u64, i32)> = None;
+        for (slot, consumer) in self.in_turn(self.rotation.consumer) {
+            let (room, priority) = (consumer.room(), consumer.options.priority);
+            if room > 0 && best.is_none_or(|(_, _, leading)| priority > leading) {
+                best = Some((slot, room, priority));
+            }
+        }
+        best.map(|(slot, room, _)| (slot, room))
+    }
+
+    fn choose_least_loaded(&self) -> Option<(u32, u64)> {
+        let mut best: Option<(u32, u64, &ConsumerState)> = None;
+        let (mut rivals, mut in_flight) = (0u64, 0u64);
+        for (slot, consumer) in self.in_turn(self.rotation.consumer + 1) {
+            let room = consumer.room();
+            if room == 0 {
+                continue;
+            }
+            match best {
+                Some((_, _, leader)) if consumer.options.priority < leader.options.priority => {
+                    continue;
+                }
+                Some((_, _, leader)) if consumer.options.priority == leader.options.priority => {
+                    rivals += 1;
+                    in_flight += u64::from(consumer.in_flight);
+                    if consumer.in_flight < leader.in_flight {
+                        best = Some((slot, room, consumer));
+                    }
+                }
+                _ => {
+                    (rivals, in_flight) = (1, u64::from(consumer.in_flight));
+                    best = Some((slot, room, consumer));
+                }
+            }
+        }
+        let (slot, room, consumer) = best?;
+        Some((
+            slot,
+            self.share(consumer.in_flight, room, (rivals, in_flight)),
+        ))
+    }
+}

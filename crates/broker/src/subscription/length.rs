@@ -1,0 +1,411 @@
+//! Limits of the messages that wait, by number and by bytes of their bodies.
+//!
+//! The bytes of messages that were never delivered are counted here: each publish is counted before
+//! it is stored, and each message again when it is looked at. Messages that came back are counted
+//! in the ledger. Messages from before the process are counted once, from the newest segment back
+//! until the limit is reached: whatever is older is over the limit anyway.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cloverleaf_log::{Batch, Offset, ReadError, invariant};
+
+use crate::message::DeadReason;
+use crate::options::{Overflow, PartitionOrder};
+use crate::subscription::dispatch::{Blank, DEAD_MAX, Found, Round, Sight, partition_number};
+use crate::subscription::ledger::Claim;
+use crate::subscription::run::{Verdict, body_bytes};
+use crate::subscription::{State, Subscription};
+use crate::topic::Topic;
+use crate::topic::partition::Partition;
+
+/// Bytes that are read at once when bodies are counted.
+const COUNT_BYTES: usize = 1 << 20;
+
+/// Bodies of messages that were never delivered.
+#[derive(Debug, Default)]
+pub(crate) struct Bodies {
+    bytes: u64,
+    /// Publishes that are counted and not in the log yet, and their bytes.
+    under_way: (u32, u64),
+    /// Per partition: messages below this were not counted, because those above fill the limit.
+    uncounted_below: Vec<Offset>,
+}
+
+impl Bodies {
+    /// Messages from `first` on, with bodies of so many bytes, wait no longer, or are not new any
+    /// more. Those that were not counted change nothing: they lie in other segments than those that
+    /// were.
+    pub(crate) fn leave(&mut self, partition: usize, first: Offset, bytes: u64) {
+        let below = self.uncounted_below.get(partition);
+        if below.is_none_or(|below| first >= *below) {
+            self.forget(bytes);
+        }
+    }
+
+    /// Nothing waits any more: what is not in the log yet stays counted.
+    pub(crate) fn clear(&mut self) {
+        self.bytes = self.under_way.1;
+        self.uncounted_below = Vec::new();
+    }
+
+    /// Never less than nothing: a message may have gone from the log without being seen.
+    fn forget(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+impl Subscription {
+    /// Whether the oldest messages go when too many wait.
+    pub(crate) fn drops_head(&self) -> bool {
+        self.is_limited() && self.options().overflow == Overflow::DropHead
+    }
+
+    /// Whether it matters how many messages wait.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.options().length_max.is_some() || self.options().length_bytes_max.is_some()
+    }
+
+    /// Whether messages with bodies of so many bytes may be published: then they are counted, until
+    /// [`Self::place_decided`].
+    fn take_place(&self, count: u64, bytes: u64, may_refuse: bool) -> bool {
+        let mut state = self.state.lock();
+        let options = self.options();
+        if may_refuse && options.overflow == Overflow::RejectPublish {
+            let length_max = options.length_max.unwrap_or(u64::MAX);
+            let is_too_long = options.length_max.is_some()
+                && state.depth_accepted().saturating_add(count) > length_max;
+            let bytes_max = options.length_bytes_max;
+            let is_too_large = bytes_max.is_some_and(|bytes_max| state.exceeds(bytes_max, bytes));
+            if is_too_long || is_too_large {
+                return false;
+            }
+        }
+        if options.length_bytes_max.is_some() {
+            if state.bodies.under_way.0 == 0 && state.has_passed_all() {
+                // Bodies that went from the log unseen were counted until now.
+                state.bodies.bytes = 0;
+            }
+            state.bodies.bytes += bytes;
+            state.bodies.under_way.0 += 1;
+            state.bodies.under_way.1 += bytes;
+        }
+        true
+    }
+
+    /// A publish of so many bytes happened, or did not after all.
+    fn place_decided(&self, bytes: u64, happened: bool) {
+        if self.options().length_bytes_max.is_some() {
+            let bodies = &mut self.state.lock().bodies;
+            let (count, under_way) = bodies.under_way;
+            invariant!(
+                count > 0 && under_way >= bytes,
+                "{self:?}: a publish of {bytes} bytes ends of {count} with {under_way} bytes"
+            );
+            bodies.under_way = (count - 1, under_way - bytes);
+            if !happened {
+                bodies.forget(bytes);
+            }
+        }
+    }
+
+    /// Drops the oldest waiting messages of a queue that is longer than it may be.
+    pub(crate) fn drop_head(self: &Arc<Self>, state: &mut State, round: &mut Round) {
+        let length_max = self.options().length_max;
+        match (self.options().length_bytes_max, length_max) {
+            (Some(bytes_max), _) => self.drop_bytes(state, bytes_max, length_max, round),
+            (None, Some(length_max)) => self.drop_messages(state, length_max),
+            (None, None) => {}
+        }
+    }
+
+    /// The partitions from the one whose head is the queue's head: what would be delivered next
+    /// goes first, as with RabbitMQ's priorities.
+    fn drop_order(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
+        let is_reversed = self.options().order == PartitionOrder::HighestFirst;
+        (0..count).map(move |turn| if is_reversed { count - 1 - turn } else { turn })
+    }
+
+    /// Drops until bodies fit. Each is looked at, because its size has to be known.
+    fn drop_bytes(
+        self: &Arc<Self>,
+        state: &mut State,
+        bytes_max: u64,
+        length_max: Option<u64>,
+        round: &mut Round,
+    ) {
+        let is_too_long = |state: &State| length_max.is_some_and(|max| state.depth() > max);
+        for partition in self.drop_order(state.partitions.len()) {
+            while state.exceeds(bytes_max, 0) || is_too_long(state) {
+                if round.is_over() {
+                    state.retry_ms = round.now_ms;
+                    return;
+                }
+                let seen = match self.sight(state, partition, 1, *round) {
+                    Sight::Run(seen) => seen,
+                    Sight::SteppedOver => continue,
+                    Sight::Blank(Blank::Nothing) => break,
+                    Sight::Blank(Blank::Waiting) => return,
+                };
+                let all_went = match seen.run.verdict {
+                    Verdict::Deliver => self.discard(state, &seen, Some(DeadReason::Length)),
+                    Verdict::Unwanted | Verdict::Expired | Verdict::Later(_) => {
+                        matches!(self.dispose(state, &seen), Found::SteppedOver(_))
+                    }
+                };
+                round.stepped_bytes += u64::from(seen.run.bytes);
+                if !all_went {
+                    // Letters go on, and then so does this.
+                    return;
+                }
+            }
+        }
+    }
+
+    fn drop_messages(self: &Arc<Self>, state: &mut State, length_max: u64) {
+        let mut excess = state.depth().saturating_sub(length_max);
+        let keep_letters = self.options().dead_letter.is_some();
+        for partition in self.drop_order(state.partitions.len()) {
+            let index = partition_number(partition);
+            while excess > 0 {
+                // Messages that wait to be written as dead letters hold the rest up: the letters go
+                // on, and then so does this.
+                if keep_letters && state.ledger.dead() >= DEAD_MAX {
+                    return;
+                }
+                if state.ledger.first_ready(index).is_some() {
+                    if keep_letters {
+                        state.ledger.bury_ready(index, DeadReason::Length)
+                    } else {
+                        state.ledger.drop_ready(index, 1)
+                    }
+                    excess -= 1;
+                    continue;
+                }
+                let (next, end) = (state.ledger.next(index), state.visible_end(partition));
+                if next >= end {
+                    break;
+                }
+                match state.ledger.claim(index, excess.min(end - next)) {
+                    Claim::Taken(count) => state.ledger.step_over(index, count),
+                    Claim::Free(_) if keep_letters => {
+                        state.ledger.bury_new(index, DeadReason::Length);
+                        excess -= 1;
+                    }
+                    Claim::Free(count) => {
+                        state.ledger.skip_to(index, next + count);
+                        excess -= count;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Counts the bodies below `ends` that wait. Blocks on the disk, for as much as the limit says.
+    pub(crate) fn count_bodies(self: &Arc<Self>, ends: &[Offset]) {
+        let (Some(bytes_max), Some(topic)) = (self.options().length_bytes_max, self.topic()) else {
+            return;
+        };
+        for (partition, (log, end)) in topic.partitions().iter().zip(ends).enumerate() {
+            let mut counted = 0;
+            let mut ranges = log.ranges();
+            while let Some(range) = ranges.pop() {
+                if counted > bytes_max {
+                    let mut state = self.state.lock();
+                    let below = &mut state.bodies.uncounted_below;
+                    below.resize(below.len().max(partition + 1), 0);
+                    below[partition] = range.end;
+                    break;
+                }
+                let range = range.start..range.end.min(*end);
+                match self.count_range(partition, log, range) {
+                    Ok(bytes) => counted += bytes,
+                    Err(error) => {
+                        tracing::warn!(subscription = ?self, partition, %error,
+                            "messages that cannot be read do not count against the limit in bytes");
+                    }
+                }
+            }
+        }
+    }
+
+    fn count_range(
+        &self,
+        partition: usize,
+        log: &Partition,
+        Range { start, end }: Range<Offset>,
+    ) -> Result<u64, ReadError> {
+        let index = partition_number(partition);
+        let (mut from, mut counted) = (start.max(self.floor(index).unwrap_or(start)), 0);
+        while from < end {
+            let batches = log.read_waiting(from, COUNT_BYTES)?;
+            let Some(last) = batches.last() else { break };
+            let next = last.end_offset();
+            for batch in &batches {
+                let name = (log.topic(), index, batch.base_offset());
+                let batch = if batch.is_compressed() {
+                    self.shared.inflater.inflate(name, batch)
+                } else {
+                    batch.clone()
+                };
+                let mut state = self.state.lock();
+                let mut records = batch.records();
+                while let Ok(Some((offset, record))) = records.next_record() {
+                    if offset < from || offset >= end {
+                        continue;
+                    }
+                    let bytes = body_bytes(&record);
+                    counted += u64::from(bytes);
+                    if state.ledger.note_bytes(index, offset, bytes) {
+                        state.bodies.bytes += u64::from(bytes);
+                    }
+                }
+            }
+            from = next.max(from + 1);
+        }
+        Ok(counted)
+    }
+}
+
+impl State {
+    /// Whether nothing waits, and nothing is about to be written.
+    fn has_passed_all(&self) -> bool {
+        let mut partitions = self.partitions.iter().enumerate();
+        self.ledger.ready() == 0
+            && partitions
+                .all(|(index, log)| self.ledger.next(partition_number(index)) >= log.accepted_end())
+    }
+
+    /// Whether bodies of `more` bytes would be too many beside those that wait.
+    fn exceeds(&self, bytes_max: u64, more: u64) -> bool {
+        let waiting = self.bodies.bytes + self.ledger.ready_bytes();
+        let below = (0u32..).zip(&self.bodies.uncounted_below);
+        waiting.saturating_add(more) > bytes_max
+            || below
+                .into_iter()
+                .any(|(partition, below)| self.ledger.next(partition) < *below)
+    }
+}
+
+/// The places of a publish in the limited subscriptions of a topic, given back unless the publish
+/// happens.
+pub(crate) struct Places {
+    /// Those that have counted it.
+    subscriptions: Vec<Arc<Subscription>>,
+    bytes: u64,
+    happened: bool,
+}
+
+impl Places {
+    /// Takes a place for `batch` in each limited subscription of `topic`.
+    ///
+    /// # Errors
+    /// The subscription that refuses it, if one may.
+    pub(crate) fn take(
+        topic: &Topic,
+        batch: &Batch,
+        may_refuse: bool,
+    ) -> Result<Self, Arc<Subscription>> {
+        let mut places = Self {
+            subscriptions: Vec::new(),
+            bytes: 0,
+            happened: false,
+        };
+        let subscriptions = topic.subscriptions();
+        let limited = subscriptions.iter().filter(|s| s.is_limited());
+        let mut limited = limited.peekable();
+        if limited.peek().is_none() {
+            return Ok(places);
+        }
+        let counts = |s: &Arc<Subscription>| s.options().length_bytes_max.is_some();
+        if subscriptions.iter().any(counts) {
+            places.bytes = bodies_of(topic, batch);
+        }
+        let count = u64::from(batch.count());
+        for subscription in limited {
+            if !subscription.take_place(count, places.bytes, may_refuse) {
+                return Err(subscription.clone());
+            }
+            places.subscriptions.push(subscription.clone());
+        }
+        Ok(places)
+    }
+
+    /// The publish happened.
+    pub(crate) fn keep(mut self) {
+        self.happened = true;
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        for subscription in &self.subscriptions {
+            subscription.place_decided(self.bytes, self.happened);
+        }
+    }
+}
+
+/// The bytes of all bodies of a batch.
+fn bodies_of(topic: &Topic, batch: &Batch) -> u64 {
+    let bytes_max = topic.shared().inflater.batch_bytes_max();
+    let inflated;
+    let batch = if batch.is_compressed() {
+        match batch.inflate(bytes_max) {
+            Ok(batch) => {
+                inflated = batch;
+                &inflated
+            }
+            // Its messages will be skipped.
+            Err(_) => return 0,
+        }
+    } else {
+        batch
+    };
+    let (mut bytes, mut records) = (0, batch.records());
+    while let Ok(Some((_, record))) = records.next_record() {
+        bytes += u64::from(body_bytes(&record));
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use cloverleaf_log::{BatchBuilder, Log, LogOptions, SimDisk};
+
+    use super::*;
+    use crate::{Broker, BrokerOptions, ManualClock, SubscriptionOptions, TopicOptions};
+
+    #[test]
+    fn publishes_at_once_do_not_forget_each_other() {
+        let log_options = LogOptions {
+            manual: true,
+            disk_free_bytes_min: 0,
+            ..LogOptions::default()
+        };
+        let (log, recovery) = Log::open(SimDisk::new().mount(), log_options).unwrap();
+        let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+        let broker = Broker::open(log, recovery, BrokerOptions::default(), clock).unwrap();
+        let topic = broker.topic_or_create("t", TopicOptions::default).unwrap();
+        let options = || SubscriptionOptions {
+            length_bytes_max: Some(10),
+            overflow: Overflow::RejectPublish,
+            ..SubscriptionOptions::default()
+        };
+        topic.subscription_or_create("s", options).unwrap();
+        let place = |body: &[u8]| {
+            let mut builder = BatchBuilder::with_capacity(64, 0);
+            builder.push(None, Some(body), &[]);
+            Places::take(&topic, &builder.finish(), true)
+        };
+        let first = place(b"123456").unwrap();
+        let second = place(b"123").unwrap();
+        assert!(place(b"12").is_err(), "nine bytes are on their way");
+        drop(second);
+        let third = place(b"1234").unwrap();
+        assert!(place(b"1").is_err());
+        drop((first, third));
+        drop(place(b"1234567890").unwrap());
+    }
+}

@@ -1,0 +1,243 @@
+//! A run of messages at an offset: those that share one fate.
+
+use cloverleaf_log::{Batch, Offset, Record, RecordCursor};
+
+use crate::message::headers;
+use crate::options::SubscriptionOptions;
+use crate::subscription::filter::Filter;
+use crate::subscription::ledger::leases::NEVER_MS;
+
+/// Most bytes of records that one run covers.
+const RUN_BYTES_MAX: u32 = 256 << 10;
+
+/// The fate of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Deliver,
+    /// The subscription's filter does not want it.
+    Unwanted,
+    /// Its time to live is over.
+    Expired,
+    /// Not before this time, in milliseconds since the epoch.
+    Later(u64),
+}
+
+/// The terms of a search in a batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seek {
+    pub(crate) from: Offset,
+    /// Not at or above this.
+    pub(crate) end: Offset,
+    /// No more messages than this are delivered.
+    pub(crate) quota: u64,
+    pub(crate) bytes_max: u32,
+    pub(crate) now_ms: u64,
+    /// Messages that were not looked at before.
+    pub(crate) is_new: bool,
+    /// Messages were waited for: they are delivered even if they expire at once.
+    pub(crate) is_direct: bool,
+}
+
+/// Consecutive records of one batch with one fate.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) verdict: Verdict,
+    /// Byte position of the first record, and of the record behind the last.
+    pub(crate) position: u32,
+    pub(crate) next_position: u32,
+    pub(crate) first: Offset,
+    pub(crate) count: u32,
+    pub(crate) bytes: u32,
+    /// Bytes of the bodies, where they are limited.
+    pub(crate) body_bytes: u32,
+    /// When the first message expires; [`NEVER_MS`] if it does not.
+    pub(crate) expires_ms: u64,
+}
+
+impl Run {
+    /// The offset behind the last message.
+    pub(crate) fn end(&self) -> Offset {
+        self.first + u64::from(self.count)
+    }
+}
+
+/// The result of a search.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Pick {
+    Run(Run),
+    /// There is no message below this offset.
+    Gap(Offset),
+}
+
+/// The facts that are found about one record.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    verdict: Verdict,
+    body_bytes: u32,
+    expires_ms: u64,
+}
+
+/// The facts about a record that is not looked into.
+const PLAIN: Look = Look {
+    verdict: Verdict::Deliver,
+    body_bytes: 0,
+    expires_ms: NEVER_MS,
+};
+
+/// How a subscription looks at records.
+pub(crate) struct Inspection<'a> {
+    options: &'a SubscriptionOptions,
+    filter: &'a Filter,
+    /// Whether records have to be looked into at all.
+    looks_inside: bool,
+}
+
+impl<'a> Inspection<'a> {
+    pub(crate) fn new(options: &'a SubscriptionOptions, filter: &'a Filter) -> Self {
+        let looks_inside = options.expires
+            || options.message_ttl_ms.is_some()
+            || options.length_bytes_max.is_some()
+            || options.scheduled
+            || !filter.passes_all();
+        Self {
+            options,
+            filter,
+            looks_inside,
+        }
+    }
+
+    /// Finds what stands at `seek.from`, reading `batch` from byte `position` on.
+    pub(crate) fn pick(&self, batch: &Batch, position: u32, seek: Seek) -> Pick {
+        let mut records = RecordCursor::at(batch, position);
+        let mut run: Option<Run> = None;
+        loop {
+            let position = records.position();
+            let found = match self.step(&mut records, seek) {
+                Ok(found) => found,
+                Err(error) => {
+                    // Its checksum holds, so its producer wrote it like this.
+                    tracing::error!(offset = seek.from, %error,
+                        "a batch holds a record that cannot be read; its rest is skipped");
+                    None
+                }
+            };
+            let Some((offset, look)) = found else {
+                return run.map_or(Pick::Gap(batch.end_offset()), Pick::Run);
+            };
+            if offset < seek.from {
+                continue;
+            }
+            let bytes = records.position() - position;
+            let Some(run) = &mut run else {
+                if offset != seek.from || offset >= seek.end {
+                    return Pick::Gap(offset);
+                }
+                let next_position = records.position();
+                let begun = Run {
+                    verdict: look.verdict,
+                    position,
+                    next_position,
+                    first: offset,
+                    count: 1,
+                    bytes,
+                    body_bytes: look.body_bytes,
+                    expires_ms: look.expires_ms,
+                };
+                if begun.is_full(seek) {
+                    return Pick::Run(begun);
+                }
+                run = Some(begun);
+                continue;
+            };
+            if offset != run.end() || offset >= seek.end || look.verdict != run.verdict {
+                return Pick::Run(*run);
+            }
+            run.count += 1;
+            run.bytes = run.bytes.saturating_add(bytes);
+            run.body_bytes = run.body_bytes.saturating_add(look.body_bytes);
+            run.next_position = records.position();
+            if run.is_full(seek) {
+                return Pick::Run(*run);
+            }
+        }
+    }
+
+    fn step(
+        &self,
+        records: &mut RecordCursor<'_>,
+        seek: Seek,
+    ) -> Result<Option<(Offset, Look)>, cloverleaf_log::BatchError> {
+        if !self.looks_inside {
+            let skipped = records.skip_record()?;
+            return Ok(skipped.map(|(offset, _)| (offset, PLAIN)));
+        }
+        let next = records.next_record()?;
+        Ok(next.map(|(offset, record)| (offset, self.look(&record, seek))))
+    }
+
+    fn look(&self, record: &Record<'_>, seek: Seek) -> Look {
+        let expires_ms = self.expiry_ms(record);
+        Look {
+            verdict: self.verdict(record, expires_ms, seek),
+            body_bytes: body_bytes(record),
+            expires_ms,
+        }
+    }
+
+    fn verdict(&self, record: &Record<'_>, expires_ms: u64, seek: Seek) -> Verdict {
+        let header = |name: &[u8]| record.headers.value_of(name).flatten();
+        let filter = self.filter;
+        if !filter.passes_all() && !filter.matches(header(headers::NATS_SUBJECT)) {
+            return Verdict::Unwanted;
+        }
+        if expires_ms <= seek.now_ms && !seek.is_direct {
+            return Verdict::Expired;
+        }
+        match self
+            .options
+            .scheduled
+            .then(|| time_of(header(headers::SCHEDULE_DUE)))
+            .flatten()
+        {
+            // One that is due already waits for a moment, too: so each is counted while it waits.
+            Some(due_ms) if seek.is_new || due_ms > seek.now_ms => Verdict::Later(due_ms),
+            _ => Verdict::Deliver,
+        }
+    }
+
+    /// When a message expires; [`NEVER_MS`] if it does not.
+    fn expiry_ms(&self, record: &Record<'_>) -> u64 {
+        let header = || time_of(record.headers.value_of(headers::EXPIRES).flatten());
+        let told = self.options.expires.then(header).flatten();
+        // A negative timestamp is none.
+        let stored_ms = u64::try_from(record.timestamp_ms).ok();
+        let ttl_ms = self.options.message_ttl_ms;
+        let aged = stored_ms
+            .zip(ttl_ms)
+            .map(|(at, ttl)| at.saturating_add(ttl));
+        told.into_iter().chain(aged).min().unwrap_or(NEVER_MS)
+    }
+}
+
+/// The bytes of a record that count against a limit in bytes.
+pub(crate) fn body_bytes(record: &Record<'_>) -> u32 {
+    let bytes = record.value.map_or(0, <[u8]>::len);
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+impl Run {
+    /// Whether nothing may be added.
+    fn is_full(&self, seek: Seek) -> bool {
+        match self.verdict {
+            Verdict::Deliver => u64::from(self.count) >= seek.quota || self.bytes >= seek.bytes_max,
+            Verdict::Later(_) => true,
+            Verdict::Unwanted | Verdict::Expired => self.bytes >= RUN_BYTES_MAX,
+        }
+    }
+}
+
+fn time_of(header: Option<&[u8]>) -> Option<u64> {
+    header
+        .and_then(|value| value.try_into().ok())
+        .map(u64::from_be_bytes)
+}

@@ -1,0 +1,190 @@
+//! The conditions that a topic sets for batches, checked before it stores them.
+
+use cloverleaf_log::{BATCH_HEADER_BYTES, Batch};
+
+use crate::broker::Shared;
+use crate::housekeeping::inflater::AT_ONCE_BYTES_MAX;
+use crate::options::TopicOptions;
+use crate::topic::layout::Shape;
+use crate::topic::published::PublishError;
+
+/// A record without a timestamp has this one (Kafka).
+const NO_TIMESTAMP: i64 = -1;
+/// So many records at fault are named: as many as librdkafka puts into a batch. A compressed batch
+/// of a hostile client could have millions.
+const NAMED_RECORDS_MAX: usize = 10_000;
+
+/// The maker of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Maker {
+    /// One of our own builders: its records are well formed.
+    Broker,
+    /// A client: its records are bytes from a network.
+    Client,
+}
+
+/// The limits of a topic's timestamps.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    earliest_ms: i64,
+    latest_ms: i64,
+}
+
+impl Bounds {
+    fn of(options: &TopicOptions, now_ms: i64) -> Option<Self> {
+        let (before, after) = (
+            options.timestamp_before_max_ms,
+            options.timestamp_after_max_ms,
+        );
+        if before.is_none() && after.is_none() {
+            return None;
+        }
+        let span = |max_ms: Option<u64>| i64::try_from(max_ms.unwrap_or(u64::MAX)).ok();
+        Some(Self {
+            earliest_ms: span(before).map_or(i64::MIN, |span| now_ms.saturating_sub(span)),
+            latest_ms: span(after).map_or(i64::MAX, |span| now_ms.saturating_add(span)),
+        })
+    }
+
+    fn hold(self, timestamp_ms: i64) -> bool {
+        (self.earliest_ms..=self.latest_ms).contains(&timestamp_ms)
+    }
+
+    fn take(self, timestamp_ms: i64) -> bool {
+        self.hold(timestamp_ms) || timestamp_ms == NO_TIMESTAMP
+    }
+
+    /// The refusal of a batch whose first timestamp at fault this is.
+    fn refusal(self, timestamp_ms: i64, records: Vec<u32>) -> PublishError {
+        PublishError::Timestamp {
+            timestamp_ms,
+            earliest_ms: self.earliest_ms,
+            latest_ms: self.latest_ms,
+            records,
+        }
+    }
+
+    /// Checks what a batch says of its records.
+    fn check_header(self, batch: &Batch) -> Result<(), PublishError> {
+        let told = [batch.base_timestamp_ms(), batch.max_timestamp_ms()];
+        match told.into_iter().find(|told_ms| !self.take(*told_ms)) {
+            None => Ok(()),
+            Some(told_ms) => Err(self.refusal(told_ms, Vec::new())),
+        }
+    }
+}
+
+impl Shape {
+    /// Checks a batch against the topic's options, and stamps it where the topic keeps its own
+    /// time. Says also how many bytes the bodies have; of a client's compressed batch, into which
+    /// nothing looks, as many as it has itself.
+    pub(crate) fn admit(
+        &self,
+        shared: &Shared,
+        batch: Batch,
+        maker: Maker,
+    ) -> Result<(Batch, u64), PublishError> {
+        let options = &self.options;
+        let bytes = batch.bytes().len() as u64;
+        if let Some(bytes_max) = options.batch_bytes_max
+            && bytes > bytes_max
+        {
+            return Err(PublishError::TooLarge { bytes, bytes_max });
+        }
+        let now_ms = || i64::try_from(shared.clock.now_ms()).unwrap_or(i64::MAX);
+        if batch.has_append_time() || batch.delete_horizon_ms().is_some() {
+            // Only a broker may say so.
+            return Err(PublishError::ForeignAppendTime);
+        }
+        let bounds = if options.append_time {
+            None
+        } else {
+            Bounds::of(options, now_ms())
+        };
+        let needs_keys = options.compaction.is_some();
+        let mut body_bytes = match maker {
+            Maker::Broker => u64::from(batch.body_bytes()),
+            Maker::Client => bytes - BATCH_HEADER_BYTES as u64,
+        };
+        match (needs_keys, batch.is_compressed()) {
+            (true, true) => {
+                let inflated = batch.inflate(shared.inflater.batch_bytes_max())?;
+                body_bytes = check_records(&inflated, needs_keys, bounds)?;
+            }
+            // The reader that inflates it checks its records.
+            (false, true) => {
+                if let Some(bounds) = bounds
+                    && let Err(refusal) = bounds.check_header(&batch)
+                {
+                    // Only to name them, so it must not take long.
+                    let inflated = batch
+                        .inflate(AT_ONCE_BYTES_MAX)
+                        .map_err(|_| refusal.clone())?;
+                    check_records(&inflated, needs_keys, Some(bounds))?;
+                    return Err(refusal);
+                }
+            }
+            (needs_keys, false) => {
+                if needs_keys || bounds.is_some() || maker == Maker::Client {
+                    body_bytes = check_records(&batch, needs_keys, bounds)?;
+                }
+            }
+        }
+        let batch = if options.append_time {
+            batch.stamp_append_time(now_ms())
+        } else {
+            batch
+        };
+        Ok((batch, body_bytes))
+    }
+}
+
+/// Checks the records of an uncompressed batch, and says how many bytes their bodies have. The
+/// records at fault are looked for only if there are any.
+fn check_records(
+    batch: &Batch,
+    needs_keys: bool,
+    bounds: Option<Bounds>,
+) -> Result<u64, PublishError> {
+    let summary = batch.validate_records()?;
+    let in_time =
+        |bounds: &Bounds| bounds.hold(summary.earliest_ms) && bounds.hold(summary.latest_ms);
+    let suspecting = bounds.filter(|bounds| !in_time(bounds));
+    let needs_keys = needs_keys && summary.without_key > 0;
+    if needs_keys || suspecting.is_some() {
+        find_at_fault(batch, needs_keys, suspecting)?;
+    }
+    // The timestamps that the batch itself tells readers must fit too.
+    bounds.map_or(Ok(()), |bounds| bounds.check_header(batch))?;
+    Ok(summary.body_bytes)
+}
+
+/// Names the records that are at fault, if there are any.
+fn find_at_fault(
+    batch: &Batch,
+    needs_keys: bool,
+    bounds: Option<Bounds>,
+) -> Result<(), PublishError> {
+    let mut records = batch.records();
+    let mut at_fault = Vec::new();
+    let mut refused = None;
+    let mut place = 0;
+    while let Some((_, record)) = records.next_record()? {
+        let has_no_key = needs_keys && record.key.is_none();
+        // As in Kafka, of a record without a key nothing else is looked at.
+        let refuses = |bounds: &Bounds| !has_no_key && !bounds.take(record.timestamp_ms);
+        let refusing = bounds.filter(refuses);
+        if has_no_key || refusing.is_some() {
+            if at_fault.len() < NAMED_RECORDS_MAX {
+                at_fault.push(place);
+            }
+            refused = refused.or(refusing.map(|bounds| (bounds, record.timestamp_ms)));
+        }
+        place += 1;
+    }
+    match (refused, at_fault.is_empty()) {
+        (Some((bounds, timestamp_ms)), _) => Err(bounds.refusal(timestamp_ms, at_fault)),
+        (None, false) => Err(PublishError::NoKey { records: at_fault }),
+        (None, true) => Ok(()),
+    }
+}

@@ -1,0 +1,234 @@
+//! A topic's partitions: their logs, their watchers, and how their number grows.
+
+use std::sync::{Arc, Weak};
+
+use cloverleaf_log::{Offset, PartitionOptions};
+use uuid::Uuid;
+
+use crate::broker::{CatalogError, PARTITIONS_MAX, Shared};
+use crate::journal::entries::Entry;
+use crate::options::TopicOptions;
+use crate::topic::Topic;
+use crate::topic::partition::Partition;
+use crate::topic::watch::{Watch, Watcher, Watchers};
+
+/// The parts of a topic that change while it is in use. Replaced as a whole, never changed in
+/// place: a publish takes one look at it.
+pub(crate) struct Shape {
+    pub(crate) options: Arc<TopicOptions>,
+    pub(crate) partitions: Arc<[Partition]>,
+    pub(crate) watchers: Arc<[Arc<Watchers>]>,
+}
+
+impl Shape {
+    /// Opens the logs of a topic with these options; the first watchers are those of `old`.
+    pub(crate) fn open(
+        shared: &Shared,
+        id: Uuid,
+        options: TopicOptions,
+        old: Option<&Shape>,
+    ) -> Result<Self, CatalogError> {
+        let partitions = (0..options.partitions)
+            .map(|n| Partition::open(&shared.log, id, n, partition_options(shared, &options)))
+            .collect::<Result<_, _>>()
+            .map_err(|error| CatalogError::Log {
+                reason: error.to_string(),
+            })?;
+        let known = old.map(|old| old.watchers.clone()).unwrap_or_default();
+        let watchers = (0..options.partitions as usize)
+            .map(|n| known.get(n).cloned().unwrap_or_default())
+            .collect();
+        Ok(Self {
+            options: Arc::new(options),
+            partitions,
+            watchers,
+        })
+    }
+}
+
+/// How the log keeps the partitions of a topic.
+fn partition_options(shared: &Shared, options: &TopicOptions) -> PartitionOptions {
+    // Records in the active segment cannot be compacted, so they must not stay there for longer.
+    let max_lag_ms = options.compaction.as_ref().and_then(|c| c.max_lag_ms);
+    PartitionOptions {
+        segment_bytes: options
+            .segment_bytes
+            .unwrap_or(shared.options.segment_bytes),
+        segment_ms: options.segment_ms.into_iter().chain(max_lag_ms).min(),
+    }
+}
+
+impl Topic {
+    pub(crate) fn shape(&self) -> Arc<Shape> {
+        self.shape.read().clone()
+    }
+
+    /// Its partitions, in order of their numbers.
+    pub fn partitions(&self) -> Arc<[Partition]> {
+        self.shape.read().partitions.clone()
+    }
+
+    /// The partition of that number.
+    pub fn partition(&self, partition: u32) -> Option<Partition> {
+        self.shape
+            .read()
+            .partitions
+            .get(partition as usize)
+            .cloned()
+    }
+
+    /// Bytes of the batches in all partitions, on the disk.
+    pub fn stored_bytes(&self) -> u64 {
+        let partitions = self.partitions();
+        partitions.iter().map(Partition::stored_bytes).sum()
+    }
+
+    /// Where each partition ends for readers.
+    pub(crate) fn written_ends(&self) -> Vec<Offset> {
+        let partitions = self.partitions();
+        partitions.iter().map(Partition::written_end).collect()
+    }
+
+    /// The number of its partitions.
+    pub fn partition_count(&self) -> u32 {
+        self.shape.read().options.partitions
+    }
+
+    /// Lets `watcher` fire with the next write to a partition, or when the topic is deleted. A
+    /// partition that does not exist is watched by nobody.
+    ///
+    /// Watch first, then look: a write that the look misses fires. Watching twice changes nothing.
+    pub fn watch(&self, partition: u32, watcher: &Arc<Watcher>) -> Option<Watch> {
+        let watchers = self.shape.read().watchers.get(partition as usize).cloned();
+        watchers.map(|watchers| watchers.add(watcher))
+    }
+
+    /// The log tells the topic of each write to the partitions from `first` on.
+    pub(crate) fn listen(self: &Arc<Self>, shape: &Shape, first: usize) {
+        for (log, watchers) in shape
+            .partitions
+            .iter()
+            .zip(shape.watchers.iter())
+            .skip(first)
+        {
+            let (topic, watchers): (Weak<Self>, _) = (Arc::downgrade(self), watchers.clone());
+            log.on_written(Box::new(move |_| {
+                if let Some(topic) = topic.upgrade() {
+                    topic.written();
+                }
+                // Now the subscriptions know it.
+                watchers.fire();
+            }));
+        }
+    }
+
+    /// Raises the number of partitions to `total`, while the topic is in use: subscriptions deliver
+    /// from the new ones what is published from now on.
+    ///
+    /// # Errors
+    /// The number does not grow or is too large, the broker has as many as it may, the topic was
+    /// deleted, or the journal does not
+    /// take it.
+    pub fn add_partitions(self: &Arc<Self>, total: u32) -> Result<(), CatalogError> {
+        let partitions = total;
+        let definitions = self.lock_definitions()?;
+        let old = self.shape();
+        let current = old.options.partitions;
+        if partitions > PARTITIONS_MAX {
+            return Err(CatalogError::Partitions { partitions });
+        }
+        if partitions <= current {
+            return Err(CatalogError::PartitionsOnlyGrow {
+                partitions,
+                current,
+            });
+        }
+        let more = partitions - current;
+        self.shared().check_room(more)?;
+        let options = TopicOptions {
+            partitions,
+            ..(*old.options).clone()
+        };
+        let shape = Shape::open(self.shared(), self.id(), options, Some(&old))?;
+        // A paused topic holds back everything that comes to the new ones.
+        let paused_at = self.paused_at.lock().clone().map(|mut limits| {
+            limits.resize(shape.partitions.len(), 0);
+            limits
+        });
+        let mut definition = self.next_definition();
+        let revision = definition.revision;
+        definition.options = (*shape.options).clone();
+        definition.paused_at.clone_from(&paused_at);
+        self.shared().write(&[Entry::Topic(definition)])?;
+        self.listen(&shape, old.partitions.len());
+        *self.paused_at.lock() = paused_at;
+        for subscription in self.subscriptions().iter() {
+            subscription.add_partitions(&shape.partitions);
+        }
+        *self.shape.write() = Arc::new(shape);
+        self.redefined(revision);
+        self.shared().count_partitions(more);
+        drop(definitions);
+        self.shared().changed();
+        Ok(())
+    }
+
+    /// Removes the messages of a partition before an offset, for good. Returns the offset of the
+    /// first message that is left. Blocks on the disk.
+    ///
+    /// # Errors
+    /// There is no such partition, the offset lies above its end, the topic was deleted, or the
+    /// journal does not take it.
+    pub fn delete_records(
+        self: &Arc<Self>,
+        partition: u32,
+        before: Offset,
+    ) -> Result<Offset, CatalogError> {
+        let definitions = self.lock_definitions()?;
+        let Some(log) = self.partition(partition) else {
+            return Err(CatalogError::NoSuchPartition {
+                topic: self.name().to_owned(),
+                partition,
+            });
+        };
+        let end = log.written_end();
+        if before > log.next_offset() {
+            let offset = before;
+            return Err(CatalogError::OffsetAboveEnd { offset, end });
+        }
+        // A power loss may have taken what a reader has seen.
+        let before = before.min(end);
+        if before <= log.start_offset() {
+            return Ok(log.start_offset());
+        }
+        if !self.is_ephemeral() {
+            // With its last segment gone, a log forgets where it ended.
+            let next = log.next_offset();
+            let entry = |offset, is_start| {
+                let topic = self.id();
+                if is_start {
+                    Entry::Start {
+                        topic,
+                        partition,
+                        offset,
+                    }
+                } else {
+                    Entry::Next {
+                        topic,
+                        partition,
+                        offset,
+                    }
+                }
+            };
+            let entries = [entry(before, true), entry(next, false)];
+            self.shared().write(&entries)?;
+        }
+        // The files are removed without the lock, so that nobody waits for them.
+        drop(definitions);
+        crate::broker::truncate(self, &log, before);
+        for subscription in self.subscriptions().iter() {
+            subscription.forget_range(partition, 0, before);
+        }
+        Ok(log.start_offset())
+    }
+}

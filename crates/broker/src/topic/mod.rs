@@ -1,0 +1,532 @@
+//! A topic: a name, its partitions in the log, and the subscriptions that deliver from it.
+
+pub(crate) mod admission;
+pub(crate) mod layout;
+pub(crate) mod partition;
+pub(crate) mod publish;
+pub(crate) mod published;
+pub(crate) mod settings;
+pub(crate) mod unwritten;
+pub(crate) mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use cloverleaf_log::Offset;
+use parking_lot::{Mutex, RwLock};
+use uuid::Uuid;
+
+use crate::broker::{CatalogError, Shared};
+use crate::journal::entries::{Entry, SubscriptionDefinition, TopicDefinition};
+use crate::namespace::{Name, Namespace};
+use crate::options::{StartAt, SubscriptionOptions};
+use crate::subscription::Subscription;
+use crate::subscription::ledger::Ledger;
+use crate::topic::layout::Shape;
+use crate::topic::partition::Partition;
+
+/// A topic of the catalog.
+pub struct Topic {
+    id: Uuid,
+    number: u32,
+    namespace: Namespace,
+    name: String,
+    created_ms: u64,
+    made: (u64, u32),
+    ephemeral: bool,
+    shared: Arc<Shared>,
+    pub(crate) shape: RwLock<Arc<Shape>>,
+    /// Sorted by name. Replaced as a whole: a publish reads it, a definition changes it.
+    subscriptions: RwLock<Arc<[Arc<Subscription>]>>,
+    /// Where each partition stood when the topic was paused.
+    pub(crate) paused_at: Mutex<Option<Vec<Offset>>>,
+    /// Of the definition. Changed while `definitions` is held.
+    pub(crate) revision: AtomicU64,
+    deleted: AtomicBool,
+    /// A reader by offset has come, and retention knows.
+    pub(crate) has_reader: AtomicBool,
+    pub(crate) next_partition: AtomicU32,
+    pub(crate) messages: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) body_bytes: AtomicU64,
+}
+
+impl std::fmt::Debug for Topic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Topic")
+            .field("name", &self.name)
+            .field("id", &self.id)
+            .finish()
+    }
+}
+
+impl Topic {
+    pub(crate) fn open(
+        shared: &Arc<Shared>,
+        definition: TopicDefinition,
+    ) -> Result<Arc<Self>, CatalogError> {
+        let shape = Arc::new(Shape::open(
+            shared,
+            definition.id,
+            definition.options,
+            None,
+        )?);
+        let partitions = shape.partitions.len();
+        let paused_at = definition.paused_at.map(|mut limits| {
+            limits.resize(partitions, 0);
+            limits
+        });
+        let topic = Arc::new(Self {
+            id: definition.id,
+            number: shared.next_topic_number(),
+            namespace: definition.namespace,
+            name: definition.name,
+            created_ms: definition.created_ms,
+            made: definition.made,
+            ephemeral: shape.options.ephemeral,
+            shared: shared.clone(),
+            shape: RwLock::new(shape.clone()),
+            subscriptions: RwLock::new(Arc::new([])),
+            paused_at: Mutex::new(paused_at),
+            revision: AtomicU64::new(definition.revision),
+            deleted: AtomicBool::new(false),
+            has_reader: AtomicBool::new(false),
+            next_partition: AtomicU32::new(0),
+            messages: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            body_bytes: AtomicU64::new(0),
+        });
+        topic.listen(&shape, 0);
+        Ok(topic)
+    }
+
+    /// The identity that no other topic ever has, not even a later one of the same name.
+    pub fn id(&self) -> Uuid {
+        self.id
+    }
+
+    /// A short identity, for as long as this process runs.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its name, and where that counts.
+    pub fn full_name(&self) -> Name<'_> {
+        self.namespace.name(&self.name)
+    }
+
+    /// When it was made, milliseconds since the Unix epoch.
+    pub fn created_ms(&self) -> u64 {
+        self.created_ms
+    }
+
+    /// Whether it is gone after a restart.
+    pub fn is_ephemeral(&self) -> bool {
+        self.ephemeral
+    }
+
+    /// Whether it was deleted; a handle to it can be older than that.
+    pub fn is_deleted(&self) -> bool {
+        self.deleted.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Messages published in this process.
+    pub fn message_count(&self) -> u64 {
+        self.messages.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the batches published in this process.
+    pub fn bytes_count(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the bodies of these; of batches that a client has compressed, all bytes of theirs.
+    pub fn body_bytes_count(&self) -> u64 {
+        self.body_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Messages that wait in the broker until they come to this topic ([`Topic::publish_delayed`]).
+    pub fn scheduled(&self) -> u64 {
+        self.shared.scheduled.count(self.id)
+    }
+
+    /// Messages that no subscription has been offered: the backlog of a topic without
+    /// subscriptions, or what came since the topic was paused.
+    pub fn depth(&self) -> u64 {
+        let paused_at = self.paused_at.lock().clone();
+        let from = match paused_at {
+            Some(offsets) => offsets,
+            None if !self.subscriptions().is_empty() => return 0,
+            None => self
+                .partitions()
+                .iter()
+                .map(|log| log.start_offset())
+                .collect(),
+        };
+        let partitions = self.partitions();
+        let held = partitions
+            .iter()
+            .zip(from)
+            .map(|(log, from)| log.held_from(from));
+        held.sum()
+    }
+
+    /// Its subscriptions, sorted by name.
+    pub fn subscriptions(&self) -> Arc<[Arc<Subscription>]> {
+        self.subscriptions.read().clone()
+    }
+
+    /// The subscription of that name.
+    pub fn subscription(&self, name: &str) -> Option<Arc<Subscription>> {
+        let subscriptions = self.subscriptions.read();
+        let at = subscriptions
+            .binary_search_by(|s| s.name().cmp(name))
+            .ok()?;
+        Some(subscriptions[at].clone())
+    }
+
+    /// The subscription of that name, made if there is none.
+    pub fn subscription_or_create(
+        self: &Arc<Self>,
+        name: &str,
+        options: impl FnOnce() -> SubscriptionOptions,
+    ) -> Result<Arc<Subscription>, CatalogError> {
+        if let Some(subscription) = self.subscription(name) {
+            return Ok(subscription);
+        }
+        let _definitions = self.shared.definitions.lock();
+        if self.is_deleted() {
+            return Err(CatalogError::TopicDeleted {
+                topic: self.name.clone(),
+            });
+        }
+        if let Some(subscription) = self.subscription(name) {
+            return Ok(subscription);
+        }
+        self.shared.check_new(name)?;
+        let options = options();
+        let floors = self.floors_for(options.start);
+        let definition = SubscriptionDefinition {
+            id: self.shared.next_subscription_id(),
+            topic: self.id,
+            name: name.to_owned(),
+            options,
+            paused: false,
+            floors,
+        };
+        let lasts = !definition.options.ephemeral && !self.ephemeral;
+        if lasts {
+            self.shared
+                .write(&[Entry::Subscription(definition.clone())])?;
+        }
+        let attempts_max = definition.options.attempts_max;
+        let ledger = Ledger::new(&definition.floors, attempts_max);
+        let subscription = self.add_subscription(&definition, ledger);
+        self.shared.changed();
+        Ok(subscription)
+    }
+
+    pub(crate) fn add_subscription(
+        self: &Arc<Self>,
+        definition: &SubscriptionDefinition,
+        ledger: Ledger,
+    ) -> Arc<Subscription> {
+        let options = definition.options.clone();
+        let subscription = Arc::new(Subscription::new(
+            definition.id,
+            &definition.name,
+            self,
+            options,
+            ledger,
+            definition.paused,
+        ));
+        let ends = self.written_ends();
+        let mut subscriptions = self.subscriptions.write();
+        let mut all = subscriptions.to_vec();
+        all.push(subscription.clone());
+        all.sort_by(|a, b| a.name().cmp(b.name()));
+        *subscriptions = all.into();
+        drop(subscriptions);
+        if let Some(limits) = self.paused_at.lock().clone() {
+            subscription.set_limits(Some(limits));
+        }
+        self.forget_holes(&subscription);
+        // Publishers count what they publish from now on.
+        subscription.count_bodies(&ends);
+        // Messages that came while it was being made, and leases that were restored.
+        subscription.on_due(self.shared.clock.now_ms());
+        subscription
+    }
+
+    /// Offsets before the first segment and between segments hold no messages, so no subscription
+    /// waits for them.
+    fn forget_holes(&self, subscription: &Arc<Subscription>) {
+        for (partition, log) in (0u32..).zip(self.partitions().iter()) {
+            for gone in log.gone() {
+                subscription.forget_range(partition, gone.start, gone.end);
+            }
+        }
+    }
+
+    fn floors_for(&self, start: StartAt) -> Vec<Offset> {
+        let earliest = match start {
+            StartAt::Delivery => self.subscriptions().is_empty(),
+            StartAt::Earliest => true,
+            StartAt::Latest => false,
+        };
+        let paused_at = self.paused_at.lock().clone();
+        let floor = |(partition, log): (usize, &Partition)| match (earliest, &paused_at) {
+            (true, _) => log.start_offset(),
+            // Messages that a paused topic holds back have been delivered to nobody.
+            (false, Some(offsets)) if start == StartAt::Delivery => offsets[partition],
+            (false, _) => log.written_end(),
+        };
+        self.partitions().iter().enumerate().map(floor).collect()
+    }
+
+    /// Deletes a subscription and closes its consumers. `false`: there is none of that name.
+    pub fn delete_subscription(self: &Arc<Self>, name: &str) -> Result<bool, CatalogError> {
+        let Some(subscription) = self.subscription(name) else {
+            return Ok(false);
+        };
+        self.remove_subscription(&subscription)?;
+        Ok(true)
+    }
+
+    /// As [`Self::delete_subscription`], but this very one and no later one of its name. One that
+    /// is gone already is no error.
+    pub fn remove_subscription(
+        self: &Arc<Self>,
+        subscription: &Arc<Subscription>,
+    ) -> Result<(), CatalogError> {
+        let is_unused = {
+            let _definitions = self.shared.definitions.lock();
+            let kept: Vec<_> = self
+                .subscriptions()
+                .iter()
+                .filter(|other| other.id() != subscription.id())
+                .cloned()
+                .collect();
+            if kept.len() == self.subscriptions().len() {
+                return Ok(());
+            }
+            let is_last = kept.is_empty();
+            // The messages that the last subscription was offered go with it, as nsqd has it: a
+            // later one must not meet them again. Readers by offset keep them.
+            let retention = &self.options().retention;
+            let has_readers =
+                retention.min_ms.is_some() || self.shared.committed.has_topic(self.id);
+            let goes = is_last && retention.consumed && !has_readers;
+            let ends = self.offered_ends();
+            let mut entries = vec![Entry::SubscriptionDeleted(subscription.id())];
+            entries.extend(self.next_offsets());
+            if goes {
+                entries.extend(self.starts_at(&ends));
+            }
+            if !self.ephemeral {
+                self.shared.write(&entries)?;
+            }
+            *self.subscriptions.write() = kept.into();
+            subscription.close();
+            if goes {
+                for (log, end) in self.partitions().iter().zip(&ends) {
+                    crate::broker::truncate(self, log, *end);
+                }
+            }
+            is_last && self.ephemeral
+        };
+        self.shared.changed();
+        if is_unused {
+            let is_unused = || self.subscriptions().is_empty();
+            self.shared.delete_topic_if(self, is_unused)?;
+        }
+        Ok(())
+    }
+
+    /// Up to where subscriptions have been offered messages.
+    fn offered_ends(&self) -> Vec<Offset> {
+        let paused_at = self.paused_at.lock().clone();
+        paused_at.unwrap_or_else(|| self.written_ends())
+    }
+
+    /// An ephemeral subscription lost its last consumer.
+    pub(crate) fn delete_if_unused(self: &Arc<Self>, subscription: &Arc<Subscription>) {
+        if !subscription.has_consumers()
+            && let Err(error) = self.remove_subscription(subscription)
+        {
+            tracing::warn!(?subscription, %error, "cannot delete an ephemeral subscription");
+        }
+    }
+
+    /// How far offsets have been used: cursors and segments, which tell it too, may go.
+    pub(crate) fn next_offsets(&self) -> Vec<Entry> {
+        let entry = |(partition, log): (u32, &Partition)| Entry::Next {
+            topic: self.id,
+            partition,
+            offset: log.next_offset(),
+        };
+        (0u32..).zip(self.partitions().iter()).map(entry).collect()
+    }
+
+    fn start_offsets(&self) -> Vec<Entry> {
+        let starts: Vec<Offset> = self
+            .partitions()
+            .iter()
+            .map(|log| log.start_offset())
+            .collect();
+        self.starts_at(&starts)
+    }
+
+    fn starts_at(&self, offsets: &[Offset]) -> Vec<Entry> {
+        let topic = self.id;
+        let entry = |(partition, offset): (u32, &Offset)| Entry::Start {
+            topic,
+            partition,
+            offset: *offset,
+        };
+        (0u32..).zip(offsets).map(entry).collect()
+    }
+
+    /// Whether subscriptions get nothing new.
+    pub fn is_paused(&self) -> bool {
+        self.paused_at.lock().is_some()
+    }
+
+    /// Holds new messages back from all subscriptions.
+    pub fn pause(self: &Arc<Self>) -> Result<(), CatalogError> {
+        let _definitions = self.lock_definitions()?;
+        let ends = || self.written_ends();
+        let limits = self.paused_at.lock().get_or_insert_with(ends).clone();
+        self.limits_changed(Some(limits))
+    }
+
+    /// Lets messages through again.
+    pub fn unpause(self: &Arc<Self>) -> Result<(), CatalogError> {
+        let _definitions = self.lock_definitions()?;
+        *self.paused_at.lock() = None;
+        self.limits_changed(None)
+    }
+
+    pub(crate) fn lock_definitions(&self) -> Result<parking_lot::MutexGuard<'_, ()>, CatalogError> {
+        let definitions = self.shared.definitions.lock();
+        if self.is_deleted() {
+            return Err(CatalogError::TopicDeleted {
+                topic: self.name.clone(),
+            });
+        }
+        Ok(definitions)
+    }
+
+    /// The caller holds `definitions`.
+    fn limits_changed(self: &Arc<Self>, limits: Option<Vec<Offset>>) -> Result<(), CatalogError> {
+        for subscription in self.subscriptions().iter() {
+            subscription.set_limits(limits.clone());
+        }
+        if self.ephemeral {
+            return Ok(());
+        }
+        self.shared.write(&[Entry::Topic(self.definition())])
+    }
+
+    /// Removes the messages that no subscription has been offered ([`Self::depth`]).
+    pub fn empty(self: &Arc<Self>) -> Result<(), CatalogError> {
+        let _definitions = self.lock_definitions()?;
+        let ends = self.written_ends();
+        if self.is_paused() {
+            for subscription in self.subscriptions().iter() {
+                subscription.skip_from_limits(&ends);
+            }
+            *self.paused_at.lock() = Some(ends.clone());
+            self.limits_changed(Some(ends.clone()))?;
+        }
+        if !self.subscriptions().is_empty() {
+            return Ok(());
+        }
+        if !self.ephemeral {
+            self.shared.write(&self.starts_at(&ends))?;
+        }
+        for (log, end) in self.partitions().iter().zip(&ends) {
+            crate::broker::truncate(self, log, *end);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn definition(&self) -> TopicDefinition {
+        TopicDefinition {
+            paused_at: self.paused_at.lock().clone(),
+            ..self.definition_unpaused()
+        }
+    }
+
+    fn definition_unpaused(&self) -> TopicDefinition {
+        TopicDefinition {
+            id: self.id,
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            created_ms: self.created_ms,
+            made: self.made,
+            options: (*self.options()).clone(),
+            paused_at: None,
+            revision: self.revision.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The description for its folder: the bytes of a definition's entry. Asked by a thread that
+    /// appends: it waits for nobody who does.
+    pub(crate) fn description(&self) -> Vec<u8> {
+        Entry::Topic(self.definition_unpaused()).encode()
+    }
+
+    /// The definition that comes after this one. The caller holds `definitions`.
+    pub(crate) fn next_definition(&self) -> TopicDefinition {
+        let mut definition = self.definition();
+        definition.revision += 1;
+        definition
+    }
+
+    /// A definition of this topic is in the journal, and in use.
+    pub(crate) fn redefined(&self, revision: u64) {
+        self.revision.store(revision, Ordering::Relaxed);
+        self.shared.log.describe(self.id);
+    }
+
+    /// Everything that a restart needs to know of this topic.
+    pub(crate) fn snapshot(&self) -> Vec<Entry> {
+        let mut entries = vec![Entry::Topic(self.definition())];
+        if self.ephemeral {
+            return entries;
+        }
+        entries.extend(self.start_offsets());
+        entries.extend(self.next_offsets());
+        for subscription in self.subscriptions().iter().filter(|s| !s.is_ephemeral()) {
+            entries.push(Entry::Subscription(subscription.definition(self.id)));
+            entries.extend(subscription.whole_progress());
+            entries.extend(subscription.delivered_entries());
+        }
+        entries
+    }
+
+    /// Takes the topic out of use: its consumers are closed, publishes fail.
+    pub(crate) fn close(&self) {
+        self.deleted.store(true, Ordering::Release);
+        for watchers in self.shape().watchers.iter() {
+            watchers.close();
+        }
+        let subscriptions = std::mem::replace(&mut *self.subscriptions.write(), Arc::new([]));
+        for subscription in subscriptions.iter() {
+            subscription.close();
+        }
+    }
+}

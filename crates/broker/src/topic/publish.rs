@@ -1,0 +1,172 @@
+//! The way of messages into a topic.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cloverleaf_log::{Batch, Durability};
+
+use crate::subscription::Subscription;
+use crate::subscription::length::Places;
+use crate::topic::Topic;
+use crate::topic::admission::Maker;
+use crate::topic::published::{PublishError, Published};
+
+impl Topic {
+    /// Stores a batch of our own making in a partition of the broker's choice: its records are not
+    /// looked at once more.
+    ///
+    /// The promise for `asked` holds once the returned future resolves; messages reach
+    /// subscriptions when they are written.
+    ///
+    /// # Errors
+    /// As [`Topic::publish_to`].
+    pub fn publish(&self, batch: Batch, asked: Durability) -> Result<Published, PublishError> {
+        let count = self.partition_count();
+        let partition = match count {
+            1 => 0,
+            _ => self.next_partition.fetch_add(1, Ordering::Relaxed) % count.max(1),
+        };
+        self.store(partition, batch, asked, Maker::Broker)
+    }
+
+    /// As [`Topic::publish`], in a partition of the caller's choice.
+    ///
+    /// # Errors
+    /// As [`Topic::publish_to`].
+    pub fn publish_in(
+        &self,
+        partition: u32,
+        batch: Batch,
+        asked: Durability,
+    ) -> Result<Published, PublishError> {
+        self.store(partition, batch, asked, Maker::Broker)
+    }
+
+    /// Stores a client's batch in one partition, as it came. Its records are walked, unless they
+    /// are compressed.
+    ///
+    /// # Errors
+    /// The topic does not take it, or the log does not; nothing was stored.
+    pub fn publish_to(
+        &self,
+        partition: u32,
+        batch: Batch,
+        asked: Durability,
+    ) -> Result<Published, PublishError> {
+        self.store(partition, batch, asked, Maker::Client)
+    }
+
+    fn store(
+        &self,
+        partition: u32,
+        batch: Batch,
+        asked: Durability,
+        maker: Maker,
+    ) -> Result<Published, PublishError> {
+        if self.is_deleted() {
+            return Err(self.deleted_error());
+        }
+        let count = u64::from(batch.count());
+        let full = |subscription: Arc<Subscription>| PublishError::QueueFull {
+            topic: self.name().to_owned(),
+            subscription: subscription.name().to_owned(),
+        };
+        let places = Places::take(self, &batch, true).map_err(full)?;
+        let shape = self.shape();
+        let Some(log) = shape.partitions.get(partition as usize) else {
+            return Err(PublishError::NoSuchPartition {
+                topic: self.name().to_owned(),
+                partition,
+            });
+        };
+        let (batch, body_bytes) = shape.admit(self.shared(), batch, maker)?;
+        let is_stamped = batch.has_append_time();
+        let bytes = batch.bytes().len() as u64;
+        let appended = log.append(batch, shape.durability(self.shared(), asked))?;
+        if !appended.is_duplicate {
+            places.keep();
+            self.count(count, bytes, body_bytes);
+        }
+        // A batch that came again has the time of the first one.
+        let append_time_ms = is_stamped.then_some(appended.timestamp_ms);
+        Ok(Published::new(appended, append_time_ms))
+    }
+
+    /// Stores a message that the broker itself moves here. It may use the reserve of the disk, and
+    /// no length limit refuses it.
+    pub(crate) fn publish_moved(
+        &self,
+        batch: Batch,
+        asked: Durability,
+    ) -> Result<Published, PublishError> {
+        let (count, bytes) = (u64::from(batch.count()), batch.bytes().len() as u64);
+        let body_bytes = u64::from(batch.body_bytes());
+        let published = self.publish_counted(batch, asked)?;
+        self.count(count, bytes, body_bytes);
+        Ok(published)
+    }
+
+    /// As [`Topic::publish_moved`], for what was counted when it was published to come later.
+    pub(crate) fn publish_counted(
+        &self,
+        batch: Batch,
+        asked: Durability,
+    ) -> Result<Published, PublishError> {
+        let shape = self.shape();
+        let Some(log) = shape.partitions.first() else {
+            return Err(self.deleted_error());
+        };
+        let places = Places::take(self, &batch, false).ok();
+        let appended = log.append_internal(batch, shape.durability(self.shared(), asked))?;
+        if let Some(places) = places {
+            places.keep();
+        }
+        Ok(Published::new(appended, None))
+    }
+
+    fn count(&self, messages: u64, bytes: u64, body_bytes: u64) {
+        self.messages.fetch_add(messages, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.body_bytes.fetch_add(body_bytes, Ordering::Relaxed);
+    }
+
+    fn deleted_error(&self) -> PublishError {
+        PublishError::TopicDeleted {
+            topic: self.name().to_owned(),
+        }
+    }
+
+    /// Stores one message that is to appear in this topic after `delay_ms`.
+    ///
+    /// # Errors
+    /// As [`Topic::publish_to`], and too many messages wait already.
+    pub fn publish_delayed(
+        &self,
+        message: &Batch,
+        delay_ms: u64,
+        asked: Durability,
+    ) -> Result<Published, PublishError> {
+        if self.is_deleted() {
+            return Err(self.deleted_error());
+        }
+        let asked = self.durability(asked);
+        let published = crate::housekeeping::schedule::publish(
+            self.shared(),
+            self.id(),
+            message,
+            delay_ms,
+            asked,
+        )?;
+        let (count, bytes) = (u64::from(message.count()), message.bytes().len() as u64);
+        self.count(count, bytes, u64::from(message.body_bytes()));
+        Ok(published)
+    }
+
+    /// The log has written to one of the partitions.
+    pub(crate) fn written(self: &Arc<Self>) {
+        self.shared().room.written();
+        for subscription in self.subscriptions().iter() {
+            subscription.appended();
+        }
+    }
+}

@@ -1,0 +1,76 @@
+#![allow(clippy::unwrap_used)]
+
+use std::task::{Context, Waker};
+
+use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, SimDisk};
+
+use crate::{Broker, BrokerOptions, ConsumerOptions, ManualClock, MessageId, TopicOptions};
+
+use super::*;
+
+fn open(disk: &SimDisk) -> (Log, Broker) {
+    let log_options = LogOptions {
+        manual: true,
+        disk_free_bytes_min: 0,
+        ..LogOptions::default()
+    };
+    let (log, recovery) = Log::open(disk.mount(), log_options).unwrap();
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+    let options = BrokerOptions::default();
+    (
+        log.clone(),
+        Broker::open(log, recovery, options, clock).unwrap(),
+    )
+}
+
+fn publish(topic: &Topic, messages: u32) {
+    let mut builder = BatchBuilder::with_capacity(64, 0);
+    (0..messages).for_each(|_| builder.push(None, Some(b"m"), &[]));
+    drop(topic.publish(builder.finish(), Durability::Kernel).unwrap());
+}
+
+/// A publish on another thread, while the topic is being paused, may be delivered before the
+/// subscription hears of the limit. Such a message is the subscription's: it is delivered
+/// again, and to empty the topic does not acknowledge it behind the back of its lease.
+#[test]
+fn a_message_that_overtook_the_pause_is_no_message_that_the_pause_holds_back() {
+    let disk = SimDisk::new();
+    let (log, broker) = open(&disk);
+    let topic = broker.topic_or_create("t", TopicOptions::default).unwrap();
+    let options = SubscriptionOptions::default;
+    let subscription = topic.subscription_or_create("s", options).unwrap();
+    let consumer = subscription.attach(ConsumerOptions::default()).unwrap();
+    consumer.set_window(u32::MAX);
+    publish(&topic, 64);
+    // The first half of `pause`, a publish of a whole word of the ledger, the second half.
+    *topic.paused_at.lock() = Some(topic.written_ends());
+    publish(&topic, 64);
+    topic.pause().unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut deliveries = Vec::new();
+    let _ = consumer.poll_deliveries(&mut context, &mut deliveries);
+    assert_eq!(consumer.in_flight(), 128);
+    let overtook = MessageId {
+        partition: 0,
+        offset: 70,
+    };
+    consumer.nack(overtook, 0).unwrap();
+    assert_eq!(consumer.in_flight(), 128, "it is delivered again");
+    consumer.nack(overtook, 0).unwrap();
+    broker.tick();
+    disk.kill();
+    drop((log, consumer, subscription, topic));
+
+    let (_log, broker) = open(&disk);
+    let topic = broker.topic("t").unwrap();
+    let subscription = topic.subscription("s").unwrap();
+    topic.empty().unwrap();
+    let consumer = subscription.attach(ConsumerOptions::default()).unwrap();
+    consumer.set_window(u32::MAX);
+    assert!(topic.is_paused());
+    assert_eq!(
+        consumer.in_flight(),
+        71,
+        "all up to the one that waits again"
+    );
+}
