@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::consumer::holds::Holds;
 use crate::consumer::outbox::Outbox;
 use crate::consumer::shared_window::{self, SharedWindow};
-use crate::consumer::slots::ConsumerState;
+use crate::consumer::state::ConsumerState;
 use crate::consumer::{Consumer, Holding};
 use crate::message::{Delivery, MessageRange};
 use crate::options::ConsumerOptions;

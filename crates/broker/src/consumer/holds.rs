@@ -13,7 +13,7 @@ use cloverleaf_log::Offset;
 use cloverleaf_telemetry::{Lane, LaneMemory, Pace};
 
 use crate::broker::Broker;
-use crate::consumer::slots::{ConsumerState, Consumers};
+use crate::consumer::{slots::Consumers, state::ConsumerState};
 use crate::message::{MessageId, MessageRange};
 use crate::subscription::ledger::Settled;
 use crate::subscription::{State, Subscription};

@@ -7,6 +7,7 @@ pub(crate) mod overdue;
 pub(crate) mod ranking;
 pub(crate) mod shared_window;
 pub(crate) mod slots;
+pub(crate) mod state;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::consumer::shared_window::SharedWindow;
-use crate::consumer::slots::ConsumerState;
+use crate::consumer::state::ConsumerState;
 use crate::options::Dispatch;
 use crate::subscription::Subscription;
 use cloverleaf_log::invariant;

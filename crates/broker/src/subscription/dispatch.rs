@@ -1,6 +1,6 @@
 //! Dispatch: the way of messages from the log to a consumer's outbox.
 //!
-//! A message goes to a consumer with room in its window; `choice.rs` says to which. Requeued
+//! A message goes to a consumer with room in its window; `consumer/slots/choice.rs` says to which. Requeued
 //! messages of a partition go before new ones. Everything happens under the subscription's lock and
 //! waits for no disk: what memory and page cache do not have is read elsewhere, and dispatched when
 //! it comes.

@@ -3,7 +3,6 @@
 //! NSQ's channel, the consumers of an AMQP queue, a JetStream consumer and a Kafka share group are
 //! all this. Its state is one [`Ledger`] behind one lock; [`dispatch`] decides who gets what.
 
-pub(crate) mod choice;
 pub(crate) mod delivery_marks;
 pub(crate) mod died;
 pub(crate) mod dispatch;
@@ -32,10 +31,10 @@ use crate::broker::{CatalogError, Shared};
 use crate::consumer::holds::DepartedHolds;
 use crate::consumer::shared_window::{self, SharedWindow};
 use crate::consumer::slots::Consumers;
+use crate::consumer::slots::choice::Rotation;
 use crate::journal::entries::{Entry, SubscriptionDefinition};
 use crate::namespace::Namespace;
 use crate::options::{Dispatch, SubscriptionOptions};
-use crate::subscription::choice::Rotation;
 use crate::subscription::died::Died;
 use crate::subscription::filter::Filter;
 use crate::subscription::ledger::leases::NEVER_MS;

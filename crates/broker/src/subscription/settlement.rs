@@ -8,7 +8,7 @@ use cloverleaf_log::Offset;
 
 use crate::consumer::Settlement;
 use crate::consumer::holds::{Ending, HoldEnd};
-use crate::consumer::slots::ConsumerState;
+use crate::consumer::state::ConsumerState;
 use crate::message::{Delivery, MessageId, MessageRange};
 use crate::subscription::died::Died;
 use crate::subscription::ledger::leases::NEVER_MS;

@@ -1,11 +1,11 @@
 //! The choice of the consumer that gets the next messages.
 //!
-//! Few consumers are looked at one by one; many stand in `consumer/ranking.rs`, which chooses as
+//! Few consumers are looked at one by one; many stand in `ranking.rs`, which chooses as
 //! this does.
 
 use std::sync::Arc;
 
-use crate::consumer::slots::ConsumerState;
+use crate::consumer::state::ConsumerState;
 use crate::options::Dispatch;
 use crate::subscription::{State, Subscription};
 

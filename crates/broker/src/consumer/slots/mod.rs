@@ -3,143 +3,24 @@
 //! All changes of a consumer that bear on whose turn it is go through here, so that the ranking,
 //! which only a subscription with many consumers has, follows.
 
+pub(crate) mod choice;
+#[cfg(test)]
+pub(crate) mod tests;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
-use crate::consumer::Holding;
 use crate::consumer::holds::Holds;
 use crate::consumer::outbox::Outbox;
 use crate::consumer::overdue::Overdue;
-use crate::consumer::ranking::{Place, Ranking};
-use crate::consumer::shared_window::SharedWindow;
+use crate::consumer::ranking::Ranking;
+use crate::consumer::state::ConsumerState;
 use crate::options::{ConsumerOptions, Dispatch, SubscriptionOptions};
 
 /// With more slots than this the consumers are ranked, not looked at one by one: about here both
 /// cost the same.
 pub(crate) const LOOKED_AT_MAX: usize = 16;
-
-/// The subscription's state of one consumer.
-#[derive(Debug)]
-pub(crate) struct ConsumerState {
-    pub(crate) outbox: Arc<Outbox>,
-    pub(crate) window: u32,
-    pub(crate) in_flight: u32,
-    pub(crate) stalled: bool,
-    /// Is a consumer to others: it neither only pulls nor has it retired. Asked for each delivery.
-    counts: bool,
-    /// Gets nothing more, and settles what it has.
-    retired: bool,
-    /// The window that it shares with others.
-    shared: Option<Arc<SharedWindow>>,
-    pub(crate) options: ConsumerOptions,
-    /// The place in the order of arrival.
-    arrival: u64,
-    pub(crate) delivered: u64,
-    /// Messages that were taken from it because it held them for too long.
-    timed_out: u64,
-    /// A sample of these, while it may still answer them.
-    pub(crate) overdue: Option<Box<Overdue>>,
-    /// Where it stands in the ranking, if it does.
-    pub(crate) place: Option<Place>,
-    /// The holds that the timeline shows of it.
-    pub(crate) holds: Option<Box<Holds>>,
-}
-
-impl ConsumerState {
-    pub(crate) fn new(options: ConsumerOptions, outbox: Arc<Outbox>, arrival: u64) -> Self {
-        let window = options.shared_window.clone();
-        let mut consumer = Self {
-            outbox,
-            window: 0,
-            in_flight: 0,
-            stalled: false,
-            counts: !options.pull,
-            retired: false,
-            shared: None,
-            options,
-            arrival,
-            delivered: 0,
-            timed_out: 0,
-            overdue: None,
-            place: None,
-            holds: None,
-        };
-        consumer.share(window);
-        consumer
-    }
-
-    /// Its place in the order of arrival, which no other one of the subscription ever has.
-    pub(crate) fn arrival(&self) -> u64 {
-        self.arrival
-    }
-
-    /// Whether it may ask for messages.
-    pub(crate) fn may_pull(&self) -> bool {
-        !self.retired && self.options.pull
-    }
-
-    /// The window that it shares with others: while it is full, nothing is delivered.
-    pub(crate) fn shared_window(&self) -> Option<&Arc<SharedWindow>> {
-        self.shared.as_ref()
-    }
-
-    /// The window in which its messages take places: those that need no acknowledgement take none.
-    pub(crate) fn places(&self) -> Option<&Arc<SharedWindow>> {
-        self.shared.as_ref().filter(|_| !self.options.auto_ack)
-    }
-
-    pub(crate) fn share(&mut self, window: Option<Arc<SharedWindow>>) {
-        self.shared = window.filter(|_| !self.options.pull);
-    }
-
-    /// Messages that may be delivered to it now.
-    #[inline]
-    pub(crate) fn room(&self) -> u64 {
-        match &self.shared {
-            // A consumer that takes no place in the window takes none from those who wait.
-            Some(shared) if self.options.auto_ack && shared.free() > 0 => self.own_room(),
-            Some(shared) if self.options.auto_ack => 0,
-            Some(shared) => self.own_room().min(shared.room()),
-            None => self.own_room(),
-        }
-    }
-
-    /// As [`Self::room`], whatever the window says that it shares.
-    #[inline]
-    pub(crate) fn own_room(&self) -> u64 {
-        #[cfg(test)]
-        tests::LOOKS.with(|looks| looks.set(looks.get() + 1));
-        if self.stalled || !self.counts {
-            0
-        } else {
-            u64::from(self.window.saturating_sub(self.in_flight))
-        }
-    }
-
-    /// The messages that it holds, and those that were taken from it.
-    pub(crate) fn holding(&self) -> Holding {
-        Holding {
-            in_flight: self.in_flight,
-            timed_out: self.timed_out,
-        }
-    }
-
-    /// Deadlines of messages have passed. Returns the shared window that has new room.
-    pub(crate) fn time_out(&mut self, count: u32) -> Option<Arc<SharedWindow>> {
-        self.timed_out += u64::from(count);
-        self.settle(count)
-    }
-
-    /// Messages are no longer in flight. Returns the shared window that has new room.
-    pub(crate) fn settle(&mut self, count: u32) -> Option<Arc<SharedWindow>> {
-        let count = count.min(self.in_flight);
-        self.in_flight -= count;
-        let shared = self.places().filter(|_| count > 0)?;
-        shared.release(u64::from(count));
-        Some(shared.clone())
-    }
-}
 
 /// The consumers of a subscription.
 #[derive(Debug)]
@@ -420,120 +301,5 @@ impl Line {
 }
 
 fn rank(slot: u32, consumer: &ConsumerState) -> (Reverse<i32>, u64, u32) {
-    (Reverse(consumer.options.priority), consumer.arrival, slot)
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use std::cell::Cell;
-    use std::sync::Arc;
-    use std::task::{Context, Poll, Waker};
-
-    use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, SimDisk};
-
-    use crate::{
-        Broker, BrokerOptions, Consumer, ConsumerOptions, ManualClock, SharedWindow,
-        SubscriptionOptions, TopicOptions,
-    };
-
-    thread_local! {
-        /// How often somebody looked at a consumer.
-        pub(super) static LOOKS: Cell<u64> = const { Cell::new(0) };
-    }
-
-    const MANY: usize = 10_000;
-
-    /// Attaches many consumers, publishes to them, has all acknowledged, and lets them go.
-    fn looks_at_many(options: SubscriptionOptions, shared: impl Fn(usize) -> ConsumerOptions) {
-        let log_options = LogOptions {
-            manual: true,
-            disk_free_bytes_min: 0,
-            ..LogOptions::default()
-        };
-        let (log, recovery) = Log::open(SimDisk::new().mount(), log_options).unwrap();
-        let clock = Arc::new(ManualClock::new(1_700_000_000_000));
-        let broker = Broker::open(log, recovery, BrokerOptions::default(), clock).unwrap();
-        let topic = broker.topic_or_create("t", TopicOptions::default).unwrap();
-        let subscription = topic.subscription_or_create("s", || options).unwrap();
-        LOOKS.set(0);
-        let attach = |number| {
-            let consumer = subscription.attach(shared(number)).unwrap();
-            consumer.set_window(1);
-            consumer
-        };
-        let consumers: Vec<Consumer> = (0..MANY).map(attach).collect();
-        let mut context = Context::from_waker(Waker::noop());
-        let (mut deliveries, mut count) = (Vec::new(), 0);
-        for _ in 0..4 {
-            for _ in 0..MANY / 4 {
-                let mut builder = BatchBuilder::with_capacity(64, 0);
-                builder.push(None, Some(b"m"), &[]);
-                drop(topic.publish(builder.finish(), Durability::Kernel).unwrap());
-            }
-            for consumer in &consumers {
-                while let Poll::Ready(Some(())) =
-                    consumer.poll_deliveries(&mut context, &mut deliveries)
-                {
-                    for delivery in deliveries.drain(..) {
-                        count += u64::from(delivery.count);
-                        consumer.ack_ranges(&[delivery.range()], |_, _| {});
-                    }
-                }
-            }
-        }
-        // A round in which the window was full may have left some.
-        while subscription.counts().depth + subscription.counts().in_flight > 0 {
-            for consumer in &consumers {
-                if let Poll::Ready(Some(())) =
-                    consumer.poll_deliveries(&mut context, &mut deliveries)
-                {
-                    for delivery in deliveries.drain(..) {
-                        count += u64::from(delivery.count);
-                        consumer.ack_ranges(&[delivery.range()], |_, _| {});
-                    }
-                }
-            }
-        }
-        drop(consumers);
-        assert_eq!(count, MANY as u64);
-        // 10,000 consumers and messages: to look at each consumer for each would be 10^8 looks.
-        let looks = LOOKS.get();
-        assert!(looks < 100 * MANY as u64, "{looks} looks");
-    }
-
-    #[test]
-    fn ten_thousand_consumers_are_not_looked_at_for_each_message() {
-        let plain = |_| ConsumerOptions::default();
-        looks_at_many(SubscriptionOptions::default(), plain);
-        let fill_first = SubscriptionOptions {
-            dispatch: crate::Dispatch::FillFirst,
-            ..SubscriptionOptions::default()
-        };
-        looks_at_many(fill_first, plain);
-        let single = SubscriptionOptions {
-            single_active: true,
-            active_yields: true,
-            ..SubscriptionOptions::default()
-        };
-        looks_at_many(single, |number| ConsumerOptions {
-            priority: i32::try_from(number % 3).unwrap_or_default(),
-            ..ConsumerOptions::default()
-        });
-    }
-
-    #[test]
-    fn nor_when_they_share_a_window_that_is_full() {
-        let one = SharedWindow::new(7);
-        looks_at_many(SubscriptionOptions::default(), |_| ConsumerOptions {
-            shared_window: Some(one.clone()),
-            ..ConsumerOptions::default()
-        });
-        let each: Vec<_> = (0..MANY).map(|_| SharedWindow::new(1)).collect();
-        looks_at_many(SubscriptionOptions::default(), |number| ConsumerOptions {
-            shared_window: each.get(number).cloned(),
-            ..ConsumerOptions::default()
-        });
-    }
+    (Reverse(consumer.options.priority), consumer.arrival(), slot)
 }

@@ -1,0 +1,109 @@
+#![allow(clippy::unwrap_used)]
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use cloverleaf_log::{BatchBuilder, Durability, Log, LogOptions, SimDisk};
+
+use crate::{
+    Broker, BrokerOptions, Consumer, ConsumerOptions, ManualClock, SharedWindow,
+    SubscriptionOptions, TopicOptions,
+};
+
+thread_local! {
+    /// How often somebody looked at a consumer.
+    pub(crate) static LOOKS: Cell<u64> = const { Cell::new(0) };
+}
+
+const MANY: usize = 10_000;
+
+/// Attaches many consumers, publishes to them, has all acknowledged, and lets them go.
+fn looks_at_many(options: SubscriptionOptions, shared: impl Fn(usize) -> ConsumerOptions) {
+    let log_options = LogOptions {
+        manual: true,
+        disk_free_bytes_min: 0,
+        ..LogOptions::default()
+    };
+    let (log, recovery) = Log::open(SimDisk::new().mount(), log_options).unwrap();
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+    let broker = Broker::open(log, recovery, BrokerOptions::default(), clock).unwrap();
+    let topic = broker.topic_or_create("t", TopicOptions::default).unwrap();
+    let subscription = topic.subscription_or_create("s", || options).unwrap();
+    LOOKS.set(0);
+    let attach = |number| {
+        let consumer = subscription.attach(shared(number)).unwrap();
+        consumer.set_window(1);
+        consumer
+    };
+    let consumers: Vec<Consumer> = (0..MANY).map(attach).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    let (mut deliveries, mut count) = (Vec::new(), 0);
+    for _ in 0..4 {
+        for _ in 0..MANY / 4 {
+            let mut builder = BatchBuilder::with_capacity(64, 0);
+            builder.push(None, Some(b"m"), &[]);
+            drop(topic.publish(builder.finish(), Durability::Kernel).unwrap());
+        }
+        for consumer in &consumers {
+            while let Poll::Ready(Some(())) =
+                consumer.poll_deliveries(&mut context, &mut deliveries)
+            {
+                for delivery in deliveries.drain(..) {
+                    count += u64::from(delivery.count);
+                    consumer.ack_ranges(&[delivery.range()], |_, _| {});
+                }
+            }
+        }
+    }
+    // A round in which the window was full may have left some.
+    while subscription.counts().depth + subscription.counts().in_flight > 0 {
+        for consumer in &consumers {
+            if let Poll::Ready(Some(())) = consumer.poll_deliveries(&mut context, &mut deliveries) {
+                for delivery in deliveries.drain(..) {
+                    count += u64::from(delivery.count);
+                    consumer.ack_ranges(&[delivery.range()], |_, _| {});
+                }
+            }
+        }
+    }
+    drop(consumers);
+    assert_eq!(count, MANY as u64);
+    // 10,000 consumers and messages: to look at each consumer for each would be 10^8 looks.
+    let looks = LOOKS.get();
+    assert!(looks < 100 * MANY as u64, "{looks} looks");
+}
+
+#[test]
+fn ten_thousand_consumers_are_not_looked_at_for_each_message() {
+    let plain = |_| ConsumerOptions::default();
+    looks_at_many(SubscriptionOptions::default(), plain);
+    let fill_first = SubscriptionOptions {
+        dispatch: crate::Dispatch::FillFirst,
+        ..SubscriptionOptions::default()
+    };
+    looks_at_many(fill_first, plain);
+    let single = SubscriptionOptions {
+        single_active: true,
+        active_yields: true,
+        ..SubscriptionOptions::default()
+    };
+    looks_at_many(single, |number| ConsumerOptions {
+        priority: i32::try_from(number % 3).unwrap_or_default(),
+        ..ConsumerOptions::default()
+    });
+}
+
+#[test]
+fn nor_when_they_share_a_window_that_is_full() {
+    let one = SharedWindow::new(7);
+    looks_at_many(SubscriptionOptions::default(), |_| ConsumerOptions {
+        shared_window: Some(one.clone()),
+        ..ConsumerOptions::default()
+    });
+    let each: Vec<_> = (0..MANY).map(|_| SharedWindow::new(1)).collect();
+    looks_at_many(SubscriptionOptions::default(), |number| ConsumerOptions {
+        shared_window: each.get(number).cloned(),
+        ..ConsumerOptions::default()
+    });
+}
