@@ -10,7 +10,6 @@ use crate::consumer::state::ConsumerState;
 use crate::consumer::{Consumer, Holding};
 use crate::message::{Delivery, MessageRange};
 use crate::options::ConsumerOptions;
-use crate::subscription::reader::Source;
 use crate::subscription::{State, Subscription};
 
 /// Why a consumer cannot attach.
@@ -48,9 +47,9 @@ impl Subscription {
                 return Err(AttachError::TooMany { consumers_max });
             }
         }
-        let (auto_ack, policy) = (options.auto_ack, state.policy);
+        let auto_ack = options.auto_ack;
         let is_recorded = options.connection > 0;
-        let slot = state.consumers.attach(options, outbox.clone(), policy);
+        let slot = state.consumers.attach(options, outbox.clone());
         if is_recorded {
             let holds = Box::new(Holds::new(self.shared.lanes()));
             let record = |consumer: &mut ConsumerState| consumer.holds = Some(holds);
@@ -62,22 +61,16 @@ impl Subscription {
     pub(crate) fn detach(self: &Arc<Self>, slot: u32) {
         let left = self.change(|state| {
             self.give_outbox_back(state, slot);
-            state.pull_waits.remove(&slot);
-            state.note_leaving(slot, state.now_us);
-            let (gone, counted) = state.consumers.detach(slot);
-            if let Some(mut gone) = gone {
-                let freed = gone.settle(u32::MAX);
-                state.freed(freed);
-                state.departed.keep(&mut gone);
-            }
+            let held = state.ledger.held_by(slot);
+            state.consumers.note_leaving(slot, held, state.now_us);
+            let counted = state.consumers.detach(slot);
             let released = state.ledger.release(slot);
             self.counters
                 .requeued
                 .fetch_add(released, Ordering::Relaxed);
             if state.consumers.is_empty() {
                 // Without consumers, batches that were read ahead need not wait in memory.
-                state.sources.iter_mut().for_each(Source::clear);
-                state.replays.iter_mut().for_each(Source::clear);
+                state.readers.clear();
             }
             counted && !state.closed && state.consumers.counted() == 0
         });
@@ -109,11 +102,7 @@ impl Subscription {
     /// Gives back the messages that a consumer has not taken out of its outbox, as if they had not
     /// been delivered.
     fn give_outbox_back(&self, state: &mut State, slot: u32) {
-        let taken = state.consumers.change(slot, |consumer| {
-            consumer.stalled = false;
-            consumer.outbox.take_all()
-        });
-        let deliveries = taken.unwrap_or_default();
+        let deliveries = state.consumers.take_outbox(slot);
         self.untake(state, slot, deliveries.iter().map(Delivery::range));
     }
 
@@ -129,7 +118,7 @@ impl Subscription {
         state.consumers.change(slot, |consumer| {
             consumer.delivered = consumer.delivered.saturating_sub(count);
         });
-        state.settle(slot, count32);
+        state.consumers.settle(slot, count32);
         self.counters.requeued.fetch_add(count, Ordering::Relaxed);
     }
 
@@ -165,14 +154,11 @@ impl Subscription {
     }
 
     pub(crate) fn outbox_taken(self: &Arc<Self>, slot: u32) {
-        self.change(|state| {
-            let taken = |consumer: &mut ConsumerState| consumer.stalled = false;
-            state.consumers.change(slot, taken);
-        });
+        self.change(|state| state.consumers.outbox_taken(slot));
     }
 
     pub(crate) fn in_flight_of(&self, slot: u32) -> u32 {
-        self.state.lock().in_flight_at(slot)
+        self.state.lock().consumers.in_flight_at(slot)
     }
 
     pub(crate) fn holding_of(&self, slot: u32) -> Holding {
@@ -186,74 +172,12 @@ impl Subscription {
     }
 }
 
-impl State {
-    pub(crate) fn in_flight_at(&self, slot: u32) -> u32 {
-        let consumer = self.consumers.get(slot);
-        consumer.map_or(0, |consumer| consumer.in_flight)
-    }
-
-    /// Messages of a consumer are no longer in flight.
-    pub(crate) fn settle(&mut self, slot: u32, count: u32) {
-        let settle = |consumer: &mut ConsumerState| consumer.settle(count);
-        let freed = self.consumers.change(slot, settle).flatten();
-        self.freed(freed);
-    }
-
-    /// Deadlines of a consumer's messages have passed.
-    pub(crate) fn time_out(&mut self, slot: u32, count: u32) {
-        let time_out = |consumer: &mut ConsumerState| consumer.time_out(count);
-        let freed = self.consumers.change(slot, time_out).flatten();
-        self.freed(freed);
-    }
-
-    /// A shared window has new room: its waiters are to hear of it.
-    pub(crate) fn freed(&mut self, window: Option<Arc<SharedWindow>>) {
-        let Some(window) = window else { return };
-        self.unpark(&window);
-        let is_last = |last: &Arc<SharedWindow>| Arc::ptr_eq(last, &window);
-        if !self.freed.last().is_some_and(is_last) {
-            self.freed.push(window);
-        }
-    }
-
-    /// The waiters for room in a shared window have their turn again. `true`: not all of them.
-    fn unpark(&mut self, window: &Arc<SharedWindow>) -> bool {
-        let last_served = self.rotation.consumer;
-        self.consumers
-            .ranked()
-            .is_some_and(|(ranking, all)| ranking.unpark(window, all, last_served))
-    }
-
-    /// The window in which a consumer's messages take places.
-    #[inline]
-    pub(crate) fn places_of(&self, slot: u32) -> Option<Arc<SharedWindow>> {
-        self.consumers.get(slot)?.places().cloned()
-    }
-
-    /// Leaves the subscription's name with each shared window that is all that keeps a consumer
-    /// from its messages.
-    pub(crate) fn wait_for_shared_windows(&mut self, subscription: &Arc<Subscription>) {
-        if subscription.options().single_active {
-            // The others get nothing, whatever room they have.
-            let active = self.consumers.active();
-            let active = active.and_then(|slot| self.consumers.get(slot));
-            let freed = active.and_then(|consumer| consumer.wait_for_shared(subscription));
-            self.freed.extend(freed);
-        } else if self.consumers.ranked().is_none() {
-            // Many were parked as they were found.
-            let all = self.consumers.slots().iter().flatten();
-            let freed = all.filter_map(|consumer| consumer.wait_for_shared(subscription));
-            self.freed.extend(freed);
-        }
-    }
-}
-
 impl Subscription {
     /// There is room again in a shared window for which this has waited.
     pub(crate) fn window_has_room(self: &Arc<Self>, window: &Arc<SharedWindow>) {
         self.change(|state| {
-            if state.unpark(window) && window.wait(self) {
-                state.freed(Some(window.clone()));
+            if state.consumers.unpark(window) && window.wait(self) {
+                state.consumers.window_freed(Some(window.clone()));
             }
         });
     }
@@ -262,7 +186,10 @@ impl Subscription {
 impl ConsumerState {
     /// Waits for the shared window that alone keeps it from its messages; it is returned if it has
     /// room that nobody is told of.
-    fn wait_for_shared(&self, subscription: &Arc<Subscription>) -> Option<Arc<SharedWindow>> {
+    pub(crate) fn wait_for_shared(
+        &self,
+        subscription: &Arc<Subscription>,
+    ) -> Option<Arc<SharedWindow>> {
         let shared = self.shared_window().filter(|_| self.own_room() > 0)?;
         shared.wait(subscription).then(|| shared.clone())
     }

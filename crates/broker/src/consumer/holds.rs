@@ -15,8 +15,8 @@ use cloverleaf_telemetry::{Lane, LaneMemory, Pace};
 use crate::broker::Broker;
 use crate::consumer::{slots::Consumers, state::ConsumerState};
 use crate::message::{MessageId, MessageRange};
+use crate::subscription::Subscription;
 use crate::subscription::ledger::Settled;
-use crate::subscription::{State, Subscription};
 
 /// Consumers that have left and are still remembered, per subscription.
 const DEPARTED_MAX: usize = 32;
@@ -233,13 +233,37 @@ impl Hold {
     }
 }
 
-impl State {
-    /// A consumer leaves with what it holds.
-    pub(crate) fn note_leaving(&mut self, slot: u32, now_us: u64) {
-        let Some(holds) = self.consumers.holds(slot) else {
+impl Consumers {
+    /// Runs of messages of a consumer, the first of each and how many, have ended.
+    pub(crate) fn note_end(
+        &mut self,
+        slot: u32,
+        runs: impl IntoIterator<Item = (MessageId, u32)>,
+        settled: Settled,
+        end: HoldEnd,
+        now_us: u64,
+    ) {
+        let mut ending = Ending::new(self, slot, end, now_us);
+        let mut all = 0;
+        for (id, count) in runs {
+            let count = u64::from(count);
+            ending.add(id.partition, id.offset, count, settled);
+            all += count;
+        }
+        ending.finish(all);
+    }
+
+    /// A consumer leaves with these messages.
+    pub(crate) fn note_leaving(
+        &mut self,
+        slot: u32,
+        held: impl Iterator<Item = (MessageId, u32, Settled)>,
+        now_us: u64,
+    ) {
+        let Some(holds) = self.holds(slot) else {
             return;
         };
-        for (id, count, settled) in self.ledger.held_by(slot).take(HELD_MAX) {
+        for (id, count, settled) in held.take(HELD_MAX) {
             holds.push(Hold::new(id, count, settled, HoldEnd::Left, now_us));
         }
     }
@@ -306,7 +330,12 @@ impl Subscription {
     /// The consumers to tell of: a slot, where there is one, and which of its consumers that was.
     fn held_lately(&self) -> Vec<(Option<u32>, u64)> {
         let state = self.state.lock();
-        let departed = state.departed.0.iter().map(|gone| (None, gone.arrival));
+        let departed = state
+            .consumers
+            .departed()
+            .0
+            .iter()
+            .map(|gone| (None, gone.arrival));
         let attached = (0u32..).zip(state.consumers.slots());
         let attached = attached.filter_map(|(slot, consumer)| {
             let consumer = consumer.as_ref().filter(|it| it.holds.is_some())?;
@@ -321,7 +350,12 @@ impl Subscription {
         let attached = attached.filter(|(_, consumer)| consumer.arrival() == arrival);
         let Some((slot, consumer)) = attached else {
             // It may have left just now.
-            let gone = state.departed.0.iter().find(|it| it.arrival == arrival)?;
+            let gone = state
+                .consumers
+                .departed()
+                .0
+                .iter()
+                .find(|it| it.arrival == arrival)?;
             let seen = ConsumerHolds {
                 window: gone.window,
                 ..ConsumerHolds::of(gone.connection, &gone.label, &gone.holds, since_us)
@@ -342,16 +376,12 @@ impl Subscription {
 
     fn forget_holds(&self, before_us: u64) {
         let mut state = self.state.lock();
-        let State {
-            consumers,
-            departed,
-            ..
-        } = &mut *state;
+        let departed = state.consumers.departed_mut();
         for holds in departed.0.iter_mut().map(|gone| &mut gone.holds) {
             holds.lane.forget_unless(|hold| hold.ended_us >= before_us);
         }
         departed.0.retain(|gone| !gone.holds.lane.is_empty());
-        for holds in consumers.all_holds() {
+        for holds in state.consumers.all_holds() {
             holds.lane.forget_unless(|hold| hold.ended_us >= before_us);
         }
     }

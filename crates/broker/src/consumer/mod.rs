@@ -8,6 +8,7 @@ pub(crate) mod ranking;
 pub(crate) mod shared_window;
 pub(crate) mod slots;
 pub(crate) mod state;
+pub(crate) mod wakes;
 
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -293,7 +293,7 @@ fn finish_marks(
     ends: &[Offset],
     lost_power: bool,
 ) -> Vec<Entry> {
-    let marks = (0u32..).zip(ledger.marks.iter_mut().zip(ends));
+    let marks = (0u32..).zip(ledger.marks_mut().iter_mut().zip(ends));
     marks
         .filter_map(|(partition, (mark, end))| {
             Some(Entry::Delivered {

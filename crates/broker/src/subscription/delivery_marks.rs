@@ -7,7 +7,6 @@ use cloverleaf_log::{Offset, invariant};
 
 use crate::journal::entries::Entry;
 use crate::subscription::dispatch::partition_number;
-use crate::subscription::ledger::leases::NEVER_MS;
 use crate::subscription::run::Run;
 use crate::subscription::{State, Subscription};
 
@@ -21,26 +20,25 @@ impl Subscription {
         if self.volatile {
             return;
         }
-        let mark = state.ledger.marks.get_mut(partition as usize);
+        let mark = state.ledger.marks_mut().get_mut(partition as usize);
         if let Some(promised) = mark.and_then(|mark| mark.reach(end, now_ms)) {
             self.write_marks(vec![self.delivered_entry(partition, promised)]);
-            if state.rest_ms == NEVER_MS {
-                state.rest_ms = now_ms + REST_MS;
-            }
+            state.timers.look_at_marks_by(now_ms + REST_MS);
         }
     }
 
     /// Takes promises back where delivery rests. Called by the housekeeping.
     pub(crate) fn rest_marks(&self, state: &mut State, now_ms: u64) {
-        if state.rest_ms > now_ms {
+        if !state.timers.take_marks_due(now_ms) {
             return;
         }
-        let marks = (0u32..).zip(state.ledger.marks.iter_mut());
+        let marks = (0u32..).zip(state.ledger.marks_mut().iter_mut());
         let rested = marks.filter_map(|(partition, mark)| Some((partition, mark.rest()?)));
         let entry = |(partition, promised)| self.delivered_entry(partition, promised);
         self.write_marks(rested.map(entry).collect());
-        let is_ahead = state.ledger.marks.iter().any(|mark| mark.is_ahead());
-        state.rest_ms = if is_ahead { now_ms + REST_MS } else { NEVER_MS };
+        if state.ledger.marks().iter().any(|mark| mark.is_ahead()) {
+            state.timers.look_at_marks_by(now_ms + REST_MS);
+        }
     }
 
     /// The broker ends: the journal is told the exact place.
@@ -49,7 +47,7 @@ impl Subscription {
             return;
         }
         let mut state = self.state.lock();
-        let marks = (0u32..).zip(state.ledger.marks.iter_mut());
+        let marks = (0u32..).zip(state.ledger.marks_mut().iter_mut());
         let rested = marks.filter_map(|(partition, mark)| Some((partition, mark.take_back()?)));
         let entry = |(partition, promised)| self.delivered_entry(partition, promised);
         self.write_marks(rested.map(entry).collect());
@@ -58,7 +56,7 @@ impl Subscription {
     /// The entries that a snapshot of the journal needs for its delivery marks.
     pub(crate) fn delivered_entries(&self) -> Vec<Entry> {
         let state = self.state.lock();
-        let marks = (0u32..).zip(state.ledger.marks.iter());
+        let marks = (0u32..).zip(state.ledger.marks().iter());
         let promised = marks.map(|(partition, mark)| (partition, mark.promised()));
         promised
             .filter(|(_, promised)| *promised > 0)
@@ -95,11 +93,11 @@ impl State {
             "a new message is delivered that is not the next one"
         );
         invariant!(
-            run.end() <= self.partitions[partition].written_end(),
+            run.end() <= self.log.partition(partition).written_end(),
             "a message is delivered before it is written"
         );
         invariant!(
-            run.end() <= self.ledger.marks[partition].promised() || subscription.volatile,
+            run.end() <= self.ledger.marks()[partition].promised() || subscription.volatile,
             "a message is delivered before the journal is told"
         );
     }

@@ -1,9 +1,9 @@
 //! Dispatch: the way of messages from the log to a consumer's outbox.
 //!
-//! A message goes to a consumer with room in its window; `consumer/slots/choice.rs` says to which. Requeued
-//! messages of a partition go before new ones. Everything happens under the subscription's lock and
-//! waits for no disk: what memory and page cache do not have is read elsewhere, and dispatched when
-//! it comes.
+//! A message goes to a consumer with room in its window; `consumer/slots/choice.rs` says to which.
+//! Requeued messages of a partition go before new ones. Everything happens under the subscription's
+//! lock and waits for no disk: what memory and page cache do not have is read elsewhere, and
+//! dispatched when it comes.
 //!
 //! Messages that no consumer takes are looked at by others afterwards: `length.rs` drops the head
 //! of a queue that is too long, `expiry.rs` messages that have expired there.
@@ -16,10 +16,10 @@ use cloverleaf_log::{Batch, ColdRead, Offset, invariant};
 use crate::consumer::shared_window::SharedWindow;
 use crate::housekeeping::inflater::BatchName;
 use crate::message::Delivery;
-use crate::options::PartitionOrder;
-use crate::subscription::ledger::leases::{Grant, NEVER_MS};
+use crate::subscription::ledger::leases::Grant;
 use crate::subscription::ledger::{Claim, ReadyRun};
-use crate::subscription::reader::{Front, Source};
+use crate::subscription::reader::Front;
+use crate::subscription::readers::Kind;
 use crate::subscription::run::{Inspection, Pick, Run, Seek, Verdict};
 use crate::subscription::{State, Subscription};
 
@@ -32,13 +32,6 @@ pub(crate) const STEPPED_BYTES_MAX: u64 = 1 << 20;
 
 /// Dead messages that wait for their letters; more wait in the log.
 pub(crate) const DEAD_MAX: u64 = 4_096;
-
-/// Which of a partition's two readers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    New,
-    Requeued,
-}
 
 /// Why there is nothing to see in a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,14 +122,7 @@ impl Subscription {
         if self.expires() {
             self.expire_heads(state, &mut round);
         }
-        if !state.pull_waits.is_empty() {
-            for slot in std::mem::take(&mut state.pull_waits) {
-                let pull = state.consumers.get(slot);
-                state
-                    .wakers
-                    .extend(pull.and_then(|pull| pull.outbox.take_waker()));
-            }
-        }
+        state.consumers.wake_pulls();
     }
 
     fn deliver_all(self: &Arc<Self>, state: &mut State, round: &mut Round) {
@@ -146,20 +132,21 @@ impl Subscription {
             return;
         }
         let is_hungry = self.hungry.load(Ordering::Relaxed);
-        if was_caught_up && is_hungry && state.about_waiting() == 0 {
+        if was_caught_up && is_hungry && state.log.about_waiting(&state.ledger) == 0 {
             // Most acknowledgements: there is nothing to give. An append says so from now on, too.
             state.caught_up = true;
             return;
         }
         round.is_direct = was_caught_up && is_hungry;
         loop {
-            let chosen = state.choose(self);
-            let Some((slot, wanted)) = chosen else {
-                state.wait_for_shared_windows(self);
+            let (log, ledger) = (&state.log, &state.ledger);
+            let waiting = || log.about_waiting(ledger);
+            let Some((slot, wanted)) = state.consumers.choose(self, waiting) else {
+                state.consumers.wait_for_shared_windows(self);
                 self.hungry.store(false, Ordering::Relaxed);
                 return;
             };
-            let found = match state.places_of(slot) {
+            let found = match state.consumers.places_of(slot) {
                 None => {
                     let quota = wanted;
                     self.deliver_some(state, Wanted { slot, quota }, round)
@@ -173,7 +160,7 @@ impl Subscription {
             let blank = match found {
                 Found::Delivered => continue,
                 Found::SteppedOver(_) => {
-                    state.retry_ms = round.now_ms;
+                    state.timers.retry_at(round.now_ms);
                     return;
                 }
                 Found::Blank(blank) => blank,
@@ -198,16 +185,16 @@ impl Subscription {
         round: &mut Round,
     ) -> Option<Found> {
         // No more than there may be to deliver: others wait for what is reserved.
-        let quota = shared.reserve(wanted.min(state.about_waiting().max(1)));
+        let quota = shared.reserve(wanted.min(state.log.about_waiting(&state.ledger).max(1)));
         if quota == 0 {
             return None;
         }
-        let before = state.in_flight_at(slot);
+        let before = state.consumers.in_flight_at(slot);
         let found = self.deliver_some(state, Wanted { slot, quota }, round);
-        let used = u64::from(state.in_flight_at(slot).saturating_sub(before));
+        let used = u64::from(state.consumers.in_flight_at(slot).saturating_sub(before));
         if used < quota {
             shared.release(quota - used);
-            state.freed(Some(shared.clone()));
+            state.consumers.window_freed(Some(shared.clone()));
         }
         Some(found)
     }
@@ -220,17 +207,15 @@ impl Subscription {
         wanted: Wanted,
         round: &mut Round,
     ) -> Found {
-        let count = state.partitions.len();
+        let count = state.log.count();
         let mut blank = Blank::Nothing;
         for turn in 0..count {
-            let partition = match self.options().order {
-                PartitionOrder::RoundRobin => (state.rotation.partition + turn) % count,
-                PartitionOrder::HighestFirst => count - 1 - turn,
-            };
+            let order = self.options().order;
+            let partition = state.readers.partition_after(turn, order);
             loop {
                 match self.look_into(state, partition, wanted, *round) {
                     Found::Delivered => {
-                        state.rotation.partition = (partition + 1) % count;
+                        state.readers.delivered_from(partition);
                         return Found::Delivered;
                     }
                     Found::SteppedOver(bytes) => {
@@ -295,7 +280,7 @@ impl Subscription {
         mut round: Round,
     ) -> Sight {
         let index = partition_number(partition);
-        if ready.first >= state.visible_end(partition) {
+        if ready.first >= state.log.end(partition) {
             return Sight::Blank(Blank::Nothing);
         }
         let (batch, position) =
@@ -311,9 +296,9 @@ impl Subscription {
         }
         // These have waited, whoever waits for them now.
         round.is_direct = false;
-        let until = state.with_one_past(partition, ready.first, end);
+        let until = state.ledger.delivered_together(partition, ready.first, end);
         let seek = self.seek(ready.first, until, quota, false, round);
-        match Inspection::new(self.options(), &state.filter).pick(&batch, position, seek) {
+        match Inspection::new(self.options(), &self.filter).pick(&batch, position, seek) {
             Pick::Run(run) => Sight::Run(Seen {
                 partition,
                 kind: Kind::Requeued,
@@ -338,7 +323,7 @@ impl Subscription {
     ) -> Sight {
         let index = partition_number(partition);
         let next = state.ledger.next(index);
-        let end = state.visible_end(partition);
+        let end = state.log.end(partition);
         if next >= end {
             return Sight::Blank(Blank::Nothing);
         }
@@ -357,9 +342,11 @@ impl Subscription {
             state.ledger.skip_to(index, batch.base_offset().min(end));
             return Sight::SteppedOver;
         }
-        let until = state.with_one_past(partition, next, end.min(next + free));
+        let until = state
+            .ledger
+            .delivered_together(partition, next, end.min(next + free));
         let seek = self.seek(next, until, quota, true, round);
-        match Inspection::new(self.options(), &state.filter).pick(&batch, position, seek) {
+        match Inspection::new(self.options(), &self.filter).pick(&batch, position, seek) {
             Pick::Run(run) => Sight::Run(Seen {
                 partition,
                 kind: Kind::New,
@@ -379,7 +366,7 @@ impl Subscription {
         let index = partition_number(partition);
         let to = Grant {
             consumer: slot,
-            due_ms: state.ack_due_ms(slot, round.now_ms),
+            due_ms: state.consumers.ack_due_ms(slot, round.now_ms),
             now_us: round.now_us,
             waited_ms: waited_ms(&seen.batch, round.now_ms),
         };
@@ -388,15 +375,20 @@ impl Subscription {
                 self.mark(state, index, run.end(), round.now_ms);
                 state.check_new(self, partition, &run);
                 let (count, bytes) = (u64::from(run.count), run.body_bytes);
-                state.bodies.leave(partition, run.first, bytes.into());
+                state
+                    .waiting_bytes
+                    .leave(partition, run.first, bytes.into());
                 state.ledger.take_new(index, count, to, bytes);
             }
             Kind::Requeued => {
                 state.ledger.take_ready(index, run.count, to);
             }
         }
-        source_of(state, partition, seen.kind).set_position(run.next_position, run.end());
-        let earlier = state.ledger.marks[partition].earlier();
+        state
+            .readers
+            .of(partition, seen.kind)
+            .set_position(run.next_position, run.end());
+        let earlier = state.ledger.marks()[partition].earlier();
         let delivery = Delivery {
             batch: seen.batch,
             position: run.position,
@@ -415,25 +407,8 @@ impl Subscription {
     fn hand_over(&self, state: &mut State, slot: u32, delivery: Delivery) {
         let count = delivery.count;
         let bytes_max = u64::from(self.shared.options.outbox_bytes_max);
-        let pushed = state.consumers.change(slot, |consumer| {
-            consumer.in_flight += count;
-            consumer.delivered += u64::from(count);
-            if consumer.options.pull {
-                // It takes the delivery at once, and it is nobody's turn.
-                let _ = consumer.outbox.push(delivery, u64::MAX);
-                return None;
-            }
-            let (full, waker) = consumer.outbox.push(delivery, bytes_max);
-            consumer.stalled = full;
-            Some(waker)
-        });
-        match pushed {
-            Some(Some(waker)) => {
-                state.wakers.extend(waker);
-                state.rotation.consumer = slot;
-            }
-            Some(None) => {}
-            None => return,
+        if !state.consumers.hand_over(slot, delivery, bytes_max) {
+            return;
         }
         self.counters
             .delivered
@@ -461,13 +436,13 @@ impl Subscription {
         from: Offset,
         round: Round,
     ) -> Result<(Batch, u32), Blank> {
-        let log = state.partitions[partition].clone();
+        let log = state.log.partition(partition).clone();
         let bytes_max = match kind {
             Kind::New => self.shared.options.read_bytes_max,
             // One message is wanted, its neighbours perhaps.
             Kind::Requeued => self.shared.options.read_bytes_max / 8,
         };
-        let source = source_of(state, partition, kind);
+        let source = state.readers.of(partition, kind);
         if kind == Kind::Requeued {
             source.rewind_to(from);
         }
@@ -509,7 +484,7 @@ impl Subscription {
             };
             let inflated = subscription.shared.inflater.inflate(name, &batch);
             let mut state = subscription.state.lock();
-            source_of(&mut state, partition, kind).inflated(inflated);
+            state.readers.of(partition, kind).inflated(inflated);
             subscription.dispatch(&mut state);
             subscription.finish(state);
         }));
@@ -523,30 +498,26 @@ impl Subscription {
             };
             let retry_ms = subscription.shared.clock.now_ms() + READ_RETRY_MS;
             let mut state = subscription.state.lock();
-            let source = source_of(&mut state, partition, kind);
+            let State {
+                readers, timers, ..
+            } = &mut *state;
+            let source = readers.of(partition, kind);
             match result {
                 Ok(batches) if !batches.is_empty() => source.arrived(batches),
                 // Nothing readable there yet: as good as an error, for now.
                 Ok(_) => {
                     source.failed(retry_ms);
-                    state.retry_ms = retry_ms;
+                    timers.retry_at(retry_ms);
                 }
                 Err(error) => {
                     tracing::error!(?subscription, partition, %error, "cannot read from the log");
                     source.failed(retry_ms);
-                    state.retry_ms = retry_ms;
+                    timers.retry_at(retry_ms);
                 }
             }
             subscription.dispatch(&mut state);
             subscription.finish(state);
         }));
-    }
-}
-
-fn source_of(state: &mut State, partition: usize, kind: Kind) -> &mut Source {
-    match kind {
-        Kind::New => &mut state.sources[partition],
-        Kind::Requeued => &mut state.replays[partition],
     }
 }
 
@@ -568,25 +539,4 @@ fn waited_ms(batch: &Batch, now_ms: u64) -> u32 {
 
 fn count32(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
-}
-
-impl State {
-    /// When a message has to be settled that is delivered to this consumer now.
-    fn ack_due_ms(&self, slot: u32, now_ms: u64) -> u64 {
-        self.consumers
-            .get(slot)
-            .and_then(|consumer| consumer.options.ack_wait_ms)
-            .map_or(NEVER_MS, |wait| now_ms.saturating_add(wait))
-    }
-
-    /// `end`, or where messages end that may have been delivered before the restart, if `first` is
-    /// one of these: what is delivered together is redelivered together.
-    fn with_one_past(&self, partition: usize, first: Offset, end: Offset) -> Offset {
-        let earlier = self.ledger.marks[partition].earlier();
-        if first < earlier {
-            end.min(earlier)
-        } else {
-            end
-        }
-    }
 }

@@ -1,7 +1,8 @@
 //! The disposal of messages at the front of a partition that no consumer is to get.
 
 use crate::message::DeadReason;
-use crate::subscription::dispatch::{Blank, DEAD_MAX, Found, Kind, Seen, partition_number};
+use crate::subscription::dispatch::{Blank, DEAD_MAX, Found, Seen, partition_number};
+use crate::subscription::readers::Kind;
 use crate::subscription::run::Verdict;
 use crate::subscription::{State, Subscription};
 
@@ -14,7 +15,7 @@ impl Subscription {
                 let bytes = seen.run.body_bytes;
                 self.shared.scheduled.begins(&seen.batch, seen.run.position);
                 state
-                    .bodies
+                    .waiting_bytes
                     .leave(seen.partition, seen.run.first, bytes.into());
                 state.ledger.delay_new(index, due_ms, seen.run.body_bytes);
                 state.step_behind(seen);
@@ -54,7 +55,7 @@ impl Subscription {
         };
         if seen.kind == Kind::New {
             let share = u64::from(run.body_bytes) * u64::from(count) / u64::from(run.count.max(1));
-            state.bodies.leave(seen.partition, run.first, share);
+            state.waiting_bytes.leave(seen.partition, run.first, share);
         }
         match (reason, seen.kind) {
             (None, Kind::New) => state.ledger.skip_to(index, run.end()),
@@ -77,6 +78,7 @@ impl Subscription {
 impl State {
     /// The reader goes on behind what was seen.
     fn step_behind(&mut self, seen: &Seen) {
-        self.sources[seen.partition].set_position(seen.run.next_position, seen.run.end());
+        let (position, end) = (seen.run.next_position, seen.run.end());
+        self.readers.step_behind(seen.partition, position, end);
     }
 }

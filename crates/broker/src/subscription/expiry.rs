@@ -8,8 +8,8 @@ use std::sync::atomic::{Ordering, fence};
 use cloverleaf_log::Offset;
 
 use crate::subscription::dispatch::{Blank, Found, Round, Sight, partition_number};
+use crate::subscription::ledger::Ledger;
 use crate::subscription::ledger::leases::NEVER_MS;
-use crate::subscription::reader::Source;
 use crate::subscription::run::Verdict;
 use crate::subscription::{State, Subscription};
 
@@ -23,6 +23,32 @@ enum Head {
     Waiting,
 }
 
+/// The foremost message of each partition and when it expires, as far as that is known.
+#[derive(Debug)]
+pub(crate) struct ForemostMessages(Vec<Option<(Offset, u64)>>);
+
+impl ForemostMessages {
+    pub(crate) fn new(partitions: usize) -> Self {
+        Self(vec![None; partitions])
+    }
+
+    /// The topic has more partitions now.
+    pub(crate) fn grow(&mut self, partitions: usize) {
+        self.0.resize(partitions, None);
+    }
+
+    /// When the message at `front` expires, if that is known and still to come.
+    fn known(&self, partition: usize, front: impl Fn() -> Offset, now_ms: u64) -> Option<u64> {
+        let known = self.0[partition];
+        let known = known.filter(|(offset, at_ms)| *offset == front() && *at_ms > now_ms);
+        known.map(|(_, expires_ms)| expires_ms)
+    }
+
+    fn note(&mut self, partition: usize, offset: Offset, expires_ms: u64) {
+        self.0[partition] = Some((offset, expires_ms));
+    }
+}
+
 impl Subscription {
     /// Whether messages may expire.
     pub(crate) fn expires(&self) -> bool {
@@ -32,17 +58,17 @@ impl Subscription {
     /// Takes away what has expired at the front of each partition, and sees to it that the
     /// housekeeping calls when the next message does.
     pub(crate) fn expire_heads(self: &Arc<Self>, state: &mut State, round: &mut Round) {
-        state.expiry_ms = NEVER_MS;
-        for partition in 0..state.partitions.len() {
+        let mut expiry_ms = NEVER_MS;
+        for partition in 0..state.log.count() {
             match self.expire_head(state, partition, round) {
-                Head::Until(at_ms) => state.expiry_ms = state.expiry_ms.min(at_ms),
+                Head::Until(at_ms) => expiry_ms = expiry_ms.min(at_ms),
                 Head::Waiting | Head::Empty => {}
             }
         }
+        state.timers.expire_at(expiry_ms);
         if state.consumers.is_empty() {
             // Without consumers, batches that were read ahead need not wait in memory.
-            state.sources.iter_mut().for_each(Source::clear);
-            state.replays.iter_mut().for_each(Source::clear);
+            state.readers.clear();
         }
     }
 
@@ -54,18 +80,18 @@ impl Subscription {
     ) -> Head {
         loop {
             if round.is_over() {
-                state.retry_ms = round.now_ms;
+                state.timers.retry_at(round.now_ms);
                 return Head::Waiting;
             }
-            let known = state.heads[partition].filter(|(offset, expires_ms)| {
-                *offset == state.front_of(partition) && *expires_ms > round.now_ms
-            });
-            if let Some((_, expires_ms)) = known {
+            let front = || front_of(&state.ledger, partition);
+            if let Some(expires_ms) = state.foremost.known(partition, front, round.now_ms) {
                 return Head::Until(expires_ms);
             }
             match self.sight(state, partition, 1, *round) {
                 Sight::Run(seen) if seen.run.verdict == Verdict::Deliver => {
-                    state.heads[partition] = Some((seen.run.first, seen.run.expires_ms));
+                    state
+                        .foremost
+                        .note(partition, seen.run.first, seen.run.expires_ms);
                     return Head::Until(seen.run.expires_ms);
                 }
                 Sight::Run(seen) => match self.dispose(state, &seen) {
@@ -87,11 +113,9 @@ impl Subscription {
     }
 }
 
-impl State {
-    /// The offset of the foremost message that waits, about: messages may be missing there.
-    fn front_of(&self, partition: usize) -> Offset {
-        let index = partition_number(partition);
-        let ready = self.ledger.first_ready(index).map(|ready| ready.first);
-        ready.unwrap_or_else(|| self.ledger.next(index))
-    }
+/// The offset of the foremost message that waits, about: messages may be missing there.
+fn front_of(ledger: &Ledger, partition: usize) -> Offset {
+    let index = partition_number(partition);
+    let ready = ledger.first_ready(index).map(|ready| ready.first);
+    ready.unwrap_or_else(|| ledger.next(index))
 }

@@ -1,14 +1,12 @@
 //! Limits of the messages that wait, by number and by bytes of their bodies.
 //!
-//! The bytes of messages that were never delivered are counted here: each publish is counted before
-//! it is stored, and each message again when it is looked at. Messages that came back are counted
-//! in the ledger. Messages from before the process are counted once, from the newest segment back
-//! until the limit is reached: whatever is older is over the limit anyway.
+//! The bytes are kept in `waiting_bytes.rs`. Messages from before the process are counted once, from
+//! the newest segment back until the limit is reached: whatever is older is over the limit anyway.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use cloverleaf_log::{Batch, Offset, ReadError, invariant};
+use cloverleaf_log::{Batch, Offset, ReadError};
 
 use crate::message::DeadReason;
 use crate::options::{Overflow, PartitionOrder};
@@ -21,39 +19,6 @@ use crate::topic::partition::Partition;
 
 /// Bytes that are read at once when bodies are counted.
 const COUNT_BYTES: usize = 1 << 20;
-
-/// Bodies of messages that were never delivered.
-#[derive(Debug, Default)]
-pub(crate) struct Bodies {
-    bytes: u64,
-    /// Publishes that are counted and not in the log yet, and their bytes.
-    under_way: (u32, u64),
-    /// Per partition: messages below this were not counted, because those above fill the limit.
-    uncounted_below: Vec<Offset>,
-}
-
-impl Bodies {
-    /// Messages from `first` on, with bodies of so many bytes, wait no longer, or are not new any
-    /// more. Those that were not counted change nothing: they lie in other segments than those that
-    /// were.
-    pub(crate) fn leave(&mut self, partition: usize, first: Offset, bytes: u64) {
-        let below = self.uncounted_below.get(partition);
-        if below.is_none_or(|below| first >= *below) {
-            self.forget(bytes);
-        }
-    }
-
-    /// Nothing waits any more: what is not in the log yet stays counted.
-    pub(crate) fn clear(&mut self) {
-        self.bytes = self.under_way.1;
-        self.uncounted_below = Vec::new();
-    }
-
-    /// Never less than nothing: a message may have gone from the log without being seen.
-    fn forget(&mut self, bytes: u64) {
-        self.bytes = self.bytes.saturating_sub(bytes);
-    }
-}
 
 impl Subscription {
     /// Whether the oldest messages go when too many wait.
@@ -74,21 +39,24 @@ impl Subscription {
         if may_refuse && options.overflow == Overflow::RejectPublish {
             let length_max = options.length_max.unwrap_or(u64::MAX);
             let is_too_long = options.length_max.is_some()
-                && state.depth_accepted().saturating_add(count) > length_max;
+                && state
+                    .log
+                    .depth_accepted(&state.ledger)
+                    .saturating_add(count)
+                    > length_max;
             let bytes_max = options.length_bytes_max;
-            let is_too_large = bytes_max.is_some_and(|bytes_max| state.exceeds(bytes_max, bytes));
+            let is_too_large = bytes_max.is_some_and(|bytes_max| {
+                let bodies = &state.waiting_bytes;
+                bodies.exceeds(bytes_max, bytes, &state.ledger)
+            });
             if is_too_long || is_too_large {
                 return false;
             }
         }
         if options.length_bytes_max.is_some() {
-            if state.bodies.under_way.0 == 0 && state.has_passed_all() {
-                // Bodies that went from the log unseen were counted until now.
-                state.bodies.bytes = 0;
-            }
-            state.bodies.bytes += bytes;
-            state.bodies.under_way.0 += 1;
-            state.bodies.under_way.1 += bytes;
+            let state = &mut *state;
+            let has_passed_all = || state.log.has_passed_all(&state.ledger);
+            state.waiting_bytes.publish_begins(bytes, has_passed_all);
         }
         true
     }
@@ -96,16 +64,8 @@ impl Subscription {
     /// A publish of so many bytes happened, or did not after all.
     fn place_decided(&self, bytes: u64, happened: bool) {
         if self.options().length_bytes_max.is_some() {
-            let bodies = &mut self.state.lock().bodies;
-            let (count, under_way) = bodies.under_way;
-            invariant!(
-                count > 0 && under_way >= bytes,
-                "{self:?}: a publish of {bytes} bytes ends of {count} with {under_way} bytes"
-            );
-            bodies.under_way = (count - 1, under_way - bytes);
-            if !happened {
-                bodies.forget(bytes);
-            }
+            let mut state = self.state.lock();
+            state.waiting_bytes.publish_ends(self, bytes, happened);
         }
     }
 
@@ -134,11 +94,12 @@ impl Subscription {
         length_max: Option<u64>,
         round: &mut Round,
     ) {
-        let is_too_long = |state: &State| length_max.is_some_and(|max| state.depth() > max);
-        for partition in self.drop_order(state.partitions.len()) {
-            while state.exceeds(bytes_max, 0) || is_too_long(state) {
+        let is_too_long =
+            |state: &State| length_max.is_some_and(|max| state.log.depth(&state.ledger) > max);
+        for partition in self.drop_order(state.log.count()) {
+            while state.waiting_bytes.exceeds(bytes_max, 0, &state.ledger) || is_too_long(state) {
                 if round.is_over() {
-                    state.retry_ms = round.now_ms;
+                    state.timers.retry_at(round.now_ms);
                     return;
                 }
                 let seen = match self.sight(state, partition, 1, *round) {
@@ -163,9 +124,9 @@ impl Subscription {
     }
 
     fn drop_messages(self: &Arc<Self>, state: &mut State, length_max: u64) {
-        let mut excess = state.depth().saturating_sub(length_max);
+        let mut excess = state.log.depth(&state.ledger).saturating_sub(length_max);
         let keep_letters = self.options().dead_letter.is_some();
-        for partition in self.drop_order(state.partitions.len()) {
+        for partition in self.drop_order(state.log.count()) {
             let index = partition_number(partition);
             while excess > 0 {
                 // Messages that wait to be written as dead letters hold the rest up: the letters go
@@ -182,7 +143,7 @@ impl Subscription {
                     excess -= 1;
                     continue;
                 }
-                let (next, end) = (state.ledger.next(index), state.visible_end(partition));
+                let (next, end) = (state.ledger.next(index), state.log.end(partition));
                 if next >= end {
                     break;
                 }
@@ -212,9 +173,7 @@ impl Subscription {
             while let Some(range) = ranges.pop() {
                 if counted > bytes_max {
                     let mut state = self.state.lock();
-                    let below = &mut state.bodies.uncounted_below;
-                    below.resize(below.len().max(partition + 1), 0);
-                    below[partition] = range.end;
+                    state.waiting_bytes.leave_uncounted(partition, range.end);
                     break;
                 }
                 let range = range.start..range.end.min(*end);
@@ -257,33 +216,13 @@ impl Subscription {
                     let bytes = body_bytes(&record);
                     counted += u64::from(bytes);
                     if state.ledger.note_bytes(index, offset, bytes) {
-                        state.bodies.bytes += u64::from(bytes);
+                        state.waiting_bytes.add(bytes.into());
                     }
                 }
             }
             from = next.max(from + 1);
         }
         Ok(counted)
-    }
-}
-
-impl State {
-    /// Whether nothing waits, and nothing is about to be written.
-    fn has_passed_all(&self) -> bool {
-        let mut partitions = self.partitions.iter().enumerate();
-        self.ledger.ready() == 0
-            && partitions
-                .all(|(index, log)| self.ledger.next(partition_number(index)) >= log.accepted_end())
-    }
-
-    /// Whether bodies of `more` bytes would be too many beside those that wait.
-    fn exceeds(&self, bytes_max: u64, more: u64) -> bool {
-        let waiting = self.bodies.bytes + self.ledger.ready_bytes();
-        let below = (0u32..).zip(&self.bodies.uncounted_below);
-        waiting.saturating_add(more) > bytes_max
-            || below
-                .into_iter()
-                .any(|(partition, below)| self.ledger.next(partition) < *below)
     }
 }
 

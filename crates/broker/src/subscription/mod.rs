@@ -14,34 +14,35 @@ pub(crate) mod length;
 pub(crate) mod pull;
 pub(crate) mod purge;
 pub(crate) mod reader;
+pub(crate) mod readers;
 pub(crate) mod run;
 pub(crate) mod settlement;
 pub(crate) mod stats;
+pub(crate) mod timers;
+pub(crate) mod visible_log;
+pub(crate) mod waiting_bytes;
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Weak};
-use std::task::Waker;
 
 use cloverleaf_log::{Offset, invariant};
 use parking_lot::{Mutex, MutexGuard};
 use uuid::Uuid;
 
 use crate::broker::{CatalogError, Shared};
-use crate::consumer::holds::DepartedHolds;
-use crate::consumer::shared_window::{self, SharedWindow};
 use crate::consumer::slots::Consumers;
-use crate::consumer::slots::choice::Rotation;
 use crate::journal::entries::{Entry, SubscriptionDefinition};
 use crate::namespace::Namespace;
 use crate::options::{Dispatch, SubscriptionOptions};
 use crate::subscription::died::Died;
+use crate::subscription::expiry::ForemostMessages;
 use crate::subscription::filter::Filter;
-use crate::subscription::ledger::leases::NEVER_MS;
 use crate::subscription::ledger::{Ledger, LedgerDelta};
-use crate::subscription::length::Bodies;
-use crate::subscription::reader::Source;
+use crate::subscription::readers::Readers;
 use crate::subscription::stats::Counters;
+use crate::subscription::timers::Timers;
+use crate::subscription::visible_log::VisibleLog;
+use crate::subscription::waiting_bytes::WaitingBytes;
 use crate::topic::Topic;
 use crate::topic::partition::Partition;
 
@@ -54,6 +55,8 @@ pub struct Subscription {
     pub(crate) namespace: Namespace,
     topic_name: String,
     options: SubscriptionOptions,
+    /// The messages that it wants.
+    filter: Filter,
     /// Its progress dies with the process.
     pub(crate) volatile: bool,
     pub(crate) shared: Arc<Shared>,
@@ -65,47 +68,28 @@ pub struct Subscription {
     pub(crate) counters: Counters,
 }
 
-/// The state that the lock protects.
+/// The state that the lock protects, in parts that own their fields.
 pub(crate) struct State {
+    /// Which messages are leased, requeued, done.
     pub(crate) ledger: Ledger,
-    pub(crate) partitions: Vec<Partition>,
-    /// Readers of messages that were never delivered, one per partition.
-    pub(crate) sources: Vec<Source>,
-    /// Readers of requeued messages, one per partition.
-    pub(crate) replays: Vec<Source>,
+    /// The partitions, as far as they may be delivered.
+    pub(crate) log: VisibleLog,
+    /// How far each partition has been read.
+    pub(crate) readers: Readers,
+    /// The consumers, and the tasks that a change wakes.
     pub(crate) consumers: Consumers,
-    pub(crate) rotation: Rotation,
-    pub(crate) filter: Filter,
+    /// When the foremost messages expire.
+    pub(crate) foremost: ForemostMessages,
+    /// The bytes that wait, where they are limited.
+    pub(crate) waiting_bytes: WaitingBytes,
+    /// When the housekeeping is to call.
+    pub(crate) timers: Timers,
     pub(crate) paused: bool,
     pub(crate) closed: bool,
-    /// The policy that chooses the consumer of the next message.
-    pub(crate) policy: Dispatch,
     /// At the end of the last dispatch a consumer waited, and every message had been delivered.
     pub(crate) caught_up: bool,
-    /// The foremost message of each partition and when it expires, as far as that is known.
-    pub(crate) heads: Vec<Option<(Offset, u64)>>,
-    /// When the first of the foremost messages expires.
-    pub(crate) expiry_ms: u64,
-    /// Bodies of messages that were never delivered, where their bytes are limited.
-    pub(crate) bodies: Bodies,
-    /// When the marks of delivery are looked at.
-    pub(crate) rest_ms: u64,
-    /// Consumers that pull and wait for the disk.
-    pub(crate) pull_waits: BTreeSet<u32>,
-    /// The topic is paused: nothing at or above these offsets is delivered.
-    pub(crate) limits: Option<Vec<Offset>>,
-    /// The time at which the housekeeping will call.
-    pub(crate) due_ms: u64,
-    /// A source wants to be asked again at this time.
-    pub(crate) retry_ms: u64,
     /// The time of the change under way.
     pub(crate) now_us: u64,
-    /// The holds of consumers that have left.
-    pub(crate) departed: DepartedHolds,
-    /// The wakers to wake once the lock is free.
-    pub(crate) wakers: Vec<Waker>,
-    /// Shared windows with new room: their waiters look again once the lock is free.
-    pub(crate) freed: Vec<Arc<SharedWindow>>,
 }
 
 impl std::fmt::Debug for Subscription {
@@ -134,29 +118,17 @@ impl Subscription {
         }
         let filter = Filter::new(&options.subjects);
         let state = State {
-            sources: partitions.iter().map(|_| Source::default()).collect(),
-            replays: partitions.iter().map(|_| Source::default()).collect(),
-            heads: vec![None; partitions.len()],
             ledger,
-            partitions,
+            readers: Readers::new(partitions.len()),
+            foremost: ForemostMessages::new(partitions.len()),
+            log: VisibleLog::new(partitions),
             consumers: Consumers::new(&options),
-            rotation: Rotation::default(),
-            filter,
+            waiting_bytes: WaitingBytes::default(),
+            timers: Timers::default(),
             paused,
             closed: false,
-            policy: options.dispatch,
             caught_up: false,
-            expiry_ms: NEVER_MS,
-            bodies: Bodies::default(),
-            rest_ms: NEVER_MS,
-            pull_waits: BTreeSet::new(),
-            limits: None,
-            due_ms: NEVER_MS,
-            retry_ms: NEVER_MS,
             now_us: 0,
-            departed: DepartedHolds::default(),
-            wakers: Vec::new(),
-            freed: Vec::new(),
         };
         Self {
             id,
@@ -165,6 +137,7 @@ impl Subscription {
             namespace: topic.full_name().namespace.clone(),
             topic_name: topic.name().to_owned(),
             options,
+            filter,
             volatile,
             shared: topic.shared().clone(),
             state: Mutex::new(state),
@@ -243,21 +216,11 @@ impl Subscription {
 
     /// The end of every change: the housekeeping's lists, then the wakers, without the lock.
     pub(crate) fn finish(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
-        let due_ms = state
-            .ledger
-            .first_due_ms()
-            .unwrap_or(NEVER_MS)
-            .min(state.retry_ms)
-            .min(state.expiry_ms)
-            .min(state.rest_ms);
-        let call_ms = (due_ms < state.due_ms).then_some(due_ms);
-        if let Some(due_ms) = call_ms {
-            state.due_ms = due_ms;
-        }
+        let lease_due_ms = state.ledger.first_due_ms();
+        let call_ms = state.timers.next_call(lease_due_ms);
         state.ledger.check();
         let has_dead = state.ledger.has_died();
-        let wakers = std::mem::take(&mut state.wakers);
-        let freed = std::mem::take(&mut state.freed);
+        let wakes = state.consumers.take_wakes();
         drop(state);
         if let Some(due_ms) = call_ms {
             self.shared.work.due(due_ms, self);
@@ -268,17 +231,12 @@ impl Subscription {
         if !self.volatile && !self.dirty.swap(true, Ordering::AcqRel) {
             self.shared.work.dirty(self.clone());
         }
-        for waker in wakers {
-            waker.wake();
-        }
-        if !freed.is_empty() {
-            shared_window::serve(freed);
-        }
+        wakes.send();
     }
 
     /// Which consumer gets the next message.
     pub fn dispatch_policy(&self) -> Dispatch {
-        self.state.lock().policy
+        self.state.lock().consumers.policy()
     }
 
     /// Changes who gets the next message, while messages are delivered. It is in the kernel when
@@ -297,10 +255,7 @@ impl Subscription {
             definition.options.dispatch = dispatch;
             self.shared.write(&[Entry::Subscription(definition)])?;
         }
-        self.change(|state| {
-            state.policy = dispatch;
-            state.consumers.set_policy(dispatch);
-        });
+        self.change(|state| state.consumers.set_policy(dispatch));
         self.shared.changed();
         Ok(())
     }
@@ -339,60 +294,38 @@ impl Subscription {
     /// Forgets all messages: those that wait, those in flight, those delayed.
     pub fn empty(self: &Arc<Self>) {
         self.change(|state| {
-            let count = state.partitions.len();
-            let ends: Vec<Offset> = (0..count).map(|index| state.visible_end(index)).collect();
-            state.ledger.purge(&ends);
-            state.sources.iter_mut().for_each(Source::clear);
-            state.replays.iter_mut().for_each(Source::clear);
-            state.bodies.clear();
-            let mut freed = Vec::new();
-            state.consumers.change_all(|consumer| {
-                consumer.outbox.clear();
-                consumer.stalled = false;
-                freed.extend(consumer.settle(u32::MAX));
-            });
-            state.freed.extend(freed);
+            state.ledger.purge(&state.log.ends());
+            state.readers.clear();
+            state.waiting_bytes.clear();
+            state.consumers.forget_deliveries();
         });
     }
 
     /// The topic has more partitions now: `partitions` are all of them.
     pub(crate) fn add_partitions(self: &Arc<Self>, partitions: &[Partition]) {
         self.change(|state| {
-            let before = state.partitions.len();
+            let before = state.log.count();
             invariant!(
                 partitions.len() >= before,
                 "{self:?}: the topic had {before} partitions and has {}",
                 partitions.len()
             );
-            state.partitions = partitions.to_vec();
-            state.sources.resize_with(partitions.len(), Source::default);
-            state.replays.resize_with(partitions.len(), Source::default);
-            state.heads.resize(partitions.len(), None);
+            state.log.grow(partitions);
+            state.readers.grow(partitions.len());
+            state.foremost.grow(partitions.len());
             state.ledger.grow(partitions.len());
-            if let Some(limits) = &mut state.limits {
-                limits.resize(partitions.len(), 0);
-            }
         });
     }
 
-    /// Nothing at or above `limits` is delivered (one per partition); `None`: everything is.
-    ///
-    /// Messages that were delivered already, while the topic was being paused, are not held back:
-    /// to empty the topic would acknowledge them although they are leased.
+    /// As [`VisibleLog::set_limits`].
     pub(crate) fn set_limits(self: &Arc<Self>, limits: Option<Vec<Offset>>) {
-        self.change(|state| {
-            let raise = |(partition, limit): (u32, Offset)| {
-                limit.max(state.ledger.delivered_end(partition))
-            };
-            state.limits = limits.map(|limits| (0u32..).zip(limits).map(raise).collect());
-        });
+        self.change(|state| state.log.set_limits(limits, &state.ledger));
     }
 
     /// Forgets what the paused topic holds back: from the limits up to `ends`.
     pub(crate) fn skip_from_limits(self: &Arc<Self>, ends: &[Offset]) {
         self.change(|state| {
-            let limits = state.limits.clone().unwrap_or_default();
-            for ((partition, limit), end) in (0u32..).zip(limits).zip(ends) {
+            for ((partition, limit), end) in state.log.limits().zip(ends) {
                 state.ledger.forget_range(partition, limit, *end);
             }
         });
@@ -413,7 +346,7 @@ impl Subscription {
             topic,
             name: self.name.clone(),
             options: SubscriptionOptions {
-                dispatch: state.policy,
+                dispatch: state.consumers.policy(),
                 ..self.options.clone()
             },
             paused: state.paused,
@@ -425,20 +358,11 @@ impl Subscription {
     pub(crate) fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
-        (state.expiry_ms, state.rest_ms) = (NEVER_MS, NEVER_MS);
-        let (mut wakers, mut freed) = (Vec::new(), Vec::new());
-        state.consumers.change_all(|consumer| {
-            wakers.extend(consumer.outbox.close());
-            // Messages that were in flight can be settled no more.
-            freed.extend(consumer.settle(u32::MAX));
-        });
+        state.timers.close();
+        state.consumers.close();
+        let wakes = state.consumers.take_wakes();
         drop(state);
-        for waker in wakers {
-            waker.wake();
-        }
-        if !freed.is_empty() {
-            shared_window::serve(freed);
-        }
+        wakes.send();
     }
 
     /// The log has more messages. Cheap when nobody waits for them.
@@ -486,56 +410,5 @@ impl Subscription {
     pub fn floor(&self, partition: u32) -> Option<Offset> {
         let state = self.state.lock();
         (partition < state.ledger.partitions()).then(|| state.ledger.floor(partition))
-    }
-}
-
-impl State {
-    /// The end of what may be delivered of a partition.
-    pub(crate) fn visible_end(&self, partition: usize) -> Offset {
-        self.visible_below(partition, self.partitions[partition].written_end())
-    }
-
-    /// The end of the deliverable messages in a partition of which so much is written.
-    fn visible_below(&self, partition: usize, end: Offset) -> Offset {
-        let limits = self.limits.as_ref();
-        limits.map_or(end, |limits| end.min(limits[partition]))
-    }
-
-    /// As [`Self::depth`], but what is acknowledged ahead after a restart counts too: cheap.
-    pub(crate) fn about_waiting(&self) -> u64 {
-        let new: u64 = (0u32..)
-            .zip(0..self.partitions.len())
-            .map(|(partition, index)| {
-                self.visible_end(index)
-                    .saturating_sub(self.ledger.next(partition))
-            })
-            .sum();
-        new + self.ledger.ready()
-    }
-
-    /// Messages that wait for a consumer.
-    pub(crate) fn depth(&self) -> u64 {
-        let new: u64 = (0u32..)
-            .zip(0..self.partitions.len())
-            .map(|(partition, index)| {
-                let end = self.visible_end(index);
-                self.ledger.undelivered(partition, end)
-            })
-            .sum();
-        new + self.ledger.ready()
-    }
-
-    /// Messages that wait for a consumer, and those that are accepted and not written yet: these
-    /// have a place in the queue too.
-    pub(crate) fn depth_accepted(&self) -> u64 {
-        let new: u64 = (0u32..)
-            .zip(&self.partitions)
-            .map(|(partition, log)| {
-                let (written, unwritten) = log.written_and_unwritten();
-                let end = self.visible_below(partition as usize, written);
-                self.ledger.undelivered(partition, end) + unwritten
-            })
-            .sum();
-        new + self.ledger.ready()
     }
 }

@@ -48,13 +48,13 @@ impl Subscription {
         }
         // The rest may be looked after by a timer, or may have become too little to be. To those
         // who wait, this one too, it is no news: they would ask again, and wake each other.
-        let mut waiting = std::mem::take(&mut state.pull_waits);
+        let mut waiting = state.consumers.take_pull_waits();
         self.dispatch(&mut state);
         if answer.is_pending() {
             outbox.set_waker(context.waker());
             waiting.insert(slot);
         }
-        state.pull_waits = waiting;
+        state.consumers.keep_pull_waits(waiting);
         self.finish(state);
         answer
     }

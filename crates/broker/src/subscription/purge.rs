@@ -10,16 +10,15 @@ impl Subscription {
     /// were forgotten.
     pub fn purge(self: &Arc<Self>) -> u64 {
         self.change(|state| {
-            let count = state.depth();
-            for (partition, index) in (0u32..).zip(0..state.partitions.len()) {
+            let count = state.log.depth(&state.ledger);
+            for (partition, end) in (0u32..).zip(state.log.ends()) {
                 while let Some(ready) = state.ledger.first_ready(partition) {
                     state.ledger.drop_ready(partition, ready.count);
                 }
-                let end = state.visible_end(index);
                 state.ledger.skip_to(partition, end);
             }
             // Nothing waits any more that was never delivered.
-            state.bodies.clear();
+            state.waiting_bytes.clear();
             count
         })
     }

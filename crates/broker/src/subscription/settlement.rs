@@ -8,7 +8,6 @@ use cloverleaf_log::Offset;
 
 use crate::consumer::Settlement;
 use crate::consumer::holds::{Ending, HoldEnd};
-use crate::consumer::state::ConsumerState;
 use crate::message::{Delivery, MessageId, MessageRange};
 use crate::subscription::died::Died;
 use crate::subscription::ledger::leases::NEVER_MS;
@@ -58,7 +57,7 @@ impl Subscription {
             }
             ending.finish(count.into());
             state.consumers.keep_overdue(slot, overdue, now_us);
-            state.settle(slot, count);
+            state.consumers.settle(slot, count);
             self.counters
                 .acknowledged
                 .fetch_add(u64::from(count), Ordering::Relaxed);
@@ -74,8 +73,12 @@ impl Subscription {
         let due_ms = (delay_ms > 0).then(|| self.shared.clock.now_ms().saturating_add(delay_ms));
         self.change(|state| {
             let settled = state.ledger.nack(id, slot, due_ms)?;
-            state.note_end(slot, [(id, 1)], settled, HoldEnd::Nacked);
-            state.settle(slot, 1);
+            let end = HoldEnd::Nacked;
+            let runs = [(id, 1)];
+            state
+                .consumers
+                .note_end(slot, runs, settled, end, state.now_us);
+            state.consumers.settle(slot, 1);
             self.counters.requeued.fetch_add(1, Ordering::Relaxed);
             Ok(settled.settlement(state.now_us))
         })
@@ -88,8 +91,12 @@ impl Subscription {
     ) -> Result<Settlement, NotInFlight> {
         self.change(|state| {
             let settled = state.ledger.reject(id, slot)?;
-            state.note_end(slot, [(id, 1)], settled, HoldEnd::Rejected);
-            state.settle(slot, 1);
+            let end = HoldEnd::Rejected;
+            let runs = [(id, 1)];
+            state
+                .consumers
+                .note_end(slot, runs, settled, end, state.now_us);
+            state.consumers.settle(slot, 1);
             Ok(settled.settlement(state.now_us))
         })
     }
@@ -147,8 +154,7 @@ impl Subscription {
     /// A consumer with `auto_ack` has taken these out of its outbox.
     pub(crate) fn auto_acked(self: &Arc<Self>, slot: u32, taken: &[Delivery]) {
         self.change(|state| {
-            let has_room = |consumer: &mut ConsumerState| consumer.stalled = false;
-            state.consumers.change(slot, has_room);
+            state.consumers.outbox_taken(slot);
             self.ack_deliveries(state, slot, taken);
         });
     }
@@ -159,7 +165,9 @@ impl Subscription {
     }
 
     fn acknowledged(&self, state: &mut State, slot: u32, count: u64) {
-        state.settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
+        state
+            .consumers
+            .settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
         self.counters
             .acknowledged
             .fetch_add(count, Ordering::Relaxed);
@@ -220,17 +228,15 @@ impl Subscription {
             Settle::Nack => drop(self.counters.requeued.fetch_add(count, Ordering::Relaxed)),
             Settle::Reject => {}
         }
-        state.settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
+        state
+            .consumers
+            .settle(slot, u32::try_from(count).unwrap_or(u32::MAX));
     }
 
     /// Ends leases whose time has come. Called by the housekeeping.
     pub(crate) fn on_due(self: &Arc<Self>, now_ms: u64) {
         self.change(|state| {
-            // Those that are still to come are found again by the dispatch that follows.
-            (state.due_ms, state.expiry_ms) = (NEVER_MS, NEVER_MS);
-            if state.retry_ms <= now_ms {
-                state.retry_ms = NEVER_MS;
-            }
+            state.timers.called(now_ms);
             self.rest_marks(state, now_ms);
             while let Some(expired) = state.ledger.expire(now_ms) {
                 if let Expired::TimedOut {
@@ -241,9 +247,11 @@ impl Subscription {
                 {
                     let count = messages.count();
                     let end = HoldEnd::TimedOut;
-                    state.note_end(consumer, messages.runs(), settled, end);
-                    state.time_out(consumer, count);
-                    let now_us = state.now_us;
+                    let (runs, now_us) = (messages.runs(), state.now_us);
+                    state
+                        .consumers
+                        .note_end(consumer, runs, settled, end, now_us);
+                    state.consumers.time_out(consumer, count);
                     state.consumers.change(consumer, |it| {
                         let overdue = it.overdue.get_or_insert_default();
                         overdue.add(messages, settled.delivered_us, now_us);
@@ -254,26 +262,6 @@ impl Subscription {
                 }
             }
         });
-    }
-}
-
-impl State {
-    /// Runs of messages of a consumer, the first of each and how many, have ended.
-    fn note_end(
-        &mut self,
-        slot: u32,
-        runs: impl IntoIterator<Item = (MessageId, u32)>,
-        settled: Settled,
-        end: HoldEnd,
-    ) {
-        let mut ending = Ending::new(&mut self.consumers, slot, end, self.now_us);
-        let mut all = 0;
-        for (id, count) in runs {
-            let count = u64::from(count);
-            ending.add(id.partition, id.offset, count, settled);
-            all += count;
-        }
-        ending.finish(all);
     }
 }
 

@@ -110,7 +110,7 @@ impl Subscription {
             });
         }
         SubscriptionLook {
-            depth: state.depth(),
+            depth: state.log.depth(&state.ledger),
             consumers,
         }
     }
@@ -119,7 +119,7 @@ impl Subscription {
     pub fn counts(&self) -> SubscriptionCounts {
         let state = self.state.lock();
         SubscriptionCounts {
-            depth: state.depth(),
+            depth: state.log.depth(&state.ledger),
             in_flight: state.ledger.in_flight(),
             consumers: u32::try_from(state.consumers.counted()).unwrap_or(u32::MAX),
         }
@@ -130,7 +130,7 @@ impl Subscription {
         let state = self.state.lock();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         SubscriptionStats {
-            depth: state.depth(),
+            depth: state.log.depth(&state.ledger),
             in_flight: state.ledger.in_flight(),
             delayed: state.ledger.delayed(),
             delivered: count(&self.counters.delivered),

@@ -5,68 +5,58 @@
 
 use std::sync::Arc;
 
+use crate::consumer::slots::Consumers;
 use crate::consumer::state::ConsumerState;
 use crate::options::Dispatch;
-use crate::subscription::{State, Subscription};
+use crate::subscription::Subscription;
 
-/// The rotation among partitions and consumers, which decides where all else is equal.
-#[derive(Debug, Default)]
-pub(crate) struct Rotation {
-    pub(crate) partition: usize,
-    /// The consumer that was served last.
-    pub(crate) consumer: u32,
-}
-
-impl State {
-    /// The consumer that gets the next messages, and how many at most so that the load stays even.
-    pub(crate) fn choose(&mut self, subscription: &Arc<Subscription>) -> Option<(u32, u64)> {
-        if subscription.options().single_active {
-            let slot = self.consumers.active()?;
-            let room = self.consumers.get(slot)?.room();
+impl Consumers {
+    /// The consumer that gets the next messages, and how many at most so that the load stays even:
+    /// about as many wait as `waiting` says.
+    pub(crate) fn choose(
+        &mut self,
+        subscription: &Arc<Subscription>,
+        waiting: impl Fn() -> u64,
+    ) -> Option<(u32, u64)> {
+        if self.line.is_some() {
+            let slot = self.active()?;
+            let room = self.get(slot)?.room();
             return (room > 0).then_some((slot, room));
         }
-        if self.consumers.ranked().is_some() {
-            return self.choose_ranked(subscription);
+        if self.ranking.is_some() {
+            return self.choose_ranked(subscription, waiting);
         }
         match self.policy {
-            Dispatch::LeastLoaded => self.choose_least_loaded(),
+            Dispatch::LeastLoaded => self.choose_least_loaded(waiting),
             Dispatch::FillFirst => self.choose_first_with_room(),
         }
     }
 
-    fn choose_ranked(&mut self, subscription: &Arc<Subscription>) -> Option<(u32, u64)> {
-        let last_served = self.rotation.consumer;
-        let (ranking, consumers) = self.consumers.ranked()?;
+    fn choose_ranked(
+        &mut self,
+        subscription: &Arc<Subscription>,
+        waiting: impl Fn() -> u64,
+    ) -> Option<(u32, u64)> {
+        let ranking = self.ranking.as_deref_mut()?;
         loop {
-            let slot = ranking.best(last_served)?;
-            let consumer = consumers.get_mut(slot as usize)?.as_mut()?;
+            let slot = ranking.best(self.last_served)?;
+            let consumer = self.slots.get_mut(slot as usize)?.as_mut()?;
             let (room, in_flight) = (consumer.room(), consumer.in_flight);
             if room == 0 {
                 let freed = ranking.park(slot, consumer, subscription);
-                self.freed.extend(freed);
+                self.wakes.add_window(freed);
                 continue;
             }
-            let rivals = ranking.rivals();
             return Some(match self.policy {
-                Dispatch::LeastLoaded => (slot, self.share(in_flight, room, rivals)),
+                Dispatch::LeastLoaded => (slot, share(in_flight, room, ranking.rivals(), waiting)),
                 Dispatch::FillFirst => (slot, room),
             });
         }
     }
 
-    /// The share of one consumer, if all `rivals` for the waiting messages share them evenly.
-    fn share(&self, in_flight: u32, room: u64, (rivals, all_in_flight): (u64, u64)) -> u64 {
-        if rivals <= 1 {
-            return room;
-        }
-        // The level to which all rivals rise.
-        let level = (all_in_flight + self.about_waiting()) / rivals;
-        level.saturating_sub(u64::from(in_flight)).max(1).min(room)
-    }
-
     /// All slots with their numbers, beginning with `from`.
     fn in_turn(&self, from: u32) -> impl Iterator<Item = (u32, &ConsumerState)> {
-        let slots = self.consumers.slots();
+        let slots = &self.slots;
         let (first, rest) = slots.split_at(slots.len().min(from as usize));
         let all = (from..).zip(rest).chain((0..).zip(first));
         all.filter_map(|(slot, consumer)| consumer.as_ref().map(|c| (slot, c)))
@@ -75,7 +65,7 @@ impl State {
     /// The one that was served last, or the next one with room.
     fn choose_first_with_room(&self) -> Option<(u32, u64)> {
         let mut best: Option<(u32, u64, i32)> = None;
-        for (slot, consumer) in self.in_turn(self.rotation.consumer) {
+        for (slot, consumer) in self.in_turn(self.last_served) {
             let (room, priority) = (consumer.room(), consumer.options.priority);
             if room > 0 && best.is_none_or(|(_, _, leading)| priority > leading) {
                 best = Some((slot, room, priority));
@@ -84,10 +74,10 @@ impl State {
         best.map(|(slot, room, _)| (slot, room))
     }
 
-    fn choose_least_loaded(&self) -> Option<(u32, u64)> {
+    fn choose_least_loaded(&self, waiting: impl Fn() -> u64) -> Option<(u32, u64)> {
         let mut best: Option<(u32, u64, &ConsumerState)> = None;
         let (mut rivals, mut in_flight) = (0u64, 0u64);
-        for (slot, consumer) in self.in_turn(self.rotation.consumer + 1) {
+        for (slot, consumer) in self.in_turn(self.last_served + 1) {
             let room = consumer.room();
             if room == 0 {
                 continue;
@@ -112,7 +102,23 @@ impl State {
         let (slot, room, consumer) = best?;
         Some((
             slot,
-            self.share(consumer.in_flight, room, (rivals, in_flight)),
+            share(consumer.in_flight, room, (rivals, in_flight), waiting),
         ))
     }
+}
+
+/// The share of one consumer, if all `rivals` for the waiting messages share them evenly.
+#[inline]
+fn share(
+    in_flight: u32,
+    room: u64,
+    (rivals, all_in_flight): (u64, u64),
+    waiting: impl Fn() -> u64,
+) -> u64 {
+    if rivals <= 1 {
+        return room;
+    }
+    // The level to which all rivals rise.
+    let level = (all_in_flight + waiting()) / rivals;
+    level.saturating_sub(u64::from(in_flight)).max(1).min(room)
 }

@@ -3,7 +3,8 @@
 //! All changes of a consumer that bear on whose turn it is go through here, so that the ranking,
 //! which only a subscription with many consumers has, follows.
 
-pub(crate) mod choice;
+mod choice;
+mod shared_windows;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -11,12 +12,15 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
-use crate::consumer::holds::Holds;
+use crate::consumer::holds::{DepartedHolds, Holds};
 use crate::consumer::outbox::Outbox;
 use crate::consumer::overdue::Overdue;
 use crate::consumer::ranking::Ranking;
 use crate::consumer::state::ConsumerState;
+use crate::consumer::wakes::Wakes;
+use crate::message::Delivery;
 use crate::options::{ConsumerOptions, Dispatch, SubscriptionOptions};
+use crate::subscription::ledger::leases::NEVER_MS;
 
 /// With more slots than this the consumers are ranked, not looked at one by one: about here both
 /// cost the same.
@@ -37,6 +41,16 @@ pub(crate) struct Consumers {
     line: Option<Line>,
     /// Where there are many.
     ranking: Option<Box<Ranking>>,
+    /// Which of them gets the next message.
+    policy: Dispatch,
+    /// The one that was served last.
+    last_served: u32,
+    /// Those that pull and wait for the disk.
+    pull_waits: BTreeSet<u32>,
+    /// The holds of those that have left.
+    departed: DepartedHolds,
+    /// The tasks and windows that hear of the change under way.
+    wakes: Wakes,
 }
 
 /// The order of succession where one consumer gets everything until it leaves.
@@ -63,6 +77,11 @@ impl Consumers {
             exclusive: 0,
             line: options.single_active.then_some(line),
             ranking: None,
+            policy: options.dispatch,
+            last_served: 0,
+            pull_waits: BTreeSet::new(),
+            departed: DepartedHolds::default(),
+            wakes: Wakes::default(),
         }
     }
 
@@ -171,12 +190,7 @@ impl Consumers {
     }
 
     /// A new one. Returns its slot.
-    pub(crate) fn attach(
-        &mut self,
-        options: ConsumerOptions,
-        outbox: Arc<Outbox>,
-        policy: Dispatch,
-    ) -> u32 {
+    pub(crate) fn attach(&mut self, options: ConsumerOptions, outbox: Arc<Outbox>) -> u32 {
         self.attached += 1;
         let consumer = ConsumerState::new(options, outbox, self.attached);
         let slot = self.free_slot();
@@ -190,7 +204,7 @@ impl Consumers {
         }
         self.slots[slot as usize] = Some(consumer);
         if self.slots.len() > LOOKED_AT_MAX && self.ranking.is_none() && self.line.is_none() {
-            self.rank(policy);
+            self.rank();
         }
         slot
     }
@@ -226,7 +240,8 @@ impl Consumers {
     }
 
     /// It goes. Says whether it was a consumer to others.
-    pub(crate) fn detach(&mut self, slot: u32) -> (Option<ConsumerState>, bool) {
+    pub(crate) fn detach(&mut self, slot: u32) -> bool {
+        self.pull_waits.remove(&slot);
         let counted = self.retire(slot);
         let gone = self.slots.get_mut(slot as usize).and_then(Option::take);
         if gone.is_some() {
@@ -243,7 +258,12 @@ impl Consumers {
             let all = self.slots.iter_mut().flatten();
             all.for_each(|consumer| consumer.place = None);
         }
-        (gone, counted)
+        if let Some(mut gone) = gone {
+            let freed = gone.settle(u32::MAX);
+            self.window_freed(freed);
+            self.departed.keep(&mut gone);
+        }
+        counted
     }
 
     /// The single active consumer, which gets everything; none while it waits for the last messages
@@ -265,8 +285,8 @@ impl Consumers {
     }
 
     /// Ranks all of them, because they are many or the policy is another one.
-    fn rank(&mut self, policy: Dispatch) {
-        let mut ranking = Box::new(Ranking::new(policy));
+    fn rank(&mut self) {
+        let mut ranking = Box::new(Ranking::new(self.policy));
         for (slot, consumer) in (0u32..).zip(&mut self.slots) {
             if let Some(consumer) = consumer {
                 consumer.place = None;
@@ -278,16 +298,139 @@ impl Consumers {
 
     /// Another policy says whose turn it is.
     pub(crate) fn set_policy(&mut self, policy: Dispatch) {
+        self.policy = policy;
         if self.ranking.is_some() {
-            self.rank(policy);
+            self.rank();
         }
     }
 
-    /// The ranking, and those who are ranked, if there are many.
+    /// Which of them gets the next message.
+    pub(crate) fn policy(&self) -> Dispatch {
+        self.policy
+    }
+
+    /// When a message has to be settled that is delivered to this consumer now.
     #[inline]
-    pub(crate) fn ranked(&mut self) -> Option<(&mut Ranking, &mut [Option<ConsumerState>])> {
-        let ranking = self.ranking.as_deref_mut()?;
-        Some((ranking, &mut self.slots))
+    pub(crate) fn ack_due_ms(&self, slot: u32, now_ms: u64) -> u64 {
+        self.get(slot)
+            .and_then(|consumer| consumer.options.ack_wait_ms)
+            .map_or(NEVER_MS, |wait| now_ms.saturating_add(wait))
+    }
+
+    pub(crate) fn in_flight_at(&self, slot: u32) -> u32 {
+        self.get(slot).map_or(0, |consumer| consumer.in_flight)
+    }
+
+    /// Puts a delivery into the outbox of a consumer, which stalls once that holds `bytes_max`.
+    /// `false`: the consumer has left.
+    #[inline]
+    pub(crate) fn hand_over(&mut self, slot: u32, delivery: Delivery, bytes_max: u64) -> bool {
+        let pushed = self.change(slot, |consumer| {
+            consumer.in_flight += delivery.count;
+            consumer.delivered += u64::from(delivery.count);
+            if consumer.options.pull {
+                // It takes the delivery at once, and it is nobody's turn.
+                let _ = consumer.outbox.push(delivery, u64::MAX);
+                return None;
+            }
+            let (full, waker) = consumer.outbox.push(delivery, bytes_max);
+            consumer.stalled = full;
+            Some(waker)
+        });
+        match pushed {
+            Some(Some(waker)) => {
+                self.wakes.add(waker);
+                self.last_served = slot;
+            }
+            Some(None) => {}
+            None => return false,
+        }
+        true
+    }
+
+    /// Takes back the deliveries that a consumer has not taken out of its outbox.
+    pub(crate) fn take_outbox(&mut self, slot: u32) -> Vec<Delivery> {
+        let taken = self.change(slot, |consumer| {
+            consumer.stalled = false;
+            consumer.outbox.take_all()
+        });
+        taken.unwrap_or_default()
+    }
+
+    /// A consumer has taken its deliveries: there is room in its outbox again.
+    #[inline]
+    pub(crate) fn outbox_taken(&mut self, slot: u32) {
+        self.change(slot, |consumer| consumer.stalled = false);
+    }
+
+    /// Messages of a consumer are no longer in flight.
+    #[inline]
+    pub(crate) fn settle(&mut self, slot: u32, count: u32) {
+        let freed = self.change(slot, |consumer| consumer.settle(count));
+        self.window_freed(freed.flatten());
+    }
+
+    /// Deadlines of a consumer's messages have passed.
+    pub(crate) fn time_out(&mut self, slot: u32, count: u32) {
+        let freed = self.change(slot, |consumer| consumer.time_out(count));
+        self.window_freed(freed.flatten());
+    }
+
+    /// Forgets what is in flight to all of them, and in their outboxes.
+    pub(crate) fn forget_deliveries(&mut self) {
+        let mut wakes = self.take_wakes();
+        self.change_all(|consumer| {
+            consumer.outbox.clear();
+            consumer.stalled = false;
+            wakes.add_window(consumer.settle(u32::MAX));
+        });
+        self.wakes = wakes;
+    }
+
+    /// Nothing more will come to any of them, and messages in flight can be settled no more.
+    pub(crate) fn close(&mut self) {
+        let mut wakes = self.take_wakes();
+        self.change_all(|consumer| {
+            wakes.add(consumer.outbox.close());
+            wakes.add_window(consumer.settle(u32::MAX));
+        });
+        self.wakes = wakes;
+    }
+
+    /// Those that pull and wait, to whom the dispatch that follows is no news.
+    pub(crate) fn take_pull_waits(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.pull_waits)
+    }
+
+    /// They wait on.
+    pub(crate) fn keep_pull_waits(&mut self, waiting: BTreeSet<u32>) {
+        self.pull_waits = waiting;
+    }
+
+    /// Those that pull and wait for the disk ask again.
+    #[inline]
+    pub(crate) fn wake_pulls(&mut self) {
+        if self.pull_waits.is_empty() {
+            return;
+        }
+        for slot in std::mem::take(&mut self.pull_waits) {
+            let waker = self.get(slot).and_then(|pull| pull.outbox.take_waker());
+            self.wakes.add(waker);
+        }
+    }
+
+    /// The tasks and windows that hear of the change: to be sent once the lock is free.
+    #[inline]
+    pub(crate) fn take_wakes(&mut self) -> Wakes {
+        std::mem::take(&mut self.wakes)
+    }
+
+    pub(crate) fn departed(&self) -> &DepartedHolds {
+        &self.departed
+    }
+
+    pub(crate) fn departed_mut(&mut self) -> &mut DepartedHolds {
+        &mut self.departed
     }
 }
 

@@ -119,7 +119,7 @@ pub(crate) struct Ledger {
     in_flight: u64,
     dead: u64,
     /// How far delivery has got, per partition.
-    pub(crate) marks: Vec<Mark>,
+    marks: Vec<Mark>,
     /// Deliveries after which a message is dead; 0: never.
     attempts_max: u16,
     /// Messages that died and wait for their dead letter to be written.
@@ -217,6 +217,34 @@ impl Ledger {
     /// Messages that wait for their delay to pass.
     pub(crate) fn delayed(&self) -> u64 {
         self.delayed
+    }
+
+    /// How far delivery has got, per partition.
+    #[inline]
+    pub(crate) fn marks(&self) -> &[Mark] {
+        &self.marks
+    }
+
+    #[inline]
+    pub(crate) fn marks_mut(&mut self) -> &mut [Mark] {
+        &mut self.marks
+    }
+
+    /// `end`, or where messages end that may have been delivered before the restart, if `first` is
+    /// one of these: what is delivered together is redelivered together.
+    #[inline]
+    pub(crate) fn delivered_together(
+        &self,
+        partition: usize,
+        first: Offset,
+        end: Offset,
+    ) -> Offset {
+        let earlier = self.marks[partition].earlier();
+        if first < earlier {
+            end.min(earlier)
+        } else {
+            end
+        }
     }
 
     /// Messages that consumers hold.
