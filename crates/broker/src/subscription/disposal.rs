@@ -1,33 +1,39 @@
 //! The disposal of messages at the front of a partition that no consumer is to get.
 
 use crate::message::DeadReason;
-use crate::subscription::dispatch::{Blank, DEAD_MAX, Found, Seen, partition_number};
+use crate::subscription::dispatch::{
+    Blank, DEAD_MAX, DispatchRound, Found, Seen, partition_number,
+};
 use crate::subscription::readers::Kind;
 use crate::subscription::run::Verdict;
-use crate::subscription::{State, Subscription};
 
-impl Subscription {
+impl DispatchRound<'_> {
     /// Does with messages what their verdict says, which is not to deliver them.
-    pub(crate) fn dispose(&self, state: &mut State, seen: &Seen) -> Found {
+    pub(crate) fn dispose(&mut self, seen: &Seen) -> Found {
         let index = partition_number(seen.partition);
         let all_went = match (seen.run.verdict, seen.kind) {
             (Verdict::Later(due_ms), Kind::New) => {
                 let bytes = seen.run.body_bytes;
-                self.shared.scheduled.begins(&seen.batch, seen.run.position);
-                state
+                self.subscription
+                    .shared
+                    .scheduled
+                    .begins(&seen.batch, seen.run.position);
+                self.state
                     .waiting_bytes
                     .leave(seen.partition, seen.run.first, bytes.into());
-                state.ledger.delay_new(index, due_ms, seen.run.body_bytes);
-                state.step_behind(seen);
+                self.state
+                    .ledger
+                    .delay_new(index, due_ms, seen.run.body_bytes);
+                self.step_behind(seen);
                 true
             }
             (Verdict::Later(due_ms), Kind::Requeued) => {
-                state.ledger.delay_ready(index, due_ms);
+                self.state.ledger.delay_ready(index, due_ms);
                 true
             }
-            (Verdict::Unwanted, _) => self.discard(state, seen, None),
+            (Verdict::Unwanted, _) => self.discard(seen, None),
             (Verdict::Expired | Verdict::Deliver, _) => {
-                self.discard(state, seen, Some(DeadReason::Expired))
+                self.discard(seen, Some(DeadReason::Expired))
             }
         };
         if all_went {
@@ -40,45 +46,41 @@ impl Subscription {
     /// Takes messages out of the queue; into the dead letters if there is a reason, and somebody
     /// wants these. `false`: not all went, because too many letters wait to be written. A dispatch
     /// follows when they are.
-    pub(crate) fn discard(
-        &self,
-        state: &mut State,
-        seen: &Seen,
-        reason: Option<DeadReason>,
-    ) -> bool {
+    pub(crate) fn discard(&mut self, seen: &Seen, reason: Option<DeadReason>) -> bool {
         let (index, run) = (partition_number(seen.partition), seen.run);
-        let reason = reason.filter(|_| self.options().dead_letter.is_some());
-        let room = DEAD_MAX.saturating_sub(state.ledger.dead());
+        let reason = reason.filter(|_| self.subscription.options().dead_letter.is_some());
+        let room = DEAD_MAX.saturating_sub(self.state.ledger.dead());
         let count = match reason {
             Some(_) => run.count.min(u32::try_from(room).unwrap_or(u32::MAX)),
             None => run.count,
         };
         if seen.kind == Kind::New {
             let share = u64::from(run.body_bytes) * u64::from(count) / u64::from(run.count.max(1));
-            state.waiting_bytes.leave(seen.partition, run.first, share);
+            self.state
+                .waiting_bytes
+                .leave(seen.partition, run.first, share);
         }
         match (reason, seen.kind) {
-            (None, Kind::New) => state.ledger.skip_to(index, run.end()),
-            (None, Kind::Requeued) => state.ledger.drop_ready(index, count),
+            (None, Kind::New) => self.state.ledger.skip_to(index, run.end()),
+            (None, Kind::Requeued) => self.state.ledger.drop_ready(index, count),
             (Some(reason), Kind::New) => {
-                (0..count).for_each(|_| state.ledger.bury_new(index, reason));
+                (0..count).for_each(|_| self.state.ledger.bury_new(index, reason));
             }
             (Some(reason), Kind::Requeued) => {
-                (0..count).for_each(|_| state.ledger.bury_ready(index, reason));
+                (0..count).for_each(|_| self.state.ledger.bury_ready(index, reason));
             }
         }
         let all_went = count == run.count;
         if all_went && seen.kind == Kind::New {
-            state.step_behind(seen);
+            self.step_behind(seen);
         }
         all_went
     }
-}
 
-impl State {
     /// The reader goes on behind what was seen.
     fn step_behind(&mut self, seen: &Seen) {
         let (position, end) = (seen.run.next_position, seen.run.end());
-        self.readers.step_behind(seen.partition, position, end);
+        let readers = &mut self.state.readers;
+        readers.step_behind(seen.partition, position, end);
     }
 }

@@ -2,16 +2,15 @@
 //!
 //! As RabbitMQ has it, a message behind one that lives longer expires when it comes to the front.
 
-use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use cloverleaf_log::Offset;
 
-use crate::subscription::dispatch::{Blank, Found, Round, Sight, partition_number};
+use crate::subscription::Subscription;
+use crate::subscription::dispatch::{Blank, DispatchRound, Found, Sight, partition_number};
 use crate::subscription::ledger::Ledger;
 use crate::subscription::ledger::leases::NEVER_MS;
 use crate::subscription::run::Verdict;
-use crate::subscription::{State, Subscription};
 
 /// The front of a partition once everything that has expired is gone.
 enum Head {
@@ -54,55 +53,52 @@ impl Subscription {
     pub(crate) fn expires(&self) -> bool {
         self.options().expires || self.options().message_ttl_ms.is_some()
     }
+}
 
+impl DispatchRound<'_> {
     /// Takes away what has expired at the front of each partition, and sees to it that the
     /// housekeeping calls when the next message does.
-    pub(crate) fn expire_heads(self: &Arc<Self>, state: &mut State, round: &mut Round) {
+    pub(crate) fn expire_heads(&mut self) {
         let mut expiry_ms = NEVER_MS;
-        for partition in 0..state.log.count() {
-            match self.expire_head(state, partition, round) {
+        for partition in 0..self.state.log.count() {
+            match self.expire_head(partition) {
                 Head::Until(at_ms) => expiry_ms = expiry_ms.min(at_ms),
                 Head::Waiting | Head::Empty => {}
             }
         }
-        state.timers.expire_at(expiry_ms);
-        if state.consumers.is_empty() {
+        self.state.timers.expire_at(expiry_ms);
+        if self.state.consumers.is_empty() {
             // Without consumers, batches that were read ahead need not wait in memory.
-            state.readers.clear();
+            self.state.readers.clear();
         }
     }
 
-    fn expire_head(
-        self: &Arc<Self>,
-        state: &mut State,
-        partition: usize,
-        round: &mut Round,
-    ) -> Head {
+    fn expire_head(&mut self, partition: usize) -> Head {
         loop {
-            if round.is_over() {
-                state.timers.retry_at(round.now_ms);
+            if self.is_over() {
+                self.state.timers.retry_at(self.now_ms);
                 return Head::Waiting;
             }
-            let front = || front_of(&state.ledger, partition);
-            if let Some(expires_ms) = state.foremost.known(partition, front, round.now_ms) {
+            let front = || front_of(&self.state.ledger, partition);
+            if let Some(expires_ms) = self.state.foremost.known(partition, front, self.now_ms) {
                 return Head::Until(expires_ms);
             }
-            match self.sight(state, partition, 1, *round) {
+            match self.sight(partition, 1) {
                 Sight::Run(seen) if seen.run.verdict == Verdict::Deliver => {
-                    state
+                    self.state
                         .foremost
                         .note(partition, seen.run.first, seen.run.expires_ms);
                     return Head::Until(seen.run.expires_ms);
                 }
-                Sight::Run(seen) => match self.dispose(state, &seen) {
-                    Found::SteppedOver(bytes) => round.stepped_bytes += u64::from(bytes),
+                Sight::Run(seen) => match self.dispose(&seen) {
+                    Found::SteppedOver(bytes) => self.stepped_bytes += u64::from(bytes),
                     Found::Delivered | Found::Blank(_) => return Head::Waiting,
                 },
                 Sight::SteppedOver => {}
                 Sight::Blank(Blank::Waiting) => return Head::Waiting,
                 Sight::Blank(Blank::Nothing) => {
                     // The next append has to be looked at, whether or not a consumer waits for it.
-                    if self.hungry.swap(true, Ordering::SeqCst) {
+                    if self.subscription.hungry.swap(true, Ordering::SeqCst) {
                         return Head::Empty;
                     }
                     // It may have come meanwhile: look once more.

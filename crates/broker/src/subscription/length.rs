@@ -10,7 +10,9 @@ use cloverleaf_log::{Batch, Offset, ReadError};
 
 use crate::message::DeadReason;
 use crate::options::{Overflow, PartitionOrder};
-use crate::subscription::dispatch::{Blank, DEAD_MAX, Found, Round, Sight, partition_number};
+use crate::subscription::dispatch::{
+    Blank, DEAD_MAX, DispatchRound, Found, Sight, partition_number,
+};
 use crate::subscription::ledger::Claim;
 use crate::subscription::run::{Verdict, body_bytes};
 use crate::subscription::{State, Subscription};
@@ -66,99 +68,6 @@ impl Subscription {
         if self.options().length_bytes_max.is_some() {
             let mut state = self.state.lock();
             state.waiting_bytes.publish_ends(self, bytes, happened);
-        }
-    }
-
-    /// Drops the oldest waiting messages of a queue that is longer than it may be.
-    pub(crate) fn drop_head(self: &Arc<Self>, state: &mut State, round: &mut Round) {
-        let length_max = self.options().length_max;
-        match (self.options().length_bytes_max, length_max) {
-            (Some(bytes_max), _) => self.drop_bytes(state, bytes_max, length_max, round),
-            (None, Some(length_max)) => self.drop_messages(state, length_max),
-            (None, None) => {}
-        }
-    }
-
-    /// The partitions from the one whose head is the queue's head: what would be delivered next
-    /// goes first, as with RabbitMQ's priorities.
-    fn drop_order(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
-        let is_reversed = self.options().order == PartitionOrder::HighestFirst;
-        (0..count).map(move |turn| if is_reversed { count - 1 - turn } else { turn })
-    }
-
-    /// Drops until bodies fit. Each is looked at, because its size has to be known.
-    fn drop_bytes(
-        self: &Arc<Self>,
-        state: &mut State,
-        bytes_max: u64,
-        length_max: Option<u64>,
-        round: &mut Round,
-    ) {
-        let is_too_long =
-            |state: &State| length_max.is_some_and(|max| state.log.depth(&state.ledger) > max);
-        for partition in self.drop_order(state.log.count()) {
-            while state.waiting_bytes.exceeds(bytes_max, 0, &state.ledger) || is_too_long(state) {
-                if round.is_over() {
-                    state.timers.retry_at(round.now_ms);
-                    return;
-                }
-                let seen = match self.sight(state, partition, 1, *round) {
-                    Sight::Run(seen) => seen,
-                    Sight::SteppedOver => continue,
-                    Sight::Blank(Blank::Nothing) => break,
-                    Sight::Blank(Blank::Waiting) => return,
-                };
-                let all_went = match seen.run.verdict {
-                    Verdict::Deliver => self.discard(state, &seen, Some(DeadReason::Length)),
-                    Verdict::Unwanted | Verdict::Expired | Verdict::Later(_) => {
-                        matches!(self.dispose(state, &seen), Found::SteppedOver(_))
-                    }
-                };
-                round.stepped_bytes += u64::from(seen.run.bytes);
-                if !all_went {
-                    // Letters go on, and then so does this.
-                    return;
-                }
-            }
-        }
-    }
-
-    fn drop_messages(self: &Arc<Self>, state: &mut State, length_max: u64) {
-        let mut excess = state.log.depth(&state.ledger).saturating_sub(length_max);
-        let keep_letters = self.options().dead_letter.is_some();
-        for partition in self.drop_order(state.log.count()) {
-            let index = partition_number(partition);
-            while excess > 0 {
-                // Messages that wait to be written as dead letters hold the rest up: the letters go
-                // on, and then so does this.
-                if keep_letters && state.ledger.dead() >= DEAD_MAX {
-                    return;
-                }
-                if state.ledger.first_ready(index).is_some() {
-                    if keep_letters {
-                        state.ledger.bury_ready(index, DeadReason::Length)
-                    } else {
-                        state.ledger.drop_ready(index, 1)
-                    }
-                    excess -= 1;
-                    continue;
-                }
-                let (next, end) = (state.ledger.next(index), state.log.end(partition));
-                if next >= end {
-                    break;
-                }
-                match state.ledger.claim(index, excess.min(end - next)) {
-                    Claim::Taken(count) => state.ledger.step_over(index, count),
-                    Claim::Free(_) if keep_letters => {
-                        state.ledger.bury_new(index, DeadReason::Length);
-                        excess -= 1;
-                    }
-                    Claim::Free(count) => {
-                        state.ledger.skip_to(index, next + count);
-                        excess -= count;
-                    }
-                }
-            }
         }
     }
 
@@ -223,6 +132,103 @@ impl Subscription {
             from = next.max(from + 1);
         }
         Ok(counted)
+    }
+}
+
+impl DispatchRound<'_> {
+    /// Drops the oldest waiting messages of a queue that is longer than it may be.
+    pub(crate) fn drop_head(&mut self) {
+        let length_max = self.subscription.options().length_max;
+        match (self.subscription.options().length_bytes_max, length_max) {
+            (Some(bytes_max), _) => self.drop_bytes(bytes_max, length_max),
+            (None, Some(length_max)) => self.drop_messages(length_max),
+            (None, None) => {}
+        }
+    }
+
+    /// The partitions from the one whose head is the queue's head: what would be delivered next
+    /// goes first, as with RabbitMQ's priorities.
+    fn drop_order(&self) -> impl Iterator<Item = usize> + use<> {
+        let count = self.state.log.count();
+        let is_reversed = self.subscription.options().order == PartitionOrder::HighestFirst;
+        (0..count).map(move |turn| if is_reversed { count - 1 - turn } else { turn })
+    }
+
+    /// Drops until bodies fit. Each is looked at, because its size has to be known.
+    fn drop_bytes(&mut self, bytes_max: u64, length_max: Option<u64>) {
+        for partition in self.drop_order() {
+            while self.is_too_large(bytes_max, length_max) {
+                if self.is_over() {
+                    self.state.timers.retry_at(self.now_ms);
+                    return;
+                }
+                let seen = match self.sight(partition, 1) {
+                    Sight::Run(seen) => seen,
+                    Sight::SteppedOver => continue,
+                    Sight::Blank(Blank::Nothing) => break,
+                    Sight::Blank(Blank::Waiting) => return,
+                };
+                let all_went = match seen.run.verdict {
+                    Verdict::Deliver => self.discard(&seen, Some(DeadReason::Length)),
+                    Verdict::Unwanted | Verdict::Expired | Verdict::Later(_) => {
+                        matches!(self.dispose(&seen), Found::SteppedOver(_))
+                    }
+                };
+                self.stepped_bytes += u64::from(seen.run.bytes);
+                if !all_went {
+                    // Letters go on, and then so does this.
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether more waits than may.
+    fn is_too_large(&self, bytes_max: u64, length_max: Option<u64>) -> bool {
+        let (state, ledger) = (&*self.state, &self.state.ledger);
+        state.waiting_bytes.exceeds(bytes_max, 0, ledger)
+            || length_max.is_some_and(|max| state.log.depth(ledger) > max)
+    }
+
+    fn drop_messages(&mut self, length_max: u64) {
+        let keep_letters = self.subscription.options().dead_letter.is_some();
+        let order = self.drop_order();
+        let State { ledger, log, .. } = &mut *self.state;
+        let mut excess = log.depth(ledger).saturating_sub(length_max);
+        for partition in order {
+            let index = partition_number(partition);
+            while excess > 0 {
+                // Messages that wait to be written as dead letters hold the rest up: the letters go
+                // on, and then so does this.
+                if keep_letters && ledger.dead() >= DEAD_MAX {
+                    return;
+                }
+                if ledger.first_ready(index).is_some() {
+                    if keep_letters {
+                        ledger.bury_ready(index, DeadReason::Length)
+                    } else {
+                        ledger.drop_ready(index, 1)
+                    }
+                    excess -= 1;
+                    continue;
+                }
+                let (next, end) = (ledger.next(index), log.end(partition));
+                if next >= end {
+                    break;
+                }
+                match ledger.claim(index, excess.min(end - next)) {
+                    Claim::Taken(count) => ledger.step_over(index, count),
+                    Claim::Free(_) if keep_letters => {
+                        ledger.bury_new(index, DeadReason::Length);
+                        excess -= 1;
+                    }
+                    Claim::Free(count) => {
+                        ledger.skip_to(index, next + count);
+                        excess -= count;
+                    }
+                }
+            }
+        }
     }
 }
 

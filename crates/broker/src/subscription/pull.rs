@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use crate::consumer::outbox::Outbox;
 use crate::message::Delivery;
 use crate::subscription::Subscription;
-use crate::subscription::dispatch::{Blank, Found, Round, Wanted};
+use crate::subscription::dispatch::{Blank, DispatchRound, Found};
 
 impl Subscription {
     /// As [`crate::Consumer::poll_take`].
@@ -26,10 +26,8 @@ impl Subscription {
         }
         let now_us = self.shared.clock.now_us();
         state.now_us = now_us;
-        let mut round = Round::at(now_us);
-        let wanted = Wanted { slot, quota: 1 };
         let mut answer = Poll::Ready(None);
-        match self.deliver_some(&mut state, wanted, &mut round) {
+        match DispatchRound::new(self, &mut state, now_us).deliver_some(slot, 1) {
             Found::Delivered => {
                 let mut taken = outbox.take_all();
                 let consumer = state.consumers.get(slot);
