@@ -43,7 +43,7 @@ const OTHERS: &[(&str, &str)] = &[
         "an example of a client, to try an advice on",
     ),
     (
-        "crates/amqp/src/message.rs",
+        "crates/amqp/src/message/mod.rs",
         "the header that keeps a record's key",
     ),
     (

@@ -3,7 +3,7 @@
 //! A queue is a topic with one subscription; that it is a queue, and how it was declared, stands in
 //! the topic's own definition (`stored.rs`), so it is made by one entry of the journal. Exchanges
 //! and bindings are kept beside. Messages that died are routed out of their queue, delayed ones out
-//! of a hidden topic, by what is bound at that time (`router.rs`).
+//! of a hidden topic, by what is bound at that time (`router/mod.rs`).
 //!
 //! All sessions of all cores share one [`VirtualHost`]. Changes are made one after another, under
 //! one lock; routing takes a read lock, and sessions remember routes until
@@ -12,15 +12,15 @@
 //! Lock order: `definitions` → a queue's `life` → `state` → the broker's.
 
 mod bindings;
-mod consuming;
 mod deaths;
-mod declaring;
-mod deleting;
 mod exchanges;
 mod letters;
 mod names;
-mod opening;
 mod queue;
+mod queue_declaration;
+mod queue_deletion;
+mod queue_use;
+mod recovery;
 mod router;
 mod routes;
 mod signal;
@@ -35,19 +35,19 @@ use cloverleaf_broker::{CatalogError, Realm, Subscription, Topic};
 use parking_lot::{Mutex, RwLock};
 use uuid::Uuid;
 
-use self::consuming::Expiries;
-use self::deleting::Departed;
 use self::names::DEAD;
+use self::queue_deletion::Departed;
+use self::queue_use::Expiries;
 use self::router::Router;
 use self::signal::Signal;
 use crate::exception::{Exception, ReplyCode, Resource};
 use crate::routing::Topology;
 
-pub(crate) use self::declaring::name_prefix;
 pub use self::letters::delay_ms;
 pub use self::names::DIRECT_REPLY_TO;
 pub(crate) use self::names::{is_reply_queue, strip};
 pub use self::queue::Queue;
+pub(crate) use self::queue_declaration::name_prefix;
 pub use self::router::Routing;
 pub use self::routes::Route;
 pub use self::snapshots::{BindingFacts, ExchangeFacts};
@@ -163,7 +163,7 @@ impl VirtualHost {
     /// As there.
     pub fn open_with(realm: Realm, options: HostOptions) -> Result<Arc<Self>, CatalogError> {
         let signal = Arc::new(Signal::default());
-        let (dead, delayed) = (opening::dead(&realm)?, opening::delayed(&realm)?);
+        let (dead, delayed) = (recovery::dead(&realm)?, recovery::delayed(&realm)?);
         let host = Self {
             realm,
             dead,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use cloverleaf_broker::SharedWindow;
 
-use super::settling::{Settle, Unacked};
-use super::transaction::Transaction;
+use super::deliveries::settlement::{Settle, Unacked};
+use super::publishes::transaction::Transaction;
 use crate::body::Collected;
 use crate::content_memory::Held;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Session;
-use super::publishing::REPLY_TO;
+use super::publishes::batches::REPLY_TO;
 use crate::exception::{Exception, ReplyCode};
 use crate::wire::{Method, method};
 

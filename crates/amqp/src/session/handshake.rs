@@ -18,8 +18,8 @@ use cloverleaf_log::Durability;
 use cloverleaf_session::Now;
 use cloverleaf_telemetry::Identity;
 
+use super::channel_input::{NONE, cannot_decode};
 use super::frames::push_method;
-use super::methods::{NONE, cannot_decode};
 use super::{Phase, Session};
 use crate::exception::{Exception, ReplyCode};
 use crate::mechanisms::MECHANISMS;

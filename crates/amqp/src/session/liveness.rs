@@ -1,7 +1,7 @@
 //! Connections on which nothing happens: heartbeats, a client that does not answer, a full disk.
 
+use super::channel_input::NONE;
 use super::frames::HEARTBEAT;
-use super::methods::NONE;
 use super::{Phase, Session};
 use crate::exception::{Exception, ReplyCode};
 use crate::wire::{Method, method};

@@ -7,9 +7,9 @@ use cloverleaf_broker::headers;
 use cloverleaf_log::{Durability, Record};
 
 use super::super::deaths::{self, Deaths, REJECTED};
-use super::super::deleting::Grave;
 use super::super::letters::{DELAY, Past, delay_ms};
 use super::super::queue::Queue;
+use super::super::queue_deletion::Grave;
 use super::super::{Route, VirtualHost};
 use super::Lane;
 use super::outgoing::{Outgoing, Stored};

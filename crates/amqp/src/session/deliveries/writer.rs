@@ -6,14 +6,14 @@ use cloverleaf_broker::Delivery;
 use cloverleaf_log::RecordCursor;
 use cloverleaf_session::Output;
 
-use super::Session;
-use super::channel::Channel;
-use super::consumers::Consuming;
-use super::consuming::{range_of, run_of};
-use super::frames::{push_content, push_method};
-use super::settling::Run;
+use super::consumers::{range_of, run_of};
+use super::settlement::Run;
+use super::slots::Consuming;
 use crate::host::Queue;
 use crate::message::Message;
+use crate::session::Session;
+use crate::session::channel::Channel;
+use crate::session::frames::{push_content, push_method};
 use crate::wire::{Method, Properties, Table, Value, Writer, method, table_bytes};
 
 /// Most bytes of messages that one round of output may have.
@@ -21,7 +21,7 @@ const OUTPUT_BYTES_MAX: usize = 128 << 10;
 
 impl Session {
     /// Writes what consumers have been given, until the output is full or nothing more is ready.
-    pub(super) fn deliver(&mut self, cx: &Context<'_>, out: &mut Output) {
+    pub(in crate::session) fn deliver(&mut self, cx: &Context<'_>, out: &mut Output) {
         let mut slots = std::mem::take(&mut self.ready_slots);
         self.consumers.ready.take(cx, &mut slots);
         let (mut messages, mut again, mut done) = (0, 0, 0);
@@ -76,7 +76,7 @@ impl Session {
     }
 
     /// Writes what the consumers of a channel were given that need no acknowledgement.
-    pub(super) fn write_rests(&mut self, number: u16) {
+    pub(in crate::session) fn write_rests(&mut self, number: u16) {
         let slots = self.channels.get(&number).map(|it| &it.slots);
         let slots: Vec<u32> = slots.into_iter().flatten().copied().collect();
         for slot in slots {
@@ -88,7 +88,7 @@ impl Session {
 
     /// Writes the messages that a consumer without acknowledgements was given, which no other gets
     /// any more.
-    pub(super) fn write_rest(&mut self, slot: u32) {
+    pub(in crate::session) fn write_rest(&mut self, slot: u32) {
         let Some(consuming) = self.consumers.get_mut(slot) else {
             return;
         };
@@ -259,7 +259,7 @@ impl Round<'_> {
 }
 
 /// The properties of a delivery: a quorum queue's has the number of those before.
-pub(super) fn properties_of<'m>(
+pub(in crate::session) fn properties_of<'m>(
     message: &Message<'m>,
     delivery: &Delivery,
     queue: &Queue,

@@ -7,16 +7,16 @@ use cloverleaf_broker::{ConsumerOptions, Delivery, MessageRange, SharedWindow};
 use cloverleaf_log::RecordCursor;
 use uuid::Uuid;
 
-use super::Session;
-use super::consumers::Consuming;
-use super::delivering::properties_of;
-use super::frames::{push_content, push_method};
-use super::publishing::REPLY_TO;
-use super::settling::Run;
+use super::settlement::Run;
+use super::slots::Consuming;
+use super::writer::properties_of;
 use crate::exception::{Exception, ReplyCode};
 use crate::host::Queue;
 use crate::message::Message;
 use crate::queue_arguments::consumer_priority;
+use crate::session::Session;
+use crate::session::frames::{push_content, push_method};
+use crate::session::publishes::batches::REPLY_TO;
 use crate::wire::{Method, method};
 
 /// Most consumers of a connection, those that were cancelled and hold deliveries among them.
@@ -26,7 +26,7 @@ const GETTERS_MAX: usize = 16;
 
 /// A `basic.get` that waits for the disk.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PendingGet {
+pub(in crate::session) struct PendingGet {
     channel: u16,
     slot: u32,
     no_ack: bool,
@@ -34,7 +34,7 @@ pub(super) struct PendingGet {
 
 impl Session {
     /// `basic.qos`.
-    pub(super) fn set_prefetch(
+    pub(in crate::session) fn set_prefetch(
         &mut self,
         number: u16,
         qos: &method::BasicQos,
@@ -77,7 +77,7 @@ impl Session {
     }
 
     /// `basic.consume`.
-    pub(super) fn consume(
+    pub(in crate::session) fn consume(
         &mut self,
         number: u16,
         consume: &method::BasicConsume<'_>,
@@ -182,7 +182,7 @@ impl Session {
     }
 
     /// `basic.cancel`: what was delivered can still be acknowledged.
-    pub(super) fn cancel(&mut self, number: u16, tag: &str) {
+    pub(in crate::session) fn cancel(&mut self, number: u16, tag: &str) {
         let Some(channel) = self.channels.get_mut(&number) else {
             return;
         };
@@ -219,7 +219,7 @@ impl Session {
     }
 
     /// Frees the slot of a cancelled consumer that has nothing unacknowledged.
-    pub(super) fn remove_if_done(&mut self, slot: u32) {
+    pub(in crate::session) fn remove_if_done(&mut self, slot: u32) {
         let is_done = self.consumers.get_mut(slot).is_some_and(|consuming| {
             consuming.is_retired && consuming.unacked == 0 && consuming.acks.is_empty()
         });
@@ -229,7 +229,7 @@ impl Session {
     }
 
     /// Frees a slot.
-    pub(super) fn remove_slot(&mut self, slot: u32) -> Option<Consuming> {
+    pub(in crate::session) fn remove_slot(&mut self, slot: u32) -> Option<Consuming> {
         let consuming = self.consumers.remove(slot)?;
         if let Some(channel) = self.channels.get_mut(&consuming.channel) {
             channel.slots.remove(&slot);
@@ -238,7 +238,7 @@ impl Session {
     }
 
     /// Ends all consumers of a channel. Unacknowledged messages go back.
-    pub(super) fn release_consumers(&mut self, number: u16) {
+    pub(in crate::session) fn release_consumers(&mut self, number: u16) {
         self.settle_acks();
         let channel = self.channels.get_mut(&number);
         let slots = channel.map(|channel| std::mem::take(&mut channel.slots));
@@ -256,7 +256,11 @@ impl Session {
     }
 
     /// `basic.get`.
-    pub(super) fn get(&mut self, number: u16, get: &method::BasicGet<'_>) -> Result<(), Exception> {
+    pub(in crate::session) fn get(
+        &mut self,
+        number: u16,
+        get: &method::BasicGet<'_>,
+    ) -> Result<(), Exception> {
         let name = self.queue_name(number, get.queue)?;
         let queue = self.host.queue(self.owner, &name)?;
         self.settle_acks();
@@ -328,7 +332,7 @@ impl Session {
     }
 
     /// Goes on with a `basic.get`.
-    pub(super) fn take_one(&mut self, cx: &mut Context<'_>) {
+    pub(in crate::session) fn take_one(&mut self, cx: &mut Context<'_>) {
         while self.take_next(cx) {}
     }
 
@@ -406,7 +410,7 @@ impl Session {
     }
 
     /// Tells the telemetry how much is with this client, after a change at one consumer.
-    pub(super) fn tell_in_flight(&mut self, slot: u32) {
+    pub(in crate::session) fn tell_in_flight(&mut self, slot: u32) {
         let now_us = self.now.us;
         self.meter
             .probe
@@ -431,7 +435,7 @@ fn not_allowed(explanation: String) -> Exception {
     Exception::new(ReplyCode::NotAllowed, explanation)
 }
 
-pub(super) fn range_of(delivery: &Delivery) -> MessageRange {
+pub(in crate::session) fn range_of(delivery: &Delivery) -> MessageRange {
     MessageRange {
         partition: delivery.partition,
         first: delivery.first,
@@ -439,7 +443,12 @@ pub(super) fn range_of(delivery: &Delivery) -> MessageRange {
     }
 }
 
-pub(super) fn run_of(delivery: &Delivery, first_tag: u64, slot: u32, incarnation: u64) -> Run {
+pub(in crate::session) fn run_of(
+    delivery: &Delivery,
+    first_tag: u64,
+    slot: u32,
+    incarnation: u64,
+) -> Run {
     Run {
         first_tag,
         count: delivery.count,

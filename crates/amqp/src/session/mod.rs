@@ -5,23 +5,15 @@
 //! `replies` for the next [`Session::poll`], which also writes confirms and deliveries.
 
 mod channel;
-mod confirms;
-mod consumers;
-mod consuming;
-mod copies;
+mod channel_input;
 mod definitions;
-mod delivering;
-mod earlier;
+mod deliveries;
 mod frames;
 mod handshake;
 mod liveness;
-mod methods;
-mod publishing;
-mod ready;
+mod ordering;
+mod publishes;
 mod rights;
-mod routes;
-mod settling;
-mod transaction;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -34,14 +26,14 @@ use cloverleaf_session::{Input, Meter, Now, Output, Received};
 use cloverleaf_telemetry::Probe;
 
 use self::channel::Channel;
-use self::confirms::{Confirms, Done};
-use self::consumers::Consumers;
-use self::consuming::PendingGet;
-use self::copies::Unfinished;
+use self::channel_input::{NONE, PUBLISH, cannot_decode, check_publish};
+use self::deliveries::consumers::PendingGet;
+use self::deliveries::slots::Consumers;
 use self::frames::{Gathered, gather, push_method};
 use self::handshake::{Client, HANDSHAKE_FRAME_BYTES_MAX, Negotiated};
-use self::methods::{NONE, PUBLISH, cannot_decode, check_publish};
-use self::publishing::{Publishing, Target};
+use self::publishes::batches::{Publishing, Target};
+use self::publishes::confirms::{Confirms, Done};
+use self::publishes::fan_out::Unfinished;
 use crate::content_memory::ContentShare;
 use crate::exception::{Exception, ReplyCode};
 use crate::host::{Owner, Routing, VirtualHost};

@@ -2,9 +2,9 @@
 
 use super::Session;
 use super::channel::{Channel, Content, Mode, State, Verdict};
+use super::deliveries::settlement::Settle;
 use super::frames::BASIC;
-use super::publishing::Target;
-use super::settling::Settle;
+use super::publishes::batches::Target;
 use crate::body::Collected;
 use crate::content_memory::Held;
 use crate::exception::{Exception, ReplyCode};

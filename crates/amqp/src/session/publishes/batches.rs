@@ -9,13 +9,8 @@ use std::sync::Arc;
 use cloverleaf_broker::{PublishError, Published};
 use cloverleaf_log::{AppendError, BatchBuilder, Durability};
 
-use super::Session;
-use super::channel::Mode;
 use super::confirms::{Flush, Group, Waiting};
-use super::frames::{push_content, push_method};
-use super::methods::cannot_decode;
-use super::rights::User;
-use super::routes::{Found, RouteCache};
+use super::route_cache::{Found, RouteCache};
 use super::transaction::Publish;
 use crate::body::Body;
 use crate::exception::{Exception, ReplyCode};
@@ -24,6 +19,11 @@ use crate::message::Message;
 use crate::queue_arguments::{Overflow, type_name};
 use crate::repeats::Repeats;
 use crate::routing::Routed;
+use crate::session::Session;
+use crate::session::channel::Mode;
+use crate::session::channel_input::cannot_decode;
+use crate::session::frames::{push_content, push_method};
+use crate::session::rights::User;
 use crate::wire::{ContentHeader, Method, Properties, Table, Value, Writer, method, table_bytes};
 
 /// A batch with so many bytes of messages is published at once.
@@ -35,14 +35,14 @@ const RECORD_OVERHEAD_BYTES: usize = 128;
 /// The longest time to live that a message may have, in milliseconds (RabbitMQ's limit).
 const EXPIRATION_MAX_MS: u64 = 0xffff_ffff;
 /// The pseudo-queue of direct reply-to.
-pub(super) const REPLY_TO: &str = "amq.rabbitmq.reply-to";
+pub(in crate::session) const REPLY_TO: &str = "amq.rabbitmq.reply-to";
 
 /// Publishes that failed, of all connections: they share one log.
 static FAILURES: Repeats = Repeats::new();
 
 /// The publishing half of a connection.
 #[derive(Default)]
-pub(super) struct Publishing {
+pub(in crate::session) struct Publishing {
     routes: RouteCache,
     open: Vec<OpenBatch>,
     open_bytes: usize,
@@ -78,15 +78,15 @@ impl OpenBatch {
 
 /// The arguments of `basic.publish`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Target<'a> {
-    pub(super) exchange: &'a str,
-    pub(super) routing_key: &'a str,
-    pub(super) mandatory: bool,
+pub(in crate::session) struct Target<'a> {
+    pub(in crate::session) exchange: &'a str,
+    pub(in crate::session) routing_key: &'a str,
+    pub(in crate::session) mandatory: bool,
 }
 
 impl Session {
     /// A whole message was published on a channel.
-    pub(super) fn publish(
+    pub(in crate::session) fn publish(
         &mut self,
         number: u16,
         target: Target<'_>,
@@ -188,7 +188,7 @@ impl Session {
     }
 
     /// The facts about a message that say how it is stored.
-    pub(super) fn facts_of(&self, message: &Message<'_>, wants_promise: bool) -> Facts {
+    pub(in crate::session) fn facts_of(&self, message: &Message<'_>, wants_promise: bool) -> Facts {
         // They were read before.
         let properties = Properties::read(message.properties).unwrap_or_default();
         let expiration_ms = properties.expiration.and_then(|it| expiration_ms(it).ok());
@@ -202,7 +202,7 @@ impl Session {
 
     /// Holds a message back, if its exchange does so, or returns it if there is no queue for it.
     /// `false`: it belongs into the queues of its route.
-    pub(super) fn is_stored_elsewhere(
+    pub(in crate::session) fn is_stored_elsewhere(
         &mut self,
         number: u16,
         route: &Route,
@@ -233,7 +233,7 @@ impl Session {
     }
 
     /// Stores a message in some of the queues of its route.
-    pub(super) fn copy(
+    pub(in crate::session) fn copy(
         &mut self,
         route: &Route,
         message: &Message<'_>,
@@ -328,7 +328,7 @@ impl Session {
 
     /// Publishes all open batches. To be called at the end of a read, and before anything is done
     /// that must come after them.
-    pub(super) fn flush(&mut self) {
+    pub(in crate::session) fn flush(&mut self) {
         // Copies that are not made yet have no promise: the flush comes once they are made.
         if self.publishing.is_idle() || !self.unfinished.is_empty() {
             return;
@@ -338,7 +338,7 @@ impl Session {
     }
 
     /// Publishes all open batches, for the confirms or the commit that wait for them.
-    pub(super) fn flush_for(&mut self, waiting: Option<Waiting>) {
+    pub(in crate::session) fn flush_for(&mut self, waiting: Option<Waiting>) {
         self.publish_open();
         let publishing = &mut self.publishing;
         let published = std::mem::take(&mut publishing.published);
@@ -383,7 +383,7 @@ impl Session {
     }
 
     /// A batch was not stored.
-    pub(super) fn publish_failed(&mut self, error: &PublishError) {
+    pub(in crate::session) fn publish_failed(&mut self, error: &PublishError) {
         self.meter.probe.error();
         match error {
             PublishError::QueueFull { .. } => {}
@@ -400,7 +400,7 @@ impl Session {
 
 impl Publishing {
     /// Lets go of routes that may have changed: a publisher may rest for long.
-    pub(super) fn forget_old_routes(&mut self, generation: u64) {
+    pub(in crate::session) fn forget_old_routes(&mut self, generation: u64) {
         self.routes.refresh(generation);
     }
 
@@ -458,7 +458,7 @@ impl Publishing {
 
 /// The facts in a message's properties that say how it is stored.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts {
+pub(in crate::session) struct Facts {
     is_persistent: bool,
     wants_promise: bool,
     priority: Option<u8>,

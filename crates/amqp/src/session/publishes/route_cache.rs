@@ -5,26 +5,26 @@ use std::collections::HashMap;
 use cloverleaf_access::Operation;
 use cloverleaf_session::Cached;
 
-use super::rights::User;
 use crate::exception::Exception;
 use crate::host::{Queue, Route, VirtualHost};
 use crate::queue_arguments::Overflow;
 use crate::routing::Routed;
+use crate::session::rights::User;
 
 /// Most routes that a connection remembers.
 const ROUTES_MAX: usize = 4096;
 
 /// A route, and what of its queues matters for each message.
 #[derive(Clone)]
-pub(super) struct Found {
-    pub(super) route: Route,
+pub(in crate::session) struct Found {
+    pub(in crate::session) route: Route,
     /// One of the queues may refuse a message because it is full: each is asked by itself then.
-    pub(super) may_refuse: bool,
+    pub(in crate::session) may_refuse: bool,
 }
 
 /// Routes of one virtual host.
 #[derive(Default)]
-pub(super) struct RouteCache {
+pub(in crate::session) struct RouteCache {
     routes: Cached<Routes>,
 }
 
@@ -42,7 +42,7 @@ impl RouteCache {
     ///
     /// # Errors
     /// There is no such exchange, or the user may not publish to it, or no client may.
-    pub(super) fn find(
+    pub(in crate::session) fn find(
         &mut self,
         host: &VirtualHost,
         user: &User<'_>,
@@ -82,7 +82,7 @@ impl RouteCache {
     }
 
     /// Forgets what was found at another generation.
-    pub(super) fn refresh(&mut self, generation: u64) {
+    pub(in crate::session) fn refresh(&mut self, generation: u64) {
         self.routes.at(generation);
     }
 }

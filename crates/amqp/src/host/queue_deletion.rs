@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use cloverleaf_broker::{CatalogError, Subscription, Topic};
 
-use super::consuming::Why;
 use super::names::{in_use, strip};
 use super::queue::Queue;
+use super::queue_use::Why;
 use super::{Definitions, Owner, SUBSCRIPTION, VirtualHost, refused, stored};
 use crate::exception::{Exception, Resource};
 use crate::queue_arguments::DeadLetter;

@@ -6,21 +6,21 @@
 
 use std::collections::VecDeque;
 
-use super::Session;
+use super::batches::Facts;
 use super::confirms::{Commit, Waiting};
-use super::publishing::Facts;
-use super::settling::Settled;
 use super::transaction::Publish;
 use crate::content_memory::Held;
 use crate::host::Route;
 use crate::message::Message;
+use crate::session::Session;
+use crate::session::deliveries::settlement::Settled;
 
 /// Most copies of one turn: about a millisecond.
 const COPIES_MAX: usize = 128;
 
 /// Messages whose copies are not all made.
 #[derive(Default)]
-pub(super) struct Unfinished {
+pub(in crate::session) struct Unfinished {
     messages: VecDeque<Unmade>,
     /// The end of a transaction that comes behind them, and what it has settled.
     commit: Option<(Commit, Settled)>,
@@ -37,14 +37,14 @@ struct Unmade {
 }
 
 impl Unfinished {
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::session) fn is_empty(&self) -> bool {
         self.messages.is_empty() && self.commit.is_none()
     }
 }
 
 impl Session {
     /// Makes the first copies of a message, and sees to the others.
-    pub(super) fn begin_copies(
+    pub(in crate::session) fn begin_copies(
         &mut self,
         channel: u16,
         route: &Route,
@@ -72,7 +72,7 @@ impl Session {
     }
 
     /// Stores the messages of a transaction, and what it has settled behind them.
-    pub(super) fn begin_commit(
+    pub(in crate::session) fn begin_commit(
         &mut self,
         publishes: Vec<Publish>,
         commit: Commit,
@@ -91,7 +91,7 @@ impl Session {
     }
 
     /// Makes as many copies as one turn may.
-    pub(super) fn make_copies(&mut self) {
+    pub(in crate::session) fn make_copies(&mut self) {
         let mut left = COPIES_MAX;
         while left > 0 {
             if !self.realm.room().is_free() {
@@ -133,7 +133,7 @@ impl Session {
     }
 
     /// Makes all that are left, because the connection ends.
-    pub(super) fn make_all_copies(&mut self) {
+    pub(in crate::session) fn make_all_copies(&mut self) {
         while let Some(unmade) = self.unfinished.messages.pop_front() {
             self.make_some(unmade, usize::MAX);
         }

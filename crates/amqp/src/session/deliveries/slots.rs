@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cloverleaf_broker::{Consumer, Delivery, MessageRange};
 use cloverleaf_log::Offset;
 
-use super::ready::{Ready, Signal};
-use super::settling::Run;
+use super::settlement::Run;
+use super::wakeups::{Ready, Signal};
 use crate::host::Queue;
 
 /// How long what is known of a backlog is good enough for the telemetry: asking takes the queue's
@@ -14,35 +14,35 @@ use crate::host::Queue;
 const BACKLOG_KNOWN_US: u64 = 10_000;
 
 /// A consumer of a channel, or what its `basic.get` takes from.
-pub(super) struct Consuming {
+pub(in crate::session) struct Consuming {
     /// Tells it from others that had its slot before, of which deliveries may still be known.
-    pub(super) incarnation: u64,
-    pub(super) channel: u16,
+    pub(in crate::session) incarnation: u64,
+    pub(in crate::session) channel: u16,
     /// Empty for `basic.get`.
-    pub(super) tag: String,
-    pub(super) queue: Arc<Queue>,
-    pub(super) consumer: Consumer,
-    pub(super) signal: Signal,
-    pub(super) no_ack: bool,
+    pub(in crate::session) tag: String,
+    pub(in crate::session) queue: Arc<Queue>,
+    pub(in crate::session) consumer: Consumer,
+    pub(in crate::session) signal: Signal,
+    pub(in crate::session) no_ack: bool,
     /// Cancelled: it goes with its last unacknowledged delivery.
-    pub(super) is_retired: bool,
+    pub(in crate::session) is_retired: bool,
     /// Delivered by the broker, not yet written; the first may be partly written.
-    pub(super) runs: Vec<Delivery>,
+    pub(in crate::session) runs: Vec<Delivery>,
     /// How many of `runs` are done with.
-    pub(super) runs_done: usize,
+    pub(in crate::session) runs_done: usize,
     /// Deliveries that the client has not settled.
-    pub(super) unacked: u64,
+    pub(in crate::session) unacked: u64,
     /// Acknowledgements of this read.
-    pub(super) acks: Vec<MessageRange>,
+    pub(in crate::session) acks: Vec<MessageRange>,
     /// The message that was acknowledged last, to tell acknowledgements in order from others.
-    pub(super) last_ack: Option<(u32, Offset)>,
+    pub(in crate::session) last_ack: Option<(u32, Offset)>,
     /// The window that it was given.
-    pub(super) prefetch: u16,
+    pub(in crate::session) prefetch: u16,
 }
 
 /// The slots. One is used again when its consumer is gone.
 #[derive(Default)]
-pub(super) struct Consumers {
+pub(in crate::session) struct Consumers {
     slots: Vec<Option<Consuming>>,
     free: Vec<u32>,
     incarnations: u64,
@@ -53,12 +53,15 @@ pub(super) struct Consumers {
     backlog: bool,
     /// When to look again.
     backlog_check_us: u64,
-    pub(super) ready: Arc<Ready>,
+    pub(in crate::session) ready: Arc<Ready>,
 }
 
 impl Consumers {
     /// Puts a consumer into a slot.
-    pub(super) fn insert(&mut self, make: impl FnOnce(Signal, u64) -> Consuming) -> u32 {
+    pub(in crate::session) fn insert(
+        &mut self,
+        make: impl FnOnce(Signal, u64) -> Consuming,
+    ) -> u32 {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
@@ -74,17 +77,17 @@ impl Consumers {
         slot
     }
 
-    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Consuming> {
+    pub(in crate::session) fn get_mut(&mut self, slot: u32) -> Option<&mut Consuming> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
     /// The consumer to which a run was delivered, if it is still there.
-    pub(super) fn of_run(&mut self, run: &Run) -> Option<&mut Consuming> {
+    pub(in crate::session) fn of_run(&mut self, run: &Run) -> Option<&mut Consuming> {
         let consuming = self.get_mut(run.slot)?;
         (consuming.incarnation == run.incarnation).then_some(consuming)
     }
 
-    pub(super) fn remove(&mut self, slot: u32) -> Option<Consuming> {
+    pub(in crate::session) fn remove(&mut self, slot: u32) -> Option<Consuming> {
         let consuming = self.slots.get_mut(slot as usize)?.take()?;
         self.credit -= consuming.credit();
         self.unacked = self.unacked.saturating_sub(consuming.unacked);
@@ -93,7 +96,7 @@ impl Consumers {
     }
 
     /// The consumer of a slot gets nothing more.
-    pub(super) fn retire(&mut self, slot: u32) -> Option<&mut Consuming> {
+    pub(in crate::session) fn retire(&mut self, slot: u32) -> Option<&mut Consuming> {
         let consuming = self.slots.get_mut(slot as usize)?.as_mut()?;
         self.credit -= consuming.credit();
         consuming.is_retired = true;
@@ -101,32 +104,32 @@ impl Consumers {
     }
 
     /// How many there are.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::session) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
     /// How many messages may be on their way to the client, all together.
-    pub(super) fn credit(&self) -> u64 {
+    pub(in crate::session) fn credit(&self) -> u64 {
         self.credit
     }
 
     /// Deliveries were written that have to be settled.
-    pub(super) fn delivered(&mut self, count: u64) {
+    pub(in crate::session) fn delivered(&mut self, count: u64) {
         self.unacked += count;
     }
 
     /// Deliveries were settled.
-    pub(super) fn settled(&mut self, count: u64) {
+    pub(in crate::session) fn settled(&mut self, count: u64) {
         self.unacked = self.unacked.saturating_sub(count);
     }
 
     /// How many deliveries are not settled.
-    pub(super) fn unacked(&self) -> u64 {
+    pub(in crate::session) fn unacked(&self) -> u64 {
         self.unacked
     }
 
     /// Whether the client has used up all its credit while messages wait in the queue of this slot.
-    pub(super) fn is_short(&mut self, slot: u32, now_us: u64) -> bool {
+    pub(in crate::session) fn is_short(&mut self, slot: u32, now_us: u64) -> bool {
         if self.credit == 0 || self.unacked < self.credit {
             return false;
         }

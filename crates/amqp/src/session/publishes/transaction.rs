@@ -1,30 +1,30 @@
 //! `tx`: publishes and acknowledgements that hold together, once they are committed.
 
-use super::Session;
-use super::channel::Mode;
 use super::confirms::Commit;
-use super::settling::Settled;
 use crate::content_memory::Held;
 use crate::exception::{Exception, ReplyCode};
 use crate::host::Route;
 use crate::message::Message;
+use crate::session::Session;
+use crate::session::channel::Mode;
+use crate::session::deliveries::settlement::Settled;
 
 /// The publishes and acknowledgements of a channel since its last commit.
-pub(super) struct Transaction {
+pub(in crate::session) struct Transaction {
     publishes: Vec<Publish>,
     /// Pays for the publishes.
-    pub(super) held: Held,
-    pub(super) settled: Settled,
+    pub(in crate::session) held: Held,
+    pub(in crate::session) settled: Settled,
     /// `tx.commit` has come and is not answered.
-    pub(super) is_committing: bool,
+    pub(in crate::session) is_committing: bool,
 }
 
 /// A message that was routed, and not stored.
-pub(super) struct Publish {
-    pub(super) route: Route,
+pub(in crate::session) struct Publish {
+    pub(in crate::session) route: Route,
     exchange: String,
     routing_key: String,
-    pub(super) mandatory: bool,
+    pub(in crate::session) mandatory: bool,
     properties: Vec<u8>,
     bcc: Vec<u8>,
     body: Vec<u8>,
@@ -35,7 +35,7 @@ const PUBLISH_BYTES: usize = 256;
 
 impl Publish {
     /// Keeps a message.
-    pub(super) fn of(route: &Route, message: &Message<'_>, mandatory: bool) -> Self {
+    pub(in crate::session) fn of(route: &Route, message: &Message<'_>, mandatory: bool) -> Self {
         Self {
             route: route.clone(),
             exchange: message.exchange.to_owned(),
@@ -47,7 +47,7 @@ impl Publish {
         }
     }
 
-    pub(super) fn message(&self) -> Message<'_> {
+    pub(in crate::session) fn message(&self) -> Message<'_> {
         Message {
             exchange: &self.exchange,
             routing_key: &self.routing_key,
@@ -58,14 +58,14 @@ impl Publish {
     }
 
     /// The memory that it takes, in bytes, about.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::session) fn bytes(&self) -> usize {
         let texts = self.exchange.len() + self.routing_key.len();
         texts + self.properties.len() + self.bcc.len() + self.body.len() + PUBLISH_BYTES
     }
 }
 
 impl Transaction {
-    pub(super) fn new(held: Held) -> Self {
+    pub(in crate::session) fn new(held: Held) -> Self {
         Self {
             publishes: Vec::new(),
             held,
@@ -78,7 +78,7 @@ impl Transaction {
     ///
     /// # Errors
     /// There is no room for so many.
-    pub(super) fn publish(
+    pub(in crate::session) fn publish(
         &mut self,
         publish: Publish,
         bytes_max: usize,
@@ -99,7 +99,7 @@ impl Transaction {
 
 impl Session {
     /// `tx.select`.
-    pub(super) fn select_transactions(&mut self, number: u16) -> Result<(), Exception> {
+    pub(in crate::session) fn select_transactions(&mut self, number: u16) -> Result<(), Exception> {
         let held = Held::none(&self.contents);
         let Some(channel) = self.channels.get_mut(&number) else {
             return Ok(());
@@ -125,7 +125,7 @@ impl Session {
     }
 
     /// `tx.commit`: it is answered once all messages are as durable as they should be.
-    pub(super) fn commit(&mut self, number: u16) -> Result<(), Exception> {
+    pub(in crate::session) fn commit(&mut self, number: u16) -> Result<(), Exception> {
         let transaction = self.transaction(number)?;
         transaction.is_committing = true;
         let publishes = std::mem::take(&mut transaction.publishes);
@@ -143,7 +143,7 @@ impl Session {
     }
 
     /// `tx.rollback`: nothing was published, and what was acknowledged is not.
-    pub(super) fn roll_back(&mut self, number: u16) -> Result<(), Exception> {
+    pub(in crate::session) fn roll_back(&mut self, number: u16) -> Result<(), Exception> {
         let transaction = self.transaction(number)?;
         transaction.publishes.clear();
         transaction.held.release();

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 
 use cloverleaf_broker::{AttachError, CatalogError, Consumer, ConsumerOptions};
 
-use super::deleting::gone;
 use super::queue::Queue;
+use super::queue_deletion::gone;
 use super::{Definitions, Owner, VirtualHost};
 use crate::exception::{Exception, ReplyCode};
 

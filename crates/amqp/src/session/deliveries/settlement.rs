@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use cloverleaf_broker::MessageRange;
 use cloverleaf_log::Offset;
 
-use super::Session;
-use super::channel::{Mode, Verdict};
 use crate::exception::Exception;
+use crate::session::Session;
+use crate::session::channel::{Mode, Verdict};
 
 /// Consecutive deliveries of consecutive messages to one consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) first_tag: u64,
-    pub(super) count: u32,
+pub(in crate::session) struct Run {
+    pub(in crate::session) first_tag: u64,
+    pub(in crate::session) count: u32,
     /// The consumer's slot, and which consumer that was.
-    pub(super) slot: u32,
-    pub(super) incarnation: u64,
-    pub(super) partition: u32,
-    pub(super) first: Offset,
+    pub(in crate::session) slot: u32,
+    pub(in crate::session) incarnation: u64,
+    pub(in crate::session) partition: u32,
+    pub(in crate::session) first: Offset,
 }
 
 impl Run {
@@ -26,7 +26,7 @@ impl Run {
         self.first_tag + u64::from(self.count)
     }
 
-    pub(super) fn range(&self) -> MessageRange {
+    pub(in crate::session) fn range(&self) -> MessageRange {
         MessageRange {
             partition: self.partition,
             first: self.first,
@@ -50,14 +50,14 @@ impl Run {
 /// A channel's unacknowledged deliveries, as runs: an unlimited prefetch costs no entry per
 /// message.
 #[derive(Debug, Default)]
-pub(super) struct Unacked {
+pub(in crate::session) struct Unacked {
     /// By their first tag; none overlaps another.
     runs: BTreeMap<u64, Run>,
 }
 
 impl Unacked {
     /// Adds deliveries with tags above all others.
-    pub(super) fn push(&mut self, run: Run) {
+    pub(in crate::session) fn push(&mut self, run: Run) {
         if let Some(mut last) = self.runs.last_entry() {
             let last = last.get_mut();
             let follows = last.end_tag() == run.first_tag
@@ -73,14 +73,14 @@ impl Unacked {
     }
 
     /// Puts back what was taken.
-    pub(super) fn restore(&mut self, runs: Vec<Run>) {
+    pub(in crate::session) fn restore(&mut self, runs: Vec<Run>) {
         for run in runs {
             self.runs.insert(run.first_tag, run);
         }
     }
 
     /// Takes the delivery of that tag.
-    pub(super) fn take(&mut self, tag: u64) -> Option<Run> {
+    pub(in crate::session) fn take(&mut self, tag: u64) -> Option<Run> {
         let (_, run) = self.runs.range(..=tag).next_back()?;
         let run = *run;
         if tag >= run.end_tag() {
@@ -100,7 +100,7 @@ impl Unacked {
     }
 
     /// Takes all deliveries up to that tag.
-    pub(super) fn take_up_to(&mut self, tag: u64) -> Vec<Run> {
+    pub(in crate::session) fn take_up_to(&mut self, tag: u64) -> Vec<Run> {
         let above = self.runs.split_off(&tag.saturating_add(1));
         let mut taken: Vec<Run> = std::mem::replace(&mut self.runs, above)
             .into_values()
@@ -117,7 +117,7 @@ impl Unacked {
     }
 
     /// Takes all.
-    pub(super) fn take_all(&mut self) -> Vec<Run> {
+    pub(in crate::session) fn take_all(&mut self) -> Vec<Run> {
         std::mem::take(&mut self.runs).into_values().collect()
     }
 
@@ -136,18 +136,22 @@ impl Unacked {
 
 /// The way in which deliveries are settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Settle {
+pub(in crate::session) enum Settle {
     Ack,
     Requeue,
     Reject,
 }
 
 /// The deliveries that a transaction has settled.
-pub(super) type Settled = Vec<(Settle, Vec<Run>)>;
+pub(in crate::session) type Settled = Vec<(Settle, Vec<Run>)>;
 
 impl Session {
     /// `basic.ack`, `basic.nack`, `basic.reject`.
-    pub(super) fn settle(&mut self, number: u16, verdict: Verdict) -> Result<(), Exception> {
+    pub(in crate::session) fn settle(
+        &mut self,
+        number: u16,
+        verdict: Verdict,
+    ) -> Result<(), Exception> {
         let Some(channel) = self.channels.get_mut(&number) else {
             return Ok(());
         };
@@ -171,7 +175,7 @@ impl Session {
 
     /// Settles deliveries: acknowledgements with the others of this read, what goes back or dies at
     /// once and together, so that it keeps its order.
-    pub(super) fn settle_runs(&mut self, settle: Settle, runs: &[Run]) {
+    pub(in crate::session) fn settle_runs(&mut self, settle: Settle, runs: &[Run]) {
         if settle == Settle::Ack {
             runs.iter().for_each(|run| self.acknowledge(run));
             return;
@@ -227,7 +231,7 @@ impl Session {
     }
 
     /// Tells the broker of the acknowledgements of this read.
-    pub(super) fn settle_acks(&mut self) {
+    pub(in crate::session) fn settle_acks(&mut self) {
         if self.slots_to_settle.is_empty() {
             return;
         }
@@ -265,7 +269,7 @@ impl Session {
     }
 
     /// `basic.recover`: all unacknowledged deliveries of the channel go back.
-    pub(super) fn recover(&mut self, number: u16) {
+    pub(in crate::session) fn recover(&mut self, number: u16) {
         let Some(channel) = self.channels.get_mut(&number) else {
             return;
         };

@@ -11,10 +11,10 @@ use std::task::{Context, Poll};
 
 use cloverleaf_broker::{PublishError, Published};
 
-use super::Session;
-use super::channel::{Mode, State};
-use super::frames::push_method;
 use crate::exception::Exception;
+use crate::session::Session;
+use crate::session::channel::{Mode, State};
+use crate::session::frames::push_method;
 use crate::wire::{Method, method};
 
 /// Most flushes that may be pending before nothing further is read.
@@ -24,40 +24,40 @@ const BYTES_MAX: usize = 8 << 20;
 
 /// Publishes of one channel with consecutive numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Group {
-    pub(super) channel: u16,
-    pub(super) incarnation: u64,
-    pub(super) first: u64,
-    pub(super) last: u64,
+pub(in crate::session) struct Group {
+    pub(in crate::session) channel: u16,
+    pub(in crate::session) incarnation: u64,
+    pub(in crate::session) first: u64,
+    pub(in crate::session) last: u64,
 }
 
 /// A `tx.commit` that is owed its answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Commit {
-    pub(super) channel: u16,
-    pub(super) incarnation: u64,
+pub(in crate::session) struct Commit {
+    pub(in crate::session) channel: u16,
+    pub(in crate::session) incarnation: u64,
 }
 
 /// The confirms or the commit that wait for a flush.
 #[derive(Debug)]
-pub(super) enum Waiting {
+pub(in crate::session) enum Waiting {
     Confirms(Vec<Group>),
     Commit(Commit),
 }
 
 /// Batches that were published together.
 #[derive(Debug)]
-pub(super) struct Flush {
-    pub(super) published: Vec<Published>,
+pub(in crate::session) struct Flush {
+    pub(in crate::session) published: Vec<Published>,
     /// One of its batches was not stored.
-    pub(super) failed: bool,
-    pub(super) bytes: usize,
-    pub(super) waiting: Waiting,
+    pub(in crate::session) failed: bool,
+    pub(in crate::session) bytes: usize,
+    pub(in crate::session) waiting: Waiting,
 }
 
 /// The result of a poll.
 #[derive(Debug)]
-pub(super) enum Done {
+pub(in crate::session) enum Done {
     /// These publishes are confirmed, or will never be.
     Group(Group, bool),
     /// The transaction is committed, or could not be.
@@ -66,27 +66,27 @@ pub(super) enum Done {
 
 /// The queue of flushes.
 #[derive(Debug, Default)]
-pub(super) struct Confirms {
+pub(in crate::session) struct Confirms {
     flushes: VecDeque<Flush>,
     bytes: usize,
 }
 
 impl Confirms {
-    pub(super) fn push(&mut self, flush: Flush) {
+    pub(in crate::session) fn push(&mut self, flush: Flush) {
         self.bytes += flush.bytes;
         self.flushes.push_back(flush);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::session) fn is_empty(&self) -> bool {
         self.flushes.is_empty()
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(in crate::session) fn is_full(&self) -> bool {
         self.flushes.len() >= FLUSHES_MAX || self.bytes >= BYTES_MAX
     }
 
     /// Collects what is decided, in order. Tells of each failure of the log.
-    pub(super) fn poll(
+    pub(in crate::session) fn poll(
         &mut self,
         cx: &mut Context<'_>,
         done: &mut Vec<Done>,
@@ -129,7 +129,7 @@ impl Confirms {
 
 impl Session {
     /// Confirms publishes, or says that a transaction is committed.
-    pub(super) fn answer(&mut self, done: &Done, out: &mut Vec<u8>) {
+    pub(in crate::session) fn answer(&mut self, done: &Done, out: &mut Vec<u8>) {
         let is_there = |number: u16, incarnation: u64| {
             self.channels.get(&number).is_some_and(|channel| {
                 channel.incarnation == incarnation && channel.state == State::Open

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::deleting::release_topic;
 use super::exchanges::STANDARD;
 use super::names::{DEAD, DELAYED};
 use super::queue::{Declared, Queue, subscription_options};
+use super::queue_deletion::release_topic;
 use super::router::ROUTER;
 use super::stored::{self, BINDINGS, EXCHANGES, GOING, StoredQueue};
 use super::{DEFINITION_BYTES, Definitions, Note, SUBSCRIPTION, VirtualHost};
