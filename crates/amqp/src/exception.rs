@@ -121,6 +121,11 @@ impl Exception {
         Self::new(ReplyCode::PreconditionFailed, explanation)
     }
 
+    /// 505 with an explanation.
+    pub fn unexpected_frame(explanation: impl Into<String>) -> Self {
+        Self::new(ReplyCode::UnexpectedFrame, explanation)
+    }
+
     /// 404: there is no such queue or exchange.
     pub fn no(resource: &Resource<'_>) -> Self {
         Self::new(ReplyCode::NotFound, format!("no {resource}"))

@@ -1,39 +1,24 @@
-//! A connection's state of one of its channels.
+//! A connection's channels, without their deliveries: those stand in `deliveries`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cloverleaf_broker::SharedWindow;
-
-use super::deliveries::settlement::{Settle, Unacked};
+use super::content::Content;
 use super::publishes::transaction::Transaction;
-use crate::body::Collected;
 use crate::content_memory::Held;
+use crate::exception::{Exception, ReplyCode};
 
 /// A channel.
 pub(super) struct Channel {
+    pub(super) number: u16,
     /// Tells it from earlier channels of the same number.
     pub(super) incarnation: u64,
     pub(super) state: State,
     pub(super) mode: Mode,
     /// A content of which not all frames have come, where they are mixed with others.
     pub(super) content: Option<Content>,
-    /// All its slots.
-    pub(super) slots: BTreeSet<u32>,
-    /// Slots of its consumers by their tags.
-    pub(super) consumers: BTreeMap<String, u32>,
-    /// Slots of what `basic.get` takes from, by queue.
-    pub(super) getters: BTreeMap<Arc<str>, u32>,
-    pub(super) unacked: Unacked,
-    pub(super) next_delivery_tag: u64,
-    /// For consumers to come (`basic.qos`); 0: no limit.
-    pub(super) prefetch: u16,
-    /// Of all its consumers together (`basic.qos` with `global`).
-    pub(super) window: Option<Arc<SharedWindow>>,
     /// The queue that an empty name means.
     pub(super) last_queue: Arc<str>,
-    /// The queue to which answers of direct reply-to go, once it has been consumed from.
-    pub(super) reply_queue: Option<Arc<str>>,
 }
 
 /// Where a channel is in its life.
@@ -52,66 +37,150 @@ pub(super) enum Mode {
     Transaction(Box<Transaction>),
 }
 
-/// A content on its way.
-pub(super) struct Content {
-    pub(super) exchange: String,
-    pub(super) routing_key: String,
-    pub(super) mandatory: bool,
-    /// Its header's payload, once it has come.
-    pub(super) header: Option<Vec<u8>>,
-    pub(super) body: Collected,
-    /// Bytes of the body that have not come.
-    pub(super) left: u64,
-    pub(super) held: Held,
-}
-
 impl Channel {
-    pub(super) fn new(incarnation: u64) -> Self {
+    fn new(number: u16, incarnation: u64) -> Self {
         Self {
+            number,
             incarnation,
             state: State::Open,
             mode: Mode::Plain,
             content: None,
-            slots: BTreeSet::new(),
-            consumers: BTreeMap::new(),
-            getters: BTreeMap::new(),
-            unacked: Unacked::default(),
-            next_delivery_tag: 1,
-            prefetch: 0,
-            window: None,
             last_queue: Arc::from(""),
-            reply_queue: None,
         }
     }
 
-    /// The next delivery tag of `count` in a row.
-    pub(super) fn take_tags(&mut self, count: u32) -> u64 {
-        let first = self.next_delivery_tag;
-        self.next_delivery_tag += u64::from(count);
-        first
-    }
-
-    /// Whether it holds an unfinished content or transaction for longer than may be.
-    pub(super) fn holds_too_long(&self, now_us: u64) -> bool {
-        let of_content = self.content.as_ref().map(|content| &content.held);
-        let of_transaction = match &self.mode {
-            Mode::Transaction(transaction) => Some(&transaction.held),
-            Mode::Plain | Mode::Confirm(_) => None,
-        };
-        let mut held = of_content.into_iter().chain(of_transaction);
-        held.any(|held| held.is_overdue(now_us))
+    /// Whether a publish would be carried out.
+    pub(super) fn takes_publish(&self) -> bool {
+        self.state == State::Open && self.content.is_none() && !self.is_committing()
     }
 
     /// Whether a commit is under way, during which nothing may come.
     pub(super) fn is_committing(&self) -> bool {
-        matches!(&self.mode, Mode::Transaction(transaction) if transaction.is_committing)
+        matches!(&self.mode, Mode::Transaction(transaction) if transaction.is_committing())
+    }
+
+    /// We have closed it: nothing of it is left.
+    pub(super) fn close(&mut self) {
+        *self = Self {
+            state: State::Closing,
+            ..Self::new(self.number, self.incarnation)
+        };
+    }
+
+    /// Whether it holds an unfinished content or transaction for longer than may be.
+    fn holds_too_long(&self, now_us: u64) -> bool {
+        let content = self.content.as_ref();
+        let of_transaction = match &self.mode {
+            Mode::Transaction(transaction) => transaction.is_overdue(now_us),
+            Mode::Plain | Mode::Confirm(_) => false,
+        };
+        content.is_some_and(|content| content.is_overdue(now_us)) || of_transaction
     }
 }
 
-/// The client's decision on deliveries: ack, nack or reject.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Verdict {
-    pub(super) tag: u64,
-    pub(super) multiple: bool,
-    pub(super) settle: Settle,
+/// The channels of a connection.
+#[derive(Default)]
+pub(super) struct Channels {
+    by_number: BTreeMap<u16, Channel>,
+    incarnations: u64,
+}
+
+impl Channels {
+    pub(super) fn open(&mut self, number: u16) {
+        self.incarnations += 1;
+        self.by_number
+            .insert(number, Channel::new(number, self.incarnations));
+    }
+
+    pub(super) fn get(&self, number: u16) -> Option<&Channel> {
+        self.by_number.get(&number)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u16) -> Option<&mut Channel> {
+        self.by_number.get_mut(&number)
+    }
+
+    /// Whether the channel is the same as then, and open.
+    pub(super) fn is_open(&self, number: u16, incarnation: u64) -> bool {
+        self.get(number).is_some_and(|channel| {
+            channel.incarnation == incarnation && channel.state == State::Open
+        })
+    }
+
+    /// The queue that a name means on a channel: an empty one is the last that was declared.
+    pub(super) fn queue_name(&self, number: u16, name: &str) -> Result<Arc<str>, Exception> {
+        if !name.is_empty() {
+            return Ok(name.into());
+        }
+        match self.get(number).map(|channel| &channel.last_queue) {
+            Some(last) if !last.is_empty() => Ok(Arc::clone(last)),
+            _ => Err(Exception::new(
+                ReplyCode::NotFound,
+                "no previously declared queue",
+            )),
+        }
+    }
+
+    /// `confirm.select`.
+    pub(super) fn select_confirms(&mut self, number: u16) -> Result<(), Exception> {
+        let Some(channel) = self.get_mut(number) else {
+            return Ok(());
+        };
+        match channel.mode {
+            Mode::Transaction(_) => {
+                let text = "cannot switch from tx to confirm mode";
+                return Err(Exception::precondition(text));
+            }
+            Mode::Confirm(_) => {}
+            Mode::Plain => channel.mode = Mode::Confirm(1),
+        }
+        Ok(())
+    }
+
+    /// `tx.select`; `held` will pay for the publishes.
+    pub(super) fn select_transactions(&mut self, number: u16, held: Held) -> Result<(), Exception> {
+        let Some(channel) = self.get_mut(number) else {
+            return Ok(());
+        };
+        match channel.mode {
+            Mode::Confirm(_) => {
+                let text = "cannot switch from confirm to tx mode";
+                return Err(Exception::precondition(text));
+            }
+            Mode::Transaction(_) => {}
+            Mode::Plain => channel.mode = Mode::Transaction(Box::new(Transaction::new(held))),
+        }
+        Ok(())
+    }
+
+    /// The transaction of a channel.
+    pub(super) fn transaction(&mut self, number: u16) -> Result<&mut Transaction, Exception> {
+        match self.get_mut(number).map(|channel| &mut channel.mode) {
+            Some(Mode::Transaction(transaction)) => Ok(transaction),
+            _ => Err(Exception::precondition("channel is not transactional")),
+        }
+    }
+
+    pub(super) fn remove(&mut self, number: u16) {
+        self.by_number.remove(&number);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.by_number.clear();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    pub(super) fn numbers(&self) -> Vec<u16> {
+        self.by_number.keys().copied().collect()
+    }
+
+    /// A channel that holds an unfinished content or transaction for longer than may be.
+    pub(super) fn overdue(&self, now_us: u64) -> Option<u16> {
+        let mut channels = self.by_number.iter();
+        let overdue = channels.find(|(_, channel)| channel.holds_too_long(now_us));
+        overdue.map(|(number, _)| *number)
+    }
 }

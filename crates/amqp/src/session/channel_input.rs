@@ -1,20 +1,28 @@
 //! The input of a channel: methods, and contents frame by frame.
 
 use super::Session;
-use super::channel::{Channel, Content, Mode, State, Verdict};
-use super::deliveries::settlement::Settle;
-use super::frames::BASIC;
-use super::publishes::batches::Target;
-use crate::body::Collected;
-use crate::content_memory::Held;
+use super::channel::{Channel, Mode, State};
+use super::content::Content;
+use super::deliveries::{Settle, Settled};
+use super::publishes::Commit;
 use crate::exception::{Exception, ReplyCode};
 use crate::wire::{Frame, FrameType, Method, MethodId, method};
+
+/// Most bytes of a payload that an error shows.
+const SHOWN_BYTES_MAX: usize = 32;
+/// `basic.publish`, for faults within its content.
+pub(super) const PUBLISH: MethodId = method::BasicPublish::ID;
+/// No method is to blame.
+pub(super) const NONE: MethodId = MethodId {
+    class: 0,
+    method: 0,
+};
 
 impl Session {
     /// A frame of a channel.
     pub(super) fn channel_frame(&mut self, frame: &Frame<'_>) -> Result<(), (Exception, MethodId)> {
         let id = MethodId::peek(frame.payload);
-        let Some(channel) = self.channels.get_mut(&frame.channel) else {
+        let Some(channel) = self.channels.get(frame.channel) else {
             return self.first_frame(frame);
         };
         if channel.state == State::Closing {
@@ -24,16 +32,10 @@ impl Session {
             return self.content_frame(frame).map_err(|error| (error, PUBLISH));
         }
         if frame.kind != FrameType::Method {
-            return Err((
-                unexpected("expected method frame, got non method frame instead"),
-                NONE,
-            ));
+            let text = "expected method frame, got non method frame instead";
+            return Err((Exception::unexpected_frame(text), NONE));
         }
-        let method = match Method::read(frame.payload) {
-            Ok(Some(method)) => method,
-            Ok(None) => return Err((unknown(id), id)),
-            Err(_) => return Err((cannot_decode(frame.payload), id)),
-        };
+        let method = read_method(frame.payload).map_err(|error| (error, id))?;
         self.channel_method(frame.channel, &method)
             .map_err(|error| (error, id))
     }
@@ -44,7 +46,7 @@ impl Session {
         let number = frame.channel;
         match (frame.kind, Method::read(frame.payload)) {
             (FrameType::Method, Ok(Some(Method::ChannelOpen(_)))) => {
-                let channels_max = usize::from(self.negotiated.channels_max);
+                let channels_max = usize::from(self.connection.limits.channels_max);
                 let count = self.channels.len();
                 // As RabbitMQ, which counts channels and takes any number.
                 if count >= channels_max {
@@ -54,18 +56,18 @@ impl Session {
                     );
                     return Err((Exception::new(ReplyCode::NotAllowed, text), id));
                 }
-                self.incarnations += 1;
-                self.meter.probe.channel_opened();
-                self.channels
-                    .insert(number, Channel::new(self.incarnations));
+                self.connection.meter.probe.channel_opened();
+                self.channels.open(number);
+                self.deliveries.open_channel(number);
                 let ok = Method::ChannelOpenOk(method::ChannelOpenOk::default());
-                self.reply(number, &ok);
+                self.connection.reply(number, &ok);
                 Ok(())
             }
             // Both sides have closed it at the same time.
             (FrameType::Method, Ok(Some(Method::ChannelCloseOk(_)))) => Ok(()),
             (FrameType::Method, Ok(Some(Method::ChannelClose(_)))) => {
-                self.reply(number, &Method::ChannelCloseOk(method::ChannelCloseOk {}));
+                self.connection
+                    .reply(number, &Method::ChannelCloseOk(method::ChannelCloseOk {}));
                 Ok(())
             }
             _ => {
@@ -85,10 +87,10 @@ impl Session {
             return Ok(());
         }
         if id == method::ChannelCloseOk::ID {
-            self.channels.remove(&frame.channel);
+            self.channels.remove(frame.channel);
         } else if id == method::ChannelClose::ID {
             let ok = Method::ChannelCloseOk(method::ChannelCloseOk {});
-            self.reply(frame.channel, &ok);
+            self.connection.reply(frame.channel, &ok);
         }
         Ok(())
     }
@@ -100,92 +102,32 @@ impl Session {
         publish: &method::BasicPublish<'_>,
     ) -> Result<(), Exception> {
         check_publish(publish)?;
-        let held = Held::none(&self.contents);
-        if let Some(channel) = self.channels.get_mut(&number) {
-            channel.content = Some(Content {
-                exchange: publish.exchange.to_owned(),
-                routing_key: publish.routing_key.to_owned(),
-                mandatory: publish.mandatory,
-                header: None,
-                body: Collected::default(),
-                left: 0,
-                held,
-            });
+        let held = self.publisher.hold();
+        if let Some(channel) = self.channels.get_mut(number) {
+            channel.content = Some(Content::of(publish, held));
         }
         Ok(())
     }
 
     /// A frame where a content goes on.
     fn content_frame(&mut self, frame: &Frame<'_>) -> Result<(), Exception> {
-        let message_bytes_max = self.options.message_bytes_max;
-        let now_us = self.now.us;
-        let Some(channel) = self.channels.get_mut(&frame.channel) else {
+        let message_bytes_max = self.connection.options.message_bytes_max;
+        let now_us = self.connection.now.us;
+        let Some(channel) = self.channels.get_mut(frame.channel) else {
             return Ok(());
         };
         let Some(content) = &mut channel.content else {
             return Ok(());
         };
-        match (&content.header, frame.kind) {
-            (None, FrameType::Header) => {
-                check_class(frame.payload)?;
-                let header = crate::wire::ContentHeader::read(frame.payload);
-                let (header, _) = header.map_err(|_| cannot_decode(frame.payload))?;
-                check_size(header.body_bytes, message_bytes_max)?;
-                if !content.held.grow(frame.payload.len(), now_us) {
-                    return Err(no_room());
-                }
-                content.left = header.body_bytes;
-                content.header = Some(frame.payload.to_vec());
-            }
-            (None, _) => {
-                return Err(unexpected(&format!(
-                    "expected content header for class {BASIC}, got non content header frame \
-                     instead"
-                )));
-            }
-            (Some(_), FrameType::Body) => {
-                let bytes = frame.payload.len() as u64;
-                if bytes > content.left {
-                    return Err(Exception::new(
-                        ReplyCode::FrameError,
-                        "content body frame exceeds remaining content size",
-                    ));
-                }
-                // No more than has come: a length is only a claim.
-                if !content.held.grow(frame.payload.len(), now_us) {
-                    return Err(no_room());
-                }
-                content.left -= bytes;
-                content.body.push(frame.payload);
-            }
-            (Some(_), _) => {
-                let text = "expected content body, got non content body frame instead";
-                return Err(unexpected(text));
-            }
-        }
-        if content.left > 0 {
+        if !content.take(frame, message_bytes_max, now_us)? {
             return Ok(());
         }
         let Some(mut content) = channel.content.take() else {
             return Ok(());
         };
-        // A transaction that takes it holds it from here on.
-        content.held.release();
-        let Content {
-            exchange,
-            routing_key,
-            mandatory,
-            header,
-            body,
-            ..
-        } = &content;
-        let target = Target {
-            exchange,
-            routing_key,
-            mandatory: *mandatory,
-        };
-        let header = header.as_deref().unwrap_or_default();
-        self.publish(frame.channel, target, header, body.body())
+        content.release();
+        let (target, header, body) = (content.target(), content.header(), content.body());
+        self.publish(frame.channel, target, header, body)
     }
 
     /// A method on an open channel.
@@ -194,101 +136,96 @@ impl Session {
             // A method sees the effect of all that came before it.
             self.flush();
             self.settle_acks();
-            self.meter.others += 1;
-            self.check_rights(number, method)?;
+            let connection = &mut self.connection;
+            connection.meter.others += 1;
+            connection.user().check(&self.channels, number, method)?;
         }
         if self
             .channels
-            .get(&number)
+            .get(number)
             .is_some_and(Channel::is_committing)
             && !matches!(method, Method::ChannelClose(_))
         {
             let text = "unexpected command while processing 'tx.commit'";
             return Err(Exception::new(ReplyCode::ChannelError, text));
         }
+        let (connection, channels) = (&mut self.connection, &mut self.channels);
         match method {
             Method::BasicPublish(publish) => self.begin_content(number, publish),
-            Method::BasicAck(ack) => self.settle(
-                number,
-                Verdict {
-                    tag: ack.delivery_tag,
-                    multiple: ack.multiple,
-                    settle: Settle::Ack,
-                },
-            ),
-            Method::BasicNack(nack) => self.settle(
-                number,
-                Verdict {
-                    tag: nack.delivery_tag,
-                    multiple: nack.multiple,
-                    settle: requeue(nack.requeue),
-                },
-            ),
-            Method::BasicReject(reject) => self.settle(
-                number,
-                Verdict {
-                    tag: reject.delivery_tag,
-                    multiple: false,
-                    settle: requeue(reject.requeue),
-                },
-            ),
-            Method::BasicGet(get) => self.get(number, get),
-            Method::BasicConsume(consume) => self.consume(number, consume),
+            Method::BasicAck(ack) => {
+                self.settle(number, (ack.delivery_tag, ack.multiple), Settle::Ack)
+            }
+            Method::BasicNack(nack) => {
+                let deliveries = (nack.delivery_tag, nack.multiple);
+                self.settle(number, deliveries, requeue(nack.requeue))
+            }
+            Method::BasicReject(reject) => {
+                let delivery = (reject.delivery_tag, false);
+                self.settle(number, delivery, requeue(reject.requeue))
+            }
+            Method::BasicGet(get) => self.deliveries.get(connection, channels, number, get),
+            Method::BasicConsume(consume) => self
+                .deliveries
+                .consume(connection, channels, number, consume),
             Method::BasicCancel(cancel) => {
-                self.cancel(number, cancel.consumer_tag);
+                self.deliveries
+                    .cancel(connection, number, cancel.consumer_tag);
                 let ok = method::BasicCancelOk {
                     consumer_tag: cancel.consumer_tag,
                 };
-                self.reply_unless(cancel.no_wait, number, &Method::BasicCancelOk(ok));
+                connection.reply_unless(cancel.no_wait, number, &Method::BasicCancelOk(ok));
                 Ok(())
             }
             // The answer to ours.
             Method::BasicCancelOk(_) => Ok(()),
             Method::BasicQos(qos) => {
-                self.set_prefetch(number, qos)?;
-                self.reply(number, &Method::BasicQosOk(method::BasicQosOk {}));
+                self.deliveries.set_prefetch(number, qos)?;
+                connection.reply(number, &Method::BasicQosOk(method::BasicQosOk {}));
                 Ok(())
             }
             Method::BasicRecover(recover) => {
                 check_recover(recover.requeue)?;
-                self.recover(number);
-                self.reply(number, &Method::BasicRecoverOk(method::BasicRecoverOk {}));
+                self.deliveries.recover(connection, number);
+                connection.reply(number, &Method::BasicRecoverOk(method::BasicRecoverOk {}));
                 Ok(())
             }
             Method::BasicRecoverAsync(recover) => {
                 check_recover(recover.requeue)?;
-                self.recover(number);
+                self.deliveries.recover(connection, number);
                 Ok(())
             }
-            Method::QueueDeclare(declare) => self.declare_queue(number, declare),
-            Method::QueueBind(bind) => self.bind_queue(number, bind),
-            Method::QueueUnbind(unbind) => self.unbind_queue(number, unbind),
-            Method::QueuePurge(purge) => self.purge_queue(number, purge),
-            Method::QueueDelete(delete) => self.delete_queue(number, delete),
-            Method::ExchangeDeclare(declare) => self.declare_exchange(number, declare),
-            Method::ExchangeDelete(delete) => self.delete_exchange(number, delete),
-            Method::ExchangeBind(bind) => self.bind_exchange(number, bind),
-            Method::ExchangeUnbind(unbind) => self.unbind_exchange(number, unbind),
+            Method::QueueDeclare(declare) => {
+                connection.declare_queue(channels, &self.deliveries, number, declare)
+            }
+            Method::QueueBind(bind) => connection.bind_queue(channels, number, bind),
+            Method::QueueUnbind(unbind) => connection.unbind_queue(channels, number, unbind),
+            Method::QueuePurge(purge) => connection.purge_queue(channels, number, purge),
+            Method::QueueDelete(delete) => connection.delete_queue(channels, number, delete),
+            Method::ExchangeDeclare(declare) => connection.declare_exchange(number, declare),
+            Method::ExchangeDelete(delete) => connection.delete_exchange(number, delete),
+            Method::ExchangeBind(bind) => connection.bind_exchange(number, bind),
+            Method::ExchangeUnbind(unbind) => connection.unbind_exchange(number, unbind),
             Method::ConfirmSelect(select) => {
-                self.select_confirms(number)?;
+                channels.select_confirms(number)?;
                 let ok = Method::ConfirmSelectOk(method::ConfirmSelectOk {});
-                self.reply_unless(select.no_wait, number, &ok);
+                connection.reply_unless(select.no_wait, number, &ok);
                 Ok(())
             }
             Method::TxSelect(_) => {
-                self.select_transactions(number)?;
-                self.reply(number, &Method::TxSelectOk(method::TxSelectOk {}));
+                channels.select_transactions(number, self.publisher.hold())?;
+                connection.reply(number, &Method::TxSelectOk(method::TxSelectOk {}));
                 Ok(())
             }
             Method::TxCommit(_) => self.commit(number),
             Method::TxRollback(_) => {
                 self.roll_back(number)?;
-                self.reply(number, &Method::TxRollbackOk(method::TxRollbackOk {}));
+                self.connection
+                    .reply(number, &Method::TxRollbackOk(method::TxRollbackOk {}));
                 Ok(())
             }
             Method::ChannelFlow(flow) if flow.active => {
                 let ok = method::ChannelFlowOk { active: true };
-                self.reply(number, &Method::ChannelFlowOk(ok));
+                connection.reply(number, &Method::ChannelFlowOk(ok));
                 Ok(())
             }
             Method::ChannelFlow(_) => {
@@ -300,13 +237,14 @@ impl Session {
             )),
             Method::ChannelClose(_) => {
                 self.release_channel(number);
-                self.channels.remove(&number);
-                self.reply(number, &Method::ChannelCloseOk(method::ChannelCloseOk {}));
+                self.channels.remove(number);
+                self.connection
+                    .reply(number, &Method::ChannelCloseOk(method::ChannelCloseOk {}));
                 Ok(())
             }
             Method::AccessRequest(_) => {
                 let ok = method::AccessRequestOk { ticket: 1 };
-                self.reply(number, &Method::AccessRequestOk(ok));
+                connection.reply(number, &Method::AccessRequestOk(ok));
                 Ok(())
             }
             _ => Err(Exception::new(
@@ -316,32 +254,62 @@ impl Session {
         }
     }
 
-    fn select_confirms(&mut self, number: u16) -> Result<(), Exception> {
-        let Some(channel) = self.channels.get_mut(&number) else {
+    /// `basic.ack`, `basic.nack`, `basic.reject`: of one delivery, or of all up to a tag.
+    fn settle(
+        &mut self,
+        number: u16,
+        (tag, multiple): (u64, bool),
+        settle: Settle,
+    ) -> Result<(), Exception> {
+        let runs = self.deliveries.take(number, tag, multiple)?;
+        if runs.is_empty() {
             return Ok(());
-        };
-        match channel.mode {
-            Mode::Transaction(_) => Err(Exception::precondition(
-                "cannot switch from tx to confirm mode",
-            )),
-            Mode::Confirm(_) => Ok(()),
-            Mode::Plain => {
-                channel.mode = Mode::Confirm(1);
-                Ok(())
-            }
         }
+        match self.channels.get_mut(number).map(|it| &mut it.mode) {
+            Some(Mode::Transaction(transaction)) => transaction.settle(settle, runs),
+            _ => self.deliveries.settle(&mut self.connection, settle, &runs),
+        }
+        Ok(())
+    }
+
+    /// `tx.commit`: it is answered once all messages are as durable as they should be.
+    fn commit(&mut self, number: u16) -> Result<(), Exception> {
+        let transaction = self.channels.transaction(number)?;
+        let (publishes, settled) = transaction.begin_commit();
+        // Publishes of late on other channels have confirms of their own.
+        self.flush();
+        let incarnation = self.channels.get(number).map_or(0, |it| it.incarnation);
+        let commit = Commit {
+            channel: number,
+            incarnation,
+        };
+        let connection = &mut self.connection;
+        let held = self
+            .publisher
+            .commit(connection, publishes, commit, settled);
+        self.settle_committed(held);
+        Ok(())
+    }
+
+    /// The acknowledgements of a transaction whose publishes are stored.
+    pub(super) fn settle_committed(&mut self, settled: Option<Settled>) {
+        let Some(settled) = settled else {
+            return;
+        };
+        let connection = &mut self.connection;
+        for (settle, runs) in settled {
+            self.deliveries.settle(connection, settle, &runs);
+        }
+        self.deliveries.settle_acks(connection);
+    }
+
+    /// `tx.rollback`: nothing was published, and what was acknowledged is not.
+    fn roll_back(&mut self, number: u16) -> Result<(), Exception> {
+        let (_, settled) = self.channels.transaction(number)?.take();
+        self.deliveries.restore(number, settled);
+        Ok(())
     }
 }
-
-/// Most bytes of a payload that an error shows.
-const SHOWN_BYTES_MAX: usize = 32;
-/// `basic.publish`, for faults within its content.
-pub(super) const PUBLISH: MethodId = method::BasicPublish::ID;
-/// No method is to blame.
-pub(super) const NONE: MethodId = MethodId {
-    class: 0,
-    method: 0,
-};
 
 /// Whether a publish asks for something that RabbitMQ does not do either.
 pub(super) fn check_publish(publish: &method::BasicPublish<'_>) -> Result<(), Exception> {
@@ -360,25 +328,6 @@ fn check_recover(requeue: bool) -> Result<(), Exception> {
     }
 }
 
-fn check_class(header: &[u8]) -> Result<(), Exception> {
-    let class = MethodId::peek(header).class;
-    match class {
-        BASIC => Ok(()),
-        class => Err(unexpected(&format!(
-            "expected content header for class {BASIC}, got one for class {class} instead"
-        ))),
-    }
-}
-
-fn check_size(bytes: u64, bytes_max: u64) -> Result<(), Exception> {
-    if bytes <= bytes_max {
-        return Ok(());
-    }
-    Err(Exception::precondition(format!(
-        "message size {bytes} is larger than configured max size {bytes_max}"
-    )))
-}
-
 fn requeue(requeue: bool) -> Settle {
     if requeue {
         Settle::Requeue
@@ -387,22 +336,21 @@ fn requeue(requeue: bool) -> Settle {
     }
 }
 
-fn unexpected(explanation: &str) -> Exception {
-    Exception::new(ReplyCode::UnexpectedFrame, explanation)
-}
-
 /// Arguments or properties that are not as they should be.
 pub(super) fn cannot_decode(payload: &[u8]) -> Exception {
     let shown = &payload[..payload.len().min(SHOWN_BYTES_MAX)];
     Exception::new(ReplyCode::FrameError, format!("cannot decode {shown:?}"))
 }
 
-fn unknown(id: MethodId) -> Exception {
-    let text = format!("unknown method {}.{}", id.class, id.method);
-    Exception::new(ReplyCode::CommandInvalid, text)
-}
-
-fn no_room() -> Exception {
-    let text = "no room for contents whose frames are mixed with those of other channels";
-    Exception::new(ReplyCode::ResourceError, text)
+/// A method frame's method.
+pub(super) fn read_method(payload: &[u8]) -> Result<Method<'_>, Exception> {
+    match Method::read(payload) {
+        Ok(Some(method)) => Ok(method),
+        Ok(None) => {
+            let id = MethodId::peek(payload);
+            let text = format!("unknown method {}.{}", id.class, id.method);
+            Err(Exception::new(ReplyCode::CommandInvalid, text))
+        }
+        Err(_) => Err(cannot_decode(payload)),
+    }
 }

@@ -2,48 +2,30 @@
 
 use std::sync::Arc;
 
-use super::Session;
-use super::publishes::batches::REPLY_TO;
-use crate::exception::{Exception, ReplyCode};
+use super::channel::Channels;
+use super::connection::Connection;
+use super::deliveries::Deliveries;
+use super::publishes::REPLY_TO;
+use crate::exception::Exception;
 use crate::wire::{Method, method};
 
-impl Session {
-    /// The queue that a name means on this channel: an empty one is the last that was declared.
-    pub(super) fn queue_name(&self, number: u16, name: &str) -> Result<Arc<str>, Exception> {
-        let channel = self.channels.get(&number);
-        match (name, channel.map(|channel| &channel.last_queue)) {
-            ("", Some(last)) if !last.is_empty() => Ok(Arc::clone(last)),
-            ("", _) => Err(Exception::new(
-                ReplyCode::NotFound,
-                "no previously declared queue",
-            )),
-            (name, _) => Ok(name.into()),
-        }
-    }
-
-    /// The routing key of a binding: with an empty queue an empty key is that queue's name.
-    fn binding_key(&self, number: u16, queue: &str, key: &str) -> Result<Arc<str>, Exception> {
-        match (queue, key) {
-            ("", "") => self.queue_name(number, queue),
-            (_, key) => Ok(key.into()),
-        }
-    }
-
+impl Connection {
     /// `queue.declare`.
     pub(super) fn declare_queue(
         &mut self,
+        channels: &mut Channels,
+        deliveries: &Deliveries,
         number: u16,
         declare: &method::QueueDeclare<'_>,
     ) -> Result<(), Exception> {
         let declared;
         let (name, message_count, consumer_count) = if declare.queue == REPLY_TO {
-            let channel = self.channels.get(&number);
-            let is_consumed = channel.is_some_and(|channel| channel.reply_queue.is_some());
+            let is_consumed = deliveries.reply_queue(number).is_some();
             (REPLY_TO, 0, is_consumed.into())
         } else {
             declared = match (declare.passive, declare.queue) {
                 (true, "") => {
-                    let name = self.queue_name(number, "")?;
+                    let name = channels.queue_name(number, "")?;
                     let declare = method::QueueDeclare {
                         queue: &name,
                         ..*declare
@@ -54,12 +36,11 @@ impl Session {
             };
             let (ready, consumers) = if declared.name.starts_with(REPLY_TO) {
                 // As RabbitMQ, where nothing waits on the way to who asked.
-
                 (0, 1)
             } else {
                 declared.counts()
             };
-            if let Some(channel) = self.channels.get_mut(&number) {
+            if let Some(channel) = channels.get_mut(number) {
                 channel.last_queue = Arc::clone(&declared.name);
             }
             (&*declared.name, ready, consumers)
@@ -80,11 +61,12 @@ impl Session {
     /// `queue.bind`.
     pub(super) fn bind_queue(
         &mut self,
+        channels: &Channels,
         number: u16,
         bind: &method::QueueBind<'_>,
     ) -> Result<(), Exception> {
-        let queue = self.queue_name(number, bind.queue)?;
-        let key = self.binding_key(number, bind.queue, bind.routing_key)?;
+        let queue = channels.queue_name(number, bind.queue)?;
+        let key = binding_key(&queue, bind.queue, bind.routing_key);
         self.host
             .bind_queue(self.owner, &queue, bind.exchange, &key, bind.arguments)?;
         self.reply_unless(
@@ -98,11 +80,12 @@ impl Session {
     /// `queue.unbind`.
     pub(super) fn unbind_queue(
         &mut self,
+        channels: &Channels,
         number: u16,
         unbind: &method::QueueUnbind<'_>,
     ) -> Result<(), Exception> {
-        let queue = self.queue_name(number, unbind.queue)?;
-        let key = self.binding_key(number, unbind.queue, unbind.routing_key)?;
+        let queue = channels.queue_name(number, unbind.queue)?;
+        let key = binding_key(&queue, unbind.queue, unbind.routing_key);
         self.host
             .unbind_queue(self.owner, &queue, unbind.exchange, &key, unbind.arguments)?;
         self.reply(number, &Method::QueueUnbindOk(method::QueueUnbindOk {}));
@@ -112,10 +95,11 @@ impl Session {
     /// `queue.purge`.
     pub(super) fn purge_queue(
         &mut self,
+        channels: &Channels,
         number: u16,
         purge: &method::QueuePurge<'_>,
     ) -> Result<(), Exception> {
-        let queue = self.queue_name(number, purge.queue)?;
+        let queue = channels.queue_name(number, purge.queue)?;
         let message_count = self.host.purge_queue(self.owner, &queue)?;
         let ok = Method::QueuePurgeOk(method::QueuePurgeOk { message_count });
         self.reply_unless(purge.no_wait, number, &ok);
@@ -125,10 +109,11 @@ impl Session {
     /// `queue.delete`.
     pub(super) fn delete_queue(
         &mut self,
+        channels: &Channels,
         number: u16,
         delete: &method::QueueDelete<'_>,
     ) -> Result<(), Exception> {
-        let queue = self.queue_name(number, delete.queue)?;
+        let queue = channels.queue_name(number, delete.queue)?;
         let message_count =
             self.host
                 .delete_queue(self.owner, &queue, delete.if_unused, delete.if_empty)?;
@@ -194,5 +179,13 @@ impl Session {
         let ok = Method::ExchangeUnbindOk(method::ExchangeUnbindOk {});
         self.reply_unless(unbind.no_wait, number, &ok);
         Ok(())
+    }
+}
+
+/// The routing key of a binding: with an empty queue an empty key is that queue's name.
+fn binding_key(queue: &Arc<str>, name: &str, key: &str) -> Arc<str> {
+    match (name, key) {
+        ("", "") => Arc::clone(queue),
+        (_, key) => key.into(),
     }
 }

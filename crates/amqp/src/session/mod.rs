@@ -3,48 +3,50 @@
 //! A read is taken frame by frame. Publishes and acknowledgements are collected and carried out
 //! together at its end, or before something that must come after them; answers to methods wait in
 //! `replies` for the next [`Session::poll`], which also writes confirms and deliveries.
+//!
+//! Its parts own their state, each in a file or folder of its own: where the connection is in its
+//! life (`lifecycle.rs`), the login (`handshake.rs`), heartbeats, channels, deliveries, publishes,
+//! and the methods that wait for what came before them (`ordering.rs`). A [`Connection`] is what
+//! all of them need. The session takes the frames and leads them to the parts.
 
 mod channel;
 mod channel_input;
+mod connection;
+mod connection_input;
+mod content;
 mod definitions;
 mod deliveries;
 mod frames;
 mod handshake;
-mod liveness;
+mod heartbeats;
+mod lifecycle;
 mod ordering;
 mod publishes;
 mod rights;
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Context;
 
-use cloverleaf_access::Verification;
-use cloverleaf_broker::Unwritten;
+use cloverleaf_access::{Accepted, Refused, Verification};
 use cloverleaf_session::{Input, Meter, Now, Output, Received};
 use cloverleaf_telemetry::Probe;
 
-use self::channel::Channel;
+use self::channel::{Channel, Channels};
 use self::channel_input::{NONE, PUBLISH, cannot_decode, check_publish};
-use self::deliveries::consumers::PendingGet;
-use self::deliveries::slots::Consumers;
-use self::frames::{Gathered, gather, push_method};
-use self::handshake::{Client, HANDSHAKE_FRAME_BYTES_MAX, Negotiated};
-use self::publishes::batches::{Publishing, Target};
-use self::publishes::confirms::{Confirms, Done};
-use self::publishes::fan_out::Unfinished;
-use crate::content_memory::ContentShare;
+use self::connection::Connection;
+use self::deliveries::Deliveries;
+use self::frames::{Gathered, HEARTBEAT, gather};
+use self::handshake::Handshake;
+use self::heartbeats::Heartbeats;
+use self::lifecycle::{Lifecycle, Phase};
+use self::ordering::Ordering;
+use self::publishes::{Decision, Publisher, Target};
+use crate::body::Body;
 use crate::exception::{Exception, ReplyCode};
-use crate::host::{Owner, Routing, VirtualHost};
+use crate::host::VirtualHost;
 use crate::options::SessionOptions;
-use crate::wire::{Frame, FrameType, Method, MethodId, PROTOCOL_HEADER, peek_frame};
-use cloverleaf_broker::Realm;
-
-/// With so many bytes of answers nothing further is read.
-const REPLIES_BYTES_MAX: usize = 256 << 10;
-/// A buffer for answers that grew beyond this is given back.
-const REPLIES_KEPT_BYTES: usize = 4 << 10;
+use crate::wire::{Frame, FrameType, Method, MethodId, PROTOCOL_HEADER, method, peek_frame};
 
 /// The parts that a session works with.
 pub struct SessionParts {
@@ -58,156 +60,61 @@ pub struct SessionParts {
     pub peer: SocketAddr,
 }
 
-/// Where a connection is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// The protocol header has not come.
-    Header,
-    /// `connection.start` was sent.
-    Starting,
-    /// The client has said who it is, and it is being found out.
-    Verifying,
-    /// `connection.tune` was sent.
-    Tuning,
-    /// The virtual host has to be opened.
-    Opening,
-    Open,
-    /// We have sent `connection.close`.
-    Closing,
-    /// Nothing is read any more; what is owed will be written.
-    Draining,
-    /// All is said.
-    Ended,
-}
-
-impl Phase {
-    /// RabbitMQ's name of the state.
-    fn name(self) -> &'static str {
-        match self {
-            Phase::Header | Phase::Starting | Phase::Verifying => "starting",
-            Phase::Tuning => "tuning",
-            Phase::Opening => "opening",
-            Phase::Open => "running",
-            Phase::Closing => "closing",
-            Phase::Draining | Phase::Ended => "closed",
-        }
-    }
-}
-
 /// One connection.
 pub struct Session {
-    host: Arc<VirtualHost>,
-    /// The host's realm, as the user may use it.
-    realm: Realm,
-    options: Arc<SessionOptions>,
-    meter: Meter,
-    peer: SocketAddr,
-    /// Its identity to the virtual host: its exclusive queues are nobody else's.
-    owner: Owner,
-    phase: Phase,
-    /// To be computed elsewhere, and the driver has not been told.
-    verification: Option<Box<Verification>>,
-    user: String,
-    client: Client,
-    negotiated: Negotiated,
-    channels: BTreeMap<u16, Channel>,
-    incarnations: u64,
-    consumers: Consumers,
-    /// Slots of consumers that have something to deliver.
-    ready_slots: Vec<u32>,
-    publishing: Publishing,
-    confirms: Confirms,
-    done: Vec<Done>,
-    /// Slots of consumers with acknowledgements of this read.
-    slots_to_settle: Vec<u32>,
-    pending_get: Option<PendingGet>,
-    /// This connection's share of the memory for what cannot be stored yet.
-    contents: Arc<ContentShare>,
-    /// Answers, for the next poll.
-    replies: Output,
-    /// A publish waits until the disk has taken some of what was accepted before.
-    waits_for_room: bool,
-    /// Messages whose copies are not all made.
-    unfinished: Unfinished,
-    /// Nothing further is read until these dead messages are where they belong.
-    routing: Vec<Routing>,
-    /// A method waits until this is written.
-    unwritten: Option<Unwritten>,
-    /// The foremost method waits, or has waited, for what came before it.
-    has_waited: bool,
-    /// The disk is full; when to look again.
-    blocked_until_us: Option<u64>,
-    /// The client was told so.
-    is_told_blocked: bool,
-    /// The time of this read or poll.
-    now: Now,
-    /// The same by the broker's clock, by which messages expire: milliseconds since 1970.
-    broker_ms: u64,
-    /// Bytes of this read that have not been looked at.
-    input_bytes: usize,
-    last_read_us: u64,
-    last_write_us: u64,
-    opened_us: u64,
-    closing_since_us: u64,
+    connection: Connection,
+    lifecycle: Lifecycle,
+    handshake: Handshake,
+    heartbeats: Heartbeats,
+    channels: Channels,
+    deliveries: Deliveries,
+    publisher: Publisher,
+    ordering: Ordering,
+    /// All that the virtual host has for this connection was given back.
     is_released: bool,
-    /// The broker ends: nothing further is taken, and the client is told once what it is owed has
-    /// been written.
-    is_stopping: bool,
-    /// Either side has said `connection.close-ok`.
-    said_goodbye: bool,
-    /// A wrong password came, and the driver has not been told.
-    has_failed_login: bool,
-    failure: Option<String>,
 }
 
 impl cloverleaf_session::Session for Session {
     fn wants_input(&self) -> bool {
-        let rests = match self.phase {
-            Phase::Draining | Phase::Ended | Phase::Verifying => true,
-            // Its answer is still wanted.
-            Phase::Closing => false,
-            _ => self.is_stopping,
-        };
-        !rests
-            && !self.waits_for_room
-            && self.pending_get.is_none()
-            && self.unwritten.is_none()
-            && self.routing.is_empty()
-            && self.unfinished.is_empty()
-            && !self.confirms.is_full()
-            && self.replies.len() < REPLIES_BYTES_MAX
+        self.lifecycle.takes_input()
+            && self.publisher.is_free()
+            && self.deliveries.is_free()
+            && self.ordering.is_free()
+            && self.connection.has_room_for_replies()
     }
 
     fn wants_turn(&self) -> bool {
-        !self.unfinished.is_empty() && !self.waits_for_room
+        self.publisher.wants_turn()
     }
 
     fn is_ended(&self) -> bool {
-        self.phase == Phase::Ended
+        self.lifecycle.phase() == Phase::Ended
     }
 
     fn take_failure(&mut self) -> Option<String> {
-        self.failure.take()
+        self.lifecycle.take_failure()
     }
 
     fn receive(&mut self, input: Input<'_>, now: Now) -> Received {
         let input: &[u8] = &input;
-        self.now = now;
-        self.broker_ms = self.realm.now_ms();
-        self.meter.begin();
+        self.connection.begin_read(now);
         let (mut consumed, mut needed) = (0, 0);
-        if self.phase == Phase::Header {
-            consumed = self.protocol_header(input);
-            if self.phase == Phase::Header {
+        if self.lifecycle.phase() == Phase::Header {
+            let (connection, lifecycle) = (&mut self.connection, &mut self.lifecycle);
+            consumed = self.handshake.protocol_header(connection, lifecycle, input);
+            if lifecycle.phase() == Phase::Header {
                 needed = PROTOCOL_HEADER.len();
             }
         }
-        while self.phase != Phase::Header && self.wants_input() && !self.meter.is_spent() {
+        while self.lifecycle.phase() != Phase::Header
+            && self.wants_input()
+            && !self.connection.meter.is_spent()
+        {
             let rest = &input[consumed..];
             if rest.is_empty() {
                 break;
             }
-            self.input_bytes = rest.len();
+            self.publisher.expect(rest.len());
             match self.frame(rest) {
                 Step::Done(bytes) => consumed += bytes,
                 Step::Needs(bytes) => {
@@ -219,100 +126,96 @@ impl cloverleaf_session::Session for Session {
         }
         self.settle_acks();
         self.flush();
-        if matches!(self.phase, Phase::Draining | Phase::Ended) {
+        if self.lifecycle.is_over() {
             consumed = input.len();
         }
+        let meter = &mut self.connection.meter;
         // They are answered with the next poll.
-        self.meter.answered(self.meter.others);
-        self.meter.end(consumed, input.len(), needed, now)
+        meter.answered(meter.others);
+        meter.end(consumed, input.len(), needed, now)
     }
 
     fn end_of_input(&mut self, _rest: &[u8], now: Now) {
-        self.now = now;
+        self.connection.now = now;
         self.release_all();
-        self.phase = if self.replies.is_empty() {
+        self.lifecycle.enter(if self.connection.replies.is_empty() {
             Phase::Ended
         } else {
             Phase::Draining
-        };
+        });
     }
 
     fn drain(&mut self) {
-        match self.phase {
-            Phase::Open => self.is_stopping = true,
-            Phase::Closing | Phase::Draining | Phase::Ended => {}
-            _ => self.phase = Phase::Draining,
-        }
+        self.lifecycle.stop();
     }
 
     fn poll(&mut self, cx: &mut Context<'_>, now: Now, out: &mut Output) {
-        self.now = now;
+        self.connection.now = now;
         let start = out.len();
         if !self.wants_input() {
             self.is_not_read(now);
         }
-        if self.waits_for_room && self.realm.room().poll_free(cx).is_ready() {
-            self.waits_for_room = false;
+        let connection = &mut self.connection;
+        self.publisher.poll_room(connection, cx);
+        if self.publisher.wants_turn() {
+            let settled = self.publisher.make_copies(connection);
+            self.settle_committed(settled);
         }
-        if self.wants_turn() {
-            self.make_copies();
-        }
-        self.routing.retain(|routing| routing.poll(cx).is_pending());
-        self.take_one(cx);
-        self.poll_writes(cx);
-        self.look_at_disk();
+        let connection = &mut self.connection;
+        self.deliveries.poll(connection, cx);
+        self.ordering.poll(cx);
+        self.publisher.poll_alarm(connection);
         self.look_at_contents();
-        self.publishing.forget_old_routes(self.host.generation());
-        let mut done = std::mem::take(&mut self.done);
-        let mut failures = Vec::new();
-        self.confirms
-            .poll(cx, &mut done, |error| failures.push(error.clone()));
-        for error in &failures {
-            self.publish_failed(error);
+        let connection = &mut self.connection;
+        self.publisher.forget_old_routes(connection);
+        let decisions = self.publisher.poll_confirms(connection, cx);
+        connection.take_replies(out);
+        for decision in &decisions {
+            self.answer(decision, &mut out.bytes);
         }
-        out.append(&mut self.replies);
-        for done in done.drain(..) {
-            self.answer(&done, &mut out.bytes);
-        }
-        self.done = done;
-        let owes_confirms = !self.confirms.is_empty() || !self.unfinished.is_empty();
-        if self.is_stopping && self.phase == Phase::Open && !owes_confirms {
+        self.publisher.answered(decisions);
+        if self.lifecycle.is_stopping() && self.lifecycle.is_open() && self.publisher.is_done() {
             self.stop();
         }
-        out.append(&mut self.replies);
-        if self.replies.bytes.capacity() > REPLIES_KEPT_BYTES {
-            self.replies = Output::default();
+        self.connection.take_replies(out);
+        self.connection.shrink_replies();
+        if self.lifecycle.is_open() && !self.lifecycle.is_stopping() {
+            self.deliveries.deliver(&self.connection, cx, out);
         }
-        if self.phase == Phase::Open && !self.is_stopping {
-            self.deliver(cx, out);
-        }
-        self.beat(&mut out.bytes);
-        if self.phase == Phase::Draining && self.confirms.is_empty() && out.len() == start {
-            self.phase = Phase::Ended;
+        self.look_at_time(&mut out.bytes);
+        let is_drained = self.lifecycle.phase() == Phase::Draining;
+        if is_drained && self.publisher.is_confirmed() && out.len() == start {
+            self.lifecycle.enter(Phase::Ended);
         }
     }
 
     fn next_due_us(&self) -> u64 {
-        self.due_us()
+        let due_us = self.lifecycle.due_us();
+        if self.lifecycle.is_open() {
+            due_us
+                .min(self.publisher.due_us())
+                .min(self.heartbeats.due_us())
+        } else {
+            due_us
+        }
     }
 
     fn meter(&mut self) -> &mut Meter {
-        &mut self.meter
+        &mut self.connection.meter
     }
 
     fn read(&mut self, bytes: usize, now: Now) {
-        self.last_read_us = now.us;
-        self.meter.read(bytes, now);
+        self.heartbeats.read(now.us);
+        self.connection.meter.read(bytes, now);
     }
 
     fn is_not_read(&mut self, now: Now) {
-        // A client that is not listened to is not silent.
-        self.last_read_us = now.us;
+        self.heartbeats.read(now.us);
     }
 
     fn wrote(&mut self, bytes: usize, now: Now) {
-        self.last_write_us = now.us;
-        self.meter.wrote(bytes, now);
+        self.heartbeats.wrote(now.us);
+        self.connection.meter.wrote(bytes, now);
     }
 }
 
@@ -329,129 +232,107 @@ enum Step {
 impl Session {
     /// A connection that has just been accepted.
     pub fn new(parts: SessionParts, now: Now) -> Session {
-        let owner = parts.host.owner();
         let contents = parts.options.content_share();
         Session {
-            realm: parts.host.realm().clone(),
-            host: parts.host,
-            options: parts.options,
-            meter: Meter::new(parts.probe),
-            peer: parts.peer,
-            owner,
-            phase: Phase::Header,
-            verification: None,
-            user: String::new(),
-            client: Client::default(),
-            negotiated: Negotiated {
-                frame_bytes_max: HANDSHAKE_FRAME_BYTES_MAX,
-                channels_max: 0,
-                heartbeat_us: 0,
-            },
-            channels: BTreeMap::new(),
-            incarnations: 0,
-            consumers: Consumers::default(),
-            ready_slots: Vec::new(),
-            publishing: Publishing::default(),
-            confirms: Confirms::default(),
-            done: Vec::new(),
-            slots_to_settle: Vec::new(),
-            pending_get: None,
-            contents,
-            replies: Output::default(),
-            waits_for_room: false,
-            unfinished: Unfinished::default(),
-            routing: Vec::new(),
-            unwritten: None,
-            has_waited: false,
-            blocked_until_us: None,
-            is_told_blocked: false,
-            now,
-            broker_ms: 0,
-            input_bytes: 0,
-            last_read_us: now.us,
-            last_write_us: now.us,
-            opened_us: now.us,
-            closing_since_us: 0,
+            connection: Connection::new(parts, now),
+            lifecycle: Lifecycle::new(now.us),
+            handshake: Handshake::default(),
+            heartbeats: Heartbeats::of_interval(0, now.us),
+            channels: Channels::default(),
+            deliveries: Deliveries::default(),
+            publisher: Publisher::new(contents),
+            ordering: Ordering::default(),
             is_released: false,
-            is_stopping: false,
-            said_goodbye: false,
-            has_failed_login: false,
-            failure: None,
         }
     }
 
     /// The telemetry of this connection.
     pub fn probe(&self) -> &Probe {
-        &self.meter.probe
+        &self.connection.meter.probe
     }
 
     /// After how long without progress a write is given up, in microseconds: two heartbeats, if
     /// there are any.
     pub fn write_timeout_us(&self) -> Option<u64> {
-        match self.negotiated.heartbeat_us {
-            0 => None,
-            heartbeat_us => Some(2 * heartbeat_us),
-        }
+        self.heartbeats.write_timeout_us()
+    }
+
+    /// Whether it ended in order. Then the client is the one who closes the socket: one that still
+    /// reads takes an end that comes earlier for a fault (amqp091-go tells `NotifyClose` of it).
+    pub fn said_goodbye(&self) -> bool {
+        self.lifecycle.said_goodbye()
+    }
+
+    /// Whether a login has failed since this was asked last. The answer to it is not to be sent at
+    /// once: who tries passwords is to have as few tries as possible.
+    #[inline]
+    pub fn take_failed_login(&mut self) -> bool {
+        self.handshake.take_failed_login()
+    }
+
+    /// Takes what has to be computed before the client is answered, elsewhere, because it takes
+    /// long; then [`Session::logged_in`].
+    #[inline]
+    pub fn take_verification(&mut self) -> Option<Box<Verification>> {
+        self.handshake.take_verification()
+    }
+
+    /// Says who the client is.
+    pub fn logged_in(&mut self, verdict: Result<Accepted, Refused>) {
+        let (connection, lifecycle) = (&mut self.connection, &mut self.lifecycle);
+        self.handshake.logged_in(connection, lifecycle, verdict);
     }
 
     /// Takes the first frame, or a publish with all its frames.
     fn frame(&mut self, input: &[u8]) -> Step {
-        let frame = match peek_frame(input, self.negotiated.frame_bytes_max) {
+        let frame = match peek_frame(input, self.connection.limits.frame_bytes_max) {
             Ok(Ok(frame)) => frame,
             Ok(Err(needed)) => return Step::Needs(needed),
             Err(error) => {
                 let error = Exception::new(ReplyCode::FrameError, error.to_string());
                 // Nothing behind it can be read.
                 self.fail(0, &error, NONE);
-                self.phase = Phase::Draining;
+                self.lifecycle.enter(Phase::Draining);
                 return Step::Done(input.len());
             }
         };
         let bytes = frame.len_bytes();
         let id = MethodId::peek(frame.payload);
-        if frame.kind == FrameType::Method && id == PUBLISH && self.takes_publish(frame.channel) {
-            if !self.realm.room().is_free() {
-                self.waits_for_room = true;
+        let is_open = self.lifecycle.is_open();
+        let channel = self.channels.get(frame.channel);
+        if frame.kind == FrameType::Method
+            && id == PUBLISH
+            && is_open
+            && channel.is_some_and(Channel::takes_publish)
+        {
+            if self.publisher.must_wait(&self.connection) {
                 return Step::Wait;
             }
             return self.publish_frames(&frame, &input[bytes..]);
         }
-        if self.goes_on_with_content(frame.channel) && !self.realm.room().is_free() {
-            self.waits_for_room = true;
+        let goes_on_with_content = channel.is_some_and(|channel| channel.content.is_some());
+        if goes_on_with_content && self.publisher.must_wait(&self.connection) {
             return Step::Wait;
         }
-        if self.phase == Phase::Open && self.waits_for_earlier(&frame) {
-            return Step::Wait;
+        if is_open && self.ordering.may_wait(&frame) {
+            self.flush();
+            if self
+                .ordering
+                .waits(&self.connection, &self.channels, &frame)
+            {
+                return Step::Wait;
+            }
         }
-        let result = match (self.phase, frame.channel) {
-            (_, 0) => self.connection_frame(&frame, self.now),
+        let result = match (self.lifecycle.phase(), frame.channel) {
+            (_, 0) => self.connection_frame(&frame),
             (Phase::Open, _) => self.channel_frame(&frame),
             (Phase::Closing, _) => Ok(()),
-            (phase, _) => {
-                let text = format!("unexpected method in connection state {}", phase.name());
-                Err((Exception::new(ReplyCode::ChannelError, text), id))
-            }
+            (phase, _) => Err((phase.unexpected_method(), id)),
         };
         if let Err((error, id)) = result {
             self.fail(frame.channel, &error, id);
         }
         Step::Done(bytes)
-    }
-
-    /// Whether a publish on this channel would be carried out.
-    fn takes_publish(&self, number: u16) -> bool {
-        self.phase == Phase::Open
-            && self.channels.get(&number).is_some_and(|channel| {
-                channel.state == channel::State::Open
-                    && channel.content.is_none()
-                    && !channel.is_committing()
-            })
-    }
-
-    /// Whether a content on this channel has come in part.
-    fn goes_on_with_content(&self, number: u16) -> bool {
-        let channel = self.channels.get(&number);
-        channel.is_some_and(|channel| channel.content.is_some())
     }
 
     /// Takes a publish with its content, if that lies behind it in one piece.
@@ -470,8 +351,8 @@ impl Session {
             self.fail(number, &error, PUBLISH);
             return Step::Done(bytes);
         }
-        let frame_bytes_max = self.negotiated.frame_bytes_max;
-        let body_bytes_max = self.options.message_bytes_max;
+        let frame_bytes_max = self.connection.limits.frame_bytes_max;
+        let body_bytes_max = self.connection.options.message_bytes_max;
         match gather(rest, number, frame_bytes_max, body_bytes_max) {
             Gathered::Whole {
                 header,
@@ -498,25 +379,110 @@ impl Session {
         }
     }
 
-    /// Answers a method on a channel.
-    fn reply(&mut self, number: u16, method: &Method<'_>) {
-        push_method(&mut self.replies.bytes, number, method);
+    /// A whole message was published on a channel.
+    fn publish(
+        &mut self,
+        number: u16,
+        target: Target<'_>,
+        header: &[u8],
+        body: Body<'_>,
+    ) -> Result<(), Exception> {
+        let Some(channel) = self.channels.get_mut(number) else {
+            return Ok(());
+        };
+        self.publisher.publish(
+            &mut self.connection,
+            channel,
+            &self.deliveries,
+            target,
+            header,
+            body,
+        )
     }
 
-    /// Answers a method, unless its client wants no answer.
-    fn reply_unless(&mut self, no_wait: bool, number: u16, method: &Method<'_>) {
-        if !no_wait {
-            self.reply(number, method);
+    /// Publishes what was collected, before anything is done that must come after it.
+    fn flush(&mut self) {
+        self.publisher.flush(&mut self.connection);
+    }
+
+    /// Tells the broker of the acknowledgements that were collected.
+    fn settle_acks(&mut self) {
+        self.deliveries.settle_acks(&mut self.connection);
+    }
+
+    /// Confirms publishes, or says that a transaction is committed.
+    fn answer(&mut self, decision: &Decision, out: &mut Vec<u8>) {
+        match decision {
+            Decision::Group(group, holds) => {
+                self.connection.meter.answered(group.len());
+                if self.channels.is_open(group.channel, group.incarnation) {
+                    group.push_confirm(out, *holds);
+                }
+            }
+            Decision::Commit(commit, holds) => {
+                if self.channels.is_open(commit.channel, commit.incarnation) {
+                    self.committed(commit.channel, *holds);
+                }
+            }
         }
     }
 
-    /// Ends what a channel has: consumers, unacknowledged deliveries, what is under way.
+    fn committed(&mut self, number: u16, holds: bool) {
+        if let Ok(transaction) = self.channels.transaction(number) {
+            transaction.end_commit();
+        }
+        self.connection.meter.answered(1);
+        if holds {
+            let ok = Method::TxCommitOk(method::TxCommitOk {});
+            return self.connection.reply(number, &ok);
+        }
+        let error = Exception::precondition("partial tx completion");
+        self.fail(number, &error, method::TxCommit::ID);
+    }
+
+    /// Ends the connection if it holds an unfinished content or transaction for too long, while
+    /// others need the memory.
+    fn look_at_contents(&mut self) {
+        let now_us = self.connection.now.us;
+        if !self.lifecycle.is_open() || !self.publisher.holds_much(now_us) {
+            return;
+        }
+        if let Some(number) = self.channels.overdue(now_us) {
+            let text = "an unfinished message or transaction was held for too long";
+            let error = Exception::new(ReplyCode::ResourceError, text);
+            self.fail(number, &error, NONE);
+        }
+    }
+
+    /// A heartbeat, if it is time for one, and the end of a connection whose client says nothing.
+    fn look_at_time(&mut self, out: &mut Vec<u8>) {
+        let now_us = self.connection.now.us;
+        self.lifecycle.end_if_overdue(now_us);
+        if !self.lifecycle.is_open() {
+            return;
+        }
+        if out.is_empty() && self.heartbeats.is_beat_due(now_us) {
+            out.extend_from_slice(&HEARTBEAT);
+            self.heartbeats.wrote(now_us);
+        }
+        if self.heartbeats.is_silent(now_us) {
+            let timeout_s = self.heartbeats.interval_s();
+            let failure = format!("missed heartbeats from client, timeout: {timeout_s}s");
+            self.lifecycle.blame(failure);
+            self.release_all();
+            self.lifecycle.enter(Phase::Ended);
+        }
+    }
+
+    /// Ends what a channel has: consumers, unacknowledged deliveries, what is under way. The client
+    /// has not heard of it.
     fn release_channel(&mut self, number: u16) {
         self.flush();
-        self.write_rests(number);
-        self.release_consumers(number);
-        if let Some(channel) = self.channels.get_mut(&number) {
-            *channel = Channel::new(channel.incarnation);
+        let connection = &mut self.connection;
+        self.deliveries.write_rests(connection, number);
+        self.deliveries.close_channel(connection, number);
+        if let Some(channel) = self.channels.get_mut(number) {
+            channel.close();
         }
     }
 
@@ -525,16 +491,16 @@ impl Session {
         if std::mem::replace(&mut self.is_released, true) {
             return;
         }
-        self.make_all_copies();
-        let numbers: Vec<u16> = self.channels.keys().copied().collect();
-        for number in numbers {
-            self.release_consumers(number);
+        let settled = self.publisher.make_all_copies(&mut self.connection);
+        self.settle_committed(settled);
+        let connection = &mut self.connection;
+        for number in self.channels.numbers() {
+            self.deliveries.close_channel(connection, number);
         }
         self.channels.clear();
-        self.pending_get = None;
-        self.routing.clear();
-        self.unwritten = None;
-        self.host.connection_closed(self.owner);
+        self.deliveries.clear();
+        self.ordering.clear();
+        connection.host.connection_closed(connection.owner);
     }
 }
 

@@ -8,8 +8,11 @@
 use std::sync::Arc;
 use std::task::Context;
 
-use super::Session;
-use crate::host::Queue;
+use cloverleaf_broker::Unwritten;
+
+use super::channel::Channels;
+use super::connection::Connection;
+use crate::host::{Queue, Routing};
 use crate::wire::{Frame, FrameType, Method, MethodId, method};
 
 /// These tell how much is in a queue, or take from it.
@@ -20,47 +23,79 @@ const TELLING: [MethodId; 4] = [
     method::QueueDelete::ID,
 ];
 
-impl Session {
+/// What the foremost method waits for.
+#[derive(Default)]
+pub(super) struct Ordering {
+    unwritten: Option<Unwritten>,
+    /// Dead messages on the way to where they belong.
+    routing: Vec<Routing>,
+    /// The foremost method waits, or has waited, for what came before it.
+    has_waited: bool,
+}
+
+impl Ordering {
+    /// Whether no method waits.
+    pub(super) fn is_free(&self) -> bool {
+        self.unwritten.is_none() && self.routing.is_empty()
+    }
+
+    /// Whether this frame tells what is in a queue. One that has waited does not wait again, for
+    /// what others publish meanwhile.
+    pub(super) fn may_wait(&mut self, frame: &Frame<'_>) -> bool {
+        let is_telling =
+            frame.kind == FrameType::Method && TELLING.contains(&MethodId::peek(frame.payload));
+        is_telling && !std::mem::take(&mut self.has_waited)
+    }
+
     /// Whether this frame has to wait for what was published or has died before; it has to be shown
     /// again.
-    pub(super) fn waits_for_earlier(&mut self, frame: &Frame<'_>) -> bool {
-        let id = MethodId::peek(frame.payload);
-        let is_telling = frame.kind == FrameType::Method && TELLING.contains(&id);
-        // A method that has waited does not wait for what others publish meanwhile.
-        if !is_telling || std::mem::take(&mut self.has_waited) {
-            return false;
-        }
-        self.flush();
-        let Some(queue) = self.told_queue(frame) else {
+    pub(super) fn waits(
+        &mut self,
+        connection: &Connection,
+        channels: &Channels,
+        frame: &Frame<'_>,
+    ) -> bool {
+        let Some(queue) = told_queue(connection, channels, frame) else {
             return false;
         };
         self.unwritten = queue.topic.unwritten();
-        if id == method::QueueDelete::ID {
-            self.routing.extend(self.host.route_dead_of(&queue));
+        if MethodId::peek(frame.payload) == method::QueueDelete::ID {
+            self.routing.extend(connection.host.route_dead_of(&queue));
         }
-        self.has_waited = self.unwritten.is_some() || !self.routing.is_empty();
+        self.has_waited = !self.is_free();
         self.has_waited
     }
 
-    /// The queue that a method tells of, if there is one.
-    fn told_queue(&self, frame: &Frame<'_>) -> Option<Arc<Queue>> {
-        let name = match Method::read(frame.payload) {
-            Ok(Some(Method::BasicGet(get))) => get.queue,
-            Ok(Some(Method::QueueDeclare(declare))) => declare.queue,
-            Ok(Some(Method::QueuePurge(purge))) => purge.queue,
-            Ok(Some(Method::QueueDelete(delete))) => delete.queue,
-            _ => return None,
-        };
-        let name = self.queue_name(frame.channel, name).ok()?;
-        self.host.queue(self.owner, &name).ok()
-    }
-
-    /// Goes on once it is written.
-    pub(super) fn poll_writes(&mut self, cx: &mut Context<'_>) {
+    /// Goes on once what came before is written, and is where it belongs.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
+        self.routing.retain(|routing| routing.poll(cx).is_pending());
         if let Some(unwritten) = &mut self.unwritten
             && unwritten.poll_written(cx).is_ready()
         {
             self.unwritten = None;
         }
     }
+
+    /// Nothing waits any more, because the connection ends.
+    pub(super) fn clear(&mut self) {
+        self.routing.clear();
+        self.unwritten = None;
+    }
+}
+
+/// The queue that a method tells of, if there is one.
+fn told_queue(
+    connection: &Connection,
+    channels: &Channels,
+    frame: &Frame<'_>,
+) -> Option<Arc<Queue>> {
+    let name = match Method::read(frame.payload) {
+        Ok(Some(Method::BasicGet(get))) => get.queue,
+        Ok(Some(Method::QueueDeclare(declare))) => declare.queue,
+        Ok(Some(Method::QueuePurge(purge))) => purge.queue,
+        Ok(Some(Method::QueueDelete(delete))) => delete.queue,
+        _ => return None,
+    };
+    let name = channels.queue_name(frame.channel, name).ok()?;
+    connection.host.queue(connection.owner, &name).ok()
 }

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use cloverleaf_access::{Kind, Operation};
 use cloverleaf_broker::Realm;
 
-use super::Session;
+use super::channel::Channels;
 use crate::exception::{Exception, ReplyCode, Resource};
 use crate::host::{is_reply_queue, name_prefix, strip};
 use crate::wire::{Method, Table, Value, method};
@@ -50,33 +50,23 @@ impl User<'_> {
         }
     }
 
-    fn refused(&self, what: &Resource<'_>) -> Exception {
-        let text = format!("access to {what} refused for user '{}'", self.name);
-        Exception::new(ReplyCode::AccessRefused, text)
-    }
-}
-
-impl Session {
-    pub(super) fn user(&self) -> User<'_> {
-        User {
-            realm: &self.realm,
-            name: &self.user,
-        }
-    }
-
     /// Asks whether the user may call a method that names queues or exchanges. A publish is asked
     /// for where its route is looked up.
     ///
     /// # Errors
     /// `ACCESS_REFUSED`, with RabbitMQ's text.
-    pub(super) fn check_rights(&self, number: u16, method: &Method<'_>) -> Result<(), Exception> {
+    pub(super) fn check(
+        &self,
+        channels: &Channels,
+        number: u16,
+        method: &Method<'_>,
+    ) -> Result<(), Exception> {
         use Operation::{Consume, Declare, Publish};
         if self.realm.is_unrestricted() {
             return Ok(());
         }
-        let user = self.user();
-        let queue = |operation, name: &str| match self.queue_name(number, name) {
-            Ok(name) => user.queue(operation, &name),
+        let queue = |operation, name: &str| match channels.queue_name(number, name) {
+            Ok(name) => self.queue(operation, &name),
             // The method itself says that there is none.
             Err(_) => Ok(()),
         };
@@ -89,11 +79,11 @@ impl Session {
                     }
                     name => name.into_owned(),
                 };
-                user.queue(Declare, &name)?;
+                self.queue(Declare, &name)?;
                 match exchange_in(declare.arguments, "x-dead-letter-exchange") {
                     Some(letters) => {
-                        user.queue(Consume, &name)?;
-                        user.exchange(Publish, letters)
+                        self.queue(Consume, &name)?;
+                        self.exchange(Publish, letters)
                     }
                     None => Ok(()),
                 }
@@ -102,26 +92,26 @@ impl Session {
             Method::QueuePurge(purge) => queue(Consume, purge.queue),
             Method::QueueBind(bind) => {
                 queue(Publish, bind.queue)?;
-                user.exchange(Consume, bind.exchange)
+                self.exchange(Consume, bind.exchange)
             }
             Method::QueueUnbind(unbind) => {
                 queue(Publish, unbind.queue)?;
-                user.exchange(Consume, unbind.exchange)
+                self.exchange(Consume, unbind.exchange)
             }
             Method::BasicGet(get) => queue(Consume, get.queue),
             Method::BasicConsume(consume) => queue(Consume, consume.queue),
             Method::ExchangeDeclare(declare) if declare.passive => Ok(()),
             Method::ExchangeDeclare(declare) => {
-                user.exchange(Declare, declare.exchange)?;
+                self.exchange(Declare, declare.exchange)?;
                 match exchange_in(declare.arguments, "alternate-exchange") {
                     Some(alternate) => {
-                        user.exchange(Consume, declare.exchange)?;
-                        user.exchange(Publish, alternate)
+                        self.exchange(Consume, declare.exchange)?;
+                        self.exchange(Publish, alternate)
                     }
                     None => Ok(()),
                 }
             }
-            Method::ExchangeDelete(delete) => user.exchange(Declare, delete.exchange),
+            Method::ExchangeDelete(delete) => self.exchange(Declare, delete.exchange),
             Method::ExchangeBind(method::ExchangeBind {
                 destination,
                 source,
@@ -132,11 +122,16 @@ impl Session {
                 source,
                 ..
             }) => {
-                user.exchange(Publish, destination)?;
-                user.exchange(Consume, source)
+                self.exchange(Publish, destination)?;
+                self.exchange(Consume, source)
             }
             _ => Ok(()),
         }
+    }
+
+    fn refused(&self, what: &Resource<'_>) -> Exception {
+        let text = format!("access to {what} refused for user '{}'", self.name);
+        Exception::new(ReplyCode::AccessRefused, text)
     }
 }
 

@@ -1,38 +1,25 @@
-//! `basic.consume`, `basic.cancel`, `basic.qos` and `basic.get`.
+//! `basic.consume`, `basic.cancel` and `basic.qos`.
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use cloverleaf_broker::{ConsumerOptions, Delivery, MessageRange, SharedWindow};
-use cloverleaf_log::RecordCursor;
+use cloverleaf_broker::{ConsumerOptions, MessageRange, SharedWindow};
 use uuid::Uuid;
 
-use super::settlement::Run;
-use super::slots::Consuming;
-use super::writer::properties_of;
+use super::Deliveries;
+use super::slots::{Consuming, Limits};
+use super::unacked::range_of;
 use crate::exception::{Exception, ReplyCode};
 use crate::host::Queue;
-use crate::message::Message;
 use crate::queue_arguments::consumer_priority;
-use crate::session::Session;
-use crate::session::frames::{push_content, push_method};
-use crate::session::publishes::batches::REPLY_TO;
+use crate::session::channel::Channels;
+use crate::session::connection::Connection;
+use crate::session::publishes::REPLY_TO;
 use crate::wire::{Method, method};
 
 /// Most consumers of a connection, those that were cancelled and hold deliveries among them.
 const CONSUMERS_MAX: usize = 65_536;
-/// Queues of which `basic.get` keeps what it takes from.
-const GETTERS_MAX: usize = 16;
 
-/// A `basic.get` that waits for the disk.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::session) struct PendingGet {
-    channel: u16,
-    slot: u32,
-    no_ack: bool,
-}
-
-impl Session {
+impl Deliveries {
     /// `basic.qos`.
     pub(in crate::session) fn set_prefetch(
         &mut self,
@@ -79,6 +66,8 @@ impl Session {
     /// `basic.consume`.
     pub(in crate::session) fn consume(
         &mut self,
+        connection: &mut Connection,
+        channels: &Channels,
         number: u16,
         consume: &method::BasicConsume<'_>,
     ) -> Result<(), Exception> {
@@ -91,7 +80,7 @@ impl Session {
                 "attempt to reuse consumer tag '{tag}'"
             )));
         }
-        let consumers_max = self.options.consumers_max;
+        let consumers_max = connection.options.consumers_max;
         if self.consumers.len() >= CONSUMERS_MAX {
             return Err(not_allowed(format!(
                 "reached maximum ({CONSUMERS_MAX}) of consumers per connection"
@@ -103,13 +92,13 @@ impl Session {
             )));
         }
         let queue = match consume.queue {
-            REPLY_TO => self.reply_queue(number, consume.no_ack)?,
+            REPLY_TO => self.take_reply_queue(connection, number, consume.no_ack)?,
             name => {
-                let name = self.queue_name(number, name)?;
-                self.host.queue(self.owner, &name)?
+                let name = channels.queue_name(number, name)?;
+                connection.host.queue(connection.owner, &name)?
             }
         };
-        self.meter.called(1);
+        connection.meter.called(1);
         let Some(channel) = self.channels.get_mut(&number) else {
             return Ok(());
         };
@@ -121,39 +110,27 @@ impl Session {
             priority: consumer_priority(&queue.name, queue.arguments.kind, consume.arguments)?,
             exclusive: consume.exclusive,
             label: tag.clone(),
-            connection: self.meter.probe.id(),
+            connection: connection.meter.probe.id(),
             shared_window: channel.window.clone(),
             auto_ack: consume.no_ack,
             ..ConsumerOptions::default()
         };
-        let consumer = self.host.consume(self.owner, &queue, options)?;
+        let consumer = connection.host.consume(connection.owner, &queue, options)?;
         let prefetch = channel.prefetch;
-        if !consume.no_wait {
-            let consumer_tag = &tag;
-            let ok = Method::BasicConsumeOk(method::BasicConsumeOk { consumer_tag });
-            push_method(&mut self.replies.bytes, number, &ok);
-        }
+        let ok = method::BasicConsumeOk { consumer_tag: &tag };
+        connection.reply_unless(consume.no_wait, number, &Method::BasicConsumeOk(ok));
         let window = if consume.no_ack {
             u32::MAX
         } else {
             window(prefetch)
         };
-        let slot = self.consumers.insert(|signal, incarnation| Consuming {
-            incarnation,
-            channel: number,
-            tag: tag.clone(),
-            queue,
-            consumer,
-            signal,
+        let limits = Limits {
             no_ack: consume.no_ack,
-            is_retired: false,
-            runs: Vec::new(),
-            runs_done: 0,
-            unacked: 0,
-            acks: Vec::new(),
-            last_ack: None,
             prefetch,
-        });
+        };
+        let slot = self
+            .consumers
+            .insert(number, tag.clone(), queue, consumer, limits);
         channel.consumers.insert(tag, slot);
         channel.slots.insert(slot);
         if let Some(consuming) = self.consumers.get_mut(slot) {
@@ -161,12 +138,17 @@ impl Session {
             // Its first deliveries may be there already.
             consuming.signal.wake();
         }
-        self.tell_credit();
+        self.tell_credit(connection);
         Ok(())
     }
 
     /// The queue for the answers of direct reply-to.
-    fn reply_queue(&mut self, number: u16, no_ack: bool) -> Result<Arc<Queue>, Exception> {
+    fn take_reply_queue(
+        &mut self,
+        connection: &Connection,
+        number: u16,
+        no_ack: bool,
+    ) -> Result<Arc<Queue>, Exception> {
         let Some(channel) = self.channels.get_mut(&number) else {
             return Err(Exception::precondition("no such channel"));
         };
@@ -176,23 +158,28 @@ impl Session {
         if channel.reply_queue.is_some() {
             return Err(Exception::precondition("reply consumer already set"));
         }
-        let queue = self.host.reply_queue(self.owner)?;
+        let queue = connection.host.reply_queue(connection.owner)?;
         channel.reply_queue = Some(Arc::clone(&queue.name));
         Ok(queue)
     }
 
     /// `basic.cancel`: what was delivered can still be acknowledged.
-    pub(in crate::session) fn cancel(&mut self, number: u16, tag: &str) {
+    pub(in crate::session) fn cancel(
+        &mut self,
+        connection: &mut Connection,
+        number: u16,
+        tag: &str,
+    ) {
         let Some(channel) = self.channels.get_mut(&number) else {
             return;
         };
         let Some(slot) = channel.consumers.remove(tag) else {
             return;
         };
-        self.settle_acks();
-        self.meter.called(1);
+        self.settle_acks(connection);
+        connection.meter.called(1);
         if self.consumers.get_mut(slot).is_some_and(|it| it.no_ack) {
-            self.write_rest(slot);
+            self.write_rest(connection, slot);
         }
         let queue = self.retire(slot);
         if let Some(queue) = queue {
@@ -201,14 +188,14 @@ impl Session {
             {
                 channel.reply_queue = None;
             }
-            self.host.consumer_left(&queue);
+            connection.host.consumer_left(&queue);
         }
         self.remove_if_done(slot);
-        self.tell_credit();
+        self.tell_credit(connection);
     }
 
     /// Ends the deliveries to a consumer. Messages that the client has not seen go back.
-    fn retire(&mut self, slot: u32) -> Option<Arc<Queue>> {
+    pub(super) fn retire(&mut self, slot: u32) -> Option<Arc<Queue>> {
         let consuming = self.consumers.retire(slot)?;
         let unseen = consuming.runs.drain(consuming.runs_done..);
         let unseen: Vec<MessageRange> = unseen.map(|run| range_of(&run)).collect();
@@ -219,7 +206,7 @@ impl Session {
     }
 
     /// Frees the slot of a cancelled consumer that has nothing unacknowledged.
-    pub(in crate::session) fn remove_if_done(&mut self, slot: u32) {
+    pub(super) fn remove_if_done(&mut self, slot: u32) {
         let is_done = self.consumers.get_mut(slot).is_some_and(|consuming| {
             consuming.is_retired && consuming.unacked == 0 && consuming.acks.is_empty()
         });
@@ -229,7 +216,7 @@ impl Session {
     }
 
     /// Frees a slot.
-    pub(in crate::session) fn remove_slot(&mut self, slot: u32) -> Option<Consuming> {
+    pub(super) fn remove_slot(&mut self, slot: u32) -> Option<Consuming> {
         let consuming = self.consumers.remove(slot)?;
         if let Some(channel) = self.channels.get_mut(&consuming.channel) {
             channel.slots.remove(&slot);
@@ -238,187 +225,46 @@ impl Session {
     }
 
     /// Ends all consumers of a channel. Unacknowledged messages go back.
-    pub(in crate::session) fn release_consumers(&mut self, number: u16) {
-        self.settle_acks();
+    pub(super) fn release_consumers(&mut self, connection: &mut Connection, number: u16) {
+        self.settle_acks(connection);
         let channel = self.channels.get_mut(&number);
         let slots = channel.map(|channel| std::mem::take(&mut channel.slots));
         for slot in slots.unwrap_or_default() {
             if let Some(consuming) = self.consumers.remove(slot) {
                 let (queue, counts) = (consuming.queue, !consuming.is_retired);
-                self.meter.called(1);
+                connection.meter.called(1);
                 drop(consuming.consumer);
                 if counts && !consuming.tag.is_empty() {
-                    self.host.consumer_left(&queue);
+                    connection.host.consumer_left(&queue);
                 }
             }
         }
-        self.tell_credit();
-    }
-
-    /// `basic.get`.
-    pub(in crate::session) fn get(
-        &mut self,
-        number: u16,
-        get: &method::BasicGet<'_>,
-    ) -> Result<(), Exception> {
-        let name = self.queue_name(number, get.queue)?;
-        let queue = self.host.queue(self.owner, &name)?;
-        self.settle_acks();
-        self.meter.called(1);
-        self.host.touch(&queue);
-        let Some(channel) = self.channels.get_mut(&number) else {
-            return Ok(());
-        };
-        let known = channel.getters.get(&queue.name).copied();
-        // A queue of that name may be another one by now.
-        let is_same = |slot: &u32| {
-            let consuming = self.consumers.get_mut(*slot);
-            consuming.is_some_and(|consuming| Arc::ptr_eq(&consuming.queue, &queue))
-        };
-        let slot = match known.filter(is_same) {
-            Some(slot) => slot,
-            None => self.add_getter(number, &queue)?,
-        };
-        let pending = PendingGet {
-            channel: number,
-            slot,
-            no_ack: get.no_ack,
-        };
-        self.pending_get = Some(pending);
-        self.take_one(&mut Context::from_waker(std::task::Waker::noop()));
-        Ok(())
-    }
-
-    fn add_getter(&mut self, number: u16, queue: &Arc<Queue>) -> Result<u32, Exception> {
-        let options = ConsumerOptions {
-            pull: true,
-            connection: self.meter.probe.id(),
-            ..ConsumerOptions::default()
-        };
-        let consumer = self.host.consume(self.owner, queue, options)?;
-        let slot = self.consumers.insert(|signal, incarnation| Consuming {
-            incarnation,
-            channel: number,
-            tag: String::new(),
-            queue: Arc::clone(queue),
-            consumer,
-            signal,
-            no_ack: false,
-            is_retired: false,
-            runs: Vec::new(),
-            runs_done: 0,
-            unacked: 0,
-            acks: Vec::new(),
-            last_ack: None,
-            prefetch: 0,
-        });
-        let Some(channel) = self.channels.get_mut(&number) else {
-            return Ok(slot);
-        };
-        channel.slots.insert(slot);
-        let before = channel.getters.insert(Arc::clone(&queue.name), slot);
-        let mut others = channel.getters.iter().filter(|(_, other)| **other != slot);
-        let surplus = if channel.getters.len() > GETTERS_MAX {
-            others.next().map(|(name, _)| Arc::clone(name))
-        } else {
-            None
-        };
-        let surplus = surplus.and_then(|name| channel.getters.remove(&name));
-        for old in before.into_iter().chain(surplus) {
-            self.retire(old);
-            self.remove_if_done(old);
-        }
-        Ok(slot)
-    }
-
-    /// Goes on with a `basic.get`.
-    pub(in crate::session) fn take_one(&mut self, cx: &mut Context<'_>) {
-        while self.take_next(cx) {}
-    }
-
-    /// Takes a message for a `basic.get`; `true`: it cannot be read, and counts as dead.
-    fn take_next(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(get) = self.pending_get else {
-            return false;
-        };
-        let Some(consuming) = self.consumers.get_mut(get.slot) else {
-            self.pending_get = None;
-            return false;
-        };
-        let Poll::Ready(taken) = consuming.consumer.poll_take(cx) else {
-            return false;
-        };
-        let Some(delivery) = taken else {
-            self.pending_get = None;
-            let empty = Method::BasicGetEmpty(method::BasicGetEmpty::default());
-            push_method(&mut self.replies.bytes, get.channel, &empty);
-            return false;
-        };
-        let mut records = RecordCursor::at(&delivery.batch, delivery.position);
-        let Ok(Some((_, record))) = records.next_record() else {
-            tracing::error!(offset = delivery.first, "a batch to be taken is malformed");
-            consuming.consumer.reject_ranges(&[range_of(&delivery)]);
-            return true;
-        };
-        self.pending_get = None;
-        let Some(channel) = self.channels.get_mut(&get.channel) else {
-            return false;
-        };
-        let tag = channel.take_tags(1);
-        let (ready, _) = consuming.queue.counts();
-        let mut scratch = Vec::new();
-        let message = Message::read(&record, &consuming.queue.name, &mut scratch);
-        let ok = Method::BasicGetOk(method::BasicGetOk {
-            delivery_tag: tag,
-            redelivered: delivery.redelivered,
-            exchange: message.exchange,
-            routing_key: message.routing_key,
-            message_count: ready,
-        });
-        push_method(&mut self.replies.bytes, get.channel, &ok);
-        let mut counted = Vec::new();
-        let properties = properties_of(&message, &delivery, &consuming.queue, &mut counted);
-        let frame_bytes_max = self.negotiated.frame_bytes_max;
-        push_content(
-            &mut self.replies,
-            get.channel,
-            properties,
-            message.body,
-            frame_bytes_max,
-            Some(delivery.batch.bytes()),
-        );
-        self.meter.probe.delivered(1, delivery.redelivered.into());
-        if get.no_ack {
-            consuming
-                .consumer
-                .ack_ranges(&[range_of(&delivery)], |_, _| {})
-        } else {
-            consuming.unacked += 1;
-            let run = run_of(&delivery, tag, get.slot, consuming.incarnation);
-            channel.unacked.push(run);
-            self.consumers.delivered(1);
-        }
-        false
+        self.tell_credit(connection);
     }
 
     /// Tells the telemetry how much may be on its way to this client.
-    fn tell_credit(&self) {
-        self.meter.probe.credit_granted(self.consumers.credit());
-        self.meter
+    fn tell_credit(&self, connection: &Connection) {
+        connection
+            .meter
             .probe
-            .credit_used(self.consumers.unacked(), self.now.us);
+            .credit_granted(self.consumers.credit());
+        connection
+            .meter
+            .probe
+            .credit_used(self.consumers.unacked(), connection.now.us);
     }
 
     /// Tells the telemetry how much is with this client, after a change at one consumer.
-    pub(in crate::session) fn tell_in_flight(&mut self, slot: u32) {
-        let now_us = self.now.us;
-        self.meter
+    pub(super) fn tell_in_flight(&mut self, connection: &Connection, slot: u32) {
+        let now_us = connection.now.us;
+        connection
+            .meter
             .probe
             .credit_used(self.consumers.unacked(), now_us);
         if self.consumers.is_short(slot, now_us) {
-            self.meter.probe.no_credit_begins(now_us)
+            connection.meter.probe.no_credit_begins(now_us)
         } else {
-            self.meter.probe.no_credit_ends(now_us)
+            connection.meter.probe.no_credit_ends(now_us)
         }
     }
 }
@@ -433,28 +279,4 @@ fn window(prefetch: u16) -> u32 {
 
 fn not_allowed(explanation: String) -> Exception {
     Exception::new(ReplyCode::NotAllowed, explanation)
-}
-
-pub(in crate::session) fn range_of(delivery: &Delivery) -> MessageRange {
-    MessageRange {
-        partition: delivery.partition,
-        first: delivery.first,
-        count: delivery.count,
-    }
-}
-
-pub(in crate::session) fn run_of(
-    delivery: &Delivery,
-    first_tag: u64,
-    slot: u32,
-    incarnation: u64,
-) -> Run {
-    Run {
-        first_tag,
-        count: delivery.count,
-        slot,
-        incarnation,
-        partition: delivery.partition,
-        first: delivery.first,
-    }
 }

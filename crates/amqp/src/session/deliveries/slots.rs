@@ -1,11 +1,12 @@
 //! A connection's consumers, each in a slot.
 
 use std::sync::Arc;
+use std::task::Context;
 
 use cloverleaf_broker::{Consumer, Delivery, MessageRange};
 use cloverleaf_log::Offset;
 
-use super::settlement::Run;
+use super::unacked::Run;
 use super::wakeups::{Ready, Signal};
 use crate::host::Queue;
 
@@ -14,35 +15,44 @@ use crate::host::Queue;
 const BACKLOG_KNOWN_US: u64 = 10_000;
 
 /// A consumer of a channel, or what its `basic.get` takes from.
-pub(in crate::session) struct Consuming {
+pub(super) struct Consuming {
     /// Tells it from others that had its slot before, of which deliveries may still be known.
-    pub(in crate::session) incarnation: u64,
-    pub(in crate::session) channel: u16,
+    pub(super) incarnation: u64,
+    pub(super) channel: u16,
     /// Empty for `basic.get`.
-    pub(in crate::session) tag: String,
-    pub(in crate::session) queue: Arc<Queue>,
-    pub(in crate::session) consumer: Consumer,
-    pub(in crate::session) signal: Signal,
-    pub(in crate::session) no_ack: bool,
+    pub(super) tag: String,
+    pub(super) queue: Arc<Queue>,
+    pub(super) consumer: Consumer,
+    pub(super) signal: Signal,
+    pub(super) no_ack: bool,
     /// Cancelled: it goes with its last unacknowledged delivery.
-    pub(in crate::session) is_retired: bool,
+    pub(super) is_retired: bool,
     /// Delivered by the broker, not yet written; the first may be partly written.
-    pub(in crate::session) runs: Vec<Delivery>,
+    pub(super) runs: Vec<Delivery>,
     /// How many of `runs` are done with.
-    pub(in crate::session) runs_done: usize,
+    pub(super) runs_done: usize,
     /// Deliveries that the client has not settled.
-    pub(in crate::session) unacked: u64,
+    pub(super) unacked: u64,
     /// Acknowledgements of this read.
-    pub(in crate::session) acks: Vec<MessageRange>,
+    pub(super) acks: Vec<MessageRange>,
     /// The message that was acknowledged last, to tell acknowledgements in order from others.
-    pub(in crate::session) last_ack: Option<(u32, Offset)>,
+    pub(super) last_ack: Option<(u32, Offset)>,
     /// The window that it was given.
-    pub(in crate::session) prefetch: u16,
+    pub(super) prefetch: u16,
+}
+
+/// How many messages may be with a consumer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Limits {
+    /// Any number: none of them is acknowledged.
+    pub(super) no_ack: bool,
+    /// So many; 0: no limit.
+    pub(super) prefetch: u16,
 }
 
 /// The slots. One is used again when its consumer is gone.
 #[derive(Default)]
-pub(in crate::session) struct Consumers {
+pub(super) struct Consumers {
     slots: Vec<Option<Consuming>>,
     free: Vec<u32>,
     incarnations: u64,
@@ -53,14 +63,18 @@ pub(in crate::session) struct Consumers {
     backlog: bool,
     /// When to look again.
     backlog_check_us: u64,
-    pub(in crate::session) ready: Arc<Ready>,
+    ready: Arc<Ready>,
 }
 
 impl Consumers {
-    /// Puts a consumer into a slot.
-    pub(in crate::session) fn insert(
+    /// Puts a consumer into a slot. Its tag is empty if it is one of `basic.get`.
+    pub(super) fn insert(
         &mut self,
-        make: impl FnOnce(Signal, u64) -> Consuming,
+        channel: u16,
+        tag: String,
+        queue: Arc<Queue>,
+        consumer: Consumer,
+        limits: Limits,
     ) -> u32 {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -71,23 +85,44 @@ impl Consumers {
             }
         };
         self.incarnations += 1;
-        let consuming = make(self.ready.signal(slot), self.incarnations);
+        let consuming = Consuming {
+            incarnation: self.incarnations,
+            channel,
+            tag,
+            queue,
+            consumer,
+            signal: self.ready.signal(slot),
+            no_ack: limits.no_ack,
+            is_retired: false,
+            runs: Vec::new(),
+            runs_done: 0,
+            unacked: 0,
+            acks: Vec::new(),
+            last_ack: None,
+            prefetch: limits.prefetch,
+        };
         self.credit += consuming.credit();
         self.slots[slot as usize] = Some(consuming);
         slot
     }
 
-    pub(in crate::session) fn get_mut(&mut self, slot: u32) -> Option<&mut Consuming> {
+    /// Moves the slots that were woken behind those in `into`; the context is woken when there are
+    /// more.
+    pub(super) fn take_ready(&self, cx: &Context<'_>, into: &mut Vec<u32>) {
+        self.ready.take(cx, into);
+    }
+
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Consuming> {
         self.slots.get_mut(slot as usize)?.as_mut()
     }
 
     /// The consumer to which a run was delivered, if it is still there.
-    pub(in crate::session) fn of_run(&mut self, run: &Run) -> Option<&mut Consuming> {
+    pub(super) fn of_run(&mut self, run: &Run) -> Option<&mut Consuming> {
         let consuming = self.get_mut(run.slot)?;
         (consuming.incarnation == run.incarnation).then_some(consuming)
     }
 
-    pub(in crate::session) fn remove(&mut self, slot: u32) -> Option<Consuming> {
+    pub(super) fn remove(&mut self, slot: u32) -> Option<Consuming> {
         let consuming = self.slots.get_mut(slot as usize)?.take()?;
         self.credit -= consuming.credit();
         self.unacked = self.unacked.saturating_sub(consuming.unacked);
@@ -96,7 +131,7 @@ impl Consumers {
     }
 
     /// The consumer of a slot gets nothing more.
-    pub(in crate::session) fn retire(&mut self, slot: u32) -> Option<&mut Consuming> {
+    pub(super) fn retire(&mut self, slot: u32) -> Option<&mut Consuming> {
         let consuming = self.slots.get_mut(slot as usize)?.as_mut()?;
         self.credit -= consuming.credit();
         consuming.is_retired = true;
@@ -104,32 +139,32 @@ impl Consumers {
     }
 
     /// How many there are.
-    pub(in crate::session) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
     /// How many messages may be on their way to the client, all together.
-    pub(in crate::session) fn credit(&self) -> u64 {
+    pub(super) fn credit(&self) -> u64 {
         self.credit
     }
 
     /// Deliveries were written that have to be settled.
-    pub(in crate::session) fn delivered(&mut self, count: u64) {
+    pub(super) fn delivered(&mut self, count: u64) {
         self.unacked += count;
     }
 
     /// Deliveries were settled.
-    pub(in crate::session) fn settled(&mut self, count: u64) {
+    pub(super) fn settled(&mut self, count: u64) {
         self.unacked = self.unacked.saturating_sub(count);
     }
 
     /// How many deliveries are not settled.
-    pub(in crate::session) fn unacked(&self) -> u64 {
+    pub(super) fn unacked(&self) -> u64 {
         self.unacked
     }
 
     /// Whether the client has used up all its credit while messages wait in the queue of this slot.
-    pub(in crate::session) fn is_short(&mut self, slot: u32, now_us: u64) -> bool {
+    pub(super) fn is_short(&mut self, slot: u32, now_us: u64) -> bool {
         if self.credit == 0 || self.unacked < self.credit {
             return false;
         }

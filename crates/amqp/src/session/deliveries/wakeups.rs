@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 /// Slots of consumers that were woken, and the connection's waker.
 #[derive(Debug, Default)]
-pub(in crate::session) struct Ready {
+pub(super) struct Ready {
     state: Mutex<State>,
 }
 
@@ -30,7 +30,7 @@ struct SlotWaker {
 
 /// A consumer's side of it.
 #[derive(Debug)]
-pub(in crate::session) struct Signal {
+pub(super) struct Signal {
     inner: Arc<SlotWaker>,
     waker: Waker,
 }
@@ -57,7 +57,7 @@ impl Wake for SlotWaker {
 
 impl Ready {
     /// The signal of a slot.
-    pub(in crate::session) fn signal(self: &Arc<Self>, slot: u32) -> Signal {
+    pub(super) fn signal(self: &Arc<Self>, slot: u32) -> Signal {
         let inner = Arc::new(SlotWaker {
             slot,
             is_queued: AtomicBool::new(false),
@@ -69,7 +69,7 @@ impl Ready {
 
     /// Moves the slots that were woken behind those in `into`; the context is woken when there are
     /// more.
-    pub(in crate::session) fn take(&self, cx: &Context<'_>, into: &mut Vec<u32>) {
+    pub(super) fn take(&self, cx: &Context<'_>, into: &mut Vec<u32>) {
         let mut state = self.state.lock();
         into.append(&mut state.slots);
         if state.slots.capacity() > 64 {
@@ -84,13 +84,13 @@ impl Ready {
 
 impl Signal {
     /// The context to poll the consumer with. A wake from now on is a new signal.
-    pub(in crate::session) fn context(&self) -> Context<'_> {
+    pub(super) fn context(&self) -> Context<'_> {
         self.inner.is_queued.store(false, Ordering::Release);
         Context::from_waker(&self.waker)
     }
 
     /// Puts the consumer among those that were woken.
-    pub(in crate::session) fn wake(&self) {
+    pub(super) fn wake(&self) {
         self.waker.wake_by_ref();
     }
 }

@@ -6,24 +6,28 @@ use cloverleaf_broker::Delivery;
 use cloverleaf_log::RecordCursor;
 use cloverleaf_session::Output;
 
-use super::consumers::{range_of, run_of};
-use super::settlement::Run;
 use super::slots::Consuming;
+use super::unacked::{Run, range_of};
+use super::{ChannelDeliveries, Deliveries};
 use crate::host::Queue;
 use crate::message::Message;
-use crate::session::Session;
-use crate::session::channel::Channel;
+use crate::session::connection::Connection;
 use crate::session::frames::{push_content, push_method};
 use crate::wire::{Method, Properties, Table, Value, Writer, method, table_bytes};
 
 /// Most bytes of messages that one round of output may have.
 const OUTPUT_BYTES_MAX: usize = 128 << 10;
 
-impl Session {
+impl Deliveries {
     /// Writes what consumers have been given, until the output is full or nothing more is ready.
-    pub(in crate::session) fn deliver(&mut self, cx: &Context<'_>, out: &mut Output) {
+    pub(in crate::session) fn deliver(
+        &mut self,
+        connection: &Connection,
+        cx: &Context<'_>,
+        out: &mut Output,
+    ) {
         let mut slots = std::mem::take(&mut self.ready_slots);
-        self.consumers.ready.take(cx, &mut slots);
+        self.consumers.take_ready(cx, &mut slots);
         let (mut messages, mut again, mut done) = (0, 0, 0);
         let (mut held, mut last_slot) = (0, None);
         while let Some(slot) = slots.get(done) {
@@ -35,7 +39,7 @@ impl Session {
                 done += 1;
                 continue;
             };
-            let frame_bytes_max = self.negotiated.frame_bytes_max;
+            let frame_bytes_max = connection.limits.frame_bytes_max;
             last_slot = Some(*slot);
             let mut round = Round {
                 out: &mut *out,
@@ -53,7 +57,7 @@ impl Session {
                     done += 1;
                     let slot = *slot;
                     self.consumers.delivered(std::mem::take(&mut held));
-                    self.queue_gone(slot, out);
+                    self.queue_gone(connection, slot, out);
                 }
             }
         }
@@ -68,27 +72,27 @@ impl Session {
         }
         self.ready_slots = slots;
         if messages > 0 {
-            self.meter.probe.delivered(messages, again);
+            connection.meter.probe.delivered(messages, again);
         }
         if let Some(slot) = last_slot {
-            self.tell_in_flight(slot);
+            self.tell_in_flight(connection, slot);
         }
     }
 
     /// Writes what the consumers of a channel were given that need no acknowledgement.
-    pub(in crate::session) fn write_rests(&mut self, number: u16) {
+    pub(in crate::session) fn write_rests(&mut self, connection: &mut Connection, number: u16) {
         let slots = self.channels.get(&number).map(|it| &it.slots);
         let slots: Vec<u32> = slots.into_iter().flatten().copied().collect();
         for slot in slots {
             if self.consumers.get_mut(slot).is_some_and(|it| it.no_ack) {
-                self.write_rest(slot);
+                self.write_rest(connection, slot);
             }
         }
     }
 
     /// Writes the messages that a consumer without acknowledgements was given, which no other gets
     /// any more.
-    pub(in crate::session) fn write_rest(&mut self, slot: u32) {
+    pub(super) fn write_rest(&mut self, connection: &mut Connection, slot: u32) {
         let Some(consuming) = self.consumers.get_mut(slot) else {
             return;
         };
@@ -97,9 +101,9 @@ impl Session {
         };
         let (mut messages, mut again) = (0, 0);
         let mut round = Round {
-            out: &mut self.replies,
+            out: &mut connection.replies,
             slot,
-            frame_bytes_max: self.negotiated.frame_bytes_max,
+            frame_bytes_max: connection.limits.frame_bytes_max,
             // The outbox is bounded.
             bytes_max: usize::MAX,
             messages: &mut messages,
@@ -109,11 +113,11 @@ impl Session {
         while consuming.runs_done < consuming.runs.len() {
             round.write_run(consuming, channel);
         }
-        self.meter.probe.delivered(messages, again);
+        connection.meter.probe.delivered(messages, again);
     }
 
     /// The queue of a consumer was deleted: the client is told, if it understands that.
-    fn queue_gone(&mut self, slot: u32, out: &mut Output) {
+    fn queue_gone(&mut self, connection: &Connection, slot: u32, out: &mut Output) {
         let Some(consuming) = self.remove_slot(slot) else {
             return;
         };
@@ -123,7 +127,7 @@ impl Session {
         if let Some(channel) = self.channels.get_mut(&consuming.channel) {
             channel.consumers.remove(&consuming.tag);
         }
-        if self.client.consumer_cancel_notify {
+        if connection.capabilities.consumer_cancel_notify {
             let cancel = Method::BasicCancel(method::BasicCancel {
                 consumer_tag: &consuming.tag,
                 no_wait: true,
@@ -157,7 +161,7 @@ struct Round<'r> {
 }
 
 impl Round<'_> {
-    fn deliver(&mut self, consuming: &mut Consuming, channel: &mut Channel) -> Delivered {
+    fn deliver(&mut self, consuming: &mut Consuming, channel: &mut ChannelDeliveries) -> Delivered {
         loop {
             if consuming.runs_done == consuming.runs.len() {
                 consuming.runs.clear();
@@ -186,7 +190,7 @@ impl Round<'_> {
     }
 
     /// Writes messages of the foremost run until it is used up or the output is full.
-    fn write_run(&mut self, consuming: &mut Consuming, channel: &mut Channel) {
+    fn write_run(&mut self, consuming: &mut Consuming, channel: &mut ChannelDeliveries) {
         let Consuming {
             runs,
             runs_done,
@@ -241,7 +245,7 @@ impl Round<'_> {
             *self.held += u64::from(sent);
             channel.unacked.push(Run {
                 count: sent,
-                ..run_of(delivery, first_tag, self.slot, consuming.incarnation)
+                ..Run::of(delivery, first_tag, self.slot, consuming.incarnation)
             });
         }
         delivery.position = records.position();
@@ -259,7 +263,7 @@ impl Round<'_> {
 }
 
 /// The properties of a delivery: a quorum queue's has the number of those before.
-pub(in crate::session) fn properties_of<'m>(
+pub(super) fn properties_of<'m>(
     message: &Message<'m>,
     delivery: &Delivery,
     queue: &Queue,

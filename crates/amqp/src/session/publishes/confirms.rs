@@ -11,9 +11,6 @@ use std::task::{Context, Poll};
 
 use cloverleaf_broker::{PublishError, Published};
 
-use crate::exception::Exception;
-use crate::session::Session;
-use crate::session::channel::{Mode, State};
 use crate::session::frames::push_method;
 use crate::wire::{Method, method};
 
@@ -27,8 +24,33 @@ const BYTES_MAX: usize = 8 << 20;
 pub(in crate::session) struct Group {
     pub(in crate::session) channel: u16,
     pub(in crate::session) incarnation: u64,
-    pub(in crate::session) first: u64,
-    pub(in crate::session) last: u64,
+    pub(super) first: u64,
+    pub(super) last: u64,
+}
+
+impl Group {
+    /// How many publishes there are.
+    pub(in crate::session) fn len(&self) -> u64 {
+        self.last - self.first + 1
+    }
+
+    /// Appends their confirm.
+    pub(in crate::session) fn push_confirm(&self, out: &mut Vec<u8>, holds: bool) {
+        let (delivery_tag, multiple) = (self.last, self.last > self.first);
+        let confirm = if holds {
+            Method::BasicAck(method::BasicAck {
+                delivery_tag,
+                multiple,
+            })
+        } else {
+            Method::BasicNack(method::BasicNack {
+                delivery_tag,
+                multiple,
+                requeue: false,
+            })
+        };
+        push_method(out, self.channel, &confirm);
+    }
 }
 
 /// A `tx.commit` that is owed its answer.
@@ -40,24 +62,24 @@ pub(in crate::session) struct Commit {
 
 /// The confirms or the commit that wait for a flush.
 #[derive(Debug)]
-pub(in crate::session) enum Waiting {
+pub(super) enum Waiting {
     Confirms(Vec<Group>),
     Commit(Commit),
 }
 
 /// Batches that were published together.
 #[derive(Debug)]
-pub(in crate::session) struct Flush {
-    pub(in crate::session) published: Vec<Published>,
+pub(super) struct Flush {
+    pub(super) published: Vec<Published>,
     /// One of its batches was not stored.
-    pub(in crate::session) failed: bool,
-    pub(in crate::session) bytes: usize,
-    pub(in crate::session) waiting: Waiting,
+    pub(super) failed: bool,
+    pub(super) bytes: usize,
+    pub(super) waiting: Waiting,
 }
 
-/// The result of a poll.
+/// A decision about publishes that a client waits for.
 #[derive(Debug)]
-pub(in crate::session) enum Done {
+pub(in crate::session) enum Decision {
     /// These publishes are confirmed, or will never be.
     Group(Group, bool),
     /// The transaction is committed, or could not be.
@@ -66,30 +88,48 @@ pub(in crate::session) enum Done {
 
 /// The queue of flushes.
 #[derive(Debug, Default)]
-pub(in crate::session) struct Confirms {
+pub(super) struct Confirms {
     flushes: VecDeque<Flush>,
     bytes: usize,
+    /// Empty between two polls: its memory is used again.
+    decisions: Vec<Decision>,
 }
 
 impl Confirms {
-    pub(in crate::session) fn push(&mut self, flush: Flush) {
+    pub(super) fn push(&mut self, flush: Flush) {
         self.bytes += flush.bytes;
         self.flushes.push_back(flush);
     }
 
-    pub(in crate::session) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.flushes.is_empty()
     }
 
-    pub(in crate::session) fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.flushes.len() >= FLUSHES_MAX || self.bytes >= BYTES_MAX
     }
 
     /// Collects what is decided, in order. Tells of each failure of the log.
-    pub(in crate::session) fn poll(
+    pub(super) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        done: &mut Vec<Done>,
+        failed: impl FnMut(&PublishError),
+    ) -> Vec<Decision> {
+        let mut decisions = std::mem::take(&mut self.decisions);
+        self.collect(cx, &mut decisions, failed);
+        decisions
+    }
+
+    /// Takes the memory of decisions back.
+    pub(super) fn reuse(&mut self, mut decisions: Vec<Decision>) {
+        decisions.clear();
+        self.decisions = decisions;
+    }
+
+    fn collect(
+        &mut self,
+        cx: &mut Context<'_>,
+        done: &mut Vec<Decision>,
         mut failed: impl FnMut(&PublishError),
     ) {
         while let Some(flush) = self.flushes.front_mut() {
@@ -112,7 +152,7 @@ impl Confirms {
             self.bytes -= flush.bytes;
             let holds = !flush.failed;
             match flush.waiting {
-                Waiting::Commit(commit) => done.push(Done::Commit(commit, holds)),
+                Waiting::Commit(commit) => done.push(Decision::Commit(commit, holds)),
                 Waiting::Confirms(groups) => {
                     for group in groups {
                         add(done, group, holds);
@@ -127,76 +167,19 @@ impl Confirms {
     }
 }
 
-impl Session {
-    /// Confirms publishes, or says that a transaction is committed.
-    pub(in crate::session) fn answer(&mut self, done: &Done, out: &mut Vec<u8>) {
-        let is_there = |number: u16, incarnation: u64| {
-            self.channels.get(&number).is_some_and(|channel| {
-                channel.incarnation == incarnation && channel.state == State::Open
-            })
-        };
-        match done {
-            Done::Group(group, holds) => {
-                self.meter.answered(group.last - group.first + 1);
-                if is_there(group.channel, group.incarnation) {
-                    push_confirm(out, group, *holds);
-                }
-            }
-            Done::Commit(commit, holds) => {
-                if is_there(commit.channel, commit.incarnation) {
-                    self.committed(*commit, *holds);
-                }
-            }
-        }
-    }
-
-    fn committed(&mut self, commit: Commit, holds: bool) {
-        if let Some(channel) = self.channels.get_mut(&commit.channel)
-            && let Mode::Transaction(transaction) = &mut channel.mode
-        {
-            transaction.is_committing = false;
-        }
-        self.meter.answered(1);
-        if holds {
-            let ok = Method::TxCommitOk(method::TxCommitOk {});
-            return self.reply(commit.channel, &ok);
-        }
-        let error = Exception::precondition("partial tx completion");
-        self.fail(commit.channel, &error, method::TxCommit::ID);
-    }
-}
-
 /// Adds a group: to the channel's last one, if it has the same fate.
-fn add(done: &mut Vec<Done>, group: Group, holds: bool) {
+fn add(done: &mut Vec<Decision>, group: Group, holds: bool) {
     let mut before = done.iter_mut().rev();
     let last = before.find_map(|entry| match entry {
-        Done::Group(last, held) if last.channel == group.channel => Some((last, *held)),
+        Decision::Group(last, held) if last.channel == group.channel => Some((last, *held)),
         _ => None,
     });
     match last {
         Some((last, held)) if held == holds && last.incarnation == group.incarnation => {
             last.last = group.last;
         }
-        _ => done.push(Done::Group(group, holds)),
+        _ => done.push(Decision::Group(group, holds)),
     }
-}
-
-/// Appends the confirm of a group.
-fn push_confirm(out: &mut Vec<u8>, group: &Group, holds: bool) {
-    let (delivery_tag, multiple) = (group.last, group.last > group.first);
-    let confirm = if holds {
-        Method::BasicAck(method::BasicAck {
-            delivery_tag,
-            multiple,
-        })
-    } else {
-        Method::BasicNack(method::BasicNack {
-            delivery_tag,
-            multiple,
-            requeue: false,
-        })
-    };
-    push_method(out, group.channel, &confirm);
 }
 
 #[cfg(test)]
@@ -232,14 +215,13 @@ mod tests {
         ] {
             confirms.push(flush(channel, first, last, failed));
         }
-        let mut done = Vec::new();
         let mut cx = Context::from_waker(Waker::noop());
-        confirms.poll(&mut cx, &mut done, |error| panic!("{error}"));
+        let done = confirms.poll(&mut cx, |error| panic!("{error}"));
         let found: Vec<_> = done
             .iter()
             .map(|done| match done {
-                Done::Group(group, holds) => (group.channel, group.first, group.last, *holds),
-                Done::Commit(commit, _) => panic!("{commit:?}"),
+                Decision::Group(group, holds) => (group.channel, group.first, group.last, *holds),
+                Decision::Commit(commit, _) => panic!("{commit:?}"),
             })
             .collect();
         let expected = [

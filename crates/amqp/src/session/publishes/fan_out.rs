@@ -6,21 +6,22 @@
 
 use std::collections::VecDeque;
 
-use super::batches::Facts;
+use super::Publisher;
 use super::confirms::{Commit, Waiting};
+use super::properties::StorageProperties;
 use super::transaction::Publish;
 use crate::content_memory::Held;
 use crate::host::Route;
 use crate::message::Message;
-use crate::session::Session;
-use crate::session::deliveries::settlement::Settled;
+use crate::session::connection::Connection;
+use crate::session::deliveries::Settled;
 
 /// Most copies of one turn: about a millisecond.
 const COPIES_MAX: usize = 128;
 
 /// Messages whose copies are not all made.
 #[derive(Default)]
-pub(in crate::session) struct Unfinished {
+pub(super) struct FanOut {
     messages: VecDeque<Unmade>,
     /// The end of a transaction that comes behind them, and what it has settled.
     commit: Option<(Commit, Settled)>,
@@ -30,126 +31,140 @@ pub(in crate::session) struct Unfinished {
 struct Unmade {
     channel: u16,
     publish: Publish,
-    facts: Facts,
+    storage: StorageProperties,
     next: usize,
     /// Pays for the message.
     _held: Option<Held>,
 }
 
-impl Unfinished {
-    pub(in crate::session) fn is_empty(&self) -> bool {
+impl FanOut {
+    pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty() && self.commit.is_none()
     }
 }
 
-impl Session {
+impl Publisher {
     /// Makes the first copies of a message, and sees to the others.
-    pub(in crate::session) fn begin_copies(
+    pub(super) fn begin_copies(
         &mut self,
+        connection: &mut Connection,
         channel: u16,
         route: &Route,
         message: &Message<'_>,
-        facts: &Facts,
+        storage: &StorageProperties,
     ) {
         let count = route.queues.len();
         if count <= COPIES_MAX {
-            return self.copy(route, message, facts, 0..count);
+            return self.copy(connection, route, message, storage, 0..count);
         }
         let publish = Publish::of(route, message, false);
-        let mut held = Held::none(&self.contents);
-        if !held.grow(publish.bytes(), self.now.us) {
+        let mut held = self.hold();
+        if !held.grow(publish.bytes(), connection.now.us) {
             // Without memory for it there is no other turn: all copies are made now.
-            return self.copy(route, message, facts, 0..count);
+            return self.copy(connection, route, message, storage, 0..count);
         }
-        self.copy(route, message, facts, 0..COPIES_MAX);
-        self.unfinished.messages.push_back(Unmade {
+        self.copy(connection, route, message, storage, 0..COPIES_MAX);
+        self.fan_out.messages.push_back(Unmade {
             channel,
             publish,
-            facts: *facts,
+            storage: *storage,
             next: COPIES_MAX,
             _held: Some(held),
         });
     }
 
-    /// Stores the messages of a transaction, and what it has settled behind them.
-    pub(in crate::session) fn begin_commit(
+    /// Stores the messages of a transaction, and what it has settled behind them; see
+    /// [`Publisher::make_copies`].
+    pub(in crate::session) fn commit(
         &mut self,
+        connection: &mut Connection,
         publishes: Vec<Publish>,
         commit: Commit,
         settled: Settled,
-    ) {
+    ) -> Option<Settled> {
         let messages = publishes.into_iter().map(|publish| Unmade {
             channel: commit.channel,
-            facts: self.facts_of(&publish.message(), true),
+            storage: StorageProperties::of_stored(&publish.message(), connection.broker_ms, true),
             publish,
             next: 0,
             _held: None,
         });
-        self.unfinished.messages = messages.collect();
-        self.unfinished.commit = Some((commit, settled));
-        self.make_copies();
+        self.fan_out.messages = messages.collect();
+        self.fan_out.commit = Some((commit, settled));
+        self.make_copies(connection)
     }
 
-    /// Makes as many copies as one turn may.
-    pub(in crate::session) fn make_copies(&mut self) {
+    /// Makes as many copies as one turn may. `Some`: a commit came to its end, and so these
+    /// acknowledgements hold.
+    pub(in crate::session) fn make_copies(
+        &mut self,
+        connection: &mut Connection,
+    ) -> Option<Settled> {
         let mut left = COPIES_MAX;
         while left > 0 {
-            if !self.realm.room().is_free() {
-                self.waits_for_room = true;
-                return;
+            if self.must_wait(connection) {
+                return None;
             }
-            let Some(unmade) = self.unfinished.messages.pop_front() else {
+            let Some(unmade) = self.fan_out.messages.pop_front() else {
                 break;
             };
-            left = self.make_some(unmade, left);
+            left = self.make_some(connection, unmade, left);
         }
-        if self.unfinished.messages.is_empty() {
-            self.copies_made();
+        if self.fan_out.messages.is_empty() {
+            self.copies_made(connection)
+        } else {
+            None
         }
     }
 
     /// Makes up to `left` copies of a message. Returns how many may still be made.
-    fn make_some(&mut self, mut unmade: Unmade, left: usize) -> usize {
+    fn make_some(&mut self, connection: &mut Connection, mut unmade: Unmade, left: usize) -> usize {
         let Unmade {
             channel,
             publish,
-            facts,
+            storage,
             next,
             ..
         } = &mut unmade;
         let message = publish.message();
-        if self.is_stored_elsewhere(*channel, &publish.route, &message, publish.mandatory, facts) {
+        if self.is_stored_elsewhere(
+            connection,
+            *channel,
+            &publish.route,
+            &message,
+            publish.mandatory,
+            storage,
+        ) {
             return left - 1;
         }
         let count = publish.route.queues.len();
         let end = count.min(next.saturating_add(left));
         let made = end - *next;
-        self.copy(&publish.route, &message, facts, *next..end);
+        self.copy(connection, &publish.route, &message, storage, *next..end);
         if end < count {
             *next = end;
-            self.unfinished.messages.push_front(unmade);
+            self.fan_out.messages.push_front(unmade);
         }
         left - made
     }
 
-    /// Makes all that are left, because the connection ends.
-    pub(in crate::session) fn make_all_copies(&mut self) {
-        while let Some(unmade) = self.unfinished.messages.pop_front() {
-            self.make_some(unmade, usize::MAX);
+    /// Makes all that are left, because the connection ends; see [`Publisher::make_copies`].
+    pub(in crate::session) fn make_all_copies(
+        &mut self,
+        connection: &mut Connection,
+    ) -> Option<Settled> {
+        while let Some(unmade) = self.fan_out.messages.pop_front() {
+            self.make_some(connection, unmade, usize::MAX);
         }
-        self.copies_made();
+        self.copies_made(connection)
     }
 
-    fn copies_made(&mut self) {
-        match self.unfinished.commit.take() {
-            None => self.flush(),
-            Some((commit, settled)) => {
-                self.flush_for(Some(Waiting::Commit(commit)));
-                for (settle, runs) in settled {
-                    self.settle_runs(settle, &runs);
-                }
-                self.settle_acks();
-            }
-        }
+    fn copies_made(&mut self, connection: &mut Connection) -> Option<Settled> {
+        let Some((commit, settled)) = self.fan_out.commit.take() else {
+            self.flush(connection);
+            return None;
+        };
+        self.flush_for(connection, Some(Waiting::Commit(commit)));
+        Some(settled)
     }
 }

@@ -16,15 +16,15 @@ const ROUTES_MAX: usize = 4096;
 
 /// A route, and what of its queues matters for each message.
 #[derive(Clone)]
-pub(in crate::session) struct Found {
-    pub(in crate::session) route: Route,
+pub(super) struct Found {
+    pub(super) route: Route,
     /// One of the queues may refuse a message because it is full: each is asked by itself then.
-    pub(in crate::session) may_refuse: bool,
+    pub(super) may_refuse: bool,
 }
 
 /// Routes of one virtual host.
 #[derive(Default)]
-pub(in crate::session) struct RouteCache {
+pub(super) struct RouteCache {
     routes: Cached<Routes>,
 }
 
@@ -42,7 +42,7 @@ impl RouteCache {
     ///
     /// # Errors
     /// There is no such exchange, or the user may not publish to it, or no client may.
-    pub(in crate::session) fn find(
+    pub(super) fn find(
         &mut self,
         host: &VirtualHost,
         user: &User<'_>,
@@ -82,7 +82,7 @@ impl RouteCache {
     }
 
     /// Forgets what was found at another generation.
-    pub(in crate::session) fn refresh(&mut self, generation: u64) {
+    pub(super) fn refresh(&mut self, generation: u64) {
         self.routes.at(generation);
     }
 }

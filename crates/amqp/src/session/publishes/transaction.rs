@@ -1,22 +1,19 @@
 //! `tx`: publishes and acknowledgements that hold together, once they are committed.
 
-use super::confirms::Commit;
 use crate::content_memory::Held;
 use crate::exception::{Exception, ReplyCode};
 use crate::host::Route;
 use crate::message::Message;
-use crate::session::Session;
-use crate::session::channel::Mode;
-use crate::session::deliveries::settlement::Settled;
+use crate::session::deliveries::{Run, Settle, Settled};
 
 /// The publishes and acknowledgements of a channel since its last commit.
 pub(in crate::session) struct Transaction {
     publishes: Vec<Publish>,
     /// Pays for the publishes.
-    pub(in crate::session) held: Held,
-    pub(in crate::session) settled: Settled,
+    held: Held,
+    settled: Settled,
     /// `tx.commit` has come and is not answered.
-    pub(in crate::session) is_committing: bool,
+    is_committing: bool,
 }
 
 /// A message that was routed, and not stored.
@@ -95,64 +92,36 @@ impl Transaction {
         self.publishes.push(publish);
         Ok(())
     }
-}
 
-impl Session {
-    /// `tx.select`.
-    pub(in crate::session) fn select_transactions(&mut self, number: u16) -> Result<(), Exception> {
-        let held = Held::none(&self.contents);
-        let Some(channel) = self.channels.get_mut(&number) else {
-            return Ok(());
-        };
-        match channel.mode {
-            Mode::Confirm(_) => Err(Exception::precondition(
-                "cannot switch from confirm to tx mode",
-            )),
-            Mode::Transaction(_) => Ok(()),
-            Mode::Plain => {
-                channel.mode = Mode::Transaction(Box::new(Transaction::new(held)));
-                Ok(())
-            }
-        }
+    /// An acknowledgement that holds with the commit.
+    pub(in crate::session) fn settle(&mut self, settle: Settle, runs: Vec<Run>) {
+        self.settled.push((settle, runs));
     }
 
-    fn transaction(&mut self, number: u16) -> Result<&mut Transaction, Exception> {
-        let channel = self.channels.get_mut(&number);
-        match channel.map(|channel| &mut channel.mode) {
-            Some(Mode::Transaction(transaction)) => Ok(transaction),
-            _ => Err(Exception::precondition("channel is not transactional")),
-        }
+    /// `tx.commit`: nothing further may come before it is answered.
+    pub(in crate::session) fn begin_commit(&mut self) -> (Vec<Publish>, Settled) {
+        self.is_committing = true;
+        self.take()
     }
 
-    /// `tx.commit`: it is answered once all messages are as durable as they should be.
-    pub(in crate::session) fn commit(&mut self, number: u16) -> Result<(), Exception> {
-        let transaction = self.transaction(number)?;
-        transaction.is_committing = true;
-        let publishes = std::mem::take(&mut transaction.publishes);
-        let settled = std::mem::take(&mut transaction.settled);
-        transaction.held.release();
-        // Publishes of late on other channels have confirms of their own.
-        self.flush();
-        let incarnation = self.channels.get(&number).map_or(0, |c| c.incarnation);
-        let commit = Commit {
-            channel: number,
-            incarnation,
-        };
-        self.begin_commit(publishes, commit, settled);
-        Ok(())
+    /// `tx.commit` is answered.
+    pub(in crate::session) fn end_commit(&mut self) {
+        self.is_committing = false;
     }
 
-    /// `tx.rollback`: nothing was published, and what was acknowledged is not.
-    pub(in crate::session) fn roll_back(&mut self, number: u16) -> Result<(), Exception> {
-        let transaction = self.transaction(number)?;
-        transaction.publishes.clear();
-        transaction.held.release();
-        let settled = std::mem::take(&mut transaction.settled);
-        if let Some(channel) = self.channels.get_mut(&number) {
-            for (_, runs) in settled {
-                channel.unacked.restore(runs);
-            }
-        }
-        Ok(())
+    pub(in crate::session) fn is_committing(&self) -> bool {
+        self.is_committing
+    }
+
+    /// `tx.commit` or `tx.rollback`: it holds nothing any more.
+    pub(in crate::session) fn take(&mut self) -> (Vec<Publish>, Settled) {
+        self.held.release();
+        let settled = std::mem::take(&mut self.settled);
+        (std::mem::take(&mut self.publishes), settled)
+    }
+
+    /// Whether it is held for longer than may be.
+    pub(in crate::session) fn is_overdue(&self, now_us: u64) -> bool {
+        self.held.is_overdue(now_us)
     }
 }

@@ -1,0 +1,139 @@
+//! A content whose frames do not lie behind each other: they are taken one by one.
+
+use super::channel_input::cannot_decode;
+use super::frames::BASIC;
+use super::publishes::Target;
+use crate::body::{Body, Collected};
+use crate::content_memory::Held;
+use crate::exception::{Exception, ReplyCode};
+use crate::wire::{ContentHeader, Frame, FrameType, MethodId, method};
+
+/// A content of which not all frames have come.
+pub(super) struct Content {
+    exchange: String,
+    routing_key: String,
+    mandatory: bool,
+    /// Its header's payload, once it has come.
+    header: Option<Vec<u8>>,
+    body: Collected,
+    /// Bytes of the body that have not come.
+    left: u64,
+    held: Held,
+}
+
+impl Content {
+    /// The content of a publish, for which `held` pays.
+    pub(super) fn of(publish: &method::BasicPublish<'_>, held: Held) -> Self {
+        Self {
+            exchange: publish.exchange.to_owned(),
+            routing_key: publish.routing_key.to_owned(),
+            mandatory: publish.mandatory,
+            header: None,
+            body: Collected::default(),
+            left: 0,
+            held,
+        }
+    }
+
+    /// Takes its next frame. `true`: it was the last one.
+    ///
+    /// # Errors
+    /// The frame is none of this content, or there is no memory for it.
+    pub(super) fn take(
+        &mut self,
+        frame: &Frame<'_>,
+        message_bytes_max: u64,
+        now_us: u64,
+    ) -> Result<bool, Exception> {
+        match (&self.header, frame.kind) {
+            (None, FrameType::Header) => {
+                check_class(frame.payload)?;
+                let header = ContentHeader::read(frame.payload);
+                let (header, _) = header.map_err(|_| cannot_decode(frame.payload))?;
+                check_size(header.body_bytes, message_bytes_max)?;
+                self.hold(frame.payload, now_us)?;
+                self.left = header.body_bytes;
+                self.header = Some(frame.payload.to_vec());
+            }
+            (None, _) => {
+                return Err(Exception::unexpected_frame(format!(
+                    "expected content header for class {BASIC}, got non content header frame \
+                     instead"
+                )));
+            }
+            (Some(_), FrameType::Body) => {
+                let bytes = frame.payload.len() as u64;
+                if bytes > self.left {
+                    return Err(Exception::new(
+                        ReplyCode::FrameError,
+                        "content body frame exceeds remaining content size",
+                    ));
+                }
+                self.hold(frame.payload, now_us)?;
+                self.left -= bytes;
+                self.body.push(frame.payload);
+            }
+            (Some(_), _) => {
+                return Err(Exception::unexpected_frame(
+                    "expected content body, got non content body frame instead",
+                ));
+            }
+        }
+        Ok(self.left == 0)
+    }
+
+    /// Pays for bytes that have come, and for no more: a length is only a claim.
+    fn hold(&mut self, bytes: &[u8], now_us: u64) -> Result<(), Exception> {
+        if self.held.grow(bytes.len(), now_us) {
+            return Ok(());
+        }
+        let text = "no room for contents whose frames are mixed with those of other channels";
+        Err(Exception::new(ReplyCode::ResourceError, text))
+    }
+
+    /// It is whole: what takes it pays for it from here on.
+    pub(super) fn release(&mut self) {
+        self.held.release();
+    }
+
+    /// Whether it is held for longer than may be.
+    pub(super) fn is_overdue(&self, now_us: u64) -> bool {
+        self.held.is_overdue(now_us)
+    }
+
+    pub(super) fn target(&self) -> Target<'_> {
+        Target {
+            exchange: &self.exchange,
+            routing_key: &self.routing_key,
+            mandatory: self.mandatory,
+        }
+    }
+
+    /// The payload of its header; empty before that has come.
+    pub(super) fn header(&self) -> &[u8] {
+        self.header.as_deref().unwrap_or_default()
+    }
+
+    pub(super) fn body(&self) -> Body<'_> {
+        self.body.body()
+    }
+}
+
+fn check_class(header: &[u8]) -> Result<(), Exception> {
+    let class = MethodId::peek(header).class;
+    if class == BASIC {
+        return Ok(());
+    }
+    Err(Exception::unexpected_frame(format!(
+        "expected content header for class {BASIC}, got one for class {class} instead"
+    )))
+}
+
+fn check_size(bytes: u64, bytes_max: u64) -> Result<(), Exception> {
+    if bytes <= bytes_max {
+        return Ok(());
+    }
+    Err(Exception::precondition(format!(
+        "message size {bytes} is larger than configured max size {bytes_max}"
+    )))
+}
