@@ -9,9 +9,9 @@ use cloverleaf_bench::Stop;
 use cloverleaf_bench::command::{LinkArgs, duration};
 
 use crate::broker::StartBroker;
-use crate::place::LabError;
+use crate::distance::LabError;
 use crate::run::RunArgs;
-use crate::story::{Story, healthy, perform};
+use crate::scenario::{Scenario, healthy, perform};
 
 const RUN_EXAMPLES: &str = "\
 The program finds the broker at the usual ports of 127.0.0.1 where nobody else has them, and by its
@@ -84,7 +84,7 @@ pub struct Page {
 
 /// How a story is to be played.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wish<'a> {
+pub(crate) struct ScenarioOptions<'a> {
     /// Another distance than its own.
     pub(crate) link: &'a LinkArgs,
     /// Another time than its own, in seconds.
@@ -122,7 +122,7 @@ impl LabArgs {
     fn list(&self) -> Result<Outcome, LabError> {
         let mut text = String::new();
         text.push_str(&format!("{:<20}{}\n", healthy::NAME, healthy::TITLE));
-        for story in Story::all() {
+        for story in Scenario::all() {
             text.push_str(&format!("{:<20}{}\n", story.name(), story.title));
         }
         print(&text)?;
@@ -135,7 +135,7 @@ impl LabArgs {
             if stop.is_set() {
                 break;
             }
-            let wish = Wish {
+            let wish = ScenarioOptions {
                 link: &self.link,
                 seconds: self.time.map(|time| time.as_secs_f64()),
                 record: self.record.as_deref(),
@@ -162,14 +162,14 @@ impl LabArgs {
     }
 
     /// The stories to play; `None`: the one of the healthy clients.
-    fn chosen(&self) -> Result<Vec<Option<Story>>, LabError> {
-        let mut all: Vec<(&str, Option<Story>)> = vec![(healthy::NAME, None)];
-        let stories = Story::all().into_iter();
+    fn chosen(&self) -> Result<Vec<Option<Scenario>>, LabError> {
+        let mut all: Vec<(&str, Option<Scenario>)> = vec![(healthy::NAME, None)];
+        let stories = Scenario::all().into_iter();
         all.extend(stories.map(|story| (story.name(), Some(story))));
         let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
         let unknown = self.stories.iter().find(|it| !names.contains(&it.as_str()));
         if let Some(name) = unknown {
-            return Err(LabError::Story(name.clone(), names.join(", ")));
+            return Err(LabError::Scenario(name.clone(), names.join(", ")));
         }
         let is_wanted = |name: &str| self.all || self.stories.iter().any(|it| it == name);
         let wanted = all.into_iter().filter(|(name, _)| is_wanted(name));

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Two ways to use it. [`RunArgs`] runs a program of the user's own beside a broker that is some
-//! milliseconds away, and tells what the doctor has found at its end. The stories (`story/`) do the
+//! milliseconds away, and tells what the doctor has found at its end. The stories (`scenario/`) do the
 //! same with client libraries that are built in; then they make the change that the finding names,
 //! with the value that it names, and measure whether it helps as much as was said.
 //!
@@ -19,11 +19,11 @@
 
 mod broker;
 mod command;
-mod place;
+mod distance;
 mod run;
-mod story;
+mod scenario;
 
 pub use broker::{Addresses, AskDoctor, BrokerOptions, Certificate, LabBroker, Ports, StartBroker};
 pub use command::{LabArgs, LabCommand, Outcome, Page};
-pub use place::LabError;
+pub use distance::LabError;
 pub use run::RunArgs;

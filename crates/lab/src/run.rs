@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::broker::{BrokerOptions, StartBroker};
 use crate::command::{Outcome, Page};
-use crate::place::{LabError, Place};
+use crate::distance::{DistantBroker, LabError};
 
 /// How often is looked whether the program has ended.
 const LOOK: Duration = Duration::from_millis(20);
@@ -104,7 +104,7 @@ impl RunArgs {
             record: self.record.clone(),
             ..BrokerOptions::default()
         };
-        let place = Place::open(&self.link, &wanted, start)?;
+        let place = DistantBroker::open(&self.link, &wanted, start)?;
         let note = place.note();
         let reached = place.reached();
         eprintln!("The broker is {note}");
@@ -137,7 +137,7 @@ impl RunArgs {
         })
     }
 
-    fn begin(&self, place: &Place) -> Result<Program, LabError> {
+    fn begin(&self, place: &DistantBroker) -> Result<Program, LabError> {
         let what = format!("{} cannot be run", self.command.join(" "));
         let failed = |error| LabError::system(&what, error);
         let (name, args) = match self.command.split_first() {

@@ -7,14 +7,14 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
-use super::{Fix, Stage, Story, ValueIn, kafka};
+use super::{AppliedChange, ClientContext, Scenario, ValueIn, kafka};
 
 /// The program's load: so many messages at once, so often.
 const GROUP: usize = 20;
 const PAUSE: Duration = Duration::from_millis(5);
 
-pub(super) fn story() -> Story {
-    Story {
+pub(super) fn story() -> Scenario {
+    Scenario {
         rule: Rule::TinyBatches,
         title: "a producer sends each of 4,000 messages per second by itself (seed 004)",
         library: kafka::LIBRARY,
@@ -29,10 +29,10 @@ pub(super) fn story() -> Story {
     }
 }
 
-fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
+fn play(client: &ClientContext, fix: Option<&AppliedChange>) -> Result<(), String> {
     let runtime = kafka::runtime()?;
-    kafka::create_topic(&runtime, stage, 1)?;
-    let mut config = kafka::config(stage);
+    kafka::create_topic(&runtime, client, 1)?;
+    let mut config = kafka::config(client);
     config.set("acks", "1");
     if fix.is_none() {
         // "For latency". The finding says of the second that it should go, too.
@@ -40,19 +40,19 @@ fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
     }
     let config = kafka::with_fix(config, fix);
     let producer: FutureProducer = config.create().map_err(|error| error.to_string())?;
-    runtime.block_on(produce(stage, &producer))
+    runtime.block_on(produce(client, &producer))
 }
 
 /// Sends what comes, and waits for nothing.
-async fn produce(stage: &Stage, producer: &FutureProducer) -> Result<(), String> {
+async fn produce(client: &ClientContext, producer: &FutureProducer) -> Result<(), String> {
     let mut answers = FuturesUnordered::new();
     let mut groups = tokio::time::interval(PAUSE);
-    while stage.goes_on() {
+    while client.goes_on() {
         tokio::select! {
             _ = groups.tick() => {
                 for _ in 0..GROUP {
                     let record: FutureRecord<'_, (), _> =
-                        FutureRecord::to(&stage.name).payload(&[b'x'; 200]);
+                        FutureRecord::to(&client.name).payload(&[b'x'; 200]);
                     let sent = producer.send_result(record);
                     let sent = sent.map_err(|(error, _)| error.to_string())?;
                     let begun = Instant::now();
@@ -62,7 +62,7 @@ async fn produce(stage: &Stage, producer: &FutureProducer) -> Result<(), String>
             Some((begun, answer)) = answers.next(), if !answers.is_empty() => {
                 let answer = answer.map_err(|_| "the producer has ended".to_owned())?;
                 answer.map_err(|(error, _)| error.to_string())?;
-                stage.meter.done(begun.elapsed());
+                client.meter.done(begun.elapsed());
             }
         }
     }

@@ -13,17 +13,17 @@ use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 
-use super::Stage;
+use super::ClientContext;
 use crate::broker::Certificate;
 
 /// Where a client connects without TLS, and the broker sees one with it; until the runtime ends.
 ///
 /// # Errors
 /// There is no certificate, or no port for a listener.
-pub(super) async fn tunnel(stage: &Stage) -> io::Result<SocketAddr> {
+pub(super) async fn tunnel(client: &ClientContext) -> io::Result<SocketAddr> {
     let none = || io::Error::other("the broker has no certificate");
-    let broker = stage.addresses.amqp_tls.ok_or_else(none)?;
-    let authority = stage.authority.as_deref().ok_or_else(none)?;
+    let broker = client.addresses.amqp_tls.ok_or_else(none)?;
+    let authority = client.authority.as_deref().ok_or_else(none)?;
     let authority = CertificateDer::from_pem_slice(authority.as_bytes());
     let mut roots = RootCertStore::empty();
     let added = roots.add(authority.map_err(io::Error::other)?);

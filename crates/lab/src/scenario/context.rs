@@ -11,7 +11,7 @@ use crate::broker::Addresses;
 
 /// A client, while it plays.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct ClientContext {
     /// Where it reaches the broker.
     pub(crate) addresses: Addresses,
     /// When to end.
@@ -24,10 +24,10 @@ pub(crate) struct Stage {
     pub(crate) authority: Option<String>,
 }
 
-impl Stage {
+impl ClientContext {
     /// The same for one of several clients.
-    pub(crate) fn of(&self, client: &str) -> Stage {
-        Stage {
+    pub(crate) fn of(&self, client: &str) -> ClientContext {
+        ClientContext {
             addresses: self.addresses,
             stop: self.stop.clone(),
             meter: Meter::new(),
@@ -46,12 +46,12 @@ impl Stage {
 #[derive(Debug)]
 pub(crate) struct Meter {
     begun: Instant,
-    seen: Mutex<Seen>,
+    seen: Mutex<WorkState>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
-    count: Count,
+struct WorkState {
+    count: WorkDone,
     /// Messages in somebody's hands, and since when there are any.
     held: u64,
     held_since: Option<Instant>,
@@ -59,7 +59,7 @@ struct Seen {
 
 /// The work done until some moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(crate) struct Count {
+pub(crate) struct WorkDone {
     /// Messages that were published and answered, or worked on and acknowledged.
     pub(crate) done: u64,
     /// How long they took, all together, in seconds.
@@ -80,7 +80,7 @@ impl Meter {
         }
     }
 
-    fn with<T>(&self, work: impl FnOnce(&mut Seen) -> T) -> T {
+    fn with<T>(&self, work: impl FnOnce(&mut WorkState) -> T) -> T {
         work(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -115,10 +115,10 @@ impl Meter {
     }
 
     /// The work done until now.
-    pub(crate) fn count(&self) -> Count {
+    pub(crate) fn count(&self) -> WorkDone {
         self.with(|seen| {
             let going_on = seen.held_since.map_or(Duration::ZERO, |it| it.elapsed());
-            Count {
+            WorkDone {
                 at_s: self.begun.elapsed().as_secs_f64(),
                 busy_s: seen.count.busy_s + going_on.as_secs_f64(),
                 ..seen.count
@@ -127,10 +127,10 @@ impl Meter {
     }
 }
 
-impl Count {
+impl WorkDone {
     /// The work done after an earlier moment.
-    pub(crate) fn since(&self, earlier: &Count) -> Count {
-        Count {
+    pub(crate) fn since(&self, earlier: &WorkDone) -> WorkDone {
+        WorkDone {
             done: self.done.saturating_sub(earlier.done),
             taken_s: self.taken_s - earlier.taken_s,
             at_s: self.at_s - earlier.at_s,
@@ -170,14 +170,14 @@ mod tests {
 
     #[test]
     fn time_without_work_is_no_work() {
-        let before = Count {
+        let before = WorkDone {
             done: 4,
             taken_s: 1.0,
             at_s: 2.0,
             busy_s: 0.5,
             cpu_s: 0.0,
         };
-        let after = Count {
+        let after = WorkDone {
             done: 24,
             taken_s: 2.0,
             at_s: 12.0,

@@ -6,7 +6,7 @@ use cloverleaf_doctor::Rule;
 use futures_util::{StreamExt, stream};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
-use super::{Fix, Stage, Story, ValueIn, kafka};
+use super::{AppliedChange, ClientContext, Scenario, ValueIn, kafka};
 
 /// Bytes of a message, about.
 const SIZE_BYTES: usize = 2_000;
@@ -14,8 +14,8 @@ const SIZE_BYTES: usize = 2_000;
 /// Enough for the link to be always full.
 const IN_FLIGHT: usize = 200;
 
-pub(super) fn story() -> Story {
-    Story {
+pub(super) fn story() -> Scenario {
+    Scenario {
         rule: Rule::NoCompression,
         title: "a producer sends JSON as it is over a link of 20 Mbit/s",
         library: kafka::LIBRARY,
@@ -30,27 +30,27 @@ pub(super) fn story() -> Story {
     }
 }
 
-fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
+fn play(client: &ClientContext, fix: Option<&AppliedChange>) -> Result<(), String> {
     let runtime = kafka::runtime()?;
-    kafka::create_topic(&runtime, stage, 1)?;
-    let mut config = kafka::config(stage);
+    kafka::create_topic(&runtime, client, 1)?;
+    let mut config = kafka::config(client);
     config.set("batch.size", "65536");
     let config = kafka::with_fix(config, fix);
     let producer: FutureProducer = config.create().map_err(|error| error.to_string())?;
-    runtime.block_on(produce(stage, &producer))
+    runtime.block_on(produce(client, &producer))
 }
 
-async fn produce(stage: &Stage, producer: &FutureProducer) -> Result<(), String> {
+async fn produce(client: &ClientContext, producer: &FutureProducer) -> Result<(), String> {
     let one = |number: u64| async move {
         let payload = payload(number);
         let begun = Instant::now();
-        let record: FutureRecord<'_, (), _> = FutureRecord::to(&stage.name).payload(&payload);
+        let record: FutureRecord<'_, (), _> = FutureRecord::to(&client.name).payload(&payload);
         let sent = producer.send(record, Duration::from_secs(30)).await;
         sent.map_err(|(error, _)| error.to_string())?;
-        stage.meter.done(begun.elapsed());
+        client.meter.done(begun.elapsed());
         Ok::<(), String>(())
     };
-    let numbers = stream::iter(0..).take_while(|_| async { stage.goes_on() });
+    let numbers = stream::iter(0..).take_while(|_| async { client.goes_on() });
     let mut sent = std::pin::pin!(numbers.map(one).buffer_unordered(IN_FLIGHT));
     while let Some(outcome) = sent.next().await {
         outcome?;

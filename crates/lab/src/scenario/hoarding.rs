@@ -9,7 +9,7 @@ use futures_util::stream;
 use lapin::message::Delivery;
 use lapin::options::BasicAckOptions;
 
-use super::{Fix, Stage, Story, ValueIn, amqp};
+use super::{AppliedChange, ClientContext, Scenario, ValueIn, amqp};
 
 /// The time of a job.
 const JOB: Duration = Duration::from_millis(200);
@@ -21,8 +21,8 @@ const PAUSE: Duration = Duration::from_millis(1_000);
 /// Messages that each of the two consumers takes at a time.
 const PREFETCH: u16 = 10;
 
-pub(super) fn story() -> Story {
-    Story {
+pub(super) fn story() -> Scenario {
+    Scenario {
         rule: Rule::Hoarding,
         title: "two consumers of a pipeline hand all messages to one worker (seed 003)",
         library: amqp::LIBRARY,
@@ -37,27 +37,27 @@ pub(super) fn story() -> Story {
     }
 }
 
-fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
+fn play(client: &ClientContext, fix: Option<&AppliedChange>) -> Result<(), String> {
     // The change says: as many as the prefetch count.
     let at_once = fix.map_or(1, |_| usize::from(PREFETCH));
-    amqp::run(stage, async {
-        tokio::try_join!(publish(stage), work(stage, at_once)).map(|_| ())
+    amqp::run(client, async {
+        tokio::try_join!(publish(client), work(client, at_once)).map(|_| ())
     })
 }
 
 /// Jobs that come in groups.
-async fn publish(stage: &Stage) -> amqp::Outcome {
-    let connection = amqp::connect(stage).await?;
-    let channel = amqp::publisher(stage, &connection).await?;
-    amqp::publish_in_groups(stage, &channel, JOBS, PAUSE).await
+async fn publish(client: &ClientContext) -> amqp::Outcome {
+    let connection = amqp::connect(client).await?;
+    let channel = amqp::publisher(client, &connection).await?;
+    amqp::publish_in_groups(client, &channel, JOBS, PAUSE).await
 }
 
-async fn work(stage: &Stage, at_once: usize) -> amqp::Outcome {
-    let connection = amqp::connect(stage).await?;
-    let (_first, one) = amqp::consumer(stage, &connection, PREFETCH).await?;
-    let (_second, other) = amqp::consumer(stage, &connection, PREFETCH).await?;
+async fn work(client: &ClientContext, at_once: usize) -> amqp::Outcome {
+    let connection = amqp::connect(client).await?;
+    let (_first, one) = amqp::consumer(client, &connection, PREFETCH).await?;
+    let (_second, other) = amqp::consumer(client, &connection, PREFETCH).await?;
     let deliveries = stream::select(one, other).map(|delivery| {
-        stage.meter.took();
+        client.meter.took();
         (Instant::now(), delivery)
     });
     // A delivered message is in the client's hands, whether or not somebody works on it.
@@ -71,7 +71,7 @@ async fn work(stage: &Stage, at_once: usize) -> amqp::Outcome {
         let delivery = delivery?;
         tokio::time::sleep(JOB).await;
         delivery.ack(BasicAckOptions::default()).await?;
-        stage.meter.gave(taken.elapsed());
+        client.meter.gave(taken.elapsed());
         Ok::<(), lapin::Error>(())
     };
     let next = |mut receiver: tokio::sync::mpsc::UnboundedReceiver<_>| async move {

@@ -14,14 +14,14 @@ use futures_util::StreamExt;
 use lapin::Connection;
 use lapin::options::BasicAckOptions;
 
-use super::perform::Told;
-use super::play::Playing;
-use super::stage::Meter;
+use super::client::RunningClient;
+use super::context::Meter;
+use super::runner::ScenarioReport;
 use super::tls::{self, Tls};
-use super::{Stage, amqp};
+use super::{ClientContext, amqp};
 use crate::broker::{BrokerOptions, StartBroker};
-use crate::command::Wish;
-use crate::place::{LabError, Place};
+use crate::command::ScenarioOptions;
+use crate::distance::{DistantBroker, LabError};
 
 /// The story's name.
 pub(crate) const NAME: &str = "healthy";
@@ -38,7 +38,7 @@ const RTT: Duration = Duration::from_millis(10);
 const LOOK: Duration = Duration::from_millis(200);
 
 /// A client and its name.
-type Client = (&'static str, fn(&Stage) -> Result<(), String>);
+type Client = (&'static str, fn(&ClientContext) -> Result<(), String>);
 
 /// With lapin, and without another library also a full house.
 const CLIENTS: &[Client] = &[
@@ -56,10 +56,10 @@ use super::healthy_kafka::CLIENTS as KAFKA_CLIENTS;
 /// # Errors
 /// The machine does not let it.
 pub(crate) fn watch(
-    wish: Wish<'_>,
+    wish: ScenarioOptions<'_>,
     start: &StartBroker<'_>,
     stop: &Stop,
-) -> Result<Told, LabError> {
+) -> Result<ScenarioReport, LabError> {
     let mut link = wish.link.clone();
     link.rtt.get_or_insert(RTT);
     let tls = Tls::make().map_err(|error| LabError::system("no certificate", error))?;
@@ -68,15 +68,15 @@ pub(crate) fn watch(
         record: wish.record.map(Path::to_path_buf),
         ..BrokerOptions::default()
     };
-    let place = Place::open(&link, &wanted, start)?;
-    let stage = Arc::new(Stage {
+    let place = DistantBroker::open(&link, &wanted, start)?;
+    let client = Arc::new(ClientContext {
         addresses: *place.reached(),
         stop: Stop::default(),
         meter: Meter::new(),
         name: NAME.to_owned(),
         authority: Some(tls.authority.clone()),
     });
-    let playing = Playing::begin_with(&place, stage, all)?;
+    let playing = RunningClient::begin_with(&place, client, all)?;
     let begun = Instant::now();
     let time = Duration::from_secs_f64(wish.seconds.unwrap_or(WATCHED_S));
     while begun.elapsed() < time && !stop.is_set() && playing.goes_on() {
@@ -90,25 +90,25 @@ pub(crate) fn watch(
     let report = (place.report(&query))?;
     let mut problems: Vec<String> = report.findings.iter().map(one_line).collect();
     problems.extend(playing.end().err().map(|it| format!("{FAILED}{it}")));
-    Ok(Told {
+    Ok(ScenarioReport {
         story: NAME,
         title: TITLE,
         distance: place.note(),
         watched_s: Some(watched_s),
         is_good: problems.is_empty(),
         problems,
-        ..Told::default()
+        ..ScenarioReport::default()
     })
 }
 
 /// All clients, until one has failed or it is over.
-fn all(stage: &Stage) -> Result<(), String> {
+fn all(client: &ClientContext) -> Result<(), String> {
     let clients = CLIENTS.iter().chain(KAFKA_CLIENTS);
     thread::scope(|scope| {
-        let clients = clients.map(|(name, client)| {
-            let own = stage.of(name);
+        let clients = clients.map(|(name, work)| {
+            let own = client.of(name);
             scope.spawn(move || {
-                let ended = client(&own).map_err(|error| format!("{name}: {error}"));
+                let ended = work(&own).map_err(|error| format!("{name}: {error}"));
                 // One that ends ends all.
                 own.stop.set();
                 ended
@@ -126,10 +126,10 @@ fn all(stage: &Stage) -> Result<(), String> {
 }
 
 /// A consumer of a queue to which nothing comes.
-fn idle(stage: &Stage) -> Result<(), String> {
-    amqp::run(stage, async {
-        let connection = amqp::connect(stage).await?;
-        let (_channel, mut messages) = amqp::consumer(stage, &connection, 10).await?;
+fn idle(client: &ClientContext) -> Result<(), String> {
+    amqp::run(client, async {
+        let connection = amqp::connect(client).await?;
+        let (_channel, mut messages) = amqp::consumer(client, &connection, 10).await?;
         while let Some(message) = messages.next().await {
             message?;
         }
@@ -138,22 +138,22 @@ fn idle(stage: &Stage) -> Result<(), String> {
 }
 
 /// One message at a time, by a timer, each awaited.
-fn timer(stage: &Stage) -> Result<(), String> {
-    amqp::run(stage, async {
-        let connection = amqp::connect(stage).await?;
-        let channel = amqp::publisher(stage, &connection).await?;
-        amqp::publish_in_groups(stage, &channel, 1, Duration::from_millis(250)).await
+fn timer(client: &ClientContext) -> Result<(), String> {
+    amqp::run(client, async {
+        let connection = amqp::connect(client).await?;
+        let channel = amqp::publisher(client, &connection).await?;
+        amqp::publish_in_groups(client, &channel, 1, Duration::from_millis(250)).await
     })
 }
 
 /// A pool of workers that is busy all the time: it is its own limit.
-fn slow_handler(stage: &Stage) -> Result<(), String> {
+fn slow_handler(client: &ClientContext) -> Result<(), String> {
     const WORKERS: u16 = 4;
-    amqp::run(stage, async {
-        let connection = amqp::connect(stage).await?;
-        let publisher = amqp::publisher(stage, &connection).await?;
-        let (_channel, messages) = amqp::consumer(stage, &connection, WORKERS).await?;
-        let come = amqp::publish_in_groups(stage, &publisher, 20, Duration::from_secs(1));
+    amqp::run(client, async {
+        let connection = amqp::connect(client).await?;
+        let publisher = amqp::publisher(client, &connection).await?;
+        let (_channel, messages) = amqp::consumer(client, &connection, WORKERS).await?;
+        let come = amqp::publish_in_groups(client, &publisher, 20, Duration::from_secs(1));
         let work = async {
             let done = messages.map(|message| async {
                 let message = message?;
@@ -171,33 +171,33 @@ fn slow_handler(stage: &Stage) -> Result<(), String> {
 }
 
 /// Messages in groups with their confirms awaited together, and who takes them.
-fn pipeline(stage: &Stage) -> Result<(), String> {
-    amqp::run(stage, async {
-        let connections = (amqp::connect(stage).await?, amqp::connect(stage).await?);
-        work_through(stage, connections, (100, Duration::from_millis(200)), 200).await
+fn pipeline(client: &ClientContext) -> Result<(), String> {
+    amqp::run(client, async {
+        let connections = (amqp::connect(client).await?, amqp::connect(client).await?);
+        work_through(client, connections, (100, Duration::from_millis(200)), 200).await
     })
 }
 
 /// The same over TLS, by a tunnel as programs have it whose library has none.
-fn over_tls(stage: &Stage) -> Result<(), String> {
-    amqp::run(stage, async {
-        let address = tls::tunnel(stage).await.map_err(io_error)?;
-        let first = amqp::connect_to(stage, address).await?;
-        let second = amqp::connect_to(stage, address).await?;
+fn over_tls(client: &ClientContext) -> Result<(), String> {
+    amqp::run(client, async {
+        let address = tls::tunnel(client).await.map_err(io_error)?;
+        let first = amqp::connect_to(client, address).await?;
+        let second = amqp::connect_to(client, address).await?;
         let pace = (10, Duration::from_millis(70));
-        work_through(stage, (first, second), pace, 50).await
+        work_through(client, (first, second), pace, 50).await
     })
 }
 
 async fn work_through(
-    stage: &Stage,
+    client: &ClientContext,
     (first, second): (Connection, Connection),
     (count, pause): (usize, Duration),
     prefetch: u16,
 ) -> amqp::Outcome {
-    let publisher = amqp::publisher(stage, &first).await?;
-    let (_channel, mut messages) = amqp::consumer(stage, &second, prefetch).await?;
-    let come = amqp::publish_in_groups(stage, &publisher, count, pause);
+    let publisher = amqp::publisher(client, &first).await?;
+    let (_channel, mut messages) = amqp::consumer(client, &second, prefetch).await?;
+    let come = amqp::publish_in_groups(client, &publisher, count, pause);
     let take = async {
         while let Some(message) = messages.next().await {
             message?.ack(BasicAckOptions::default()).await?;

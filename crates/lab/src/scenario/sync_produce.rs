@@ -6,13 +6,13 @@ use cloverleaf_doctor::Rule;
 use futures_util::{StreamExt, stream};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
-use super::{Fix, Stage, Story, ValueIn, kafka};
+use super::{AppliedChange, ClientContext, Scenario, ValueIn, kafka};
 
 /// Bytes of a message.
 const SIZE_BYTES: usize = 500;
 
-pub(super) fn story() -> Story {
-    Story {
+pub(super) fn story() -> Scenario {
+    Scenario {
         rule: Rule::SyncProduce,
         title: "a producer awaits each message before it sends the next (seed 000)",
         library: kafka::LIBRARY,
@@ -27,33 +27,33 @@ pub(super) fn story() -> Story {
     }
 }
 
-fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
-    let in_flight = fix.map_or(Ok(1), Fix::number)?;
+fn play(client: &ClientContext, fix: Option<&AppliedChange>) -> Result<(), String> {
+    let in_flight = fix.map_or(Ok(1), AppliedChange::number)?;
     let runtime = kafka::runtime()?;
-    kafka::create_topic(&runtime, stage, 1)?;
-    let mut config = kafka::config(stage);
+    kafka::create_topic(&runtime, client, 1)?;
+    let mut config = kafka::config(client);
     // Otherwise a message waits for company, which is another story.
     config.set("linger.ms", "0");
     let producer: FutureProducer = config.create().map_err(|error| error.to_string())?;
-    runtime.block_on(produce(stage, &producer, in_flight))
+    runtime.block_on(produce(client, &producer, in_flight))
 }
 
 /// Sends so many at a time, each right after an answer.
 pub(super) async fn produce(
-    stage: &Stage,
+    client: &ClientContext,
     producer: &FutureProducer,
     in_flight: usize,
 ) -> Result<(), String> {
     let payload = vec![b'x'; SIZE_BYTES];
     let one = || async {
         let begun = Instant::now();
-        let record: FutureRecord<'_, (), _> = FutureRecord::to(&stage.name).payload(&payload);
+        let record: FutureRecord<'_, (), _> = FutureRecord::to(&client.name).payload(&payload);
         let sent = producer.send(record, Duration::from_secs(10)).await;
         sent.map_err(|(error, _)| error.to_string())?;
-        stage.meter.done(begun.elapsed());
+        client.meter.done(begun.elapsed());
         Ok::<(), String>(())
     };
-    let messages = stream::repeat(()).take_while(|()| async { stage.goes_on() });
+    let messages = stream::repeat(()).take_while(|()| async { client.goes_on() });
     let mut sent = std::pin::pin!(messages.map(|()| one()).buffer_unordered(in_flight));
     while let Some(outcome) = sent.next().await {
         outcome?;

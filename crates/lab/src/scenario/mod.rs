@@ -4,15 +4,15 @@
 mod ack_deadline;
 mod amqp;
 mod churn;
+mod client;
+mod context;
 pub(crate) mod healthy;
 mod healthy_kafka;
 mod hoarding;
 mod nagle;
-mod perform;
-mod play;
 mod program;
-mod stage;
-mod text;
+mod render;
+mod runner;
 mod tls;
 mod verdict;
 mod window_too_small;
@@ -32,11 +32,11 @@ use std::time::Duration;
 use cloverleaf_doctor::{Change, Finding, Rule};
 use serde::Serialize;
 
-pub(crate) use perform::perform;
-pub(crate) use stage::Stage;
+pub(crate) use context::ClientContext;
+pub(crate) use runner::perform;
 
 /// A story.
-pub(crate) struct Story {
+pub(crate) struct Scenario {
     /// The rule that is to be found, which is also the story's name.
     pub(crate) rule: Rule,
     /// The client's doing, in a sentence.
@@ -57,9 +57,9 @@ pub(crate) struct Story {
     pub(crate) with_tls: bool,
     /// How many seconds are measured after the change, if the user has no other wish.
     pub(crate) measured_s: f64,
-    /// Plays until the stage says that it is enough, with the change or without; in the end it says
+    /// Plays until the client says that it is enough, with the change or without; in the end it says
     /// what went wrong.
-    pub(crate) play: fn(&Stage, Option<&Fix>) -> Result<(), String>,
+    pub(crate) play: fn(&ClientContext, Option<&AppliedChange>) -> Result<(), String>,
 }
 
 /// Where in a change its value stands.
@@ -74,14 +74,14 @@ pub(crate) enum ValueIn {
 
 /// The change that the client makes.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Fix {
+pub(crate) struct AppliedChange {
     /// The setting, as the finding names it.
     pub(crate) setting: String,
     /// Its value, if it has one.
     pub(crate) value: Option<String>,
 }
 
-impl Fix {
+impl AppliedChange {
     /// The value as a number.
     pub(crate) fn number(&self) -> Result<usize, String> {
         let value = self.value.as_deref().unwrap_or_default();
@@ -91,22 +91,22 @@ impl Fix {
 
     /// Whether it goes further than one that was made: what that brought shows that more of it
     /// would bring more.
-    pub(crate) fn exceeds(&self, made: &Fix) -> bool {
+    pub(crate) fn exceeds(&self, made: &AppliedChange) -> bool {
         let numbers = self.number().ok().zip(made.number().ok());
         self.setting == made.setting && numbers.is_some_and(|(next, made)| next > made)
     }
 }
 
-impl fmt::Display for Fix {
+impl fmt::Display for AppliedChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.setting)?;
         self.value.iter().try_for_each(|it| write!(f, " = {it}"))
     }
 }
 
-impl Story {
+impl Scenario {
     /// All of them, the most valuable first.
-    pub(crate) fn all() -> Vec<Story> {
+    pub(crate) fn all() -> Vec<Scenario> {
         vec![
             sync_produce::story(),
             linger::story(),
@@ -128,7 +128,7 @@ impl Story {
     }
 
     /// The change that this story makes, as the finding names it.
-    pub(crate) fn fix(&self, finding: &Finding) -> Result<Fix, String> {
+    pub(crate) fn fix(&self, finding: &Finding) -> Result<AppliedChange, String> {
         let named = |change: &&Change| change.setting == self.setting;
         let change = finding.changes.iter().find(named).ok_or_else(|| {
             let all: Vec<&str> = finding.changes.iter().map(|it| &*it.setting).collect();
@@ -145,7 +145,7 @@ impl Story {
                 "the finding says no value for {}: {}",
                 self.setting, change.say
             )),
-            _ => Ok(Fix {
+            _ => Ok(AppliedChange {
                 setting: change.setting.clone(),
                 value,
             }),
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_further_step_is_one_to_a_greater_value_of_the_same_setting() {
-        let fix = |setting: &str, value: Option<&str>| Fix {
+        let fix = |setting: &str, value: Option<&str>| AppliedChange {
             setting: setting.to_owned(),
             value: value.map(ToOwned::to_owned),
         };
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn each_story_is_another() {
-        let mut names: Vec<&str> = Story::all().iter().map(Story::name).collect();
+        let mut names: Vec<&str> = Scenario::all().iter().map(Scenario::name).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();

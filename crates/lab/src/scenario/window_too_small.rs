@@ -6,7 +6,7 @@ use cloverleaf_doctor::Rule;
 use futures_util::StreamExt;
 use lapin::options::BasicAckOptions;
 
-use super::{Fix, Stage, Story, ValueIn, amqp};
+use super::{AppliedChange, ClientContext, Scenario, ValueIn, amqp};
 
 /// Messages that wait for it: more than it takes in the whole story.
 const BACKLOG: usize = 25_000;
@@ -14,8 +14,8 @@ const BACKLOG: usize = 25_000;
 /// So many are published before their confirms are waited for.
 const PUBLISHED_AT_ONCE: usize = 1_000;
 
-pub(super) fn story() -> Story {
-    Story {
+pub(super) fn story() -> Scenario {
+    Scenario {
         rule: Rule::WindowTooSmall,
         title: "a consumer with a prefetch of 1 waits a round trip for each message (seed 003)",
         library: amqp::LIBRARY,
@@ -30,25 +30,25 @@ pub(super) fn story() -> Story {
     }
 }
 
-fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
-    let prefetch = fix.map_or(Ok(1), Fix::number)?;
+fn play(client: &ClientContext, fix: Option<&AppliedChange>) -> Result<(), String> {
+    let prefetch = fix.map_or(Ok(1), AppliedChange::number)?;
     let prefetch = u16::try_from(prefetch).map_err(|error| error.to_string())?;
-    amqp::run(stage, consume(stage, prefetch))
+    amqp::run(client, consume(client, prefetch))
 }
 
-async fn consume(stage: &Stage, prefetch: u16) -> amqp::Outcome {
-    let connection = amqp::connect(stage).await?;
-    let channel = amqp::publisher(stage, &connection).await?;
+async fn consume(client: &ClientContext, prefetch: u16) -> amqp::Outcome {
+    let connection = amqp::connect(client).await?;
+    let channel = amqp::publisher(client, &connection).await?;
     for _ in 0..BACKLOG / PUBLISHED_AT_ONCE {
-        amqp::publish(stage, &channel, PUBLISHED_AT_ONCE).await?;
+        amqp::publish(client, &channel, PUBLISHED_AT_ONCE).await?;
     }
     connection.close(200, "all is published".into()).await?;
-    let connection = amqp::connect(stage).await?;
-    let (_channel, mut deliveries) = amqp::consumer(stage, &connection, prefetch).await?;
+    let connection = amqp::connect(client).await?;
+    let (_channel, mut deliveries) = amqp::consumer(client, &connection, prefetch).await?;
     while let Some(delivery) = deliveries.next().await {
         let begun = Instant::now();
         delivery?.ack(BasicAckOptions::default()).await?;
-        stage.meter.done(begun.elapsed());
+        client.meter.done(begun.elapsed());
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::Stage;
+use super::ClientContext;
 
 /// Names the interpreter that has the libraries.
 const PYTHON: &str = "CLOVERLEAF_LAB_PYTHON";
@@ -24,7 +24,7 @@ const WORDS_CHARS_MAX: usize = 400;
 /// Runs a program in Python that needs this module, until it fails or the story is over. For each
 /// message that is done it prints a line: `done`, and how many microseconds it took.
 pub(super) fn python(
-    stage: &Stage,
+    client: &ClientContext,
     (module, package): (&str, &str),
     script: &str,
     args: &[&str],
@@ -56,7 +56,7 @@ pub(super) fn python(
     let (lines, words) = (program.0.stdout.take(), program.0.stderr.take());
     let said = Mutex::new(String::new());
     let ended = thread::scope(|scope| {
-        scope.spawn(|| lines.map(|lines| count(stage, BufReader::new(lines))));
+        scope.spawn(|| lines.map(|lines| count(client, BufReader::new(lines))));
         scope.spawn(|| {
             let words = words.into_iter().flat_map(|it| BufReader::new(it).lines());
             for line in words.map_while(Result::ok).filter(|it| !it.is_empty()) {
@@ -67,7 +67,7 @@ pub(super) fn python(
         });
         let ended = loop {
             match program.0.try_wait() {
-                Ok(None) if stage.goes_on() => thread::sleep(LOOK),
+                Ok(None) if client.goes_on() => thread::sleep(LOOK),
                 other => break other,
             }
         };
@@ -83,11 +83,11 @@ pub(super) fn python(
     }
 }
 
-fn count(stage: &Stage, lines: impl BufRead) {
+fn count(client: &ClientContext, lines: impl BufRead) {
     for line in lines.lines().map_while(Result::ok) {
         let took = line.strip_prefix("done ").and_then(|us| us.parse().ok());
         if let Some(us) = took {
-            stage.meter.done(Duration::from_micros(us));
+            client.meter.done(Duration::from_micros(us));
         }
     }
 }

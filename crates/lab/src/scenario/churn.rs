@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use cloverleaf_doctor::Rule;
 use lapin::{Channel, Connection};
 
-use super::{Fix, Stage, Story, ValueIn, amqp};
+use super::{AppliedChange, ClientContext, Scenario, ValueIn, amqp};
 
-pub(super) fn story() -> Story {
-    Story {
+pub(super) fn story() -> Scenario {
+    Scenario {
         rule: Rule::Churn,
         title: "a producer opens a connection and a channel for each message",
         library: amqp::LIBRARY,
@@ -23,28 +23,28 @@ pub(super) fn story() -> Story {
     }
 }
 
-fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
-    amqp::run(stage, produce(stage, fix.is_some()))
+fn play(client: &ClientContext, fix: Option<&AppliedChange>) -> Result<(), String> {
+    amqp::run(client, produce(client, fix.is_some()))
 }
 
-async fn produce(stage: &Stage, is_kept: bool) -> amqp::Outcome {
+async fn produce(client: &ClientContext, is_kept: bool) -> amqp::Outcome {
     let mut open: Option<(Connection, Channel)> = None;
     loop {
         let begun = Instant::now();
         let (connection, channel) = match open.take() {
             Some(open) => open,
             None => {
-                let connection = amqp::connect(stage).await?;
-                let channel = amqp::publisher(stage, &connection).await?;
+                let connection = amqp::connect(client).await?;
+                let channel = amqp::publisher(client, &connection).await?;
                 (connection, channel)
             }
         };
-        amqp::publish(stage, &channel, 1).await?;
+        amqp::publish(client, &channel, 1).await?;
         if is_kept {
             open = Some((connection, channel))
         } else {
             connection.close(200, "sent".into()).await?
         }
-        stage.meter.done(begun.elapsed());
+        client.meter.done(begun.elapsed());
     }
 }

@@ -33,7 +33,7 @@ pub enum LabError {
     },
     /// There is no such story.
     #[error("no story {0}: there are {1}")]
-    Story(String, String),
+    Scenario(String, String),
     /// An option of the broker is not written as `NAME=VALUE`.
     #[error("--set {0}: write NAME=VALUE, such as quick-ack=false")]
     Setting(String),
@@ -49,7 +49,7 @@ impl LabError {
 }
 
 /// A broker, and the way to it.
-pub(crate) struct Place {
+pub(crate) struct DistantBroker {
     // In this order they end: the broker is in the network.
     broker: LabBroker,
     reached: Addresses,
@@ -66,13 +66,13 @@ enum Distance {
     },
 }
 
-impl Place {
+impl DistantBroker {
     /// Starts a broker at this distance, on its usual ports where nobody else has them.
     pub(crate) fn open(
         link: &LinkArgs,
         wanted: &BrokerOptions,
         start: &StartBroker<'_>,
-    ) -> Result<Place, LabError> {
+    ) -> Result<DistantBroker, LabError> {
         let (far, by) = (link.link(), link.rtt_by);
         let options = |ports: Ports| BrokerOptions {
             ports,
@@ -83,7 +83,7 @@ impl Place {
             // Another program may take one of them at this moment.
             let broker = begin(Ports::USUAL.without(is_taken));
             let broker = broker.or_else(|_| begin(Ports::default()))?;
-            return Ok(Place {
+            return Ok(DistantBroker {
                 reached: broker.addresses,
                 broker,
                 distance: Distance::None,
@@ -105,14 +105,14 @@ impl Place {
                 let broker = network.at_broker(|| begin(Ports::USUAL));
                 let broker = broker
                     .map_err(|error| LabError::system("the network cannot be entered", error))??;
-                Ok(Place {
+                Ok(DistantBroker {
                     reached: broker.addresses,
                     broker,
                     distance: Distance::Kernel(network),
                 })
             }
             Err(Some(because)) if by == RttBy::Kernel => Err(LabError::NoKernel(because)),
-            Err(because) => Place::behind_proxies(begin(Ports::default())?, far, because),
+            Err(because) => DistantBroker::behind_proxies(begin(Ports::default())?, far, because),
         }
     }
 
@@ -120,7 +120,7 @@ impl Place {
         broker: LabBroker,
         link: Link,
         because: Option<String>,
-    ) -> Result<Place, LabError> {
+    ) -> Result<DistantBroker, LabError> {
         let mut proxies = Vec::new();
         let usual = Ports::USUAL.without(is_taken);
         let mut door = |port: u16, carries: Carries, upstream: SocketAddr| {
@@ -146,7 +146,7 @@ impl Place {
             nsq_lookup: None,
             admin: inner.admin,
         };
-        Ok(Place {
+        Ok(DistantBroker {
             broker,
             reached,
             distance: Distance::Proxy {

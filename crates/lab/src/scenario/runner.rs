@@ -8,14 +8,14 @@ use cloverleaf_bench::{Bandwidth, BrokerPlace, Meter, Stop};
 use cloverleaf_doctor::{Bound, Finding, Measure, Query, Report};
 use serde::Serialize;
 
-use super::play::Playing;
-use super::stage::Count;
+use super::client::RunningClient;
+use super::context::WorkDone;
 use super::tls::Tls;
 use super::verdict::Values;
-use super::{Fix, Story, verdict};
+use super::{AppliedChange, Scenario, verdict};
 use crate::broker::{BrokerOptions, StartBroker};
-use crate::command::Wish;
-use crate::place::{LabError, Place};
+use crate::command::ScenarioOptions;
+use crate::distance::{DistantBroker, LabError};
 
 /// How often the doctor is asked.
 const LOOK: Duration = Duration::from_millis(200);
@@ -38,7 +38,7 @@ const BROKER_THREADS: &str = "core-";
 
 /// The result of a story.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct ScenarioReport {
     /// Its name.
     pub(crate) story: &'static str,
     /// The client's doing, in a sentence.
@@ -52,7 +52,7 @@ pub(crate) struct Told {
     /// The doctor's finding.
     pub(crate) finding: Option<Finding>,
     /// The change that was made.
-    pub(crate) change: Option<Fix>,
+    pub(crate) change: Option<AppliedChange>,
     /// The unit of the next three.
     pub(crate) unit: &'static str,
     /// The measured value before the change.
@@ -71,7 +71,7 @@ pub(crate) struct Told {
     pub(crate) is_good: bool,
 }
 
-impl Told {
+impl ScenarioReport {
     /// How many times the measured value is the predicted one.
     pub(crate) fn factor(&self) -> f64 {
         self.after / self.predicted
@@ -83,11 +83,11 @@ impl Told {
 /// # Errors
 /// The machine does not let it. Faults of the story stand in the answer.
 pub(crate) fn perform(
-    story: &Story,
-    wish: Wish<'_>,
+    story: &Scenario,
+    wish: ScenarioOptions<'_>,
     start: &StartBroker<'_>,
     stop: &Stop,
-) -> Result<Told, LabError> {
+) -> Result<ScenarioReport, LabError> {
     let mut link = wish.link.clone();
     link.rtt.get_or_insert(story.rtt);
     let narrow = story.bandwidth.and_then(Bandwidth::from_bits_per_s);
@@ -103,12 +103,12 @@ pub(crate) fn perform(
         record: wish.record.map(Path::to_path_buf),
         ..BrokerOptions::default()
     };
-    let place = Place::open(&link, &wanted, start)?;
-    let mut told = Told {
+    let place = DistantBroker::open(&link, &wanted, start)?;
+    let mut told = ScenarioReport {
         story: story.name(),
         title: story.title,
         distance: place.note(),
-        ..Told::default()
+        ..ScenarioReport::default()
     };
     let measured = Duration::from_secs_f64(wish.seconds.unwrap_or(story.measured_s));
     let mut act = Act {
@@ -126,12 +126,12 @@ pub(crate) fn perform(
 }
 
 struct Act<'a> {
-    story: &'a Story,
-    place: &'a Place,
+    story: &'a Scenario,
+    place: &'a DistantBroker,
     stop: &'a Stop,
     /// The certificate of the authority that signed the broker's, PEM.
     authority: Option<&'a str>,
-    told: &'a mut Told,
+    told: &'a mut ScenarioReport,
 }
 
 /// Going on makes no sense.
@@ -170,15 +170,15 @@ impl Act<'_> {
         self.after(fix, measure, measured)
     }
 
-    fn begin(&self, fix: Option<Fix>, number: u32) -> Result<Playing, LabError> {
-        Playing::begin(self.place, self.story, (fix, self.authority), number)
+    fn begin(&self, fix: Option<AppliedChange>, number: u32) -> Result<RunningClient, LabError> {
+        RunningClient::begin(self.place, self.story, (fix, self.authority), number)
     }
 
     /// The finding, and what the client has done while its numbers were taken.
     fn wait_for_finding(
         &mut self,
-        playing: &Playing,
-    ) -> Result<Result<(Finding, Count), String>, LabError> {
+        playing: &RunningClient,
+    ) -> Result<Result<(Finding, WorkDone), String>, LabError> {
         let called = Instant::now();
         let mut begun: Option<Instant> = None;
         loop {
@@ -188,7 +188,7 @@ impl Act<'_> {
             if self.report(None)?.findings.iter().any(|it| it.is_active) {
                 break;
             }
-            if begun.is_none() && playing.stage.meter.count().done > 0 {
+            if begun.is_none() && playing.client.meter.count().done > 0 {
                 begun = Some(Instant::now());
             }
             if begun.is_none() && called.elapsed() > BEGUN_WITHIN {
@@ -231,7 +231,12 @@ impl Act<'_> {
         Ok(Ok((finding, count)))
     }
 
-    fn after(&mut self, fix: Fix, measure: Measure, measured: Duration) -> Result<Ended, LabError> {
+    fn after(
+        &mut self,
+        fix: AppliedChange,
+        measure: Measure,
+        measured: Duration,
+    ) -> Result<Ended, LabError> {
         let playing = self.begin(Some(fix.clone()), 2)?;
         if !self.rest(&playing, WARM_UP) {
             return Ok(playing.end().and(Err("it was ended".to_owned())));
@@ -268,17 +273,17 @@ impl Act<'_> {
     }
 
     /// The work done within this time, and whether the client goes on.
-    fn measure(&self, playing: &Playing, time: Duration) -> (bool, Count) {
-        let earlier = playing.stage.meter.count();
+    fn measure(&self, playing: &RunningClient, time: Duration) -> (bool, WorkDone) {
+        let earlier = playing.client.meter.count();
         let costs = Meter::begin(&BrokerPlace::Threads(BROKER_THREADS.to_owned()));
         let goes_on = self.rest(playing, time);
-        let count = playing.stage.meter.count().since(&earlier);
+        let count = playing.client.meter.count().since(&earlier);
         let cpu_s = costs.end().broker_cpu_s.unwrap_or_default();
-        (goes_on, Count { cpu_s, ..count })
+        (goes_on, WorkDone { cpu_s, ..count })
     }
 
     /// Lets time pass. `false` when the client or the user has ended it.
-    fn rest(&self, playing: &Playing, time: Duration) -> bool {
+    fn rest(&self, playing: &RunningClient, time: Duration) -> bool {
         let end = Instant::now() + time;
         loop {
             if self.stop.is_set() || !playing.goes_on() {
@@ -310,7 +315,7 @@ fn unit(measure: Measure) -> &'static str {
 }
 
 /// As the doctor measures it.
-fn value(measure: Measure, count: &Count) -> f64 {
+fn value(measure: Measure, count: &WorkDone) -> f64 {
     match measure {
         Measure::ConnectionMessagesPerSecond => count.per_second(),
         Measure::SubscriptionMessagesPerSecond => count.per_busy_second(),

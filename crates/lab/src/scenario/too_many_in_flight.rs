@@ -9,7 +9,7 @@ use futures_util::{FutureExt, StreamExt};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer, PurgeConfig};
 
-use super::{Fix, Stage, Story, ValueIn, kafka};
+use super::{AppliedChange, ClientContext, Scenario, ValueIn, kafka};
 
 /// When the program gives a message up: later nobody wants it.
 const TIMEOUT_MS: &str = "1000";
@@ -17,8 +17,8 @@ const TIMEOUT_MS: &str = "1000";
 /// How many it hands over before it looks at answers.
 const GROUP: usize = 100;
 
-pub(super) fn story() -> Story {
-    Story {
+pub(super) fn story() -> Scenario {
+    Scenario {
         rule: Rule::TooManyInFlight,
         title: "a producer hands all over at once, and gives up what takes a second",
         library: kafka::LIBRARY,
@@ -33,16 +33,16 @@ pub(super) fn story() -> Story {
     }
 }
 
-fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
+fn play(client: &ClientContext, fix: Option<&AppliedChange>) -> Result<(), String> {
     let runtime = kafka::runtime()?;
-    kafka::create_topic(&runtime, stage, 1)?;
-    let mut config = kafka::config(stage);
+    kafka::create_topic(&runtime, client, 1)?;
+    let mut config = kafka::config(client);
     config
         .set("acks", "1")
         .set("message.timeout.ms", TIMEOUT_MS);
     let config = kafka::with_fix(config, fix);
     let producer: FutureProducer = config.create().map_err(|error| error.to_string())?;
-    runtime.block_on(produce(stage, &producer))
+    runtime.block_on(produce(client, &producer))
 }
 
 /// A payload that does not compress.
@@ -57,14 +57,14 @@ fn noise() -> [u8; 1000] {
 }
 
 /// Sends as much as the library takes.
-async fn produce(stage: &Stage, producer: &FutureProducer) -> Result<(), String> {
+async fn produce(client: &ClientContext, producer: &FutureProducer) -> Result<(), String> {
     // A payload that compresses well over a narrow link is another story.
     let payload = noise();
     let mut answers = FuturesUnordered::new();
-    while stage.goes_on() {
+    while client.goes_on() {
         let mut is_full = false;
         for _ in 0..GROUP {
-            let record: FutureRecord<'_, (), _> = FutureRecord::to(&stage.name).payload(&payload);
+            let record: FutureRecord<'_, (), _> = FutureRecord::to(&client.name).payload(&payload);
             match producer.send_result(record) {
                 Ok(sent) => {
                     let begun = Instant::now();
@@ -85,7 +85,7 @@ async fn produce(stage: &Stage, producer: &FutureProducer) -> Result<(), String>
         };
         while let Some((begun, answer)) = next {
             match answer.map_err(|_| "the producer has ended".to_owned())? {
-                Ok(_) => stage.meter.done(begun.elapsed()),
+                Ok(_) => client.meter.done(begun.elapsed()),
                 Err((KafkaError::MessageProduction(RDKafkaErrorCode::MessageTimedOut), _)) => {}
                 Err((error, _)) => return Err(error.to_string()),
             }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use cloverleaf_doctor::Rule;
 use rdkafka::producer::FutureProducer;
 
-use super::{Fix, Stage, Story, ValueIn, kafka, sync_produce};
+use super::{AppliedChange, ClientContext, Scenario, ValueIn, kafka, sync_produce};
 
-pub(super) fn story() -> Story {
-    Story {
+pub(super) fn story() -> Scenario {
+    Scenario {
         rule: Rule::Linger,
         title: "a producer collects for 50 ms and awaits each message, so none joins it (seed 001)",
         library: kafka::LIBRARY,
@@ -23,13 +23,13 @@ pub(super) fn story() -> Story {
     }
 }
 
-fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
+fn play(client: &ClientContext, fix: Option<&AppliedChange>) -> Result<(), String> {
     let runtime = kafka::runtime()?;
-    kafka::create_topic(&runtime, stage, 1)?;
-    let mut config = kafka::config(stage);
+    kafka::create_topic(&runtime, client, 1)?;
+    let mut config = kafka::config(client);
     // "For throughput".
     config.set("linger.ms", "50");
     let config = kafka::with_fix(config, fix);
     let producer: FutureProducer = config.create().map_err(|error| error.to_string())?;
-    runtime.block_on(sync_produce::produce(stage, &producer, 1))
+    runtime.block_on(sync_produce::produce(client, &producer, 1))
 }

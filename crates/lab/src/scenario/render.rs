@@ -3,10 +3,10 @@
 use cloverleaf_bench::words;
 use cloverleaf_doctor::{Bound, Detail, Finding, Report, findings_text};
 
-use super::perform::Told;
+use super::runner::ScenarioReport;
 use crate::command::Page;
 
-impl Told {
+impl ScenarioReport {
     /// In words, with the finding as the doctor prints it.
     pub(crate) fn render(&self, page: &Page) -> String {
         let mut out = format!(

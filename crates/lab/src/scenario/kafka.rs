@@ -7,7 +7,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use tokio::runtime::{Builder, Runtime};
 
-use super::{Fix, Stage};
+use super::{AppliedChange, ClientContext};
 
 /// How librdkafka calls itself, whatever is built upon it.
 pub(super) const LIBRARY: &str = "librdkafka";
@@ -16,17 +16,17 @@ pub(super) const LIBRARY: &str = "librdkafka";
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// A configuration for the broker there.
-pub(super) fn config(stage: &Stage) -> ClientConfig {
+pub(super) fn config(client: &ClientContext) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
-        .set("bootstrap.servers", stage.addresses.kafka.to_string())
-        .set("client.id", format!("lab-{}", stage.name));
+        .set("bootstrap.servers", client.addresses.kafka.to_string())
+        .set("client.id", format!("lab-{}", client.name));
     config
 }
 
 /// Sets what the finding has named.
-pub(super) fn with_fix(mut config: ClientConfig, fix: Option<&Fix>) -> ClientConfig {
-    if let Some(Fix {
+pub(super) fn with_fix(mut config: ClientConfig, fix: Option<&AppliedChange>) -> ClientConfig {
+    if let Some(AppliedChange {
         setting,
         value: Some(value),
     }) = fix
@@ -42,15 +42,15 @@ pub(super) fn runtime() -> Result<Runtime, String> {
     runtime.map_err(|error| error.to_string())
 }
 
-/// Makes the stage's topic.
+/// Makes the client's topic.
 pub(super) fn create_topic(
     runtime: &Runtime,
-    stage: &Stage,
+    client: &ClientContext,
     partitions: i32,
 ) -> Result<(), String> {
     let admin: AdminClient<DefaultClientContext> =
-        config(stage).create().map_err(|error| error.to_string())?;
-    let topic = NewTopic::new(&stage.name, partitions, TopicReplication::Fixed(1));
+        config(client).create().map_err(|error| error.to_string())?;
+    let topic = NewTopic::new(&client.name, partitions, TopicReplication::Fixed(1));
     let options = AdminOptions::new().operation_timeout(Some(ANSWER));
     let created = runtime.block_on(admin.create_topics([&topic], &options));
     for one in created.map_err(|error| error.to_string())? {

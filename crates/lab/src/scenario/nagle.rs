@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use cloverleaf_doctor::Rule;
 
-use super::{Fix, Stage, Story, ValueIn, program};
+use super::{AppliedChange, ClientContext, Scenario, ValueIn, program};
 
 const SCRIPT: &str = include_str!("nagle.py");
 
-pub(super) fn story() -> Story {
-    Story {
+pub(super) fn story() -> Scenario {
+    Scenario {
         rule: Rule::Nagle,
         title: "confluent-kafka over TLS waits 40 ms for each message (seed 001)",
         library: "confluent-kafka-python",
@@ -26,12 +26,12 @@ pub(super) fn story() -> Story {
     }
 }
 
-fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
+fn play(client: &ClientContext, fix: Option<&AppliedChange>) -> Result<(), String> {
     let is_off = fix.and_then(|fix| fix.value.as_deref()).unwrap_or("false");
-    let address = stage.addresses.kafka_tls.map(|it| it.to_string());
+    let address = client.addresses.kafka_tls.map(|it| it.to_string());
     let address = address.ok_or("it needs Kafka over TLS, which no proxy carries")?;
-    let authority = stage.authority.as_deref().unwrap_or_default();
-    let args = [&address, authority, &stage.name, is_off];
+    let authority = client.authority.as_deref().unwrap_or_default();
+    let args = [&address, authority, &client.name, is_off];
     let needs = ("confluent_kafka", "confluent-kafka");
-    program::python(stage, needs, SCRIPT, &args)
+    program::python(client, needs, SCRIPT, &args)
 }

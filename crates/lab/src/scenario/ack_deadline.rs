@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use cloverleaf_doctor::Rule;
 
-use super::{Fix, Stage, Story, ValueIn, program};
+use super::{AppliedChange, ClientContext, Scenario, ValueIn, program};
 
 const SCRIPT: &str = include_str!("ack_deadline.py");
 
 /// The deadline that the program has set, in seconds: too short.
 const DEADLINE: &str = "1";
 
-pub(super) fn story() -> Story {
-    Story {
+pub(super) fn story() -> Scenario {
+    Scenario {
         rule: Rule::AckDeadline,
         title: "pynsq holds messages for longer than the 1 s that it has asked for",
         library: "pynsq",
@@ -27,9 +27,9 @@ pub(super) fn story() -> Story {
     }
 }
 
-fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
+fn play(client: &ClientContext, fix: Option<&AppliedChange>) -> Result<(), String> {
     let deadline = fix.and_then(|fix| fix.value.as_deref()).unwrap_or(DEADLINE);
-    let (nsq, http) = (stage.addresses.nsq, stage.addresses.nsq_http);
-    let args = [&nsq.to_string(), &http.to_string(), &stage.name, deadline];
-    program::python(stage, ("nsq", "pynsq"), SCRIPT, &args)
+    let (nsq, http) = (client.addresses.nsq, client.addresses.nsq_http);
+    let args = [&nsq.to_string(), &http.to_string(), &client.name, deadline];
+    program::python(client, ("nsq", "pynsq"), SCRIPT, &args)
 }

@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 
-use super::{Fix, Stage, Story, ValueIn, kafka};
+use super::{AppliedChange, ClientContext, Scenario, ValueIn, kafka};
 
 /// Requests in flight, to which the program has lowered them: so few retries overtake.
 const IN_FLIGHT: &str = "4";
@@ -24,8 +24,8 @@ const PAUSE: Duration = Duration::from_millis(25);
 /// Messages that may wait in the client.
 const WAITING: &str = "1000000";
 
-pub(super) fn story() -> Story {
-    Story {
+pub(super) fn story() -> Scenario {
+    Scenario {
         rule: Rule::OneConnection,
         title: "a producer with small batches may have four requests in flight (seed 000)",
         library: kafka::LIBRARY,
@@ -40,11 +40,11 @@ pub(super) fn story() -> Story {
     }
 }
 
-fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
-    let producers = fix.map_or(Ok(1), Fix::number)?;
+fn play(client: &ClientContext, fix: Option<&AppliedChange>) -> Result<(), String> {
+    let producers = fix.map_or(Ok(1), AppliedChange::number)?;
     let runtime = kafka::runtime()?;
-    kafka::create_topic(&runtime, stage, 1)?;
-    let mut config = kafka::config(stage);
+    kafka::create_topic(&runtime, client, 1)?;
+    let mut config = kafka::config(client);
     config
         .set("max.in.flight", IN_FLIGHT)
         .set("batch.num.messages", BATCH)
@@ -52,20 +52,20 @@ fn play(stage: &Stage, fix: Option<&Fix>) -> Result<(), String> {
     let producers: Result<Vec<FutureProducer>, _> =
         (0..producers).map(|_| config.create()).collect();
     let producers = producers.map_err(|error| error.to_string())?;
-    runtime.block_on(produce(stage, &producers))
+    runtime.block_on(produce(client, &producers))
 }
 
 /// Sends to all of them what comes, and waits for nothing.
-async fn produce(stage: &Stage, producers: &[FutureProducer]) -> Result<(), String> {
+async fn produce(client: &ClientContext, producers: &[FutureProducer]) -> Result<(), String> {
     let payload = [b'x'; 100];
     let mut answers = FuturesUnordered::new();
     let mut groups = tokio::time::interval(PAUSE);
-    while stage.goes_on() {
+    while client.goes_on() {
         tokio::select! {
             _ = groups.tick() => {
                 for number in 0..GROUP {
                     let record: FutureRecord<'_, (), _> =
-                        FutureRecord::to(&stage.name).payload(&payload);
+                        FutureRecord::to(&client.name).payload(&payload);
                     let sent = producers[number % producers.len()].send_result(record);
                     let sent = sent.map_err(|(error, _)| error.to_string())?;
                     let begun = Instant::now();
@@ -75,7 +75,7 @@ async fn produce(stage: &Stage, producers: &[FutureProducer]) -> Result<(), Stri
             Some((begun, answer)) = answers.next(), if !answers.is_empty() => {
                 let answer = answer.map_err(|_| "the producer has ended".to_owned())?;
                 answer.map_err(|(error, _)| error.to_string())?;
-                stage.meter.done(begun.elapsed());
+                client.meter.done(begun.elapsed());
             }
         }
     }

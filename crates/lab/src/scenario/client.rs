@@ -6,25 +6,25 @@ use std::thread::{Builder, JoinHandle};
 
 use cloverleaf_bench::Stop;
 
-use super::stage::{Meter, Stage};
-use super::{Fix, Story};
-use crate::place::{LabError, Place};
+use super::context::{ClientContext, Meter};
+use super::{AppliedChange, Scenario};
+use crate::distance::{DistantBroker, LabError};
 
 /// A client that plays until this is ended or dropped.
-pub(crate) struct Playing {
-    pub(crate) stage: Arc<Stage>,
+pub(crate) struct RunningClient {
+    pub(crate) client: Arc<ClientContext>,
     thread: Option<JoinHandle<Result<(), String>>>,
 }
 
-impl Playing {
+impl RunningClient {
     /// Begins. `number` tells it from others at this broker.
     pub(crate) fn begin(
-        place: &Place,
-        story: &Story,
-        (fix, authority): (Option<Fix>, Option<&str>),
+        place: &DistantBroker,
+        story: &Scenario,
+        (fix, authority): (Option<AppliedChange>, Option<&str>),
         number: u32,
-    ) -> Result<Playing, LabError> {
-        let stage = Arc::new(Stage {
+    ) -> Result<RunningClient, LabError> {
+        let client = Arc::new(ClientContext {
             addresses: *place.reached(),
             stop: Stop::default(),
             meter: Meter::new(),
@@ -32,16 +32,16 @@ impl Playing {
             authority: authority.map(str::to_owned),
         });
         let play = story.play;
-        Playing::begin_with(place, stage, move |stage| play(stage, fix.as_ref()))
+        RunningClient::begin_with(place, client, move |client| play(client, fix.as_ref()))
     }
 
     /// Begins to play whatever it is.
     pub(crate) fn begin_with(
-        place: &Place,
-        stage: Arc<Stage>,
-        play: impl FnOnce(&Stage) -> Result<(), String> + Send + 'static,
-    ) -> Result<Playing, LabError> {
-        let there = Arc::clone(&stage);
+        place: &DistantBroker,
+        client: Arc<ClientContext>,
+        play: impl FnOnce(&ClientContext) -> Result<(), String> + Send + 'static,
+    ) -> Result<RunningClient, LabError> {
+        let there = Arc::clone(&client);
         let begin = || -> io::Result<_> {
             // Threads are where they were made.
             let thread = Builder::new().name("lab-client".to_owned());
@@ -49,8 +49,8 @@ impl Playing {
         };
         let thread = place.at_client(begin).flatten();
         let thread = thread.map_err(|error| LabError::system("no client can be started", error))?;
-        Ok(Playing {
-            stage,
+        Ok(RunningClient {
+            client,
             thread: Some(thread),
         })
     }
@@ -62,7 +62,7 @@ impl Playing {
 
     /// Ends it, and says what went wrong.
     pub(crate) fn end(mut self) -> Result<(), String> {
-        self.stage.stop.set();
+        self.client.stop.set();
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(ended)) => ended,
             Some(Err(_)) => Err("the client has panicked".to_owned()),
@@ -71,9 +71,9 @@ impl Playing {
     }
 }
 
-impl Drop for Playing {
+impl Drop for RunningClient {
     fn drop(&mut self) {
-        self.stage.stop.set();
+        self.client.stop.set();
         if let Some(thread) = self.thread.take() {
             // The thread's result is asked for by nobody.
             let _ = thread.join();
