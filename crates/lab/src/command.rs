@@ -141,7 +141,7 @@ impl LabArgs {
                 record: self.record.as_deref(),
             };
             let one = match story {
-                Some(story) => perform(&story, wish, start, stop)?,
+                Some(story) => perform(story, wish, start, stop)?,
                 None => healthy::watch(wish, start, stop)?,
             };
             if !self.json {
@@ -162,9 +162,9 @@ impl LabArgs {
     }
 
     /// The stories to play; `None`: the one of the healthy clients.
-    fn chosen(&self) -> Result<Vec<Option<Scenario>>, LabError> {
-        let mut all: Vec<(&str, Option<Scenario>)> = vec![(healthy::NAME, None)];
-        let stories = Scenario::all().into_iter();
+    fn chosen(&self) -> Result<Vec<Option<&'static Scenario>>, LabError> {
+        let mut all: Vec<(&str, Option<&'static Scenario>)> = vec![(healthy::NAME, None)];
+        let stories = Scenario::all().iter();
         all.extend(stories.map(|story| (story.name(), Some(story))));
         let names: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
         let unknown = self.stories.iter().find(|it| !names.contains(&it.as_str()));

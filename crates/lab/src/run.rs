@@ -3,28 +3,21 @@
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use cloverleaf_bench::Stop;
 use cloverleaf_bench::command::{LinkArgs, duration};
 use cloverleaf_doctor::{Detail, Query, Report, findings_text};
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Serialize;
 
 use crate::broker::{BrokerOptions, StartBroker};
 use crate::command::{Outcome, Page};
 use crate::distance::{DistantBroker, LabError};
-
-/// How often is looked whether the program has ended.
-const LOOK: Duration = Duration::from_millis(20);
-
-/// The time in which a program has to end when it is told to.
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::process::ClientProcess;
 
 /// Less than this is too short for most findings.
 const WATCHED_MIN: Duration = Duration::from_secs(15);
@@ -137,7 +130,7 @@ impl RunArgs {
         })
     }
 
-    fn begin(&self, place: &DistantBroker) -> Result<Program, LabError> {
+    fn begin(&self, place: &DistantBroker) -> Result<ClientProcess, LabError> {
         let what = format!("{} cannot be run", self.command.join(" "));
         let failed = |error| LabError::system(&what, error);
         let (name, args) = match self.command.split_first() {
@@ -148,19 +141,13 @@ impl RunArgs {
         command
             .args(args)
             .envs(place.reached().variables())
-            .stdin(Stdio::null())
-            // So that what it starts can be told to end with it.
-            .process_group(0);
+            .stdin(Stdio::null());
         if self.json {
             let errors = io::stderr().as_fd().try_clone_to_owned();
             command.stdout(errors.map_err(failed)?);
         }
-        let child = place.at_client(|| command.spawn());
-        let child = child.flatten().map_err(failed)?;
-        Ok(Program {
-            group: Pid::from_child(&child),
-            child,
-        })
+        let process = place.at_client(|| ClientProcess::start(&mut command));
+        process.flatten().map_err(failed)
     }
 
     fn print(&self, report: &Report, run: &Run, page: &Page) -> Result<(), LabError> {
@@ -204,67 +191,9 @@ fn setting(text: &str) -> Result<(String, String), LabError> {
     Ok((name.trim_start_matches("--").to_owned(), value.to_owned()))
 }
 
-/// A program that runs, with all that it has started: dropped, none of it does.
-struct Program {
-    child: Child,
-    group: Pid,
-}
-
-impl Program {
-    /// Waits for its end; tells it to end when the time is over or `stop` is set.
-    fn wait(
-        &mut self,
-        time: Option<Duration>,
-        stop: &Stop,
-    ) -> Result<(ExitStatus, bool), LabError> {
-        let begun = Instant::now();
-        let is_over = || stop.is_set() || time.is_some_and(|time| begun.elapsed() >= time);
-        if let Some(status) = self.ended_before(is_over)? {
-            return Ok((status, false));
-        }
-        self.tell(Signal::TERM);
-        let told = Instant::now();
-        if let Some(status) = self.ended_before(|| told.elapsed() >= PATIENCE)? {
-            return Ok((status, true));
-        }
-        self.tell(Signal::KILL);
-        let status = self.child.wait();
-        let status = status.map_err(|error| LabError::system("the program is lost", error))?;
-        Ok((status, true))
-    }
-
-    fn ended_before(&mut self, is_over: impl Fn() -> bool) -> Result<Option<ExitStatus>, LabError> {
-        loop {
-            let status = self.child.try_wait();
-            let status = status.map_err(|error| LabError::system("the program is lost", error))?;
-            if status.is_some() || is_over() {
-                return Ok(status);
-            }
-            thread::sleep(LOOK);
-        }
-    }
-
-    fn tell(&self, signal: Signal) {
-        // No process of the group may be left.
-        let _ = kill_process_group(self.group, signal);
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        self.tell(Signal::KILL);
-        // It has ended, or ends now.
-        let _ = self.child.wait();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-
-    use std::io::Read;
-
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::*;
 
@@ -274,58 +203,5 @@ mod tests {
         assert_eq!(quick, ("quick-ack".to_owned(), "false".to_owned()));
         let error = setting("quick-ack").unwrap_err().to_string();
         assert!(error.contains("write NAME=VALUE"), "{error}");
-    }
-
-    fn program(script: &str) -> Program {
-        let mut command = Command::new("sh");
-        let child = command.args(["-c", script]).process_group(0).spawn();
-        let child = child.unwrap();
-        Program {
-            group: Pid::from_child(&child),
-            child,
-        }
-    }
-
-    #[test]
-    fn a_program_ends_by_itself_or_is_told_to() {
-        let (status, is_told) = program("exit 3").wait(None, &Stop::default()).unwrap();
-        assert_eq!((status.code(), is_told), (Some(3), false));
-        let now = Some(Duration::ZERO);
-        let mut endless = program("while :; do sleep 1; done");
-        let (status, is_told) = endless.wait(now, &Stop::default()).unwrap();
-        assert_eq!((status.signal(), is_told), (Some(15), true));
-        let stop = Stop::default();
-        stop.set();
-        assert!(program("sleep 100").wait(None, &stop).unwrap().1);
-    }
-
-    #[test]
-    fn nothing_that_it_started_is_left() {
-        let mut command = Command::new("sh");
-        let command = command.args(["-c", "sleep 1000 & exit 0"]);
-        let mut child = command
-            .process_group(0)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut out = child.stdout.take().unwrap();
-        let mut parent = Program {
-            group: Pid::from_child(&child),
-            child,
-        };
-        parent.wait(None, &Stop::default()).unwrap();
-        let ended_within = |seconds: i64| {
-            let patience = Timespec {
-                tv_sec: seconds,
-                tv_nsec: 0,
-            };
-            let mut pipe = [PollFd::new(&out, PollFlags::IN)];
-            poll(&mut pipe, Some(&patience)).unwrap() > 0
-        };
-        // A living process holds the pipe open; one that has ended need not have been waited for.
-        assert!(!ended_within(0));
-        drop(parent);
-        assert!(ended_within(10));
-        assert_eq!(out.read(&mut [0; 1]).unwrap(), 0);
     }
 }

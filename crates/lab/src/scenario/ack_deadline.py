@@ -1,6 +1,7 @@
 """Takes twelve messages at a time for four workers: the last of them wait for too long."""
 
 import concurrent.futures
+import os
 import sys
 import time
 import urllib.request
@@ -8,7 +9,8 @@ import urllib.request
 import nsq
 import tornado.ioloop
 
-address, http, topic, deadline_s = sys.argv[1:]
+topic, deadline_s = sys.argv[1:]
+address, http = os.environ["CLOVERLEAF_NSQD"], os.environ["CLOVERLEAF_NSQD_HTTP"]
 bodies = "\n".join(str(number) for number in range(2000))
 url = "http://%s/mpub?topic=%s" % (http, topic)
 urllib.request.urlopen(url, bodies.encode()).read()

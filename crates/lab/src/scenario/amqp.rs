@@ -1,17 +1,23 @@
-//! The common part of the stories with lapin.
+//! Programs with lapin: publishers, and consumers whose messages go to some workers.
 
-use std::future::Future;
+use std::future::{self, Future};
+use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use futures_util::{StreamExt, stream};
+use lapin::message::Delivery;
 use lapin::options::{
-    BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions, QueueDeclareOptions,
+    BasicAckOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
+    QueueDeclareOptions,
 };
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use tokio::runtime::Builder;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use super::ClientContext;
+use super::{AppliedChange, ClientContext, tls};
 
 /// How lapin calls itself.
 pub(super) const LIBRARY: &str = "lapin";
@@ -19,72 +25,253 @@ pub(super) const LIBRARY: &str = "lapin";
 /// How often it is looked whether it is over.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Runs a client until it has failed, or the story is over.
-pub(super) fn run(
-    client: &ClientContext,
-    work: impl Future<Output = Outcome>,
-) -> Result<(), String> {
+/// So many of a backlog are published before their confirms are waited for.
+const PUBLISHED_AT_ONCE: usize = 1_000;
+
+/// A program, and its mistake.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AmqpProgram {
+    /// Messages that wait in the queue before anybody consumes.
+    pub(super) backlog: usize,
+    /// Messages that are published at once, so many milliseconds after each other.
+    pub(super) publishes: Option<(usize, u64)>,
+    /// Channels that consume.
+    pub(super) consumers: usize,
+    /// Messages that each of them takes at a time.
+    pub(super) prefetch: u16,
+    /// Messages that are worked on at a time, and for how many milliseconds each.
+    pub(super) workers: usize,
+    pub(super) job_ms: u64,
+    /// Publisher and consumers share a connection.
+    pub(super) is_one_connection: bool,
+    /// By a tunnel, as programs have it whose library has no TLS.
+    pub(super) over_tls: bool,
+    pub(super) change: Alters,
+}
+
+/// The part of a program that a change alters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Alters {
+    /// The prefetch count, by the value of the change.
+    Prefetch,
+    /// Workers: as many as the prefetch count, as the change says.
+    Workers,
+    /// The connection, which was opened for each message, and is kept.
+    Connection,
+}
+
+impl AmqpProgram {
+    /// A consumer with this prefetch count, to which nothing comes.
+    pub(super) const fn consuming(prefetch: u16) -> AmqpProgram {
+        AmqpProgram {
+            backlog: 0,
+            publishes: None,
+            consumers: 1,
+            prefetch,
+            workers: 1,
+            job_ms: 0,
+            is_one_connection: false,
+            over_tls: false,
+            change: Alters::Prefetch,
+        }
+    }
+
+    /// A producer that publishes one message after the other, each on a connection of its own.
+    pub(super) const CONNECTING: AmqpProgram = AmqpProgram {
+        consumers: 0,
+        change: Alters::Connection,
+        ..AmqpProgram::consuming(0)
+    };
+
+    /// Runs until the context says that it is enough, or something fails.
+    pub(super) fn run(
+        &self,
+        context: &ClientContext,
+        change: Option<&AppliedChange>,
+    ) -> Result<(), String> {
+        let mut program = *self;
+        match (self.change, change) {
+            (Alters::Prefetch, Some(change)) => {
+                let prefetch = u16::try_from(change.number()?);
+                program.prefetch = prefetch.map_err(|error| error.to_string())?;
+            }
+            (Alters::Workers, Some(_)) => program.workers = self.prefetch.into(),
+            (Alters::Connection, _) => {
+                return until_over(context, publish_alone(context, change.is_some()));
+            }
+            (_, None) => {}
+        }
+        until_over(context, program.work(context))
+    }
+
+    async fn work(&self, context: &ClientContext) -> Outcome {
+        let address = if self.over_tls {
+            tls::tunnel(context).await.map_err(io_error)?
+        } else {
+            context.addresses.amqp
+        };
+        if self.backlog > 0 {
+            let connection = connect(context, address).await?;
+            let channel = publisher(context, &connection).await?;
+            for _ in 0..self.backlog / PUBLISHED_AT_ONCE {
+                publish(context, &channel, PUBLISHED_AT_ONCE).await?;
+            }
+            connection.close(200, "all is published".into()).await?;
+        }
+        let first = connect(context, address).await?;
+        let does_both = self.publishes.is_some() && self.consumers > 0;
+        let second = if does_both && !self.is_one_connection {
+            Some(connect(context, address).await?)
+        } else {
+            None
+        };
+        let consume = self.consume(context, second.as_ref().unwrap_or(&first));
+        tokio::try_join!(self.publish(context, &first), consume).map(|((), ())| ())
+    }
+
+    /// Publishes in groups, each of which is confirmed before the next.
+    async fn publish(&self, context: &ClientContext, connection: &Connection) -> Outcome {
+        let Some((count, ms)) = self.publishes else {
+            return Ok(());
+        };
+        let channel = publisher(context, connection).await?;
+        let mut groups = tokio::time::interval(Duration::from_millis(ms));
+        loop {
+            groups.tick().await;
+            publish(context, &channel, count).await?;
+        }
+    }
+
+    /// Takes messages, and has them worked on.
+    async fn consume(&self, context: &ClientContext, connection: &Connection) -> Outcome {
+        if self.consumers == 0 {
+            return Ok(());
+        }
+        let job = Duration::from_millis(self.job_ms);
+        let mut channels = Vec::new();
+        let mut consumers = Vec::new();
+        for _ in 0..self.consumers {
+            let (channel, consumer) = consumer(context, connection, self.prefetch).await?;
+            channels.push(channel);
+            consumers.push(consumer);
+        }
+        // A delivered message is in the client's hands, whether or not somebody works on it.
+        let (sender, receiver) = unbounded_channel();
+        let take = stream::select_all(consumers).for_each(|delivery| {
+            if !job.is_zero() {
+                context.meter.took();
+            }
+            // The receiver is gone when it is over.
+            let _ = sender.send((Instant::now(), delivery));
+            future::ready(())
+        });
+        let handle = |(taken, delivery): (Instant, lapin::Result<Delivery>)| async move {
+            let (delivery, begun) = (delivery?, Instant::now());
+            if !job.is_zero() {
+                tokio::time::sleep(job).await;
+            }
+            delivery.ack(BasicAckOptions::default()).await?;
+            if job.is_zero() {
+                context.meter.done(begun.elapsed())
+            } else {
+                context.meter.gave(taken.elapsed())
+            }
+            Ok::<(), lapin::Error>(())
+        };
+        let next = |mut receiver: UnboundedReceiver<_>| async move {
+            let taken = receiver.recv().await?;
+            Some((taken, receiver))
+        };
+        let jobs = stream::unfold(receiver, next).map(handle);
+        let mut done = std::pin::pin!(jobs.buffer_unordered(self.workers));
+        let work = async {
+            while let Some(outcome) = done.next().await {
+                outcome?;
+            }
+            Ok(())
+        };
+        tokio::select! {
+            () = take => Ok(()),
+            outcome = work => outcome,
+        }
+    }
+}
+
+/// Runs a client until it has failed, or it is over.
+fn until_over(context: &ClientContext, work: impl Future<Output = Outcome>) -> Result<(), String> {
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
-    let until_the_end = async {
-        let over = async {
-            while client.goes_on() {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
+    let over = async {
+        while context.goes_on() {
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    runtime.block_on(async {
         tokio::select! {
             outcome = work => outcome.map_err(|error| error.to_string()),
             () = over => Ok(()),
         }
-    };
-    runtime.block_on(until_the_end)
+    })
 }
 
 /// How a client ends.
-pub(super) type Outcome = Result<(), lapin::Error>;
+type Outcome = Result<(), lapin::Error>;
 
-/// A connection.
-pub(super) async fn connect(client: &ClientContext) -> lapin::Result<Connection> {
-    connect_to(client, client.addresses.amqp).await
+fn io_error(error: io::Error) -> lapin::Error {
+    lapin::ErrorKind::IOError(Arc::new(error)).into()
 }
 
-/// A connection to somebody who passes it on.
-pub(super) async fn connect_to(
-    client: &ClientContext,
-    address: SocketAddr,
-) -> lapin::Result<Connection> {
+async fn connect(context: &ClientContext, address: SocketAddr) -> lapin::Result<Connection> {
     let url = format!("amqp://guest:guest@{address}/%2f");
-    let name = format!("lab-{}", client.name);
+    let name = format!("lab-{}", context.name);
     let properties = ConnectionProperties::default().with_connection_name(name.into());
     Connection::connect(&url, properties).await
 }
 
-/// The client's queue. Declared on each channel that uses it, as programs do.
-pub(super) async fn declare(client: &ClientContext, channel: &Channel) -> Outcome {
-    let (name, options) = (client.name.as_str().into(), QueueDeclareOptions::default());
-    let declared = channel.queue_declare(name, options, FieldTable::default());
-    declared.await.map(|_| ())
-}
-
-/// A channel with confirms, and the queue.
-pub(super) async fn publisher(
-    client: &ClientContext,
-    connection: &Connection,
-) -> lapin::Result<Channel> {
+/// A channel that has declared the client's queue, as programs do on each that uses it.
+async fn channel(context: &ClientContext, connection: &Connection) -> lapin::Result<Channel> {
     let channel = connection.create_channel().await?;
+    let (name, options) = (context.name.as_str().into(), QueueDeclareOptions::default());
     channel
-        .confirm_select(ConfirmSelectOptions::default())
+        .queue_declare(name, options, FieldTable::default())
         .await?;
-    declare(client, &channel).await?;
     Ok(channel)
 }
 
+/// A channel with confirms.
+async fn publisher(context: &ClientContext, connection: &Connection) -> lapin::Result<Channel> {
+    let channel = channel(context, connection).await?;
+    channel
+        .confirm_select(ConfirmSelectOptions::default())
+        .await?;
+    Ok(channel)
+}
+
+/// A channel that takes so many messages at a time.
+async fn consumer(
+    context: &ClientContext,
+    connection: &Connection,
+    prefetch: u16,
+) -> lapin::Result<(Channel, lapin::Consumer)> {
+    let channel = channel(context, connection).await?;
+    channel
+        .basic_qos(prefetch, BasicQosOptions::default())
+        .await?;
+    let consumer = channel.basic_consume(
+        context.name.as_str().into(),
+        "".into(),
+        Default::default(),
+        FieldTable::default(),
+    );
+    Ok((channel.clone(), consumer.await?))
+}
+
 /// Publishes so many messages, and waits until all of them are confirmed.
-pub(super) async fn publish(client: &ClientContext, channel: &Channel, count: usize) -> Outcome {
+async fn publish(context: &ClientContext, channel: &Channel, count: usize) -> Outcome {
     for _ in 0..count {
         let published = channel.basic_publish(
             "".into(),
-            client.name.as_str().into(),
+            context.name.as_str().into(),
             BasicPublishOptions::default(),
             b"a message of the lab",
             BasicProperties::default(),
@@ -94,36 +281,25 @@ pub(super) async fn publish(client: &ClientContext, channel: &Channel, count: us
     channel.wait_for_confirms().await.map(|_| ())
 }
 
-/// Publishes so many messages, then again after this time, without end.
-pub(super) async fn publish_in_groups(
-    client: &ClientContext,
-    channel: &Channel,
-    count: usize,
-    pause: Duration,
-) -> Outcome {
-    let mut groups = tokio::time::interval(pause);
+/// Publishes one message after the other, on one connection or on one for each.
+async fn publish_alone(context: &ClientContext, is_kept: bool) -> Outcome {
+    let mut open: Option<(Connection, Channel)> = None;
     loop {
-        groups.tick().await;
-        publish(client, channel, count).await?;
+        let begun = Instant::now();
+        let (connection, channel) = match open.take() {
+            Some(open) => open,
+            None => {
+                let connection = connect(context, context.addresses.amqp).await?;
+                let channel = publisher(context, &connection).await?;
+                (connection, channel)
+            }
+        };
+        publish(context, &channel, 1).await?;
+        if is_kept {
+            open = Some((connection, channel))
+        } else {
+            connection.close(200, "sent".into()).await?
+        }
+        context.meter.done(begun.elapsed());
     }
-}
-
-/// A channel that takes so many messages at a time.
-pub(super) async fn consumer(
-    client: &ClientContext,
-    connection: &Connection,
-    prefetch: u16,
-) -> lapin::Result<(Channel, lapin::Consumer)> {
-    let channel = connection.create_channel().await?;
-    declare(client, &channel).await?;
-    channel
-        .basic_qos(prefetch, BasicQosOptions::default())
-        .await?;
-    let consumer = channel.basic_consume(
-        client.name.as_str().into(),
-        "".into(),
-        Default::default(),
-        FieldTable::default(),
-    );
-    Ok((channel.clone(), consumer.await?))
 }

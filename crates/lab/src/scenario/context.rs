@@ -1,4 +1,4 @@
-//! The surroundings of a client in a story: where the broker is, when to end, and the meter that
+//! The surroundings of a client in a scenario: where the broker is, when to end, and the meter that
 //! counts its work.
 
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use cloverleaf_bench::Stop;
 
 use crate::broker::Addresses;
 
-/// A client, while it plays.
+/// A client, while it works.
 #[derive(Debug)]
 pub(crate) struct ClientContext {
     /// Where it reaches the broker.
@@ -17,7 +17,7 @@ pub(crate) struct ClientContext {
     /// When to end.
     pub(crate) stop: Stop,
     /// The meter of its work.
-    pub(crate) meter: Meter,
+    pub(crate) meter: WorkMeter,
     /// A name for topics and queues that nobody else has.
     pub(crate) name: String,
     /// The certificate of the authority that signed the broker's, if it has one: PEM.
@@ -30,13 +30,13 @@ impl ClientContext {
         ClientContext {
             addresses: self.addresses,
             stop: self.stop.clone(),
-            meter: Meter::new(),
+            meter: WorkMeter::new(),
             name: format!("{}-{client}", self.name),
             authority: self.authority.clone(),
         }
     }
 
-    /// Whether the story goes on.
+    /// Whether the scenario goes on.
     pub(crate) fn goes_on(&self) -> bool {
         !self.stop.is_set()
     }
@@ -44,7 +44,7 @@ impl ClientContext {
 
 /// The work of clients, all together.
 #[derive(Debug)]
-pub(crate) struct Meter {
+pub(crate) struct WorkMeter {
     begun: Instant,
     seen: Mutex<WorkState>,
 }
@@ -72,9 +72,9 @@ pub(crate) struct WorkDone {
     pub(crate) cpu_s: f64,
 }
 
-impl Meter {
-    pub(crate) fn new() -> Meter {
-        Meter {
+impl WorkMeter {
+    pub(crate) fn new() -> WorkMeter {
+        WorkMeter {
             begun: Instant::now(),
             seen: Mutex::default(),
         }
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn work_begins_with_the_first_message_and_ends_with_the_last() {
-        let meter = Meter::new();
+        let meter = WorkMeter::new();
         meter.took();
         meter.took();
         meter.gave(Duration::ZERO);

@@ -1,11 +1,17 @@
-//! The common part of the stories with librdkafka.
+//! Programs with librdkafka: producers, and groups of consumers that take what one of them sends.
 
-use std::time::Duration;
+use std::future;
+use std::time::{Duration, Instant};
 
+use futures_util::stream::{self, FuturesUnordered};
+use futures_util::{FutureExt, StreamExt};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
-use tokio::runtime::{Builder, Runtime};
+use rdkafka::consumer::{Consumer, StreamConsumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::producer::{FutureProducer, FutureRecord, Producer, PurgeConfig};
+use tokio::runtime::Builder;
 
 use super::{AppliedChange, ClientContext};
 
@@ -13,47 +19,346 @@ use super::{AppliedChange, ClientContext};
 pub(super) const LIBRARY: &str = "librdkafka";
 
 /// How long an answer may take.
-const ANSWER: Duration = Duration::from_secs(10);
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// How often an idle producer looks whether it is over.
+const LOOK: Duration = Duration::from_millis(300);
+
+/// Settings of librdkafka.
+type Settings = &'static [(&'static str, &'static str)];
+
+/// A program, and its mistake.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KafkaProgram {
+    /// Settings of the producers, or of the consumers where there are some.
+    pub(super) settings: Settings,
+    /// Settings that are gone with the change.
+    pub(super) mistaken: Settings,
+    /// The part of the program that the change alters.
+    pub(super) change: Alters,
+    pub(super) pace: Pace,
+    pub(super) payload: Payload,
+    pub(super) partitions: usize,
+    /// Members of a consumer group; the work done is theirs where there are some.
+    pub(super) members: usize,
+    /// The time of a member's work on a message, in milliseconds.
+    pub(super) job_ms: u64,
+}
+
+/// The part of a program that a change alters.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Alters {
+    /// The setting of librdkafka that the change names.
+    Setting,
+    /// How many messages are awaited at a time.
+    Awaited,
+    /// How many producers share the messages.
+    Producers,
+    /// How many partitions the topic has.
+    Partitions,
+}
+
+/// When messages are sent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Pace {
+    /// So many are in flight, and the next one follows an answer.
+    Awaited(usize),
+    /// So many at once, so many milliseconds after each other; no answer is awaited.
+    Every(usize, u64),
+    /// As much as the library takes; messages that it gives up are not missed.
+    AsTaken,
+}
+
+/// The bytes of a message.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Payload {
+    /// So many of the same.
+    Same(usize),
+    /// About 2,000 as programs send them: the same names in each, with other values.
+    Text,
+    /// 1,000 that do not compress.
+    Random,
+}
+
+impl KafkaProgram {
+    /// A producer that sends this without a mistake.
+    pub(super) const fn sending(pace: Pace, payload: Payload) -> KafkaProgram {
+        KafkaProgram {
+            settings: &[],
+            mistaken: &[],
+            change: Alters::Setting,
+            pace,
+            payload,
+            partitions: 1,
+            members: 0,
+            job_ms: 0,
+        }
+    }
+
+    /// Runs until the context says that it is enough, or something fails.
+    pub(super) fn run(
+        &self,
+        context: &ClientContext,
+        change: Option<&AppliedChange>,
+    ) -> Result<(), String> {
+        let number = |it: Alters, otherwise: usize| match change {
+            Some(change) if self.change == it => change.number(),
+            _ => Ok(otherwise),
+        };
+        let runtime = Builder::new_current_thread().enable_all().build();
+        runtime.map_err(text)?.block_on(async {
+            create_topic(context, number(Alters::Partitions, self.partitions)?).await?;
+            let config = self.producer_config(context, change);
+            let producers = 0..number(Alters::Producers, 1)?;
+            let producers = producers.map(|_| config.create().map_err(text));
+            let producers = producers.collect::<Result<Vec<FutureProducer>, _>>()?;
+            let members: FuturesUnordered<_> =
+                (0..self.members).map(|_| self.consume(context)).collect();
+            let members = async {
+                if members.is_empty() {
+                    future::pending::<()>().await;
+                }
+                let ended: Vec<Result<(), String>> = members.collect().await;
+                ended.into_iter().collect()
+            };
+            let send = async {
+                match self.pace {
+                    Pace::Awaited(count) => {
+                        let count = number(Alters::Awaited, count)?;
+                        self.send_awaited(context, &producers, count).await
+                    }
+                    _ => self.send(context, &producers).await,
+                }
+            };
+            tokio::select! {
+                outcome = send => outcome,
+                outcome = members => outcome,
+            }
+        })
+    }
+
+    fn producer_config(
+        &self,
+        context: &ClientContext,
+        change: Option<&AppliedChange>,
+    ) -> ClientConfig {
+        let mut config = config(context);
+        if self.members == 0 {
+            set(&mut config, self.settings);
+        }
+        match change {
+            None => set(&mut config, self.mistaken),
+            Some(AppliedChange {
+                setting,
+                value: Some(value),
+            }) if self.change == Alters::Setting => {
+                config.set(setting, value);
+            }
+            Some(_) => {}
+        }
+        config
+    }
+
+    /// Sends so many at a time, each right after an answer.
+    async fn send_awaited(
+        &self,
+        context: &ClientContext,
+        producers: &[FutureProducer],
+        in_flight: usize,
+    ) -> Result<(), String> {
+        let one = |number: usize| async move {
+            let payload = self.payload.bytes(number);
+            let record: FutureRecord<'_, (), _> = FutureRecord::to(&context.name).payload(&payload);
+            let begun = Instant::now();
+            let sent = producers[number % producers.len()].send(record, ANSWER);
+            sent.await.map_err(|(error, _)| text(error))?;
+            context.meter.done(begun.elapsed());
+            Ok::<(), String>(())
+        };
+        let numbers = stream::iter(0..).take_while(|_| async { context.goes_on() });
+        let mut sent = std::pin::pin!(numbers.map(one).buffer_unordered(in_flight));
+        while let Some(outcome) = sent.next().await {
+            outcome?;
+        }
+        Ok(())
+    }
+
+    /// Sends what comes, and takes answers meanwhile.
+    async fn send(
+        &self,
+        context: &ClientContext,
+        producers: &[FutureProducer],
+    ) -> Result<(), String> {
+        let (count, mut ticks) = match self.pace {
+            Pace::Every(count, ms) => (
+                count,
+                Some(tokio::time::interval(Duration::from_millis(ms))),
+            ),
+            // A hundred are handed over before it looks at answers.
+            Pace::AsTaken | Pace::Awaited(_) => (100, None),
+        };
+        let mut answers = FuturesUnordered::new();
+        let mut numbers = 0_usize..;
+        let mut is_full = false;
+        'all: loop {
+            // An end is not missed for long, and all answers that are there come first.
+            loop {
+                let due = async {
+                    match &mut ticks {
+                        Some(ticks) => drop(ticks.tick().await),
+                        None if is_full => future::pending().await,
+                        None => {}
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    Some((begun, answer)) = answers.next(), if !answers.is_empty() => {
+                        is_full = false;
+                        self.answered(context, begun, answer)?;
+                    }
+                    () = due => break,
+                    () = tokio::time::sleep(LOOK) => {}
+                }
+                if !context.goes_on() {
+                    break 'all;
+                }
+            }
+            if !context.goes_on() {
+                break;
+            }
+            for number in numbers.by_ref().take(count) {
+                let payload = self.payload.bytes(number);
+                // Members share partitions, over which keys spread the messages.
+                let key = (self.members > 0).then(|| number.to_string());
+                let mut record = FutureRecord::to(&context.name).payload(&payload);
+                record.key = key.as_ref();
+                match producers[number % producers.len()].send_result(record) {
+                    Ok(sent) => {
+                        let begun = Instant::now();
+                        answers.push(sent.map(move |answer| (begun, answer)));
+                    }
+                    Err((error, _)) if self.pace == Pace::AsTaken && is(&error, QUEUE_FULL) => {
+                        is_full = true;
+                        break;
+                    }
+                    Err((error, _)) => return Err(text(error)),
+                }
+            }
+        }
+        // Waiting messages need not be sent any more.
+        let all = || PurgeConfig::default().queue().inflight();
+        producers.iter().for_each(|it| it.purge(all()));
+        Ok(())
+    }
+
+    fn answered(
+        &self,
+        context: &ClientContext,
+        begun: Instant,
+        answer: Result<rdkafka::producer::future_producer::OwnedDeliveryResult, impl Sized>,
+    ) -> Result<(), String> {
+        match answer.map_err(|_| "the producer has ended".to_owned())? {
+            Ok(_) if self.members > 0 => Ok(()),
+            Ok(_) => {
+                context.meter.done(begun.elapsed());
+                Ok(())
+            }
+            Err((error, _)) if self.pace == Pace::AsTaken && is(&error, TIMED_OUT) => Ok(()),
+            Err((error, _)) => Err(text(error)),
+        }
+    }
+
+    /// A member of the group.
+    async fn consume(&self, context: &ClientContext) -> Result<(), String> {
+        let mut config = config(context);
+        config
+            .set("group.id", &context.name)
+            .set("auto.offset.reset", "earliest");
+        set(&mut config, self.settings);
+        let consumer: StreamConsumer = config.create().map_err(text)?;
+        consumer.subscribe(&[&context.name]).map_err(text)?;
+        let mut messages = consumer.stream();
+        while let Some(message) = messages.next().await {
+            let begun = Instant::now();
+            message.map_err(text)?;
+            if self.job_ms > 0 {
+                tokio::time::sleep(Duration::from_millis(self.job_ms)).await;
+            }
+            context.meter.done(begun.elapsed());
+        }
+        Ok(())
+    }
+}
+
+impl Payload {
+    /// Those of the message with this number.
+    fn bytes(self, number: usize) -> Vec<u8> {
+        let mut random = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        match self {
+            Payload::Same(count) => vec![b'x'; count],
+            Payload::Random => (0..1_000).map(|_| next() as u8).collect(),
+            Payload::Text => {
+                let mut text = String::with_capacity(2_200);
+                while text.len() < 2_000 {
+                    let value = next();
+                    text.push_str(&format!(
+                        "{{\"order\":{number},\"customer\":\"c-{:06}\",\"item\":\"{:08x}\",\
+                         \"amount\":{}.{:02},\"currency\":\"EUR\",\"state\":\"{}\",\
+                         \"warehouse\":\"north-{}\"}}\n",
+                        value % 1_000_000,
+                        (value >> 20) as u32,
+                        value % 500,
+                        (value >> 8) % 100,
+                        ["new", "paid", "packed", "shipped"][(value >> 30) as usize % 4],
+                        (value >> 40) % 12,
+                    ));
+                }
+                text.into_bytes()
+            }
+        }
+    }
+}
+
+const QUEUE_FULL: RDKafkaErrorCode = RDKafkaErrorCode::QueueFull;
+const TIMED_OUT: RDKafkaErrorCode = RDKafkaErrorCode::MessageTimedOut;
+
+fn is(error: &KafkaError, code: RDKafkaErrorCode) -> bool {
+    matches!(error, KafkaError::MessageProduction(it) if *it == code)
+}
+
+fn text(error: impl ToString) -> String {
+    error.to_string()
+}
+
+fn set(config: &mut ClientConfig, settings: Settings) {
+    for (name, value) in settings {
+        config.set(*name, *value);
+    }
+}
 
 /// A configuration for the broker there.
-pub(super) fn config(client: &ClientContext) -> ClientConfig {
+fn config(context: &ClientContext) -> ClientConfig {
     let mut config = ClientConfig::new();
     config
-        .set("bootstrap.servers", client.addresses.kafka.to_string())
-        .set("client.id", format!("lab-{}", client.name));
+        .set("bootstrap.servers", context.addresses.kafka.to_string())
+        .set("client.id", format!("lab-{}", context.name));
     config
-}
-
-/// Sets what the finding has named.
-pub(super) fn with_fix(mut config: ClientConfig, fix: Option<&AppliedChange>) -> ClientConfig {
-    if let Some(AppliedChange {
-        setting,
-        value: Some(value),
-    }) = fix
-    {
-        config.set(setting, value);
-    }
-    config
-}
-
-/// A runtime for one client.
-pub(super) fn runtime() -> Result<Runtime, String> {
-    let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| error.to_string())
 }
 
 /// Makes the client's topic.
-pub(super) fn create_topic(
-    runtime: &Runtime,
-    client: &ClientContext,
-    partitions: i32,
-) -> Result<(), String> {
-    let admin: AdminClient<DefaultClientContext> =
-        config(client).create().map_err(|error| error.to_string())?;
-    let topic = NewTopic::new(&client.name, partitions, TopicReplication::Fixed(1));
+async fn create_topic(context: &ClientContext, partitions: usize) -> Result<(), String> {
+    let admin: AdminClient<DefaultClientContext> = config(context).create().map_err(text)?;
+    let partitions = i32::try_from(partitions).map_err(text)?;
+    let topic = NewTopic::new(&context.name, partitions, TopicReplication::Fixed(1));
     let options = AdminOptions::new().operation_timeout(Some(ANSWER));
-    let created = runtime.block_on(admin.create_topics([&topic], &options));
-    for one in created.map_err(|error| error.to_string())? {
+    let created = admin.create_topics([&topic], &options).await;
+    for one in created.map_err(text)? {
         one.map_err(|(name, error)| format!("{name}: {error}"))?;
     }
     Ok(())

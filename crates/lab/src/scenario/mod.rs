@@ -1,33 +1,19 @@
-//! The stories: each lets a client library do one thing wrong, until the doctor says so; makes the
+//! Scenarios: each lets a client library do one thing wrong, until the doctor says so; makes the
 //! change that it names, and looks whether that helps as much as was said.
 
-mod ack_deadline;
 mod amqp;
-mod churn;
 mod client;
 mod context;
 pub(crate) mod healthy;
-mod healthy_kafka;
-mod hoarding;
-mod nagle;
-mod program;
+mod kafka;
+mod python;
 mod render;
 mod runner;
+mod table;
 mod tls;
 mod verdict;
-mod window_too_small;
-
-mod kafka;
-mod linger;
-mod no_compression;
-mod one_connection;
-mod partitions;
-mod sync_produce;
-mod tiny_batches;
-mod too_many_in_flight;
 
 use std::fmt;
-use std::time::Duration;
 
 use cloverleaf_doctor::{Change, Finding, Rule};
 use serde::Serialize;
@@ -35,9 +21,9 @@ use serde::Serialize;
 pub(crate) use context::ClientContext;
 pub(crate) use runner::perform;
 
-/// A story.
+/// A client program, its link to the broker, and the expected finding.
 pub(crate) struct Scenario {
-    /// The rule that is to be found, which is also the story's name.
+    /// The rule that is to be found, which is also the scenario's name.
     pub(crate) rule: Rule,
     /// The client's doing, in a sentence.
     pub(crate) title: &'static str,
@@ -47,19 +33,40 @@ pub(crate) struct Scenario {
     pub(crate) setting: &'static str,
     /// Where its value stands.
     pub(crate) value: ValueIn,
-    /// The round trip, if the user has no other wish.
-    pub(crate) rtt: Duration,
+    /// The round trip in milliseconds, if the user has no other wish.
+    pub(crate) rtt_ms: u64,
     /// The link's bandwidth in bits per second, if that is little.
     pub(crate) bandwidth: Option<u64>,
-    /// Options of the broker.
-    pub(crate) broker: &'static [(&'static str, &'static str)],
+    /// The broker leaves acknowledgements to the kernel, as others do.
+    pub(crate) acks_late: bool,
     /// Whether the broker has a certificate.
     pub(crate) with_tls: bool,
     /// How many seconds are measured after the change, if the user has no other wish.
     pub(crate) measured_s: f64,
-    /// Plays until the client says that it is enough, with the change or without; in the end it says
-    /// what went wrong.
-    pub(crate) play: fn(&ClientContext, Option<&AppliedChange>) -> Result<(), String>,
+    pub(crate) program: ClientProgram,
+}
+
+/// A program with one of the client libraries.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ClientProgram {
+    /// librdkafka, built in.
+    Kafka(kafka::KafkaProgram),
+    /// lapin, built in.
+    Amqp(amqp::AmqpProgram),
+    /// A library that the user has installed.
+    Python(python::PythonProgram),
+}
+
+impl ClientProgram {
+    /// Runs until the context says that it is enough, with the change or without; in the end it
+    /// says what went wrong.
+    fn run(&self, context: &ClientContext, change: Option<&AppliedChange>) -> Result<(), String> {
+        match self {
+            ClientProgram::Kafka(program) => program.run(context, change),
+            ClientProgram::Amqp(program) => program.run(context, change),
+            ClientProgram::Python(program) => program.run(context, change),
+        }
+    }
 }
 
 /// Where in a change its value stands.
@@ -106,29 +113,16 @@ impl fmt::Display for AppliedChange {
 
 impl Scenario {
     /// All of them, the most valuable first.
-    pub(crate) fn all() -> Vec<Scenario> {
-        vec![
-            sync_produce::story(),
-            linger::story(),
-            nagle::story(),
-            hoarding::story(),
-            window_too_small::story(),
-            one_connection::story(),
-            partitions::story(),
-            too_many_in_flight::story(),
-            tiny_batches::story(),
-            no_compression::story(),
-            churn::story(),
-            ack_deadline::story(),
-        ]
+    pub(crate) fn all() -> &'static [Scenario] {
+        table::SCENARIOS
     }
 
     pub(crate) fn name(&self) -> &'static str {
         self.rule.name()
     }
 
-    /// The change that this story makes, as the finding names it.
-    pub(crate) fn fix(&self, finding: &Finding) -> Result<AppliedChange, String> {
+    /// The change that this scenario makes, as the finding names it.
+    pub(crate) fn change(&self, finding: &Finding) -> Result<AppliedChange, String> {
         let named = |change: &&Change| change.setting == self.setting;
         let change = finding.changes.iter().find(named).ok_or_else(|| {
             let all: Vec<&str> = finding.changes.iter().map(|it| &*it.setting).collect();
@@ -174,17 +168,17 @@ mod tests {
 
     #[test]
     fn a_further_step_is_one_to_a_greater_value_of_the_same_setting() {
-        let fix = |setting: &str, value: Option<&str>| AppliedChange {
+        let change = |setting: &str, value: Option<&str>| AppliedChange {
             setting: setting.to_owned(),
             value: value.map(ToOwned::to_owned),
         };
-        let made = fix("basic_qos", Some("10"));
-        assert!(fix("basic_qos", Some("77")).exceeds(&made));
+        let made = change("basic_qos", Some("10"));
+        assert!(change("basic_qos", Some("77")).exceeds(&made));
         for other in [
-            fix("basic_qos", Some("10")),
-            fix("basic_qos", Some("9")),
-            fix("basic_qos", None),
-            fix("concurrency", Some("77")),
+            change("basic_qos", Some("10")),
+            change("basic_qos", Some("9")),
+            change("basic_qos", None),
+            change("concurrency", Some("77")),
         ] {
             assert!(!other.exceeds(&made), "{other}");
         }
@@ -192,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn each_story_is_another() {
+    fn each_scenario_is_another() {
         let mut names: Vec<&str> = Scenario::all().iter().map(Scenario::name).collect();
         let count = names.len();
         names.sort_unstable();

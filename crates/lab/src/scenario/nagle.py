@@ -1,12 +1,14 @@
 """Publishes over TLS, one message after the other, as in seed 001."""
 
+import os
 import sys
 import tempfile
 import time
 
 from confluent_kafka import Producer
 
-address, authority, topic, is_off = sys.argv[1:]
+topic, is_off = sys.argv[1:]
+address, authority = os.environ["CLOVERLEAF_KAFKA_TLS"], os.environ["AUTHORITY"]
 
 
 def failed(error):

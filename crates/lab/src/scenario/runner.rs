@@ -1,4 +1,4 @@
-//! How a story goes: what is wrong, what the doctor says of it, the change, and what it brings.
+//! How a scenario goes: what is wrong, what the doctor says of it, the change, and what it brings.
 
 use std::path::Path;
 use std::thread;
@@ -9,10 +9,10 @@ use cloverleaf_doctor::{Bound, Finding, Measure, Query, Report};
 use serde::Serialize;
 
 use super::client::RunningClient;
-use super::context::WorkDone;
+use super::context::{WorkDone, WorkMeter};
 use super::tls::Tls;
 use super::verdict::Values;
-use super::{AppliedChange, Scenario, verdict};
+use super::{AppliedChange, ClientContext, Scenario, verdict};
 use crate::broker::{BrokerOptions, StartBroker};
 use crate::command::ScenarioOptions;
 use crate::distance::{DistantBroker, LabError};
@@ -36,7 +36,7 @@ const WARM_UP: Duration = Duration::from_secs(2);
 /// The threads of the broker's that serve connections.
 const BROKER_THREADS: &str = "core-";
 
-/// The result of a story.
+/// The result of a scenario.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct ScenarioReport {
     /// Its name.
@@ -65,7 +65,7 @@ pub(crate) struct ScenarioReport {
     pub(crate) after: f64,
     /// The doctor's findings about the client after the change: rules, and what they would change.
     pub(crate) afterwards: Vec<String>,
-    /// Faults: expectations that the story has not met.
+    /// Faults: expectations that the scenario has not met.
     pub(crate) problems: Vec<String>,
     /// All is.
     pub(crate) is_good: bool,
@@ -78,227 +78,255 @@ impl ScenarioReport {
     }
 }
 
-/// Plays a story.
+/// A broker for a scenario, and its certificate if it has one.
+pub(super) struct Surroundings {
+    pub(super) broker: DistantBroker,
+    tls: Option<Tls>,
+}
+
+impl Surroundings {
+    /// A broker behind this link, unless the user wants another, with this setting.
+    pub(super) fn open(
+        options: ScenarioOptions<'_>,
+        (rtt_ms, bandwidth): (u64, Option<u64>),
+        setting: Option<(&str, &str)>,
+        with_tls: bool,
+        start: &StartBroker<'_>,
+    ) -> Result<Surroundings, LabError> {
+        let mut link = options.link.clone();
+        link.rtt.get_or_insert(Duration::from_millis(rtt_ms));
+        let narrow = bandwidth.and_then(Bandwidth::from_bits_per_s);
+        link.bandwidth = link.bandwidth.or(narrow);
+        let tls = with_tls.then(Tls::make).transpose();
+        let tls = tls.map_err(|error| LabError::system("no certificate", error))?;
+        let wanted = BrokerOptions {
+            settings: (setting.into_iter())
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+            certificate: tls.as_ref().map(|it| it.certificate.clone()),
+            record: options.record.map(Path::to_path_buf),
+            ..BrokerOptions::default()
+        };
+        let broker = DistantBroker::open(&link, &wanted, start)?;
+        Ok(Surroundings { broker, tls })
+    }
+
+    /// What a client of this name has to know.
+    pub(super) fn context(&self, name: String) -> ClientContext {
+        ClientContext {
+            addresses: *self.broker.reached(),
+            stop: Stop::default(),
+            meter: WorkMeter::new(),
+            name,
+            authority: self.tls.as_ref().map(|it| it.authority.clone()),
+        }
+    }
+}
+
+/// Runs a scenario.
 ///
 /// # Errors
-/// The machine does not let it. Faults of the story stand in the answer.
+/// The machine does not let it. Faults of the scenario stand in the report.
 pub(crate) fn perform(
-    story: &Scenario,
-    wish: ScenarioOptions<'_>,
+    scenario: &'static Scenario,
+    options: ScenarioOptions<'_>,
     start: &StartBroker<'_>,
     stop: &Stop,
 ) -> Result<ScenarioReport, LabError> {
-    let mut link = wish.link.clone();
-    link.rtt.get_or_insert(story.rtt);
-    let narrow = story.bandwidth.and_then(Bandwidth::from_bits_per_s);
-    link.bandwidth = link.bandwidth.or(narrow);
-    let tls = story.with_tls.then(Tls::make).transpose();
-    let tls = tls.map_err(|error| LabError::system("no certificate", error))?;
-    let options = story.broker.iter();
-    let wanted = BrokerOptions {
-        settings: options
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect(),
-        certificate: tls.as_ref().map(|it| it.certificate.clone()),
-        record: wish.record.map(Path::to_path_buf),
-        ..BrokerOptions::default()
-    };
-    let place = DistantBroker::open(&link, &wanted, start)?;
-    let mut told = ScenarioReport {
-        story: story.name(),
-        title: story.title,
-        distance: place.note(),
+    let link = (scenario.rtt_ms, scenario.bandwidth);
+    let setting = scenario.acks_late.then_some(("quick-ack", "false"));
+    let surroundings = Surroundings::open(options, link, setting, scenario.with_tls, start)?;
+    let measured = Duration::from_secs_f64(options.seconds.unwrap_or(scenario.measured_s));
+    let mut report = ScenarioReport {
+        story: scenario.name(),
+        title: scenario.title,
+        distance: surroundings.broker.note(),
         ..ScenarioReport::default()
     };
-    let measured = Duration::from_secs_f64(wish.seconds.unwrap_or(story.measured_s));
-    let mut act = Act {
-        story,
-        place: &place,
+    let mut run = ScenarioRun {
+        scenario,
+        surroundings: &surroundings,
         stop,
-        authority: tls.as_ref().map(|it| it.authority.as_str()),
-        told: &mut told,
+        report: &mut report,
     };
-    if let Err(problem) = act.play(measured)? {
-        told.problems.push(problem);
+    match run.run(measured) {
+        Ok(()) => {}
+        Err(Halted::Problem(problem)) => report.problems.push(problem),
+        Err(Halted::Machine(error)) => return Err(error),
     }
-    told.is_good = told.problems.is_empty();
-    Ok(told)
+    report.is_good = report.problems.is_empty();
+    Ok(report)
 }
 
-struct Act<'a> {
-    story: &'a Scenario,
-    place: &'a DistantBroker,
+/// Why a scenario goes no further.
+enum Halted {
+    Machine(LabError),
+    Problem(String),
+}
+
+impl From<LabError> for Halted {
+    fn from(error: LabError) -> Halted {
+        Halted::Machine(error)
+    }
+}
+
+impl From<String> for Halted {
+    fn from(problem: String) -> Halted {
+        Halted::Problem(problem)
+    }
+}
+
+struct ScenarioRun<'a> {
+    scenario: &'static Scenario,
+    surroundings: &'a Surroundings,
     stop: &'a Stop,
-    /// The certificate of the authority that signed the broker's, PEM.
-    authority: Option<&'a str>,
-    told: &'a mut ScenarioReport,
+    report: &'a mut ScenarioReport,
 }
 
-/// Going on makes no sense.
-type Ended = Result<(), String>;
-
-impl Act<'_> {
-    fn play(&mut self, measured: Duration) -> Result<Ended, LabError> {
-        let playing = self.begin(None, 1)?;
-        let found = self.wait_for_finding(&playing)?;
-        let (finding, before) = match found {
-            Ok(found) => found,
-            Err(problem) => {
-                let ended = playing.end();
-                return Ok(Err(ended.err().unwrap_or(problem)));
-            }
-        };
-        if let Err(problem) = playing.end() {
-            return Ok(Err(problem));
+impl ScenarioRun<'_> {
+    fn run(&mut self, measured: Duration) -> Result<(), Halted> {
+        let client = self.begin(None, 1)?;
+        let found = self.wait_for_finding(&client);
+        if !matches!(found, Err(Halted::Machine(_))) {
+            // The client's own fault says why something else is missing.
+            client.end()?;
         }
+        let (finding, before) = found?;
         let measure = finding.prediction.measure;
-        self.told.unit = unit(measure);
-        self.told.before = value(measure, &before);
-        self.told.bound = finding.prediction.bound;
-        self.told.predicted = match measure {
+        self.report.unit = unit(measure);
+        self.report.before = value(measure, &before);
+        self.report.bound = finding.prediction.bound;
+        self.report.predicted = match measure {
             // The cost of a message depends on the machine; how much less it should be does not.
-            Measure::Cost => self.told.before / finding.prediction.gain,
+            Measure::Cost => self.report.before / finding.prediction.gain,
             _ => finding.prediction.after,
         };
-        let fix = self.story.fix(&finding);
-        self.told.finding = Some(finding);
-        let fix = match fix {
-            Ok(fix) => fix,
-            Err(problem) => return Ok(Err(problem)),
-        };
-        self.told.change = Some(fix.clone());
-        self.after(fix, measure, measured)
+        let change = self.scenario.change(&finding);
+        self.report.finding = Some(finding);
+        let change = change?;
+        self.report.change = Some(change.clone());
+        self.after(change, measure, measured)
     }
 
-    fn begin(&self, fix: Option<AppliedChange>, number: u32) -> Result<RunningClient, LabError> {
-        RunningClient::begin(self.place, self.story, (fix, self.authority), number)
+    /// Begins the client. `number` tells it from others at this broker.
+    fn begin(&self, change: Option<AppliedChange>, number: u32) -> Result<RunningClient, LabError> {
+        let name = format!("{}-{number}", self.scenario.name());
+        let program = self.scenario.program;
+        let context = self.surroundings.context(name);
+        RunningClient::begin(&self.surroundings.broker, context, move |context| {
+            program.run(context, change.as_ref())
+        })
     }
 
     /// The finding, and what the client has done while its numbers were taken.
-    fn wait_for_finding(
-        &mut self,
-        playing: &RunningClient,
-    ) -> Result<Result<(Finding, WorkDone), String>, LabError> {
+    fn wait_for_finding(&mut self, client: &RunningClient) -> Result<(Finding, WorkDone), Halted> {
         let called = Instant::now();
         let mut begun: Option<Instant> = None;
         loop {
-            if !self.rest(playing, LOOK) {
-                return Ok(Err("it was ended".to_owned()));
-            }
-            if self.report(None)?.findings.iter().any(|it| it.is_active) {
+            self.rest(client, LOOK)?;
+            if self.asked(None)?.findings.iter().any(|it| it.is_active) {
                 break;
             }
-            if begun.is_none() && playing.client.meter.count().done > 0 {
+            if begun.is_none() && client.context.meter.count().done > 0 {
                 begun = Some(Instant::now());
             }
             if begun.is_none() && called.elapsed() > BEGUN_WITHIN {
                 let seconds = BEGUN_WITHIN.as_secs();
                 let problem = format!("the client has done nothing within {seconds} seconds");
-                return Ok(Err(problem));
+                return Err(problem.into());
             }
             if begun.is_some_and(|it| it.elapsed() > FOUND_WITHIN) {
                 let seconds = FOUND_WITHIN.as_secs();
                 let problem = format!("the doctor has found nothing within {seconds} seconds");
-                return Ok(Err(problem));
+                return Err(problem.into());
             }
         }
-        self.told.found_s = Some(begun.map_or(0.0, |it| it.elapsed().as_secs_f64()));
-        let (goes_on, count) = self.measure(playing, SETTLE);
-        if !goes_on {
-            return Ok(Err("it was ended".to_owned()));
-        }
-        let report = self.report(Some(u64::MAX))?;
-        let (own, others): (Vec<_>, Vec<_>) = report
-            .findings
-            .into_iter()
-            .partition(|it| it.rule == self.story.rule);
+        self.report.found_s = Some(begun.map_or(0.0, |it| it.elapsed().as_secs_f64()));
+        let count = self.measure(client, SETTLE)?;
+        let findings = self.asked(Some(u64::MAX))?.findings.into_iter();
+        let (own, others): (Vec<_>, Vec<_>) =
+            findings.partition(|it| it.rule == self.scenario.rule);
         for other in others {
             let problem = format!("another finding: {}, about {}", other.rule, other.client);
-            self.told.problems.push(problem);
+            self.report.problems.push(problem);
         }
         if own.len() > 1 {
             let problem = format!("the same is found {} times", own.len());
-            self.told.problems.push(problem);
+            self.report.problems.push(problem);
         }
         let Some(finding) = own.into_iter().next() else {
-            return Ok(Err(format!("not found: {}", self.story.rule)));
+            return Err(format!("not found: {}", self.scenario.rule).into());
         };
-        if finding.client.library != self.story.library {
-            let (is, should_be) = (&finding.client.library, self.story.library);
+        if finding.client.library != self.scenario.library {
+            let (is, should_be) = (&finding.client.library, self.scenario.library);
             let problem = format!("the client is called \"{is}\" and not \"{should_be}\"");
-            self.told.problems.push(problem);
+            self.report.problems.push(problem);
         }
-        Ok(Ok((finding, count)))
+        Ok((finding, count))
     }
 
     fn after(
         &mut self,
-        fix: AppliedChange,
+        change: AppliedChange,
         measure: Measure,
         measured: Duration,
-    ) -> Result<Ended, LabError> {
-        let playing = self.begin(Some(fix.clone()), 2)?;
-        if !self.rest(&playing, WARM_UP) {
-            return Ok(playing.end().and(Err("it was ended".to_owned())));
-        }
-        let (goes_on, count) = self.measure(&playing, measured);
-        let report = self.report(None)?;
-        if let Err(problem) = playing.end() {
-            return Ok(Err(problem));
-        }
-        if !goes_on {
-            return Ok(Err("it was ended".to_owned()));
-        }
-        self.told.after = value(measure, &count);
+    ) -> Result<(), Halted> {
+        let client = self.begin(Some(change.clone()), 2)?;
+        let count = self.rest(&client, WARM_UP);
+        let count = count.and_then(|()| self.measure(&client, measured));
+        let report = self.asked(None)?;
+        client.end()?;
+        self.report.after = value(measure, &count?);
         let since_unix_us = report.unix_us.saturating_sub(measured.as_micros() as u64);
         let now = report.findings.iter();
         for finding in now.filter(|it| it.first_seen_unix_us >= since_unix_us) {
-            let next = self.story.fix(finding).ok();
-            if finding.rule == self.story.rule && !next.as_ref().is_some_and(|it| it.exceeds(&fix))
-            {
+            let next = self.scenario.change(finding).ok();
+            let goes_on = next.as_ref().is_some_and(|it| it.exceeds(&change));
+            if finding.rule == self.scenario.rule && !goes_on {
                 let problem = "after the change the doctor finds the same".to_owned();
-                self.told.problems.push(problem);
+                self.report.problems.push(problem);
             }
             let next = next.map_or(String::new(), |it| format!(" ({it})"));
-            self.told.afterwards.push(format!("{}{next}", finding.rule));
+            let next = format!("{}{next}", finding.rule);
+            self.report.afterwards.push(next);
         }
         let values = Values {
-            before: self.told.before,
-            predicted: self.told.predicted,
-            after: self.told.after,
+            before: self.report.before,
+            predicted: self.report.predicted,
+            after: self.report.after,
         };
-        let problem = verdict::problem(measure, self.told.bound, values);
-        self.told.problems.extend(problem);
-        Ok(Ok(()))
+        let problem = verdict::problem(measure, self.report.bound, values);
+        self.report.problems.extend(problem);
+        Ok(())
     }
 
-    /// The work done within this time, and whether the client goes on.
-    fn measure(&self, playing: &RunningClient, time: Duration) -> (bool, WorkDone) {
-        let earlier = playing.client.meter.count();
+    /// The work done within this time.
+    fn measure(&self, client: &RunningClient, time: Duration) -> Result<WorkDone, Halted> {
+        let earlier = client.context.meter.count();
         let costs = Meter::begin(&BrokerPlace::Threads(BROKER_THREADS.to_owned()));
-        let goes_on = self.rest(playing, time);
-        let count = playing.client.meter.count().since(&earlier);
+        self.rest(client, time)?;
+        let count = client.context.meter.count().since(&earlier);
         let cpu_s = costs.end().broker_cpu_s.unwrap_or_default();
-        (goes_on, WorkDone { cpu_s, ..count })
+        Ok(WorkDone { cpu_s, ..count })
     }
 
-    /// Lets time pass. `false` when the client or the user has ended it.
-    fn rest(&self, playing: &RunningClient, time: Duration) -> bool {
+    /// Lets time pass, unless the client or the user ends it.
+    fn rest(&self, client: &RunningClient, time: Duration) -> Result<(), Halted> {
         let end = Instant::now() + time;
         loop {
-            if self.stop.is_set() || !playing.goes_on() {
-                return false;
+            if self.stop.is_set() || !client.goes_on() {
+                return Err("it was ended".to_owned().into());
             }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return true;
+                return Ok(());
             }
             thread::sleep(left.min(Duration::from_millis(50)));
         }
     }
 
-    fn report(&self, since_us: Option<u64>) -> Result<Report, LabError> {
-        self.place.report(&Query {
+    fn asked(&self, since_us: Option<u64>) -> Result<Report, LabError> {
+        self.surroundings.broker.report(&Query {
             since_us,
             client: None,
         })

@@ -1,0 +1,294 @@
+//! The table of scenarios: a client program, the link between it and the broker, and the finding
+//! that is expected, with the change that is made of those that it names.
+
+use cloverleaf_doctor::Rule;
+
+use super::amqp::{self, AmqpProgram};
+use super::kafka::{self, KafkaProgram, Pace, Payload};
+use super::python::PythonProgram;
+use super::{ClientProgram, Scenario, ValueIn};
+
+const fn kafka(
+    rule: Rule,
+    title: &'static str,
+    setting: &'static str,
+    program: KafkaProgram,
+) -> Scenario {
+    Scenario {
+        rule,
+        title,
+        library: kafka::LIBRARY,
+        setting,
+        value: ValueIn::Value,
+        rtt_ms: 10,
+        bandwidth: None,
+        acks_late: false,
+        with_tls: false,
+        measured_s: 6.0,
+        program: ClientProgram::Kafka(program),
+    }
+}
+
+const fn amqp(
+    rule: Rule,
+    title: &'static str,
+    setting: &'static str,
+    program: AmqpProgram,
+) -> Scenario {
+    Scenario {
+        library: amqp::LIBRARY,
+        program: ClientProgram::Amqp(program),
+        ..kafka(rule, title, setting, SENDING_ONE)
+    }
+}
+
+const SENDING_ONE: KafkaProgram = KafkaProgram::sending(Pace::Awaited(1), Payload::Same(500));
+
+/// All of them, the most valuable first.
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        rtt_ms: 20,
+        value: ValueIn::Code("buffer_unordered("),
+        ..kafka(
+            Rule::SyncProduce,
+            "a producer awaits each message before it sends the next (seed 000)",
+            "produce() without waiting for each message",
+            KafkaProgram {
+                // Otherwise a message waits for company, which is another scenario.
+                settings: &[("linger.ms", "0")],
+                change: kafka::Alters::Awaited,
+                ..SENDING_ONE
+            },
+        )
+    },
+    kafka(
+        Rule::Linger,
+        "a producer collects for 50 ms and awaits each message, so none joins it (seed 001)",
+        "linger.ms",
+        KafkaProgram {
+            // "For throughput".
+            settings: &[("linger.ms", "50")],
+            ..SENDING_ONE
+        },
+    ),
+    Scenario {
+        library: "confluent-kafka-python",
+        rtt_ms: 1,
+        // As other brokers do: the kernel acknowledges when it likes.
+        acks_late: true,
+        with_tls: true,
+        // librdkafka writes a request to TLS in pieces, and the kernel holds the later ones back
+        // until the broker's has acknowledged the first, 40 ms later.
+        program: ClientProgram::Python(PythonProgram::NAGLE),
+        ..kafka(
+            Rule::Nagle,
+            "confluent-kafka over TLS waits 40 ms for each message (seed 001)",
+            "socket.nagle.disable",
+            SENDING_ONE,
+        )
+    },
+    Scenario {
+        value: ValueIn::Nothing,
+        measured_s: 8.0,
+        ..amqp(
+            Rule::Hoarding,
+            "two consumers of a pipeline hand all messages to one worker (seed 003)",
+            "for_each_concurrent",
+            AmqpProgram {
+                // Light load, as in the seed: Broadway's pipelines did the same.
+                publishes: Some((4, 1_000)),
+                consumers: 2,
+                job_ms: 200,
+                change: amqp::Alters::Workers,
+                ..AmqpProgram::consuming(10)
+            },
+        )
+    },
+    amqp(
+        Rule::WindowTooSmall,
+        "a consumer with a prefetch of 1 waits a round trip for each message (seed 003)",
+        "basic_qos",
+        AmqpProgram {
+            // More than it takes until the end.
+            backlog: 25_000,
+            ..AmqpProgram::consuming(1)
+        },
+    ),
+    Scenario {
+        rtt_ms: 20,
+        ..kafka(
+            Rule::OneConnection,
+            "a producer with small batches may have four requests in flight (seed 000)",
+            "producers",
+            KafkaProgram {
+                // So few retries overtake; and batches of three, which the program has set so.
+                settings: &[
+                    ("max.in.flight", "4"),
+                    ("batch.num.messages", "3"),
+                    ("queue.buffering.max.messages", "1000000"),
+                ],
+                change: kafka::Alters::Producers,
+                // More than it can, and hardly less than it can with the change: with more than
+                // that it would need a further one.
+                ..KafkaProgram::sending(Pace::Every(48, 25), Payload::Same(100))
+            },
+        )
+    },
+    Scenario {
+        rtt_ms: 5,
+        measured_s: 8.0,
+        ..kafka(
+            Rule::Partitions,
+            "four consumers of a group share one partition, so three have nothing (seed 000)",
+            "partitions of the topic",
+            KafkaProgram {
+                settings: &[("auto.commit.interval.ms", "500")],
+                change: kafka::Alters::Partitions,
+                members: 4,
+                job_ms: 8,
+                // More than one member can do, and fewer than all can.
+                ..KafkaProgram::sending(Pace::Every(15, 40), Payload::Same(4))
+            },
+        )
+    },
+    Scenario {
+        rtt_ms: 20,
+        bandwidth: Some(40_000_000),
+        ..kafka(
+            Rule::TooManyInFlight,
+            "a producer hands all over at once, and gives up what takes a second",
+            "queue.buffering.max.messages",
+            KafkaProgram {
+                settings: &[("acks", "1"), ("message.timeout.ms", "1000")],
+                // A payload that compresses well over a narrow link is another scenario.
+                ..KafkaProgram::sending(Pace::AsTaken, Payload::Random)
+            },
+        )
+    },
+    Scenario {
+        rtt_ms: 2,
+        measured_s: 8.0,
+        ..kafka(
+            Rule::TinyBatches,
+            "a producer sends each of 4,000 messages per second by itself (seed 004)",
+            "linger.ms",
+            KafkaProgram {
+                settings: &[("acks", "1")],
+                // "For latency". The finding says of the second that it should go, too.
+                mistaken: &[("linger.ms", "0"), ("batch.num.messages", "1")],
+                ..KafkaProgram::sending(Pace::Every(20, 5), Payload::Same(200))
+            },
+        )
+    },
+    Scenario {
+        bandwidth: Some(20_000_000),
+        ..kafka(
+            Rule::NoCompression,
+            "a producer sends JSON as it is over a link of 20 Mbit/s",
+            "compression.type",
+            KafkaProgram {
+                settings: &[("batch.size", "65536")],
+                // Enough for the link to be always full.
+                ..KafkaProgram::sending(Pace::Awaited(200), Payload::Text)
+            },
+        )
+    },
+    Scenario {
+        value: ValueIn::Nothing,
+        ..amqp(
+            Rule::Churn,
+            "a producer opens a connection and a channel for each message",
+            "one Connection and Channel for the life of the process",
+            AmqpProgram::CONNECTING,
+        )
+    },
+    Scenario {
+        library: "pynsq",
+        rtt_ms: 5,
+        measured_s: 10.0,
+        program: ClientProgram::Python(PythonProgram::ACK_DEADLINE),
+        ..kafka(
+            Rule::AckDeadline,
+            "pynsq holds messages for longer than the 1 s that it has asked for",
+            "msg_timeout",
+            SENDING_ONE,
+        )
+    },
+];
+
+const fn healthy_kafka(pace: Pace) -> KafkaProgram {
+    KafkaProgram::sending(pace, Payload::Same(300))
+}
+
+/// Clients that do nothing wrong, with their names. A client that is idle, works by a timer, has
+/// much to do at times, works for long, or is as fast as it needs to be, is no case.
+pub(super) const HEALTHY: &[(&str, ClientProgram)] = &[
+    ("idle", ClientProgram::Amqp(AmqpProgram::consuming(10))),
+    (
+        // One message at a time, each awaited.
+        "timer",
+        ClientProgram::Amqp(AmqpProgram {
+            publishes: Some((1, 250)),
+            consumers: 0,
+            ..AmqpProgram::consuming(0)
+        }),
+    ),
+    (
+        // A pool of workers that is busy all the time: it is its own limit.
+        "slow-handler",
+        ClientProgram::Amqp(AmqpProgram {
+            publishes: Some((20, 1_000)),
+            workers: 4,
+            job_ms: 300,
+            is_one_connection: true,
+            ..AmqpProgram::consuming(4)
+        }),
+    ),
+    (
+        "pipeline",
+        ClientProgram::Amqp(AmqpProgram {
+            publishes: Some((100, 200)),
+            ..AmqpProgram::consuming(200)
+        }),
+    ),
+    (
+        "over-tls",
+        ClientProgram::Amqp(AmqpProgram {
+            publishes: Some((10, 70)),
+            over_tls: true,
+            ..AmqpProgram::consuming(50)
+        }),
+    ),
+    (
+        // A producer that has said what it had to say.
+        "idle-producer",
+        ClientProgram::Kafka(healthy_kafka(Pace::Every(1, 20_000))),
+    ),
+    (
+        // With the library's defaults.
+        "steady",
+        ClientProgram::Kafka(healthy_kafka(Pace::Every(1, 50))),
+    ),
+    (
+        "bursts",
+        ClientProgram::Kafka(KafkaProgram {
+            settings: &[("linger.ms", "20")],
+            ..healthy_kafka(Pace::Every(1_000, 2_000))
+        }),
+    ),
+    (
+        "idempotent",
+        ClientProgram::Kafka(KafkaProgram {
+            settings: &[("enable.idempotence", "true")],
+            ..healthy_kafka(Pace::Every(50, 25))
+        }),
+    ),
+    (
+        "group",
+        ClientProgram::Kafka(KafkaProgram {
+            partitions: 4,
+            members: 2,
+            ..healthy_kafka(Pace::Every(20, 40))
+        }),
+    ),
+];
