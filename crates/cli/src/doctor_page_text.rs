@@ -1,6 +1,8 @@
 //! A page of docs/doctor as wide as the terminal. It knows of Markdown what these pages have:
 //! headings, paragraphs, lists, tables, and drawings, which are indented and stay as they are.
 
+use cloverleaf_page::wrap;
+
 /// Lines are never shorter than this, however narrow the terminal.
 const WIDTH_MIN: usize = 40;
 
@@ -145,24 +147,6 @@ impl Writer {
             }
         }
     }
-}
-
-/// The text in lines of so many columns; a longer word has a line of its own.
-fn wrap(text: &str, columns_max: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split_whitespace() {
-        let used = lines.last().map_or(0, |line| line.chars().count());
-        if used > 0 && used + 1 + word.chars().count() > columns_max {
-            lines.push(String::new());
-        }
-        if let Some(line) = lines.last_mut() {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

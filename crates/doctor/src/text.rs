@@ -266,23 +266,11 @@ impl Page {
     }
 }
 
-/// A text in lines of at most so many columns; a longer word has a line of its own. Names that
-/// clients have chosen may be anywhere in it.
+/// A text in lines of at most so many columns. Names that clients have chosen may be anywhere in
+/// it.
 fn wrap(text: &str, columns_max: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last().map_or(0, |line| line.chars().count());
-        if line > 0 && line + 1 + word.chars().count() > columns_max {
-            lines.push(String::new());
-        }
-        if let Some(line) = lines.last_mut() {
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.extend(word.chars().map(harmless));
-        }
-    }
-    lines
+    let text: String = text.chars().map(harmless).collect();
+    cloverleaf_page::wrap(&text, columns_max)
 }
 
 /// The first lines of a text; what is missing behind them is an ellipsis.

@@ -12,7 +12,10 @@ use crate::workspace::{Workspace, output};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("cloverleaf-telemetry", &[]),
     ("cloverleaf-log", &[]),
-    ("cloverleaf-doctor", &["cloverleaf-telemetry"]),
+    (
+        "cloverleaf-doctor",
+        &["cloverleaf-page", "cloverleaf-telemetry"],
+    ),
     (
         "cloverleaf-broker",
         &[
@@ -67,6 +70,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "cloverleaf-session",
             "cloverleaf-telemetry",
             "cloverleaf-doctor",
+            "cloverleaf-page",
             "cloverleaf-kafka",
             "cloverleaf-amqp",
             "cloverleaf-nsq",

@@ -126,32 +126,12 @@ impl Story {
             out.push_str(&format!("\n{}\n{drawn}\n", table.title));
         }
         out.push('\n');
-        out.push_str(&wrapped(&self.lesson));
-        for note in &self.notes {
-            out.push_str(&wrapped(note));
+        for paragraph in std::iter::once(&self.lesson).chain(&self.notes) {
+            out.push_str(&cloverleaf_page::wrap(paragraph, LINE).join("\n"));
+            out.push('\n');
         }
         out
     }
-}
-
-/// Prose in lines.
-fn wrapped(text: &str) -> String {
-    let mut out = String::new();
-    let mut length = 0;
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
-        let more = word.chars().count() + 1;
-        if length > 0 {
-            let breaks = length + more > LINE;
-            out.push(if breaks { '\n' } else { ' ' });
-            if breaks {
-                length = 0;
-            }
-        }
-        out.push_str(word);
-        length += more;
-    }
-    out.push('\n');
-    out
 }
 
 #[cfg(test)]

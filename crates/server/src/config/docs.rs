@@ -6,6 +6,9 @@ use cloverleaf_telemetry::Protocol;
 
 use crate::config::options::{OPTIONS, OptionDef};
 
+/// Columns of a line of prose.
+const COLUMNS_MAX: usize = 100;
+
 const HEAD: &str = "\
 # Options
 
@@ -159,7 +162,7 @@ fn describe(text: &mut String, option: &OptionDef) {
         text,
         "\n### `{}`\n\n{}\n\n- {}, default {default}\n- `--{}`, `{}`\n",
         option.name(),
-        wrap(option.doc.trim()),
+        cloverleaf_page::wrap(option.doc, COLUMNS_MAX).join("\n"),
         option.kind,
         option.flag(),
         option.variable(),
@@ -187,24 +190,6 @@ fn nsqd_flags() -> Vec<(String, String)> {
     }
     flags.sort();
     flags
-}
-
-/// Breaks a paragraph into lines of at most 100 characters.
-fn wrap(paragraph: &str) -> String {
-    let mut lines = String::new();
-    let mut width = 0;
-    for word in paragraph.split_whitespace() {
-        if width + 1 + word.len() > 100 {
-            lines.push('\n');
-            width = 0;
-        } else if width > 0 {
-            lines.push(' ');
-            width += 1;
-        }
-        lines.push_str(word);
-        width += word.len();
-    }
-    lines
 }
 
 #[cfg(test)]
