@@ -4,8 +4,8 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 
 use crate::book::Tally;
 use crate::driver::Promise;
-use crate::figures::{Summary, Times};
-use crate::outcome::{Kind, Outcome, Report, Row};
+use crate::figures::{self, Summary, Times};
+use crate::outcome::{Kind, Outcome, Report, Row, Subject};
 use crate::schedule::Arrivals;
 use crate::{notes, words};
 
@@ -22,30 +22,60 @@ pub(crate) const QUANTILES: [(&str, f64); 6] = [
     ("p99.99", 0.9999),
 ];
 
+/// Figures in rows and columns, for a terminal or a page.
+pub(crate) struct FigureTable {
+    pub(crate) headings: Vec<String>,
+    /// The first columns are names, the others numbers.
+    pub(crate) names: usize,
+    /// Cells, with the place of the row that they are about. A second line in a cell is its spread.
+    pub(crate) lines: Vec<(usize, Vec<String>)>,
+}
+
+impl FigureTable {
+    /// `broker`, on a page the kind of measurement, the settings that differ between these rows,
+    /// then these names.
+    fn new(rows: &[&Row], in_full: bool, names: &[&str]) -> FigureTable {
+        let kind: &[&str] = if in_full { &["measured"] } else { &[] };
+        let headings = [&["broker"], kind, &variations(rows), names].concat();
+        FigureTable {
+            names: headings.len(),
+            headings: headings.into_iter().map(str::to_owned).collect(),
+            lines: Vec::new(),
+        }
+    }
+
+    /// Adds columns with numbers.
+    fn add_columns(&mut self, headings: &[&str]) {
+        let headings = headings.iter().map(|heading| (*heading).to_owned());
+        self.headings.extend(headings);
+    }
+
+    fn shown(self, width: u16) -> String {
+        let mut table = new_table(self.headings, self.names, width);
+        table.add_rows(self.lines.into_iter().map(|(_, cells)| cells));
+        table.to_string()
+    }
+}
+
 /// The whole report, at most so many columns wide.
 pub fn render(report: &Report, width: u16) -> String {
-    let mut out = String::new();
-    let mut line = |text: &str| {
-        out.push_str(text);
-        out.push('\n');
-    };
-    line(&title(report));
-    for (class, promise) in classes(report) {
-        line(&format!("  {class}: {}", words::promise_sentence(promise)));
+    let rows: Vec<&Row> = report.rows.iter().collect();
+    let classes = classes(report).into_iter();
+    let mut lines = vec![title(report)];
+    lines.extend(classes.map(|(class, promise)| {
+        let sentence = words::promise_sentence(promise);
+        format!("  {class}: {sentence}")
+    }));
+    lines.push(conditions(report));
+    lines.extend(places(report));
+    lines.push(settings(report));
+    lines.push(throughput(&rows, false).shown(width));
+    let latency = latency(&rows, false);
+    if !latency.lines.is_empty() {
+        lines.push(latency.shown(width));
     }
-    line(&conditions(report));
-    for place in places(report) {
-        line(&place);
-    }
-    line(&settings(report));
-    line(&throughput(report, width));
-    if let Some(latency) = latency(report, width) {
-        line(&latency);
-    }
-    for note in notes::of(report) {
-        line(&note);
-    }
-    out
+    lines.extend(notes::of(report));
+    lines.join("\n") + "\n"
 }
 
 /// The report's title, with the durability class.
@@ -63,41 +93,41 @@ pub(crate) fn title(report: &Report) -> String {
 
 /// The durability classes of a report, each once, with what they mean.
 fn classes(report: &Report) -> Vec<(String, Promise)> {
-    let mut classes: Vec<(String, Promise)> = Vec::new();
-    for outcome in report.rows.iter().flat_map(|row| &row.runs) {
-        let class = (words::class(&outcome.subject), outcome.subject.promise);
-        if !classes.contains(&class) {
-            classes.push(class);
-        }
-    }
-    classes
+    once_each(subjects(report).map(|subject| (words::class(subject), subject.promise)))
 }
 
 /// Where brokers are that are called otherwise, and the options of their clients.
 fn places(report: &Report) -> Vec<String> {
-    let mut places: Vec<String> = Vec::new();
-    for outcome in report.rows.iter().flat_map(|row| &row.runs) {
-        let subject = &outcome.subject;
-        let place = format!("{}: {}", subject.label, subject.url);
-        if subject.label != subject.url && !places.contains(&place) {
-            places.push(place);
+    let others = subjects(report).filter(|subject| subject.label != subject.url);
+    once_each(others.map(|subject| format!("{}: {}", subject.label, subject.url)))
+}
+
+/// The client libraries and brokers with their versions, each once.
+pub(crate) fn versions<'r>(subjects: impl Iterator<Item = &'r Subject>) -> Vec<String> {
+    let each = subjects.flat_map(|subject| &subject.versions);
+    once_each(each.map(|(name, version)| format!("{name} {version}")))
+}
+
+fn subjects(report: &Report) -> impl Iterator<Item = &Subject> {
+    let runs = report.rows.iter().flat_map(|row| &row.runs);
+    runs.map(|run| &run.subject)
+}
+
+/// In the order in which they come first.
+fn once_each<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for value in values {
+        if !found.contains(&value) {
+            found.push(value);
         }
     }
-    places
+    found
 }
 
 /// The machine in one line.
 pub(crate) fn conditions(report: &Report) -> String {
     let here = &report.conditions;
-    let mut versions: Vec<String> = Vec::new();
-    for outcome in report.rows.iter().flat_map(|row| &row.runs) {
-        for (name, version) in &outcome.subject.versions {
-            let text = format!("{name} {version}");
-            if !versions.contains(&text) {
-                versions.push(text);
-            }
-        }
-    }
+    let versions = versions(subjects(report));
     let mut line = format!(
         "{}, {} cores, {}, {}, bench {}",
         here.processor,
@@ -113,33 +143,11 @@ pub(crate) fn conditions(report: &Report) -> String {
 }
 
 /// The settings that all rows share, in one line.
-pub(crate) fn settings(report: &Report) -> String {
-    let mut shared: Option<Vec<(&str, String)>> = None;
-    for outcome in report.rows.iter().filter_map(|row| row.runs.first()) {
-        let mine = words::settings(&outcome.plan);
-        let mine = mine
-            .into_iter()
-            .filter(|(name, _)| concerns(outcome.kind, name));
-        let mine: Vec<_> = mine.collect();
-        shared = Some(match shared {
-            None => mine,
-            Some(shared) => shared.into_iter().filter(|it| mine.contains(it)).collect(),
-        });
-    }
-    let each = shared.unwrap_or_default().into_iter();
+fn settings(report: &Report) -> String {
+    let runs = report.rows.iter().filter_map(|row| row.runs.first());
+    let each = words::shared_settings(runs).into_iter();
     let each = each.map(|(name, value)| format!("{name} {value}"));
     each.collect::<Vec<_>>().join(" · ")
-}
-
-/// Whether a setting changes what is measured.
-fn concerns(kind: Kind, setting: &str) -> bool {
-    match setting {
-        // Each measurement has its own; JSON has them.
-        "topic" | "seed" => false,
-        "consumers" => kind != Kind::Produce,
-        "arrivals" | "producers" => kind != Kind::Consume,
-        _ => true,
-    }
 }
 
 /// An empty table; its first columns are `names`, the others numbers.
@@ -159,20 +167,17 @@ pub(crate) fn new_table(headings: Vec<String>, names: usize, width: u16) -> Tabl
 }
 
 /// Names of what differs between rows, in the order of their appearance.
-fn variations(report: &Report) -> Vec<&str> {
-    let mut names: Vec<&str> = Vec::new();
-    for variation in report.rows.iter().flat_map(|row| &row.variations) {
-        if !names.contains(&variation.name.as_str()) {
-            names.push(&variation.name);
-        }
-    }
-    names
+fn variations<'r>(rows: &[&'r Row]) -> Vec<&'r str> {
+    let all = rows.iter().flat_map(|row| &row.variations);
+    once_each(all.map(|it| it.name.as_str()))
 }
 
-fn begin(row: &Row, outcome: &Outcome, names: &[&str]) -> Vec<String> {
+/// The cells of the first columns ([`FigureTable::new`]).
+fn begin(row: &Row, outcome: &Outcome, rows: &[&Row], in_full: bool) -> Vec<String> {
     let mut cells = vec![outcome.subject.label.clone()];
-    for name in names {
-        let found = row.variations.iter().find(|it| it.name == *name);
+    cells.extend(in_full.then(|| words::kind(outcome.kind).to_lowercase()));
+    for name in variations(rows) {
+        let found = row.variations.iter().find(|it| it.name == name);
         cells.push(found.map_or_else(String::new, |it| words::whole_or_number(it.value)));
     }
     cells
@@ -191,18 +196,24 @@ fn sides(kind: Kind) -> Vec<(&'static str, Side)> {
     }
 }
 
-fn throughput(report: &Report, width: u16) -> String {
-    let names = variations(report);
-    let several = report.rows.iter().any(|row| row.runs.len() > 1);
-    let mut headings = vec!["broker".to_owned()];
-    headings.extend(names.iter().map(|name| (*name).to_owned()));
-    headings.extend(["durability", "what"].map(str::to_owned));
-    let left = headings.len();
-    headings.push("messages/s".to_owned());
-    if several {
-        headings.push("least … most".to_owned());
+/// Rates, costs and what the checks have found, a line for each side. In full it has columns for
+/// which a terminal is too narrow.
+pub(crate) fn throughput(rows: &[&Row], in_full: bool) -> FigureTable {
+    let several = rows.iter().any(|row| row.runs.len() > 1);
+    let mut plans = rows.iter().flat_map(|row| &row.runs).map(|run| &run.plan);
+    let has_asked = in_full && plans.any(|plan| words::asked(&plan.arrivals).is_some());
+    let mut table = FigureTable::new(rows, in_full, &["durability", "what"]);
+    if in_full {
+        table.add_columns(&["runs"]);
     }
-    let rest = [
+    if has_asked {
+        table.add_columns(&["asked, messages/s"]);
+    }
+    table.add_columns(&["messages/s"]);
+    if several {
+        table.add_columns(&["least … most"]);
+    }
+    table.add_columns(&[
         "per second",
         "client CPU µs/msg",
         "broker CPU µs/msg",
@@ -211,17 +222,18 @@ fn throughput(report: &Report, width: u16) -> String {
         "lost",
         "twice",
         "out of order",
-    ];
-    headings.extend(rest.map(str::to_owned));
-    let mut table = new_table(headings, left, width);
-    for row in &report.rows {
+    ]);
+    for (place, row) in rows.iter().enumerate() {
         let Some(first) = row.runs.first() else {
             continue;
         };
         for (at, (name, side)) in sides(first.kind).into_iter().enumerate() {
-            let mut cells = begin(row, first, &names);
-            cells.push(words::class(&first.subject));
-            cells.push(name.to_owned());
+            let mut cells = begin(row, first, rows, in_full);
+            cells.extend([words::class(&first.subject), name.to_owned()]);
+            cells.extend(in_full.then(|| words::count(row.runs.len() as u64)));
+            if has_asked {
+                cells.push(or_dash(words::asked(&first.plan.arrivals), words::number));
+            }
             // A run without messages has no rate.
             let some = move |outcome: &Outcome| {
                 let tally = side(outcome).filter(|tally| tally.messages > 0)?;
@@ -237,73 +249,57 @@ fn throughput(report: &Report, width: u16) -> String {
             }
             let bytes = row.median(|outcome| some(outcome).map(|(_, bytes)| bytes));
             cells.push(or_dash(bytes, words::byte_rate));
-            let errors: u64 = row
-                .runs
-                .iter()
-                .filter_map(side)
-                .map(|tally| tally.errors)
-                .sum();
+            let errors = row.runs.iter().filter_map(side).map(|tally| tally.errors);
             // Figures of the whole measurement stand in its first line.
-            match at {
-                0 => cells.extend(costs(row)),
-                _ => cells.extend(["", "", ""].map(str::to_owned)),
-            }
-            cells.push(words::count(errors));
-            match at {
-                0 => cells.extend(found(row)),
-                _ => cells.extend(["", "", ""].map(str::to_owned)),
-            }
-            table.add_row(cells);
+            let of_all = |figures: [String; 3]| if at == 0 { figures } else { Default::default() };
+            cells.extend(of_all(costs(row)));
+            cells.push(words::count(errors.sum()));
+            cells.extend(of_all(
+                found(row).unwrap_or_else(|| ["–", "–", "–"].map(str::to_owned)),
+            ));
+            table.lines.push((place, cells));
         }
     }
-    table.to_string()
+    table
 }
 
 fn costs(row: &Row) -> [String; 3] {
-    let micros = |value: Option<f64>| or_dash(value, words::number);
     [
-        micros(row.median(Outcome::client_us)),
-        micros(row.median(Outcome::broker_us)),
-        or_dash(
-            row.median(|outcome| outcome.usage.broker_rss_bytes.map(|bytes| bytes as f64)),
-            words::memory,
-        ),
+        or_dash(row.median(Outcome::client_us), words::number),
+        or_dash(row.median(Outcome::broker_us), words::number),
+        or_dash(row.median(figures::memory_bytes), words::memory),
     ]
 }
 
-fn found(row: &Row) -> [String; 3] {
+/// Lost, twice, out of order, over all runs. `None`: not checked.
+pub(crate) fn found(row: &Row) -> Option<[String; 3]> {
     let findings = || row.runs.iter().filter_map(|outcome| outcome.findings);
-    if findings().next().is_none() {
-        return ["–", "–", "–"].map(str::to_owned);
-    }
-    [
-        findings().map(|it| it.lost).sum::<u64>(),
-        findings().map(|it| it.duplicates).sum(),
-        findings().map(|it| it.out_of_order).sum(),
-    ]
-    .map(words::count)
+    findings().next()?;
+    let lost = findings().map(|it| it.lost).sum::<u64>();
+    let twice = findings().map(|it| it.duplicates).sum();
+    let unordered = findings().map(|it| it.out_of_order).sum();
+    Some([lost, twice, unordered].map(words::count))
 }
 
 fn or_dash<T>(value: Option<T>, show: impl Fn(T) -> String) -> String {
     value.map_or_else(|| "–".to_owned(), show)
 }
 
-fn latency(report: &Report, width: u16) -> Option<String> {
-    let names = variations(report);
-    let mut headings = vec!["broker".to_owned()];
-    headings.extend(names.iter().map(|name| (*name).to_owned()));
-    headings.push("latency".to_owned());
-    let left = headings.len();
-    headings.extend(QUANTILES.map(|(name, _)| name.to_owned()));
-    headings.push("max".to_owned());
-    let mut table = new_table(headings, left, width);
-    let mut has_any = false;
-    for row in &report.rows {
+/// Times by percentile, a line for each clock that a row has; in full the generator's own lag too.
+pub(crate) fn latency(rows: &[&Row], in_full: bool) -> FigureTable {
+    let mut table = FigureTable::new(rows, in_full, &["latency"]);
+    table.add_columns(&QUANTILES.map(|(name, _)| name));
+    table.add_columns(&["max"]);
+    for (place, row) in rows.iter().enumerate() {
         let Some(first) = row.runs.first() else {
             continue;
         };
-        for (name, times) in latencies(first) {
-            let mut cells = begin(row, first, &names);
+        let mut clocks = latencies(first);
+        if in_full && row.counted().any(|run| figures::lag(run).is_some()) {
+            clocks.push(("the generator's own lag".to_owned(), figures::lag));
+        }
+        for (name, times) in clocks {
+            let mut cells = begin(row, first, rows, in_full);
             cells.push(name);
             let shares = QUANTILES.into_iter().map(|(_, share)| share).chain([1.0]);
             cells.extend(shares.map(|share| {
@@ -314,11 +310,10 @@ fn latency(report: &Report, width: u16) -> Option<String> {
                 }
                 text
             }));
-            table.add_row(cells);
-            has_any = true;
+            table.lines.push((place, cells));
         }
     }
-    has_any.then(|| table.to_string())
+    table
 }
 
 /// The latencies that a measurement of this kind has, with their names. In a closed loop there is
@@ -360,7 +355,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::check::Findings;
-    use crate::outcome::{Subject, Variation};
+    use crate::outcome::Variation;
     use crate::payload::PayloadKind;
     use crate::plan::{Acks, Amount, Plan};
     use crate::usage::Usage;

@@ -142,6 +142,29 @@ pub fn settings(plan: &Plan) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Settings that all these measurements share, of those that change what is measured.
+pub fn shared_settings<'o>(
+    mut outcomes: impl Iterator<Item = &'o Outcome>,
+) -> Vec<(&'static str, String)> {
+    let of = |outcome: &Outcome| {
+        let mut settings = settings(&outcome.plan);
+        settings.retain(|(name, _)| match *name {
+            // Each measurement has its own; JSON has them.
+            "topic" | "seed" => false,
+            "consumers" => outcome.kind != Kind::Produce,
+            "arrivals" | "producers" => outcome.kind != Kind::Consume,
+            _ => true,
+        });
+        settings
+    };
+    let mut shared = outcomes.next().map(of).unwrap_or_default();
+    for outcome in outcomes {
+        let settings = of(outcome);
+        shared.retain(|setting| settings.contains(setting));
+    }
+    shared
+}
+
 /// The content of the messages.
 pub fn payload(kind: &PayloadKind) -> String {
     match kind {

@@ -1,13 +1,18 @@
-//! Pages for people: figures in [`words`], well-formed [`markup`], how wide a [`Terminal`] is,
-//! prose in lines ([`wrap`]), and which [`secrets`] none of them shows.
+//! Pages for people: figures in [`words`], the shapes of a [`picture`] with its [`Axis`], the frame
+//! of a page ([`html_page`]), how wide a [`Terminal`] is, prose in lines ([`wrap`]), and which
+//! [`secrets`] none of them shows.
 //!
 //! Architecture invariant: this crate knows no broker, no measurement and no command line.
 
-pub mod markup;
+mod axis;
+mod document;
+pub mod picture;
 mod prose;
 pub mod secrets;
 mod terminal;
 pub mod words;
 
+pub use axis::{Axis, spread};
+pub use document::{html_page, plain_style, svg_file};
 pub use prose::wrap;
 pub use terminal::Terminal;

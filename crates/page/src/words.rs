@@ -55,20 +55,19 @@ pub fn short(value: f64) -> String {
 
 /// A tick of an axis: as short as it can be without a loss ("0", "2.5 k", "100 k").
 pub fn tick(value: f64) -> String {
-    let text = short(value);
-    let (digits, unit) = match text.split_once(SPACE) {
-        Some((digits, unit)) => (digits, Some(unit)),
-        None => (text.as_str(), None),
-    };
+    without_zeros(&short(value))
+}
+
+/// A number without zeros at the end of its decimals, and its unit.
+fn without_zeros(text: &str) -> String {
+    let end = text.find(SPACE).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
     let digits = if digits.contains('.') {
         digits.trim_end_matches('0').trim_end_matches('.')
     } else {
         digits
     };
-    match unit {
-        Some(unit) => format!("{digits}{SPACE}{unit}"),
-        None => digits.to_owned(),
-    }
+    format!("{digits}{unit}")
 }
 
 /// A time of so many nanoseconds, with three digits: "950 ns", "1.24 ms", "12.4 s".
@@ -89,16 +88,7 @@ pub fn time(ns: f64) -> String {
 
 /// A time on an axis: "100 µs", "1 ms".
 pub fn time_tick(ns: f64) -> String {
-    let text = time(ns);
-    let Some((digits, unit)) = text.split_once(SPACE) else {
-        return text;
-    };
-    let digits = if digits.contains('.') {
-        digits.trim_end_matches('0').trim_end_matches('.')
-    } else {
-        digits
-    };
-    format!("{digits}{SPACE}{unit}")
+    without_zeros(&time(ns))
 }
 
 /// Bytes of memory: "512 B", "1.5 KiB", "123 MiB".

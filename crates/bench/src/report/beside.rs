@@ -81,7 +81,10 @@ fn group_table(
         }
         table.add_row(cells);
     }
-    let checks = group.rows.iter().map(|(_, row)| found(row));
+    let checks = group.rows.iter().map(|(_, row)| match table::found(row) {
+        Some(found) => found.join(" · "),
+        None => "not checked".to_owned(),
+    });
     table.add_row(std::iter::once("lost · twice · out of order".to_owned()).chain(checks));
     (table, overlaps)
 }
@@ -152,18 +155,6 @@ fn cell(line: &Line, first: &Row, row: &Row) -> (String, bool) {
         text.push_str(&format!("\n{} – {}", (line.text)(least), (line.text)(most)));
     }
     (text, overlaps)
-}
-
-/// Lost, twice, out of order, over all runs.
-fn found(row: &Row) -> String {
-    let all = || row.runs.iter().filter_map(|run| run.findings);
-    if all().next().is_none() {
-        return "not checked".to_owned();
-    }
-    let (lost, twice) = (all().map(|it| it.lost), all().map(|it| it.duplicates));
-    let unordered = all().map(|it| it.out_of_order);
-    let sums = [lost.sum(), twice.sum(), unordered.sum()];
-    sums.map(words::count).join(" · ")
 }
 
 #[cfg(test)]

@@ -1,131 +1,110 @@
 //! The cost of a message: CPU time of the broker and of the generator, and the broker's memory.
 
+use cloverleaf_page::Axis;
+use cloverleaf_page::picture::{line, rect, svg, text};
+use maud::{Markup, html};
+
 use super::plot;
-use super::scale::Scale;
 use super::view::{Group, View, colour, shorten};
 use crate::figures;
 use crate::outcome::Row;
 use crate::words;
-use cloverleaf_page::markup::{Markup, Px};
 
 const ROW_HEIGHT: f64 = 24.0;
 const BAR_HEIGHT: f64 = 14.0;
 const TITLE_HEIGHT: f64 = 24.0;
-/// Room for subjects at the left and values at the right.
+/// Subjects stand at the left, and values at the right.
 const LEFT: f64 = 112.0;
 const RIGHT: f64 = 150.0;
 const LABEL_LETTERS: usize = 15;
 
 /// One bar: its parts, the first one strong, and what stands beside it.
-struct Cost {
+struct CostBar {
     parts: Vec<f64>,
     text: String,
 }
 
-/// Draws CPU time per message. `false`: none is known.
-pub(super) fn draw_cpu(
-    markup: &mut Markup,
-    view: &View<'_>,
-    groups: &[&Group<'_>],
-    width: f64,
-) -> bool {
+/// Draws CPU time per message. `None`: none is known.
+pub(super) fn draw_cpu(view: &View<'_>, groups: &[&Group<'_>], width: f64) -> Option<Markup> {
     let cost = |row: &Row| {
         let client = row.median(figures::client_cpu_ns)?;
-        Some(match row.median(figures::broker_cpu_ns) {
-            Some(broker) => Cost {
-                parts: vec![broker, client],
-                text: format!("{} + {}", words::time(broker), words::time(client)),
-            },
-            None => Cost {
-                parts: vec![0.0, client],
-                text: format!("? + {}", words::time(client)),
-            },
+        let broker = row.median(figures::broker_cpu_ns);
+        let broker_text = broker.map_or_else(|| "?".to_owned(), words::time);
+        Some(CostBar {
+            parts: vec![broker.unwrap_or(0.0), client],
+            text: format!("{broker_text} + {}", words::time(client)),
         })
     };
-    draw(markup, view, groups, width, "CPU time per message", cost)
+    draw(view, groups, width, "CPU time per message", cost)
 }
 
-/// Draws the broker's memory. `false`: none is known.
-pub(super) fn draw_memory(
-    markup: &mut Markup,
-    view: &View<'_>,
-    groups: &[&Group<'_>],
-    width: f64,
-) -> bool {
+/// Draws the broker's memory. `None`: none is known.
+pub(super) fn draw_memory(view: &View<'_>, groups: &[&Group<'_>], width: f64) -> Option<Markup> {
     let cost = |row: &Row| {
         let bytes = row.median(figures::memory_bytes)?;
-        Some(Cost {
+        Some(CostBar {
             parts: vec![bytes],
             text: words::memory(bytes),
         })
     };
-    draw(markup, view, groups, width, "Memory of the broker", cost)
+    draw(view, groups, width, "Memory of the broker", cost)
 }
 
 fn draw(
-    markup: &mut Markup,
     view: &View<'_>,
     groups: &[&Group<'_>],
     width: f64,
     title: &str,
-    cost: impl Fn(&Row) -> Option<Cost>,
-) -> bool {
-    let groups: Vec<(&str, Vec<(usize, Cost)>)> = groups
-        .iter()
-        .map(|group| {
-            let rows = group.rows.iter();
-            let costs = rows.filter_map(|(subject, row)| Some((*subject, cost(row)?)));
-            (group.name.as_str(), costs.collect::<Vec<_>>())
-        })
-        .filter(|(_, costs)| !costs.is_empty())
-        .collect();
-    let sums = groups.iter().flat_map(|(_, costs)| costs);
-    let most = sums
-        .map(|(_, cost)| cost.parts.iter().sum())
-        .fold(0.0, f64::max);
+    cost: impl Fn(&Row) -> Option<CostBar>,
+) -> Option<Markup> {
+    let groups = groups.iter().map(|group| {
+        let rows = group.rows.iter();
+        let costs = rows.filter_map(|(subject, row)| Some((*subject, cost(row)?)));
+        (group.name.as_str(), costs.collect::<Vec<_>>())
+    });
+    let groups: Vec<_> = groups.filter(|(_, costs)| !costs.is_empty()).collect();
+    let all = groups.iter().flat_map(|(_, costs)| costs);
+    let sums = all.map(|(_, cost)| cost.parts.iter().sum());
+    let most = sums.fold(0.0, f64::max);
     if most <= 0.0 {
-        return false;
+        return None;
     }
     let has_titles = groups.len() > 1;
     let title_height = if has_titles { TITLE_HEIGHT } else { 4.0 };
-    let heights = groups
-        .iter()
-        .map(|(_, costs)| title_height + costs.len() as f64 * ROW_HEIGHT);
-    let height: f64 = heights.sum::<f64>() + 6.0;
-    let x = Scale::from_zero(most, 4, (LEFT, width - RIGHT));
-    plot::begin(markup, title, width, height);
+    let x = Axis::from_zero(most, 4, (LEFT, width - RIGHT), words::tick);
+    let letters = (width / plot::LETTER_WIDTH) as usize;
+    let mut shapes = Vec::new();
     let mut y = 0.0;
     for (name, costs) in &groups {
         if has_titles {
-            let letters = (width / plot::LETTER_WIDTH) as usize;
-            plot::text(markup, (0.0, y + 17.0), "name", &shorten(name, letters));
+            shapes.push(text("name", (0.0, y + 17.0), &shorten(name, letters)));
         }
         y += title_height;
         for (subject, cost) in costs {
             let label = view.label(*subject, LABEL_LETTERS);
-            plot::text(markup, (LEFT - 8.0, y + 12.0), "tick end", &label);
-            markup.open("g", &[("class", &colour(*subject))]);
-            let mut from = LEFT;
-            for (at, part) in cost.parts.iter().enumerate() {
-                let long = x.at(*part) - LEFT;
-                markup.leaf(
-                    "rect",
-                    &[
-                        ("class", &if at == 0 { "bar" } else { "bar faint" }),
-                        ("x", &Px(from)),
-                        ("y", &Px(y)),
-                        ("width", &Px(long)),
-                        ("height", &Px(BAR_HEIGHT)),
-                    ],
-                );
-                from += long;
-            }
-            plot::text(markup, (from + 7.0, y + 12.0), "value", &cost.text);
-            markup.close();
+            shapes.push(text("tick end", (LEFT - 8.0, y + 12.0), &label));
+            let bar = draw_bar(cost, &x, y);
+            shapes.push(html! { g class=(colour(*subject)) { (bar) } });
             y += ROW_HEIGHT;
         }
     }
-    plot::line(markup, "axis", (LEFT, 0.0), (LEFT, height - 6.0));
-    markup.close();
-    true
+    shapes.push(line("axis", (LEFT, 0.0), (LEFT, y)));
+    let shapes = html! { @for shape in &shapes { (shape) } };
+    Some(svg("", (width, y + 6.0), title, &shapes))
+}
+
+/// The parts of a bar side by side, and what stands behind them.
+fn draw_bar(cost: &CostBar, x: &Axis, y: f64) -> Markup {
+    let mut end = LEFT;
+    let parts = cost.parts.iter().enumerate().map(|(at, part)| {
+        let (from, length) = (end, x.at(*part) - LEFT);
+        end += length;
+        let class = if at == 0 { "bar" } else { "bar faint" };
+        rect(class, (from, y), (length, BAR_HEIGHT))
+    });
+    let parts: Vec<_> = parts.collect();
+    html! {
+        @for part in &parts { (part) }
+        (text("value", (end + 7.0, y + 12.0), &cost.text))
+    }
 }

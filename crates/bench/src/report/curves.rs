@@ -1,20 +1,22 @@
 //! How something grows with a setting: rate, latency and cost as lines over its values.
 
-use super::plot::{self, Line, Plot};
-use super::scale::Scale;
+use cloverleaf_page::Axis;
+use cloverleaf_page::picture::Pair;
+use maud::{Markup, html};
+
+use super::plot::{self, LineChart, Series};
 use super::view::{Section, View, shorten};
 use crate::figures::{self, Summary};
 use crate::outcome::Outcome;
 use crate::words;
-use cloverleaf_page::markup::Markup;
 
 /// Values that are further apart stand on a logarithmic axis.
 const LINEAR_MAX: f64 = 25.0;
 const MIB: f64 = 1_048_576.0;
 const LABEL_LETTERS: usize = 13;
 
-/// One picture: a figure, how it is called, written, and whether its axis is logarithmic.
-struct Curve {
+/// One chart: its figures, how they are called and written, and whether its axis is logarithmic.
+struct GrowthChart {
     name: &'static str,
     figures: Vec<(Summary, &'static str)>,
     text: fn(f64) -> String,
@@ -22,22 +24,24 @@ struct Curve {
     is_log: bool,
 }
 
-/// Draws all that is known of a section, a picture each.
-pub(super) fn draw(
-    markup: &mut Markup,
-    view: &View<'_>,
-    section: &Section<'_>,
-    (width, height): (f64, f64),
-) {
-    let curves = [
-        Curve {
+/// All that is drawn of a section, a chart each.
+fn charts() -> [GrowthChart; 5] {
+    let cpu = |name, figure: fn(&Outcome) -> Option<f64>| GrowthChart {
+        name,
+        figures: vec![(Summary::median(figure), "CPU time")],
+        text: words::time,
+        tick: words::time_tick,
+        is_log: false,
+    };
+    [
+        GrowthChart {
             name: "messages per second, achieved",
             figures: vec![(Summary::median(figures::rate), "rate")],
             text: words::rate,
             tick: words::tick,
             is_log: false,
         },
-        Curve {
+        GrowthChart {
             name: "response time, p99 solid, p50 dashed",
             figures: vec![
                 (Summary::Share(figures::response, 0.99), "p99"),
@@ -47,144 +51,96 @@ pub(super) fn draw(
             tick: words::time_tick,
             is_log: true,
         },
-        Curve {
-            name: "CPU time of the broker per message",
-            figures: vec![(Summary::median(figures::broker_cpu_ns), "CPU time")],
-            text: words::time,
-            tick: words::time_tick,
-            is_log: false,
-        },
-        Curve {
-            name: "CPU time of the generator per message",
-            figures: vec![(Summary::median(figures::client_cpu_ns), "CPU time")],
-            text: words::time,
-            tick: words::time_tick,
-            is_log: false,
-        },
-        Curve {
+        cpu("CPU time of the broker per message", figures::broker_cpu_ns),
+        cpu(
+            "CPU time of the generator per message",
+            figures::client_cpu_ns,
+        ),
+        GrowthChart {
             name: "memory of the broker, MiB",
             figures: vec![(Summary::median(mebibytes), "memory")],
             text: |mebibytes| words::memory(mebibytes * MIB),
             tick: words::tick,
             is_log: false,
         },
-    ];
-    let name = section.varies.first().copied().unwrap_or_default();
-    for curve in curves {
-        let Some(plot) = curve.plot(view, section, name, (width, height)) else {
-            continue;
-        };
-        markup.open("figure", &[]);
-        plot.draw(markup);
-        markup.close();
-    }
+    ]
 }
 
-impl Curve {
-    fn plot(
-        &self,
-        view: &View<'_>,
-        section: &Section<'_>,
-        x_name: &str,
-        (width, height): (f64, f64),
-    ) -> Option<Plot> {
-        let mut lines = Vec::new();
-        for subject in 0..view.subjects.len() {
-            for (at, (figure, what)) in self.figures.iter().enumerate() {
-                let label = (at == 0).then(|| view.label(subject, LABEL_LETTERS));
-                lines.push(self.line(view, section, subject, figure, what, label));
-            }
-        }
-        let points = || {
-            lines
-                .iter()
-                .flat_map(|line: &Line| line.pieces.iter().flatten())
-        };
-        let spreads = || lines.iter().flat_map(|line| &line.spreads);
+/// Draws all of which something is known.
+pub(super) fn draw(view: &View<'_>, section: &Section<'_>, size: Pair) -> Markup {
+    let charts = charts();
+    let drawn = charts
+        .iter()
+        .filter_map(|chart| chart.draw(view, section, size));
+    html! { @for chart in drawn { figure { (chart) } } }
+}
+
+impl GrowthChart {
+    fn draw(&self, view: &View<'_>, section: &Section<'_>, size: Pair) -> Option<Markup> {
+        let subjects = 0..view.subjects.len();
+        let each =
+            subjects.flat_map(|subject| (0..self.figures.len()).map(move |at| (subject, at)));
+        let series = each.map(|(subject, figure)| self.series(view, section, subject, figure));
+        let series: Vec<Series> = series.collect();
+        let points = || series.iter().flat_map(|it| it.pieces.iter().flatten());
+        let spreads = series.iter().flat_map(|it| &it.spreads);
         points().next()?;
         let (x_least, x_most) = ends(points().map(|(x, _)| *x));
-        let values = spreads().flat_map(|(_, least, most)| [*least, *most]);
+        let values = spreads.flat_map(|(_, least, most)| [*least, *most]);
         let (y_least, y_most) = ends(values.chain(points().map(|(_, y)| *y)));
-        let [x_range, y_range] = plot::ranges(width, height, LABEL_LETTERS);
+        let [x_range, y_range] = plot::ranges(size, LABEL_LETTERS);
         let x = if x_least > 0.0 && x_most / x_least > LINEAR_MAX {
-            Scale::log(x_least, x_most, x_range)
+            Axis::log(x_least, x_most, x_range, words::tick)
         } else {
-            Scale::from_zero(x_most, 5, x_range)
+            Axis::from_zero(x_most, 5, x_range, words::tick)
         };
         let y = if self.is_log {
-            Scale::log(y_least, y_most, y_range)
+            Axis::log(y_least, y_most, y_range, self.tick)
         } else {
-            Scale::from_zero(y_most, 4, y_range)
+            Axis::from_zero(y_most, 4, y_range, self.tick)
         };
-        Some(Plot {
+        let x_name = section.varies.first().copied().unwrap_or_default();
+        let chart = LineChart {
             title: format!("{} by {x_name}", self.name),
-            width,
-            height,
-            x_ticks: x
-                .ticks
-                .iter()
-                .map(|value| (*value, words::tick(*value)))
-                .collect(),
+            size,
             x,
-            x_name: shorten(x_name, (width / plot::LETTER_WIDTH) as usize / 2),
-            y_ticks: y
-                .ticks
-                .iter()
-                .map(|value| (*value, (self.tick)(*value)))
-                .collect(),
+            x_name: shorten(x_name, (size.0 / plot::LETTER_WIDTH) as usize / 2),
             y,
             y_name: self.name.to_owned(),
-            lines,
-        })
+            series,
+        };
+        Some(chart.draw())
     }
 
-    fn line(
-        &self,
-        view: &View<'_>,
-        section: &Section<'_>,
-        subject: usize,
-        figure: &Summary,
-        what: &str,
-        label: Option<String>,
-    ) -> Line {
-        let mut rows: Vec<_> = section
-            .groups
-            .iter()
-            .flat_map(|group| {
-                group
-                    .rows
-                    .iter()
-                    .map(|(of, row)| (*of, group.variations, *row))
-            })
-            .filter(|(of, ..)| *of == subject)
-            .filter_map(|(_, variations, row)| {
-                let value = variations.first()?.value;
-                let (of, spread) = (figure.of(row)?, figure.spread(row));
-                Some((value, of, spread.unwrap_or((of, of))))
-            })
-            .collect();
-        rows.sort_by(|(one, ..), (two, ..)| one.total_cmp(two));
+    fn series(&self, view: &View<'_>, section: &Section<'_>, subject: usize, at: usize) -> Series {
+        let (figure, what) = &self.figures[at];
+        let groups = section.groups.iter();
+        let rows = groups.flat_map(|group| group.rows.iter().map(|row| (group.variations, row)));
+        let points = rows.filter_map(|(variations, (of, row))| {
+            let value = variations.first().filter(|_| *of == subject)?.value;
+            let median = figure.of(row)?;
+            Some((
+                value,
+                median,
+                figure.spread(row).unwrap_or((median, median)),
+            ))
+        });
+        let mut points: Vec<_> = points.collect();
+        points.sort_by(|(one, ..), (two, ..)| one.total_cmp(two));
         let name = view.label(subject, 60);
-        let mark = |(x, y, _): &(f64, f64, _)| {
-            let at = words::whole_or_number(*x);
-            (
-                *x,
-                *y,
-                format!("{name}, {what} at {at}: {}", (self.text)(*y)),
-            )
-        };
-        let is_spread = |(least, most): &(f64, f64)| least < most;
-        Line {
+        let marks = points.iter().map(|(x, y, _)| {
+            let (at, value) = (words::whole_or_number(*x), (self.text)(*y));
+            (*x, *y, format!("{name}, {what} at {at}: {value}"))
+        });
+        let spreads = points
+            .iter()
+            .map(|(x, _, (least, most))| (*x, *least, *most));
+        Series {
             subject,
-            is_dashed: label.is_none(),
-            label,
-            pieces: vec![rows.iter().map(|(x, y, _)| (*x, *y)).collect()],
-            marks: rows.iter().map(mark).collect(),
-            spreads: rows
-                .iter()
-                .filter(|(.., spread)| is_spread(spread))
-                .map(|(x, _, (least, most))| (*x, *least, *most))
-                .collect(),
+            label: (at == 0).then(|| view.label(subject, LABEL_LETTERS)),
+            pieces: vec![points.iter().map(|(x, y, _)| (*x, *y)).collect()],
+            marks: marks.collect(),
+            spreads: spreads.filter(|(_, least, most)| least < most).collect(),
         }
     }
 }

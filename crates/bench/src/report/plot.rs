@@ -1,8 +1,10 @@
-//! A picture with two axes and lines in it.
+//! A chart with two axes and lines in it, and what charts of all kinds have in common.
 
-use super::scale::{Scale, spread};
+use cloverleaf_page::picture::{Pair, line, path, point, svg, text, titled};
+use cloverleaf_page::{Axis, spread};
+use maud::{Markup, html};
+
 use super::view::colour;
-use cloverleaf_page::markup::{Attributes, Markup, Px};
 
 /// Letters of this size; names are as wide as the style sheet's font lets them be at most.
 const LETTER_HEIGHT: f64 = 13.0;
@@ -12,40 +14,38 @@ const LEFT: f64 = 62.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 40.0;
 
-/// A line with its name at its end.
-pub(super) struct Line {
+/// The figures of a subject as a line, with its name at its end.
+pub(super) struct Series {
     pub(super) subject: usize,
-    /// `None`: it has no name of its own.
+    /// `None`: it has no name of its own, and is dashed.
     pub(super) label: Option<String>,
-    pub(super) is_dashed: bool,
     /// Pieces between which nothing was measured.
-    pub(super) pieces: Vec<Vec<(f64, f64)>>,
+    pub(super) pieces: Vec<Vec<Pair>>,
     /// Points that say what they are when they are pointed at.
     pub(super) marks: Vec<(f64, f64, String)>,
     /// Least and greatest values at a place.
     pub(super) spreads: Vec<(f64, f64, f64)>,
 }
 
-/// A value that has a name on an axis.
-pub(super) type Tick = (f64, String);
-
-/// The picture.
-pub(super) struct Plot {
+/// The chart.
+pub(super) struct LineChart {
     /// For those who cannot see it.
     pub(super) title: String,
-    pub(super) width: f64,
-    pub(super) height: f64,
-    pub(super) x: Scale,
-    pub(super) x_ticks: Vec<Tick>,
+    pub(super) size: Pair,
+    pub(super) x: Axis,
     pub(super) x_name: String,
-    pub(super) y: Scale,
-    pub(super) y_ticks: Vec<Tick>,
+    pub(super) y: Axis,
     pub(super) y_name: String,
-    pub(super) lines: Vec<Line>,
+    pub(super) series: Vec<Series>,
+}
+
+/// The letters of a name at the end of a line, in a chart of this width.
+pub(super) fn label_letters(width: f64) -> usize {
+    if width > 700.0 { 18 } else { 13 }
 }
 
 /// The place of the axes in a picture of this size: of x from left to right, of y from below.
-pub(super) fn ranges(width: f64, height: f64, label_letters: usize) -> [(f64, f64); 2] {
+pub(super) fn ranges((width, height): Pair, label_letters: usize) -> [Pair; 2] {
     let right = match label_letters {
         0 => 12.0,
         letters => letters as f64 * LETTER_WIDTH + 14.0,
@@ -53,149 +53,106 @@ pub(super) fn ranges(width: f64, height: f64, label_letters: usize) -> [(f64, f6
     [(LEFT, width - right), (height - BOTTOM, TOP)]
 }
 
-/// Begins a picture that grows with the page.
-pub(super) fn begin(markup: &mut Markup, title: &str, width: f64, height: f64) {
-    let view_box = format!("0 0 {width} {height}");
-    markup.open(
-        "svg",
-        &[
-            ("xmlns", &"http://www.w3.org/2000/svg"),
-            ("viewBox", &view_box),
-            ("role", &"img"),
-            ("aria-label", &title),
-        ],
-    );
-}
-
-/// A text in a picture.
-pub(super) fn text(markup: &mut Markup, (x, y): (f64, f64), class: &str, text: &str) {
-    let attributes: Attributes<'_> = &[("class", &class), ("x", &Px(x)), ("y", &Px(y))];
-    markup.element("text", attributes, text);
-}
-
-/// A straight line in a picture.
-pub(super) fn line(markup: &mut Markup, class: &str, from: (f64, f64), to: (f64, f64)) {
-    markup.leaf(
-        "line",
-        &[
-            ("class", &class),
-            ("x1", &Px(from.0)),
-            ("y1", &Px(from.1)),
-            ("x2", &Px(to.0)),
-            ("y2", &Px(to.1)),
-        ],
-    );
-}
-
 /// The names of values at the left, with a line across for each, and what they are above them.
-pub(super) fn y_axis(markup: &mut Markup, y: &Scale, ticks: &[Tick], name: &str, right: f64) {
-    for (value, tick) in ticks {
-        let at = y.at(*value);
-        line(markup, "grid", (LEFT, at), (right, at));
-        text(markup, (LEFT - 8.0, at + 4.0), "tick end", tick);
+pub(super) fn y_axis(y: &Axis, name: &str, right: f64) -> Markup {
+    html! {
+        @for (value, tick) in &y.ticks {
+            @let at = y.at(*value);
+            (line("grid", (LEFT, at), (right, at)))
+            (text("tick end", (LEFT - 8.0, at + 4.0), tick))
+        }
+        (text("name", (0.0, y.range.1 - 13.0), name))
     }
-    text(markup, (0.0, y.range().1 - 13.0), "name", name);
 }
 
-impl Plot {
-    pub(super) fn draw(&self, markup: &mut Markup) {
-        begin(markup, &self.title, self.width, self.height);
-        let (left, right) = self.x.range();
-        let (bottom, top) = self.y.range();
-        y_axis(markup, &self.y, &self.y_ticks, &self.y_name, right);
+impl LineChart {
+    pub(super) fn draw(&self) -> Markup {
+        let ((left, right), (bottom, _)) = (self.x.range, self.y.range);
+        let middle = (left + right) / 2.0;
+        let shapes = html! {
+            (y_axis(&self.y, &self.y_name, right))
+            (self.x_ticks())
+            (line("axis", (left, bottom), (right, bottom)))
+            (text("name middle", (middle, bottom + 35.0), &self.x_name))
+            // The first subject lies above the others.
+            @for series in self.series.iter().rev() {
+                g class=(colour(series.subject)) { (self.draw_series(series)) }
+            }
+            (self.draw_labels())
+        };
+        svg("", self.size, &self.title, &shapes)
+    }
+
+    /// Ticks of the axis below, with the names for which there is room.
+    fn x_ticks(&self) -> Markup {
+        let (bottom, _) = self.y.range;
         let mut free = f64::NEG_INFINITY;
-        for (value, tick) in &self.x_ticks {
+        let ticks = self.x.ticks.iter().map(|(value, tick)| {
             let at = self.x.at(*value);
-            line(markup, "mark", (at, bottom), (at, bottom + 4.0));
             let half = tick.chars().count() as f64 * LETTER_WIDTH / 2.0;
-            if at - half > free {
-                text(markup, (at, bottom + 17.0), "tick middle", tick);
+            let has_room = at - half > free;
+            if has_room {
                 free = at + half + 4.0;
             }
-        }
-        line(markup, "axis", (left, bottom), (right, bottom));
-        let middle = (left + right) / 2.0;
-        text(markup, (middle, bottom + 35.0), "name middle", &self.x_name);
-        // The first subject lies above the others.
-        for line in self.lines.iter().rev() {
-            self.draw_line(markup, line);
-        }
-        self.draw_labels(markup, (bottom, top), right);
-        markup.close();
-    }
-
-    fn draw_line(&self, markup: &mut Markup, line: &Line) {
-        let class = colour(line.subject);
-        markup.open("g", &[("class", &class)]);
-        for (x, least, greatest) in &line.spreads {
-            let x = self.x.at(*x);
-            let (from, to) = ((x, self.y.at(*least)), (x, self.y.at(*greatest)));
-            self::line(markup, "whisker", from, to);
-        }
-        let mut path = String::new();
-        for piece in &line.pieces {
-            let mut letter = 'M';
-            for (x, y) in piece {
-                let (x, y) = (Px(self.x.at(*x)), Px(self.y.at(*y)));
-                path.push_str(&format!("{letter}{x} {y}"));
-                letter = 'L';
+            (at, tick, has_room)
+        });
+        html! {
+            @for (at, tick, has_room) in ticks {
+                (line("mark", (at, bottom), (at, bottom + 4.0)))
+                @if has_room { (text("tick middle", (at, bottom + 17.0), tick)) }
             }
         }
-        if !path.is_empty() {
-            let class = if line.is_dashed {
-                "line dashed"
-            } else {
-                "line"
-            };
-            markup.leaf("path", &[("class", &class), ("d", &path)]);
+    }
+
+    fn place(&self, (x, y): Pair) -> Pair {
+        (self.x.at(x), self.y.at(y))
+    }
+
+    fn draw_series(&self, series: &Series) -> Markup {
+        let (path_class, point_class) = match series.label {
+            Some(_) => ("line", "point"),
+            None => ("line dashed", "point hollow"),
+        };
+        let pieces = series.pieces.iter();
+        let pieces = pieces.map(|piece| piece.iter().map(|at| self.place(*at)));
+        html! {
+            @for (x, least, greatest) in &series.spreads {
+                (line("whisker", self.place((*x, *least)), self.place((*x, *greatest))))
+            }
+            (path(path_class, pieces, false))
+            @for (x, y, what) in &series.marks {
+                (titled(&point(point_class, self.place((*x, *y))), what))
+            }
         }
-        for (x, y, what) in &line.marks {
-            let class = if line.is_dashed {
-                "point hollow"
-            } else {
-                "point"
-            };
-            markup.open(
-                "circle",
-                &[
-                    ("class", &class),
-                    ("cx", &Px(self.x.at(*x))),
-                    ("cy", &Px(self.y.at(*y))),
-                    ("r", &3),
-                ],
-            );
-            markup.element("title", &[], what);
-            markup.close();
-        }
-        markup.close();
     }
 
     /// Names at the ends of lines, moved apart, with a thread to the line where they were moved.
-    fn draw_labels(&self, markup: &mut Markup, (bottom, top): (f64, f64), right: f64) {
-        let named = self.lines.iter().filter_map(|line| {
-            let (x, y) = line.end()?;
-            let label = line.label.as_deref()?;
-            Some((line.subject, label, self.x.at(x), self.y.at(y)))
+    fn draw_labels(&self) -> Markup {
+        let (bottom, top) = self.y.range;
+        let right = self.x.range.1;
+        let named = self.series.iter().filter_map(|series| {
+            let label = series.label.as_deref()?;
+            Some((series.subject, label, self.place(series.end()?)))
         });
         let named: Vec<_> = named.collect();
-        let places: Vec<f64> = named.iter().map(|(.., y)| *y).collect();
-        let ends = (top, bottom + 4.0);
-        for ((subject, label, x, y), place) in
-            named.iter().zip(spread(&places, LETTER_HEIGHT, ends))
-        {
-            markup.open("g", &[("class", &colour(*subject))]);
-            if (place - y).abs() > 3.0 || right - x > 6.0 {
-                line(markup, "thread", (x + 4.0, *y), (right + 7.0, place));
+        let places: Vec<f64> = named.iter().map(|(.., (_, y))| *y).collect();
+        let places = spread(&places, LETTER_HEIGHT, (top, bottom + 4.0));
+        html! {
+            @for ((subject, label, (x, y)), place) in named.into_iter().zip(places) {
+                g class=(colour(subject)) {
+                    @if (place - y).abs() > 3.0 || right - x > 6.0 {
+                        (line("thread", (x + 4.0, y), (right + 7.0, place)))
+                    }
+                    (text("label", (right + 9.0, place + 4.0), label))
+                }
             }
-            text(markup, (right + 9.0, place + 4.0), "label", label);
-            markup.close();
         }
     }
 }
 
-impl Line {
+impl Series {
     /// The last point.
-    fn end(&self) -> Option<(f64, f64)> {
+    fn end(&self) -> Option<Pair> {
         let mark = self.marks.last().map(|(x, y, _)| (*x, *y));
         let point = self.pieces.iter().flatten().last().copied();
         match (mark, point) {

@@ -48,42 +48,41 @@ impl<'r> View<'r> {
             let varies: Vec<&str> = row.variations.iter().map(|it| it.name.as_str()).collect();
             let section = view.section(first.kind, varies);
             let name = words::variations(row);
-            let known = section.groups.iter().position(|group| group.name == name);
-            let at = known.unwrap_or_else(|| {
-                section.groups.push(Group {
-                    name,
+            let group = find_or_add(
+                &mut section.groups,
+                |group| group.name == name,
+                || Group {
+                    name: name.clone(),
                     variations: &row.variations,
                     rows: Vec::new(),
-                });
-                section.groups.len() - 1
-            });
-            section.groups[at].rows.push((subject, row));
+                },
+            );
+            section.groups[group].rows.push((subject, row));
         }
         view
     }
 
     fn subject(&mut self, subject: &'r Subject) -> usize {
-        let known = self
-            .subjects
-            .iter()
-            .position(|it| it.label == subject.label);
-        known.unwrap_or_else(|| {
-            self.subjects.push(subject);
-            self.subjects.len() - 1
-        })
+        find_or_add(
+            &mut self.subjects,
+            |it| it.label == subject.label,
+            || subject,
+        )
     }
 
     fn section(&mut self, kind: Kind, varies: Vec<&'r str>) -> &mut Section<'r> {
         let is_it = |section: &Section<'_>| section.kind == kind && section.varies == varies;
-        let at = self.sections.iter().position(is_it).unwrap_or_else(|| {
-            self.sections.push(Section {
-                kind,
-                varies,
-                groups: Vec::new(),
-            });
-            self.sections.len() - 1
+        let at = find_or_add(&mut self.sections, is_it, || Section {
+            kind,
+            varies: varies.clone(),
+            groups: Vec::new(),
         });
         &mut self.sections[at]
+    }
+
+    /// All rows with the number of their subject, in the order of the page.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &'r Row)> + '_ {
+        self.sections.iter().flat_map(Section::rows)
     }
 
     /// The label of a subject, as short as there is room.
@@ -112,10 +111,8 @@ impl<'r> Section<'r> {
 
     /// The groups of which each has pictures of its own: all, or some that are evenly apart.
     pub(super) fn drawn(&self) -> Vec<&Group<'r>> {
-        let has_any = |group: &&Group<'_>| {
-            let mut rows = group.rows.iter();
-            rows.any(|(_, row)| row.median(figures::rate).is_some())
-        };
+        let has_rate = |(_, row): &(usize, &Row)| row.median(figures::rate).is_some();
+        let has_any = |group: &&Group<'_>| group.rows.iter().any(has_rate);
         let groups: Vec<_> = self.groups.iter().filter(has_any).collect();
         if groups.len() <= DRAWN_MAX {
             groups
@@ -147,36 +144,15 @@ impl<'r> Section<'r> {
 
     /// The settings that all its measurements share, in a line.
     pub(super) fn settings(&self) -> String {
-        let plans = || {
-            self.rows()
-                .flat_map(|(_, row)| row.runs.iter().map(|run| &run.plan))
-        };
-        let Some(first) = plans().next() else {
-            return String::new();
-        };
-        let others: Vec<_> = plans().skip(1).map(words::settings).collect();
-        let mut shared = words::settings(first);
-        shared.retain(|setting| {
-            let is_without_meaning = match setting.0 {
-                // Each measurement has its own.
-                "topic" | "seed" => true,
-                "consumers" => self.kind == Kind::Produce,
-                "producers" | "arrivals" => self.kind == Kind::Consume,
-                _ => false,
-            };
-            !is_without_meaning && others.iter().all(|settings| settings.contains(setting))
-        });
-        let words = shared.into_iter().map(|(name, value)| match name {
+        let runs = self.rows().flat_map(|(_, row)| &row.runs);
+        let words = words::shared_settings(runs).into_iter();
+        let words = words.map(|(name, value)| match name {
             "arrivals" => value,
             name => format!("{name} {value}"),
         });
         let mut words: Vec<_> = words.collect();
-        let runs = self
-            .rows()
-            .map(|(_, row)| row.runs.len())
-            .max()
-            .unwrap_or(0);
-        if runs > 1 {
+        let runs = self.rows().map(|(_, row)| row.runs.len()).max();
+        if let Some(runs) = runs.filter(|runs| *runs > 1) {
             words.push(format!("{runs} runs"));
         }
         words.join(" · ")
@@ -185,6 +161,14 @@ impl<'r> Section<'r> {
     pub(super) fn has_several_runs(&self) -> bool {
         self.rows().any(|(_, row)| row.runs.len() > 1)
     }
+}
+
+/// The place of an element in a list, at whose end it is added if it is not there.
+fn find_or_add<T>(list: &mut Vec<T>, is_it: impl Fn(&T) -> bool, new: impl FnOnce() -> T) -> usize {
+    list.iter().position(is_it).unwrap_or_else(|| {
+        list.push(new());
+        list.len() - 1
+    })
 }
 
 /// The class of a subject's colour.

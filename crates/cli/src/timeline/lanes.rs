@@ -1,6 +1,7 @@
 //! The lanes of a timeline as they are drawn, with their names, bars and figures.
 
 use cloverleaf_page::words;
+use cloverleaf_server::timeline_types::ExchangeKind::{Commit, Fetch, Publish};
 use cloverleaf_server::timeline_types::{
     ExchangeLane, ExchangePiece, HoldLane, HoldOutcome, HoldPiece, LaneOwner, Timeline,
 };
@@ -13,17 +14,16 @@ const SINGLES_MAX: u32 = 16;
 
 /// Lanes under one heading: consumers of a subscription, or producers or readers of a topic.
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) topic: String,
-    /// It is the first of its topic.
-    pub(super) is_first: bool,
+pub(super) struct LaneGroup {
+    /// The topic's name, in the first group of a topic.
+    pub(super) topic: Option<String>,
     pub(super) heading: String,
-    pub(super) lanes: Vec<Lane>,
+    pub(super) lanes: Vec<DrawnLane>,
 }
 
 /// One lane: the record of a consumer or a connection, as it is drawn.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct DrawnLane {
     /// The name of the consumer or connection.
     pub(super) name: String,
     /// Its description, below the name.
@@ -41,22 +41,24 @@ pub(super) struct Lane {
 }
 
 /// All lanes of an answer.
-pub(super) fn of(timeline: &Timeline) -> Vec<Group> {
+pub(super) fn of(timeline: &Timeline) -> Vec<LaneGroup> {
     let mut groups = Vec::new();
     for topic in &timeline.topics {
-        let before = groups.len();
-        let mut add = |heading: String, lanes: Vec<Lane>| {
-            groups.push(Group {
-                topic: topic.topic.clone(),
-                is_first: false,
+        let mut name = Some(topic.topic.clone());
+        let mut add = |heading: String, lanes: Vec<DrawnLane>| {
+            let topic = name.take();
+            groups.push(LaneGroup {
+                topic,
                 heading,
                 lanes,
             });
         };
+        let requests = |lanes: &[ExchangeLane]| {
+            let lanes = lanes.iter().map(|lane| exchanges(lane, timeline));
+            lanes.collect::<Vec<_>>()
+        };
         if !topic.producers.is_empty() {
-            let lanes = topic.producers.iter();
-            let lanes = lanes.map(|lane| exchanges(lane, timeline)).collect();
-            add("Producers".to_owned(), lanes);
+            add("Producers".to_owned(), requests(&topic.producers));
         }
         for subscription in &topic.subscriptions {
             let waiting = match subscription.depth {
@@ -68,29 +70,17 @@ pub(super) fn of(timeline: &Timeline) -> Vec<Group> {
             add(heading, lanes.map(|lane| holds(lane, timeline)).collect());
         }
         if !topic.readers.is_empty() {
-            let lanes = topic.readers.iter();
-            let lanes = lanes.map(|lane| exchanges(lane, timeline)).collect();
-            add("Readers by offset".to_owned(), lanes);
-        }
-        if groups.len() == before {
-            let heading = "Nobody has published to it or read from it in this time".to_owned();
-            let (topic, lanes) = (topic.topic.clone(), Vec::new());
-            groups.push(Group {
-                topic,
-                is_first: false,
-                heading,
-                lanes,
-            });
-        }
-        if let Some(first) = groups.get_mut(before) {
-            first.is_first = true;
+            add("Readers by offset".to_owned(), requests(&topic.readers));
+        } else if topic.producers.is_empty() && topic.subscriptions.is_empty() {
+            let heading = "Nobody has published to it or read from it in this time";
+            add(heading.to_owned(), Vec::new());
         }
     }
     groups
 }
 
 /// The counts of what was drawn, in a line.
-pub(super) fn summary(groups: &[Group]) -> String {
+pub(super) fn summary(groups: &[LaneGroup]) -> String {
     let lanes = || groups.iter().flat_map(|group| &group.lanes);
     let bars: usize = lanes().map(|lane| lane.bars.len()).sum();
     format!(
@@ -100,23 +90,26 @@ pub(super) fn summary(groups: &[Group]) -> String {
     )
 }
 
-fn holds(lane: &HoldLane, timeline: &Timeline) -> Lane {
+fn holds(lane: &HoldLane, timeline: &Timeline) -> DrawnLane {
     let owner = &lane.owner;
-    let shown = |piece: &&HoldPiece| piece.ended_us >= timeline.from_us;
-    let pieces = || lane.holds.iter().filter(shown);
+    let pieces = || {
+        lane.holds
+            .iter()
+            .filter(|it| it.ended_us >= timeline.from_us)
+    };
     let messages: u64 = pieces().map(|piece| u64::from(piece.count)).sum();
     // A bar for each message, as long as that can be seen: pieces are of messages that were
     // acknowledged together by chance, too.
-    let mut bars: Vec<Bar> = if messages <= SINGLE_BARS_MAX {
-        pieces()
-            .flat_map(singles)
-            .map(|piece| hold(&piece, timeline))
-            .collect()
-    } else {
-        pieces().map(|piece| hold(piece, timeline)).collect()
-    };
-    let ended = lane.holds.iter().filter(shown);
-    let ended = ended.filter(|piece| piece.outcome != HoldOutcome::Held);
+    let is_single = messages <= SINGLE_BARS_MAX;
+    let drawn = pieces().flat_map(|piece| {
+        if is_single {
+            singles(piece)
+        } else {
+            vec![*piece]
+        }
+    });
+    let mut bars: Vec<Bar> = drawn.map(|piece| hold(&piece, timeline)).collect();
+    let ended = pieces().filter(|piece| piece.outcome != HoldOutcome::Held);
     let held = ended.map(|it| it.ended_us.saturating_sub(it.delivered_us));
     let mut figures = vec![plural(messages, "message")];
     if let Some(median) = median(held.collect()) {
@@ -129,17 +122,19 @@ fn holds(lane: &HoldLane, timeline: &Timeline) -> Lane {
         (false, u32::MAX) => about.push("no limit in flight".to_owned()),
         (false, window) => about.push(format!("credit {}", words::count(window.into()))),
     }
-    let name = match owner.client_id.is_empty() && owner.protocol.is_some() {
-        true if !lane.label.is_empty() => lane.label.clone(),
-        _ => name(owner),
+    let has_label =
+        owner.client_id.is_empty() && owner.protocol.is_some() && !lane.label.is_empty();
+    let name = if has_label {
+        lane.label.clone()
+    } else {
+        name(owner)
     };
-    let rows = arrange(&mut bars);
-    Lane {
+    DrawnLane {
         name,
         about: about.join(" · "),
         figures: with_left_out(figures, owner),
+        rows: arrange(&mut bars),
         bars,
-        rows,
         gaps: Vec::new(),
         points: Vec::new(),
         complete_since_us: owner.complete_since_us,
@@ -161,7 +156,6 @@ fn singles(piece: &HoldPiece) -> Vec<HoldPiece> {
 }
 
 fn hold(piece: &HoldPiece, timeline: &Timeline) -> Bar {
-    let held_us = piece.ended_us.saturating_sub(piece.delivered_us);
     let (class, what) = match piece.outcome {
         HoldOutcome::Held => ("held", "in flight for"),
         HoldOutcome::Acked => ("acked", "acknowledged after"),
@@ -170,105 +164,87 @@ fn hold(piece: &HoldPiece, timeline: &Timeline) -> Bar {
         HoldOutcome::TimedOut => ("failed", "not answered in time, after"),
         HoldOutcome::Left => ("failed", "given back, because the consumer left, after"),
     };
-    let last = piece.first + u64::from(piece.count.saturating_sub(1));
+    let (first, from_us) = (piece.first, piece.delivered_us);
     let places = match piece.count {
-        0 | 1 => format!("message {}", piece.first),
-        count => format!(
-            "{} messages {} to {last}",
-            words::count(count.into()),
-            piece.first
-        ),
+        0 | 1 => format!("message {first}"),
+        count => {
+            let last = first + u64::from(count - 1);
+            format!("{} messages {first} to {last}", words::count(count.into()))
+        }
     };
     let partition = match piece.partition {
         0 => String::new(),
         partition => format!(" of partition {partition}"),
     };
-    let mut title = format!("{places}{partition}\n{what} {}", time(held_us));
-    if let Some(since_us) = piece.waiting_since_us {
-        let waited = time(piece.delivered_us.saturating_sub(since_us));
-        title.push_str(&format!("\nwaited for {waited} before"));
-    }
-    if piece.attempts > 1 {
-        title.push_str(&format!("\ndelivery number {}", piece.attempts));
-    }
-    title.push_str(&format!("\ndelivered at {}", clock(piece.delivered_us)));
+    let held = time(piece.ended_us.saturating_sub(from_us));
+    let mut title = vec![format!("{places}{partition}"), format!("{what} {held}")];
+    title.extend(piece.waiting_since_us.map(|since_us| {
+        let waited = time(from_us.saturating_sub(since_us));
+        format!("waited for {waited} before")
+    }));
+    let is_again = piece.attempts > 1;
+    title.extend(is_again.then(|| format!("delivery number {}", piece.attempts)));
+    title.push(format!("delivered at {}", clock(from_us)));
     Bar {
         class,
-        waits_from_us: piece
-            .waiting_since_us
-            .filter(|since| *since < piece.delivered_us),
-        from_us: piece.delivered_us,
-        solid_from_us: piece.delivered_us,
+        waits_from_us: piece.waiting_since_us.filter(|since| *since < from_us),
+        from_us,
+        solid_from_us: from_us,
         to_us: piece.ended_us.min(timeline.until_us),
-        is_marked: piece.attempts > 1,
+        is_marked: is_again,
         is_open: piece.outcome == HoldOutcome::Held,
-        title,
+        title: title.join("\n"),
         messages: piece.count.into(),
         holds: true,
         row: 0,
     }
 }
 
-fn exchanges(lane: &ExchangeLane, timeline: &Timeline) -> Lane {
-    use cloverleaf_server::timeline_types::ExchangeKind::{Commit, Fetch, Publish};
-
+fn exchanges(lane: &ExchangeLane, timeline: &Timeline) -> DrawnLane {
     let owner = &lane.owner;
     let of_kind = |kind| {
         lane.exchanges
             .iter()
             .filter(move |piece| piece.kind == kind)
     };
-    let (mut bars, mut points): (Vec<Bar>, Vec<_>) = (Vec::new(), Vec::new());
-    bars.extend(of_kind(Publish).map(|piece| publish(piece, timeline)));
-    bars.extend(of_kind(Fetch).map(fetch));
-    points.extend(of_kind(Commit).map(|piece| {
-        let (partition, at) = (piece.partition, clock(piece.requested_us));
-        let text = format!(
-            "committed partition {partition} up to {}\nat {at}",
-            piece.offset
-        );
-        (piece.requested_us, text)
-    }));
+    let publishes = of_kind(Publish).map(|piece| publish(piece, timeline));
+    let mut bars: Vec<Bar> = publishes.chain(of_kind(Fetch).map(fetch)).collect();
+    let commits = of_kind(Commit).map(|piece| {
+        let (partition, at_us) = (piece.partition, piece.requested_us);
+        let what = format!("committed partition {partition} up to {}", piece.offset);
+        (at_us, format!("{what}\nat {}", clock(at_us)))
+    });
+    let points: Vec<_> = commits.collect();
     let rows = arrange(&mut bars);
     let gaps = gaps(&bars);
+    let gap = median(gaps.iter().map(|(from, to)| to - from).collect());
     let mut figures = Vec::new();
-    let requests: u64 = of_kind(Publish)
+    let requests = of_kind(Publish)
         .map(|piece| u64::from(piece.requests))
         .sum();
-    let messages: u64 = of_kind(Publish).map(|piece| piece.messages).sum();
+    let messages = of_kind(Publish).map(|piece| piece.messages).sum::<u64>();
     if let Some(each) = messages.checked_div(requests) {
         let batch = match each {
             0 | 1 => String::new(),
             each => format!(" of {}", words::count(each)),
         };
         figures.push(format!("{}{batch}", plural(requests, "request")));
-        let answers = of_kind(Publish).filter_map(|it| {
-            let answered_us = it.answered_us?;
-            Some(answered_us.saturating_sub(it.received_us))
-        });
-        if let Some(median) = median(answers.collect()) {
-            figures.push(match median {
-                0 => "answered at once".to_owned(),
-                median => format!("answered after {}", time(median)),
-            });
-        }
-        if let Some(median) = median(gaps.iter().map(|(from, to)| to - from).collect()) {
-            figures.push(format!("gap {}", time(median)));
-        }
+        let answers =
+            of_kind(Publish).filter_map(|it| Some(it.answered_us?.saturating_sub(it.received_us)));
+        figures.extend(median(answers.collect()).map(answered));
+        figures.extend(gap.map(|gap| format!("gap {}", time(gap))));
     }
     let read: u64 = of_kind(Fetch).map(|piece| piece.messages).sum();
     if read > 0 {
         figures.push(format!("{} read", plural(read, "message")));
-        if let Some(median) = median(gaps.iter().map(|(from, to)| to - from).collect()) {
-            figures.push(format!("asks again after {}", time(median)));
-        }
+        figures.extend(gap.map(|gap| format!("asks again after {}", time(gap))));
     }
     if !points.is_empty() {
         figures.push(plural(points.len() as u64, "commit"));
     }
     let mut about = about(owner);
     about.extend(lane.group.as_ref().map(|group| format!("group {group}")));
-    Lane {
+    DrawnLane {
         name: name(owner),
         about: about.join(" · "),
         figures: with_left_out(figures, owner),
@@ -280,55 +256,47 @@ fn exchanges(lane: &ExchangeLane, timeline: &Timeline) -> Lane {
     }
 }
 
+fn answered(after_us: u64) -> String {
+    match after_us {
+        0 => "answered at once".to_owned(),
+        after_us => format!("answered after {}", time(after_us)),
+    }
+}
+
 fn publish(piece: &ExchangePiece, timeline: &Timeline) -> Bar {
+    let messages = plural(piece.messages, "message");
     let what = match piece.requests {
-        1 => plural(piece.messages, "message"),
-        requests => {
-            let requests = plural(requests.into(), "request");
-            format!("{requests} together, {}", plural(piece.messages, "message"))
-        }
+        1 => messages,
+        requests => format!(
+            "{} together, {messages}",
+            plural(requests.into(), "request")
+        ),
     };
     let topics = match piece.topics {
         0 | 1 => String::new(),
         topics => format!(", to {topics} topics"),
     };
-    let mut title = format!("{what}, {}{topics}", words::memory(piece.bytes as f64));
+    let bytes = words::memory(piece.bytes as f64);
+    let mut title = vec![format!("{what}, {bytes}{topics}")];
     let receiving_us = piece.received_us.saturating_sub(piece.requested_us);
     if receiving_us > 0 {
-        let text = format!("\nfirst to last byte: {}", time(receiving_us));
-        title.push_str(&text);
+        title.push(format!("first to last byte: {}", time(receiving_us)));
     }
-    let to_us = match (piece.answered_us, piece.wants_answer) {
-        (Some(answered_us), _) => {
-            let served_us = answered_us.saturating_sub(piece.received_us);
-            title.push_str(&match served_us {
-                0 => "\nanswered at once".to_owned(),
-                served_us => format!("\nanswered after {}", time(served_us)),
-            });
-            answered_us
-        }
-        (None, true) => {
-            title.push_str("\nnot answered yet");
-            timeline.until_us
-        }
-        (None, false) => {
-            title.push_str("\nwants no answer");
-            piece.received_us
-        }
+    let (to_us, answer) = match (piece.answered_us, piece.wants_answer) {
+        (Some(us), _) => (us, answered(us.saturating_sub(piece.received_us))),
+        (None, true) => (timeline.until_us, "not answered yet".to_owned()),
+        (None, false) => (piece.received_us, "wants no answer".to_owned()),
     };
-    title.push_str(&format!("\nat {}", clock(piece.requested_us)));
+    title.extend([answer, format!("at {}", clock(piece.requested_us))]);
     Bar {
         class: "asked",
-        waits_from_us: None,
         from_us: piece.requested_us,
         solid_from_us: piece.received_us,
         to_us,
-        is_marked: false,
         is_open: piece.answered_us.is_none() && piece.wants_answer,
-        title,
+        title: title.join("\n"),
         messages: piece.messages,
-        holds: false,
-        row: 0,
+        ..Bar::default()
     }
 }
 
@@ -340,21 +308,17 @@ fn fetch(piece: &ExchangePiece) -> Bar {
     let (partition, offset) = (piece.partition, piece.offset);
     Bar {
         class: "fetched",
-        waits_from_us: None,
         from_us: piece.requested_us,
         // It is the question that is drawn; the answer is its end.
         solid_from_us: to_us,
         to_us,
-        is_marked: false,
-        is_open: false,
         title: format!(
             "{messages}, {bytes}, from offset {offset} of partition {partition} on\nasked for \
              {asked}, answered at {}",
             clock(to_us)
         ),
         messages: piece.messages,
-        holds: false,
-        row: 0,
+        ..Bar::default()
     }
 }
 
@@ -408,7 +372,7 @@ fn plural(count: u64, what: &str) -> String {
     }
 }
 
-fn median(mut values: Vec<u64>) -> Option<u64> {
+pub(super) fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     values.get(values.len() / 2).copied()
 }

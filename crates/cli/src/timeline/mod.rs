@@ -59,7 +59,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 /// The format of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum FileFormat {
     Svg,
     Html,
 }
@@ -76,8 +76,8 @@ pub(crate) fn run(client: &Client, args: &TimelineArgs) -> anyhow::Result<()> {
     };
     let lanes = lanes::of(&timeline);
     let text = match form {
-        Form::Svg => picture::svg(&timeline, &lanes),
-        Form::Html => page::html(&timeline, &lanes),
+        FileFormat::Svg => picture::file(&timeline, &lanes),
+        FileFormat::Html => page::html(&timeline, &lanes),
     };
     std::fs::write(out, text).with_context(|| format!("cannot write {}", out.display()))?;
     if !args.json {
@@ -90,10 +90,10 @@ pub(crate) fn run(client: &Client, args: &TimelineArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn form_of(path: &std::path::Path) -> anyhow::Result<Form> {
+fn form_of(path: &std::path::Path) -> anyhow::Result<FileFormat> {
     match path.extension().and_then(OsStr::to_str) {
-        Some("svg") => Ok(Form::Svg),
-        Some("html" | "htm") => Ok(Form::Html),
+        Some("svg") => Ok(FileFormat::Svg),
+        Some("html" | "htm") => Ok(FileFormat::Html),
         _ => bail!("{}: the name ends with .svg or .html", path.display()),
     }
 }
@@ -122,8 +122,8 @@ mod argument_tests {
 
     #[test]
     fn the_name_says_what_the_file_is() {
-        assert_eq!(form_of(Path::new("a/b.svg")).unwrap(), Form::Svg);
-        assert_eq!(form_of(Path::new("b.x.html")).unwrap(), Form::Html);
+        assert_eq!(form_of(Path::new("a/b.svg")).unwrap(), FileFormat::Svg);
+        assert_eq!(form_of(Path::new("b.x.html")).unwrap(), FileFormat::Html);
         for name in ["a", "a.png", ".svg"] {
             assert!(form_of(Path::new(name)).is_err(), "{name}");
         }

@@ -4,7 +4,7 @@
 pub(super) const ROWS_MAX: usize = 60;
 
 /// A bar: what it is about, from when to when, and where it goes.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Bar {
     pub(super) class: &'static str,
     /// Since when what it is about was waited for; thin, in the same row.
@@ -55,17 +55,9 @@ mod tests {
 
     fn bar(from_us: u64, to_us: u64) -> Bar {
         Bar {
-            class: "acked",
-            waits_from_us: None,
             from_us,
-            solid_from_us: from_us,
             to_us,
-            is_marked: false,
-            is_open: false,
-            title: String::new(),
-            messages: 1,
-            holds: true,
-            row: 0,
+            ..Bar::default()
         }
     }
 

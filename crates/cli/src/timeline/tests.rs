@@ -103,7 +103,7 @@ fn hoarding() -> Timeline {
 }
 
 fn drawn(timeline: &Timeline) -> String {
-    picture::svg(timeline, &lanes::of(timeline))
+    picture::file(timeline, &lanes::of(timeline))
 }
 
 /// Left and right end of each rectangle of a class, from top to bottom.
@@ -256,7 +256,7 @@ fn names_cannot_leave_their_place_and_pages_need_nothing_else() {
     lane.owner.library = "x".repeat(100_000);
     lane.label.clone_from(&name);
     let groups = lanes::of(&evil);
-    for text in [picture::svg(&evil, &groups), page::html(&evil, &groups)] {
+    for text in [picture::file(&evil, &groups), page::html(&evil, &groups)] {
         assert!(!text.contains("<script>alert") && !text.contains('\u{1b}'));
         let elsewhere = text.replace("http://www.w3.org/2000/svg", "");
         assert!(!elsewhere.contains("http") && !elsewhere.contains("src="));
