@@ -183,12 +183,12 @@ fn begin(row: &Row, outcome: &Outcome, rows: &[&Row], in_full: bool) -> Vec<Stri
     cells
 }
 
-type Side = fn(&Outcome) -> Option<&Tally>;
+type TallyOfSide = fn(&Outcome) -> Option<&Tally>;
 
 /// The sides of a measurement that have figures, with their names.
-fn sides(kind: Kind) -> Vec<(&'static str, Side)> {
-    let produced: Side = |outcome| outcome.produced.as_ref();
-    let consumed: Side = |outcome| outcome.consumed.as_ref();
+fn sides(kind: Kind) -> Vec<(&'static str, TallyOfSide)> {
+    let produced: TallyOfSide = |outcome| outcome.produced.as_ref();
+    let consumed: TallyOfSide = |outcome| outcome.consumed.as_ref();
     match kind {
         Kind::Produce => vec![("published", produced)],
         Kind::Consume => vec![("consumed", consumed)],

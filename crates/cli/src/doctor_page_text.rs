@@ -11,7 +11,7 @@ const GAP: &str = "  ";
 
 /// The page in lines of `width` columns at most; drawings and words that are longer stick out.
 pub(crate) fn fitted(page: &str, width: usize, with_colours: bool) -> String {
-    let mut writer = Writer {
+    let mut writer = PageWriter {
         text: String::with_capacity(page.len()),
         width: width.max(WIDTH_MIN),
         paragraph: String::new(),
@@ -62,7 +62,7 @@ fn plain(text: &str) -> String {
     text.replace("**", "")
 }
 
-struct Writer {
+struct PageWriter {
     text: String,
     width: usize,
     /// The paragraph, or the item of a list, that is not at its end.
@@ -71,7 +71,7 @@ struct Writer {
     table: Vec<Vec<String>>,
 }
 
-impl Writer {
+impl PageWriter {
     fn line(&mut self, line: &str) {
         self.text.push_str(line.trim_end());
         self.text.push('\n');

@@ -2,11 +2,14 @@
 
 use maud::{Markup, html};
 
-/// From the left and from above, or a width and a height.
-pub type Pair = (f64, f64);
+/// A place, from the left and from above.
+pub type Point = (f64, f64);
+
+/// A width and a height.
+pub type Size = (f64, f64);
 
 /// A picture of this size, which grows with the page. The title is for those who cannot see it.
-pub fn svg(class: &str, (width, height): Pair, title: &str, shapes: &Markup) -> Markup {
+pub fn svg(class: &str, (width, height): Size, title: &str, shapes: &Markup) -> Markup {
     html! {
         svg xmlns="http://www.w3.org/2000/svg" class=(class) role="img" aria-label=(title)
             viewBox={ "0 0 " (px(width)) " " (px(height)) } {
@@ -16,28 +19,28 @@ pub fn svg(class: &str, (width, height): Pair, title: &str, shapes: &Markup) -> 
 }
 
 /// A rectangle, which is never too small to be seen.
-pub fn rect(class: &str, (x, y): Pair, (width, height): Pair) -> Markup {
+pub fn rect(class: &str, (x, y): Point, (width, height): Size) -> Markup {
     let (width, height) = (px(width.max(0.1)), px(height.max(0.1)));
     html! { rect class=(class) x=(px(x)) y=(px(y)) width=(width) height=(height) {} }
 }
 
 /// A straight line.
-pub fn line(class: &str, from: Pair, to: Pair) -> Markup {
+pub fn line(class: &str, from: Point, to: Point) -> Markup {
     html! { line class=(class) x1=(px(from.0)) y1=(px(from.1)) x2=(px(to.0)) y2=(px(to.1)) {} }
 }
 
 /// Words that begin here; with the class `middle` or `end` this is their middle or their end.
-pub fn text(class: &str, (x, y): Pair, words: &str) -> Markup {
+pub fn text(class: &str, (x, y): Point, words: &str) -> Markup {
     html! { text class=(class) x=(px(x)) y=(px(y)) { (words) } }
 }
 
-/// A point that is as large as can be pointed at.
-pub fn point(class: &str, (x, y): Pair) -> Markup {
+/// A dot that is large enough to be pointed at.
+pub fn dot(class: &str, (x, y): Point) -> Markup {
     html! { circle class=(class) cx=(px(x)) cy=(px(y)) r="3" {} }
 }
 
 /// A path through some places, in as many pieces as there are; closed, it can be filled.
-pub fn path<P: IntoIterator<Item = Pair>>(
+pub fn path<P: IntoIterator<Item = Point>>(
     class: &str,
     pieces: impl IntoIterator<Item = P>,
     is_closed: bool,

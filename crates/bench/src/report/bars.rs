@@ -1,11 +1,11 @@
 //! Throughput as bars, in groups, with the spread over the runs.
 
 use cloverleaf_page::Axis;
-use cloverleaf_page::picture::{Pair, line, rect, svg, text, titled};
+use cloverleaf_page::picture::{Size, line, rect, svg, text, titled};
 use maud::{Markup, html};
 
 use super::plot;
-use super::view::{Section, View, colour, shorten};
+use super::view::{ReportSection, ReportView, colour, shorten};
 use crate::figures;
 use crate::outcome::Row;
 use crate::words;
@@ -19,7 +19,11 @@ const HEADROOM: f64 = 1.07;
 const FREE: f64 = 0.18;
 
 /// Draws the rates of a section. `None`: there are none.
-pub(super) fn draw(view: &View<'_>, section: &Section<'_>, size: Pair) -> Option<Markup> {
+pub(super) fn draw(
+    view: &ReportView<'_>,
+    section: &ReportSection<'_>,
+    size: Size,
+) -> Option<Markup> {
     let spreads = section
         .rows()
         .filter_map(|(_, row)| row.spread(figures::rate));

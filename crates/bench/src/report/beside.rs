@@ -2,15 +2,15 @@
 
 use comfy_table::Table;
 
-use super::view::{Group, Section, View};
+use super::view::{ReportSection, ReportView, SettingsGroup};
 use crate::figures::{self, Summary, Times};
 use crate::outcome::{Kind, Report, Row};
 use crate::schedule::Arrivals;
 use crate::words::{self, NOTHING};
 use crate::{notes, table};
 
-/// A line of a table.
-struct Line {
+/// A figure of all brokers, in a line of the table.
+struct ComparedFigure {
     name: String,
     figure: Summary,
     text: fn(f64) -> String,
@@ -18,7 +18,7 @@ struct Line {
 
 /// The whole comparison, at most so many columns wide.
 pub fn side_by_side(report: &Report, width: u16) -> String {
-    let view = View::new(report);
+    let view = ReportView::new(report);
     let mut out = format!("{}\n{}\n", table::title(report), table::conditions(report));
     let mut overlaps = false;
     for section in &view.sections {
@@ -45,7 +45,7 @@ pub fn side_by_side(report: &Report, width: u16) -> String {
     out
 }
 
-fn heading(section: &Section<'_>, group: &Group<'_>) -> String {
+fn heading(section: &ReportSection<'_>, group: &SettingsGroup<'_>) -> String {
     let kind = words::kind(section.kind);
     if group.name.is_empty() {
         format!("{kind} · {}", section.settings())
@@ -56,9 +56,9 @@ fn heading(section: &Section<'_>, group: &Group<'_>) -> String {
 
 /// The table, and whether runs of two brokers overlap.
 fn group_table(
-    view: &View<'_>,
-    section: &Section<'_>,
-    group: &Group<'_>,
+    view: &ReportView<'_>,
+    section: &ReportSection<'_>,
+    group: &SettingsGroup<'_>,
     width: u16,
 ) -> (Table, bool) {
     let labels = group.rows.iter().map(|(subject, _)| {
@@ -90,15 +90,15 @@ fn group_table(
 }
 
 /// Whether messages had a time at which they were to be sent.
-fn is_open(group: &Group<'_>) -> bool {
+fn is_open(group: &SettingsGroup<'_>) -> bool {
     let mut runs = group.rows.iter().flat_map(|(_, row)| &row.runs);
     runs.any(|run| run.plan.arrivals != Arrivals::Closed)
 }
 
-fn lines(kind: Kind, is_open: bool) -> Vec<Line> {
+fn lines(kind: Kind, is_open: bool) -> Vec<ComparedFigure> {
     let micros = |ns: f64| words::number(ns / 1e3);
     let megabytes = |rate: f64| words::number(rate / 1e6);
-    let line = |name: &str, figure, text| Line {
+    let line = |name: &str, figure, text| ComparedFigure {
         name: name.to_owned(),
         figure,
         text,
@@ -135,7 +135,7 @@ fn lines(kind: Kind, is_open: bool) -> Vec<Line> {
 
 /// The figure with its ratio to the first broker's, below it the spread; and whether the spreads
 /// of both overlap.
-fn cell(line: &Line, first: &Row, row: &Row) -> (String, bool) {
+fn cell(line: &ComparedFigure, first: &Row, row: &Row) -> (String, bool) {
     let Some(value) = line.figure.of(row) else {
         let is_failed = row.median(figures::rate).is_none();
         return (if is_failed { "failed" } else { NOTHING }.to_owned(), false);

@@ -5,7 +5,7 @@ use cloverleaf_page::picture::{line, rect, svg, text};
 use maud::{Markup, html};
 
 use super::plot;
-use super::view::{Group, View, colour, shorten};
+use super::view::{ReportView, SettingsGroup, colour, shorten};
 use crate::figures;
 use crate::outcome::Row;
 use crate::words;
@@ -25,7 +25,11 @@ struct CostBar {
 }
 
 /// Draws CPU time per message. `None`: none is known.
-pub(super) fn draw_cpu(view: &View<'_>, groups: &[&Group<'_>], width: f64) -> Option<Markup> {
+pub(super) fn draw_cpu(
+    view: &ReportView<'_>,
+    groups: &[&SettingsGroup<'_>],
+    width: f64,
+) -> Option<Markup> {
     let cost = |row: &Row| {
         let client = row.median(figures::client_cpu_ns)?;
         let broker = row.median(figures::broker_cpu_ns);
@@ -39,7 +43,11 @@ pub(super) fn draw_cpu(view: &View<'_>, groups: &[&Group<'_>], width: f64) -> Op
 }
 
 /// Draws the broker's memory. `None`: none is known.
-pub(super) fn draw_memory(view: &View<'_>, groups: &[&Group<'_>], width: f64) -> Option<Markup> {
+pub(super) fn draw_memory(
+    view: &ReportView<'_>,
+    groups: &[&SettingsGroup<'_>],
+    width: f64,
+) -> Option<Markup> {
     let cost = |row: &Row| {
         let bytes = row.median(figures::memory_bytes)?;
         Some(CostBar {
@@ -51,8 +59,8 @@ pub(super) fn draw_memory(view: &View<'_>, groups: &[&Group<'_>], width: f64) ->
 }
 
 fn draw(
-    view: &View<'_>,
-    groups: &[&Group<'_>],
+    view: &ReportView<'_>,
+    groups: &[&SettingsGroup<'_>],
     width: f64,
     title: &str,
     cost: impl Fn(&Row) -> Option<CostBar>,

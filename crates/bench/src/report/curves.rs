@@ -1,11 +1,11 @@
 //! How something grows with a setting: rate, latency and cost as lines over its values.
 
 use cloverleaf_page::Axis;
-use cloverleaf_page::picture::Pair;
+use cloverleaf_page::picture::Size;
 use maud::{Markup, html};
 
 use super::plot::{self, LineChart, Series};
-use super::view::{Section, View, shorten};
+use super::view::{ReportSection, ReportView, shorten};
 use crate::figures::{self, Summary};
 use crate::outcome::Outcome;
 use crate::words;
@@ -67,7 +67,7 @@ fn charts() -> [GrowthChart; 5] {
 }
 
 /// Draws all of which something is known.
-pub(super) fn draw(view: &View<'_>, section: &Section<'_>, size: Pair) -> Markup {
+pub(super) fn draw(view: &ReportView<'_>, section: &ReportSection<'_>, size: Size) -> Markup {
     let charts = charts();
     let drawn = charts
         .iter()
@@ -76,7 +76,12 @@ pub(super) fn draw(view: &View<'_>, section: &Section<'_>, size: Pair) -> Markup
 }
 
 impl GrowthChart {
-    fn draw(&self, view: &View<'_>, section: &Section<'_>, size: Pair) -> Option<Markup> {
+    fn draw(
+        &self,
+        view: &ReportView<'_>,
+        section: &ReportSection<'_>,
+        size: Size,
+    ) -> Option<Markup> {
         let subjects = 0..view.subjects.len();
         let each =
             subjects.flat_map(|subject| (0..self.figures.len()).map(move |at| (subject, at)));
@@ -112,7 +117,13 @@ impl GrowthChart {
         Some(chart.draw())
     }
 
-    fn series(&self, view: &View<'_>, section: &Section<'_>, subject: usize, at: usize) -> Series {
+    fn series(
+        &self,
+        view: &ReportView<'_>,
+        section: &ReportSection<'_>,
+        subject: usize,
+        at: usize,
+    ) -> Series {
         let (figure, what) = &self.figures[at];
         let groups = section.groups.iter();
         let rows = groups.flat_map(|group| group.rows.iter().map(|row| (group.variations, row)));

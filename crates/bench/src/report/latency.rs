@@ -1,11 +1,11 @@
 //! The distribution of times, by percentiles of which each nine is as wide as the one before.
 
 use cloverleaf_page::Axis;
-use cloverleaf_page::picture::Pair;
+use cloverleaf_page::picture::Size;
 use maud::Markup;
 
 use super::plot::{self, LineChart, Series};
-use super::view::{Group, View};
+use super::view::{ReportView, SettingsGroup};
 use crate::figures::{self, Times};
 use crate::histogram::Histogram;
 use crate::outcome::Kind;
@@ -19,7 +19,7 @@ const POINTS_PER_NINE: f64 = 40.0;
 const MAX_BEHIND: f64 = 0.35;
 
 /// Draws the times of all subjects of a group. `None`: there is nothing to be drawn.
-pub(super) fn draw(view: &View<'_>, group: &Group<'_>, size: Pair) -> Option<Markup> {
+pub(super) fn draw(view: &ReportView<'_>, group: &SettingsGroup<'_>, size: Size) -> Option<Markup> {
     let times = group.rows.iter().map(|(subject, row)| {
         let response = figures::together(row, &(figures::response as Times));
         let service = figures::together(row, &(figures::service as Times));
@@ -70,7 +70,7 @@ pub(super) fn draw(view: &View<'_>, group: &Group<'_>, size: Pair) -> Option<Mar
 }
 
 /// From the least value to so many nines, and the greatest value behind them.
-fn axis(nines: f64, range: Pair) -> Axis {
+fn axis(nines: f64, range: (f64, f64)) -> Axis {
     let ticks = marks(nines).map(|share| (nines_of(share), percent(share)));
     let (least, greatest) = (
         (0.0, "min".to_owned()),

@@ -17,7 +17,7 @@ mod view;
 pub use beside::side_by_side;
 use cloverleaf_page::html_page;
 use maud::{Markup, html};
-use view::{View, colour};
+use view::{ReportView, colour};
 
 use crate::outcome::Report;
 use crate::{notes, words};
@@ -26,7 +26,7 @@ const STYLE: &str = include_str!("style.css");
 
 /// The page.
 pub fn page(report: &Report) -> String {
-    let view = View::new(report);
+    let view = ReportView::new(report);
     let notes = notes::of(report);
     let body = html! {
         (head(report, &view))
@@ -46,7 +46,7 @@ pub fn page(report: &Report) -> String {
 }
 
 /// The head of the page: what was measured, whom, when, and whether it went well.
-fn head(report: &Report, view: &View<'_>) -> Markup {
+fn head(report: &Report, view: &ReportView<'_>) -> Markup {
     let runs = report.rows.iter().flat_map(|row| &row.runs);
     let started = runs.map(|run| run.started_unix_ms).min();
     let mut pairs = view.subjects.windows(2);
@@ -91,7 +91,7 @@ fn head(report: &Report, view: &View<'_>) -> Markup {
 }
 
 /// A sentence for each subject and kind of measurement.
-fn checks(view: &View<'_>) -> Markup {
+fn checks(view: &ReportView<'_>) -> Markup {
     let each = view.sections.iter().flat_map(|section| {
         let kind = words::kind(section.kind).to_lowercase();
         let subjects = view.subjects.iter().enumerate();

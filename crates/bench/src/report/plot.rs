@@ -1,6 +1,6 @@
 //! A chart with two axes and lines in it, and what charts of all kinds have in common.
 
-use cloverleaf_page::picture::{Pair, line, path, point, svg, text, titled};
+use cloverleaf_page::picture::{Point, Size, dot, line, path, svg, text, titled};
 use cloverleaf_page::{Axis, spread};
 use maud::{Markup, html};
 
@@ -20,7 +20,7 @@ pub(super) struct Series {
     /// `None`: it has no name of its own, and is dashed.
     pub(super) label: Option<String>,
     /// Pieces between which nothing was measured.
-    pub(super) pieces: Vec<Vec<Pair>>,
+    pub(super) pieces: Vec<Vec<Point>>,
     /// Points that say what they are when they are pointed at.
     pub(super) marks: Vec<(f64, f64, String)>,
     /// Least and greatest values at a place.
@@ -31,7 +31,7 @@ pub(super) struct Series {
 pub(super) struct LineChart {
     /// For those who cannot see it.
     pub(super) title: String,
-    pub(super) size: Pair,
+    pub(super) size: Size,
     pub(super) x: Axis,
     pub(super) x_name: String,
     pub(super) y: Axis,
@@ -45,7 +45,7 @@ pub(super) fn label_letters(width: f64) -> usize {
 }
 
 /// The place of the axes in a picture of this size: of x from left to right, of y from below.
-pub(super) fn ranges((width, height): Pair, label_letters: usize) -> [Pair; 2] {
+pub(super) fn ranges((width, height): Size, label_letters: usize) -> [(f64, f64); 2] {
     let right = match label_letters {
         0 => 12.0,
         letters => letters as f64 * LETTER_WIDTH + 14.0,
@@ -104,8 +104,8 @@ impl LineChart {
         }
     }
 
-    fn place(&self, (x, y): Pair) -> Pair {
-        (self.x.at(x), self.y.at(y))
+    fn place(&self, point: Point) -> Point {
+        (self.x.at(point.0), self.y.at(point.1))
     }
 
     fn draw_series(&self, series: &Series) -> Markup {
@@ -121,7 +121,7 @@ impl LineChart {
             }
             (path(path_class, pieces, false))
             @for (x, y, what) in &series.marks {
-                (titled(&point(point_class, self.place((*x, *y))), what))
+                (titled(&dot(point_class, self.place((*x, *y))), what))
             }
         }
     }
@@ -152,7 +152,7 @@ impl LineChart {
 
 impl Series {
     /// The last point.
-    fn end(&self) -> Option<Pair> {
+    fn end(&self) -> Option<Point> {
         let mark = self.marks.last().map(|(x, y, _)| (*x, *y));
         let point = self.pieces.iter().flatten().last().copied();
         match (mark, point) {

@@ -1,21 +1,21 @@
 //! One kind of measurement: its headline, its settings, its charts.
 
-use cloverleaf_page::picture::Pair;
+use cloverleaf_page::picture::Size;
 use maud::{Markup, html};
 
-use super::view::{Group, Section, View, colour};
+use super::view::{ReportSection, ReportView, SettingsGroup, colour};
 use super::{bars, costs, curves, latency, series};
 use crate::figures::{self, Summary};
 use crate::outcome::{Kind, Outcome, Row};
 use crate::words;
 
-const WIDE: Pair = (1064.0, 340.0);
-const HALF: Pair = (514.0, 300.0);
+const WIDE: Size = (1064.0, 340.0);
+const HALF: Size = (514.0, 300.0);
 /// Of two pictures that stand one above the other.
 const LOW: f64 = 210.0;
 
 /// Draws all of it.
-pub(super) fn draw(view: &View<'_>, section: &Section<'_>) -> Markup {
+pub(super) fn draw(view: &ReportView<'_>, section: &ReportSection<'_>) -> Markup {
     let names = section
         .varies
         .iter()
@@ -64,7 +64,7 @@ pub(super) fn draw(view: &View<'_>, section: &Section<'_>) -> Markup {
     }
 }
 
-fn throughput(view: &View<'_>, section: &Section<'_>) -> Markup {
+fn throughput(view: &ReportView<'_>, section: &ReportSection<'_>) -> Markup {
     let text = if section.has_several_runs() {
         "Median of the runs; the stroke goes from the slowest run to the fastest. Higher is better."
     } else {
@@ -80,7 +80,7 @@ fn throughput(view: &View<'_>, section: &Section<'_>) -> Markup {
     figure("Throughput", &text, bars::draw(view, section, WIDE))
 }
 
-fn latency_text(section: &Section<'_>, left_out: &str) -> String {
+fn latency_text(section: &ReportSection<'_>, left_out: &str) -> String {
     let clock = if section.is_open() {
         "Solid: response time, from the moment at which a message was to be sent. Dashed, where it \
          differs: service time, from the moment at which it was."
@@ -93,7 +93,7 @@ fn latency_text(section: &Section<'_>, left_out: &str) -> String {
     )
 }
 
-fn legend(view: &View<'_>, section: &Section<'_>) -> Markup {
+fn legend(view: &ReportView<'_>, section: &ReportSection<'_>) -> Markup {
     let has = |subject| section.rows().any(|(of, _)| of == subject);
     html! {
         ul.legend {
@@ -152,7 +152,7 @@ fn tiles(row: &Row) -> Markup {
     }
 }
 
-fn growth(view: &View<'_>, section: &Section<'_>) -> Markup {
+fn growth(view: &ReportView<'_>, section: &ReportSection<'_>) -> Markup {
     html! {
         h3 { "How it grows" }
         @if section.has_several_runs() {
@@ -178,8 +178,8 @@ fn figure(name: &str, text: &str, picture: Option<Markup>) -> Markup {
 fn each(
     name: &str,
     text: &str,
-    groups: &[&Group<'_>],
-    draw: impl Fn(&Group<'_>, Pair) -> Option<Markup>,
+    groups: &[&SettingsGroup<'_>],
+    draw: impl Fn(&SettingsGroup<'_>, Size) -> Option<Markup>,
 ) -> Markup {
     let (size, class) = if groups.len() == 1 {
         (WIDE, "one")

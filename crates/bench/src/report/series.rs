@@ -1,11 +1,11 @@
 //! Charts over time: the figures of each second.
 
 use cloverleaf_page::Axis;
-use cloverleaf_page::picture::Pair;
+use cloverleaf_page::picture::Size;
 use maud::{Markup, html};
 
 use super::plot::{self, LineChart, Series};
-use super::view::{Group, View};
+use super::view::{ReportView, SettingsGroup};
 use crate::book::Tally;
 use crate::figures;
 use crate::outcome::Outcome;
@@ -25,9 +25,9 @@ struct SecondFigures {
 /// Draws the rate of each subject's typical run, and its p99 if that means anything. `None`: none
 /// has two whole seconds.
 pub(super) fn draw(
-    view: &View<'_>,
-    group: &Group<'_>,
-    size: Pair,
+    view: &ReportView<'_>,
+    group: &SettingsGroup<'_>,
+    size: Size,
     has_latency: bool,
 ) -> Option<Markup> {
     let all = group.rows.iter().filter_map(|(subject, row)| {

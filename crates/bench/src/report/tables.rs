@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use super::view::{View, colour};
+use super::view::{ReportView, colour};
 use crate::outcome::{Outcome, Report};
 use crate::table::{self, FigureTable};
 use crate::words;
@@ -11,7 +11,7 @@ use crate::words;
 const VALUES_MAX: usize = 12;
 
 /// Rates, costs and what the checks have found, and below them times by percentile.
-pub(super) fn figures(view: &View<'_>) -> Markup {
+pub(super) fn figures(view: &ReportView<'_>) -> Markup {
     let rows: Vec<_> = view.rows().map(|(_, row)| row).collect();
     let latency = table::latency(&rows, true);
     html! {
@@ -26,7 +26,7 @@ pub(super) fn figures(view: &View<'_>) -> Markup {
     }
 }
 
-fn draw(view: &View<'_>, table: &FigureTable) -> Markup {
+fn draw(view: &ReportView<'_>, table: &FigureTable) -> Markup {
     let subjects: Vec<_> = view.rows().map(|(subject, _)| subject).collect();
     html! {
         div.wide {
@@ -57,7 +57,7 @@ fn draw(view: &View<'_>, table: &FigureTable) -> Markup {
 }
 
 /// The machine, the versions, the command, and every setting.
-pub(super) fn conditions(report: &Report, view: &View<'_>) -> Markup {
+pub(super) fn conditions(report: &Report, view: &ReportView<'_>) -> Markup {
     let here = &report.conditions;
     let build = if here.is_release {
         "optimised"

@@ -10,22 +10,22 @@ const COLOURS: usize = 8;
 const DRAWN_MAX: usize = 4;
 
 /// All of it.
-pub(super) struct View<'r> {
+pub(super) struct ReportView<'r> {
     /// In the order in which they come first.
     pub(super) subjects: Vec<&'r Subject>,
-    pub(super) sections: Vec<Section<'r>>,
+    pub(super) sections: Vec<ReportSection<'r>>,
 }
 
 /// Measurements of one kind that differ in the same settings.
-pub(super) struct Section<'r> {
+pub(super) struct ReportSection<'r> {
     pub(super) kind: Kind,
     /// The settings that differ.
     pub(super) varies: Vec<&'r str>,
-    pub(super) groups: Vec<Group<'r>>,
+    pub(super) groups: Vec<SettingsGroup<'r>>,
 }
 
 /// Measurements with the same settings, one for each subject.
-pub(super) struct Group<'r> {
+pub(super) struct SettingsGroup<'r> {
     /// The difference from other groups; empty: there is only one.
     pub(super) name: String,
     /// The same in its parts.
@@ -34,9 +34,9 @@ pub(super) struct Group<'r> {
     pub(super) rows: Vec<(usize, &'r Row)>,
 }
 
-impl<'r> View<'r> {
-    pub(super) fn new(report: &'r Report) -> View<'r> {
-        let mut view = View {
+impl<'r> ReportView<'r> {
+    pub(super) fn new(report: &'r Report) -> ReportView<'r> {
+        let mut view = ReportView {
             subjects: Vec::new(),
             sections: Vec::new(),
         };
@@ -51,7 +51,7 @@ impl<'r> View<'r> {
             let group = find_or_add(
                 &mut section.groups,
                 |group| group.name == name,
-                || Group {
+                || SettingsGroup {
                     name: name.clone(),
                     variations: &row.variations,
                     rows: Vec::new(),
@@ -70,9 +70,9 @@ impl<'r> View<'r> {
         )
     }
 
-    fn section(&mut self, kind: Kind, varies: Vec<&'r str>) -> &mut Section<'r> {
-        let is_it = |section: &Section<'_>| section.kind == kind && section.varies == varies;
-        let at = find_or_add(&mut self.sections, is_it, || Section {
+    fn section(&mut self, kind: Kind, varies: Vec<&'r str>) -> &mut ReportSection<'r> {
+        let is_it = |section: &ReportSection<'_>| section.kind == kind && section.varies == varies;
+        let at = find_or_add(&mut self.sections, is_it, || ReportSection {
             kind,
             varies: varies.clone(),
             groups: Vec::new(),
@@ -82,7 +82,7 @@ impl<'r> View<'r> {
 
     /// All rows with the number of their subject, in the order of the page.
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &'r Row)> + '_ {
-        self.sections.iter().flat_map(Section::rows)
+        self.sections.iter().flat_map(ReportSection::rows)
     }
 
     /// The label of a subject, as short as there is room.
@@ -91,7 +91,7 @@ impl<'r> View<'r> {
     }
 }
 
-impl<'r> Section<'r> {
+impl<'r> ReportSection<'r> {
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &'r Row)> + '_ {
         self.groups
             .iter()
@@ -110,9 +110,9 @@ impl<'r> Section<'r> {
     }
 
     /// The groups of which each has pictures of its own: all, or some that are evenly apart.
-    pub(super) fn drawn(&self) -> Vec<&Group<'r>> {
+    pub(super) fn drawn(&self) -> Vec<&SettingsGroup<'r>> {
         let has_rate = |(_, row): &(usize, &Row)| row.median(figures::rate).is_some();
-        let has_any = |group: &&Group<'_>| group.rows.iter().any(has_rate);
+        let has_any = |group: &&SettingsGroup<'_>| group.rows.iter().any(has_rate);
         let groups: Vec<_> = self.groups.iter().filter(has_any).collect();
         if groups.len() <= DRAWN_MAX {
             groups

@@ -6,7 +6,7 @@ use cloverleaf_server::timeline_types::{
     ExchangeLane, ExchangePiece, HoldLane, HoldOutcome, HoldPiece, LaneOwner, Timeline,
 };
 
-use super::rows::{Bar, arrange};
+use super::rows::{TimelineBar, arrange};
 
 /// Messages of a lane, and of a piece, that are drawn one by one at most.
 const SINGLE_BARS_MAX: u64 = 4_096;
@@ -30,7 +30,7 @@ pub(super) struct DrawnLane {
     pub(super) about: String,
     /// Its figures, below that.
     pub(super) figures: String,
-    pub(super) bars: Vec<Bar>,
+    pub(super) bars: Vec<TimelineBar>,
     pub(super) rows: usize,
     /// Times between an answer and the next request.
     pub(super) gaps: Vec<(u64, u64)>,
@@ -108,7 +108,7 @@ fn holds(lane: &HoldLane, timeline: &Timeline) -> DrawnLane {
             vec![*piece]
         }
     });
-    let mut bars: Vec<Bar> = drawn.map(|piece| hold(&piece, timeline)).collect();
+    let mut bars: Vec<TimelineBar> = drawn.map(|piece| hold(&piece, timeline)).collect();
     let ended = pieces().filter(|piece| piece.outcome != HoldOutcome::Held);
     let held = ended.map(|it| it.ended_us.saturating_sub(it.delivered_us));
     let mut figures = vec![plural(messages, "message")];
@@ -155,7 +155,7 @@ fn singles(piece: &HoldPiece) -> Vec<HoldPiece> {
     (0..piece.count).map(single).collect()
 }
 
-fn hold(piece: &HoldPiece, timeline: &Timeline) -> Bar {
+fn hold(piece: &HoldPiece, timeline: &Timeline) -> TimelineBar {
     let (class, what) = match piece.outcome {
         HoldOutcome::Held => ("held", "in flight for"),
         HoldOutcome::Acked => ("acked", "acknowledged after"),
@@ -185,7 +185,7 @@ fn hold(piece: &HoldPiece, timeline: &Timeline) -> Bar {
     let is_again = piece.attempts > 1;
     title.extend(is_again.then(|| format!("delivery number {}", piece.attempts)));
     title.push(format!("delivered at {}", clock(from_us)));
-    Bar {
+    TimelineBar {
         class,
         waits_from_us: piece.waiting_since_us.filter(|since| *since < from_us),
         from_us,
@@ -208,7 +208,7 @@ fn exchanges(lane: &ExchangeLane, timeline: &Timeline) -> DrawnLane {
             .filter(move |piece| piece.kind == kind)
     };
     let publishes = of_kind(Publish).map(|piece| publish(piece, timeline));
-    let mut bars: Vec<Bar> = publishes.chain(of_kind(Fetch).map(fetch)).collect();
+    let mut bars: Vec<TimelineBar> = publishes.chain(of_kind(Fetch).map(fetch)).collect();
     let commits = of_kind(Commit).map(|piece| {
         let (partition, at_us) = (piece.partition, piece.requested_us);
         let what = format!("committed partition {partition} up to {}", piece.offset);
@@ -263,7 +263,7 @@ fn answered(after_us: u64) -> String {
     }
 }
 
-fn publish(piece: &ExchangePiece, timeline: &Timeline) -> Bar {
+fn publish(piece: &ExchangePiece, timeline: &Timeline) -> TimelineBar {
     let messages = plural(piece.messages, "message");
     let what = match piece.requests {
         1 => messages,
@@ -288,7 +288,7 @@ fn publish(piece: &ExchangePiece, timeline: &Timeline) -> Bar {
         (None, false) => (piece.received_us, "wants no answer".to_owned()),
     };
     title.extend([answer, format!("at {}", clock(piece.requested_us))]);
-    Bar {
+    TimelineBar {
         class: "asked",
         from_us: piece.requested_us,
         solid_from_us: piece.received_us,
@@ -296,17 +296,17 @@ fn publish(piece: &ExchangePiece, timeline: &Timeline) -> Bar {
         is_open: piece.answered_us.is_none() && piece.wants_answer,
         title: title.join("\n"),
         messages: piece.messages,
-        ..Bar::default()
+        ..TimelineBar::default()
     }
 }
 
-fn fetch(piece: &ExchangePiece) -> Bar {
+fn fetch(piece: &ExchangePiece) -> TimelineBar {
     let to_us = piece.answered_us.unwrap_or(piece.received_us);
     let asked = time(to_us.saturating_sub(piece.requested_us));
     let messages = plural(piece.messages, "message");
     let bytes = words::memory(piece.bytes as f64);
     let (partition, offset) = (piece.partition, piece.offset);
-    Bar {
+    TimelineBar {
         class: "fetched",
         from_us: piece.requested_us,
         // It is the question that is drawn; the answer is its end.
@@ -318,12 +318,12 @@ fn fetch(piece: &ExchangePiece) -> Bar {
             clock(to_us)
         ),
         messages: piece.messages,
-        ..Bar::default()
+        ..TimelineBar::default()
     }
 }
 
 /// Times in which nothing was under way, between the first bar and the last.
-fn gaps(bars: &[Bar]) -> Vec<(u64, u64)> {
+fn gaps(bars: &[TimelineBar]) -> Vec<(u64, u64)> {
     let mut gaps = Vec::new();
     let mut end_us = None;
     for bar in bars {

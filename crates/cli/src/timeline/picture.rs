@@ -1,12 +1,12 @@
 //! The picture: an SVG that stands alone, or stands in a page.
 
-use cloverleaf_page::picture::{Pair, line, path, rect, svg, text, titled};
+use cloverleaf_page::picture::{line, path, rect, svg, text, titled};
 use cloverleaf_page::{Axis, plain_style, svg_file, words};
 use cloverleaf_server::timeline_types::{Timeline, TopicTimeline};
 use maud::{Markup, PreEscaped, html};
 
 use super::lanes::{DrawnLane, LaneGroup, clock, median, time};
-use super::rows::Bar;
+use super::rows::TimelineBar;
 
 /// With variables for its colours.
 pub(super) const STYLE: &str = include_str!("style.css");
@@ -204,7 +204,7 @@ fn letter_width(letter: char) -> f64 {
     }
 }
 
-fn draw_lane(axis: &TimeAxis, lane: &DrawnLane, (top, middle): Pair, row: f64) -> Markup {
+fn draw_lane(axis: &TimeAxis, lane: &DrawnLane, (top, middle): (f64, f64), row: f64) -> Markup {
     let unknown = lane
         .complete_since_us
         .filter(|us| axis.shows(*us))
@@ -235,7 +235,7 @@ fn draw_lane(axis: &TimeAxis, lane: &DrawnLane, (top, middle): Pair, row: f64) -
         @for wait in &waits { (wait) }
         @for at in 0..lane.rows {
             @let bars = lane.bars.iter().filter(|bar| bar.row == at && axis.shows(bar.to_us));
-            @let bars: Vec<&Bar> = bars.collect();
+            @let bars: Vec<&TimelineBar> = bars.collect();
             @for crowd in bars.chunk_by(|last, bar| is_crowd(axis, last, bar)) {
                 (draw_crowd(axis, crowd, (top + at as f64 * row, height)))
             }
@@ -271,15 +271,16 @@ fn draw_waits(axis: &TimeAxis, lane: &DrawnLane, top: f64, row: f64) -> Vec<Mark
 }
 
 /// Whether two neighbours in a row are too narrow, and too near to each other, to be told apart.
-fn is_crowd(axis: &TimeAxis, last: &Bar, bar: &Bar) -> bool {
-    let is_narrow = |bar: &Bar| axis.at(bar.to_us) - axis.at(bar.from_us) <= CROWD_WIDTH_MAX;
+fn is_crowd(axis: &TimeAxis, last: &TimelineBar, bar: &TimelineBar) -> bool {
+    let is_narrow =
+        |bar: &TimelineBar| axis.at(bar.to_us) - axis.at(bar.from_us) <= CROWD_WIDTH_MAX;
     let gap = axis.at(bar.from_us) - axis.at(last.to_us);
     let is_alike = last.class == bar.class && last.is_marked == bar.is_marked;
     is_narrow(last) && is_narrow(bar) && is_alike && gap <= CROWD_GAP_MAX
 }
 
 /// A bar, or several that are drawn as one.
-fn draw_crowd(axis: &TimeAxis, crowd: &[&Bar], (y, height): Pair) -> Markup {
+fn draw_crowd(axis: &TimeAxis, crowd: &[&TimelineBar], (y, height): (f64, f64)) -> Markup {
     let ([first, ..], [.., last]) = (crowd, crowd) else {
         return Markup::default();
     };
@@ -307,7 +308,7 @@ fn draw_crowd(axis: &TimeAxis, crowd: &[&Bar], (y, height): Pair) -> Markup {
     }
 }
 
-fn draw_bar(axis: &TimeAxis, bar: &Bar, (y, height): Pair) -> Markup {
+fn draw_bar(axis: &TimeAxis, bar: &TimelineBar, (y, height): (f64, f64)) -> Markup {
     let (begin, end) = (axis.at(bar.from_us), axis.at(bar.to_us));
     let solid = axis.at(bar.solid_from_us);
     let has_faint = solid - begin > BAR_WIDTH_MIN;
@@ -329,7 +330,7 @@ fn draw_bar(axis: &TimeAxis, bar: &Bar, (y, height): Pair) -> Markup {
     }
 }
 
-fn crowd_title(crowd: &[&Bar]) -> String {
+fn crowd_title(crowd: &[&TimelineBar]) -> String {
     let messages: u64 = crowd.iter().map(|bar| bar.messages).sum();
     let lengths = crowd.iter().map(|bar| bar.to_us - bar.from_us).collect();
     let (count, messages) = (words::count(crowd.len() as u64), words::count(messages));

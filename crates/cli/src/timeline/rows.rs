@@ -5,7 +5,7 @@ pub(super) const ROWS_MAX: usize = 60;
 
 /// A bar: what it is about, from when to when, and where it goes.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Bar {
+pub(super) struct TimelineBar {
     pub(super) class: &'static str,
     /// Since when what it is about was waited for; thin, in the same row.
     pub(super) waits_from_us: Option<u64>,
@@ -27,7 +27,7 @@ pub(super) struct Bar {
 
 /// Gives each bar its row, and returns how many rows there are. The bars are in the order of their
 /// beginnings afterwards.
-pub(super) fn arrange(bars: &mut [Bar]) -> usize {
+pub(super) fn arrange(bars: &mut [TimelineBar]) -> usize {
     bars.sort_by_key(|bar| (bar.from_us, bar.to_us));
     let mut ends: Vec<u64> = Vec::new();
     for bar in bars {
@@ -53,11 +53,11 @@ pub(super) fn arrange(bars: &mut [Bar]) -> usize {
 mod tests {
     use super::*;
 
-    fn bar(from_us: u64, to_us: u64) -> Bar {
-        Bar {
+    fn bar(from_us: u64, to_us: u64) -> TimelineBar {
+        TimelineBar {
             from_us,
             to_us,
-            ..Bar::default()
+            ..TimelineBar::default()
         }
     }
 
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn rows_are_bounded() {
-        let mut bars: Vec<Bar> = (0..500).map(|at| bar(at, 1_000 + at)).collect();
+        let mut bars: Vec<TimelineBar> = (0..500).map(|at| bar(at, 1_000 + at)).collect();
         assert_eq!(arrange(&mut bars), ROWS_MAX);
         assert!(bars.iter().all(|bar| bar.row < ROWS_MAX));
     }
