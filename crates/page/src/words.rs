@@ -43,14 +43,19 @@ pub fn number(value: f64) -> String {
     format!("{sign}{}", count(size.round() as u64))
 }
 
+/// A number with the largest of these units of which there is one, each with its size.
+fn scaled(value: f64, units: &[(f64, &str)], smallest: &str) -> String {
+    // 999.6 of a unit would be written as 1,000 of it.
+    let is_one = |(size, _): &&(f64, &str)| value.abs() >= size * 0.9995;
+    match units.iter().find(is_one).unwrap_or(&(1.0, smallest)) {
+        (_, "") => number(value),
+        (size, unit) => format!("{}{SPACE}{unit}", number(value / size)),
+    }
+}
+
 /// A number where there is little room: "950", "12.3 k", "1.23 M".
 pub fn short(value: f64) -> String {
-    let scaled = [(999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (999.5, 1e3, "k")];
-    let found = scaled.iter().find(|(from, ..)| value.abs() >= *from);
-    match found {
-        Some((_, by, letter)) => format!("{}{SPACE}{letter}", number(value / by)),
-        None => number(value),
-    }
+    scaled(value, &[(1e9, "G"), (1e6, "M"), (1e3, "k")], "")
 }
 
 /// A tick of an axis: as short as it can be without a loss ("0", "2.5 k", "100 k").
@@ -72,15 +77,8 @@ fn without_zeros(text: &str) -> String {
 
 /// A time of so many nanoseconds, with three digits: "950 ns", "1.24 ms", "12.4 s".
 pub fn time(ns: f64) -> String {
-    let units = [
-        (999.5e6, 1e9, "s"),
-        (999.5e3, 1e6, "ms"),
-        (999.5, 1e3, "µs"),
-    ];
-    let found = units.iter().find(|(from, ..)| ns >= *from);
-    let (by, unit) = found.map_or((1.0, "ns"), |(_, by, unit)| (*by, *unit));
     if ns.is_finite() {
-        format!("{}{SPACE}{unit}", number(ns / by))
+        scaled(ns, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs")], "ns")
     } else {
         NOTHING.to_owned()
     }
@@ -95,9 +93,7 @@ pub fn time_tick(ns: f64) -> String {
 pub fn memory(bytes: f64) -> String {
     const KIB: f64 = 1024.0;
     let units = [(KIB * KIB * KIB, "GiB"), (KIB * KIB, "MiB"), (KIB, "KiB")];
-    let found = units.iter().find(|(from, _)| bytes >= *from * 0.9995);
-    let (by, unit) = found.copied().unwrap_or((1.0, "B"));
-    format!("{}{SPACE}{unit}", number(bytes / by))
+    scaled(bytes, &units, "B")
 }
 
 /// Bytes per second in millions: "123 MB/s".
