@@ -8,9 +8,10 @@
 //! ```
 //!
 //! Two ways to use it. [`RunArgs`] runs a program of the user's own beside a broker that is some
-//! milliseconds away, and tells what the doctor has found at its end. The scenarios (`scenario/table.rs`)
-//! do the same with client libraries that are built in; then they make the change that the finding
-//! names, with the value that it names, and measure whether it helps as much as was said.
+//! milliseconds away, and tells what the doctor has found at its end. The scenarios
+//! (`scenario/table.rs`) do the same with client libraries that are built in; then they make the
+//! change that the finding names, with the value that it names, and measure whether it helps as
+//! much as was said.
 //!
 //! The lab is no benchmark: rates are those of a client that does something wrong.
 //!

@@ -99,7 +99,6 @@ const READS: &[(&str, &[(&str, usize)])] = &[
             ("tests/clients/kafka/python/confluent_test.py", 2),
             ("tests/clients/nsq/go/manyclients/main.go", 1),
             ("tests/clients/nsq/go/restarts/main.go", 1),
-            ("xtask/src/workspace.rs", 1),
         ],
     ),
     (

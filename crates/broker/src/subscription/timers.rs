@@ -74,8 +74,8 @@ impl Timers {
         }
     }
 
-    /// Whether the marks of delivery are to be looked at. They are not, from now on, until a time is
-    /// set.
+    /// Whether the marks of delivery are to be looked at. They are not, from now on, until a time
+    /// is set.
     pub(crate) fn take_marks_due(&mut self, now_ms: u64) -> bool {
         let is_due = self.marks_ms <= now_ms;
         if is_due {

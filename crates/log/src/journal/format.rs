@@ -22,7 +22,8 @@
 //! missing. Everything before `synced` sectors of the file was on the disk when the entry was
 //! written: so a hole that lies before it was not left by a power loss.
 //!
-//! An entry whose length has its top bit set is a [`JournalNote`]: the journal's own, not its owner's.
+//! An entry whose length has its top bit set is a [`JournalNote`]: the journal's own, not its
+//! owner's.
 
 use crate::batch::field;
 
