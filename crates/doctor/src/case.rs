@@ -117,7 +117,7 @@ impl Signs {
     pub(crate) fn add(&mut self, client: &Client, at: &[u64], sign: Sign) {
         let key = CaseKey {
             client: client.clone(),
-            rule: sign.rule,
+            rule: sign.template.rule,
             place: sign.place.clone().filter(is_lasting),
         };
         match self.seen.get_mut(&key) {
@@ -334,8 +334,8 @@ mod tests {
     use cloverleaf_telemetry::{Identity, Protocol};
 
     use super::*;
-    use crate::advice::{Picture, Side};
-    use crate::finding::{Confidence, Measure, Prediction};
+    use crate::finding::{Measure, Prediction};
+    use crate::templates::TEMPLATES;
 
     fn client(port: u16, library: &str) -> Client {
         let identity = Identity {
@@ -347,20 +347,15 @@ mod tests {
     }
 
     fn sign(rule: Rule, gain: f64) -> Sign {
+        let template = match rule {
+            Rule::Linger => &TEMPLATES.linger,
+            Rule::Nagle => &TEMPLATES.nagle_of_requests,
+            Rule::SyncProduce => &TEMPLATES.sync_produce,
+            Rule::WindowTooSmall => &TEMPLATES.window_too_small,
+            rule => panic!("no test needs {rule}"),
+        };
         let measure = Measure::ConnectionMessagesPerSecond;
-        Sign {
-            picture: Picture::Usual,
-            rule,
-            side: Side::Producer,
-            confidence: Confidence::High,
-            cause: String::new(),
-            evidence: Vec::new(),
-            window_us: 1,
-            prediction: Prediction::of_rate(measure, 1.0, gain, String::new()),
-            unseen: Vec::new(),
-            variables: Default::default(),
-            place: None,
-        }
+        Sign::new(template, Prediction::new(measure, 1.0, gain), 1, [])
     }
 
     fn step(cases: &mut Cases, at: u64, rules: &[Rule]) -> Vec<Rule> {

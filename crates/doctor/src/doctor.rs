@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::advice::Advice;
 use crate::case::{Case, CaseKey, Cases, Signs};
-use crate::finding::{Confidence, Finding};
+use crate::finding::{Confidence, Finding, Prediction};
 use crate::names::Names;
 use crate::queues::{QueueHistory, Queues};
 use crate::rules::{self, ClosedConnections, Crew, Patient, Rule, SHORT_US};
@@ -362,7 +362,8 @@ impl Doctor {
 
     fn finding(&self, key: &CaseKey, case: &Case) -> Finding {
         let sign = &case.sign;
-        let mut unseen = sign.unseen.clone();
+        let (template, numbers) = (sign.template, &sign.numbers);
+        let mut unseen = template.unseen(numbers);
         let mut confidence = sign.confidence;
         let place = sign.place.clone();
         let advised = self.advice.of(
@@ -387,10 +388,13 @@ impl Doctor {
             connections: case.connections,
             topic,
             subscription,
-            cause: sign.cause.clone(),
-            evidence: sign.evidence.clone(),
+            cause: template.cause(numbers),
+            evidence: template.evidence(numbers),
             window_us: sign.window_us,
-            prediction: sign.prediction.clone(),
+            prediction: Prediction {
+                arithmetic: template.arithmetic(numbers),
+                ..sign.prediction.clone()
+            },
             changes: advised.changes,
             unseen,
             first_seen_unix_us: case.first_unix_us,

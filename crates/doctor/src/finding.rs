@@ -69,16 +69,6 @@ pub struct Fact {
     pub text: String,
 }
 
-impl Fact {
-    pub(crate) fn new(name: &str, value: f64, text: String) -> Fact {
-        Fact {
-            name: name.to_owned(),
-            value,
-            text,
-        }
-    }
-}
-
 /// The quantity that is predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -150,42 +140,22 @@ impl Prediction {
         }
     }
 
-    /// Of a rate, which should rise.
-    pub(crate) fn of_rate(measure: Measure, now: f64, after: f64, arithmetic: String) -> Self {
+    /// Of a rate, which should rise, or of a time or a cost, which should fall. The sentence that
+    /// says how it was reckoned comes with the others of a finding.
+    pub(crate) fn new(measure: Measure, now: f64, after: f64) -> Prediction {
+        let gain = match measure {
+            Measure::LatencyUs | Measure::Cost => now / after,
+            _ => after / now,
+        };
         Prediction {
             measure,
             now,
             after,
-            gain: gain(now, after),
+            // Nothing where that cannot be reckoned.
+            gain: if gain.is_finite() { gain } else { 0.0 },
             bound: Bound::Exact,
             may_be_meant: false,
-            arithmetic,
-        }
-    }
-
-    /// Of a cost, which should fall.
-    pub(crate) fn of_cost(now: f64, after: f64, arithmetic: String) -> Prediction {
-        Prediction {
-            measure: Measure::Cost,
-            now,
-            after,
-            gain: gain(after, now),
-            bound: Bound::Exact,
-            may_be_meant: false,
-            arithmetic,
-        }
-    }
-
-    /// Of a time, which should fall.
-    pub(crate) fn of_time(now_us: f64, after_us: f64, arithmetic: String) -> Prediction {
-        Prediction {
-            measure: Measure::LatencyUs,
-            now: now_us,
-            after: after_us,
-            gain: gain(after_us, now_us),
-            bound: Bound::Exact,
-            may_be_meant: false,
-            arithmetic,
+            arithmetic: String::new(),
         }
     }
 
@@ -193,13 +163,6 @@ impl Prediction {
     pub(crate) fn bounded(self, bound: Bound) -> Prediction {
         Prediction { bound, ..self }
     }
-}
-
-/// How many times as much; nothing where that cannot be reckoned.
-fn gain(less: f64, more: f64) -> f64 {
-    Some(more / less)
-        .filter(|gain| gain.is_finite())
-        .unwrap_or_default()
 }
 
 /// One cause of slowness, of one client.

@@ -6,8 +6,9 @@ use cloverleaf_telemetry::Protocol;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::fill::{NAMES, next_name};
+use super::fill::{NAMES, is_variable};
 use super::{How, Kind, Picture, Side};
+use crate::fill::fill;
 use crate::version::{Range, Version};
 use crate::{Client, Rule};
 
@@ -313,13 +314,16 @@ impl Entry {
             .chain(&self.value)
             .chain(self.code.values());
         for text in texts {
-            let mut rest = text.as_str();
-            while let Some((start, name)) = next_name(rest) {
+            let mut wrong = None;
+            fill(text, |name| {
                 let is_value = name == "value" && self.value.is_some();
-                if !is_value && !NAMES.contains(&name) {
-                    return Err(format!("{{{name}}} is no variable"));
+                if is_variable(name) && !is_value && !NAMES.contains(&name) {
+                    wrong.get_or_insert(format!("{{{name}}} is no variable"));
                 }
-                rest = &rest[start + name.len() + 2..];
+                None
+            });
+            if let Some(wrong) = wrong {
+                return Err(wrong);
             }
         }
         Ok(())

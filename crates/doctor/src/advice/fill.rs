@@ -1,5 +1,6 @@
 //! Variables in texts of advice.
 
+use crate::fill::fill;
 use crate::rules::Variables;
 
 /// Names that may stand in braces, beside `value`. `advice/README.md` says what they are.
@@ -39,17 +40,10 @@ impl<'a> Filled<'a> {
 
     /// A text with its variables filled in; what has no value is written in capitals.
     pub(super) fn fill(&self, text: &str, value: Option<&str>) -> String {
-        let mut filled = String::with_capacity(text.len());
-        let mut rest = text;
-        while let Some((start, name)) = next_name(rest) {
-            filled.push_str(&rest[..start]);
-            match name {
-                "value" if value.is_some() => filled.push_str(value.unwrap_or_default()),
-                name => filled.push_str(&self.value_of(name)),
-            }
-            rest = &rest[start + name.len() + 2..];
-        }
-        filled + rest
+        fill(text, |name| match (name, value) {
+            ("value", Some(value)) => Some(value.to_owned()),
+            _ => is_variable(name).then(|| self.value_of(name)),
+        })
     }
 
     fn value_of(&self, name: &str) -> String {
@@ -86,21 +80,9 @@ fn is_plain(name: &str) -> bool {
     !name.is_empty() && !name.starts_with(['-', '#']) && name.chars().all(is_plain)
 }
 
-/// The first `{lower_case_word}` of a text: where it is, and the word. Other braces are code.
-pub(super) fn next_name(text: &str) -> Option<(usize, &str)> {
-    let mut from = 0;
-    while let Some(start) = text[from..].find('{').map(|at| from + at) {
-        let word = &text[start + 1..];
-        let end = word.find(|it: char| !(it.is_ascii_lowercase() || it == '_'));
-        if let Some(end) = end
-            && end > 0
-            && word[end..].starts_with('}')
-        {
-            return Some((start, &word[..end]));
-        }
-        from = start + 1;
-    }
-    None
+/// Whether this may be a variable: a `lower_case_word`. Other braces are code.
+pub(super) fn is_variable(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|it| it.is_ascii_lowercase() || it == '_')
 }
 
 #[cfg(test)]
@@ -137,6 +119,6 @@ mod tests {
         let text = "{'a': {in_flight}, {Linger: {value}}, {} {topic}/{subscription} {credit} {";
         let filled = fill.fill(text, Some("5"));
         assert_eq!(filled, "{'a': 10, {Linger: 5}, {} orders/billing CREDIT {");
-        assert_eq!(next_name("{ a } {A} {a1}"), None);
+        assert_eq!(fill.fill("{ a } {A} {a1}", None), "{ a } {A} {a1}");
     }
 }

@@ -5,11 +5,10 @@
 
 use cloverleaf_telemetry::HistogramSnapshot;
 
-use crate::advice::{Picture, Side};
-use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
+use crate::finding::{Bound, Measure, Prediction};
 use crate::queues::QueueHistory;
-use crate::rules::{GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables};
-use crate::units::{messages, number, percent, time};
+use crate::rules::{GAIN_MIN, LONG_US, Patient, Sign};
+use crate::templates::TEMPLATES;
 
 /// Late acknowledgements that make a rule of it.
 const LATE_MIN: u64 = 3;
@@ -69,101 +68,49 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     };
     let rate = window.per_second(counters.acks);
     let after = wanted * 1e6 / window.span_us.max(1) as f64;
-    let then = match (in_time, &longer) {
-        (Some(in_time), Some(longer)) => {
-            format!("{} of them within {}", number(in_time), time(longer.us))
-        }
-        _ => "all of them".to_owned(),
-    };
-    let arithmetic = format!(
-        "{} of {} pieces of work were done in time and count = {}/s; {then} = {}/s{}",
-        number(counters.acks as f64),
-        number(done as f64),
-        number(rate),
-        number(after),
-        if always_waits {
-            ""
-        } else {
-            ", if as many messages come"
-        }
-    );
     let measure = Measure::ConnectionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, rate, after, arithmetic);
     let prediction = Prediction {
         // Also where none at all was in time.
         gain: wanted / acks,
-        ..prediction.bounded(bound)
+        ..Prediction::new(measure, rate, after).bounded(bound)
     };
-    let mut evidence = vec![
-        Fact::new(
-            "timeouts",
-            timeouts as f64,
-            format!(
-                "{} deliveries were not acknowledged in time{}",
-                number(timeouts as f64),
-                deadline_us.map_or(String::new(), |us| format!(", which is {}", time(us)))
-            ),
-        ),
-        Fact::new(
-            "late_acks",
-            late as f64,
-            format!(
-                "{} acknowledgements came too late: {} of the work counts for nothing",
-                number(late as f64),
-                percent(late as f64 / done as f64)
-            ),
-        ),
+    let overdue_us = |share| (!ages.is_empty()).then(|| ages.quantile(share) as f64);
+    let redeliveries = Some(counters.redeliveries as f64).filter(|it| *it > 0.0);
+    let share = longer.as_ref().and_then(|it| it.in_time);
+    let is_too_short = share.is_some_and(|share| share < IN_TIME_SHARE);
+    let numbers = [
+        ("acks", counters.acks as f64),
+        ("done", done as f64),
+        ("timeouts", timeouts as f64),
+        ("late_acks", late as f64),
+        ("late_share", late as f64 / done as f64),
+        ("rest_share", 1.0 - IN_TIME_SHARE),
     ];
-    if !ages.is_empty() {
-        let (half_us, most_us) = (ages.quantile(0.5), ages.quantile(IN_TIME_SHARE));
-        evidence.push(Fact::new(
-            "overdue_ack_us",
-            most_us as f64,
-            format!(
-                "{} from delivery to a late acknowledgement on the median, {} at most, but for {}",
-                time(half_us as f64),
-                time(most_us as f64),
-                percent(1.0 - IN_TIME_SHARE)
-            ),
-        ));
+    let mut sign = Sign::new(&TEMPLATES.ack_deadline, prediction, window.span_us, numbers)
+        .with("in_time", in_time)
+        .when("is_all", in_time.is_none())
+        .when("always_waits", always_waits)
+        .with("deadline_us", deadline_us)
+        .with("overdue_half_us", overdue_us(0.5))
+        .with("overdue_ack_us", overdue_us(IN_TIME_SHARE))
+        .with("redeliveries", redeliveries)
+        .when("is_first_try", longer.is_some() && share.is_none())
+        .with("longest_us", is_too_short.then_some(longest_us))
+        .advise([("credit", 1.0)])
+        .at(patient.place());
+    if let Some(longer) = longer {
+        let advised = [
+            ("deadline_s", longer.us / 1e6),
+            ("deadline_ms", longer.us / 1e3),
+        ];
+        sign = sign.with("longer_us", longer.us).advise(advised);
     }
-    if counters.redeliveries > 0 {
-        evidence.push(Fact::new(
-            "redeliveries",
-            counters.redeliveries as f64,
-            format!("{} came here again", messages(counters.redeliveries as f64)),
-        ));
-    }
-    let mut variables = Variables::new();
-    let mut unseen = vec!["how long of it a message has waited in the client".to_owned()];
-    if let Some(longer) = &longer {
-        variables.insert("deadline_s", longer.us / 1e6);
-        variables.insert("deadline_ms", longer.us / 1e3);
-        unseen.extend(longer.unseen());
-    }
-    variables.insert("credit", 1.0);
-    Some(Sign {
-        picture: Picture::Usual,
-        rule: Rule::AckDeadline,
-        side: Side::Consumer,
-        confidence: Confidence::High,
-        cause: "The consumer's work takes longer than it may hold a message, so messages go to \
-                others, too, and are worked on again."
-            .to_owned(),
-        evidence,
-        window_us: window.span_us,
-        prediction,
-        unseen,
-        variables,
-        place: patient.place(),
-    })
+    Some(sign)
 }
 
 /// A longer deadline.
 struct Longer {
     us: f64,
-    /// The longest that there may be.
-    longest_us: f64,
     /// Share of the late acknowledgements that come in time then, if that is known.
     in_time: Option<f64>,
 }
@@ -189,21 +136,7 @@ impl Longer {
         let in_time = ages.count_at_most(us as u64) as f64 / ages.count().max(1) as f64;
         Longer {
             us,
-            longest_us,
             in_time: is_known.then_some(in_time),
-        }
-    }
-
-    fn unseen(&self) -> Option<String> {
-        match self.in_time {
-            None => Some(
-                "how late the acknowledgements were: the longer deadline is a first try".to_owned(),
-            ),
-            Some(share) if share < IN_TIME_SHARE => Some(format!(
-                "how to do the rest in time: this broker allows no deadline longer than {}",
-                time(self.longest_us)
-            )),
-            Some(_) => None,
         }
     }
 }

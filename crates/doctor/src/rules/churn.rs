@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, VecDeque};
 use cloverleaf_telemetry::{Protocol, Snapshot};
 
 use crate::Client;
-use crate::advice::{Picture, Side};
-use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::advice::Side;
+use crate::finding::{Confidence, Measure, Prediction};
 use crate::rules::given_up::{GaveUp, GivenUps, Way};
 use crate::rules::rounds::RTT_SLACK;
-use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables, WAIT_US_MIN};
-use crate::units::{counted, messages as messages_of, number, percent, time};
+use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Sign, WAIT_US_MIN};
+use crate::templates::TEMPLATES;
 
 /// How long closings count.
 const WINDOW_US: u64 = 16_000_000;
@@ -281,54 +281,29 @@ fn connection_sign(protocol: Protocol, sum: &Closed, rtt_us: f64) -> Option<Sign
     if is_begun && (!is_rtt_known || sum.publishes == 0 || share < HTTP_SHARE_MIN) {
         return None;
     }
-    let arithmetic = format!(
-        "now a connection with {} takes {}, of which the broker sees {}; on one that \
-         stays open each takes a round trip of {}",
-        messages_of(messages),
-        time(now_us * work),
-        time(seen_us),
-        time(rtt_us)
-    );
-    let prediction = Prediction::of_time(now_us, after_us, arithmetic);
-    let evidence = vec![
-        Fact::new(
-            "closed",
-            count,
-            format!("{} connections were opened and closed", number(count)),
-        ),
-        Fact::new(
-            "messages_per_connection",
-            messages,
-            format!("{} on each of them", messages_of(messages)),
-        ),
-        Fact::new(
-            "lived_us",
-            seen_us,
-            format!("{} from its opening to its last request", time(seen_us)),
-        ),
+    let prediction = Prediction::new(Measure::LatencyUs, now_us, after_us);
+    let numbers = [
+        ("closed", count),
+        ("messages_per_connection", messages),
+        ("lived_us", seen_us),
+        ("connection_us", now_us * work),
+        ("rtt_us", rtt_us),
     ];
-    let side = match sum.publishes {
-        0 => Side::Consumer,
-        _ => Side::Producer,
+    let template = &TEMPLATES.churn_of_connections;
+    let sign = Sign::new(template, prediction, WINDOW_US, numbers);
+    let sign = Sign {
+        side: side_of(sum.publishes),
+        ..sign
     };
-    let cause = "The program opens a connection for each message and closes it again.";
-    let mut sign = sign(cause, side, evidence, prediction, WINDOW_US);
-    if is_begun {
-        sign.evidence.push(Fact::new(
-            "connecting_share",
-            share,
-            format!(
-                "{} of the time goes by so, at a round trip of {}",
-                percent(share.min(1.0)),
-                time(rtt_us)
-            ),
-        ));
-        // The cost is reckoned, and a proxy looks the same.
-        sign.confidence = Confidence::Medium;
-        let proxy = "whether a proxy on the way opens the connections".to_owned();
-        sign.unseen.push(proxy);
+    if !is_begun {
+        return Some(sign);
     }
-    Some(sign)
+    let sign = sign.with("connecting_share", share);
+    Some(Sign {
+        // The cost is reckoned, and a proxy looks the same.
+        confidence: Confidence::Medium,
+        ..sign.with("shown_share", share.min(1.0))
+    })
 }
 
 /// A connection on which channels come and go.
@@ -351,64 +326,28 @@ pub(crate) fn channels(patient: &Patient<'_>) -> Option<Sign> {
     if gain < GAIN_MIN || rtt_us * (gain - 1.0) < WAIT_US_MIN {
         return None;
     }
-    let arithmetic = format!(
-        "now {} per channel with {}; on a channel that stays open {}",
-        counted(round_trips, "request", "requests"),
-        messages_of(messages as f64 / channels as f64),
-        number(round_trips / gain)
-    );
     let measure = Measure::ConnectionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, rate, rate * gain, arithmetic);
-    let evidence = vec![
-        Fact::new(
-            "channels_opened",
-            channels as f64,
-            format!(
-                "{} channels were opened on one connection",
-                number(channels as f64)
-            ),
-        ),
-        Fact::new(
-            "messages_per_channel",
-            messages as f64 / channels as f64,
-            format!("{} on each", messages_of(messages as f64 / channels as f64)),
-        ),
-        Fact::new(
-            "rtt_us",
-            rtt_us,
-            format!("a round trip takes {}", time(rtt_us)),
-        ),
+    let prediction = Prediction::new(measure, rate, rate * gain);
+    let numbers = [
+        ("channels_opened", channels as f64),
+        ("messages_per_channel", messages as f64 / channels as f64),
+        ("rtt_us", rtt_us),
+        ("requests", round_trips),
+        ("left", round_trips / gain),
     ];
-    let side = match counters.publishes {
-        0 => Side::Consumer,
-        _ => Side::Producer,
-    };
-    let cause = "The program opens a channel for each message and closes it again.";
-    let span_us = patient.short.span_us;
-    Some(sign(cause, side, evidence, prediction, span_us))
+    let template = &TEMPLATES.churn_of_channels;
+    Some(Sign {
+        side: side_of(counters.publishes),
+        ..Sign::new(template, prediction, patient.short.span_us, numbers)
+    })
 }
 
-fn sign(
-    cause: &str,
-    side: Side,
-    evidence: Vec<Fact>,
-    prediction: Prediction,
-    window_us: u64,
-) -> Sign {
-    Sign {
-        picture: Picture::Usual,
-        rule: Rule::Churn,
-        side,
-        confidence: Confidence::High,
-        cause: cause.to_owned(),
-        evidence,
-        window_us,
-        prediction,
-        unseen: vec![
-            "whether several programs share this address, each with one connection".to_owned(),
-        ],
-        variables: Variables::new(),
-        place: None,
+/// The side of a client that has published so often.
+fn side_of(publishes: u64) -> Side {
+    if publishes == 0 {
+        Side::Consumer
+    } else {
+        Side::Producer
     }
 }
 

@@ -3,10 +3,9 @@
 //! A consumer that works on what it fetched before it fetches again has a rhythm, too. The size of
 //! a fetch tells the two apart: work on more messages takes longer, a timer does not.
 
-use crate::advice::{Picture, Side};
-use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
-use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, extremes};
-use crate::units::{messages as messages_of, number, percent, time};
+use crate::finding::{Bound, Measure};
+use crate::rules::{Patient, Sign, extremes, worthwhile};
+use crate::templates::TEMPLATES;
 
 /// Share of the looks at which messages waited.
 const WAITING_MIN: f64 = 0.9;
@@ -63,59 +62,18 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
     let per_fetch = counters.messages_out as f64 / histograms.request_gap_us.count().max(1) as f64;
     let rate = patient.short.per_second(counters.messages_out);
     let after = per_fetch * 1e6 / fetch_us.max(1_000.0);
-    let arithmetic = format!(
-        "now {} per {} = {}/s; a fetch itself takes {}: {}/s, if the client's own work \
-         takes none",
-        messages_of(per_fetch),
-        time(pause_us + fetch_us),
-        number(rate),
-        time(fetch_us),
-        number(after)
-    );
     let measure = Measure::ConnectionMessagesPerSecond;
     // The client's own work is within the pause, and cannot be told from it.
-    let prediction = Prediction::of_rate(measure, rate, after, arithmetic).bounded(Bound::AtMost);
-    if prediction.gain < GAIN_MIN {
-        return None;
-    }
-    let evidence = vec![
-        Fact::new(
-            "gap_us",
-            pause_us,
-            format!(
-                "{} from an answer to the next fetch, the same within 2 %, whether it brought many \
-                 messages or few",
-                time(pause_us)
-            ),
-        ),
-        Fact::new(
-            "messages_spread",
-            messages,
-            format!(
-                "a fetch brings {}, at times {messages:.1} times as many as at others",
-                messages_of(per_fetch)
-            ),
-        ),
-        Fact::new(
-            "waiting_share",
-            queue.waiting_share(),
-            format!(
-                "messages waited in {} of the looks",
-                percent(queue.waiting_share())
-            ),
-        ),
+    let prediction = worthwhile(measure, rate, after)?.bounded(Bound::AtMost);
+    let numbers = [
+        ("gap_us", pause_us),
+        ("messages_spread", messages),
+        ("waiting_share", queue.waiting_share()),
+        ("per_fetch", per_fetch),
+        ("cycle_us", pause_us + fetch_us),
+        ("fetch_us", fetch_us),
     ];
-    Some(Sign {
-        picture: Picture::Usual,
-        rule: Rule::FetchRhythm,
-        side: Side::Consumer,
-        confidence: Confidence::Medium,
-        cause: "The consumer fetches by the clock, while messages wait.".to_owned(),
-        evidence,
-        window_us: patient.short.span_us,
-        prediction,
-        unseen: vec!["what the program does between two fetches".to_owned()],
-        variables: Variables::new(),
-        place: patient.place(),
-    })
+    let template = &TEMPLATES.fetch_rhythm;
+    let sign = Sign::new(template, prediction, patient.short.span_us, numbers);
+    Some(sign.at(patient.place()))
 }

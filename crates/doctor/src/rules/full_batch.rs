@@ -12,12 +12,11 @@
 //! the round. Where the program waits for room they were made at once, so the times of a batch's
 //! first and last record are close.
 
-use crate::advice::{Picture, Side};
-use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
+use crate::finding::{Bound, Measure};
 use crate::rules::one_connection::are_full;
 use crate::rules::rounds::Rounds;
-use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
-use crate::units::{bytes, messages, number, time};
+use crate::rules::{EVENTS_MIN, Patient, Sign, WAIT_US_MIN, worthwhile};
+use crate::templates::TEMPLATES;
 
 /// Times of a batch's first and last record are apart by this share of a round at most.
 const SPAN_SHARE_MAX: f64 = 0.25;
@@ -66,78 +65,26 @@ pub(super) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     let own_us = (cycle_us - wait_us).max(0.0);
     let after_us = wait_us + times * own_us;
     let (now, after) = (rounds.rate(), rounds.rate() * times * cycle_us / after_us);
-    let arithmetic = format!(
-        "now {} ({}) per {} = {}/s; {} times as many, with no more than as many times the {} that \
-         the client and the link take, per {} = {}/s",
-        messages(rounds.messages),
-        bytes(batch_bytes),
-        time(cycle_us),
-        number(now),
-        number(times.round()),
-        time(own_us),
-        time(after_us),
-        number(after),
-    );
     let measure = Measure::ConnectionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, now, after, arithmetic).bounded(Bound::AtLeast);
-    if prediction.gain < GAIN_MIN {
-        return None;
-    }
-    let evidence = vec![
-        Fact::new(
-            "messages_per_request",
-            rounds.messages,
-            format!(
-                "{} requests one by one, nearly always {} in each, {}",
-                number(rounds.count as f64),
-                messages(rounds.messages),
-                bytes(batch_bytes)
-            ),
-        ),
-        Fact::new(
-            "record_age_us",
-            age_us,
-            format!(
-                "a batch is {} old when it arrives, which is a round of {} and the way: it waits \
-                 for the answer to the one before",
-                time(age_us),
-                time(cycle_us)
-            ),
-        ),
-        Fact::new(
-            "batch_span_us",
-            span_us,
-            format!(
-                "its records were made within {}: the program waits until there is room",
-                time(span_us)
-            ),
-        ),
-        Fact::new(
-            "rtt_us",
-            rounds.rtt_us,
-            format!("a round trip takes {}", time(rounds.rtt_us)),
-        ),
+    let prediction = worthwhile(measure, now, after)?.bounded(Bound::AtLeast);
+    let numbers = [
+        ("messages_per_request", rounds.messages),
+        ("record_age_us", age_us),
+        ("batch_span_us", span_us),
+        ("rtt_us", rounds.rtt_us),
+        ("rounds", rounds.count as f64),
+        ("batch_bytes", batch_bytes),
+        ("cycle_us", cycle_us),
+        ("times", times.round()),
+        ("own_us", own_us),
+        ("after_us", after_us),
     ];
-    Some(Sign {
-        rule: Rule::OneConnection,
-        picture: Picture::FullBatch,
-        side: Side::Producer,
-        confidence: Confidence::Medium,
-        cause: "The connection has one request in flight, a full batch, and so the program sends \
-                one batch per round trip."
-            .to_owned(),
-        evidence,
-        window_us: patient.short.span_us,
-        prediction,
-        unseen: vec![
-            "whether the program makes always as many messages at once, by itself".to_owned(),
-        ],
-        variables: Variables::from([
-            ("batch_bytes", wanted),
-            ("batch_messages", (rounds.messages * times).round()),
-            ("in_flight", 4.0),
-            ("connections", (4.0 * patient.publishers as f64).ceil()),
-        ]),
-        place: None,
-    })
+    let template = &TEMPLATES.one_connection_full_batches;
+    let sign = Sign::new(template, prediction, patient.short.span_us, numbers);
+    Some(sign.advise([
+        ("batch_bytes", wanted),
+        ("batch_messages", (rounds.messages * times).round()),
+        ("in_flight", 4.0),
+        ("connections", (4.0 * patient.publishers as f64).ceil()),
+    ]))
 }

@@ -16,12 +16,12 @@
 
 use cloverleaf_telemetry::HistogramSnapshot;
 
-use crate::advice::{Picture, Side};
-use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::advice::Picture;
+use crate::finding::Measure;
 use crate::queues::QueueHistory;
 use crate::rules::job_groups::{self, Shown, Waiting};
-use crate::rules::{GAIN_MIN, LONG_US, Patient, Rule, SHORT_US, Sign, Variables, WAIT_US_MIN};
-use crate::units::{counted, messages, number, percent, time};
+use crate::rules::{LONG_US, Patient, SHORT_US, Sign, WAIT_US_MIN, worthwhile};
+use crate::templates::TEMPLATES;
 use crate::window::Window;
 
 /// Jobs that must have been done: some take a minute each.
@@ -79,7 +79,8 @@ pub(crate) struct Crew<'a, 'p> {
 impl Crew<'_, '_> {
     /// The sign that this rule sees of them.
     pub(crate) fn see(&self) -> Option<Sign> {
-        self.see_idle_others().or_else(|| self.see_waves())
+        let sign = self.see_idle_others().or_else(|| self.see_waves())?;
+        Some(sign.at(Some(self.queue.place())))
     }
 
     fn see_idle_others(&self) -> Option<Sign> {
@@ -110,57 +111,25 @@ impl Crew<'_, '_> {
         let spacing_us = work.busy_us / work.acks.max(1.0);
         let workers = (1.0 + idle).min(held);
         let rate = work.acks * 1e6 / work.busy_us;
-        let after = rate * workers;
-        let arithmetic = format!(
-            "now 1 message per {} = {}/s; {} consumers instead of one = {}/s",
-            time(spacing_us),
-            number(rate),
-            number(workers),
-            number(after)
-        );
         let measure = Measure::SubscriptionMessagesPerSecond;
-        let prediction = Prediction::of_rate(measure, rate, after, arithmetic);
-        if prediction.gain < GAIN_MIN || spacing_us < WAIT_US_MIN {
+        let prediction = worthwhile(measure, rate, rate * workers)?;
+        if spacing_us < WAIT_US_MIN {
             return None;
         }
-        let evidence = vec![
-            Fact::new(
-                "held",
-                held,
-                format!("the consumer holds {} on the mean", messages(held)),
-            ),
-            Fact::new(
-                "ack_gap_us",
-                spacing_us,
-                format!(
-                    "it acknowledges them one by one, in order, every {}",
-                    time(spacing_us)
-                ),
-            ),
-            Fact::new(
-                "idle_consumers",
-                idle,
-                format!(
-                    "{} nothing and would take some, in {} of the looks",
-                    counted(idle, "other consumer has", "other consumers have"),
-                    percent(self.queue.idling_share())
-                ),
-            ),
+        let numbers = [
+            ("held", held),
+            ("ack_gap_us", spacing_us),
+            ("idle_consumers", idle),
+            ("idling_share", self.queue.idling_share()),
+            ("workers", workers),
         ];
-        let cause = "One consumer has messages that it works on one by one, while others have \
-                     nothing to do.";
-        Some(self.sign(
-            cause,
-            evidence,
-            prediction,
-            work.window.span_us,
-            Picture::Usual,
-            Variables::from([
-                ("credit", 1.0),
-                ("prefetch", prefetch(self.credits_of(worst))),
-                ("consumers", consumers.len() as f64),
-            ]),
-        ))
+        let template = &TEMPLATES.hoarding_idle_others;
+        let sign = Sign::new(template, prediction, work.window.span_us, numbers);
+        Some(sign.advise([
+            ("credit", 1.0),
+            ("prefetch", prefetch(self.credits_of(worst))),
+            ("consumers", consumers.len() as f64),
+        ]))
     }
 
     fn see_waves(&self) -> Option<Sign> {
@@ -239,54 +208,10 @@ impl Crew<'_, '_> {
             waves,
             ..
         } = *waiting;
-        let later = waiting.waited / jobs;
         let rate = jobs * 1e6 / waiting.busy_us;
         let after = jobs * 1e6 / waiting.least_us;
-        let arithmetic = format!(
-            "now {} of {} at a time = {}/s; all that it has at once, in 1 wave instead of {}{} \
-             = {}/s",
-            counted(at_a_time, "job", "jobs"),
-            time(job_us),
-            number(rate),
-            if waves > 2.0 { "up to " } else { "" },
-            number(waves),
-            number(after)
-        );
         let measure = Measure::SubscriptionMessagesPerSecond;
-        let prediction = Prediction::of_rate(measure, rate, after, arithmetic);
-        if prediction.gain < GAIN_MIN {
-            return None;
-        }
-        let evidence = vec![
-            Fact::new(
-                "concurrency",
-                at_a_time,
-                format!(
-                    "{} at a time, though the client has up to {} on {} consumers",
-                    counted(at_a_time, "job", "jobs"),
-                    messages(waiting.held_max),
-                    consumers
-                ),
-            ),
-            Fact::new(
-                "ack_latency_us",
-                job_us,
-                format!(
-                    "acknowledgements come in waves: after {}, and {} of them after {} times that",
-                    time(job_us),
-                    percent(later),
-                    match waves as u64 {
-                        2 => "2".to_owned(),
-                        last => format!("2 to {last}"),
-                    }
-                ),
-            ),
-            Fact::new(
-                "acks",
-                jobs,
-                format!("{} messages were acknowledged", number(jobs)),
-            ),
-        ];
+        let prediction = worthwhile(measure, rate, after)?;
         let members = self.members.iter().map(|(patient, _)| *patient);
         let credits: Vec<u64> = members.flat_map(|it| self.credits_of(it)).collect();
         // One consumer then has all that they have together now; no limit stays none.
@@ -301,32 +226,31 @@ impl Crew<'_, '_> {
         let is_one = at_a_time <= AT_A_TIME_MAX
             && waves > consumers as f64
             && !job_groups::shares_workers(client.client());
-        let (picture, cause) = if is_one {
-            (
-                Picture::OneWorker,
-                "One worker has the messages of all the client's consumers, and works on them one \
-                 after the other.",
-            )
-        } else {
-            (
-                Picture::Waves,
-                "The client's consumers take messages from each other that then wait for one \
-                 worker, while its other workers have nothing to do.",
-            )
-        };
-        Some(self.sign(
-            cause,
-            evidence,
-            prediction,
-            waiting.span_us,
-            picture,
-            Variables::from([
+        let last_wave = Some(waves.trunc()).filter(|last| *last != 2.0);
+        let numbers = [
+            ("concurrency", at_a_time),
+            ("ack_latency_us", job_us),
+            ("acks", jobs),
+            ("waves", waves),
+            ("held_max", waiting.held_max),
+            ("consumers", consumers as f64),
+            ("later_share", waiting.waited / jobs),
+        ];
+        let template = &TEMPLATES.hoarding_waves;
+        let mut sign = Sign::new(template, prediction, waiting.span_us, numbers)
+            .with("last_wave", last_wave)
+            .when("is_up_to", waves > 2.0)
+            .when("one_worker", is_one)
+            .advise([
                 ("credit", together),
                 ("prefetch", prefetch(credits)),
                 ("at_once", waiting.held_max.ceil()),
                 ("consumers", consumers as f64),
-            ]),
-        ))
+            ]);
+        if is_one {
+            sign.picture = Picture::OneWorker;
+        }
+        Some(sign)
     }
 
     /// How many messages each consumer of a member may have.
@@ -334,34 +258,6 @@ impl Crew<'_, '_> {
         let consumers = self.queue.queue.consumers.iter();
         let of_member = consumers.filter(|it| it.connection == member.connection);
         of_member.map(|it| it.credit).collect()
-    }
-
-    fn sign(
-        &self,
-        cause: &str,
-        evidence: Vec<Fact>,
-        prediction: Prediction,
-        window_us: u64,
-        picture: Picture,
-        variables: Variables,
-    ) -> Sign {
-        Sign {
-            picture,
-            rule: Rule::Hoarding,
-            side: Side::Consumer,
-            confidence: Confidence::Medium,
-            cause: cause.to_owned(),
-            evidence,
-            window_us,
-            prediction,
-            unseen: vec![
-                "how many workers the client has: a single one that is shared by all its \
-                 connections looks the same"
-                    .to_owned(),
-            ],
-            variables,
-            place: Some(self.queue.place()),
-        }
     }
 }
 

@@ -5,11 +5,9 @@
 //! as the timer takes, its records are as old, too. It is told by its clock: see
 //! [`Rounds::is_waiting`].
 
-use crate::advice::{Picture, Side};
-use crate::finding::{Confidence, Fact};
 use crate::rules::rounds::{RTT_SLACK, Rounds};
-use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
-use crate::units::{messages, time};
+use crate::rules::{GAIN_MIN, Patient, Sign, WAIT_US_MIN};
+use crate::templates::TEMPLATES;
 
 /// Longer ones are not lingering but something else.
 const LINGER_US_MAX: f64 = 1_000_000.0;
@@ -70,53 +68,24 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         return None;
     }
     let waited_us = think_us.min(linger_us);
-    let prediction = rounds.without(waited_us, "message", "of waiting for others");
+    let prediction = rounds.without(waited_us);
     if prediction.gain < GAIN_MIN {
         return None;
     }
-    let evidence = vec![
-        Fact::new(
-            "record_age_us",
-            age_us,
-            format!("a record is {} old when it arrives", time(age_us)),
-        ),
-        Fact::new(
-            "gap_us",
-            rounds.gap_us,
-            format!(
-                "{} from an answer to the next request, always about the same; the round trip \
-                 takes {}",
-                time(rounds.gap_us),
-                time(rounds.rtt_us)
-            ),
-        ),
-        Fact::new(
-            "messages_per_request",
-            rounds.messages,
-            format!("{} per request: no others come", messages(rounds.messages)),
-        ),
+    let numbers = [
+        ("record_age_us", age_us),
+        ("gap_us", rounds.gap_us),
+        ("messages_per_request", rounds.messages),
+        ("waited_us", waited_us),
+        ("cycle_us", rounds.cycle_us()),
+        ("rest_us", rounds.cycle_us() - waited_us),
+        ("rtt_us", rounds.rtt_us),
     ];
-    Some(Sign {
-        picture: Picture::Usual,
-        rule: Rule::Linger,
-        side: Side::Producer,
-        confidence: Confidence::Medium,
-        cause: format!(
-            "The client's library holds each message back for {} to send it with others, and the \
-             program sends no other until this one is answered.",
-            time(waited_us)
-        ),
-        evidence,
-        window_us: patient.short.span_us,
+    let sign = Sign::new(
+        &TEMPLATES.linger,
         prediction,
-        unseen: vec![
-            "whether the program sleeps for a fixed time between two messages, by chance about as \
-             long, and does not wait for answers"
-                .to_owned(),
-            "whether the clocks agree: a time stamped early by the program looks the same"
-                .to_owned(),
-        ],
-        variables: Variables::from([("linger_ms", 0.0)]),
-        place: None,
-    })
+        patient.short.span_us,
+        numbers,
+    );
+    Some(sign.advise([("linger_ms", 0.0)]))
 }

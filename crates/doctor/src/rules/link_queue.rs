@@ -16,11 +16,10 @@
 
 use cloverleaf_telemetry::Protocol;
 
-use crate::advice::{Picture, Side};
-use crate::finding::{Bound, Confidence, Fact, Prediction};
+use crate::finding::{Bound, Measure};
 use crate::rules::given_up::{GaveUp, Way};
-use crate::rules::{GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables};
-use crate::units::{number, percent, time};
+use crate::rules::{LONG_US, Patient, Sign, worthwhile};
+use crate::templates::TEMPLATES;
 
 /// Requests on the link on the mean, where connections are given up, and where they are not.
 const IN_FLIGHT_MIN: f64 = 50.0;
@@ -84,21 +83,8 @@ pub(super) fn see(patient: &Patient<'_>) -> Option<Sign> {
     if queue.in_flight() < IN_FLIGHT_CALM_MIN {
         return None;
     }
-    let fact = Fact::new(
-        "receiving_share",
-        share,
-        format!(
-            "for {} of the last minute a request was on its way in, and no round trip was short",
-            percent(share)
-        ),
-    );
-    let cause = "The producer has so many requests on their way that each waits for the others \
-                 before the link.";
-    let mut sign = queue.sign(cause, window.span_us, fact)?;
+    let mut sign = queue.sign(window.span_us)?.with("receiving_share", share);
     sign.prediction.may_be_meant = true;
-    sign.unseen.push(
-        "whether anybody waits for the answers: a bulk load may well take its time".to_owned(),
-    );
     Some(sign)
 }
 
@@ -127,26 +113,9 @@ pub(super) fn see_given_up(gave_up: &GaveUp) -> Option<Sign> {
         rtt_us: mean_us(|way| way.longest_us),
         least_us: mean_us(|way| way.least_us),
     };
-    let connections = gave_up.connections as f64;
-    let fact = Fact::new(
-        "given_up",
-        connections,
-        format!(
-            "{} connections were closed with a request half sent or without an answer, one every \
-             {}",
-            number(connections),
-            time(gave_up.every_us)
-        ),
-    );
-    let cause = "The producer has so many requests on their way that each waits for the others \
-                 before the link, and gives up connections before all are sent and answered.";
-    let mut sign = queue.sign(cause, LONG_US, fact)?;
-    sign.unseen.push(
-        "after how long the client gives up; whether it was killed, or the link failed, again and \
-         again instead, or it never waits for the last answers"
-            .to_owned(),
-    );
-    Some(sign)
+    let sign = queue.sign(LONG_US)?.when("gives_up", true);
+    let given_up = sign.with("given_up", gave_up.connections as f64);
+    Some(given_up.with("every_us", gave_up.every_us))
 }
 
 /// A queue before a link. Times in microseconds, requests per second.
@@ -164,7 +133,7 @@ impl LinkQueue {
         self.rate * self.rtt_us / 1e6
     }
 
-    fn sign(&self, cause: &str, window_us: u64, fact: Fact) -> Option<Sign> {
+    fn sign(&self, window_us: u64) -> Option<Sign> {
         let in_flight = self.in_flight();
         let alone_us = self.least_us + SENDING_US;
         let needed = (self.rate * alone_us / 1e6 * ROOM).ceil().max(1.0);
@@ -172,60 +141,25 @@ impl LinkQueue {
             return None;
         }
         let after_us = (needed * 1e6 / self.rate).max(alone_us);
-        let arithmetic = format!(
-            "now {} on the link at {}/s = {} for each; with {} at the same rate {}",
-            number(in_flight),
-            number(self.rate),
-            time(self.rtt_us),
-            number(needed),
-            time(after_us)
-        );
-        let prediction = Prediction::of_time(self.rtt_us, after_us, arithmetic);
         // The queue may be another's, who shares the link.
-        let prediction = prediction.bounded(Bound::AtMost);
-        if prediction.gain < GAIN_MIN {
-            return None;
-        }
-        let evidence = vec![
-            Fact::new(
-                "rtt_us",
-                self.rtt_us,
-                format!(
-                    "a round trip takes {}; {} when nothing is before it",
-                    time(self.rtt_us),
-                    time(self.least_us)
-                ),
-            ),
-            Fact::new(
-                "in_flight",
-                in_flight,
-                format!(
-                    "{} requests/s came, so {} were on the link at a time",
-                    number(self.rate),
-                    number(in_flight)
-                ),
-            ),
-            fact,
+        let prediction = worthwhile(Measure::LatencyUs, self.rtt_us, after_us)?;
+        let numbers = [
+            ("rtt_us", self.rtt_us),
+            ("least_us", self.least_us),
+            ("in_flight", in_flight),
+            ("rate", self.rate),
+            ("needed", needed),
         ];
-        Some(Sign {
-            picture: Picture::Usual,
-            rule: Rule::TooManyInFlight,
-            side: Side::Producer,
-            confidence: Confidence::Medium,
-            cause: cause.to_owned(),
-            evidence,
+        let template = &TEMPLATES.too_many_on_link;
+        let sign = Sign::new(
+            template,
+            prediction.bounded(Bound::AtMost),
             window_us,
-            prediction,
-            unseen: vec![
-                "how many more wait in the client; whether others fill the same link, or what \
-                 other connections get fills the way back, or the way has become longer"
-                    .to_owned(),
-            ],
-            variables: Variables::from([
-                ("in_flight", needed),
-                ("messages", (needed * self.messages).ceil()),
-            ]),
-            place: None,
-        })
+            numbers,
+        );
+        Some(sign.advise([
+            ("in_flight", needed),
+            ("messages", (needed * self.messages).ceil()),
+        ]))
     }
 }

@@ -32,8 +32,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Client;
 use crate::advice::{Picture, Side};
-use crate::finding::{Confidence, Fact, Prediction};
+use crate::finding::{Confidence, Measure, Prediction};
 use crate::queues::QueueHistory;
+use crate::templates::{Numbers, Template};
 use crate::window::{History, Window};
 
 pub(crate) use churn::{ClosedConnections, channels, connections};
@@ -139,21 +140,72 @@ impl fmt::Display for Rule {
 /// Numbers that advice may name, by the names in `advice/README.md`.
 pub(crate) type Variables = BTreeMap<&'static str, f64>;
 
-/// The sign of a fault that a rule sees in one place, at one step.
+/// The sign of a fault that a rule sees in one place, at one step: numbers, for which `template`
+/// has the sentences.
 #[derive(Debug, Clone)]
 pub(crate) struct Sign {
-    pub(crate) rule: Rule,
-    pub(crate) picture: Picture,
+    pub(crate) template: &'static Template,
     pub(crate) side: Side,
+    pub(crate) picture: Picture,
     pub(crate) confidence: Confidence,
-    pub(crate) cause: String,
-    pub(crate) evidence: Vec<Fact>,
+    pub(crate) numbers: Numbers,
     pub(crate) window_us: u64,
     pub(crate) prediction: Prediction,
-    pub(crate) unseen: Vec<String>,
     pub(crate) variables: Variables,
     /// Topic and subscription, where it is about one.
     pub(crate) place: Option<(String, String)>,
+}
+
+impl Sign {
+    /// Measured within `window_us`. The prediction's numbers are `now` and `after`.
+    pub(crate) fn new(
+        template: &'static Template,
+        prediction: Prediction,
+        window_us: u64,
+        numbers: impl Into<Numbers>,
+    ) -> Sign {
+        let mut numbers = numbers.into();
+        numbers.extend([("now", prediction.now), ("after", prediction.after)]);
+        Sign {
+            template,
+            side: template.side,
+            picture: template.picture,
+            confidence: template.confidence,
+            numbers,
+            window_us,
+            prediction,
+            variables: Variables::new(),
+            place: None,
+        }
+    }
+
+    /// The same with a number that not every such sign has.
+    pub(crate) fn with(mut self, name: &'static str, value: impl Into<Option<f64>>) -> Sign {
+        self.numbers.extend(value.into().map(|value| (name, value)));
+        self
+    }
+
+    /// The same with a fact: a number that is 1, or is not there.
+    pub(crate) fn when(self, name: &'static str, is_so: bool) -> Sign {
+        self.with(name, is_so.then_some(1.0))
+    }
+
+    /// The same with numbers for the advice.
+    pub(crate) fn advise(mut self, variables: impl Into<Variables>) -> Sign {
+        self.variables.append(&mut variables.into());
+        self
+    }
+
+    /// The same about a topic and a subscription.
+    pub(crate) fn at(self, place: Option<(String, String)>) -> Sign {
+        Sign { place, ..self }
+    }
+}
+
+/// The prediction of a change, if it is worth anybody's while.
+pub(crate) fn worthwhile(measure: Measure, now: f64, after: f64) -> Option<Prediction> {
+    let prediction = Prediction::new(measure, now, after);
+    (prediction.gain >= GAIN_MIN).then_some(prediction)
 }
 
 /// A connection that rules look at.

@@ -11,11 +11,10 @@
 
 use cloverleaf_telemetry::HistogramSnapshot;
 
-use crate::advice::{Picture, Side};
-use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
+use crate::finding::{Bound, Measure};
 use crate::rules::rounds::{self, Rounds};
-use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables, WAIT_US_MIN};
-use crate::units::{bytes, number, percent, time};
+use crate::rules::{EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Sign, WAIT_US_MIN, worthwhile};
+use crate::templates::TEMPLATES;
 
 /// Linux' shortest delay of an acknowledgement, and how late its timer may be.
 const DELAYED_ACK_US: (f64, f64) = (36_000.0, 50_000.0);
@@ -58,67 +57,37 @@ pub(crate) fn see_produce(
         return None;
     }
     let waited_us = rounds.receive_us;
-    let mut prediction = rounds.without(waited_us, "request", "until its rest comes");
+    let prediction = rounds.without(waited_us);
+    let mut without_both_us = None;
     if let Some(gain) = lingering {
         let left_us = rounds.cycle_us() / gain;
         let without_us = left_us - waited_us;
         if without_us <= 0.0 || left_us / without_us < GAIN_MIN {
             return None;
         }
-        let rate = rounds.rate() * rounds.cycle_us() / without_us;
-        let both = format!(
-            "; and without lingering, too, {} = {}/s",
-            time(without_us),
-            number(rate)
-        );
-        prediction.arithmetic.push_str(&both);
+        without_both_us = Some(without_us);
     } else if prediction.gain < GAIN_MIN {
         return None;
     }
     // The rest has been measured beside a wait of 40 ms: a client that sleeps as long between
     // two requests takes longer for each than one that is kept awake.
     let prediction = prediction.bounded(Bound::AtLeast);
-    let mean_bytes = histograms.split_request_bytes.mean();
-    let evidence = vec![
-        Fact::new(
-            "receive_us",
-            waited_us,
-            format!(
-                "{} from the first byte of a request to its last",
-                time(waited_us)
-            ),
-        ),
-        Fact::new(
-            "rtt_us",
-            rounds.rtt_us,
-            format!("a round trip takes {}", holes.explained(rounds.rtt_us)),
-        ),
-        Fact::new(
-            "late_share",
-            holes.share,
-            format!(
-                "{} of {} requests come so, though they have {}",
-                percent(holes.share),
-                rounds.count,
-                bytes(mean_bytes)
-            ),
-        ),
+    let numbers = [
+        ("receive_us", waited_us),
+        ("rtt_us", rounds.rtt_us),
+        ("late_share", holes.share),
+        ("rounds", rounds.count as f64),
+        ("request_bytes", histograms.split_request_bytes.mean()),
+        ("cycle_us", rounds.cycle_us()),
+        ("rest_us", rounds.cycle_us() - waited_us),
     ];
-    Some(Sign {
-        picture: Picture::Usual,
-        rule: Rule::Nagle,
-        side: Side::Producer,
-        confidence: Confidence::High,
-        cause: "The client's kernel sends the rest of each request only after the broker's has \
-                acknowledged the beginning (Nagle's algorithm)."
-            .to_owned(),
-        evidence,
-        window_us: patient.short.span_us,
-        prediction,
-        unseen: vec!["whether a proxy on the way holds the bytes back instead".to_owned()],
-        variables: Variables::new(),
-        place: None,
-    })
+    let without_both = without_both_us.map(|us| rounds.rate() * rounds.cycle_us() / us);
+    let template = &TEMPLATES.nagle_of_requests;
+    let sign = Sign::new(template, prediction, patient.short.span_us, numbers)
+        .with("without_both_us", without_both_us)
+        .with("without_both", without_both)
+        .when("is_delayed", holes.are_delayed(rounds.rtt_us));
+    Some(sign)
 }
 
 /// On the consumer's side: of the acknowledgements that a client sends one after the other the
@@ -160,10 +129,8 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
         .first_ack_us(patient.now_us.saturating_sub(LONG_US));
     // Where two groups take turns none is quick but the first.
     let is_by_turns = least_us > quick_max_us && holes.share >= LATE_SHARE_MIN;
-    let (quick_us, first) = match first_us.filter(|_| is_by_turns) {
-        Some(first_us) => (first_us as f64, "one that none is before"),
-        None => (least_us, "the first"),
-    };
+    let first_us = first_us.filter(|_| is_by_turns);
+    let quick_us = first_us.map_or(least_us, |us| us as f64);
     let is_quick = quick_us <= quick_max_us;
     let sooner = gaps.count_between(0, (rounds::RTT_SLACK * rtt_us) as u64);
     if sooner as f64 > 1.0 + SOONER_SHARE_MAX * reads as f64 {
@@ -172,7 +139,7 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
     let is_late = (late_us - quick_us - hole_us).abs() <= 0.3 * hole_us;
     // Every second gap is the hole, the others are the way to the next delivery.
     let short = gaps.count_at_most((hole_us / 2.0) as u64) as f64 / reads as f64;
-    let is_delayed = hole_us > rtt_us * RTT_SLACK.1;
+    let is_delayed = holes.are_delayed(rtt_us);
     if !is_quick || !is_late || (is_delayed && short + holes.share < LATE_SHARE_MIN) {
         return None;
     }
@@ -184,69 +151,32 @@ pub(crate) fn see_consume(patient: &Patient<'_>) -> Option<Sign> {
     let rate = patient.short.per_second(counters.acks);
     let mean_us = latencies.mean();
     let gain = mean_us / (mean_us - hole_us * holes.share).max(quick_us);
-    let arithmetic = format!(
-        "{} messages in flight per {} = {}/s; without the hole per {}",
-        number(rate * mean_us / 1e6),
-        time(mean_us),
-        number(rate),
-        time(mean_us / gain),
-    );
     let measure = Measure::ConnectionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, rate, rate * gain, arithmetic);
+    let prediction = worthwhile(measure, rate, rate * gain)?;
     // Where now and then none waits the rate is that of what comes.
     let bound = if credit_used < CREDIT_USED_SURE {
         Bound::AtMost
     } else {
         Bound::Exact
     };
-    let prediction = prediction.bounded(bound);
-    if prediction.gain < GAIN_MIN {
-        return None;
-    }
-    let evidence = vec![
-        Fact::new(
-            "ack_gap_us",
-            hole_us,
-            format!(
-                "acknowledgements come {} apart, {} at a time",
-                time(hole_us),
-                number(counters.acks as f64 / reads as f64)
-            ),
-        ),
-        Fact::new(
-            "ack_latency_us",
-            late_us,
-            format!(
-                "{first} comes after {}, most after {}",
-                time(quick_us),
-                time(late_us)
-            ),
-        ),
-        Fact::new(
-            "rtt_us",
-            rtt_us,
-            format!("a round trip takes {}", holes.explained(rtt_us)),
-        ),
+    let numbers = [
+        ("ack_gap_us", hole_us),
+        ("ack_latency_us", late_us),
+        ("rtt_us", rtt_us),
+        ("in_flight", rate * mean_us / 1e6),
+        ("mean_us", mean_us),
+        ("without_us", mean_us / gain),
+        ("acks_per_read", counters.acks as f64 / reads as f64),
+        ("quick_us", quick_us),
     ];
-    let mut unseen = vec!["whether the program itself acknowledges in groups".to_owned()];
-    if is_by_turns {
-        unseen.push("whether messages after a pause are less work than the others".to_owned());
-    }
-    Some(Sign {
-        picture: Picture::Usual,
-        rule: Rule::Nagle,
-        side: Side::Consumer,
-        confidence: Confidence::Medium,
-        cause: "The client's kernel holds acknowledgements back until the broker's has \
-                acknowledged the one before (Nagle's algorithm)."
-            .to_owned(),
-        evidence,
-        window_us: patient.short.span_us,
-        prediction,
-        unseen,
-        variables: Variables::new(),
-        place: patient.place(),
-    })
+    let template = &TEMPLATES.nagle_of_acknowledgements;
+    let prediction = prediction.bounded(bound);
+    let sign = Sign::new(template, prediction, patient.short.span_us, numbers)
+        .when("is_delayed", is_delayed)
+        .when("is_first_quick", first_us.is_some())
+        .when("is_by_turns", is_by_turns)
+        .at(patient.place());
+    Some(sign)
 }
 
 /// Share of the window in which all credit was used up while messages waited.
@@ -282,12 +212,9 @@ impl Holes {
             .filter(|holes| holes.share > 0.0)
     }
 
-    fn explained(&self, rtt_us: f64) -> String {
-        if self.length_us > rtt_us * RTT_SLACK.1 {
-            format!("{}; a delayed acknowledgement 40 ms more", time(rtt_us))
-        } else {
-            time(rtt_us)
-        }
+    /// Whether a delayed acknowledgement is in them, beside the round trip.
+    fn are_delayed(&self, rtt_us: f64) -> bool {
+        self.length_us > rtt_us * RTT_SLACK.1
     }
 }
 

@@ -17,12 +17,11 @@
 
 use cloverleaf_telemetry::Compression;
 
-use crate::advice::{Picture, Side};
-use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
+use crate::finding::{Bound, Measure};
 use crate::rules::nagle;
 use crate::rules::rounds::Rounds;
-use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
-use crate::units::{bytes, number, percent, time};
+use crate::rules::{Patient, Sign, WAIT_US_MIN, worthwhile};
+use crate::templates::TEMPLATES;
 
 /// Bytes that have been compressed to see how well that goes.
 const SAMPLED_BYTES_MIN: u64 = 8 << 10;
@@ -133,76 +132,21 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: Option<&Rounds>) -> Option<Sign
     };
     let rate = patient.short.per_second(counters.messages_in);
     let after = rate * cycle_us / after_us.max(1.0);
-    let arithmetic = format!(
-        "now 1 request per {} = {} messages/s, {} of it on the link; with {} of the bytes 1 per {} \
-         = {}/s",
-        time(cycle_us),
-        number(rate),
-        time(receiving_us),
-        percent(1.0 / ratio),
-        time(after_us),
-        number(after),
-    );
     let measure = Measure::ConnectionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, rate, after, arithmetic).bounded(bound);
-    if prediction.gain < GAIN_MIN {
-        return None;
-    }
-    let evidence = vec![
-        Fact::new(
-            "compression_ratio",
-            ratio,
-            format!(
-                "{} of what it sends, taken here and there, take {} compressed (lz4): {}",
-                bytes(sampled as f64),
-                bytes(compressed as f64),
-                percent(1.0 / ratio)
-            ),
-        ),
-        Fact::new(
-            "receiving_share",
-            share,
-            format!(
-                "for {} of the time a request is on its way in: the link carries {}/s",
-                percent(share),
-                bytes(per_second)
-            ),
-        ),
-        Fact::new(
-            "receive_us",
-            receiving_us,
-            format!(
-                "{} from the first byte of a request to its last, of {}",
-                time(receiving_us),
-                bytes(request_bytes)
-            ),
-        ),
+    let prediction = worthwhile(measure, rate, after)?.bounded(bound);
+    let numbers = [
+        ("compression_ratio", ratio),
+        ("receiving_share", share),
+        ("receive_us", receiving_us),
+        ("cycle_us", cycle_us),
+        ("after_us", after_us),
+        ("sampled_bytes", sampled as f64),
+        ("compressed_bytes", compressed as f64),
+        ("compressed_share", 1.0 / ratio),
+        ("per_second_bytes", per_second),
+        ("request_bytes", request_bytes),
     ];
-    Some(Sign {
-        picture: Picture::Usual,
-        rule: Rule::NoCompression,
-        side: Side::Producer,
-        confidence: Confidence::Medium,
-        cause: "The producer sends text as it is over a link that is full, though a part of the \
-                bytes would do."
-            .to_owned(),
-        evidence,
-        window_us: patient.short.span_us,
-        prediction,
-        unseen: vec![
-            "whether the client has CPU time to spare for it, and more to send".to_owned(),
-            "whether it is the link that is full, or what the client's TCP may have on its way (a \
-             small send buffer, far away)"
-                .to_owned(),
-            if is_of_connection {
-                "how much smaller Deflate makes it than lz4: it knows what came \
-                                  before, so that small messages gain more than that"
-            } else {
-                "how much better other codecs and larger pieces compress than those looked at"
-            }
-            .to_owned(),
-        ],
-        variables: Variables::new(),
-        place: None,
-    })
+    let template = &TEMPLATES.no_compression;
+    let sign = Sign::new(template, prediction, patient.short.span_us, numbers);
+    Some(sign.when("is_of_connection", is_of_connection))
 }

@@ -8,12 +8,11 @@
 
 use cloverleaf_telemetry::HistogramSnapshot;
 
-use crate::advice::{Picture, Side};
-use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
+use crate::finding::{Bound, Measure};
 use crate::rules::full_batch;
 use crate::rules::rounds::Rounds;
-use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN, extremes};
-use crate::units::{number, time};
+use crate::rules::{EVENTS_MIN, Patient, Sign, WAIT_US_MIN, extremes, worthwhile};
+use crate::templates::{TEMPLATES, Template};
 
 /// In flight from here on it is no single request, and up to there hardly a limit.
 const IN_FLIGHT_MIN: f64 = 1.8;
@@ -38,10 +37,6 @@ const FULL_SPREAD_MAX: f64 = 1.3;
 /// Share of the time in which a request is coming in, together: what is more is bandwidth.
 const RECEIVING_SHARE_MAX: f64 = 0.5;
 
-/// Facts that cannot be seen from here.
-const MORE_TO_SEND: &str = "how much more the program would send, and how much the network carries";
-const OWN_TIMES: &str = "whether the program gives its records times of its own, of long before";
-
 /// How many times as many requests in flight are advised, or connections.
 const FACTOR: f64 = 4.0;
 
@@ -64,26 +59,15 @@ fn see_bunches(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     }
     let cycle_us = rounds.cycle_us();
     let factor = FACTOR.min(cycle_us / think_us.max(1.0));
-    let evidence = vec![Fact::new(
-        "in_flight",
-        rounds.requests,
-        format!(
-            "{} requests at a time, always about as many, and the next ones {} after the answers",
-            number(rounds.requests),
-            time(rounds.gap_us)
-        ),
-    )];
-    Case {
+    let limit = Limit {
         in_flight: rounds.requests,
         rate: rounds.rate(),
         cycle_us,
+        rtt_us: rounds.rtt_us,
         factor,
-        evidence,
-        cause: "The connection has as many requests in flight as it may, or the program waits for \
-                the answers after each lot of them: a round trip for each lot.",
-        unseen: &[MORE_TO_SEND],
-    }
-    .sign(patient, rounds.rtt_us)
+    };
+    let sign = limit.sign(&TEMPLATES.one_connection_bunches, patient)?;
+    Some(sign.with("gap_us", rounds.gap_us))
 }
 
 /// Whether each step had the same number of requests per round.
@@ -148,89 +132,44 @@ fn see_old_records(patient: &Patient<'_>) -> Option<Sign> {
     {
         return None;
     }
-    let evidence = vec![
-        Fact::new(
-            "record_age_us",
-            age_us,
-            format!(
-                "a record is {} old when it arrives: it waits in the client",
-                time(age_us)
-            ),
-        ),
-        Fact::new(
-            "in_flight",
-            in_flight,
-            format!(
-                "{} requests/s, each {} on its way: {} in flight",
-                number(requests),
-                time(cycle_us),
-                number(in_flight)
-            ),
-        ),
-    ];
-    Case {
+    let limit = Limit {
         in_flight,
         rate: patient.short.per_second(flow.counters.messages_in),
         cycle_us,
+        rtt_us,
         factor: FACTOR,
-        evidence,
-        cause: "The connection has as many requests in flight as it may, and waits a round trip \
-                for each lot of them.",
-        unseen: &[MORE_TO_SEND, OWN_TIMES],
-    }
-    .sign(patient, rtt_us)
+    };
+    let sign = limit.sign(&TEMPLATES.one_connection_old_records, patient)?;
+    let sign = sign.with("record_age_us", age_us);
+    Some(sign.with("requests", requests))
 }
 
-struct Case {
+/// Requests in flight that are as many as there may be.
+struct Limit {
     in_flight: f64,
+    /// Messages per second.
     rate: f64,
     cycle_us: f64,
+    rtt_us: f64,
+    /// How many times as many are advised.
     factor: f64,
-    evidence: Vec<Fact>,
-    cause: &'static str,
-    unseen: &'static [&'static str],
 }
 
-impl Case {
-    fn sign(mut self, patient: &Patient<'_>, rtt_us: f64) -> Option<Sign> {
+impl Limit {
+    fn sign(&self, template: &'static Template, patient: &Patient<'_>) -> Option<Sign> {
         let wanted = (self.in_flight * self.factor).ceil();
         let after = self.rate * wanted / self.in_flight;
-        let arithmetic = format!(
-            "now {} requests per {} = {} messages/s; with {} per {} = {}/s",
-            number(self.in_flight),
-            time(self.cycle_us),
-            number(self.rate),
-            number(wanted),
-            time(self.cycle_us),
-            number(after)
-        );
         let measure = Measure::ConnectionMessagesPerSecond;
-        let prediction = Prediction::of_rate(measure, self.rate, after, arithmetic);
         // Whether the program has so much more to send, only it knows.
-        let prediction = prediction.bounded(Bound::AtMost);
-        if prediction.gain < GAIN_MIN {
-            return None;
-        }
-        let text = format!("a round trip takes {}", time(rtt_us));
-        self.evidence.push(Fact::new("rtt_us", rtt_us, text));
-        Some(Sign {
-            picture: Picture::Usual,
-            rule: Rule::OneConnection,
-            side: Side::Producer,
-            confidence: Confidence::Medium,
-            cause: self.cause.to_owned(),
-            evidence: self.evidence,
-            window_us: patient.short.span_us,
-            prediction,
-            unseen: self.unseen.iter().map(|it| (*it).to_owned()).collect(),
-            variables: Variables::from([
-                ("in_flight", wanted),
-                (
-                    "connections",
-                    (self.factor * patient.publishers as f64).ceil(),
-                ),
-            ]),
-            place: None,
-        })
+        let prediction = worthwhile(measure, self.rate, after)?.bounded(Bound::AtMost);
+        let numbers = [
+            ("in_flight", self.in_flight),
+            ("cycle_us", self.cycle_us),
+            ("wanted", wanted),
+            ("rtt_us", self.rtt_us),
+        ];
+        let connections = (self.factor * patient.publishers as f64).ceil();
+        let sign = Sign::new(template, prediction, patient.short.span_us, numbers);
+        Some(sign.advise([("in_flight", wanted), ("connections", connections)]))
     }
 }

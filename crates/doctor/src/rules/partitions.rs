@@ -3,12 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::advice::{Picture, Side};
-use crate::finding::{Confidence, Fact, Measure, Prediction};
+use crate::finding::Measure;
 use crate::observation::Partition;
 use crate::queues::QueueHistory;
-use crate::rules::{GAIN_MIN, Rule, Sign, Variables};
-use crate::units::{counted, number, percent, time};
+use crate::rules::{Sign, worthwhile};
+use crate::templates::{TEMPLATES, Template};
 
 /// One partition that takes this share of the messages is the limit of all.
 const SKEW_MIN: f64 = 0.8;
@@ -46,7 +45,8 @@ pub(crate) fn see(history: &QueueHistory) -> Option<(u64, Sign)> {
         grown,
         span_us,
     };
-    see_skew(history, &flows, &seen).or_else(|| see_few(history, &flows, &seen))
+    let seen = see_skew(&flows, &seen).or_else(|| see_few(&flows, &seen));
+    seen.map(|(connection, sign)| (connection, sign.at(Some(history.place()))))
 }
 
 struct Seen {
@@ -59,50 +59,42 @@ struct Seen {
     span_us: u64,
 }
 
+impl Seen {
+    /// If all of its members consume so much together, as far as so much comes.
+    fn sign(&self, template: &'static Template, all: f64) -> Option<Sign> {
+        let measure = Measure::SubscriptionMessagesPerSecond;
+        let prediction = worthwhile(measure, self.rate, all.min(self.wanted))?;
+        let numbers = [
+            ("consumers", self.members as f64),
+            ("all", all),
+            ("come", self.wanted),
+            ("lag", self.lag),
+            ("grown", self.grown),
+            ("span_us", self.span_us as f64),
+        ];
+        let sign = Sign::new(template, prediction, self.span_us, numbers);
+        Some(sign.advise([("consumers", self.members as f64)]))
+    }
+}
+
 fn members(history: &QueueHistory) -> u64 {
     let connections = history.queue.consumers.iter().map(|it| it.connection);
     connections.collect::<BTreeSet<u64>>().len() as u64
 }
 
 /// Fewer partitions than members: somebody has none.
-fn see_few(history: &QueueHistory, flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
+fn see_few(flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
     let partitions = flows.len() as u64;
     if seen.members <= partitions || !is_for_want_of_partitions(flows) {
         return None;
     }
-    let after = (seen.rate * seen.members as f64 / partitions as f64).min(seen.wanted);
-    let arithmetic = format!(
-        "now {partitions} of {} consumers {} = {}/s; all of them = {}/s, and {}/s come",
-        seen.members,
-        if partitions == 1 { "works" } else { "work" },
-        number(seen.rate),
-        number(seen.rate * seen.members as f64 / partitions as f64),
-        number(seen.wanted)
-    );
-    let prediction = predict(seen, after, arithmetic)?;
-    let evidence = vec![
-        Fact::new(
-            "partitions",
-            partitions as f64,
-            format!(
-                "{} for {} consumers",
-                counted(partitions as f64, "partition", "partitions"),
-                seen.members
-            ),
-        ),
-        lag_fact(seen),
-    ];
-    let cause = "The topic has fewer partitions than the group has consumers, so some of these \
-                 have nothing to do while messages wait.";
+    let all = seen.rate * seen.members as f64 / partitions as f64;
     let connection = flows.iter().find_map(|flow| flow.partition.connection)?;
-    let variables = Variables::from([
-        ("partitions", seen.members as f64),
-        ("consumers", seen.members as f64),
-    ]);
-    Some((
-        connection,
-        sign(history, seen, cause, evidence, prediction, variables),
-    ))
+    let sign = seen
+        .sign(&TEMPLATES.too_few_partitions, all)?
+        .with("partitions", partitions as f64)
+        .advise([("partitions", seen.members as f64)]);
+    Some((connection, sign))
 }
 
 /// Whether the lag is not the lag of a few members that hang, for whom no other one can take over.
@@ -121,7 +113,7 @@ fn is_for_want_of_partitions(flows: &[Flow]) -> bool {
 }
 
 /// One partition has most of the messages.
-fn see_skew(history: &QueueHistory, flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
+fn see_skew(flows: &[Flow], seen: &Seen) -> Option<(u64, Sign)> {
     let hot = flows
         .iter()
         .max_by(|a, b| a.published.total_cmp(&b.published))?;
@@ -136,83 +128,15 @@ fn see_skew(history: &QueueHistory, flows: &[Flow], seen: &Seen) -> Option<(u64,
     }
     let hot_rate = hot.consumed * 1e6 / seen.span_us as f64;
     let workers = seen.members.min(partitions) as f64;
-    let after = (hot_rate * workers).min(seen.wanted);
-    let arithmetic = format!(
-        "now one consumer does {}/s of {}/s; {} like it = {}/s, and {}/s come",
-        number(hot_rate),
-        number(seen.rate),
-        number(workers),
-        number(hot_rate * workers),
-        number(seen.wanted)
-    );
-    let prediction = predict(seen, after, arithmetic)?;
-    let evidence = vec![
-        Fact::new(
-            "share",
-            share,
-            format!(
-                "partition {} takes {} of the messages of {partitions} partitions",
-                hot.partition.partition,
-                percent(share)
-            ),
-        ),
-        lag_fact(seen),
-    ];
-    let cause = "Most messages go to one partition, so one consumer does most of the work while \
-                 messages wait.";
-    let variables = Variables::from([
-        ("partitions", partitions as f64),
-        ("consumers", seen.members as f64),
-    ]);
-    let connection = hot.partition.connection?;
-    Some((
-        connection,
-        sign(history, seen, cause, evidence, prediction, variables),
-    ))
-}
-
-fn lag_fact(seen: &Seen) -> Fact {
-    Fact::new(
-        "lag",
-        seen.lag,
-        format!(
-            "{}, {} more than {} before",
-            counted(seen.lag, "message waits", "messages wait"),
-            number(seen.grown),
-            time(seen.span_us as f64)
-        ),
-    )
-}
-
-fn predict(seen: &Seen, after: f64, arithmetic: String) -> Option<Prediction> {
-    let measure = Measure::SubscriptionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, seen.rate, after, arithmetic);
-    (prediction.gain >= GAIN_MIN).then_some(prediction)
-}
-
-fn sign(
-    history: &QueueHistory,
-    seen: &Seen,
-    cause: &str,
-    evidence: Vec<Fact>,
-    prediction: Prediction,
-    variables: Variables,
-) -> Sign {
-    Sign {
-        picture: Picture::Usual,
-        rule: Rule::Partitions,
-        side: Side::Consumer,
-        confidence: Confidence::High,
-        cause: cause.to_owned(),
-        evidence,
-        window_us: seen.span_us,
-        prediction,
-        unseen: vec![
-            "whether messages of different partitions may be worked on in any order".to_owned(),
-        ],
-        variables,
-        place: Some(history.place()),
-    }
+    let sign = seen
+        .sign(&TEMPLATES.skewed_partitions, hot_rate * workers)?
+        .with("share", share)
+        .with("partition", f64::from(hot.partition.partition))
+        .with("partitions", partitions as f64)
+        .with("hot", hot_rate)
+        .with("workers", workers)
+        .advise([("partitions", partitions as f64)]);
+    Some((hot.partition.connection?, sign))
 }
 
 fn flows(history: &QueueHistory) -> Option<Vec<Flow>> {

@@ -16,7 +16,6 @@ use cloverleaf_telemetry::Counters;
 
 use crate::finding::{Measure, Prediction};
 use crate::rules::{EVENTS_MIN, Patient};
-use crate::units::{number, time};
 
 /// How much shorter than the least round trip a gap may look: the middle of a histogram's bucket is
 /// at most a sixteenth off.
@@ -167,22 +166,11 @@ impl Rounds {
         (self.gap_us - self.rtt_us).max(0.0)
     }
 
-    /// The gain if so much of each round need not be waited for any more; `waits` says what for,
-    /// behind that time.
-    pub(crate) fn without(&self, waited_us: f64, unit: &str, waits: &str) -> Prediction {
+    /// The gain if so much of each round need not be waited for any more.
+    pub(crate) fn without(&self, waited_us: f64) -> Prediction {
         let cycle_us = self.cycle_us();
-        let rest_us = cycle_us - waited_us;
-        let after = self.rate() * cycle_us / rest_us.max(1.0);
-        let arithmetic = format!(
-            "now 1 {unit} per {} = {} messages/s; without {} {waits}, 1 per {} = {}/s",
-            time(cycle_us),
-            number(self.rate()),
-            time(waited_us),
-            time(rest_us),
-            number(after),
-        );
-        let measure = Measure::ConnectionMessagesPerSecond;
-        Prediction::of_rate(measure, self.rate(), after, arithmetic)
+        let after = self.rate() * cycle_us / (cycle_us - waited_us).max(1.0);
+        Prediction::new(Measure::ConnectionMessagesPerSecond, self.rate(), after)
     }
 
     /// Messages per second.

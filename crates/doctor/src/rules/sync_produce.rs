@@ -3,12 +3,11 @@
 
 use cloverleaf_telemetry::Gathers;
 
-use crate::advice::{Picture, Side};
-use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
+use crate::finding::{Bound, Confidence, Measure};
 use crate::rules::follows::Follows;
 use crate::rules::rounds::Rounds;
-use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
-use crate::units::{bytes, number, percent, time};
+use crate::rules::{Patient, Sign, WAIT_US_MIN, worthwhile};
+use crate::templates::TEMPLATES;
 
 /// How many requests in flight are advised at most: enough for ten times the rate, few enough
 /// that nobody has to think about memory and time-outs.
@@ -71,14 +70,6 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
     }
     let in_flight = (cycle_us / own_us).ceil().clamp(2.0, IN_FLIGHT_ADVISED);
     let after = rounds.messages * (in_flight * 1e6 / cycle_us).min(1e6 / own_us);
-    let arithmetic = format!(
-        "now 1 request per {cycle} = {rate} messages/s; with {in_flight} in flight {in_flight} per \
-         {cycle}, but no more than 1 per {own}, which the client takes itself = {after}/s",
-        cycle = time(cycle_us),
-        rate = number(rounds.rate()),
-        own = time(own_us),
-        after = number(after),
-    );
     // A library that need not wait puts messages together, where the protocol can: then there is
     // less to be done for each of them. But one that has a single request in flight sends no more
     // in a round than its batches take.
@@ -91,100 +82,37 @@ pub(crate) fn see(patient: &Patient<'_>, rounds: &Rounds) -> Option<Sign> {
         Gathers::Nothing => Bound::Exact,
     };
     let measure = Measure::ConnectionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, rounds.rate(), after, arithmetic);
-    let prediction = prediction.bounded(bound);
-    if prediction.gain < GAIN_MIN {
-        return None;
-    }
-    let mut evidence = vec![
-        Fact::new(
-            "in_flight",
-            rounds.requests,
-            format!(
-                "{} requests, each sent after the answer to the last",
-                rounds.count
-            ),
-        ),
-        Fact::new(
-            "gap_us",
-            rounds.gap_us,
-            format!(
-                "{} from an answer to the next request, of which the round trip takes {}",
-                time(rounds.gap_us),
-                time(rounds.rtt_us)
-            ),
-        ),
-        Fact::new(
-            "service_us",
-            rounds.service_us,
-            format!("{} to serve a request", time(rounds.service_us)),
-        ),
-        Fact::new(
-            "waiting_share",
-            share,
-            format!("{} of the producer's time is waiting", percent(share)),
-        ),
-    ];
-    let mut unseen =
-        vec!["whether each message has to be stored before the next may be sent".to_owned()];
-    if patient.short.flow.counters.records_ahead > 0 {
-        unseen.push(
-            "whether its library collects messages first: its clock is ahead of the broker's"
-                .to_owned(),
-        );
-    }
-    if bound == Bound::AtMost {
-        unseen.push(format!(
-            "whether its library has several requests in flight, or a batch that takes the {} of \
-             {} requests",
-            bytes(together_bytes),
-            number(in_flight)
-        ));
-    }
-    if is_older {
-        unseen.push(
-            "when the records are made: they bear times of long before, or of another clock"
-                .to_owned(),
-        );
-    }
-    if let Some(it) = follows {
-        evidence.push(Fact::new(
-            "follows_answers",
-            it.slope,
-            format!(
-                "an answer that comes 1 ms later has the next request come {:.2} ms later (with a \
-                 standard error of {:.2}, over {} rounds); by a timer or a sleep it would be 0",
-                it.slope, it.error, it.rounds
-            ),
-        ));
-        unseen.push("whether the program works or sleeps between two messages".to_owned());
-    }
+    let prediction = worthwhile(measure, rounds.rate(), after)?.bounded(bound);
     let may_sleep = think_us > THINK_SHARE_SURE * wait_us;
-    if may_sleep && follows.is_none() {
-        unseen.push(
-            "whether the program sleeps for a fixed time between two messages, by chance about a \
-             round trip, and does not wait at all"
-                .to_owned(),
-        );
-    }
     let confidence = match rounds.in_flight_max {
         _ if is_older || may_sleep => Confidence::Medium,
         // Metadata and heartbeats come in between.
         0..=3 => Confidence::High,
         _ => Confidence::Medium,
     };
-    Some(Sign {
-        picture: Picture::Usual,
-        rule: Rule::SyncProduce,
-        side: Side::Producer,
-        confidence,
-        cause: "The producer waits for the answer to each request before it sends the next."
-            .to_owned(),
-        evidence,
-        window_us: patient.short.span_us,
-        prediction,
-        unseen,
-        variables: Variables::from([("in_flight", in_flight)]),
-        place: None,
-    })
+    let numbers = [
+        ("rounds", rounds.count as f64),
+        ("in_flight", rounds.requests),
+        ("wanted", in_flight),
+        ("cycle_us", cycle_us),
+        ("own_us", own_us),
+        ("gap_us", rounds.gap_us),
+        ("rtt_us", rounds.rtt_us),
+        ("service_us", rounds.service_us),
+        ("waiting_share", share),
+    ];
+    let template = &TEMPLATES.sync_produce;
+    let sign = Sign::new(template, prediction, patient.short.span_us, numbers)
+        .with("follows_answers", follows.map(|it| it.slope))
+        .with("follows_error", follows.map(|it| it.error))
+        .with("follows_rounds", follows.map(|it| it.rounds as f64))
+        .when("records_ahead", counters.records_ahead > 0)
+        .with(
+            "together_bytes",
+            (bound == Bound::AtMost).then_some(together_bytes),
+        )
+        .when("is_older", is_older)
+        .when("may_sleep", may_sleep && follows.is_none())
+        .advise([("in_flight", in_flight)]);
+    Some(Sign { confidence, ..sign })
 }

@@ -1,10 +1,9 @@
 //! tiny-batches: many requests back to back, with next to nothing in each. No client waits, but
 //! most of the work on both sides is for the requests and not for the messages.
 
-use crate::advice::{Picture, Side};
-use crate::finding::{Confidence, Fact, Prediction};
-use crate::rules::{GAIN_MIN, Patient, Rule, Sign, Variables};
-use crate::units::{bytes, counted, number};
+use crate::finding::Measure;
+use crate::rules::{Patient, Sign, worthwhile};
+use crate::templates::TEMPLATES;
 
 /// Below this it is not worth anybody's while.
 const REQUESTS_PER_SECOND_MIN: f64 = 2_000.0;
@@ -58,60 +57,26 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         1.0 + REQUEST_COST / messages + WAKE_COST / per_pause.max(messages)
     };
     let (now, after) = (cost(messages, per_pause), cost(batch, after_pause));
-    let arithmetic = format!(
-        "a request costs the broker as much as {REQUEST_COST} messages, and to wake it as much as \
-         {WAKE_COST}: with {} each, {} between pauses, {:.1} per message; with {} each \
-         {:.1}",
-        counted(messages, "message", "messages"),
-        number(per_pause),
-        now,
-        number(batch),
-        after
-    );
-    let prediction = Prediction::of_cost(now, after, arithmetic);
-    if prediction.gain < GAIN_MIN {
-        return None;
-    }
-    let evidence = vec![
-        Fact::new(
-            "requests_per_second",
-            requests,
-            format!(
-                "{} requests/s, {} in a row",
-                number(requests),
-                number(in_a_row)
-            ),
-        ),
-        Fact::new(
-            "messages_per_request",
-            messages,
-            format!(
-                "{} per request, {} of them together",
-                counted(messages, "message", "messages"),
-                bytes(request_bytes)
-            ),
-        ),
+    let prediction = worthwhile(Measure::Cost, now, after)?;
+    let batch_bytes = message_bytes * batch * BATCH_ROOM;
+    let numbers = [
+        ("requests_per_second", requests),
+        ("in_a_row", in_a_row),
+        ("messages_per_request", messages),
+        ("request_bytes", request_bytes),
+        ("request_cost", REQUEST_COST),
+        ("wake_cost", WAKE_COST),
+        ("per_pause", per_pause),
+        ("batch", batch),
     ];
-    Some(Sign {
-        picture: Picture::Usual,
-        rule: Rule::TinyBatches,
-        side: Side::Producer,
-        confidence: Confidence::Medium,
-        cause: "The producer sends each message in a request of its own, one right after the \
-                other."
-            .to_owned(),
-        evidence,
-        window_us: patient.short.span_us,
-        prediction,
-        unseen: vec!["whether the program can make messages faster than it does now".to_owned()],
-        variables: Variables::from([
-            ("linger_ms", LINGER_MS),
-            ("batch_messages", batch.ceil()),
-            (
-                "batch_bytes",
-                (message_bytes * batch * BATCH_ROOM).clamp(BATCH_BYTES_MIN, BATCH_BYTES_MAX),
-            ),
-        ]),
-        place: None,
-    })
+    let template = &TEMPLATES.tiny_batches;
+    let sign = Sign::new(template, prediction, patient.short.span_us, numbers);
+    Some(sign.advise([
+        ("linger_ms", LINGER_MS),
+        ("batch_messages", batch.ceil()),
+        (
+            "batch_bytes",
+            batch_bytes.clamp(BATCH_BYTES_MIN, BATCH_BYTES_MAX),
+        ),
+    ]))
 }

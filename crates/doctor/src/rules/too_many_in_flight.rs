@@ -15,13 +15,10 @@
 use cloverleaf_telemetry::Protocol;
 
 use crate::Client;
-use crate::advice::{Picture, Side};
-use crate::finding::{Confidence, Fact, Prediction};
+use crate::finding::Measure;
 use crate::rules::given_up::GaveUp;
-use crate::rules::{
-    ClosedConnections, EVENTS_MIN, GAIN_MIN, LONG_US, Patient, Rule, Sign, Variables, link_queue,
-};
-use crate::units::{number, time};
+use crate::rules::{ClosedConnections, EVENTS_MIN, LONG_US, Patient, Sign, link_queue, worthwhile};
+use crate::templates::TEMPLATES;
 
 /// Requests in flight on the mean.
 const IN_FLIGHT_MIN: f64 = 50.0;
@@ -96,60 +93,21 @@ fn see_in_broker(patient: &Patient<'_>, abandoned: u64) -> Option<Sign> {
         return None;
     }
     let after_us = (needed * 1e6 / rate).max(alone_us);
-    let arithmetic = format!(
-        "now {} in flight at {}/s = {} for each; with {} in flight at the same rate {}",
-        number(in_flight),
-        number(rate),
-        time(service_us + rtt_us),
-        number(needed),
-        time(after_us)
-    );
-    let prediction = Prediction::of_time(service_us + rtt_us, after_us, arithmetic);
-    if prediction.gain < GAIN_MIN {
-        return None;
-    }
-    let evidence = vec![
-        Fact::new(
-            "in_flight",
-            in_flight,
-            format!("{} requests wait for an answer", number(in_flight)),
-        ),
-        Fact::new(
-            "service_us",
-            service_us,
-            format!(
-                "{} until a request is answered; {} when nothing is before it",
-                time(service_us),
-                time(alone_us)
-            ),
-        ),
-        Fact::new(
-            "abandoned",
-            trouble as f64,
-            format!(
-                "{} requests were given up or refused",
-                number(trouble as f64)
-            ),
-        ),
+    let prediction = worthwhile(Measure::LatencyUs, service_us + rtt_us, after_us)?;
+    let numbers = [
+        ("in_flight", in_flight),
+        ("service_us", service_us),
+        ("abandoned", trouble as f64),
+        ("rate", rate),
+        ("needed", needed),
+        ("alone_us", alone_us),
     ];
-    Some(Sign {
-        picture: Picture::Usual,
-        rule: Rule::TooManyInFlight,
-        side: Side::Producer,
-        confidence: Confidence::Medium,
-        cause: "The producer has so many requests in flight that they wait for each other until \
-                they time out."
-            .to_owned(),
-        evidence,
-        window_us: patient.short.span_us,
-        prediction,
-        unseen: vec!["after how long the client gives a request up".to_owned()],
-        variables: Variables::from([
-            ("in_flight", needed),
-            ("messages", (needed * messages).ceil()),
-        ]),
-        place: None,
-    })
+    let template = &TEMPLATES.too_many_in_broker;
+    let sign = Sign::new(template, prediction, patient.short.span_us, numbers);
+    Some(sign.advise([
+        ("in_flight", needed),
+        ("messages", (needed * messages).ceil()),
+    ]))
 }
 
 /// The signs of clients that give up connections on which their messages were on their way.
@@ -207,70 +165,17 @@ fn sign_of_ages(gave_up: &GaveUp, rtt_us: f64) -> Option<Sign> {
         return None;
     }
     let after_us = needed * 1e6 / gave_up.rate + rtt_us;
-    let arithmetic = format!(
-        "now {} messages at {}/s = {} for each; with {} at the same rate, and a round trip, {}",
-        number(in_flight),
-        number(gave_up.rate),
-        time(age_us),
-        number(needed),
-        time(after_us)
-    );
-    let prediction = Prediction::of_time(age_us, after_us, arithmetic);
-    if prediction.gain < GAIN_MIN {
-        return None;
-    }
-    let connections = gave_up.connections as f64;
-    let evidence = vec![
-        Fact::new(
-            "given_up",
-            connections,
-            format!(
-                "{} connections were closed with a request half sent or without an answer, one \
-                 every {}",
-                number(connections),
-                time(gave_up.every_us)
-            ),
-        ),
-        Fact::new(
-            "record_age_us",
-            age_us,
-            format!("a record is {} old when it arrives", time(age_us)),
-        ),
-        Fact::new(
-            "messages_in_flight",
-            in_flight,
-            format!(
-                "{} messages/s came, so {} had been handed over and had no answer",
-                number(gave_up.rate),
-                number(in_flight)
-            ),
-        ),
-        Fact::new(
-            "rtt_us",
-            rtt_us,
-            format!("a round trip takes {}", time(rtt_us)),
-        ),
+    let prediction = worthwhile(Measure::LatencyUs, age_us, after_us)?;
+    let numbers = [
+        ("given_up", gave_up.connections as f64),
+        ("every_us", gave_up.every_us),
+        ("record_age_us", age_us),
+        ("messages_in_flight", in_flight),
+        ("rate", gave_up.rate),
+        ("needed", needed),
+        ("rtt_us", rtt_us),
     ];
-    Some(Sign {
-        picture: Picture::Usual,
-        rule: Rule::TooManyInFlight,
-        side: Side::Producer,
-        confidence: Confidence::Medium,
-        cause: "The program has so many messages on their way that they wait for each other until \
-                the client's time-out, and then it gives up what is half sent and starts anew."
-            .to_owned(),
-        evidence,
-        window_us: LONG_US,
-        prediction,
-        unseen: vec![
-            "after how long the client gives a message up, and whether it was killed, or the \
-             link failed, again and again instead"
-                .to_owned(),
-        ],
-        variables: Variables::from([
-            ("in_flight", (needed * requests / messages).ceil().max(1.0)),
-            ("messages", needed),
-        ]),
-        place: None,
-    })
+    let sign = Sign::new(&TEMPLATES.too_many_given_up, prediction, LONG_US, numbers);
+    let requests = (needed * requests / messages).ceil().max(1.0);
+    Some(sign.advise([("in_flight", requests), ("messages", needed)]))
 }

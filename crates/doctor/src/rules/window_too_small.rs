@@ -4,11 +4,10 @@
 //! A consumer that works on what it has for longer than the round trip takes is its own limit:
 //! whether more messages at a time would help it, only it knows.
 
-use crate::advice::{Picture, Side};
-use crate::finding::{Bound, Confidence, Fact, Measure, Prediction};
+use crate::finding::{Bound, Measure};
 use crate::rules::nagle::window_share;
-use crate::rules::{EVENTS_MIN, GAIN_MIN, Patient, Rule, Sign, Variables, WAIT_US_MIN};
-use crate::units::{messages, number, percent, time};
+use crate::rules::{EVENTS_MIN, Patient, Sign, WAIT_US_MIN, worthwhile};
+use crate::templates::TEMPLATES;
 
 /// Share of the time in which all credit is used up while messages wait.
 const USED_UP_MIN: f64 = 0.9;
@@ -57,68 +56,26 @@ pub(crate) fn see(patient: &Patient<'_>) -> Option<Sign> {
         Bound::Exact
     };
     let after = by_credit.min(by_work).max(rate);
-    let arithmetic = format!(
-        "now {now} per {latency} = {rate}/s; with {wanted} per {latency}, but no more than 1 per \
-         {work}, which the client takes itself at most = {after}/s",
-        now = messages(credit),
-        latency = time(latency_us),
-        rate = number(rate),
-        work = time(work_us),
-        after = number(after),
-    );
     let measure = Measure::ConnectionMessagesPerSecond;
-    let prediction = Prediction::of_rate(measure, rate, after, arithmetic).bounded(bound);
-    if prediction.gain < GAIN_MIN {
-        return None;
-    }
+    let prediction = worthwhile(measure, rate, after)?.bounded(bound);
     // The connection's credit is that of all its consumers together; advice is for one of them.
     let consumers = patient.consumers.max(1) as f64;
-    let evidence = vec![
-        Fact::new(
-            "credit",
-            credit,
-            format!("it takes {} at a time at most", messages(credit)),
-        ),
-        Fact::new(
-            "no_credit_share",
-            used_up,
-            format!(
-                "{} of the time it had them all while others waited",
-                percent(used_up)
-            ),
-        ),
-        Fact::new(
-            "ack_latency_us",
-            latency_us,
-            format!(
-                "{} from delivery to acknowledgement, of which the round trip takes {}",
-                time(latency_us),
-                time(rtt_us)
-            ),
-        ),
+    let numbers = [
+        ("credit", credit),
+        ("no_credit_share", used_up),
+        ("ack_latency_us", latency_us),
+        ("wanted", wanted),
+        ("work_us", work_us),
+        ("rtt_us", rtt_us),
     ];
-    Some(Sign {
-        picture: Picture::Usual,
-        rule: Rule::WindowTooSmall,
-        side: Side::Consumer,
-        confidence: Confidence::High,
-        cause: "The consumer may have so few messages at a time that it waits for the network \
-                most of the time."
-            .to_owned(),
-        evidence,
-        window_us: patient.short.span_us,
-        prediction,
-        unseen: vec![
-            "how much memory more messages take at the consumer".to_owned(),
-            "how fast the client is when it need not wait; what it then lacks is said again"
-                .to_owned(),
-        ],
-        variables: Variables::from([
+    let template = &TEMPLATES.window_too_small;
+    let sign = Sign::new(template, prediction, patient.short.span_us, numbers)
+        .advise([
             ("credit", (wanted / consumers).ceil()),
             ("prefetch", (credit / consumers).ceil()),
-        ]),
-        place: patient.place(),
-    })
+        ])
+        .at(patient.place());
+    Some(sign)
 }
 
 /// The time that the client takes for a message at most: it works on none of them for longer than
