@@ -1,25 +1,21 @@
-//! The doctor's words about real clients. A patient is a client program that plays a mistake which
-//! its library invites, or a well-configured program of the same library.
+//! The doctor's findings about real clients. A scenario is a client program that makes a mistake
+//! which its library invites, or a well-configured program of the same library.
 //!
 //! The gate asks what needs a live client: that the broker recognises library and version of each,
 //! and that the doctor has the advice for it (`identity`). Whether the mistake is found is replayed
 //! from recordings (`crates/doctor/tests/recorded.rs`) and played live by hand (`plays`).
 
 mod identity;
-mod kafka;
-mod lab;
-mod patients;
 mod plays;
 mod programs;
-mod queues;
-mod stories;
-mod wards;
+mod runner;
+mod table;
 
 use anyhow::{Result, bail};
 
 use super::{Context, Report};
-use patients::Expected;
 use programs::Programs;
+use table::Expectation;
 
 pub(super) use identity::check as identity;
 pub(crate) use plays::{Args as PlaysArgs, main as plays};
@@ -33,7 +29,7 @@ struct Change {
     code: Vec<String>,
 }
 
-impl Expected {
+impl Expectation {
     /// Whether advice of this rule names first what it should. Values depend on what was measured.
     fn check_advice(&self, changes: &[Change]) -> Result<()> {
         let Some(change) = changes.first() else {
@@ -62,7 +58,7 @@ impl Expected {
         }
         self.check_advice(changes)?;
         match changes.first() {
-            Some(change) if !self.value.holds(change.value.as_deref()) => {
+            Some(change) if !self.has_value(change.value.as_deref()) => {
                 bail!("it sets {} to {:?}", change.setting, change.value)
             }
             _ => Ok(()),

@@ -83,10 +83,10 @@ final class AmqpClient {
 
     public static void main(String[] words) throws Exception {
         Kit.say("RabbitMQ", ClientVersion.VERSION);
-        Map<String, Kit.Story> stories = Map.of(
+        Map<String, Kit.Behaviour> behaviours = Map.of(
                 "sync-produce", AmqpClient::syncProduce,
                 "window-too-small", AmqpClient::windowTooSmall,
                 "good", AmqpClient::good);
-        Kit.main(stories, words[0]);
+        Kit.main(behaviours, words[0]);
     }
 }

@@ -72,11 +72,11 @@ final class KafkaClient {
 
     public static void main(String[] words) throws Exception {
         Kit.say("apache-kafka-java", AppInfoParser.getVersion());
-        Map<String, Kit.Story> stories = Map.of(
+        Map<String, Kit.Behaviour> behaviours = Map.of(
                 // Not the 5 ms of its default: to wake its threads takes as long on a busy machine.
                 "linger", () -> oneByOne("linger.ms", "25"),
                 "sync-produce", () -> oneByOne("linger.ms", "0", "client.id", "sync-produce"),
                 "good", KafkaClient::good);
-        Kit.main(stories, words[0]);
+        Kit.main(behaviours, words[0]);
     }
 }

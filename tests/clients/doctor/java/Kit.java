@@ -2,9 +2,9 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
 
-/** What the doctor's patients in Java share; see ../python/kit.py. */
+/** The common part of the client programs in Java; see ../python/kit.py. */
 final class Kit {
-    interface Story {
+    interface Behaviour {
         void play() throws Exception;
     }
 
@@ -19,27 +19,27 @@ final class Kit {
 
     /** Writes down who this is, for the doctor to find out by itself. */
     static void say(String library, String version) throws Exception {
-        String folder = System.getenv("SAYS");
-        if (folder != null) {
+        String file = System.getenv("IDENTITY");
+        if (file != null) {
             String text = "{\"library\": \"" + library + "\", \"version\": \"" + version + "\"}";
-            Files.writeString(Path.of(folder, System.getenv("PATIENT")), text);
+            Files.writeString(Path.of(file), text);
         }
     }
 
-    static Thread beside(Story story) {
-        Thread thread = new Thread(() -> run(story));
+    static Thread beside(Behaviour behaviour) {
+        Thread thread = new Thread(() -> run(behaviour));
         thread.start();
         return thread;
     }
 
-    static void main(Map<String, Story> stories, String story) {
-        run(stories.get(story));
+    static void main(Map<String, Behaviour> behaviours, String behaviour) {
+        run(behaviours.get(behaviour));
         System.exit(0);
     }
 
-    private static void run(Story story) {
+    private static void run(Behaviour behaviour) {
         try {
-            story.play();
+            behaviour.play();
         } catch (Exception problem) {
             problem.printStackTrace();
             System.exit(1);

@@ -12,11 +12,11 @@ function connect(name, socket) {
 }
 
 async function syncProduce() {
-  const connection = await connect(kit.STORY, { noDelay: true })
+  const connection = await connect(kit.BEHAVIOUR, { noDelay: true })
   const channel = await connection.createConfirmChannel()
-  await channel.assertQueue(kit.STORY)
+  await channel.assertQueue(kit.BEHAVIOUR)
   while (!kit.isOver()) {
-    channel.sendToQueue(kit.STORY, body)
+    channel.sendToQueue(kit.BEHAVIOUR, body)
     await channel.waitForConfirms()
   }
   await connection.close()
@@ -37,11 +37,11 @@ async function fill(queue, messages) {
 // Takes what waits, and acknowledges each message by itself.
 async function consume(messages, prefetch) {
   let seen = 0
-  await fill(kit.STORY, messages)
-  const connection = await connect(kit.STORY, { noDelay: true })
+  await fill(kit.BEHAVIOUR, messages)
+  const connection = await connect(kit.BEHAVIOUR, { noDelay: true })
   const channel = await connection.createChannel()
   await channel.prefetch(prefetch)
-  await channel.consume(kit.STORY, (message) => { seen += 1; channel.ack(message) })
+  await channel.consume(kit.BEHAVIOUR, (message) => { seen += 1; channel.ack(message) })
   await kit.untilOver()
   await connection.close()
   if (!seen) throw new Error('nothing came')
@@ -51,9 +51,9 @@ async function consume(messages, prefetch) {
 async function feed(messages) {
   const connection = await connect('feeder', { noDelay: true })
   const channel = await connection.createChannel()
-  await channel.assertQueue(kit.STORY)
+  await channel.assertQueue(kit.BEHAVIOUR)
   const send = () => {
-    for (let i = 0; i < messages; i++) channel.sendToQueue(kit.STORY, body)
+    for (let i = 0; i < messages; i++) channel.sendToQueue(kit.BEHAVIOUR, body)
   }
   send()
   setInterval(send, 1000)
@@ -62,11 +62,11 @@ async function feed(messages) {
 // Works off what comes, ten at a time, as fast as it can.
 async function heldBack() {
   let seen = 0
-  const connection = await connect(kit.STORY, {})
+  const connection = await connect(kit.BEHAVIOUR, {})
   const channel = await connection.createChannel()
-  await channel.assertQueue(kit.STORY)
+  await channel.assertQueue(kit.BEHAVIOUR)
   await channel.prefetch(10)
-  await channel.consume(kit.STORY, (message) => { seen += 1; channel.ack(message) })
+  await channel.consume(kit.BEHAVIOUR, (message) => { seen += 1; channel.ack(message) })
   await feed(200)
   await kit.untilOver()
   if (!seen) throw new Error('nothing came')
@@ -83,13 +83,13 @@ async function farDatabase() {
     request.setNoDelay(true)
     request.on('error', reject)
   })
-  const connection = await connect(kit.STORY, { noDelay: true })
+  const connection = await connect(kit.BEHAVIOUR, { noDelay: true })
   const channel = await connection.createChannel()
-  await channel.assertQueue(kit.STORY)
+  await channel.assertQueue(kit.BEHAVIOUR)
   await channel.prefetch(10)
   let waiting = []
   let works = false
-  await channel.consume(kit.STORY, async (message) => {
+  await channel.consume(kit.BEHAVIOUR, async (message) => {
     waiting.push(message)
     if (works) return
     works = true
@@ -109,17 +109,17 @@ async function farDatabase() {
 // A pool of four workers that has more to do than it can.
 async function slowHandler() {
   let seen = 0
-  const connection = await connect(kit.STORY, { noDelay: true })
+  const connection = await connect(kit.BEHAVIOUR, { noDelay: true })
   const channel = await connection.createConfirmChannel()
-  await channel.assertQueue(kit.STORY)
+  await channel.assertQueue(kit.BEHAVIOUR)
   await channel.prefetch(4)
-  const consumer = await channel.consume(kit.STORY, async (message) => {
+  const consumer = await channel.consume(kit.BEHAVIOUR, async (message) => {
     await kit.sleep(300)
     seen += 1
     channel.ack(message)
   })
   while (!kit.isOver()) {
-    for (let i = 0; i < 20; i++) channel.sendToQueue(kit.STORY, body, {}, () => {})
+    for (let i = 0; i < 20; i++) channel.sendToQueue(kit.BEHAVIOUR, body, {}, () => {})
     await kit.sleep(1000)
   }
   await channel.cancel(consumer.consumerTag)

@@ -1,10 +1,10 @@
-// What the doctor's patients in Node share; see ../python/kit.py.
+// The common part of the client programs in Node; see ../python/kit.py.
 
 const fs = require('fs')
 const path = require('path')
 
 const SECONDS = Number(process.env.SECONDS || 20)
-const STORY = process.argv[2]
+const BEHAVIOUR = process.argv[2]
 const end = Date.now() + SECONDS * 1000
 
 const isOver = () => Date.now() >= end
@@ -13,9 +13,8 @@ const untilOver = () => sleep(Math.max(0, end - Date.now()))
 
 // Writes down who this is, for the doctor to find out by itself.
 function say(library, version) {
-  if (process.env.SAYS) {
-    const file = path.join(process.env.SAYS, process.env.PATIENT)
-    fs.writeFileSync(file, JSON.stringify({ library, version }))
+  if (process.env.IDENTITY) {
+    fs.writeFileSync(process.env.IDENTITY, JSON.stringify({ library, version }))
   }
 }
 
@@ -25,9 +24,9 @@ function version(name) {
   return JSON.parse(fs.readFileSync(file)).version
 }
 
-async function main(stories) {
+async function main(behaviours) {
   try {
-    await stories[STORY]()
+    await behaviours[BEHAVIOUR]()
     process.exit(0)
   } catch (problem) {
     console.error(problem)
@@ -35,4 +34,4 @@ async function main(stories) {
   }
 }
 
-module.exports = { STORY, isOver, sleep, untilOver, say, version, main }
+module.exports = { BEHAVIOUR, isOver, sleep, untilOver, say, version, main }

@@ -37,7 +37,7 @@ async function windowTooSmall() {
   let seen = 0
   const feeder = await writer('feeder')
   feeder.publish('nsqjs', Array(5000).fill(body))
-  reader('nsqjs', { clientId: kit.STORY }, (message) => { seen += 1; message.finish() })
+  reader('nsqjs', { clientId: kit.BEHAVIOUR }, (message) => { seen += 1; message.finish() })
   await kit.untilOver()
   if (!seen) throw new Error('nothing came')
 }
@@ -47,7 +47,7 @@ async function ackDeadline() {
   let seen = 0
   const feeder = await writer('feeder')
   feeder.publish('nsqjs-slow', Array(20).fill(body))
-  reader('nsqjs-slow', { clientId: kit.STORY, messageTimeout: 1000 }, async (message) => {
+  reader('nsqjs-slow', { clientId: kit.BEHAVIOUR, messageTimeout: 1000 }, async (message) => {
     await kit.sleep(1500)
     seen += 1
     message.finish()
@@ -69,7 +69,7 @@ function text(number) {
 // As much as the connection takes; so many at a time, for the program's own sake.
 async function noCompression() {
   let seen = 0
-  const publisher = await writer(kit.STORY)
+  const publisher = await writer(kit.BEHAVIOUR)
   const send = (number) => publisher.publish('nsqjs-text', text(number), (problem) => {
     if (problem) throw problem
     seen += 1

@@ -12,7 +12,7 @@ URL = os.environ["CLOVERLEAF_AMQP_URL"]
 MESSAGE = aio_pika.Message(b"v" * 200)
 
 
-@kit.story
+@kit.behaviour
 def sync_produce():
     async def run():
         time = kit.Time()
@@ -25,7 +25,7 @@ def sync_produce():
     asyncio.run(run())
 
 
-@kit.story
+@kit.behaviour
 def waves():
     """Two consumers that give a group's messages to the same of ten workers, one after the other. It
     takes a minute. PREFETCH, CONSUMERS and DISPATCH are for what cures it, GROUP for larger ones."""
@@ -87,7 +87,7 @@ def waves():
     asyncio.run(run())
 
 
-@kit.story
+@kit.behaviour
 def good():
     async def publish(time, channel):
         sent = []

@@ -10,7 +10,7 @@ import kit
 BROKER = os.environ["CLOVERLEAF_KAFKA"]
 
 
-@kit.story
+@kit.behaviour
 def sync_produce():
     async def run():
         time, producer = kit.Time(), AIOKafkaProducer(bootstrap_servers=BROKER)
@@ -22,7 +22,7 @@ def sync_produce():
     asyncio.run(run())
 
 
-@kit.story
+@kit.behaviour
 def works():
     """Works on each message, when the one before it is delivered."""
 
@@ -37,7 +37,7 @@ def works():
     asyncio.run(run())
 
 
-@kit.story
+@kit.behaviour
 def sleeps():
     """Waits for no message, but sleeps for a little longer than the broker is away."""
 
@@ -52,7 +52,7 @@ def sleeps():
     asyncio.run(run())
 
 
-@kit.story
+@kit.behaviour
 def full_batch():
     """As fast as it can, with the library's batches of 16 KiB."""
 
@@ -66,7 +66,7 @@ def full_batch():
     asyncio.run(run())
 
 
-@kit.story
+@kit.behaviour
 def collects():
     """A message each 2 ms, by the clock: what comes within a round trip goes together."""
 
@@ -84,7 +84,7 @@ def collects():
     asyncio.run(run())
 
 
-@kit.story
+@kit.behaviour
 def good():
     async def produce(time):
         producer = AIOKafkaProducer(bootstrap_servers=BROKER, client_id="aiokafka-good")

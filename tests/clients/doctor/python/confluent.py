@@ -17,7 +17,7 @@ VALUE, KEY = b"v" * 2000, b"key"
 
 def one_by_one(deliver, value=VALUE, **settings):
     """Each message is delivered before the next is made."""
-    time, lost, topic = kit.Time(), [], f"confluent-{VERSION}-{kit.STORY}"
+    time, lost, topic = kit.Time(), [], f"confluent-{VERSION}-{kit.BEHAVIOUR}"
     producer = Producer({"bootstrap.servers": BROKER, "acks": "all", **settings})
     while not time.is_over():
         producer.produce(
@@ -31,13 +31,13 @@ def one_by_one(deliver, value=VALUE, **settings):
     assert not lost and not len(producer), f"{len(producer)} are left, {lost}"
 
 
-@kit.story
+@kit.behaviour
 def sync_produce():
-    settings = {"client.id": kit.STORY, "linger.ms": 0}
+    settings = {"client.id": kit.BEHAVIOUR, "linger.ms": 0}
     one_by_one(lambda producer: producer.flush(10), **settings)
 
 
-@kit.story
+@kit.behaviour
 def works():
     """Works on each message, when the one before it is delivered."""
 
@@ -45,10 +45,10 @@ def works():
         producer.flush(10)
         kit.work(0.003)
 
-    one_by_one(deliver, VALUE[:200], **{"client.id": kit.STORY, "linger.ms": 0})
+    one_by_one(deliver, VALUE[:200], **{"client.id": kit.BEHAVIOUR, "linger.ms": 0})
 
 
-@kit.story
+@kit.behaviour
 def sleeps():
     """Waits for no message, but sleeps for a little longer than the broker is away."""
 
@@ -56,10 +56,10 @@ def sleeps():
         producer.poll(0)
         clock.sleep(0.016)
 
-    one_by_one(deliver, VALUE[:200], **{"client.id": kit.STORY, "linger.ms": 0})
+    one_by_one(deliver, VALUE[:200], **{"client.id": kit.BEHAVIOUR, "linger.ms": 0})
 
 
-@kit.story
+@kit.behaviour
 def linger():
     """Defaults. A poll, not a flush: since 1.8 a flush does not linger."""
 
@@ -80,16 +80,16 @@ def tls():
 
 def over_tls(value):
     """As it stands in the blog post."""
-    settings = {**tls(), "queue.buffering.max.ms": 0, "client.id": kit.STORY}
+    settings = {**tls(), "queue.buffering.max.ms": 0, "client.id": kit.BEHAVIOUR}
     one_by_one(lambda producer: producer.flush(timeout=10.0), value, **settings)
 
 
-@kit.story
+@kit.behaviour
 def nagle():
     over_tls(VALUE)
 
 
-@kit.story
+@kit.behaviour
 def seed_001():
     """The author's network carried 2,219 bytes in one packet; here a packet has 1,500."""
     over_tls(VALUE[:1000])
@@ -98,10 +98,10 @@ def seed_001():
 def service(settings):
     """A message when there is one, and a group that reads them."""
     time, lost = kit.Time(), []
-    name = f"{kit.STORY}-{VERSION}"
+    name = f"{kit.BEHAVIOUR}-{VERSION}"
 
     def produce():
-        producer = Producer({**settings, "client.id": kit.STORY})
+        producer = Producer({**settings, "client.id": kit.BEHAVIOUR})
         for _ in time.every(0.003):
             producer.produce(
                 topic=name,
@@ -114,7 +114,7 @@ def service(settings):
     def consume():
         consumer = Consumer({
             **settings,
-            "client.id": kit.STORY,
+            "client.id": kit.BEHAVIOUR,
             "group.id": name,
             "auto.offset.reset": "earliest",
         })
@@ -130,12 +130,12 @@ def service(settings):
     kit.together(produce, consume)
 
 
-@kit.story
+@kit.behaviour
 def good():
     service({"bootstrap.servers": BROKER})
 
 
-@kit.story
+@kit.behaviour
 def good_tls():
     service(tls())
 

@@ -15,7 +15,7 @@ BASE = f"http://{HOST}:{PORT}"
 BODY = b"v" * 200
 
 
-@kit.story
+@kit.behaviour
 def urllib_each():
     python = ".".join(platform.python_version_tuple()[:2])
     kit.say("Python-urllib", python)
@@ -25,7 +25,7 @@ def urllib_each():
             assert answer.read() == b"OK"
 
 
-@kit.story
+@kit.behaviour
 def curl_each():
     if shutil.which("curl") is None:
         raise SystemExit("curl is missing: install it")
@@ -37,7 +37,7 @@ def curl_each():
         subprocess.run([*call, BASE + "/pub?topic=curl"], check=True)
 
 
-@kit.story
+@kit.behaviour
 def scraper():
     """Looks all the time, with a connection each, and publishes nothing."""
     kit.say("Prometheus", "2.53.0")
@@ -49,7 +49,7 @@ def scraper():
                 it.read()
 
 
-@kit.story
+@kit.behaviour
 def good():
     """Many messages at a time on one connection, and now and then one on another."""
     kit.say("good", "1.0")

@@ -10,7 +10,7 @@ import kit
 BROKER = os.environ["CLOVERLEAF_KAFKA"]
 
 
-@kit.story
+@kit.behaviour
 def sync_produce():
     time, producer = kit.Time(), KafkaProducer(bootstrap_servers=BROKER)
     while not time.is_over():
@@ -18,7 +18,7 @@ def sync_produce():
     producer.close()
 
 
-@kit.story
+@kit.behaviour
 def good():
     time = kit.Time()
 

@@ -1,8 +1,8 @@
-"""What the doctor's patients share: a story, an end, and where the broker is.
+"""The common part of the client programs for the doctor: a behaviour, an end, and the broker's address.
 
-A patient is a program as somebody would write it who does not know better (or, as `good`, who does).
-It is called with the name of its story, plays it for SECONDS, and writes down which library in which
-version it is, into the folder SAYS. The broker's addresses are those that `cloverleaf lab run` tells.
+A program is as somebody would write it who does not know better (or, as `good`, who does). It is called
+with the name of its behaviour, goes on for SECONDS, and writes down which library in which version it
+is, into the file IDENTITY. The broker's addresses are those that `cloverleaf lab run` tells.
 """
 
 import json
@@ -11,22 +11,20 @@ import sys
 import threading
 import time
 
-STORY = sys.argv[1]
+BEHAVIOUR = sys.argv[1]
 SECONDS = float(os.environ.get("SECONDS", "20"))
-STORIES = {}
+BEHAVIOURS = {}
 
 
-def story(function):
-    STORIES[function.__name__.replace("_", "-")] = function
+def behaviour(function):
+    BEHAVIOURS[function.__name__.replace("_", "-")] = function
     return function
 
 
 def say(library, version):
     """Writes down who this is, for the doctor to find out by itself."""
-    folder = os.environ.get("SAYS")
-    if folder:
-        name = os.path.basename(sys.argv[0]) + "-" + STORY
-        path = os.path.join(folder, os.environ.get("PATIENT", name))
+    path = os.environ.get("IDENTITY")
+    if path:
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"library": library, "version": version}, file)
 
@@ -80,4 +78,4 @@ def together(*functions):
 
 
 def main():
-    STORIES[STORY]()
+    BEHAVIOURS[BEHAVIOUR]()

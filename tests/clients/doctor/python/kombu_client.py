@@ -11,7 +11,7 @@ import kit
 URL = os.environ["CLOVERLEAF_AMQP_URL"]
 
 
-@kit.story
+@kit.behaviour
 def sync_produce():
     time = kit.Time()
     with Connection(URL, transport_options={"confirm_publish": True}) as connection:
@@ -21,7 +21,7 @@ def sync_produce():
         queue.close()
 
 
-@kit.story
+@kit.behaviour
 def good():
     time, seen = kit.Time(), []
 

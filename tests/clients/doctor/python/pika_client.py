@@ -40,9 +40,9 @@ def consume(channel, name, time, work_s, begins=lambda: None):
     return seen
 
 
-@kit.story
+@kit.behaviour
 def sync_produce():
-    time, channel = kit.Time(), connection(kit.STORY).channel()
+    time, channel = kit.Time(), connection(kit.BEHAVIOUR).channel()
     channel.queue_declare("pika")
     channel.confirm_delivery()
     while not time.is_over():
@@ -50,10 +50,10 @@ def sync_produce():
     channel.connection.close()
 
 
-@kit.story
+@kit.behaviour
 def works():
     """Works on each message, when the one before it is on the disk."""
-    time, channel = kit.Time(), connection(kit.STORY).channel()
+    time, channel = kit.Time(), connection(kit.BEHAVIOUR).channel()
     channel.queue_declare("works-pika", durable=True)
     channel.confirm_delivery()
     persistent = pika.BasicProperties(delivery_mode=2)
@@ -63,10 +63,10 @@ def works():
     channel.connection.close()
 
 
-@kit.story
+@kit.behaviour
 def window_too_small():
     """In a queue that its connection has for itself."""
-    time, channel = kit.Time(), connection(kit.STORY).channel()
+    time, channel = kit.Time(), connection(kit.BEHAVIOUR).channel()
     name = channel.queue_declare("", exclusive=True).method.queue
     fill(name, 5000)
     channel.basic_qos(prefetch_count=1)
@@ -74,7 +74,7 @@ def window_too_small():
     channel.connection.close()
 
 
-@kit.story
+@kit.behaviour
 def hoarding():
     """A process takes 50 jobs, the next one, which comes a moment later, none."""
     time = kit.Time()
@@ -83,7 +83,7 @@ def hoarding():
         channel.queue_declare("pika-jobs")
         workers = []
         for number in range(2):
-            workers.append(connection(kit.STORY).channel())
+            workers.append(connection(kit.BEHAVIOUR).channel())
             workers[number].basic_qos(prefetch_count=50)
 
         first_works, all_are_there = threading.Event(), threading.Event()
@@ -109,16 +109,16 @@ def hoarding():
         kit.together(feed, lambda: work(0, first_works.set), come_late)
 
 
-@kit.story
+@kit.behaviour
 def idle():
     """Waits for messages that do not come."""
-    time, channel = kit.Time(), connection(kit.STORY).channel()
+    time, channel = kit.Time(), connection(kit.BEHAVIOUR).channel()
     channel.queue_declare("idle-pika")
     assert not consume(channel, "idle-pika", time, 0), "something came"
     channel.connection.close()
 
 
-@kit.story
+@kit.behaviour
 def good():
     time = kit.Time()
 

@@ -49,18 +49,18 @@ def reader(topic, work, **settings):
     return seen
 
 
-@kit.story
+@kit.behaviour
 def window_too_small():
     time = kit.Time()
     publish(nsq.Writer([NSQD], hostname="feeder"), "pynsq", 5000)
-    seen = reader("pynsq", lambda message: True, hostname=kit.STORY)
+    seen = reader("pynsq", lambda message: True, hostname=kit.BEHAVIOUR)
     run(time)
     assert seen, "nothing came"
 
 
 def send(body):
     """As much as the connection takes; so many at a time, for the program's own sake."""
-    time, writer = kit.Time(), nsq.Writer([NSQD], hostname=kit.STORY)
+    time, writer = kit.Time(), nsq.Writer([NSQD], hostname=kit.BEHAVIOUR)
     numbers, answers = itertools.count(), []
 
     def one():
@@ -83,7 +83,7 @@ def send(body):
     assert answers, "nothing was answered"
 
 
-@kit.story
+@kit.behaviour
 def no_compression():
     """Each message has the same names, with other values."""
     line = '{"order":%d,"customer":"c-%06d","amount":%d,"currency":"EUR","state":"paid"}'
@@ -95,13 +95,13 @@ def no_compression():
     send(text)
 
 
-@kit.story
+@kit.behaviour
 def noise():
     """The link is as full, and nothing can be done about it."""
     send(lambda number: random.randbytes(1000))
 
 
-@kit.story
+@kit.behaviour
 def good():
     time, writer = kit.Time(), nsq.Writer([NSQD], hostname="good")
     ticks = tornado.ioloop.PeriodicCallback(lambda: publish(writer, "good-pynsq", 1), 7)

@@ -1,12 +1,11 @@
 //! Checks that the broker knows real clients, and has the advice for each: library, version, and
-//! the doctor's words about each mistake that its patients play, looked up by identity.
+//! the doctor's words about each mistake that its programs make, looked up by identity.
 
 use anyhow::{Result, bail};
 use serde::Deserialize;
 
-use super::patients::Patient;
-use super::programs::Says;
-use super::wards::WARDS;
+use super::programs::ReportedLibrary;
+use super::table::{Scenario, scenarios};
 use super::{Change, Context, Programs, Report};
 use crate::broker::Broker;
 use crate::http;
@@ -39,28 +38,24 @@ struct RuleAdvice {
     changes: Vec<Change>,
 }
 
-/// Each kind of client that the advice has a name for, once; patients of the same kind are looked
+/// Each kind of client that the advice has a name for, once; scenarios with the same kind are looked
 /// up by the same identity.
 pub(in crate::clients) fn check(context: &Context, report: &mut Report) -> Result<()> {
-    let all: Vec<&Patient> = WARDS.iter().flat_map(|ward| ward.patients).collect();
-    let ill: Vec<&Patient> = all
-        .iter()
-        .copied()
-        .filter(|it| it.expected.is_some())
-        .collect();
-    let programs = Programs::build(context, all.iter().copied())?;
+    let all: Vec<Scenario> = scenarios().filter(|it| !it.program.is_lab()).collect();
+    let programs = Programs::build(context, &all)?;
+    let mistakes: Vec<Scenario> = all.into_iter().filter(|it| it.expected.is_some()).collect();
     let folder = context.workspace.temp_folder("identity")?;
     let broker = context.plain_broker(folder.path())?;
-    let mut seen: Vec<&Patient> = Vec::new();
-    for patient in &ill {
-        if seen.iter().any(|it| it.is_like(patient)) {
+    let mut seen: Vec<&Scenario> = Vec::new();
+    for scenario in &mistakes {
+        if seen.iter().any(|it| it.is_like(scenario)) {
             continue;
         }
-        seen.push(patient);
-        let alike = ill.iter().filter(|it| it.is_like(patient));
+        seen.push(scenario);
+        let alike = mistakes.iter().filter(|it| it.is_like(scenario));
         let mut live = Err(anyhow::anyhow!("it was not asked"));
-        report.check(&format!("{} is known", patient.library()), || {
-            live = ask(context, &programs, &broker, patient);
+        report.check(&format!("{} is known", scenario.library()), || {
+            live = ask(context, &programs, &broker, scenario);
             live.as_ref()
                 .map(drop)
                 .map_err(|error| anyhow::anyhow!("{error:#}"))
@@ -68,17 +63,17 @@ pub(in crate::clients) fn check(context: &Context, report: &mut Report) -> Resul
         let Ok(client) = live else {
             continue;
         };
-        for patient in alike {
-            report.check(patient.name, || client.advises(patient));
+        for scenario in alike {
+            report.check(scenario.name, || client.advises(scenario));
         }
     }
     Ok(())
 }
 
-impl Patient {
+impl Scenario {
     /// Whether both are one program of one library.
-    fn is_like(&self, other: &Patient) -> bool {
-        self.program == other.program && self.library() == other.library()
+    fn is_like(&self, other: &Scenario) -> bool {
+        self.program.name == other.program.name && self.library() == other.library()
     }
 
     fn library(&self) -> &'static str {
@@ -86,16 +81,16 @@ impl Patient {
     }
 }
 
-/// Starts a patient, and waits until the broker knows the client that it says that it is.
+/// Starts a program, and waits until the broker knows the client that it says that it is.
 fn ask(
     context: &Context,
     programs: &Programs,
     broker: &Broker,
-    patient: &Patient,
+    scenario: &Scenario,
 ) -> Result<KnownClient> {
     let folder = context.workspace.temp_folder("identity")?;
-    let file = folder.path().join("says.json");
-    let mut command = programs.command(context, patient, HANG.as_secs(), &file)?;
+    let file = folder.path().join("identity.json");
+    let mut command = programs.command(context, scenario, HANG.as_secs(), &file)?;
     let url = format!("amqp://guest:guest@{}/%2f", broker.amqp());
     command
         .env("CLOVERLEAF_KAFKA", broker.kafka().to_string())
@@ -110,15 +105,15 @@ fn ask(
         if let Some(status) = program.exit_status()? {
             bail!("it has ended with {status}\n{}", program.log());
         }
-        let Ok(says) = Says::read(&file) else {
+        let Ok(says) = ReportedLibrary::read(&file) else {
             return Ok(false);
         };
         let answer = http::get(broker.admin(), "/api/doctor/clients")?.json()?;
         let known: Known = serde_json::from_value(answer)?;
-        found = known.clients.into_iter().find(|it| it.is(patient, &says));
+        found = known.clients.into_iter().find(|it| it.is(scenario, &says));
         Ok(found.is_some())
     })
-    .map_err(|error| match Says::read(&file) {
+    .map_err(|error| match ReportedLibrary::read(&file) {
         Ok(says) => error.context(format!("the library says that it is {says:?}")),
         Err(_) => error,
     })?;
@@ -129,16 +124,16 @@ fn ask(
 }
 
 impl KnownClient {
-    fn is(&self, patient: &Patient, says: &Says) -> bool {
-        self.client.protocol == patient.program.protocol()
+    fn is(&self, scenario: &Scenario, says: &ReportedLibrary) -> bool {
+        self.client.protocol == scenario.program.protocol
             && self.client.library == says.library
             && self.client.version == says.version
-            && self.client.client_id == patient.client_id
+            && self.client.client_id == scenario.client_id
     }
 
-    fn advises(&self, patient: &Patient) -> Result<()> {
-        let Some(expected) = &patient.expected else {
-            bail!("it is well");
+    fn advises(&self, scenario: &Scenario) -> Result<()> {
+        let Some(expected) = &scenario.expected else {
+            bail!("it does nothing wrong");
         };
         let of_rule = self.advice.iter().filter(|it| it.rule == expected.rule);
         let checks: Vec<Result<()>> = of_rule

@@ -12,17 +12,15 @@ use std::thread;
 use anyhow::{Result, bail};
 use serde::Serialize;
 
-use super::lab;
-use super::patients::Patient;
-use super::stories::{self, STORIES, Story};
-use super::wards::{WARDS, Ward};
+use super::runner::{self, Measured};
+use super::table::{Scenario, scenarios};
 use super::{Context, Programs};
 use crate::workspace::Workspace;
 
 /// Play real clients that make mistakes, and healthy ones, and count what the doctor finds.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only plays whose name has one of these in it: WARD/PATIENT or stories/STORY.
+    /// Only plays whose name has one of these in it: GROUP/SCENARIO.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// How often each is played.
@@ -31,7 +29,7 @@ pub(crate) struct Args {
     /// How many are played at once, each with a broker and a network of its own.
     #[arg(long, default_value_t = 4)]
     at_once: usize,
-    /// For how many seconds patients play: as long as a rule may take, and a Java machine to start.
+    /// For how many seconds programs run: as long as a rule may take, and a Java machine to start.
     #[arg(long, default_value_t = 15)]
     seconds: u64,
     /// How many threads keep the machine busy meanwhile.
@@ -45,13 +43,6 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-/// Something to play.
-#[derive(Clone, Copy)]
-enum Play {
-    Patient(&'static Ward, &'static Patient),
-    Story(&'static Story),
-}
-
 /// The result of one run.
 #[derive(Serialize)]
 struct Run {
@@ -60,25 +51,21 @@ struct Run {
     problem: Option<String>,
     /// The gain that the finding predicts.
     gain: Option<f64>,
-    /// The gain that a story measured after the change, in parts of what was predicted.
+    /// The gain that the lab measured after the change, in parts of what was predicted.
     of_predicted: Option<f64>,
-    /// Seconds from a story's first message to the finding.
+    /// Seconds from the lab's first message to the finding.
     found_s: Option<f64>,
 }
 
 /// Plays them. True when each run of each was as it should be.
 pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
-    let plays: Vec<Play> = all().filter(|it| it.is_chosen(&args.names)).collect();
+    let plays: Vec<Scenario> = scenarios().filter(|it| args.has_chosen(it)).collect();
     if plays.is_empty() {
-        let names: Vec<String> = all().map(|it| it.name()).collect();
+        let names: Vec<String> = scenarios().map(|it| it.full_name()).collect();
         bail!("no play is named so; there are {}", names.join(", "));
     }
     let context = Context::ours(workspace)?;
-    let patients = plays.iter().filter_map(|it| it.patient());
-    let programs = Programs::build(&context, patients)?;
-    if plays.iter().any(|it| matches!(it, Play::Story(_))) {
-        context.clients.install(crate::install::Tool::KafkaPython)?;
-    }
+    let programs = Programs::build(&context, &plays)?;
     if let Some(folder) = &args.record {
         std::fs::create_dir_all(folder)?;
     }
@@ -92,76 +79,34 @@ pub(crate) fn main(workspace: &Workspace, args: &Args) -> Result<bool> {
     Ok(failed == 0)
 }
 
-fn all() -> impl Iterator<Item = Play> {
-    let patients = WARDS.iter().flat_map(|ward| {
-        let patients = ward.patients.iter();
-        patients.map(move |patient| Play::Patient(ward, patient))
-    });
-    patients.chain(STORIES.iter().map(Play::Story))
-}
-
-impl Play {
-    /// Its name: no other play has it, and it can be a file's.
-    fn name(self) -> String {
-        let (group, name) = match self {
-            Play::Patient(ward, patient) => (ward.name, patient.name),
-            Play::Story(story) => ("stories", story.name),
-        };
-        let is_plain = |it: char| it.is_ascii_alphanumeric() || it == '.';
-        let name: String = name
-            .chars()
-            .map(|it| if is_plain(it) { it } else { '-' })
-            .collect();
-        format!("{group}/{}", name.to_lowercase())
+impl Args {
+    fn has_chosen(&self, scenario: &Scenario) -> bool {
+        let own = scenario.full_name();
+        self.names.is_empty() || self.names.iter().any(|name| own.contains(name.as_str()))
     }
 
-    fn patient(self) -> Option<&'static Patient> {
-        match self {
-            Play::Patient(_, patient) => Some(patient),
-            Play::Story(_) => None,
-        }
-    }
-
-    fn is_chosen(self, names: &[String]) -> bool {
-        let own = self.name();
-        names.is_empty() || names.iter().any(|name| own.contains(name.as_str()))
-    }
-
-    fn run(self, context: &Context, programs: &Programs, args: &Args) -> Run {
-        let mut run = Run {
-            play: self.name(),
-            problem: None,
-            gain: None,
-            of_predicted: None,
-            found_s: None,
-        };
-        let record = args.record.as_ref().map(|folder| {
-            let name = self.name().replace('/', "-");
-            let load = if args.load > 0 { "-under-load" } else { "" };
+    fn run(&self, context: &Context, programs: &Programs, scenario: &Scenario) -> Run {
+        let play = scenario.full_name();
+        let record = self.record.as_ref().map(|folder| {
+            let name = play.replace('/', "-");
+            let load = if self.load > 0 { "-under-load" } else { "" };
             folder.join(format!("{name}{load}.recording"))
         });
-        let record = record.as_deref();
-        let result = match self {
-            Play::Patient(ward, patient) => {
-                lab::play(context, programs, ward, patient, args.seconds, record).and_then(
-                    |played| {
-                        run.gain = played.findings.first().map(|it| it.prediction.gain);
-                        played.check(patient)
-                    },
-                )
-            }
-            Play::Story(story) => stories::play(context, story, record).map(|measured| {
-                run.of_predicted = measured.of_predicted;
-                run.found_s = measured.found_s;
-            }),
-        };
-        run.problem = result.err().map(|error| format!("{error:#}"));
-        run
+        let (record, mut measured) = (record.as_deref(), Measured::default());
+        let seconds = self.seconds;
+        let result = runner::run(context, programs, scenario, seconds, record, &mut measured);
+        Run {
+            play,
+            problem: result.err().map(|error| format!("{error:#}")),
+            gain: measured.gain,
+            of_predicted: measured.of_predicted,
+            found_s: measured.found_s,
+        }
     }
 }
 
 /// All runs, in the order of plays, some at once.
-fn play_all(context: &Context, programs: &Programs, args: &Args, plays: &[Play]) -> Vec<Run> {
+fn play_all(context: &Context, programs: &Programs, args: &Args, plays: &[Scenario]) -> Vec<Run> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());
     let work = || loop {
@@ -170,7 +115,7 @@ fn play_all(context: &Context, programs: &Programs, args: &Args, plays: &[Play])
         if at >= plays.len() * args.runs {
             return;
         }
-        let run = plays[at % plays.len()].run(context, programs, args);
+        let run = args.run(context, programs, &plays[at % plays.len()]);
         match &run.problem {
             None => println!("ok      {}", run.play),
             Some(problem) => println!("FAILED  {}: {problem}", run.play),
@@ -207,13 +152,13 @@ fn under_load<T>(threads: usize, work: impl FnOnce() -> T) -> T {
 
 /// A line for each play: how many of its runs were as they should be, and least, middle and most
 /// of what was measured.
-fn table(plays: &[Play], runs: &[Run]) -> String {
+fn table(plays: &[Scenario], runs: &[Run]) -> String {
     let mut lines = format!(
         "{:<60} {:>7}  {:<22} {:<22} {:<22}\n",
         "play", "as told", "gain predicted", "measured/predicted", "found after s"
     );
     for play in plays {
-        let name = play.name();
+        let name = play.full_name();
         let own: Vec<&Run> = runs.iter().filter(|run| run.play == name).collect();
         let good = own.iter().filter(|run| run.problem.is_none()).count();
         let spread = |of: fn(&Run) -> Option<f64>| {
@@ -241,18 +186,7 @@ fn table(plays: &[Play], runs: &[Run]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-
-    #[test]
-    fn each_play_has_a_name_of_its_own_that_can_be_a_file_s() {
-        let names: Vec<String> = all().map(Play::name).collect();
-        let distinct: BTreeSet<&String> = names.iter().collect();
-        assert_eq!(distinct.len(), names.len());
-        let plain = |it: char| it.is_ascii_alphanumeric() || "-./".contains(it);
-        assert!(names.iter().all(|it| it.chars().all(plain)), "{names:?}");
-    }
 
     #[test]
     fn all_runs_count() {
@@ -263,7 +197,7 @@ mod tests {
             of_predicted: None,
             found_s: None,
         };
-        let plays: Vec<Play> = all().filter(|it| it.name().starts_with("seed")).collect();
+        let plays: Vec<Scenario> = scenarios().filter(|it| it.group == "seed-001").collect();
         let runs = [run(None, 37.0), run(Some("nothing"), 30.0), run(None, 41.0)];
         let table = table(&plays, &runs);
         assert!(table.contains("2/3"), "{table}");

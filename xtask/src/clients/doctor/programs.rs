@@ -1,55 +1,90 @@
-//! The patients' programs: `tests/clients/doctor`, compiled where they have to be.
+//! The client programs: `tests/clients/doctor`, compiled where they have to be.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use super::Context;
-use super::patients::{Patient, Program};
+use super::table::Scenario;
 use crate::install::Tool;
 use crate::workspace::{Workspace, output};
 
-/// Where the patients' programs are.
+/// A program in `tests/clients/doctor`.
+#[derive(Debug)]
+pub(super) struct Program {
+    /// Its name in the table of scenarios.
+    pub(super) name: &'static str,
+    file: &'static str,
+    /// The library that it needs, and so what runs it.
+    pub(super) tool: Tool,
+    /// The protocol that it speaks, as the doctor names it.
+    pub(super) protocol: &'static str,
+}
+
+const fn program(file: &'static str, tool: Tool, protocol: &'static str) -> Program {
+    Program {
+        name: file,
+        file,
+        tool,
+        protocol,
+    }
+}
+
+pub(super) const PROGRAMS: &[Program] = &[
+    Program {
+        name: "old confluent.py",
+        ..program("confluent.py", Tool::OldLibrdkafka, "kafka")
+    },
+    program("confluent.py", Tool::KafkaPython, "kafka"),
+    program("kafka_python.py", Tool::KafkaPython, "kafka"),
+    program("aiokafka_client.py", Tool::KafkaPython, "kafka"),
+    program("kafkajs_client.js", Tool::KafkaNode, "kafka"),
+    program("franzgo", Tool::KafkaGo, "kafka"),
+    program("kafkago", Tool::KafkaGo, "kafka"),
+    program("KafkaClient", Tool::Java, "kafka"),
+    program("gonsq", Tool::KafkaGo, "nsq"),
+    program("pynsq_client.py", Tool::Python, "nsq"),
+    program("nsqjs_client.js", Tool::Node, "nsq"),
+    program("http_client.py", Tool::Python, "http"),
+    program("pika_client.py", Tool::AmqpPython, "amqp"),
+    program("aio_pika_client.py", Tool::AmqpPython, "amqp"),
+    program("kombu_client.py", Tool::AmqpPython, "amqp"),
+    program("amqplib_client.js", Tool::AmqpNode, "amqp"),
+    program("amqp091", Tool::KafkaGo, "amqp"),
+    program("AmqpClient", Tool::AmqpJava, "amqp"),
+    // Some of the lab's scenarios run Python with libraries of Kafka and NSQ.
+    program(LAB, Tool::KafkaPython, ""),
+];
+
+const LAB: &str = "lab";
+
+impl Program {
+    /// Whether it is no program, but a scenario of `cloverleaf lab`.
+    pub(super) fn is_lab(&self) -> bool {
+        self.file == LAB
+    }
+}
+
+/// Where the compiled programs are.
 pub(super) struct Programs {
     go: PathBuf,
     java: PathBuf,
 }
 
-impl Program {
-    /// The clients that have to be installed for it.
-    pub(super) fn tool(self) -> Tool {
-        match self {
-            Program::KafkaPython(_) => Tool::KafkaPython,
-            Program::OldLibrdkafka(_) => Tool::OldLibrdkafka,
-            Program::AmqpPython(_) => Tool::AmqpPython,
-            Program::Python(_) => Tool::Python,
-            Program::KafkaNode(_) => Tool::KafkaNode,
-            Program::AmqpNode(_) => Tool::AmqpNode,
-            Program::Node(_) => Tool::Node,
-            Program::Go(_) => Tool::KafkaGo,
-            Program::JavaKafka => Tool::Java,
-            Program::JavaAmqp => Tool::AmqpJava,
-        }
-    }
-}
-
 impl Programs {
-    /// Installs the libraries of these patients, and compiles what has to be.
-    pub(super) fn build<'a>(
-        context: &Context,
-        patients: impl Iterator<Item = &'a Patient> + Clone,
-    ) -> Result<Programs> {
-        for patient in patients.clone() {
-            context.clients.install(patient.program.tool())?;
+    /// Installs the libraries that these scenarios need, and compiles what has to be.
+    pub(super) fn build(context: &Context, scenarios: &[Scenario]) -> Result<Programs> {
+        let has = |tool| scenarios.iter().any(|it| it.program.tool == tool);
+        for scenario in scenarios {
+            context.clients.install(scenario.program.tool)?;
         }
         let target = context.workspace.clients();
         let programs = Programs {
             go: target.join("doctor-go"),
             java: target.join("doctor-java"),
         };
-        let has = |is: fn(&Program) -> bool| patients.clone().any(|it| is(&it.program));
-        if has(|it| matches!(it, Program::Go(_))) {
+        if has(Tool::KafkaGo) {
             std::fs::create_dir_all(&programs.go)?;
             let mut go = Command::new("go");
             go.current_dir(source(&context.workspace).join("go"));
@@ -57,10 +92,10 @@ impl Programs {
                 .arg(&programs.go);
             output(go.arg("./..."))?;
         }
-        if has(|it| matches!(it, Program::JavaKafka)) {
+        if has(Tool::Java) {
             programs.javac(context, &context.clients.kafka_jars()?, "KafkaClient")?;
         }
-        if has(|it| matches!(it, Program::JavaAmqp)) {
+        if has(Tool::AmqpJava) {
             programs.javac(context, &context.clients.amqp_jars()?, "AmqpClient")?;
         }
         Ok(programs)
@@ -76,76 +111,74 @@ impl Programs {
         output(javac.arg(folder.join(format!("{class}.java")))).map(drop)
     }
 
-    /// The command that plays a patient's story for so many seconds, and writes who it is into
-    /// `says`.
+    /// The command that runs a scenario's program for so many seconds, and writes which library it
+    /// has into `identity`.
     pub(super) fn command(
         &self,
         context: &Context,
-        patient: &Patient,
+        scenario: &Scenario,
         seconds: u64,
-        says: &Path,
+        identity: &Path,
     ) -> Result<Command> {
-        let source = source(&context.workspace);
-        let clients = &context.clients;
-        let python = |interpreter: PathBuf, script: &str| {
+        let (source, clients) = (source(&context.workspace), &context.clients);
+        let file = scenario.program.file;
+        let python = |interpreter: PathBuf| {
             let mut command = Command::new(interpreter);
-            command.arg(source.join("python").join(script));
+            command.arg(source.join("python").join(file));
             command
         };
-        let node = |packages: PathBuf, script: &str| {
+        let node = |packages: PathBuf| {
             let mut command = Command::new("node");
-            command.arg(source.join("node").join(script));
+            command.arg(source.join("node").join(file));
             command.env("NODE_PATH", packages.join("node_modules"));
             command
         };
-        let java = |jars: PathBuf, class: &str| -> Result<Command> {
-            let path = std::env::join_paths([jars.join("*"), self.java.join(class)])?;
+        let java = |jars: PathBuf| -> Result<Command> {
+            let path = std::env::join_paths([jars.join("*"), self.java.join(file)])?;
             let mut command = Command::new("java");
             // Many start at once.
             command.args(["-XX:TieredStopAtLevel=1", "-cp"]).arg(path);
-            command.arg(class);
+            command.arg(file);
             Ok(command)
         };
-        let mut command = match patient.program {
-            Program::KafkaPython(script) => python(clients.kafka_python_program(), script),
-            Program::OldLibrdkafka(script) => python(clients.old_librdkafka_program(), script),
-            Program::AmqpPython(script) => python(clients.amqp_python_program(), script),
-            Program::Python(script) => python(clients.python_program(), script),
-            Program::KafkaNode(script) => node(clients.kafka_node_folder(), script),
-            Program::AmqpNode(script) => node(clients.amqp_node_folder(), script),
-            Program::Node(script) => node(clients.node_folder(), script),
-            Program::Go(name) => Command::new(self.go.join(name)),
-            Program::JavaKafka => java(clients.kafka_jars()?, "KafkaClient")?,
-            Program::JavaAmqp => java(clients.amqp_jars()?, "AmqpClient")?,
+        let mut command = match scenario.program.tool {
+            Tool::KafkaPython => python(clients.kafka_python_program()),
+            Tool::OldLibrdkafka => python(clients.old_librdkafka_program()),
+            Tool::AmqpPython => python(clients.amqp_python_program()),
+            Tool::Python => python(clients.python_program()),
+            Tool::KafkaNode => node(clients.kafka_node_folder()),
+            Tool::AmqpNode => node(clients.amqp_node_folder()),
+            Tool::Node => node(clients.node_folder()),
+            Tool::KafkaGo => Command::new(self.go.join(file)),
+            Tool::Java => java(clients.kafka_jars()?)?,
+            Tool::AmqpJava => java(clients.amqp_jars()?)?,
+            other => bail!("no program runs with {other:?}"),
         };
-        let folder = says.parent().context("a file in a folder")?;
-        let name = says.file_name().context("a file with a name")?;
         command
-            .arg(patient.story)
+            .arg(scenario.behaviour)
             .env("SECONDS", seconds.to_string())
-            .env("SAYS", folder)
-            .env("PATIENT", name)
+            .env("IDENTITY", identity)
             .env("CLOVERLEAF_TLS_CA", context.tls_authority());
         Ok(command)
     }
 }
 
-/// The library that a patient (a client program under test) reports, and its version.
+/// The library that a client program reports, and its version.
 #[derive(Debug, Default, serde::Deserialize)]
-pub(super) struct Says {
+pub(super) struct ReportedLibrary {
     pub(super) library: String,
     pub(super) version: String,
 }
 
-impl Says {
-    /// Reads the report that the patient has written into this file.
-    pub(super) fn read(file: &Path) -> Result<Says> {
+impl ReportedLibrary {
+    /// Reads what the program has written into this file.
+    pub(super) fn read(file: &Path) -> Result<ReportedLibrary> {
         let text = std::fs::read_to_string(file).context("it has not said who it is")?;
         Ok(serde_json::from_str(&text)?)
     }
 }
 
-/// The patients' sources.
+/// The programs' sources.
 fn source(workspace: &Workspace) -> PathBuf {
     workspace.client_tests().join("doctor")
 }

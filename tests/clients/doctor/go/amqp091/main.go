@@ -38,7 +38,7 @@ func message() amqp.Publishing {
 }
 
 func syncProduce() {
-	connection := connect(kit.Story)
+	connection := connect(kit.Behaviour)
 	channel := channel(connection, "amqp091")
 	kit.Check(channel.Confirm(false))
 	for !kit.IsOver() {
@@ -50,7 +50,7 @@ func syncProduce() {
 }
 
 func churn() {
-	connection := connect(kit.Story)
+	connection := connect(kit.Behaviour)
 	channel(connection, "amqp091-churn")
 	for !kit.IsOver() {
 		channel := channel(connection, "")
@@ -72,7 +72,7 @@ func fill(queue string, messages int) {
 
 func windowTooSmall() {
 	fill("amqp091-window", 5000)
-	connection := connect(kit.Story)
+	connection := connect(kit.Behaviour)
 	consume(channel(connection, ""), "amqp091-window", 1)
 	kit.Wait()
 	kit.Check(connection.Close())
@@ -95,7 +95,7 @@ func consume(channel *amqp.Channel, queue string, prefetch int) *atomic.Int64 {
 }
 
 func good() {
-	connection := connect(kit.Story)
+	connection := connect(kit.Behaviour)
 	publisher := channel(connection, "good-amqp091")
 	seen := consume(channel(connection, ""), "good-amqp091", 20)
 	kit.Check(publisher.Confirm(false))

@@ -26,7 +26,7 @@ func client(topic string, options ...kgo.Opt) *kgo.Client {
 }
 
 func oneByOne(options ...kgo.Opt) {
-	client := client("franz-go-"+kit.Story, options...)
+	client := client("franz-go-"+kit.Behaviour, options...)
 	defer client.Close()
 	for !kit.IsOver() {
 		record := &kgo.Record{Value: make([]byte, 200)}
@@ -36,12 +36,12 @@ func oneByOne(options ...kgo.Opt) {
 
 // service sends so many records at a time, and reads them in a group.
 func service(records int, pause time.Duration) {
-	name := kit.Story + "-franz-go"
+	name := kit.Behaviour + "-franz-go"
 	var everyone sync.WaitGroup
 	everyone.Add(2)
 	go func() {
 		defer everyone.Done()
-		client := client(name, kgo.ClientID(kit.Story))
+		client := client(name, kgo.ClientID(kit.Behaviour))
 		defer client.Close()
 		for !kit.IsOver() {
 			for range records {
@@ -55,7 +55,7 @@ func service(records int, pause time.Duration) {
 	}()
 	go func() {
 		defer everyone.Done()
-		consumer := client(name, kgo.ClientID(kit.Story), kgo.ConsumerGroup(name), kgo.ConsumeTopics(name))
+		consumer := client(name, kgo.ClientID(kit.Behaviour), kgo.ConsumerGroup(name), kgo.ConsumeTopics(name))
 		defer consumer.Close()
 		limited, cancel := context.WithDeadline(ctx, kit.End)
 		defer cancel()
@@ -74,7 +74,7 @@ func main() {
 	kit.Say("kgo", "v"+kit.Version("github.com/twmb/franz-go"))
 	kit.Main(map[string]func(){
 		"linger":       func() { oneByOne() },
-		"sync-produce": func() { oneByOne(kgo.ProducerLinger(0), kgo.ClientID(kit.Story)) },
+		"sync-produce": func() { oneByOne(kgo.ProducerLinger(0), kgo.ClientID(kit.Behaviour)) },
 		"good":         func() { service(1, 3*time.Millisecond) },
 		"bursts":       func() { service(500, time.Second) },
 	})

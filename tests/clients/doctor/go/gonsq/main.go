@@ -26,10 +26,10 @@ func producer(name string) *nsq.Producer {
 	return producer
 }
 
-// Defaults, and the story as its name.
+// Defaults, and the behaviour as its name.
 func config() *nsq.Config {
 	config := nsq.NewConfig()
-	config.ClientID = kit.Story
+	config.ClientID = kit.Behaviour
 	return config
 }
 
@@ -69,7 +69,7 @@ func until(seen *atomic.Int64) {
 }
 
 func syncProduce() {
-	producer := producer(kit.Story)
+	producer := producer(kit.Behaviour)
 	for !kit.IsOver() {
 		kit.Check(producer.Publish("go-nsq", make([]byte, 200)))
 	}
@@ -146,7 +146,7 @@ func compression() {
 
 func churn() {
 	for !kit.IsOver() {
-		producer := producer(kit.Story)
+		producer := producer(kit.Behaviour)
 		kit.Check(producer.Publish("go-nsq-churn", make([]byte, 200)))
 		producer.Stop()
 	}
@@ -156,7 +156,7 @@ func good() {
 	config := config()
 	config.MaxInFlight = 20
 	seen := consumer("good-go-nsq", config, 4, time.Millisecond)
-	producer, done := producer(kit.Story), make(chan *nsq.ProducerTransaction, 100)
+	producer, done := producer(kit.Behaviour), make(chan *nsq.ProducerTransaction, 100)
 	go func() {
 		for answer := range done {
 			kit.Check(answer.Error)

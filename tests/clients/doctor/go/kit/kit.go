@@ -1,17 +1,16 @@
-// Package kit has what the doctor's patients in Go share; see ../../python/kit.py.
+// Package kit is the common part of the client programs in Go; see ../../python/kit.py.
 package kit
 
 import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"time"
 )
 
-// End is when the story is over.
+// End is when the behaviour is over.
 var End = time.Now().Add(seconds())
 
 func seconds() time.Duration {
@@ -24,8 +23,8 @@ func seconds() time.Duration {
 	return time.Duration(seconds * float64(time.Second))
 }
 
-// Story is the one to play.
-var Story = os.Args[1]
+// Behaviour is the one to play.
+var Behaviour = os.Args[1]
 
 // IsOver says whether the time is over.
 func IsOver() bool {
@@ -58,18 +57,18 @@ func Version(module string) string {
 
 // Say writes down who this is, for the doctor to find out by itself.
 func Say(library, version string) {
-	if folder := os.Getenv("SAYS"); folder != "" {
+	if file := os.Getenv("IDENTITY"); file != "" {
 		text, err := json.Marshal(map[string]string{"library": library, "version": version})
 		Check(err)
-		Check(os.WriteFile(filepath.Join(folder, os.Getenv("PATIENT")), text, 0o644))
+		Check(os.WriteFile(file, text, 0o644))
 	}
 }
 
-// Main plays the story that is named.
-func Main(stories map[string]func()) {
-	story, ok := stories[Story]
+// Main plays the behaviour that is named.
+func Main(behaviours map[string]func()) {
+	behaviour, ok := behaviours[Behaviour]
 	if !ok {
-		Check(fmt.Errorf("no story %s", Story))
+		Check(fmt.Errorf("no behaviour %s", Behaviour))
 	}
-	story()
+	behaviour()
 }

@@ -1,0 +1,241 @@
+//! The runner: a scenario in `cloverleaf lab`, its report, and whether that is what is expected.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+
+use super::programs::ReportedLibrary;
+use super::table::Scenario;
+use super::{Change, Context, Programs};
+use crate::workspace::tail;
+
+/// The words of the lab where it can make no network.
+const NO_NETWORK: &str = "no --rtt-by kernel";
+
+/// Names the interpreter that has the libraries of the lab's own scenarios.
+const PYTHON: &str = "CLOVERLEAF_LAB_PYTHON";
+
+/// In the lab's own network no other program has it.
+const TLS: &str = "127.0.0.1:9093";
+
+/// The report of `lab run`, of which only this is read.
+#[derive(Deserialize)]
+struct RunReport {
+    findings: Vec<Finding>,
+}
+
+/// The report of a scenario of the lab.
+#[derive(Deserialize)]
+struct LabReport {
+    found_s: Option<f64>,
+    finding: Option<Finding>,
+    change: Option<LabChange>,
+    #[serde(default)]
+    predicted: f64,
+    #[serde(default)]
+    after: f64,
+    problems: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct LabChange {
+    setting: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Finding {
+    rule: String,
+    cause: String,
+    client: Client,
+    changes: Vec<Change>,
+    evidence: Vec<Fact>,
+    prediction: Prediction,
+}
+
+#[derive(Debug, Deserialize)]
+struct Client {
+    library: String,
+    version: String,
+    client_id: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Fact {
+    text: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Prediction {
+    gain: f64,
+}
+
+/// The measurements of a run.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    /// The gain that the finding predicts.
+    pub(super) gain: Option<f64>,
+    /// Seconds from the lab's first message to the finding.
+    pub(super) found_s: Option<f64>,
+    /// The gain that the lab measured after the change, in parts of what was predicted.
+    pub(super) of_predicted: Option<f64>,
+}
+
+/// Runs a scenario beside a broker of its own, a program for so many seconds; what its doctor sees
+/// goes to `record`, if there is such a file. An error says what is not as it is expected.
+pub(super) fn run(
+    context: &Context,
+    programs: &Programs,
+    scenario: &Scenario,
+    seconds: u64,
+    record: Option<&Path>,
+    measured: &mut Measured,
+) -> Result<()> {
+    let mut lab = Command::new(&context.binary);
+    lab.arg("lab");
+    if !scenario.program.is_lab() {
+        lab.arg("run");
+    }
+    let link = &scenario.link;
+    lab.args(["--json", "--rtt-by", "kernel"])
+        .args(link.rtt.map(|rtt| format!("--rtt={rtt}")))
+        .args(link.bandwidth.map(|it| format!("--bandwidth={it}")))
+        .args(record.map(|file| format!("--record={}", file.display())))
+        .stdin(Stdio::null());
+    if scenario.program.is_lab() {
+        run_lab(context, scenario, lab, measured)
+    } else {
+        run_program(context, programs, scenario, seconds, lab, measured)
+    }
+}
+
+fn run_program(
+    context: &Context,
+    programs: &Programs,
+    scenario: &Scenario,
+    seconds: u64,
+    mut lab: Command,
+    measured: &mut Measured,
+) -> Result<()> {
+    let folder = context.workspace.temp_folder("doctor")?;
+    let identity = folder.path().join("identity.json");
+    let program = programs.command(context, scenario, seconds, &identity)?;
+    // TLS beside the clear, and what the link needs.
+    let (certificate, key) = context.tls_files();
+    lab.arg(format!("--set=kafka-tls-address={TLS}"));
+    lab.arg(format!("--set=kafka-tls-cert={}", certificate.display()));
+    lab.arg(format!("--set=kafka-tls-key={}", key.display()));
+    if scenario.link.acks_late {
+        lab.arg("--set=quick-ack=false");
+    }
+    lab.arg("--")
+        .arg(program.get_program())
+        .args(program.get_args())
+        .envs(
+            program
+                .get_envs()
+                .filter_map(|(name, it)| Some((name, it?))),
+        )
+        .env("CLOVERLEAF_KAFKA_TLS", TLS);
+    let (output, stderr) = output(lab)?;
+    // With findings it is 1.
+    if !matches!(output.status.code(), Some(0 | 1)) {
+        bail!("{}\n{}", output.status, tail(&stderr, 60));
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let report: RunReport =
+        serde_json::from_str(&text).with_context(|| format!("no report: {text}"))?;
+    measured.gain = report.findings.first().map(|it| it.prediction.gain);
+    let reported = ReportedLibrary::read(&identity)?;
+    match (&scenario.expected, report.findings.as_slice()) {
+        (None, []) => Ok(()),
+        (Some(expected), [finding]) => {
+            finding.check_client(scenario, &reported)?;
+            expected.check(&finding.rule, &finding.changes)
+        }
+        (None, all) => bail!("it does nothing wrong, but there is {}", shown(all)),
+        (Some(expected), all) => bail!("not {}, but {}", expected.rule, shown(all)),
+    }
+}
+
+/// The lab looks at the finding, makes its change and measures it.
+fn run_lab(
+    context: &Context,
+    scenario: &Scenario,
+    mut lab: Command,
+    measured: &mut Measured,
+) -> Result<()> {
+    lab.arg(scenario.behaviour)
+        .env(PYTHON, context.clients.kafka_python_program());
+    let (output, stderr) = output(lab)?;
+    let all: Result<Vec<LabReport>, _> = serde_json::from_slice(&output.stdout);
+    let Some(report) = all.ok().and_then(|all| all.into_iter().next()) else {
+        bail!("{}\n{}", output.status, tail(&stderr, 30));
+    };
+    measured.gain = report.finding.as_ref().map(|it| it.prediction.gain);
+    measured.found_s = report.found_s;
+    measured.of_predicted = Some(report.after / report.predicted).filter(|it| it.is_finite());
+    if !report.problems.is_empty() {
+        bail!("{}", report.problems.join(", and "));
+    }
+    let found = report.finding.as_ref().map(|it| it.rule.as_str());
+    let changed = report.change.as_ref().map(|it| it.setting.as_str());
+    let expected = scenario.expected.as_ref();
+    if (found, changed) != (expected.map(|it| it.rule), expected.map(|it| it.setting)) {
+        bail!("{found:?} is found, {changed:?} was changed, not {expected:?}");
+    }
+    if !output.status.success() {
+        bail!("{}, without a reason", output.status);
+    }
+    Ok(())
+}
+
+/// The lab's output and its errors; an error where the machine lets no program make a network:
+/// behind a proxy the doctor cannot tell waiting from thinking, so that a run there says nothing.
+fn output(mut lab: Command) -> Result<(Output, String)> {
+    let output = lab.output().context("cannot start the lab")?;
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let mut lines = stderr.lines().filter(|_| !output.status.success());
+    match lines.find(|line| line.contains(NO_NETWORK)) {
+        Some(reason) => bail!("no network can be made: {reason}"),
+        None => Ok((output, stderr)),
+    }
+}
+
+fn shown(findings: &[Finding]) -> String {
+    let shown: Vec<String> = findings.iter().map(Finding::shown).collect();
+    match shown.as_slice() {
+        [] => "nothing".to_owned(),
+        shown => shown.join(", and "),
+    }
+}
+
+impl Finding {
+    fn check_client(&self, scenario: &Scenario, reported: &ReportedLibrary) -> Result<()> {
+        let client = &self.client;
+        let is = client.client_id == scenario.client_id
+            && client.library == reported.library
+            && client.version == reported.version;
+        if !is {
+            bail!(
+                "{} is found; the library says that it is {reported:?}",
+                self.shown()
+            );
+        }
+        Ok(())
+    }
+
+    fn shown(&self) -> String {
+        let facts = self.evidence.iter().map(|fact| fact.text.as_str());
+        format!(
+            "{} of {} {} {:?} ({} {})",
+            self.rule,
+            self.client.library,
+            self.client.version,
+            self.client.client_id,
+            self.cause,
+            facts.collect::<Vec<_>>().join("; ")
+        )
+    }
+}
