@@ -5,7 +5,7 @@ use cloverleaf_page::picture::{Size, line, rect, svg, text, titled};
 use maud::{Markup, html};
 
 use super::plot;
-use super::view::{ReportSection, ReportView, colour, shorten};
+use super::view::{ReportSection, colour, label, shorten};
 use crate::figures;
 use crate::outcome::Row;
 use crate::words;
@@ -19,11 +19,7 @@ const HEADROOM: f64 = 1.07;
 const FREE: f64 = 0.18;
 
 /// Draws the rates of a section. `None`: there are none.
-pub(super) fn draw(
-    view: &ReportView<'_>,
-    section: &ReportSection<'_>,
-    size: Size,
-) -> Option<Markup> {
+pub(super) fn draw(section: &ReportSection<'_>, size: Size) -> Option<Markup> {
     let spreads = section
         .rows()
         .filter_map(|(_, row)| row.spread(figures::rate));
@@ -44,7 +40,7 @@ pub(super) fn draw(
             @let middle = left + (at as f64 + 0.5) * group_width;
             @let first = middle - group.rows.len() as f64 * width / 2.0;
             @for (at, (subject, row)) in group.rows.iter().enumerate() {
-                @let what = format!("{}, {}", view.label(*subject, 60), group.name);
+                @let what = format!("{}, {}", label(row, 60), group.name);
                 g class=(colour(*subject)) {
                     (draw_bar(row, &y, (first + at as f64 * width, width), &what))
                 }

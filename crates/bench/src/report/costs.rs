@@ -5,7 +5,7 @@ use cloverleaf_page::picture::{line, rect, svg, text};
 use maud::{Markup, html};
 
 use super::plot;
-use super::view::{ReportView, SettingsGroup, colour, shorten};
+use super::view::{SettingsGroup, colour, label, shorten};
 use crate::figures;
 use crate::outcome::Row;
 use crate::words;
@@ -25,11 +25,7 @@ struct CostBar {
 }
 
 /// Draws CPU time per message. `None`: none is known.
-pub(super) fn draw_cpu(
-    view: &ReportView<'_>,
-    groups: &[&SettingsGroup<'_>],
-    width: f64,
-) -> Option<Markup> {
+pub(super) fn draw_cpu(groups: &[&SettingsGroup<'_>], width: f64) -> Option<Markup> {
     let cost = |row: &Row| {
         let client = row.median(figures::client_cpu_ns)?;
         let broker = row.median(figures::broker_cpu_ns);
@@ -39,15 +35,11 @@ pub(super) fn draw_cpu(
             text: format!("{broker_text} + {}", words::time(client)),
         })
     };
-    draw(view, groups, width, "CPU time per message", cost)
+    draw(groups, width, "CPU time per message", cost)
 }
 
 /// Draws the broker's memory. `None`: none is known.
-pub(super) fn draw_memory(
-    view: &ReportView<'_>,
-    groups: &[&SettingsGroup<'_>],
-    width: f64,
-) -> Option<Markup> {
+pub(super) fn draw_memory(groups: &[&SettingsGroup<'_>], width: f64) -> Option<Markup> {
     let cost = |row: &Row| {
         let bytes = row.median(figures::memory_bytes)?;
         Some(CostBar {
@@ -55,11 +47,10 @@ pub(super) fn draw_memory(
             text: words::memory(bytes),
         })
     };
-    draw(view, groups, width, "Memory of the broker", cost)
+    draw(groups, width, "Memory of the broker", cost)
 }
 
 fn draw(
-    view: &ReportView<'_>,
     groups: &[&SettingsGroup<'_>],
     width: f64,
     title: &str,
@@ -67,12 +58,12 @@ fn draw(
 ) -> Option<Markup> {
     let groups = groups.iter().map(|group| {
         let rows = group.rows.iter();
-        let costs = rows.filter_map(|(subject, row)| Some((*subject, cost(row)?)));
+        let costs = rows.filter_map(|(subject, row)| Some((*subject, *row, cost(row)?)));
         (group.name.as_str(), costs.collect::<Vec<_>>())
     });
     let groups: Vec<_> = groups.filter(|(_, costs)| !costs.is_empty()).collect();
     let all = groups.iter().flat_map(|(_, costs)| costs);
-    let sums = all.map(|(_, cost)| cost.parts.iter().sum());
+    let sums = all.map(|(.., cost)| cost.parts.iter().sum());
     let most = sums.fold(0.0, f64::max);
     if most <= 0.0 {
         return None;
@@ -88,8 +79,8 @@ fn draw(
             shapes.push(text("name", (0.0, y + 17.0), &shorten(name, letters)));
         }
         y += title_height;
-        for (subject, cost) in costs {
-            let label = view.label(*subject, LABEL_LETTERS);
+        for (subject, row, cost) in costs {
+            let label = label(row, LABEL_LETTERS);
             shapes.push(text("tick end", (LEFT - 8.0, y + 12.0), &label));
             let bar = draw_bar(cost, &x, y);
             shapes.push(html! { g class=(colour(*subject)) { (bar) } });

@@ -4,8 +4,8 @@ use cloverleaf_page::Axis;
 use cloverleaf_page::picture::Size;
 use maud::{Markup, html};
 
-use super::plot::{self, LineChart, Series};
-use super::view::{ReportSection, ReportView, shorten};
+use super::plot::{self, LineChart, Series, ends};
+use super::view::{ReportSection, label, shorten};
 use crate::figures::{self, Summary};
 use crate::outcome::Outcome;
 use crate::words;
@@ -67,29 +67,25 @@ fn charts() -> [GrowthChart; 5] {
 }
 
 /// Draws all of which something is known.
-pub(super) fn draw(view: &ReportView<'_>, section: &ReportSection<'_>, size: Size) -> Markup {
+pub(super) fn draw(section: &ReportSection<'_>, size: Size) -> Markup {
     let charts = charts();
-    let drawn = charts
-        .iter()
-        .filter_map(|chart| chart.draw(view, section, size));
+    let drawn = charts.iter().filter_map(|chart| chart.draw(section, size));
     html! { @for chart in drawn { figure { (chart) } } }
 }
 
 impl GrowthChart {
-    fn draw(
-        &self,
-        view: &ReportView<'_>,
-        section: &ReportSection<'_>,
-        size: Size,
-    ) -> Option<Markup> {
-        let subjects = 0..view.subjects.len();
-        let each =
-            subjects.flat_map(|subject| (0..self.figures.len()).map(move |at| (subject, at)));
-        let series = each.map(|(subject, figure)| self.series(view, section, subject, figure));
+    fn draw(&self, section: &ReportSection<'_>, size: Size) -> Option<Markup> {
+        let mut subjects: Vec<usize> = section.rows().map(|(subject, _)| subject).collect();
+        subjects.sort_unstable();
+        subjects.dedup();
+        let figures = 0..self.figures.len();
+        let of = |subject| figures.clone().map(move |figure| (subject, figure));
+        let each = subjects.into_iter().flat_map(of);
+        let series = each.filter_map(|(subject, figure)| self.series(section, subject, figure));
         let series: Vec<Series> = series.collect();
         let points = || series.iter().flat_map(|it| it.pieces.iter().flatten());
         let spreads = series.iter().flat_map(|it| &it.spreads);
-        points().next()?;
+        series.first()?;
         let (x_least, x_most) = ends(points().map(|(x, _)| *x));
         let values = spreads.flat_map(|(_, least, most)| [*least, *most]);
         let (y_least, y_most) = ends(values.chain(points().map(|(_, y)| *y)));
@@ -117,54 +113,39 @@ impl GrowthChart {
         Some(chart.draw())
     }
 
-    fn series(
-        &self,
-        view: &ReportView<'_>,
-        section: &ReportSection<'_>,
-        subject: usize,
-        at: usize,
-    ) -> Series {
+    /// A figure of a subject over the values of the setting; `None`: nothing is known of it.
+    fn series(&self, section: &ReportSection<'_>, subject: usize, at: usize) -> Option<Series> {
         let (figure, what) = &self.figures[at];
         let groups = section.groups.iter();
         let rows = groups.flat_map(|group| group.rows.iter().map(|row| (group.variations, row)));
         let points = rows.filter_map(|(variations, (of, row))| {
             let value = variations.first().filter(|_| *of == subject)?.value;
             let median = figure.of(row)?;
-            Some((
-                value,
-                median,
-                figure.spread(row).unwrap_or((median, median)),
-            ))
+            let (least, most) = figure.spread(row).unwrap_or((median, median));
+            Some((value, median, least, most, *row))
         });
         let mut points: Vec<_> = points.collect();
         points.sort_by(|(one, ..), (two, ..)| one.total_cmp(two));
-        let name = view.label(subject, 60);
-        let marks = points.iter().map(|(x, y, _)| {
+        let (.., row) = points.first()?;
+        let name = label(row, 60);
+        let marks = points.iter().map(|(x, y, ..)| {
             let (at, value) = (words::whole_or_number(*x), (self.text)(*y));
             (*x, *y, format!("{name}, {what} at {at}: {value}"))
         });
         let spreads = points
             .iter()
-            .map(|(x, _, (least, most))| (*x, *least, *most));
-        Series {
+            .map(|(x, _, least, most, _)| (*x, *least, *most));
+        Some(Series {
             subject,
-            label: (at == 0).then(|| view.label(subject, LABEL_LETTERS)),
-            pieces: vec![points.iter().map(|(x, y, _)| (*x, *y)).collect()],
+            label: (at == 0).then(|| label(row, LABEL_LETTERS)),
+            pieces: vec![points.iter().map(|(x, y, ..)| (*x, *y)).collect()],
             marks: marks.collect(),
             spreads: spreads.filter(|(_, least, most)| least < most).collect(),
-        }
+        })
     }
 }
 
 /// The broker's memory, so that its axis has round numbers.
 fn mebibytes(outcome: &Outcome) -> Option<f64> {
     figures::memory_bytes(outcome).map(|bytes| bytes / MIB)
-}
-
-/// The least and the greatest.
-fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    let start = (f64::INFINITY, f64::NEG_INFINITY);
-    values.fold(start, |(least, most), value| {
-        (least.min(value), most.max(value))
-    })
 }

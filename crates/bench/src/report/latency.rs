@@ -5,7 +5,7 @@ use cloverleaf_page::picture::Size;
 use maud::Markup;
 
 use super::plot::{self, LineChart, Series};
-use super::view::{ReportView, SettingsGroup};
+use super::view::{SettingsGroup, label};
 use crate::figures::{self, Times};
 use crate::histogram::Histogram;
 use crate::outcome::Kind;
@@ -19,11 +19,12 @@ const POINTS_PER_NINE: f64 = 40.0;
 const MAX_BEHIND: f64 = 0.35;
 
 /// Draws the times of all subjects of a group. `None`: there is nothing to be drawn.
-pub(super) fn draw(view: &ReportView<'_>, group: &SettingsGroup<'_>, size: Size) -> Option<Markup> {
+pub(super) fn draw(group: &SettingsGroup<'_>, size: Size) -> Option<Markup> {
+    let letters = plot::label_letters(size.0);
     let times = group.rows.iter().map(|(subject, row)| {
         let response = figures::together(row, &(figures::response as Times));
         let service = figures::together(row, &(figures::service as Times));
-        (*subject, response, service)
+        ((*subject, label(row, letters)), response, service)
     });
     let times: Vec<_> = times
         .filter(|(_, response, _)| !response.is_empty())
@@ -43,19 +44,23 @@ pub(super) fn draw(view: &ReportView<'_>, group: &SettingsGroup<'_>, size: Size)
     } else {
         "until it was acknowledged"
     };
-    let letters = plot::label_letters(size.0);
     let [x_range, y_range] = plot::ranges(size, letters);
     let least = all().map(Histogram::min_ns).min().unwrap_or(0).max(1_000);
     let greatest = all().map(Histogram::max_ns).max().unwrap_or(0);
     let mut all_series = Vec::new();
-    for (subject, response, service) in &times {
-        let label = view.label(*subject, letters);
+    for ((subject, label), response, service) in &times {
         if !is_same(response, service) {
             let what = format!("{label}, service time");
             all_series.push(series(*subject, service, nines, None, &what));
         }
         let what = format!("{label}, response time");
-        all_series.push(series(*subject, response, nines, Some(label), &what));
+        all_series.push(series(
+            *subject,
+            response,
+            nines,
+            Some(label.clone()),
+            &what,
+        ));
     }
     let chart = LineChart {
         title: format!("Latency by percentile {}", group.name),

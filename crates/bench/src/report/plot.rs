@@ -44,6 +44,14 @@ pub(super) fn label_letters(width: f64) -> usize {
     if width > 700.0 { 18 } else { 13 }
 }
 
+/// The least and the greatest of some values.
+pub(super) fn ends(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let start = (f64::INFINITY, f64::NEG_INFINITY);
+    values.fold(start, |(least, most), value| {
+        (least.min(value), most.max(value))
+    })
+}
+
 /// The place of the axes in a picture of this size: of x from left to right, of y from below.
 pub(super) fn ranges((width, height): Size, label_letters: usize) -> [(f64, f64); 2] {
     let right = match label_letters {

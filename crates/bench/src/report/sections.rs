@@ -37,34 +37,32 @@ pub(super) fn draw(view: &ReportView<'_>, section: &ReportSection<'_>) -> Markup
             @if view.subjects.len() > 1 { (legend(view, section)) }
             @match row.filter(|_| section.is_single()) {
                 Some(row) => (tiles(row)),
-                None if section.is_curve() => (growth(view, section)),
-                None => (throughput(view, section)),
+                None if section.is_curve() => (growth(section)),
+                None => (throughput(section)),
             }
             @if has_latency {
                 @let text = latency_text(section, &left_out);
-                (each("Latency by percentile", &text, &drawn, |group, size| {
-                    latency::draw(view, group, size)
-                }))
+                (each("Latency by percentile", &text, &drawn, latency::draw))
             }
             @let text = format!("Of the run with the median rate; whole seconds only.{left_out}");
             (each("Second by second", &text, &drawn, |group, (width, _)| {
-                series::draw(view, group, (width, LOW), has_latency)
+                series::draw(group, (width, LOW), has_latency)
             }))
             @if !section.is_single() && !section.is_curve() {
                 div.pair {
                     @let cpu = "Strong: the broker. Faint: the generator with its client library.";
                     (figure("CPU time per message", &format!("{cpu}{left_out}"),
-                        costs::draw_cpu(view, &drawn, HALF.0)))
+                        costs::draw_cpu(&drawn, HALF.0)))
                     @let memory = "The most that was resident while it was measured.";
                     (figure("Memory of the broker", &format!("{memory}{left_out}"),
-                        costs::draw_memory(view, &drawn, HALF.0)))
+                        costs::draw_memory(&drawn, HALF.0)))
                 }
             }
         }
     }
 }
 
-fn throughput(view: &ReportView<'_>, section: &ReportSection<'_>) -> Markup {
+fn throughput(section: &ReportSection<'_>) -> Markup {
     let text = if section.has_several_runs() {
         "Median of the runs; the stroke goes from the slowest run to the fastest. Higher is better."
     } else {
@@ -77,7 +75,7 @@ fn throughput(view: &ReportView<'_>, section: &ReportSection<'_>) -> Markup {
         }
         _ => text.to_owned(),
     };
-    figure("Throughput", &text, bars::draw(view, section, WIDE))
+    figure("Throughput", &text, bars::draw(section, WIDE))
 }
 
 fn latency_text(section: &ReportSection<'_>, left_out: &str) -> String {
@@ -152,7 +150,7 @@ fn tiles(row: &Row) -> Markup {
     }
 }
 
-fn growth(view: &ReportView<'_>, section: &ReportSection<'_>) -> Markup {
+fn growth(section: &ReportSection<'_>) -> Markup {
     html! {
         h3 { "How it grows" }
         @if section.has_several_runs() {
@@ -161,7 +159,7 @@ fn growth(view: &ReportView<'_>, section: &ReportSection<'_>) -> Markup {
                 "run to the greatest."
             }
         }
-        div.pair { (curves::draw(view, section, HALF)) }
+        div.pair { (curves::draw(section, HALF)) }
     }
 }
 

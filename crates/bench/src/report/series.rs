@@ -4,8 +4,8 @@ use cloverleaf_page::Axis;
 use cloverleaf_page::picture::Size;
 use maud::{Markup, html};
 
-use super::plot::{self, LineChart, Series};
-use super::view::{ReportView, SettingsGroup};
+use super::plot::{self, LineChart, Series, ends};
+use super::view::{SettingsGroup, label};
 use crate::book::Tally;
 use crate::figures;
 use crate::outcome::Outcome;
@@ -24,29 +24,25 @@ struct SecondFigures {
 
 /// Draws the rate of each subject's typical run, and its p99 if that means anything. `None`: none
 /// has two whole seconds.
-pub(super) fn draw(
-    view: &ReportView<'_>,
-    group: &SettingsGroup<'_>,
-    size: Size,
-    has_latency: bool,
-) -> Option<Markup> {
+pub(super) fn draw(group: &SettingsGroup<'_>, size: Size, has_latency: bool) -> Option<Markup> {
+    let letters = plot::label_letters(size.0);
     let all = group.rows.iter().filter_map(|(subject, row)| {
         let run = figures::typical(row)?;
-        Some((*subject, seconds(run, figures::measured(run)?)))
+        let seconds = seconds(run, figures::measured(run)?);
+        (seconds.len() >= 2).then(|| (*subject, label(row, letters), seconds))
     });
-    let all: Vec<_> = all.filter(|(_, seconds)| seconds.len() >= 2).collect();
-    let each = || all.iter().flat_map(|(_, seconds)| seconds);
+    let all: Vec<_> = all.collect();
+    let each = || all.iter().flat_map(|(.., seconds)| seconds);
     let end = each().map(|it| it.second + 1).max()?;
-    let letters = plot::label_letters(size.0);
     let [x_range, y_range] = plot::ranges(size, letters);
     let mut x = Axis::from_zero(f64::from(end), 6, x_range, words::tick);
     x.ticks
         .retain(|(tick, _)| tick.fract() == 0.0 && *tick <= f64::from(end));
     let x = Axis::between((0.0, f64::from(end)), x_range, x.ticks);
     let chart = |what: &str, y_name: &str, y: Axis, figure: Figure, text: fn(f64) -> String| {
-        let series = all.iter().map(|(subject, seconds)| {
+        let series = all.iter().map(|(subject, label, seconds)| {
             let values = seconds.iter().map(|it| (it.second, figure(it)));
-            series(*subject, view.label(*subject, letters), values, text)
+            series(*subject, label, values, text)
         });
         let chart = LineChart {
             title: format!("{what} in each second {}", group.name),
@@ -62,10 +58,7 @@ pub(super) fn draw(
     let most = each().map(|it| it.messages).fold(0.0, f64::max);
     let rate = Axis::from_zero(most, 4, y_range, words::tick);
     let times = || each().filter_map(|it| it.p99_ns);
-    let (least, most) = (
-        times().fold(f64::INFINITY, f64::min),
-        times().fold(0.0, f64::max),
-    );
+    let (least, most) = ends(times());
     let p99 = Axis::log(least, most, y_range, words::time_tick);
     let p99_name = "response time, p99 of each second";
     Some(html! {
@@ -101,7 +94,7 @@ fn seconds(run: &Outcome, tally: &Tally) -> Vec<SecondFigures> {
 
 fn series(
     subject: usize,
-    label: String,
+    label: &str,
     values: impl Iterator<Item = (u32, Option<f64>)>,
     text: fn(f64) -> String,
 ) -> Series {
@@ -122,7 +115,7 @@ fn series(
     }
     Series {
         subject,
-        label: Some(label),
+        label: Some(label.to_owned()),
         pieces,
         marks,
         spreads: Vec::new(),

@@ -84,11 +84,6 @@ impl<'r> ReportView<'r> {
     pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &'r Row)> + '_ {
         self.sections.iter().flat_map(ReportSection::rows)
     }
-
-    /// The label of a subject, as short as there is room.
-    pub(super) fn label(&self, subject: usize, letters_max: usize) -> String {
-        shorten(&self.subjects[subject].label, letters_max)
-    }
 }
 
 impl<'r> ReportSection<'r> {
@@ -169,6 +164,12 @@ fn find_or_add<T>(list: &mut Vec<T>, is_it: impl Fn(&T) -> bool, new: impl FnOnc
         list.push(new());
         list.len() - 1
     })
+}
+
+/// The label of a row's subject, of at most so many letters.
+pub(super) fn label(row: &Row, letters_max: usize) -> String {
+    let label = row.runs.first().map(|run| run.subject.label.as_str());
+    shorten(label.unwrap_or_default(), letters_max)
 }
 
 /// The class of a subject's colour.
