@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::config::check::OutOfRange;
 use crate::config::value::{
-    ClientAuthPolicy, DurabilityMode as ConfiguredDurability, TlsRequired, bytes, ms,
+    ClientAuthPolicy, DurabilityMode as ConfiguredDurability, TlsRequired, ms,
 };
 use crate::config::{AnonymousRemote, Config};
 use crate::context::{Addresses, ServerContext, Sleepers};
@@ -421,12 +421,13 @@ fn core_count(config: &Config) -> usize {
 }
 
 fn log_options(config: &Config, clock: Arc<dyn Clock>) -> LogOptions {
+    let general = &config.general;
     LogOptions {
-        tail_bytes_max: config.general.tail_bytes_max.0,
-        disk_free_bytes_min: config.general.disk_free_bytes_min.0,
-        producers_max: config.general.producers_max as usize,
-        producers_total_max: config.general.producers_total_max as usize,
-        producer_expiry_ms: ms(config.general.producer_expiry),
+        tail_bytes_max: general.tail_bytes_max.0,
+        disk_free_bytes_min: general.disk_free_bytes_min.0,
+        producers_max: general.producers_max as usize,
+        producers_total_max: general.producers_total_max as usize,
+        producer_expiry_ms: ms(general.producer_expiry),
         repair: config.repair,
         clock: LogClock::new(move || i64::try_from(clock.now_ms()).unwrap_or(i64::MAX)),
         ..LogOptions::default()
@@ -434,20 +435,15 @@ fn log_options(config: &Config, clock: Arc<dyn Clock>) -> LogOptions {
 }
 
 fn broker_options(config: &Config) -> BrokerOptions {
-    BrokerOptions {
+    let mut options = BrokerOptions {
         durability: match config.general.durability {
             ConfiguredDurability::Protocol => DurabilityMode::Protocol,
             ConfiguredDurability::Disk => DurabilityMode::Disk,
             ConfiguredDurability::Kernel => DurabilityMode::Kernel,
         },
-        unwritten_bytes_max: config.general.unwritten_bytes_max.0,
-        segment_bytes: config.general.segment_bytes.0,
-        reader_retention_ms: ms(config.general.reader_retention),
-        inflated_batch_bytes_max: bytes(config.general.inflated_batch_bytes_max),
-        inflated_cache_bytes_max: bytes(config.general.inflated_cache_bytes_max),
-        compaction_interval_ms: ms(config.general.compaction_interval),
-        partitions_max: config.general.partitions_max,
         repair: config.repair,
         ..BrokerOptions::default()
-    }
+    };
+    config.general.fill(&mut options);
+    options
 }

@@ -82,50 +82,25 @@ pub(crate) fn heading(section: &str) -> Option<&'static str> {
 }
 
 /// nsqd's flags that have no option here, and why. Those that have one are found by its mirror.
-const LEFT_OUT: &[(&str, &str)] = &[
-    ("--config", "`--config`, with the keys of this page"),
-    (
-        "--e2e-processing-latency-percentile",
-        "`cloverleaf_ack_latency_seconds` of `/metrics`",
-    ),
-    (
-        "--e2e-processing-latency-window-time",
-        "left to the monitoring system that reads `/metrics`",
-    ),
-    (
-        "--enable-experiment",
-        "none: topology-aware consumption is not offered",
-    ),
-    ("--log-prefix", "none: log lines say what they are about"),
-    (
-        "--node-id",
-        "none: message ids are offsets in the log, unique without it",
-    ),
-    (
-        "--queue-scan-selection-count",
-        "none: deadlines are kept in order, not searched for",
-    ),
-    (
-        "--queue-scan-worker-pool-max",
-        "none: deadlines are kept in order, not searched for",
-    ),
-    (
-        "--statsd-address",
-        "none: `/metrics` has the same numbers for Prometheus",
-    ),
-    ("--statsd-exclude-ephemeral", "none, as `--statsd-address`"),
-    ("--statsd-interval", "none, as `--statsd-address`"),
-    ("--statsd-mem-stats", "none, as `--statsd-address`"),
-    ("--statsd-prefix", "none, as `--statsd-address`"),
-    ("--statsd-udp-packet-size", "none, as `--statsd-address`"),
-    (
-        "--sync-timeout",
-        "none: the log hands everything to the disk within a second",
-    ),
-    ("--verbose", "`--log-level debug`"),
-    ("--version", "`cloverleaf --version`"),
-    ("--worker-id", "none, as `--node-id`"),
-];
+const LEFT_OUT: &str = "\
+--config | `--config`, with the keys of this page
+--e2e-processing-latency-percentile | `cloverleaf_ack_latency_seconds` of `/metrics`
+--e2e-processing-latency-window-time | left to the monitoring system that reads `/metrics`
+--enable-experiment | none: topology-aware consumption is not offered
+--log-prefix | none: log lines say what they are about
+--node-id | none: message ids are offsets in the log, unique without it
+--queue-scan-selection-count | none: deadlines are kept in order, not searched for
+--queue-scan-worker-pool-max | none: deadlines are kept in order, not searched for
+--statsd-address | none: `/metrics` has the same numbers for Prometheus
+--statsd-exclude-ephemeral | none, as `--statsd-address`
+--statsd-interval | none, as `--statsd-address`
+--statsd-mem-stats | none, as `--statsd-address`
+--statsd-prefix | none, as `--statsd-address`
+--statsd-udp-packet-size | none, as `--statsd-address`
+--sync-timeout | none: the log hands everything to the disk within a second
+--verbose | `--log-level debug`
+--version | `cloverleaf --version`
+--worker-id | none, as `--node-id`";
 
 /// The text of `docs/options.md`.
 pub fn options_markdown() -> String {
@@ -174,9 +149,9 @@ fn describe(text: &mut String, option: &OptionDef) {
 
 /// All flags of nsqd 1.3 in alphabetical order, each with what it became.
 fn nsqd_flags() -> Vec<(String, String)> {
-    let mut flags: Vec<(String, String)> = LEFT_OUT
-        .iter()
-        .map(|(flag, here)| ((*flag).to_owned(), (*here).to_owned()))
+    let left_out = LEFT_OUT.lines().filter_map(|line| line.split_once(" | "));
+    let mut flags: Vec<(String, String)> = left_out
+        .map(|(flag, here)| (flag.to_owned(), here.to_owned()))
         .collect();
     for option in OPTIONS {
         let Some(flag) = option.mirrors.strip_prefix("nsqd ") else {

@@ -66,6 +66,20 @@ impl Config {
             .map(|option| (option.name(), (option.get)(self)))
     }
 
+    /// The defaults, but for these, each as `name=text`.
+    #[cfg(test)]
+    #[allow(clippy::expect_used)]
+    pub(crate) fn with(changes: &str) -> Config {
+        let mut config = Config::default();
+        for change in changes.split_whitespace() {
+            let (name, text) = change.split_once('=').expect("name=text");
+            let option = OPTIONS.iter().find(|option| option.name() == name);
+            let set = option.expect("an option").set;
+            set(&mut config, &[text.to_owned()]).expect("a value of the option");
+        }
+        config
+    }
+
     /// Where failing messages of this NSQ channel go; `None` when they are tried for ever.
     pub fn dead_letter(&self, topic: &str, channel: &str) -> Option<DeadLetter> {
         let rule = |channel: Option<&str>| {
@@ -154,8 +168,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::config::login::Logins;
-    use crate::config::value::{ClientAuthPolicy, TlsRequired};
     use crate::fronts::REGISTRATIONS;
 
     #[test]
@@ -189,72 +201,30 @@ mod tests {
 
     #[test]
     fn remote_addresses_are_refused_without_a_reason_to_trust_them() {
-        let with = |change: fn(&mut Config)| {
-            let mut config = Config::default();
-            change(&mut config);
-            config.check_listen_addresses(REGISTRATIONS)
-        };
-        assert_eq!(with(|_| ()), Ok(()));
-        let error = with(|c| c.nsq.tcp_address.0 = "0.0.0.0:4150".into())
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("0.0.0.0:4150 (nsq.tcp_address)"), "{error}");
-        assert!(error.contains("--allow-anonymous-remote"), "{error}");
-        assert!(with(|c| c.general.admin_address.0 = "[::]:8080".into()).is_err());
-        assert!(with(|c| c.nsq.http_address.0 = "10.1.2.3:4151".into()).is_err());
-        assert_eq!(with(|c| c.nsq.tcp_address.0 = "[::1]:4150".into()), Ok(()));
-        let error = with(|c| c.kafka.address.0 = "0.0.0.0:9092".into())
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("0.0.0.0:9092 (kafka.address)"), "{error}");
-        assert!(error.contains("kafka.tls_client_auth_policy"), "{error}");
-        assert!(with(|c| c.kafka.tls_address.0 = "0.0.0.0:9093".into()).is_err());
-        assert_eq!(
-            with(|c| {
-                c.kafka.tls_address.0 = "0.0.0.0:9093".into();
-                c.kafka.tls_client_auth_policy = ClientAuthPolicy::RequireVerify;
-            }),
-            Ok(())
-        );
-        let error = with(|c| c.amqp.address.0 = "0.0.0.0:5672".into())
-            .unwrap_err()
-            .to_string();
-        assert!(error.contains("0.0.0.0:5672 (amqp.address)"), "{error}");
-        assert!(error.contains("amqp.user"), "{error}");
-        assert_eq!(
-            with(|c| {
-                c.amqp.address.0 = "0.0.0.0:5672".into();
-                c.amqp.user = Logins::parse("ann:secret").unwrap();
-            }),
-            Ok(())
-        );
-        assert_eq!(
-            with(|c| c.nsq.https_address.0 = "0.0.0.0:1".into()),
-            Ok(()),
-            "not in use"
-        );
-        assert_eq!(
-            with(|c| {
-                c.nsq.tcp_address.0 = "0.0.0.0:4150".into();
-                c.general.allow_anonymous_remote = true;
-            }),
-            Ok(())
-        );
-        assert_eq!(
-            with(|c| {
-                c.nsq.tcp_address.0 = "0.0.0.0:4150".into();
-                c.nsq.auth_http_address = vec!["127.0.0.1:9000".into()];
-            }),
-            Ok(())
-        );
-        assert_eq!(
-            with(|c| {
-                c.nsq.tcp_address.0 = "0.0.0.0:4150".into();
-                c.nsq.tls_cert = Some("c.pem".into());
-                c.nsq.tls_required = TlsRequired::TcpOnly;
-                c.nsq.tls_client_auth_policy = ClientAuthPolicy::RequireVerify;
-            }),
-            Ok(())
-        );
+        // The changes of the configuration, and the words of the refusal; none where there is none.
+        let cases = "\
+             |
+            nsq.tcp_address=0.0.0.0:4150 | 0.0.0.0:4150 (nsq.tcp_address) & --allow-anonymous-remote
+            admin_address=[::]:8080 | (admin_address)
+            nsq.http_address=10.1.2.3:4151 | (nsq.http_address)
+            nsq.tcp_address=[::1]:4150 |
+            kafka.address=0.0.0.0:9092 | 0.0.0.0:9092 (kafka.address) & kafka.tls_client_auth_policy
+            kafka.tls_address=0.0.0.0:9093 | (kafka.tls_address)
+            kafka.tls_address=0.0.0.0:9093 kafka.tls_client_auth_policy=require-verify |
+            amqp.address=0.0.0.0:5672 | 0.0.0.0:5672 (amqp.address) & amqp.user
+            amqp.address=0.0.0.0:5672 amqp.user=ann:secret |
+            nsq.https_address=0.0.0.0:1 |
+            nsq.tcp_address=0.0.0.0:4150 allow_anonymous_remote=true |
+            nsq.tcp_address=0.0.0.0:4150 nsq.auth_http_address=127.0.0.1:9000 |
+            nsq.tcp_address=0.0.0.0:4150 nsq.tls_cert=c.pem nsq.tls_required=tcp-https \
+            nsq.tls_client_auth_policy=require-verify |";
+        for (changes, words) in cases.lines().filter_map(|case| case.split_once('|')) {
+            let verdict = Config::with(changes).check_listen_addresses(REGISTRATIONS);
+            let error = verdict.map_err(|error| error.to_string()).err();
+            assert_eq!(error.is_none(), words.is_empty(), "{changes}: {error:?}");
+            let error = error.unwrap_or_default();
+            let mut words = words.split('&').map(str::trim);
+            assert!(words.all(|word| error.contains(word)), "{changes}: {error}");
+        }
     }
 }

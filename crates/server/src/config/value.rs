@@ -7,6 +7,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::config::check::duration;
+
 /// A type that an option can have.
 pub trait OptionValue: Sized {
     /// How the documentation calls the type.
@@ -32,15 +34,65 @@ pub trait OptionValue: Sized {
 
     /// The value as a text that [`OptionValue::parse`] reads back.
     fn text(&self) -> String;
+
+    /// Checks what holds for every option of the type that has no check of its own.
+    ///
+    /// # Errors
+    /// A sentence that says why it cannot be.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// A value that is a number.
+pub(crate) trait Amount {
+    /// Sizes in bytes, times in milliseconds.
+    fn amount(&self) -> u64;
+}
+
+/// The value in the form that the broker or a protocol has it in its own options.
+pub(crate) trait Setting<T> {
+    /// The value; the largest number where it is larger.
+    fn setting(&self) -> T;
+}
+
+macro_rules! numbers {
+    ($($type:ty),+) => {$(
+        impl<A: Amount> Setting<$type> for A {
+            fn setting(&self) -> $type {
+                <$type>::try_from(self.amount()).unwrap_or(<$type>::MAX)
+            }
+        }
+    )+};
+}
+numbers!(u16, u32, i32, u64, usize);
+
+impl<A: Amount> Setting<Option<u64>> for Option<A> {
+    fn setting(&self) -> Option<u64> {
+        self.as_ref().map(Amount::amount)
+    }
+}
+
+impl Setting<bool> for bool {
+    fn setting(&self) -> bool {
+        *self
+    }
+}
+
+impl Setting<Option<(String, u16)>> for Option<HostPort> {
+    fn setting(&self) -> Option<(String, u16)> {
+        self.as_ref().map(|it| (it.host.clone(), it.port))
+    }
 }
 
 /// A number of bytes, written `1048576`, `1MiB`, `64KiB` or `2GiB` (powers of 1024 only).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
-/// As broker and protocols want sizes in memory: more than can be addressed is no limit.
-pub(crate) fn bytes(size: ByteSize) -> usize {
-    usize::try_from(size.0).unwrap_or(usize::MAX)
+impl Amount for ByteSize {
+    fn amount(&self) -> u64 {
+        self.0
+    }
 }
 
 /// As broker and protocols want durations.
@@ -98,6 +150,12 @@ const DAYS: (&str, u64) = ("d", 86_400_000);
 
 const TIME_UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
 
+impl Amount for Duration {
+    fn amount(&self) -> u64 {
+        ms(*self)
+    }
+}
+
 impl OptionValue for Duration {
     const KIND: &'static str = "duration";
 
@@ -140,6 +198,10 @@ impl OptionValue for Duration {
             None => format!("{ms}ms"),
         }
     }
+
+    fn check(&self) -> Result<(), String> {
+        duration(self)
+    }
 }
 
 impl OptionValue for bool {
@@ -169,6 +231,12 @@ macro_rules! whole_numbers {
 
             fn text(&self) -> String {
                 self.to_string()
+            }
+        }
+
+        impl Amount for $type {
+            fn amount(&self) -> u64 {
+                u64::from(*self)
             }
         }
     )+};
@@ -203,40 +271,21 @@ impl OptionValue for PathBuf {
     }
 }
 
-impl OptionValue for Option<PathBuf> {
-    const KIND: &'static str = "path";
+/// A value that may be missing, which an empty text says.
+impl<T: OptionValue> OptionValue for Option<T> {
+    const KIND: &'static str = T::KIND;
 
     fn parse(text: &str) -> Result<Self, String> {
-        Ok(Some(PathBuf::from(text)).filter(|path| !path.as_os_str().is_empty()))
+        match text {
+            "" => Ok(None),
+            text => T::parse(text).map(Some),
+        }
     }
 
     fn text(&self) -> String {
-        self.as_ref()
-            .map(|path| path.display().to_string())
-            .unwrap_or_default()
+        self.as_ref().map(OptionValue::text).unwrap_or_default()
     }
 }
-
-/// A value that may be missing, which an empty text says.
-macro_rules! optional {
-    ($($type:ty),+) => {$(
-        impl OptionValue for Option<$type> {
-            const KIND: &'static str = <$type as OptionValue>::KIND;
-
-            fn parse(text: &str) -> Result<Self, String> {
-                match text {
-                    "" => Ok(None),
-                    text => <$type>::parse(text).map(Some),
-                }
-            }
-
-            fn text(&self) -> String {
-                self.as_ref().map(OptionValue::text).unwrap_or_default()
-            }
-        }
-    )+};
-}
-optional!(ByteSize, Duration, HostPort);
 
 impl OptionValue for Vec<String> {
     const KIND: &'static str = "list of texts";
@@ -363,7 +412,7 @@ macro_rules! choices {
             }
 
             fn text(&self) -> String {
-                match self { $($name::$variant => $text,)+ }.to_owned()
+                self.to_string()
             }
         }
 

@@ -7,23 +7,20 @@ use cloverleaf_amqp::host::HostOptions;
 use cloverleaf_amqp::{ContentMemory, SessionOptions, guest};
 
 use crate::config::Config;
-use crate::config::value::bytes;
+use crate::config::value::Setting as _;
 
 /// The limits and defaults of the protocol under this configuration. Numbers have been checked with
 /// the configuration.
 pub(crate) fn session_options(config: &Config) -> SessionOptions {
     let amqp = &config.amqp;
-    SessionOptions {
-        frame_bytes_max: u32::try_from(amqp.frame_bytes_max.0).unwrap_or(u32::MAX),
-        channels_max: amqp.channels_max,
+    let mut options = SessionOptions {
         heartbeat_s: u16::try_from(amqp.heartbeat.as_secs()).unwrap_or(u16::MAX),
-        message_bytes_max: amqp.message_bytes_max.0,
-        consumers_max: amqp.consumers_max as usize,
-        transaction_bytes_max: bytes(amqp.transaction_bytes_max),
         contents: ContentMemory::new(amqp.contents_bytes_max.0),
         users: Arc::new(users(config)),
-        grants: None,
-    }
+        ..SessionOptions::default()
+    };
+    amqp.fill(&mut options);
+    options
 }
 
 /// The users that may connect.
@@ -50,7 +47,7 @@ pub(crate) fn forget_passwords(config: &mut Config) {
 /// The bounds of the virtual host.
 pub(crate) fn host_options(config: &Config) -> HostOptions {
     HostOptions {
-        definition_bytes_max: bytes(config.amqp.definition_bytes_max),
+        definition_bytes_max: config.amqp.definition_bytes_max.setting(),
     }
 }
 

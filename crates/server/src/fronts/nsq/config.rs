@@ -8,33 +8,19 @@ use cloverleaf_nsq::names::is_ephemeral;
 use cloverleaf_nsq::options::SessionOptions;
 
 use crate::config::Config;
-use crate::config::value::{ByteSize, LogLevel, TlsRequired, ms};
+use crate::config::value::{LogLevel, TlsRequired};
 
 /// The limits and defaults of NSQ sessions under this configuration.
 pub(crate) fn session_options(config: &Config) -> SessionOptions {
     let nsq = &config.nsq;
-    SessionOptions {
-        msg_bytes_max: bytes(nsq.max_msg_size),
-        body_bytes_max: bytes(nsq.max_body_size),
-        msg_timeout_ms: ms(nsq.msg_timeout),
-        msg_timeout_ms_max: ms(nsq.max_msg_timeout),
-        req_timeout_ms_max: ms(nsq.max_req_timeout),
-        client_timeout_ms: ms(nsq.client_timeout),
-        heartbeat_interval_ms_max: ms(nsq.max_heartbeat_interval),
-        rdy_count_max: nsq.max_rdy_count,
-        output_buffer_bytes_max: bytes(nsq.max_output_buffer_size),
-        output_buffer_timeout_ms: ms(nsq.output_buffer_timeout),
-        output_buffer_timeout_ms_min: ms(nsq.min_output_buffer_timeout),
-        output_buffer_timeout_ms_max: ms(nsq.max_output_buffer_timeout),
-        channel_consumers_max: nsq.max_channel_consumers,
-        deflate: nsq.deflate,
-        deflate_level_max: nsq.max_deflate_level,
-        snappy: nsq.snappy,
+    let mut options = SessionOptions {
         tls: nsq.tls_cert.is_some(),
         tls_required: nsq.tls_required != TlsRequired::No,
         auth_required: !nsq.auth_http_address.is_empty(),
         ..SessionOptions::default()
-    }
+    };
+    nsq.fill(&mut options);
+    options
 }
 
 /// How new channels are made: with the dead letters and limits of the configuration.
@@ -65,11 +51,6 @@ pub(crate) fn log_level(level: LogLevel) -> cloverleaf_nsq::http_config::LogLeve
         LogLevel::Info => cloverleaf_nsq::http_config::LogLevel::Info,
         LogLevel::Debug => cloverleaf_nsq::http_config::LogLevel::Debug,
     }
-}
-
-/// Sizes above the range are as good as no limit: a frame cannot be longer than its length field.
-fn bytes(size: ByteSize) -> u32 {
-    u32::try_from(size.0).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
